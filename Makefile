@@ -1,0 +1,40 @@
+# `make test` is all that a change must pass; `.ci/run` calls it. `verify` never writes to the source, `fix` does.
+# Commands name the whole workspace, so that they share one resolution of features and build dependencies once.
+
+STAGE := scripts/stage
+NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help test deps verify suite fix bench
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+test: deps verify suite ## everything that must pass: dependencies, verify, the whole suite
+
+deps: ## install what the tests need, or say what is missing
+	@$(STAGE) deps scripts/install-test-deps
+
+verify: ## format, lints, tidy, documentation; writes nothing to the source
+	@$(STAGE) format cargo fmt --all --check
+	@$(STAGE) clippy cargo clippy --workspace --all-targets -- -D warnings
+	@$(STAGE) tidy cargo test --workspace --test tidy
+	@$(STAGE) doc env RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps --workspace
+
+# Tests run in parallel. nextest does so across crates too, but knows no documentation tests.
+suite: ## build, then run every test
+	@$(STAGE) build cargo test --workspace --no-run
+ifeq ($(NEXTEST),yes)
+	@$(STAGE) tests cargo nextest run --workspace
+	@$(STAGE) doctests cargo test --workspace --doc
+else
+	@$(STAGE) tests cargo test --workspace
+endif
+
+fix: ## format, and apply what clippy can repair
+	cargo fmt --all
+	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
+
+bench: ## cycles a second of the embedded engine beside the seed's own SQL
+	cargo run --release -- bench --embedded

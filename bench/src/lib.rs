@@ -1,0 +1,148 @@
+//! Benchmarks: ours and a peer in one run, on one machine, as ratios.
+//!
+//! Rounds of ours and of the peer's alternate, and the ratio is that of the medians: these machines are shared and noisy.
+
+mod heartbeat;
+mod load;
+mod seed;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use hdrhistogram::Histogram;
+use solehold_core::{
+    command::Command,
+    key::{Name, ResourceKey},
+};
+use solehold_engine::{Engine, postgres::PostgresOptions};
+use solehold_server::{Running, Server, ServerConfig};
+
+use load::{Measured, SCENES_A_CONNECTION};
+use seed::Seed;
+
+/// What to measure.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The embedded engine, in a temporary folder.
+    pub embedded: bool,
+    /// PostgreSQL, with the seed's SQL on the same server beside it.
+    pub postgres: Option<String>,
+    /// How many connections, each of them a measurement.
+    pub connections: Vec<usize>,
+    /// How long each round is.
+    pub round: Duration,
+    /// How many rounds of each.
+    pub rounds: usize,
+}
+
+/// Runs the benchmarks and prints what they came to.
+pub async fn run(options: Options) -> Result<()> {
+    ensure!(options.rounds > 0 && !options.connections.is_empty(), "at least one round and one number of connections");
+    let most = options.connections.iter().copied().max().unwrap_or(1);
+    let scenes: Vec<_> = (0..most)
+        .flat_map(|connection| (0..SCENES_A_CONNECTION).map(move |index| load::scene(connection, index)))
+        .collect();
+    if let Some(url) = &options.postgres {
+        let seed = Seed::start(url, &scenes).await?;
+        let ours = Ours::start(url, &scenes).await?;
+        compare(&options, &ours, Some(&seed), "postgres").await?;
+        ours.stop(&scenes).await?;
+        seed.stop().await?;
+    }
+    if options.embedded {
+        let folder = tempfile::tempdir().context("a temporary folder")?;
+        let ours = Ours::start(&folder.path().to_string_lossy(), &scenes).await?;
+        compare(&options, &ours, None, "embedded").await?;
+        ours.stop(&scenes).await?;
+    }
+    Ok(())
+}
+
+/// Our server over an engine, with the scenes declared.
+struct Ours(Running);
+
+impl Ours {
+    async fn start(engine: &str, scenes: &[String]) -> Result<Self> {
+        let store = solehold_engine::open(engine, PostgresOptions::default()).await?;
+        let config = ServerConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServerConfig::default() };
+        let running = Server::start(config.unlimited(), store).await?;
+        let declare = |key| Command::Declare { key, declaration: Default::default(), only_new: false };
+        submit_all(running.engine(), scenes, declare).await?;
+        Ok(Self(running))
+    }
+
+    async fn stop(self, scenes: &[String]) -> Result<()> {
+        let delete = |key| Command::Delete { key, force: true, fenced: true };
+        submit_all(self.0.engine(), scenes, delete).await?;
+        self.0.shutdown().await;
+        Ok(())
+    }
+}
+
+async fn submit_all(engine: &Engine, scenes: &[String], command: impl Fn(ResourceKey) -> Command) -> Result<()> {
+    let mut commands = Vec::with_capacity(scenes.len());
+    for scene in scenes {
+        let (tenant, kind) = (Name::new("default")?, Name::new("scene")?);
+        commands.push(command(ResourceKey { tenant, kind, key: Name::new(scene)? }));
+    }
+    for outcome in engine.submit_all(commands).await {
+        outcome?.map_err(|refusal| anyhow::anyhow!(refusal))?;
+    }
+    Ok(())
+}
+
+async fn compare(options: &Options, ours: &Ours, seed: Option<&Seed>, engine: &str) -> Result<()> {
+    println!("{engine}: acquire+release cycles over HTTP, {} rounds of {:?} each", options.rounds, options.round);
+    println!("{:>11}  {:>14}  {:>9}  {:>9}  {:>8}", "connections", "who", "cycles/s", "p50 ms", "p99 ms");
+    for &connections in &options.connections {
+        let (mut us, mut them) = (Side::default(), Side::default());
+        for _ in 0..options.rounds {
+            if let Some(seed) = seed {
+                them.add(load::cycles(seed.address, connections, options.round).await?)?;
+            }
+            us.add(load::cycles(ours.0.local_addr(), connections, options.round).await?)?;
+        }
+        if seed.is_some() {
+            them.print(connections, "seed's SQL");
+        }
+        us.print(connections, "solehold");
+        if seed.is_some() {
+            println!("{connections:>11}  {:>14}  {:>8.1}x", "ratio", us.median() / them.median());
+        }
+    }
+    let [few, many] = heartbeat::medians(ours.0.engine()).await?;
+    let [few_leases, many_leases] = heartbeat::LEASES;
+    let ratio = many.as_secs_f64() / few.as_secs_f64();
+    println!("heartbeat of a runner: {few_leases} leases {few:?}, {many_leases} leases {many:?}, ratio {ratio:.2}");
+    Ok(())
+}
+
+/// The rounds of one side.
+#[derive(Default)]
+struct Side {
+    rates: Vec<f64>,
+    latency_us: Option<Histogram<u64>>,
+}
+
+impl Side {
+    fn add(&mut self, measured: Measured) -> Result<()> {
+        self.rates.push(measured.rate());
+        match &mut self.latency_us {
+            Some(all) => all.add(measured.latency_us).context("histograms of one shape")?,
+            None => self.latency_us = Some(measured.latency_us),
+        }
+        Ok(())
+    }
+
+    fn median(&self) -> f64 {
+        let mut rates = self.rates.clone();
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
+    }
+
+    fn print(&self, connections: usize, who: &str) {
+        let at = |q: f64| self.latency_us.as_ref().map_or(0.0, |l| l.value_at_quantile(q) as f64 / 1_000.0);
+        let (rate, p50, p99) = (self.median(), at(0.5), at(0.99));
+        println!("{connections:>11}  {who:>14}  {rate:>9.0}  {p50:>9.2}  {p99:>8.2}");
+    }
+}

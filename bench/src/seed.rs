@@ -1,0 +1,129 @@
+//! The peer: what seed 000 wrote down, one transaction a request, over a pool of 32, behind the same HTTP library.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{Path, State},
+    http::StatusCode,
+    response::{IntoResponse, Response},
+    routing::post,
+};
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
+use tokio::{net::TcpListener, task::JoinHandle};
+use tokio_postgres::NoTls;
+
+/// The seed's pool.
+const POOL_SIZE: usize = 32;
+
+const SCHEMA: &str = "
+DROP SCHEMA IF EXISTS solehold_bench_seed CASCADE;
+CREATE SCHEMA solehold_bench_seed;
+CREATE TABLE solehold_bench_seed.scene_leases (
+    scene_id VARCHAR(64) PRIMARY KEY,
+    holder_id VARCHAR(64),
+    expires_at TIMESTAMP,
+    version BIGINT DEFAULT 0
+);";
+const LOCK: &str = "SELECT * FROM solehold_bench_seed.scene_leases WHERE scene_id = $1 FOR UPDATE";
+const ACQUIRE: &str = "UPDATE solehold_bench_seed.scene_leases
+    SET holder_id = $2, expires_at = NOW() + INTERVAL '30 seconds', version = version + 1
+    WHERE scene_id = $1 AND (holder_id IS NULL OR expires_at < NOW())";
+const READ: &str = "SELECT version, expires_at::text FROM solehold_bench_seed.scene_leases WHERE scene_id = $1";
+const RELEASE: &str = "UPDATE solehold_bench_seed.scene_leases
+    SET holder_id = NULL, expires_at = NULL WHERE scene_id = $1 AND holder_id = $2";
+
+#[derive(serde::Deserialize)]
+struct Holder {
+    holder_id: String,
+}
+
+/// The seed's server, running.
+pub struct Seed {
+    /// Where it listens.
+    pub address: SocketAddr,
+    pool: Pool,
+    server: JoinHandle<()>,
+}
+
+impl Seed {
+    /// Makes the seed's table and serves the seed's calls.
+    pub async fn start(url: &str, scenes: &[String]) -> Result<Self> {
+        let manager = Manager::from_config(
+            url.parse().context("the PostgreSQL address")?,
+            NoTls,
+            ManagerConfig { recycling_method: RecyclingMethod::Fast },
+        );
+        let pool = Pool::builder(manager).max_size(POOL_SIZE).build()?;
+        let client = pool.get().await.context("connecting to PostgreSQL")?;
+        client.batch_execute(SCHEMA).await.context("making the seed's table")?;
+        let sql = "INSERT INTO solehold_bench_seed.scene_leases (scene_id) SELECT unnest($1::text[])";
+        client.execute(sql, &[&scenes]).await?;
+        drop(client);
+        let routes = Router::new()
+            .route("/api/v1/scenes/{id}/lease", post(acquire).delete(release))
+            .with_state(pool.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let server = tokio::spawn(async move {
+            // It runs until it is aborted.
+            let _ = axum::serve(listener, routes).await;
+        });
+        Ok(Self { address, pool, server })
+    }
+
+    /// Stops, and drops the seed's table.
+    pub async fn stop(self) -> Result<()> {
+        self.server.abort();
+        self.pool.get().await?.batch_execute("DROP SCHEMA solehold_bench_seed CASCADE").await?;
+        Ok(())
+    }
+}
+
+async fn acquire(State(pool): State<Pool>, Path(scene): Path<String>, body: Bytes) -> Response {
+    answer(try_acquire(&pool, &scene, &body).await)
+}
+
+async fn try_acquire(pool: &Pool, scene: &str, body: &[u8]) -> Result<Response> {
+    let Holder { holder_id } = serde_json::from_slice(body)?;
+    let mut client = pool.get().await?;
+    let statements = prepare(&client, [LOCK, ACQUIRE, READ]).await?;
+    let transaction = client.transaction().await?;
+    transaction.query_opt(&statements[0], &[&scene]).await?;
+    let updated = transaction.execute(&statements[1], &[&scene, &holder_id]).await?;
+    let row = transaction.query_one(&statements[2], &[&scene]).await?;
+    transaction.commit().await?;
+    if updated == 0 {
+        return Ok(StatusCode::CONFLICT.into_response());
+    }
+    let (version, expires_at): (i64, String) = (row.get(0), row.get(1));
+    let body = serde_json::json!({ "version": version, "expires_at": expires_at });
+    Ok((StatusCode::CREATED, axum::Json(body)).into_response())
+}
+
+async fn release(State(pool): State<Pool>, Path(scene): Path<String>, body: Bytes) -> Response {
+    answer(try_release(&pool, &scene, &body).await)
+}
+
+async fn try_release(pool: &Pool, scene: &str, body: &[u8]) -> Result<Response> {
+    let Holder { holder_id } = serde_json::from_slice(body)?;
+    let client = pool.get().await?;
+    let [statement] = prepare(&client, [RELEASE]).await?;
+    client.execute(&statement, &[&scene, &holder_id]).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
+}
+
+/// Prepared once a connection, as a good client of the seed's would.
+async fn prepare<const N: usize>(client: &Object, sql: [&str; N]) -> Result<[tokio_postgres::Statement; N]> {
+    let mut statements = Vec::with_capacity(N);
+    for text in sql {
+        statements.push(client.prepare_cached(text).await?);
+    }
+    statements.try_into().map_err(|_| anyhow::anyhow!("as many statements as texts"))
+}
+
+fn answer(result: Result<Response>) -> Response {
+    result.unwrap_or_else(|e| (StatusCode::INTERNAL_SERVER_ERROR, e.to_string()).into_response())
+}

@@ -1,0 +1,392 @@
+//! Administration: API keys, tenants, tokens, export and import. Ours, so unknown fields are refused.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use solehold_core::{
+    event::Event,
+    key::RequestKey,
+    lease::Resource,
+    session::{Holder, Session},
+    state::Record,
+    time::{Revision, StoreTime},
+};
+
+use crate::{
+    field::{Checked, Faults},
+    limits::{KEY_EXPIRY_SECONDS_MAX, KEY_GRACE_SECONDS_DEFAULT, KEY_GRACE_SECONDS_MAX},
+    page::PageCursor,
+    time::Timestamp,
+};
+
+/// What a key may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Role {
+    /// See everything of its tenant.
+    Reader,
+    /// And hold, register, renew, release.
+    Runner,
+    /// And declare, revoke, administer.
+    Admin,
+}
+
+/// A text that is shown once to whom it is for, and never in logs.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(value_type = String))]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a secret.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The secret itself.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(secret)")
+    }
+}
+
+/// Makes an API key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CreateKey {
+    /// What people call it.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// The only tenant that it sees; all of them if not given.
+    pub tenant: Option<String>,
+    /// How long it works; for ever if not given.
+    pub expires_in_seconds: Option<u64>,
+}
+
+impl CreateKey {
+    /// All that is wrong with it.
+    pub fn validate(&self) -> Checked<()> {
+        let mut faults = Faults::default();
+        faults.name("name", &self.name);
+        faults.maybe_name("tenant", self.tenant.as_deref());
+        check_expiry(&mut faults, self.expires_in_seconds);
+        faults.done()
+    }
+}
+
+fn check_expiry(faults: &mut Faults, seconds: Option<u64>) {
+    if let Some(seconds) = seconds {
+        faults.within("expires_in_seconds", seconds, 1, KEY_EXPIRY_SECONDS_MAX);
+    }
+}
+
+/// Gives an API key a new secret; the old one works on for a while.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RotateKey {
+    /// How long the old one works on; an hour if not given.
+    pub grace_seconds: Option<u64>,
+    /// How long the new one works; as the old one's if not given.
+    pub expires_in_seconds: Option<u64>,
+}
+
+impl RotateKey {
+    /// How long the old key works on.
+    pub fn grace_ms(&self) -> Checked<u64> {
+        let mut faults = Faults::default();
+        let seconds = self.grace_seconds.unwrap_or(KEY_GRACE_SECONDS_DEFAULT);
+        faults.within("grace_seconds", seconds, 0, KEY_GRACE_SECONDS_MAX);
+        check_expiry(&mut faults, self.expires_in_seconds);
+        faults.finish(|| seconds.checked_mul(1_000))
+    }
+}
+
+/// An API key without its secret.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ApiKey {
+    /// Its identity, which is also the part of the key before the dot.
+    pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// What it may do.
+    pub role: Role,
+    /// The only tenant that it sees; all of them if null.
+    pub tenant: Option<String>,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// When it stops working; never if null.
+    pub expires_at: Option<Timestamp>,
+    /// When its secret was last changed.
+    pub rotated_at: Option<Timestamp>,
+    /// Until when the secret before works too.
+    pub grace_until: Option<Timestamp>,
+}
+
+/// An API key with its secret, which is shown this once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewKey {
+    /// The key that a client sends.
+    pub key: Secret,
+    /// What is known of it from now on.
+    #[serde(flatten)]
+    pub about: ApiKey,
+}
+
+/// All API keys.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KeyList {
+    /// The keys.
+    pub keys: Vec<ApiKey>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+}
+
+/// How many of each a tenant may have; no bound where null.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Quotas {
+    /// Declared resources.
+    pub resources: Option<u64>,
+    /// Live sessions.
+    pub sessions: Option<u64>,
+    /// Open watches.
+    pub watches: Option<u64>,
+}
+
+/// How many of each a tenant has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Usage {
+    /// Resources.
+    pub resources: u64,
+    /// Sessions.
+    pub sessions: u64,
+    /// Watches that are open on this server.
+    pub watches: u64,
+}
+
+/// Says what a tenant may have.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PutTenant {
+    /// How many of each.
+    #[serde(default)]
+    pub quotas: Quotas,
+}
+
+/// A tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Tenant {
+    /// Its name.
+    pub tenant: String,
+    /// What it may have.
+    pub quotas: Quotas,
+    /// What it has.
+    pub usage: Usage,
+}
+
+/// A page of tenants.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct TenantList {
+    /// The tenants.
+    pub tenants: Vec<Tenant>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+}
+
+/// Lets tokens go on from above a number, for when a gate has seen larger ones than the store gives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RaiseToken {
+    /// The next token is above this.
+    pub above: u64,
+}
+
+/// Tokens go on from above this number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RaisedToken {
+    /// The number.
+    pub above: u64,
+}
+
+/// The number that an export's first line bears, raised when its lines change their meaning.
+pub const EXPORT_FORMAT: u32 = 1;
+
+/// One line of an export. The first is `header`, the last `end`: an export that was cut off has no end, and is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "row", content = "value", rename_all = "snake_case", deny_unknown_fields)]
+pub enum ExportLine {
+    /// What the lines after it are.
+    Header {
+        /// [`EXPORT_FORMAT`].
+        format: u32,
+        /// The epoch of the store.
+        epoch: u64,
+        /// The last revision given; tokens go on from above it.
+        revision: Revision,
+        /// The store's time.
+        time: StoreTime,
+    },
+    /// A session.
+    Session(Box<Session>),
+    /// A holder.
+    Holder(Box<Holder>),
+    /// A resource with the lease on it, its pending lease and its state.
+    Resource(Box<Resource>),
+    /// A spent request id.
+    Request {
+        /// Which one.
+        request: RequestKey,
+        /// It is remembered until then.
+        until: StoreTime,
+    },
+    /// A record: keys, quotas.
+    Record(Record),
+    /// An event of the audit trail.
+    Event(Box<Event>),
+    /// Nothing follows.
+    End {
+        /// How many lines there are between header and end.
+        rows: u64,
+    },
+}
+
+/// What an import took in.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Imported {
+    /// How many rows.
+    pub rows: u64,
+    /// Tokens go on from above this revision.
+    pub revision: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use solehold_core::session::HolderStatus;
+
+    use super::*;
+    use crate::{
+        body,
+        testing::{document, key, lease_view, name, resource, round_trip, session},
+    };
+
+    fn fields<T: fmt::Debug>(checked: Checked<T>) -> Vec<String> {
+        checked.expect_err("odd").into_iter().map(|fault| fault.field).collect()
+    }
+
+    #[test]
+    fn a_key_is_checked_whole() {
+        let create: CreateKey =
+            body::parse(br#"{"name": "ci", "role": "runner", "tenant": "t"}"#).expect("good");
+        assert_eq!(create.validate(), Ok(()));
+        round_trip(&create);
+        let odd = CreateKey {
+            name: String::new(),
+            tenant: Some("\n".into()),
+            expires_in_seconds: Some(0),
+            ..create
+        };
+        assert_eq!(fields(odd.validate()), ["name", "tenant", "expires_in_seconds"]);
+        assert!(body::parse::<CreateKey>(br#"{"name": "ci", "role": "root"}"#).is_err());
+        assert!(body::parse::<CreateKey>(br#"{"name": "ci", "role": "admin", "tennant": "t"}"#).is_err());
+        assert_eq!(RotateKey::default().grace_ms(), Ok(3_600_000));
+        let odd = RotateKey { grace_seconds: Some(u64::MAX), expires_in_seconds: Some(u64::MAX) };
+        assert_eq!(fields(odd.grace_ms()), ["grace_seconds", "expires_in_seconds"]);
+        assert!(Role::Reader < Role::Runner && Role::Runner < Role::Admin);
+    }
+
+    #[test]
+    fn a_secret_is_not_in_what_is_logged() {
+        let about = ApiKey {
+            id: "k1".into(),
+            name: "ci".into(),
+            role: Role::Admin,
+            tenant: None,
+            created_at: StoreTime(5).into(),
+            expires_at: None,
+            rotated_at: None,
+            grace_until: None,
+        };
+        let new = NewKey { key: Secret::new("k1.hunter2"), about };
+        round_trip(&new);
+        assert!(!format!("{new:?}").contains("hunter2"));
+        assert_eq!(serde_json::to_value(&new).expect("a key")["key"], json!("k1.hunter2"));
+        assert_eq!(new.key.reveal(), "k1.hunter2");
+        round_trip(&KeyList { keys: vec![new.about], next: None });
+    }
+
+    #[test]
+    fn tenants_and_tokens_survive_the_wire() {
+        let put: PutTenant = body::parse(br#"{"quotas": {"resources": 5}}"#).expect("good");
+        let tenant = Tenant { tenant: "t".into(), quotas: put.quotas, usage: Usage::default() };
+        round_trip(&TenantList { tenants: vec![tenant], next: None });
+        assert_eq!(body::parse::<PutTenant>(b"").expect("empty"), PutTenant::default());
+        assert!(body::parse::<PutTenant>(br#"{"quotas": {"cameras": 5}}"#).is_err());
+        assert!(body::parse::<RaiseToken>(br#"{"above": -1}"#).is_err());
+        round_trip(&RaisedToken { above: 1 << 53 });
+    }
+
+    #[test]
+    fn every_line_of_an_export_comes_back() {
+        let view = lease_view(key("söhne/1"), r#"{"a":"\n"}"#);
+        let row = resource(&view, "{}");
+        let request = RequestKey { resource: key("k"), holder: name("w"), request: name("r") };
+        let event = Event {
+            revision: Revision(42),
+            at: StoreTime(1_000),
+            key: key("k"),
+            what: solehold_core::event::What::Acquired(view.lease),
+        };
+        let holder = Holder {
+            key: session().holder,
+            registered: true,
+            session: None,
+            status: HolderStatus::Maintenance,
+            registered_at: StoreTime(1),
+            heard_at: StoreTime(2),
+            site: None,
+            attributes: document("{}"),
+            metrics: document("{}"),
+        };
+        let record = Record { collection: name("keys"), id: name("k1"), document: document("{}") };
+        for line in [
+            ExportLine::Header {
+                format: EXPORT_FORMAT,
+                epoch: 1,
+                revision: Revision(42),
+                time: StoreTime(5),
+            },
+            ExportLine::Session(Box::new(session())),
+            ExportLine::Holder(Box::new(holder)),
+            ExportLine::Resource(Box::new(row)),
+            ExportLine::Request { request, until: StoreTime(9) },
+            ExportLine::Record(record),
+            ExportLine::Event(Box::new(event)),
+            ExportLine::End { rows: 6 },
+        ] {
+            assert!(!serde_json::to_string(&line).expect("a line").contains('\n'));
+            round_trip(&line);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What the requests of all surfaces come down to: an acquire, or a claim to a lease.
+
+use serde_json::Number;
+use solehold_core::{
+    command::{Acquire, AskedTenure, Claim, StateWrite, Target, Undeclared},
+    key::{Document, LeaseId, Name, ResourceKey, SessionId},
+    time::Token,
+};
+use uuid::Uuid;
+
+use crate::{
+    field::{Checked, Faults},
+    time::TtlBounds,
+};
+
+/// An acquire, but for what only the server knows: whose resource it is, the id of the grant and the route's policy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// Who asks.
+    pub holder: Name,
+    /// What will keep the lease alive.
+    pub tenure: AskedTenure,
+    /// The client's name for the request.
+    pub request: Option<Name>,
+    /// What the surface keeps with the lease.
+    pub attributes: Document,
+}
+
+impl Asked {
+    /// The whole command.
+    pub fn acquire(self, key: ResourceKey, lease: LeaseId, undeclared: Undeclared) -> Acquire {
+        let Self { holder, tenure, request, attributes } = self;
+        Acquire { key, lease, holder, tenure, request, attributes, undeclared }
+    }
+}
+
+/// The parts of an acquire as some request has them, and what that request calls its holder.
+pub(crate) struct Ask<'a> {
+    pub holder: (&'static str, &'a str),
+    pub ttl_ms: Option<&'a Number>,
+    pub ttl_seconds: Option<&'a Number>,
+    pub session_id: Option<Uuid>,
+    pub request_id: Option<&'a str>,
+}
+
+impl Ask<'_> {
+    /// Checks the parts; `attributes` are made by the surface. With a session the ttl is the session's, and one that is
+    /// given nevertheless is checked and not used.
+    pub fn checked(self, ttl: TtlBounds, mut faults: Faults, attributes: Option<Document>) -> Checked<Asked> {
+        let holder = faults.name(self.holder.0, self.holder.1);
+        let request = faults.maybe_name("request_id", self.request_id);
+        let ttl_ms = faults.take(ttl.resolve(self.ttl_ms, self.ttl_seconds));
+        let own = ttl_ms.map(|ttl_ms| AskedTenure::Own { ttl_ms });
+        let tenure = self.session_id.map(|id| AskedTenure::Session(SessionId(id))).or(own);
+        faults.finish(|| {
+            Some(Asked { holder: holder?, tenure: tenure?, request: request?, attributes: attributes? })
+        })
+    }
+}
+
+/// What is shown to prove a lease (rule 6), and what that request calls its holder.
+pub(crate) struct Proof<'a> {
+    pub holder: (&'static str, Option<&'a str>),
+    pub token: Option<u64>,
+    pub session_id: Option<Uuid>,
+}
+
+impl Proof<'_> {
+    pub fn claim(self, target: Target) -> Checked<Claim> {
+        let mut faults = Faults::default();
+        let holder = faults.maybe_name(self.holder.0, self.holder.1);
+        let (token, session) = (self.token.map(Token), self.session_id.map(SessionId));
+        faults.finish(|| Some(Claim { target, token, session, holder: holder? }))
+    }
+}
+
+/// A hand-over document to be written.
+pub(crate) fn state_write(at: &str, sequence: u64, document: &serde_json::Value) -> Checked<StateWrite> {
+    let mut faults = Faults::default();
+    let document = faults.take(crate::document::to_document(&crate::field::join(at, "document"), document));
+    faults.finish(|| Some(StateWrite { sequence, document: document? }))
+}

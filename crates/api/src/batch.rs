@@ -1,0 +1,320 @@
+//! Many leases in one request. Each item is decided by itself, in order; one that is refused spoils no other. An item that
+//! cannot be read spoils the request, and nothing is done.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+use solehold_core::{
+    command::{Claim, StateWrite, Target},
+    key::{LeaseId, Name, ResourceKey},
+};
+use uuid::Uuid;
+
+use crate::{
+    ask::Asked,
+    field::{Checked, Faults, FieldError},
+    limits::BATCH_ITEMS_MAX,
+    problem::Problem,
+    resources::{AcquireResource, FinalState, Grant, ReleaseResource, RenewResource},
+};
+
+/// Items, at most [`BATCH_ITEMS_MAX`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Batch<T> {
+    /// The items.
+    pub items: Vec<T>,
+}
+
+impl<T> Batch<T> {
+    /// Every item as `convert` makes it, or all that is wrong with any of them.
+    pub fn checked<U>(&self, convert: impl Fn(&T) -> Checked<U>) -> Checked<Vec<U>> {
+        if self.items.len() > BATCH_ITEMS_MAX {
+            let message = format!("has {} items; it may have {BATCH_ITEMS_MAX}", self.items.len());
+            return Err(vec![FieldError::new("items", message)]);
+        }
+        let mut faults = Faults::default();
+        let mut item = |(at, item)| faults.take_all(&format!("items[{at}]"), convert(item));
+        let converted: Vec<Option<U>> = self.items.iter().enumerate().map(&mut item).collect();
+        faults.finish(|| converted.into_iter().collect())
+    }
+}
+
+/// One acquire.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AcquireItem {
+    /// What sort of thing.
+    pub kind: String,
+    /// Which one of that sort.
+    pub key: String,
+    /// Who asks.
+    pub holder: String,
+    /// Time to live in milliseconds; 30 s if not given.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub ttl_ms: Option<Number>,
+    /// Time to live in seconds.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub ttl_seconds: Option<Number>,
+    /// The session that the lease hangs on, if not one of its own.
+    pub session_id: Option<Uuid>,
+    /// The client's name for this acquire.
+    pub request_id: Option<String>,
+    /// What the holder keeps with the lease.
+    #[serde(default)]
+    pub attributes: BTreeMap<String, Value>,
+}
+
+impl AcquireItem {
+    /// What is asked for, and of which resource.
+    pub fn asked(&self, tenant: &Name) -> Checked<(ResourceKey, Asked)> {
+        let mut faults = Faults::default();
+        let key = faults.take_all("", resource_key(tenant, &self.kind, &self.key));
+        let item = self.clone();
+        let ask = AcquireResource {
+            holder: item.holder,
+            ttl_ms: item.ttl_ms,
+            ttl_seconds: item.ttl_seconds,
+            session_id: item.session_id,
+            request_id: item.request_id,
+            attributes: item.attributes,
+        };
+        let asked = faults.take_all("", ask.asked());
+        faults.finish(|| Some((key?, asked?)))
+    }
+}
+
+/// One renewal: of the lease of this id, or of the one on `kind` and `key` that is proven by token, session or holder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RenewItem {
+    /// What sort of thing.
+    pub kind: Option<String>,
+    /// Which one of that sort.
+    pub key: Option<String>,
+    /// The id of the lease.
+    pub lease_id: Option<Uuid>,
+    /// The token of the grant.
+    pub token: Option<u64>,
+    /// The session that the lease hangs on.
+    pub session_id: Option<Uuid>,
+    /// Who holds it.
+    pub holder: Option<String>,
+    /// A new time to live in milliseconds, for a lease with a session of its own.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub ttl_ms: Option<Number>,
+    /// The same in seconds.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub ttl_seconds: Option<Number>,
+}
+
+impl RenewItem {
+    /// Which lease is meant, and its new time to live, if one is asked for.
+    pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<u64>)> {
+        let item = self.clone();
+        let renew = RenewResource {
+            token: item.token,
+            lease_id: None,
+            session_id: item.session_id,
+            holder: item.holder,
+            ttl_ms: item.ttl_ms,
+            ttl_seconds: item.ttl_seconds,
+        };
+        let mut faults = Faults::default();
+        let target = faults.take_all("", target(tenant, &self.kind, &self.key, self.lease_id));
+        let ttl_ms = faults.take_all("", renew.ttl_ms());
+        let claim = target.and_then(|target| faults.take_all("", renew.claim_of(target)));
+        faults.finish(|| Some((claim?, ttl_ms?)))
+    }
+}
+
+/// One release; the lease is named as on renewal.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReleaseItem {
+    /// What sort of thing.
+    pub kind: Option<String>,
+    /// Which one of that sort.
+    pub key: Option<String>,
+    /// The id of the lease.
+    pub lease_id: Option<Uuid>,
+    /// The token of the grant.
+    pub token: Option<u64>,
+    /// The session that the lease hangs on.
+    pub session_id: Option<Uuid>,
+    /// Who holds it.
+    pub holder: Option<String>,
+    /// The last word for the next holder.
+    pub state: Option<FinalState>,
+}
+
+impl ReleaseItem {
+    /// Which lease is meant, and the last word for the next holder.
+    pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<StateWrite>)> {
+        let item = self.clone();
+        let release = ReleaseResource {
+            token: item.token,
+            lease_id: None,
+            session_id: item.session_id,
+            holder: item.holder,
+            state: item.state,
+        };
+        let mut faults = Faults::default();
+        let target = faults.take_all("", target(tenant, &self.kind, &self.key, self.lease_id));
+        let state = faults.take_all("", release.state());
+        let claim = target.and_then(|target| faults.take_all("", release.claim_of(target)));
+        faults.finish(|| Some((claim?, state?)))
+    }
+}
+
+fn resource_key(tenant: &Name, kind: &str, key: &str) -> Checked<ResourceKey> {
+    let mut faults = Faults::default();
+    let (kind, key) = (faults.name("kind", kind), faults.name("key", key));
+    faults.finish(|| Some(ResourceKey { tenant: tenant.clone(), kind: kind?, key: key? }))
+}
+
+fn target(
+    tenant: &Name,
+    kind: &Option<String>,
+    key: &Option<String>,
+    lease_id: Option<Uuid>,
+) -> Checked<Target> {
+    match (kind, key, lease_id) {
+        (Some(kind), Some(key), None) => resource_key(tenant, kind, key).map(Target::Resource),
+        (None, None, Some(id)) => Ok(Target::Lease { tenant: tenant.clone(), id: LeaseId(id) }),
+        _ => Err(vec![FieldError::new("lease_id", "or else kind and key must be given, and not both")]),
+    }
+}
+
+/// What became of one item.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum BatchItem {
+    /// It was granted, or the grant of the same request is given again.
+    Granted {
+        /// The lease.
+        lease: Box<Grant>,
+    },
+    /// It was renewed.
+    Renewed {
+        /// The lease.
+        lease: Box<Grant>,
+    },
+    /// It was released.
+    Released {
+        /// Which lease.
+        lease_id: Uuid,
+    },
+    /// It was refused; nothing was changed.
+    Refused {
+        /// Why.
+        problem: Box<Problem>,
+    },
+    /// It failed, and the problem says whether it is known to what end.
+    Failed {
+        /// What went wrong.
+        problem: Box<Problem>,
+    },
+}
+
+/// What became of the items, in their order.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct BatchResults {
+    /// One for each item.
+    pub results: Vec<BatchItem>,
+}
+
+#[cfg(test)]
+mod tests {
+    use solehold_core::{command::AskedTenure, outcome, outcome::Refusal, time::*};
+
+    use super::*;
+    use crate::{
+        body,
+        testing::{key, lease_view, name, round_trip},
+    };
+
+    #[test]
+    fn items_are_checked_one_by_one() {
+        let batch: Batch<AcquireItem> = body::parse(
+            br#"{"items": [
+                {"kind": "job", "key": "a", "holder": "w", "ttl_seconds": 5},
+                {"kind": "", "key": "b", "holder": "", "ttl_ms": 1}
+            ]}"#,
+        )
+        .expect("good");
+        round_trip(&batch);
+        let faults = batch.checked(|item| item.asked(&name("t"))).expect_err("odd");
+        let fields: Vec<_> = faults.iter().map(|f| f.field.as_str()).collect();
+        assert_eq!(fields, ["items[1].kind", "items[1].holder", "items[1].ttl_ms"]);
+        let good = Batch { items: vec![batch.items[0].clone(); 2] };
+        let asked = good.checked(|item| item.asked(&name("t"))).expect("good");
+        assert_eq!(asked.len(), 2);
+        assert_eq!((&asked[0].0, asked[0].1.tenure), (&key("a"), AskedTenure::Own { ttl_ms: 5_000 }));
+        assert!(body::parse::<Batch<AcquireItem>>(br#"{"items": [{"kind": "a", "hodler": 1}]}"#).is_err());
+    }
+
+    #[test]
+    fn a_batch_is_bounded() {
+        let batch = |n| Batch { items: vec![RenewItem::default(); n] };
+        let faults = batch(BATCH_ITEMS_MAX + 1).checked(|_| Ok(())).expect_err("too many");
+        assert_eq!(faults[0].to_string(), "items has 1001 items; it may have 1000");
+        assert_eq!(batch(BATCH_ITEMS_MAX).checked(|_| Ok(())).map(|all| all.len()), Ok(1_000));
+        assert_eq!(batch(0).checked(|_| Ok(())), Ok(vec![]));
+    }
+
+    #[test]
+    fn a_lease_is_named_in_one_way() {
+        let id = Uuid::from_u128(9);
+        let by_id = RenewItem { lease_id: Some(id), ttl_ms: Some(5_000.into()), ..Default::default() };
+        let (claim, ttl_ms) = by_id.claim(&name("t")).expect("good");
+        assert_eq!(claim.target, Target::Lease { tenant: name("t"), id: LeaseId(id) });
+        assert_eq!(ttl_ms, Some(5_000));
+        let by_key = ReleaseItem {
+            kind: Some("job".into()),
+            key: Some("k".into()),
+            token: Some(3),
+            state: Some(FinalState { sequence: 1, document: Value::Null }),
+            ..Default::default()
+        };
+        let (claim, state) = by_key.claim(&name("t")).expect("good");
+        assert_eq!((claim.target, claim.token), (Target::Resource(key("k")), Some(Token(3))));
+        assert_eq!(state.map(|s| s.sequence), Some(1));
+        let both = RenewItem { kind: Some("job".into()), key: Some("k".into()), ..by_id };
+        for odd in [both, RenewItem { kind: Some("job".into()), ..Default::default() }, RenewItem::default()]
+        {
+            assert_eq!(odd.claim(&name("t")).expect_err("odd")[0].field, "lease_id");
+        }
+    }
+
+    #[test]
+    fn results_say_what_became_of_each() {
+        let lease = lease_view(key("k"), "{}");
+        let grant = outcome::Grant { lease, state: None, revision: Revision(7), repeated: false };
+        let lease = Box::new(Grant::of(&grant));
+        let problem = Box::new(Problem::from_refusal(&Refusal::Exists));
+        let results = BatchResults {
+            results: vec![
+                BatchItem::Granted { lease: lease.clone() },
+                BatchItem::Renewed { lease },
+                BatchItem::Released { lease_id: Uuid::from_u128(1) },
+                BatchItem::Refused { problem: problem.clone() },
+                BatchItem::Failed { problem },
+            ],
+        };
+        round_trip(&results);
+        let json = serde_json::to_value(&results).expect("results");
+        assert_eq!(
+            (&json["results"][0]["status"], &json["results"][0]["lease"]["token"]),
+            (&"granted".into(), &42.into())
+        );
+        assert_eq!(json["results"][3]["problem"]["code"], "exists");
+    }
+}

@@ -1,0 +1,363 @@
+//! Configuration, as the pipeline of seed 002 syncs it: cameras and zones, and versions that are hashes of what they say.
+//!
+//! A camera is a resource of kind `camera` whose attributes are its document; a zone of a site is one of kind `zone`. What we
+//! do not know in a document is kept and given back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+use solehold_core::{
+    key::Name,
+    lease::{Declaration, Resource},
+};
+
+use crate::{
+    document::{content_hash, read, to_document},
+    field::{Checked, Faults, FieldError, join, name},
+    leases::camera_name,
+    page::PageCursor,
+};
+
+/// What a zone is called: the seed numbers them, others may name them. It comes back as it was given.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum ZoneId {
+    /// A number.
+    Number(u64),
+    /// A name.
+    Name(String),
+}
+
+impl ZoneId {
+    /// The zone that a path means: `/zones/7` is number 7.
+    pub fn from_path(text: &str) -> Self {
+        let number = text.parse().ok().filter(|number: &u64| number.to_string() == text);
+        number.map_or_else(|| Self::Name(text.to_owned()), Self::Number)
+    }
+}
+
+impl std::fmt::Display for ZoneId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A part of a camera's picture.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Zone {
+    /// Its name or number within its camera or site.
+    pub zone_id: ZoneId,
+    /// What people call it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// `include` or `exclude`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(example = "include"))]
+    pub kind: Option<String>,
+    /// Which of two that overlap counts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<i64>,
+    /// Its corners, three or more, each of two numbers.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<Vec<f64>>))]
+    pub polygon: Vec<Vec<Number>>,
+    /// What may be seen in it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_labels: Option<Vec<String>>,
+    /// What is seen with a lower score than this does not count; 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub min_score: Option<Number>,
+    /// The only camera of the site that it is for; all of them if not given.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub camera_uuid: Option<String>,
+    /// Whatever else it says.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, Value>,
+}
+
+impl Zone {
+    /// All that is wrong with it.
+    pub fn validate(&self) -> Checked<()> {
+        let mut faults = Faults::default();
+        self.check("", &mut faults);
+        faults.done()
+    }
+
+    fn check(&self, at: &str, faults: &mut Faults) {
+        let field = |field: &str| join(at, field);
+        faults.name(&field("zone_id"), &self.zone_id.to_string());
+        faults.maybe_name(&field("name"), self.name.as_deref());
+        if let Some(kind) = &self.kind {
+            let shown: String = kind.chars().take(64).collect();
+            let known = ["include", "exclude"].contains(&kind.as_str());
+            faults.check(known, field("kind"), format!("is {shown:?}; it must be include or exclude"));
+        }
+        let corners = self.polygon.len();
+        faults.check(
+            corners >= 3,
+            field("polygon"),
+            format!("has {corners} points; a polygon has 3 or more"),
+        );
+        for (index, point) in self.polygon.iter().enumerate() {
+            let finite = point.iter().all(|number| number.as_f64().is_some_and(f64::is_finite));
+            let message = format!("has {} numbers; a point has 2", point.len());
+            faults.check(point.len() == 2 && finite, field(&format!("polygon[{index}]")), message);
+        }
+        check_labels(faults, &field("allow_labels"), self.allow_labels.as_deref());
+        check_share(faults, &field("min_score"), self.min_score.as_ref());
+        if let Some(camera) = &self.camera_uuid {
+            faults.take(camera_name(&field("camera_uuid"), camera));
+        }
+    }
+
+    /// The key of the resource that a zone of this site is: `site/zone`, with slashes inside of either escaped.
+    pub fn key(site: &str, zone_id: &ZoneId) -> Result<Name, FieldError> {
+        let part = |text: &str| text.replace('%', "%25").replace('/', "%2F");
+        name("zone_id", &format!("{}/{}", part(site), part(&zone_id.to_string())))
+    }
+
+    /// The resource that a zone of this site is declared as.
+    pub fn declaration(&self, site: &Name) -> Checked<Declaration> {
+        let mut faults = Faults::default();
+        self.check("", &mut faults);
+        let attributes = faults.take(to_document("zone", self));
+        let site = Some(site.clone());
+        faults.finish(|| Some(Declaration { site, attributes: attributes?, ..Declaration::default() }))
+    }
+
+    /// The zone that a resource is, if it is one.
+    pub fn of(resource: &Resource) -> Option<Self> {
+        read(&resource.declared.as_ref()?.attributes)
+    }
+}
+
+fn check_labels(faults: &mut Faults, field: &str, labels: Option<&[String]>) {
+    for (index, label) in labels.unwrap_or_default().iter().enumerate() {
+        faults.name(&format!("{field}[{index}]"), label);
+    }
+}
+
+/// A score or share lies in 0..1.
+fn check_share(faults: &mut Faults, field: &str, share: Option<&Number>) {
+    if let Some(share) = share {
+        let good = share.as_f64().is_some_and(|share| (0.0..=1.0).contains(&share));
+        faults.check(good, field, format!("is {share}; it must be 0 to 1"));
+    }
+}
+
+/// When a camera's picture is looked at.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MotionGating {
+    /// Whether only after motion.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub enabled: Option<bool>,
+    /// By how much the picture is made smaller first; 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub downscale: Option<Number>,
+    /// Motion of fewer pixels does not count.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_area_px: Option<u64>,
+    /// How many frames are looked at after motion has ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cooldown_frames: Option<u64>,
+    /// Whatever else it says.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, Value>,
+}
+
+/// A camera's document.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Camera {
+    /// Its id: begins with `cam-`, unique in its tenant. May be left out where the path says it.
+    #[serde(default)]
+    pub camera_uuid: String,
+    /// Where its picture comes from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rtsp_url: Option<String>,
+    /// Whose it is; the path or the key says it too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant_id: Option<String>,
+    /// Where it is; the path may say it too.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub site_id: Option<String>,
+    /// The zones of its own. In an answer, those of its site that are for it are among them.
+    #[serde(default)]
+    pub zones: Vec<Zone>,
+    /// When its picture is looked at.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub motion_gating: Option<MotionGating>,
+    /// What may be seen outside of zones.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_labels: Option<Vec<String>>,
+    /// What is seen with a lower score than this does not count; 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub min_score: Option<Number>,
+    /// How it is decided whether something is in a zone, such as `center`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone_test: Option<String>,
+    /// How much must overlap; 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub iou_threshold: Option<Number>,
+    /// Whatever else it says.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, Value>,
+}
+
+impl Camera {
+    /// Fills in what the path says and the document does not; both must agree where both say it. The tenant is the
+    /// caller's to check, since another one is 404.
+    pub fn place(&mut self, camera_uuid: Option<&str>, tenant: &str, site: Option<&str>) -> Checked<()> {
+        let mut faults = Faults::default();
+        if let Some(uuid) = camera_uuid {
+            if self.camera_uuid.is_empty() {
+                self.camera_uuid = uuid.to_owned();
+            }
+            faults.check(self.camera_uuid == uuid, "camera_uuid", "is not the one in the path");
+        }
+        if let Some(site) = site {
+            let given = self.site_id.get_or_insert_with(|| site.to_owned());
+            faults.check(given == site, "site_id", "is not the one in the path");
+        }
+        self.tenant_id.get_or_insert_with(|| tenant.to_owned());
+        faults.done()
+    }
+
+    /// All that is wrong with it.
+    pub fn validate(&self) -> Checked<()> {
+        let mut faults = Faults::default();
+        self.check(&mut faults);
+        faults.done()
+    }
+
+    fn check(&self, faults: &mut Faults) {
+        faults.take(camera_name("camera_uuid", &self.camera_uuid));
+        faults.maybe_name("tenant_id", self.tenant_id.as_deref());
+        faults.maybe_name("site_id", self.site_id.as_deref());
+        faults.maybe_name("zone_test", self.zone_test.as_deref());
+        check_labels(faults, "allow_labels", self.allow_labels.as_deref());
+        check_share(faults, "min_score", self.min_score.as_ref());
+        check_share(faults, "iou_threshold", self.iou_threshold.as_ref());
+        let downscale = self.motion_gating.as_ref().and_then(|gating| gating.downscale.as_ref());
+        check_share(faults, "motion_gating.downscale", downscale);
+        let mut seen = BTreeSet::new();
+        for (index, zone) in self.zones.iter().enumerate() {
+            zone.check(&format!("zones[{index}]"), faults);
+            let twice = !seen.insert(zone.zone_id.to_string());
+            faults.check(!twice, format!("zones[{index}].zone_id"), "is that of another zone of this camera");
+        }
+    }
+
+    /// The resource that it is declared as: its key is the camera's id, its attributes the document.
+    pub fn declaration(&self) -> Checked<Declaration> {
+        let mut faults = Faults::default();
+        self.check(&mut faults);
+        let site = self.site_id.as_deref().and_then(|site| Name::new(site).ok());
+        let attributes = faults.take(to_document("camera", self));
+        faults.finish(|| Some(Declaration { site, attributes: attributes?, ..Declaration::default() }))
+    }
+
+    /// The camera that a resource is. One that was declared by another surface has its id and whereabouts.
+    pub fn of(resource: &Resource) -> Self {
+        let declared = resource.declared.as_ref();
+        let mut camera: Self = declared.and_then(|d| read(&d.attributes)).unwrap_or_default();
+        camera.camera_uuid = resource.key.key.to_string();
+        camera.tenant_id = Some(resource.key.tenant.to_string());
+        camera.site_id = declared.and_then(|d| d.site.as_ref()).map(ToString::to_string);
+        camera
+    }
+
+    /// The zones that count for it: its own, then those of its site that name it or no camera; its own win.
+    pub fn effective_zones(&self, of_site: &[Zone]) -> Vec<Zone> {
+        let mut zones = self.zones.clone();
+        let own: BTreeSet<String> = zones.iter().map(|zone| zone.zone_id.to_string()).collect();
+        let is_for_it = |zone: &&Zone| zone.camera_uuid.as_ref().is_none_or(|uuid| *uuid == self.camera_uuid);
+        let others = of_site.iter().filter(is_for_it);
+        zones.extend(others.filter(|zone| !own.contains(&zone.zone_id.to_string())).cloned());
+        zones
+    }
+}
+
+/// Versions of a configuration: the same content, the same version.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ConfigVersion {
+    /// Of the cameras without their zones.
+    pub config_version: String,
+    /// Of the zones, those of the cameras and those of the site.
+    pub zone_version: String,
+}
+
+impl ConfigVersion {
+    /// The versions of some cameras and the zones of their site, whatever the order of both.
+    ///
+    /// ```
+    /// use solehold_api::config::{Camera, ConfigVersion};
+    ///
+    /// let camera = |id: &str| Camera { camera_uuid: id.into(), ..Camera::default() };
+    /// let one = ConfigVersion::of(&[camera("cam-1"), camera("cam-2")], &[]);
+    /// assert_eq!(one, ConfigVersion::of(&[camera("cam-2"), camera("cam-1")], &[]));
+    /// assert_ne!(one.config_version, ConfigVersion::of(&[camera("cam-1")], &[]).config_version);
+    /// ```
+    pub fn of(cameras: &[Camera], of_site: &[Zone]) -> Self {
+        let mut cameras: Vec<&Camera> = cameras.iter().collect();
+        cameras.sort_by(|a, b| a.camera_uuid.cmp(&b.camera_uuid));
+        let mut of_site: Vec<&Zone> = of_site.iter().collect();
+        of_site.sort_by_key(|zone| zone.zone_id.to_string());
+        let bare = cameras.iter().map(|camera| Camera { zones: Vec::new(), ..(*camera).clone() });
+        let own = cameras.iter().map(|camera| (camera.camera_uuid.as_str(), camera.zones.iter().collect()));
+        let zones = own.chain([("", of_site)]);
+        Self { config_version: content_hash(bare), zone_version: content_hash(zones) }
+    }
+}
+
+/// A page of cameras.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CameraList {
+    /// The cameras.
+    pub cameras: Vec<Camera>,
+    /// Where the next page begins; null on the last.
+    #[serde(default)]
+    pub next: Option<PageCursor>,
+}
+
+/// A page of zones.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ZoneList {
+    /// The zones.
+    pub zones: Vec<Zone>,
+    /// Where the next page begins; null on the last.
+    #[serde(default)]
+    pub next: Option<PageCursor>,
+}
+
+/// The query of the cameras that nobody holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+pub struct AvailableQuery {
+    /// Only at this site.
+    pub site_id: Option<String>,
+    /// Where to begin: `next` of the page before.
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    pub cursor: Option<PageCursor>,
+    /// How many at most.
+    pub limit: Option<i64>,
+    /// Whose, for a key that may see several tenants.
+    pub tenant: Option<String>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,471 @@
+//! Leases, as the pipeline of seed 002 knows them.
+//!
+//! Its client takes only 200 with JSON for success and reads `{success, lease, error, retry_after_seconds}`, while the seed
+//! shows flat fields: an [`Envelope`] is both. On kinds other than `camera` the `camera_uuid` of a lease is its key.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+use solehold_core::{
+    command::{Claim, StateWrite, Target},
+    key::Document,
+    lease::{LeaseStatus, Pending, Resource},
+    outcome::{Grant, LeaseView},
+    time::{Revision, StoreTime},
+};
+use uuid::Uuid;
+
+use crate::{
+    ask::{Ask, Asked, Proof},
+    document::{read, to_document, to_fields},
+    field::{Checked, Faults, FieldError, name},
+    limits::{CAMERA_TTL, REASON_BYTES_MAX},
+    page::PageCursor,
+    problem::Problem,
+    resources::FinalState,
+    time::Timestamp,
+    watch::{Cursor, LeaseEvent},
+};
+
+/// What every camera's id begins with.
+pub const CAMERA_PREFIX: &str = "cam-";
+
+/// Makes a text of the wire the name of a camera.
+pub fn camera_name(field: &str, value: &str) -> Result<solehold_core::key::Name, FieldError> {
+    let camera = name(field, value)?;
+    if !value.starts_with(CAMERA_PREFIX) {
+        let shown: String = value.chars().take(64).collect();
+        let message = format!("is {shown:?}; a camera's id begins with {CAMERA_PREFIX}");
+        return Err(FieldError::new(field, message));
+    }
+    Ok(camera)
+}
+
+/// What the pipeline keeps with a lease: opaque to the machine, and so the attributes of the lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeaseAttributes {
+    /// The shard that works on the camera.
+    pub shard_id: String,
+    /// The configuration that the holder knew.
+    pub config_version: String,
+    /// The zones that the holder knew.
+    pub zone_version: String,
+}
+
+impl LeaseAttributes {
+    /// What the attributes of a lease say; nothing, if another surface wrote them.
+    pub fn of(attributes: &Document) -> Self {
+        read(attributes).unwrap_or_default()
+    }
+}
+
+/// Acquires a camera.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AcquireLease {
+    /// The camera: begins with `cam-`.
+    pub camera_uuid: String,
+    /// The runner that asks.
+    pub runner_id: String,
+    /// The shard that will work on it.
+    pub shard_id: Option<String>,
+    /// Whose camera it is; the key's tenant if not given.
+    pub tenant_id: Option<String>,
+    /// Where the camera is.
+    pub site_id: Option<String>,
+    /// Time to live in seconds, 30 to 300; 60 if not given.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub ttl_seconds: Option<Number>,
+    /// Time to live in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub ttl_ms: Option<Number>,
+    /// The configuration that the runner knows.
+    pub config_version: Option<String>,
+    /// The zones that the runner knows.
+    pub zone_version: Option<String>,
+    /// The session that the lease hangs on, if not one of its own.
+    pub session_id: Option<Uuid>,
+    /// The client's name for this acquire, so that a repeat gets the same grant.
+    pub request_id: Option<String>,
+}
+
+impl AcquireLease {
+    /// What is asked for; the camera's id, tenant and site are checked too.
+    pub fn asked(&self) -> Checked<Asked> {
+        let mut faults = Faults::default();
+        faults.take(camera_name("camera_uuid", &self.camera_uuid));
+        for (field, value) in [
+            ("shard_id", &self.shard_id),
+            ("tenant_id", &self.tenant_id),
+            ("site_id", &self.site_id),
+            ("config_version", &self.config_version),
+            ("zone_version", &self.zone_version),
+        ] {
+            faults.maybe_name(field, value.as_deref().filter(|value| !value.is_empty()));
+        }
+        let about = LeaseAttributes {
+            shard_id: self.shard_id.clone().unwrap_or_default(),
+            config_version: self.config_version.clone().unwrap_or_default(),
+            zone_version: self.zone_version.clone().unwrap_or_default(),
+        };
+        // Long texts are faults already, so that the document is small if it is used.
+        let attributes = to_document("shard_id", &about).ok();
+        let ask = Ask {
+            holder: ("runner_id", &self.runner_id),
+            ttl_ms: self.ttl_ms.as_ref(),
+            ttl_seconds: self.ttl_seconds.as_ref(),
+            session_id: self.session_id,
+            request_id: self.request_id.as_deref(),
+        };
+        ask.checked(CAMERA_TTL, faults, attributes)
+    }
+}
+
+/// Keeps a lease; its id in the path is the proof, and what else is given must match.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RenewLease {
+    /// The token of the grant.
+    pub token: Option<u64>,
+    /// Who holds it.
+    pub runner_id: Option<String>,
+    /// A new time to live in seconds, 30 to 300, for a lease with a session of its own.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub ttl_seconds: Option<Number>,
+    /// The same in milliseconds.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub ttl_ms: Option<Number>,
+}
+
+impl RenewLease {
+    /// The new time to live, if one is asked for.
+    pub fn ttl_ms(&self) -> Checked<Option<u64>> {
+        CAMERA_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
+    }
+}
+
+/// Lets go; the lease is proven as on renewal.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReleaseLease {
+    /// The token of the grant.
+    pub token: Option<u64>,
+    /// Who holds it.
+    pub runner_id: Option<String>,
+    /// The last word for the next holder.
+    pub state: Option<FinalState>,
+}
+
+impl ReleaseLease {
+    /// The last word for the next holder, if there is one.
+    pub fn state(&self) -> Checked<Option<StateWrite>> {
+        self.state.as_ref().map(FinalState::write).transpose()
+    }
+}
+
+/// Keeps a lease and tells how the work goes: as `stats`, as `processing_stats`, or as the body itself.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeartbeatLease {
+    /// The token of the grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// Who holds it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner_id: Option<String>,
+    /// How the work goes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stats: Option<BTreeMap<String, Value>>,
+    /// The same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processing_stats: Option<BTreeMap<String, Value>>,
+    /// The same, if neither is given.
+    #[serde(flatten)]
+    pub rest: BTreeMap<String, Value>,
+}
+
+impl HeartbeatLease {
+    /// What is told, if anything is.
+    pub fn stats(&self) -> Checked<Option<Document>> {
+        let rest = Some(&self.rest).filter(|rest| !rest.is_empty());
+        let told = self.stats.as_ref().or(self.processing_stats.as_ref()).or(rest);
+        told.map(|told| to_document("stats", told)).transpose().map_err(|fault| vec![fault])
+    }
+}
+
+/// Ends someone's lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RevokeLease {
+    /// Only the grant of this token.
+    pub token: Option<u64>,
+    /// Only if this one holds it.
+    pub runner_id: Option<String>,
+    /// The old holder is known to be fenced off: nobody need wait for its deadline.
+    #[serde(default)]
+    pub fenced: bool,
+    /// Why, in words, for the event.
+    pub reason: Option<String>,
+}
+
+impl RevokeLease {
+    /// The reason, if it is not too long.
+    pub fn reason(&self) -> Checked<Option<String>> {
+        let mut faults = Faults::default();
+        faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
+        faults.finish(|| Some(self.reason.clone()))
+    }
+}
+
+macro_rules! claims {
+    ($($request:ty),*) => {$(
+        impl $request {
+            /// Which lease is meant, with what is shown beside its id.
+            pub fn claim(&self, target: Target) -> Checked<Claim> {
+                let holder = ("runner_id", self.runner_id.as_deref());
+                Proof { holder, token: self.token, session_id: None }.claim(target)
+            }
+        }
+    )*};
+}
+claims!(RenewLease, ReleaseLease, HeartbeatLease, RevokeLease);
+
+/// A lease with every field of the seed's, and ours after them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Lease {
+    /// The identity of the grant.
+    pub lease_id: Uuid,
+    /// The camera; on other kinds, the key.
+    pub camera_uuid: String,
+    /// Who holds it.
+    pub runner_id: String,
+    /// The shard that works on it; empty if the holder did not say.
+    pub shard_id: String,
+    /// Whose it is.
+    pub tenant_id: String,
+    /// Where it is; empty if nobody said.
+    pub site_id: String,
+    /// When it was granted; when it was asked for, while it is pending.
+    pub acquired_at: Timestamp,
+    /// When it runs out by the store's clock, unless it is renewed.
+    pub expires_at: Timestamp,
+    /// When it was last renewed, by itself or with its session.
+    pub renewed_at: Option<Timestamp>,
+    /// How it stands.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
+    pub status: LeaseStatus,
+    /// When its holder was last heard of.
+    pub last_heartbeat: Timestamp,
+    /// What the last heartbeat told.
+    pub processing_stats: BTreeMap<String, Value>,
+    /// The configuration that the holder knew when it acquired; empty if it did not say.
+    pub config_version: String,
+    /// The zones that the holder knew when it acquired; empty if it did not say.
+    pub zone_version: String,
+    /// The fencing token; null while it is pending.
+    pub token: Option<u64>,
+    /// How long it has left.
+    pub ttl_ms: u64,
+    /// The session that it hangs on, if not one of its own.
+    pub session_id: Option<Uuid>,
+    /// What sort of resource it is on.
+    pub kind: String,
+    /// Which one of that sort.
+    pub key: String,
+    /// The revision as of which this is so.
+    pub revision: u64,
+}
+
+impl Lease {
+    /// A lease as it was judged at a revision.
+    pub fn of(view: &LeaseView, revision: Revision) -> Self {
+        let lease = &view.lease;
+        let LeaseAttributes { shard_id, config_version, zone_version } =
+            LeaseAttributes::of(&lease.attributes);
+        Self {
+            lease_id: lease.id.0,
+            camera_uuid: view.key.key.to_string(),
+            runner_id: lease.holder.to_string(),
+            shard_id,
+            tenant_id: view.key.tenant.to_string(),
+            site_id: view.site.as_ref().map(ToString::to_string).unwrap_or_default(),
+            acquired_at: lease.acquired_at.into(),
+            expires_at: view.deadline.into(),
+            renewed_at: view.renewed_at.map(Into::into),
+            status: view.status,
+            last_heartbeat: view.renewed_at.unwrap_or(lease.acquired_at).into(),
+            processing_stats: to_fields(&lease.stats),
+            config_version,
+            zone_version,
+            token: Some(lease.token.0),
+            ttl_ms: view.ttl_left_ms(),
+            session_id: lease.tenure.session().map(|id| id.0),
+            kind: view.key.kind.to_string(),
+            key: view.key.key.to_string(),
+            revision: revision.0,
+        }
+    }
+
+    /// A lease in waiting on that resource.
+    pub fn pending(resource: &Resource, pending: &Pending, now: StoreTime, revision: Revision) -> Self {
+        let LeaseAttributes { shard_id, config_version, zone_version } =
+            LeaseAttributes::of(&pending.attributes);
+        let site = resource.declared.as_ref().and_then(|declared| declared.site.as_ref());
+        Self {
+            lease_id: pending.id.0,
+            camera_uuid: resource.key.key.to_string(),
+            runner_id: pending.holder.to_string(),
+            shard_id,
+            tenant_id: resource.key.tenant.to_string(),
+            site_id: site.map(ToString::to_string).unwrap_or_default(),
+            acquired_at: pending.asked_at.into(),
+            expires_at: pending.deadline.into(),
+            renewed_at: None,
+            status: LeaseStatus::Pending,
+            last_heartbeat: pending.asked_at.into(),
+            processing_stats: BTreeMap::new(),
+            config_version,
+            zone_version,
+            token: None,
+            ttl_ms: pending.deadline.ms_after(now),
+            session_id: Some(pending.session.0),
+            kind: resource.key.kind.to_string(),
+            key: resource.key.key.to_string(),
+            revision: revision.0,
+        }
+    }
+
+    /// What an acquire or renewal got.
+    pub fn granted(grant: &Grant) -> Self {
+        Self::of(&grant.lease, grant.revision)
+    }
+}
+
+/// A lease at its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EndedLease {
+    /// Which one it was.
+    pub lease_id: Uuid,
+    /// `released` or `revoked`.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
+    pub status: LeaseStatus,
+    /// For how long nobody gets the resource.
+    pub held_back_ms: u64,
+}
+
+/// The flat fields beside the envelope's own.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum Flat {
+    /// Those of the lease.
+    Lease(Box<Lease>),
+    /// Those of the problem.
+    Problem(Box<Problem>),
+    /// Those of a lease that has ended.
+    Ended(EndedLease),
+}
+
+/// The answer to everything that is asked of one lease.
+///
+/// ```
+/// use solehold_api::{leases::Envelope, problem::{ErrorCode, Problem}};
+///
+/// let refused = Envelope::refused(Problem::new(ErrorCode::Held, "held by runner-2").retry_after_ms(1_200));
+/// let json = serde_json::to_value(&refused)?;
+/// assert_eq!((&json["success"], &json["error"]), (&false.into(), &"held by runner-2".into()));
+/// assert_eq!((&json["retry_after_seconds"], &json["code"]), (&2.into(), &"held".into()));
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Envelope {
+    /// Whether it was done.
+    pub success: bool,
+    /// The lease, if it lives.
+    pub lease: Option<Box<Lease>>,
+    /// Why it was not done.
+    pub error: Option<String>,
+    /// It is of no use to ask again before.
+    pub retry_after_seconds: Option<u64>,
+    /// The same, flat.
+    #[serde(flatten)]
+    pub flat: Flat,
+}
+
+impl Envelope {
+    /// A lease that lives.
+    pub fn held(lease: Lease) -> Self {
+        let lease = Box::new(lease);
+        let flat = Flat::Lease(lease.clone());
+        Self { success: true, lease: Some(lease), error: None, retry_after_seconds: None, flat }
+    }
+
+    /// A lease that has ended as it was asked to.
+    pub fn ended(lease: EndedLease) -> Self {
+        let flat = Flat::Ended(lease);
+        Self { success: true, lease: None, error: None, retry_after_seconds: None, flat }
+    }
+
+    /// A refusal: the problem document and the envelope in one.
+    pub fn refused(problem: Problem) -> Self {
+        Self {
+            success: false,
+            lease: None,
+            error: Some(problem.detail.clone()),
+            retry_after_seconds: problem.retry_after_seconds(),
+            flat: Flat::Problem(Box::new(problem)),
+        }
+    }
+}
+
+/// The query of a list of leases.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+pub struct LeaseQuery {
+    /// Only on this kind of resource.
+    pub kind: Option<String>,
+    /// Only of this holder.
+    pub runner_id: Option<String>,
+    /// Only at this site.
+    pub site_id: Option<String>,
+    /// Where to begin: `next` of the page before.
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    pub cursor: Option<PageCursor>,
+    /// How many at most.
+    pub limit: Option<i64>,
+    /// Whose, for a key that may see several tenants.
+    pub tenant: Option<String>,
+}
+
+/// A page of leases.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaseList {
+    /// The leases.
+    pub leases: Vec<Lease>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+    /// The point in the watch as of which this is so.
+    pub cursor: Cursor,
+}
+
+/// What happened to a lease, oldest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaseHistory {
+    /// Which lease.
+    pub lease_id: Uuid,
+    /// What happened, as far back as the audit trail goes.
+    pub events: Vec<LeaseEvent>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+}
+
+#[cfg(test)]
+mod tests;

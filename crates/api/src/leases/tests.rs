@@ -1,0 +1,169 @@
+use serde_json::json;
+use solehold_core::{
+    command::AskedTenure,
+    key::{LeaseId, SessionId},
+    outcome::Refusal,
+    time::Token,
+};
+
+use super::*;
+use crate::{
+    body,
+    testing::{document, key, lease_view, name, resource, round_trip, session_id},
+};
+
+const SEED: &[u8] = br#"{
+    "camera_uuid": "cam-001", "runner_id": "runner-abc123", "shard_id": "shard-1", "tenant_id": "tenant-1",
+    "site_id": "site-1", "ttl_seconds": 60, "config_version": "abc123", "zone_version": "def456", "extra": 1
+}"#;
+
+fn fields<T: std::fmt::Debug>(checked: Checked<T>) -> Vec<String> {
+    checked.expect_err("odd").into_iter().map(|fault| fault.field).collect()
+}
+
+fn by_id() -> Target {
+    Target::Lease { tenant: name("t"), id: LeaseId(Uuid::from_u128(9)) }
+}
+
+#[test]
+fn the_seed_s_acquire_is_taken() {
+    let seed: AcquireLease = body::parse(SEED).expect("the seed's body");
+    round_trip(&seed);
+    let asked = seed.asked().expect("good");
+    assert_eq!((asked.holder, asked.tenure), (name("runner-abc123"), AskedTenure::Own { ttl_ms: 60_000 }));
+    let about = LeaseAttributes::of(&asked.attributes);
+    assert_eq!((about.shard_id.as_str(), about.zone_version.as_str()), ("shard-1", "def456"));
+    let least: AcquireLease = body::parse(br#"{"camera_uuid": "cam-1", "runner_id": "r"}"#).expect("good");
+    assert_eq!(least.asked().expect("good").tenure, AskedTenure::Own { ttl_ms: 60_000 });
+}
+
+#[test]
+fn all_that_is_wrong_is_told() {
+    let odd = AcquireLease {
+        camera_uuid: "camera-1".into(),
+        shard_id: Some("x".repeat(100_000)),
+        site_id: Some("a\tb".into()),
+        ttl_seconds: Some(29.into()),
+        ..Default::default()
+    };
+    assert_eq!(fields(odd.asked()), ["camera_uuid", "shard_id", "site_id", "runner_id", "ttl_seconds"]);
+    let camera = |id: &str| camera_name("camera_uuid", id).map_err(|fault| fault.to_string());
+    assert_eq!(camera("cam-数").map(String::from), Ok("cam-数".into()));
+    assert_eq!(camera("\"x\""), Err("camera_uuid is \"\\\"x\\\"\"; a camera's id begins with cam-".into()));
+    assert!(camera("").is_err() && camera(&format!("cam-{}", "x".repeat(10_000))).is_err());
+}
+
+#[test]
+fn a_lease_id_is_proof_and_the_rest_must_match() {
+    let renew: RenewLease =
+        body::parse(br#"{"token": 7, "runner_id": "r", "ttl_seconds": 45, "x": 1}"#).expect("good");
+    let claim = renew.claim(by_id()).expect("good");
+    assert_eq!((claim.target, claim.token, claim.holder), (by_id(), Some(Token(7)), Some(name("r"))));
+    assert_eq!(renew.ttl_ms(), Ok(Some(45_000)));
+    let empty: RenewLease = body::parse(b"").expect("nothing is asked");
+    assert_eq!(empty.claim(by_id()).expect("good").token, None);
+    let odd = RenewLease { runner_id: Some(String::new()), ttl_seconds: Some(301.into()), ..empty };
+    assert_eq!(
+        (fields(odd.claim(by_id())), fields(odd.ttl_ms())),
+        (vec!["runner_id".into()], vec!["ttl_seconds".into()])
+    );
+    assert_eq!(ReleaseLease::default().state(), Ok(None));
+    let long = RevokeLease { reason: Some("x".repeat(2_000)), ..Default::default() };
+    assert_eq!(fields(long.reason()), ["reason"]);
+}
+
+#[test]
+fn a_heartbeat_tells_its_stats_in_any_way() {
+    let stats = |body: &str| {
+        let heartbeat: HeartbeatLease = body::parse(body.as_bytes()).expect(body);
+        round_trip(&heartbeat);
+        heartbeat.stats().expect("good").map(|stats| stats.as_str().to_owned())
+    };
+    let fps = Some(r#"{"fps":25}"#.to_owned());
+    assert_eq!(stats(r#"{"stats": {"fps": 25}, "token": 7}"#), fps);
+    assert_eq!(stats(r#"{"processing_stats": {"fps": 25}}"#), fps);
+    assert_eq!(stats(r#"{"fps": 25, "runner_id": "r"}"#), fps);
+    assert_eq!(stats(r#"{"token": 7}"#), None);
+    let large = HeartbeatLease {
+        stats: Some([("x".into(), json!("x".repeat(70_000)))].into()),
+        ..Default::default()
+    };
+    assert_eq!(fields(large.stats()), ["stats"]);
+}
+
+fn lease() -> Lease {
+    let attributes = r#"{"shard_id":"shard-1","config_version":"abc","zone_version":"def"}"#;
+    Lease::of(&lease_view(key("cam-001"), attributes), Revision(50))
+}
+
+#[test]
+fn a_lease_has_the_seed_s_fields_and_ours() {
+    let expected = json!({
+        "lease_id": "00000000-0000-0000-0000-000000000009", "camera_uuid": "cam-001", "runner_id": "worker",
+        "shard_id": "shard-1", "tenant_id": "t", "site_id": "site-1",
+        "acquired_at": "1970-01-01T00:00:01.000Z", "expires_at": "1970-01-01T00:00:31.000Z", "renewed_at": null,
+        "status": "active", "last_heartbeat": "1970-01-01T00:00:01.000Z", "processing_stats": {"fps": 25},
+        "config_version": "abc", "zone_version": "def", "token": 42, "ttl_ms": 29000,
+        "session_id": session_id().to_string(), "kind": "job", "key": "cam-001", "revision": 50,
+    });
+    assert_eq!(serde_json::to_value(lease()).expect("a lease"), expected);
+    let other_surface = Lease::of(&lease_view(key("k"), r#"[1]"#), Revision(50));
+    assert_eq!(other_surface.shard_id, "");
+    let grant =
+        Grant { lease: lease_view(key("k"), "{}"), state: None, revision: Revision(8), repeated: false };
+    assert_eq!(Lease::granted(&grant).revision, 8);
+}
+
+#[test]
+fn a_pending_lease_has_no_token() {
+    let pending = Pending {
+        id: LeaseId(Uuid::from_u128(10)),
+        holder: name("next"),
+        session: SessionId(Uuid::from_u128(6)),
+        asked_at: StoreTime(1_500),
+        deadline: StoreTime(2_500),
+        attributes: document(r#"{"shard_id": "s"}"#),
+    };
+    let on = resource(&lease_view(key("cam-1"), "{}"), "{}");
+    let shown = Lease::pending(&on, &pending, StoreTime(2_000), Revision(60));
+    round_trip(&shown);
+    assert_eq!((shown.token, shown.ttl_ms, shown.status), (None, 500, LeaseStatus::Pending));
+    assert_eq!((shown.shard_id.as_str(), shown.site_id.as_str()), ("s", "site-1"));
+}
+
+#[test]
+fn an_envelope_is_flat_too() {
+    let held = Envelope::held(lease());
+    round_trip(&held);
+    let json = serde_json::to_value(&held).expect("an envelope");
+    assert_eq!((&json["success"], &json["error"]), (&json!(true), &json!(null)));
+    for field in ["lease_id", "camera_uuid", "acquired_at", "expires_at", "status", "token"] {
+        assert_eq!(json[field], json["lease"][field], "{field}");
+    }
+
+    let refusal = Refusal::Held { holder: name("other"), token: Token(7), retry_after_ms: 1_001 };
+    let refused = Envelope::refused(Problem::from_refusal(&refusal));
+    round_trip(&refused);
+    let json = serde_json::to_value(&refused).expect("an envelope");
+    assert_eq!((&json["success"], &json["lease"]), (&json!(false), &json!(null)));
+    assert_eq!(
+        (&json["status"], &json["retry_after_seconds"], &json["holder"]),
+        (&json!(409), &json!(2), &json!("other"))
+    );
+
+    let (lease_id, status) = (Uuid::from_u128(9), LeaseStatus::Released);
+    round_trip(&Envelope::ended(EndedLease { lease_id, status, held_back_ms: 0 }));
+}
+
+#[test]
+fn lists_are_wrapped_by_name() {
+    let list = LeaseList {
+        leases: vec![lease()],
+        next: Some(PageCursor(vec!["job".into(), "cam-001".into()])),
+        cursor: Cursor { epoch: 1, revision: 50 },
+    };
+    round_trip(&list);
+    let json = serde_json::to_value(&list).expect("a list");
+    assert_eq!((&json["next"], &json["cursor"]), (&json!("job/cam-001"), &json!("1.50")));
+    round_trip(&LeaseHistory { lease_id: Uuid::from_u128(9), events: vec![], next: None });
+}

@@ -1,0 +1,48 @@
+//! The v1 surface of Solehold on the wire: what requests and answers look like, and nothing of how they are served.
+//!
+//! ```text
+//!   bytes --body::parse--> request type --asked(), claim(), declaration()--> core's commands
+//!   core's views --of()--> answer type --serde--> bytes
+//! ```
+//!
+//! The modules follow the surface: [`scenes`], [`leases`], [`runners`] and [`config`] keep the shapes of the teams that
+//! had them first and take unknown fields; [`sessions`], [`resources`], [`batch`] and [`admin`] are ours and refuse them.
+//! [`watch`] is a stream of [`sse`] frames. Everything that goes wrong is a [`problem::Problem`] with one
+//! [`problem::ErrorCode`]; everything that is wrong with a body is told at once, by [`field::FieldError`].
+//!
+//! Names, ids and tokens are plain strings, UUIDs and numbers here, and become core's types on the way in.
+
+pub mod admin;
+pub mod ask;
+pub mod batch;
+pub mod body;
+pub mod config;
+pub mod document;
+pub mod field;
+pub mod leases;
+pub mod limits;
+pub mod ops;
+pub mod page;
+pub mod paths;
+pub mod problem;
+pub mod resources;
+pub mod runners;
+pub mod scenes;
+#[cfg(feature = "openapi")]
+mod schema;
+pub mod sessions;
+pub mod sse;
+#[cfg(test)]
+mod testing;
+pub mod time;
+pub mod watch;
+
+/// The kinds of resource that have a surface of their own.
+pub mod kind {
+    /// A scene: `/scenes`.
+    pub const SCENE: &str = "scene";
+    /// A camera: `/cameras`, `/leases`.
+    pub const CAMERA: &str = "camera";
+    /// A zone of a site: `/tenants/{tenant}/sites/{site}/zones`.
+    pub const ZONE: &str = "zone";
+}

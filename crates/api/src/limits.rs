@@ -1,0 +1,58 @@
+//! Every bound of the surface, in one place and by name (rule 25). What the machine bounds by itself is in
+//! [`solehold_core::limits`].
+
+use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
+
+use crate::time::TtlBounds;
+
+/// Largest body of a request, in bytes; an import is a stream and has a bound for each line.
+pub const BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Longest line of an export.
+pub const EXPORT_LINE_BYTES_MAX: usize = 1024 * 1024;
+/// Items on a page, when the request does not say.
+pub const PAGE_SIZE_DEFAULT: usize = 100;
+/// Most items on a page.
+pub const PAGE_SIZE_MAX: usize = 1_000;
+/// Most items of a batch.
+pub const BATCH_ITEMS_MAX: usize = 1_000;
+/// Most labels of a resource or runner.
+pub const LABELS_MAX: usize = 64;
+/// Longest reason that may be given for a revocation, in bytes.
+pub const REASON_BYTES_MAX: usize = 1_024;
+/// Deepest nesting of a document; answers wrap it further, and readers stop at 128.
+pub const DOCUMENT_DEPTH_MAX: usize = 64;
+
+/// Most resources in one `snapshot` frame of a watch; a larger snapshot is several frames.
+pub const SNAPSHOT_RESOURCES_MAX: usize = 500;
+/// Largest frame that a watch sends or a reader takes, in bytes.
+pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Least capacity of a runner.
+pub const CAPACITY_MIN: u32 = 1;
+/// Most capacity of a runner.
+pub const CAPACITY_MAX: u32 = 100;
+/// Capacity of a runner that does not say.
+pub const CAPACITY_DEFAULT: u32 = 16;
+/// A runner without a live session counts as inactive when nothing was heard of it for this long: three heartbeats.
+pub const RUNNER_SILENCE_MS_MAX: u64 = 90_000;
+
+/// Longest life of an API key that has one: ten years.
+pub const KEY_EXPIRY_SECONDS_MAX: u64 = 10 * 366 * 24 * 60 * 60;
+/// How long the old key works on after a rotation, when the request does not say.
+pub const KEY_GRACE_SECONDS_DEFAULT: u64 = 60 * 60;
+/// The longest that an old key may work on after a rotation: thirty days.
+pub const KEY_GRACE_SECONDS_MAX: u64 = 30 * 24 * 60 * 60;
+
+/// Time to live of a lease on a scene.
+pub const SCENE_TTL: TtlBounds = TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
+/// Time to live of a lease on a camera.
+pub const CAMERA_TTL: TtlBounds = TtlBounds { least_ms: 30_000, most_ms: 300_000, default_ms: 60_000 };
+/// Time to live of a lease on any other resource.
+pub const RESOURCE_TTL: TtlBounds =
+    TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
+/// Time to live of a session.
+pub const SESSION_TTL: TtlBounds =
+    TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
+/// Time to live of the session that a runner gets when it registers.
+pub const RUNNER_SESSION_TTL: TtlBounds =
+    TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 60_000 };

@@ -1,0 +1,112 @@
+//! Lists are paged by cursor: `?limit=100&cursor=...`, and `next` in the answer, until it is null.
+
+use std::{fmt, str::FromStr};
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    field::FieldError,
+    limits::{PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX},
+};
+
+/// What separates the parts, and what would not survive a query string unescaped.
+const ESCAPED: &AsciiSet =
+    &CONTROLS.add(b'/').add(b'%').add(b'+').add(b'&').add(b'#').add(b' ').add(b'"').add(b'=').add(b'?');
+
+/// Where the next page begins: after the item of this identity. Clients give it back as they got it.
+///
+/// ```
+/// use solehold_api::page::PageCursor;
+///
+/// let cursor = PageCursor(vec!["camera".into(), "hall/7".into()]);
+/// assert_eq!(cursor.to_string(), "camera/hall%2F7");
+/// assert_eq!("camera/hall%2F7".parse(), Ok(cursor));
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[cfg_attr(feature = "openapi", schema(value_type = String))]
+pub struct PageCursor(pub Vec<String>);
+
+impl FromStr for PageCursor {
+    type Err = FieldError;
+    fn from_str(text: &str) -> Result<Self, FieldError> {
+        let part = |part: &str| percent_decode_str(part).decode_utf8().map(|part| part.into_owned());
+        let parts: Result<_, _> = text.split('/').map(part).collect();
+        parts.map(Self).map_err(|_| FieldError::new("cursor", "is not one that a page gave as its next"))
+    }
+}
+
+impl TryFrom<String> for PageCursor {
+    type Error = FieldError;
+    fn try_from(text: String) -> Result<Self, FieldError> {
+        text.parse()
+    }
+}
+
+impl From<PageCursor> for String {
+    fn from(cursor: PageCursor) -> Self {
+        cursor.to_string()
+    }
+}
+
+impl fmt::Display for PageCursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, part) in self.0.iter().enumerate() {
+            let slash = if at == 0 { "" } else { "/" };
+            write!(f, "{slash}{}", utf8_percent_encode(part, ESCAPED))?;
+        }
+        Ok(())
+    }
+}
+
+/// How many items a page gets: what is asked for, the default if nothing is.
+pub fn size(limit: Option<i64>) -> Result<usize, FieldError> {
+    let Some(limit) = limit else { return Ok(PAGE_SIZE_DEFAULT) };
+    let fault = || FieldError::new("limit", format!("is {limit}; it must be 1 to {PAGE_SIZE_MAX}"));
+    usize::try_from(limit).ok().filter(|size| (1..=PAGE_SIZE_MAX).contains(size)).ok_or_else(fault)
+}
+
+/// The query of a list that has no filter.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+pub struct PageQuery {
+    /// Where to begin: `next` of the page before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    pub cursor: Option<PageCursor>,
+    /// How many items at most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<i64>,
+    /// Whose, for a key that may see several tenants.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_come_back() {
+        for parts in [vec!["a"], vec!["a", "b/c", "100%"], vec!["söhne 数", ""], vec!["a+b&c=d#e?"], vec![""]]
+        {
+            let cursor = PageCursor(parts.into_iter().map(str::to_owned).collect());
+            assert_eq!(cursor.to_string().parse(), Ok(cursor.clone()), "{cursor}");
+            let json = serde_json::to_string(&cursor).expect("a cursor");
+            assert_eq!(serde_json::from_str::<PageCursor>(&json).expect(&json), cursor);
+        }
+        assert!("%FF".parse::<PageCursor>().is_err());
+    }
+
+    #[test]
+    fn page_sizes_are_bounded() {
+        assert_eq!(size(None), Ok(100));
+        assert_eq!((size(Some(1)), size(Some(1_000))), (Ok(1), Ok(1_000)));
+        for odd in [0, -1, 1_001, i64::MAX, i64::MIN] {
+            assert_eq!(size(Some(odd)).expect_err("odd").field, "limit");
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! What went wrong, as an RFC 9457 problem document with one of our codes.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use solehold_core::outcome::Refusal;
+
+use crate::field::FieldError;
+
+/// One row a code: its name in Rust, its status, its name on the wire, its title.
+macro_rules! error_codes {
+    ($($(#[$doc:meta])* $code:ident $status:literal $wire:literal $title:literal;)*) => {
+        /// Everything that can go wrong, each with its one status. The same words on the wire, in metrics and in logs.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+        pub enum ErrorCode {
+            $($(#[$doc])* #[serde(rename = $wire)] $code,)*
+        }
+
+        impl ErrorCode {
+            /// All of them, in the order above.
+            pub const ALL: &[Self] = &[$(Self::$code),*];
+
+            /// The status that it is answered with.
+            pub fn status(self) -> u16 {
+                match self { $(Self::$code => $status,)* }
+            }
+
+            /// Its name on the wire.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$code => $wire,)* }
+            }
+
+            /// What it means, in a few words that are the same each time.
+            pub fn title(self) -> &'static str {
+                match self { $(Self::$code => $title,)* }
+            }
+        }
+    };
+}
+
+error_codes! {
+    /// The request makes no sense.
+    BadRequest 400 "bad_request" "Bad request";
+    /// The body is not JSON.
+    InvalidJson 400 "invalid_json" "The body is not JSON";
+    /// A field is missing, of the wrong type, or says something that it must not.
+    InvalidField 400 "invalid_field" "A field is wrong";
+    /// A number is outside its bounds.
+    OutOfBounds 400 "out_of_bounds" "A number is outside its bounds";
+    /// A lease was not named by token, lease id, session or holder.
+    NoProof 400 "no_proof" "The lease is not named";
+    /// There is no key with the request, or it is unknown, expired or revoked.
+    Unauthorized 401 "unauthorized" "No valid key";
+    /// The key's role does not allow it.
+    Forbidden 403 "forbidden" "The key may not do this";
+    /// The tenant has as many as it may have.
+    QuotaExceeded 403 "quota_exceeded" "A quota is used up";
+    /// There is no such thing, or none that the key may know of.
+    NotFound 404 "not_found" "Not found";
+    /// There is no such path.
+    NoSuchRoute 404 "no_such_route" "No such route";
+    /// The session is unknown, dead or superseded.
+    NoSession 404 "no_session" "The session is over";
+    /// The path exists and does not know the method.
+    MethodNotAllowed 405 "method_not_allowed" "Method not allowed";
+    /// The thing is not in a state that allows this.
+    Conflict 409 "conflict" "Conflict";
+    /// Someone holds it.
+    Held 409 "held" "Held by another";
+    /// Nobody holds it, and nobody gets it yet.
+    HeldBack 409 "held_back" "Held back";
+    /// The lease is not held any more.
+    Lost 409 "lost" "The lease is lost";
+    /// What was given to prove the lease or session does not match it.
+    NotYours 409 "not_yours" "Not yours";
+    /// The request id has got what it could get.
+    RequestSpent 409 "request_spent" "The request id is spent";
+    /// The holder drains and takes nothing more.
+    Draining 409 "draining" "The holder is draining";
+    /// The session holds as many leases as it may.
+    AtCapacity 409 "at_capacity" "At capacity";
+    /// The state has a later write already.
+    StaleSequence 409 "stale_sequence" "The sequence number is old";
+    /// Someone waits for the resource already.
+    AlreadyPending 409 "already_pending" "Already on its way to another";
+    /// A held resource is deleted only by force.
+    InUse 409 "in_use" "In use";
+    /// It exists already.
+    Exists 409 "exists" "Exists already";
+    /// The watch's cursor is older than what is kept: begin again with a snapshot.
+    Compacted 410 "compacted" "The cursor is too old";
+    /// The body is larger than allowed.
+    PayloadTooLarge 413 "payload_too_large" "The body is too large";
+    /// The key asks too often.
+    TooManyRequests 429 "too_many_requests" "Too many requests";
+    /// Something broke on our side.
+    Internal 500 "internal" "Internal error";
+    /// More is asked of this server than it can do now; nothing was done.
+    Overloaded 503 "overloaded" "Overloaded";
+    /// The store cannot be reached; nothing was done.
+    Unavailable 503 "unavailable" "The store is unavailable";
+    /// It is not known whether it was done: ask again with the same request id.
+    UnknownOutcome 503 "unknown_outcome" "The outcome is unknown";
+}
+
+impl ErrorCode {
+    /// The code as the `type` of a problem.
+    pub fn type_uri(self) -> String {
+        format!("urn:solehold:problem:{}", self.as_str())
+    }
+
+    /// Whether the same request may succeed later, unchanged.
+    pub fn is_retryable(self) -> bool {
+        matches!(self, Self::Held | Self::HeldBack) || self.status() == 429 || self.status() >= 500
+    }
+}
+
+impl fmt::Display for ErrorCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A bound that was passed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Limit {
+    /// What is bounded.
+    pub name: String,
+    /// The bound.
+    pub value: u64,
+}
+
+/// An RFC 9457 problem document.
+///
+/// ```
+/// use solehold_api::problem::{ErrorCode, Problem};
+///
+/// let problem = Problem::new(ErrorCode::PayloadTooLarge, "the body has 2000000 bytes").limit("body_bytes", 1_048_576);
+/// assert_eq!(problem.status, 413);
+/// assert_eq!(problem.to_string(), "payload_too_large: the body has 2000000 bytes");
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Problem {
+    /// The kind of problem, as a URN that ends with the code.
+    pub r#type: String,
+    /// The kind of problem in words.
+    pub title: String,
+    /// The status of the answer, again.
+    pub status: u16,
+    /// What happened this time, to what, and what to do.
+    pub detail: String,
+    /// The request that it happened to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instance: Option<String>,
+    /// The code: what programs look at.
+    pub code: ErrorCode,
+    /// All that is wrong with the body.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<FieldError>,
+    /// It is of no use to ask again before this time has passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Who holds the resource now, or gets it next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The token of the present or last grant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<u64>,
+    /// The bound that was passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
+}
+
+impl std::error::Error for Problem {}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.code, self.detail)
+    }
+}
+
+impl Problem {
+    /// A problem of that kind; the detail says what happened, to what, and what to do.
+    pub fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self {
+            r#type: code.type_uri(),
+            title: code.title().to_owned(),
+            status: code.status(),
+            detail: detail.into(),
+            instance: None,
+            code,
+            errors: Vec::new(),
+            retry_after_ms: None,
+            holder: None,
+            token: None,
+            limit: None,
+        }
+    }
+
+    /// A body with these faults.
+    pub fn invalid(errors: Vec<FieldError>) -> Self {
+        let detail = match errors.as_slice() {
+            [] => "the request is wrong".to_owned(),
+            [only] => only.to_string(),
+            [first, rest @ ..] => format!("{first}, and {} more", rest.len()),
+        };
+        Self { errors, ..Self::new(ErrorCode::InvalidField, detail) }
+    }
+
+    /// A body that serde could not read, at this path.
+    pub fn from_json(path: &str, error: &serde_json::Error) -> Self {
+        if !error.is_data() {
+            return Self::new(ErrorCode::InvalidJson, format!("the body is not JSON: {error}"));
+        }
+        let field = if path == "." { "body" } else { path };
+        Self::invalid(vec![FieldError::new(field, format!("is wrong: {error}"))])
+    }
+
+    /// The machine's refusal, in the words of this surface.
+    pub fn from_refusal(refusal: &Refusal) -> Self {
+        use ErrorCode as Code;
+        let problem = |code| Self::new(code, refusal.to_string());
+        match refusal {
+            Refusal::NoResource(_)
+            | Refusal::NoLease(_)
+            | Refusal::NoHolder(_)
+            | Refusal::NoRecord { .. } => problem(Code::NotFound),
+            Refusal::Held { holder, token, retry_after_ms } => {
+                problem(Code::Held).retry_after_ms(*retry_after_ms).holder(holder).token(token.0)
+            }
+            Refusal::HeldBack { token, retry_after_ms } => {
+                problem(Code::HeldBack).retry_after_ms(*retry_after_ms).token(token.0)
+            }
+            Refusal::Lost { holder, last_token } => {
+                let problem = problem(Code::Lost).token(last_token.0);
+                holder.iter().fold(problem, Self::holder)
+            }
+            Refusal::NotYours { holder, token, .. } => problem(Code::NotYours).holder(holder).token(token.0),
+            Refusal::NoProof => problem(Code::NoProof),
+            Refusal::RequestSpent(_) => problem(Code::RequestSpent),
+            Refusal::NoSession { .. } => problem(Code::NoSession),
+            Refusal::NotYourSession { .. } => problem(Code::NotYours),
+            Refusal::Draining(holder) => problem(Code::Draining).holder(holder),
+            Refusal::AtCapacity { capacity, .. } => {
+                problem(Code::AtCapacity).limit("capacity", (*capacity).into())
+            }
+            Refusal::StaleSequence { .. } => problem(Code::StaleSequence),
+            Refusal::AlreadyPending { holder } => problem(Code::AlreadyPending).holder(holder),
+            Refusal::InUse { holder, token } => problem(Code::InUse).holder(holder).token(token.0),
+            Refusal::Exists => problem(Code::Exists),
+            Refusal::OutOfBounds { what, given, least, most } => {
+                let message = format!("is {given}; it must be {least} to {most}");
+                let problem =
+                    problem(Code::OutOfBounds).limit(*what, *if given < least { least } else { most });
+                Self { errors: vec![FieldError::new(*what, message)], ..problem }
+            }
+        }
+    }
+
+    /// Says where it happened.
+    #[must_use]
+    pub fn instance(self, instance: impl Into<String>) -> Self {
+        Self { instance: Some(instance.into()), ..self }
+    }
+
+    /// Says how long to wait before asking again.
+    #[must_use]
+    pub fn retry_after_ms(self, ms: u64) -> Self {
+        Self { retry_after_ms: Some(ms), ..self }
+    }
+
+    /// Says who holds it.
+    #[must_use]
+    pub fn holder(self, holder: impl ToString) -> Self {
+        Self { holder: Some(holder.to_string()), ..self }
+    }
+
+    /// Says the token of the present or last grant.
+    #[must_use]
+    pub fn token(self, token: u64) -> Self {
+        Self { token: Some(token), ..self }
+    }
+
+    /// Names the bound that was passed.
+    #[must_use]
+    pub fn limit(self, name: impl Into<String>, value: u64) -> Self {
+        Self { limit: Some(Limit { name: name.into(), value }), ..self }
+    }
+
+    /// The same problem answered as another code, as the surfaces do that know fewer statuses.
+    #[must_use]
+    pub fn recoded(self, code: ErrorCode) -> Self {
+        Self { r#type: code.type_uri(), title: code.title().to_owned(), status: code.status(), code, ..self }
+    }
+
+    /// How long to wait in whole seconds, rounded up: what `Retry-After` says.
+    pub fn retry_after_seconds(&self) -> Option<u64> {
+        self.retry_after_ms.map(|ms| ms.div_ceil(1000))
+    }
+}
+
+impl From<Refusal> for Problem {
+    fn from(refusal: Refusal) -> Self {
+        Self::from_refusal(&refusal)
+    }
+}
+
+impl From<Vec<FieldError>> for Problem {
+    fn from(errors: Vec<FieldError>) -> Self {
+        Self::invalid(errors)
+    }
+}
+
+impl From<FieldError> for Problem {
+    fn from(error: FieldError) -> Self {
+        Self::invalid(vec![error])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use solehold_core::{
+        key::{LeaseId, SessionId},
+        time::Token,
+    };
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::testing::{key, name};
+
+    #[test]
+    fn codes_are_snake_case_and_unique() {
+        let mut seen = std::collections::BTreeSet::new();
+        for code in ErrorCode::ALL {
+            let wire = serde_json::to_value(code).expect("a code");
+            assert_eq!(wire, json!(code.as_str()));
+            assert_eq!(serde_json::from_value::<ErrorCode>(wire).expect("a code"), *code);
+            assert!(code.as_str().chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{code}");
+            assert!((400..600).contains(&code.status()) && !code.title().is_empty(), "{code}");
+            assert!(seen.insert(code.as_str()), "{code} twice");
+        }
+        assert!(ErrorCode::Held.is_retryable() && ErrorCode::UnknownOutcome.is_retryable());
+        assert!(!ErrorCode::Lost.is_retryable() && !ErrorCode::QuotaExceeded.is_retryable());
+    }
+
+    #[test]
+    fn every_refusal_has_its_code() {
+        let (holder, token) = (name("w"), Token(7));
+        let (session, lease) = (SessionId(Uuid::from_u128(1)), LeaseId(Uuid::from_u128(2)));
+        let cases = [
+            (Refusal::NoResource(key("k")), "not_found", 404),
+            (Refusal::NoLease(lease), "not_found", 404),
+            (Refusal::NoHolder(holder.clone()), "not_found", 404),
+            (Refusal::NoRecord { collection: name("c"), id: name("i") }, "not_found", 404),
+            (Refusal::Held { holder: holder.clone(), token, retry_after_ms: 1_500 }, "held", 409),
+            (Refusal::HeldBack { token, retry_after_ms: 1 }, "held_back", 409),
+            (Refusal::Lost { holder: Some(holder.clone()), last_token: token }, "lost", 409),
+            (Refusal::NotYours { what: "holder", holder: holder.clone(), token }, "not_yours", 409),
+            (Refusal::NoProof, "no_proof", 400),
+            (Refusal::RequestSpent(name("r")), "request_spent", 409),
+            (Refusal::NoSession { session, why: "is over" }, "no_session", 404),
+            (Refusal::NotYourSession { session, holder: holder.clone() }, "not_yours", 409),
+            (Refusal::Draining(holder.clone()), "draining", 409),
+            (Refusal::AtCapacity { session, capacity: 3 }, "at_capacity", 409),
+            (Refusal::StaleSequence { given: 1, stored: 2 }, "stale_sequence", 409),
+            (Refusal::AlreadyPending { holder: holder.clone() }, "already_pending", 409),
+            (Refusal::InUse { holder, token }, "in_use", 409),
+            (Refusal::Exists, "exists", 409),
+            (Refusal::OutOfBounds { what: "ttl_ms", given: 5, least: 10, most: 20 }, "out_of_bounds", 400),
+        ];
+        for (refusal, code, status) in cases {
+            let problem = Problem::from_refusal(&refusal);
+            assert_eq!((problem.code.as_str(), problem.status), (code, status), "{refusal}");
+            assert_eq!(problem.detail, refusal.to_string());
+            let json = serde_json::to_string(&problem).expect("a problem");
+            assert_eq!(serde_json::from_str::<Problem>(&json).expect(&json), problem);
+        }
+    }
+
+    #[test]
+    fn a_refusal_tells_what_the_caller_needs() {
+        let held = Refusal::Held { holder: name("w"), token: Token(7), retry_after_ms: 1_500 };
+        let held = Problem::from(held).instance("/api/v1/scenes/s/lease");
+        assert_eq!(held.retry_after_seconds(), Some(2));
+        assert_eq!(
+            serde_json::to_value(&held).expect("a problem"),
+            json!({
+                "type": "urn:solehold:problem:held", "title": "Held by another", "status": 409, "code": "held",
+                "detail": "held by w with token 7 for another 1500 ms", "instance": "/api/v1/scenes/s/lease",
+                "retry_after_ms": 1500, "holder": "w", "token": 7,
+            })
+        );
+        let bound =
+            |given| Problem::from(Refusal::OutOfBounds { what: "ttl_ms", given, least: 10, most: 20 });
+        assert_eq!(bound(5).limit, Some(Limit { name: "ttl_ms".into(), value: 10 }));
+        assert_eq!(bound(50).limit, Some(Limit { name: "ttl_ms".into(), value: 20 }));
+        let recoded = held.recoded(ErrorCode::NotFound);
+        assert_eq!((recoded.status, recoded.token), (404, Some(7)));
+    }
+
+    #[test]
+    fn faults_make_one_problem() {
+        let fault = |field: &str| FieldError::new(field, "is empty");
+        assert_eq!(Problem::invalid(vec![fault("a")]).detail, "a is empty");
+        let many = Problem::from(vec![fault("a"), fault("b"), fault("c")]);
+        assert_eq!((many.detail.as_str(), many.errors.len()), ("a is empty, and 2 more", 3));
+    }
+}

@@ -1,0 +1,520 @@
+//! Resources of any kind: declared, leased and handed over under their tokens. Ours, so unknown fields are refused.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+use solehold_core::{
+    command::{Claim, StateWrite, Target},
+    key::{LeaseId, RequestKey, ResourceKey},
+    lease as core, outcome,
+    time::StoreTime,
+};
+use uuid::Uuid;
+
+use crate::{
+    ask::{Ask, Asked, Proof, state_write},
+    document::{to_document, to_fields, to_value},
+    field::{Checked, Faults},
+    limits::{REASON_BYTES_MAX, RESOURCE_TTL},
+    page::PageCursor,
+    time::Timestamp,
+};
+
+/// Declares a resource, or declares it anew: what is left out is cleared.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PutResource {
+    /// Where it is.
+    pub site: Option<String>,
+    /// What selects it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// What its users keep with it.
+    #[serde(default)]
+    pub attributes: BTreeMap<String, Value>,
+    /// How long it is held back after a lease that ran out.
+    #[serde(default)]
+    pub lock_delay_ms: u64,
+}
+
+impl PutResource {
+    /// What is declared.
+    pub fn declaration(&self) -> Checked<core::Declaration> {
+        let mut faults = Faults::default();
+        let site = faults.maybe_name("site", self.site.as_deref());
+        faults.labels("labels", &self.labels);
+        let attributes = faults.take(to_document("attributes", &self.attributes));
+        let (labels, lock_delay_ms) = (self.labels.clone(), self.lock_delay_ms);
+        faults.finish(|| {
+            Some(core::Declaration { site: site?, labels, attributes: attributes?, lock_delay_ms })
+        })
+    }
+}
+
+/// Acquires a resource.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AcquireResource {
+    /// Who asks.
+    pub holder: String,
+    /// Time to live in milliseconds; 30 s if not given.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub ttl_ms: Option<Number>,
+    /// Time to live in seconds.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub ttl_seconds: Option<Number>,
+    /// The session that the lease hangs on, if not one of its own; its ttl counts then.
+    pub session_id: Option<Uuid>,
+    /// The client's name for this acquire, so that a repeat gets the same grant.
+    pub request_id: Option<String>,
+    /// What the holder keeps with the lease.
+    #[serde(default)]
+    pub attributes: BTreeMap<String, Value>,
+}
+
+impl AcquireResource {
+    /// What is asked for.
+    pub fn asked(&self) -> Checked<Asked> {
+        let mut faults = Faults::default();
+        let attributes = faults.take(to_document("attributes", &self.attributes));
+        let ask = Ask {
+            holder: ("holder", &self.holder),
+            ttl_ms: self.ttl_ms.as_ref(),
+            ttl_seconds: self.ttl_seconds.as_ref(),
+            session_id: self.session_id,
+            request_id: self.request_id.as_deref(),
+        };
+        ask.checked(RESOURCE_TTL, faults, attributes)
+    }
+}
+
+/// A write of the hand-over document within a release.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FinalState {
+    /// Above the stored one under the same token.
+    pub sequence: u64,
+    /// What the next holder gets.
+    pub document: Value,
+}
+
+impl FinalState {
+    pub(crate) fn write(&self) -> Checked<StateWrite> {
+        state_write("state", self.sequence, &self.document)
+    }
+}
+
+/// Keeps a lease. It is named by token, lease id or session; a holder alone is the weaker promise.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RenewResource {
+    /// The token of the grant.
+    pub token: Option<u64>,
+    /// The id of the lease.
+    pub lease_id: Option<Uuid>,
+    /// The session that the lease hangs on.
+    pub session_id: Option<Uuid>,
+    /// Who holds it.
+    pub holder: Option<String>,
+    /// A new time to live in milliseconds, for a lease with a session of its own.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub ttl_ms: Option<Number>,
+    /// The same in seconds.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub ttl_seconds: Option<Number>,
+}
+
+impl RenewResource {
+    /// The new time to live, if one is asked for.
+    pub fn ttl_ms(&self) -> Checked<Option<u64>> {
+        RESOURCE_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
+    }
+}
+
+/// Lets go. The lease is named as on renewal.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReleaseResource {
+    /// The token of the grant.
+    pub token: Option<u64>,
+    /// The id of the lease.
+    pub lease_id: Option<Uuid>,
+    /// The session that the lease hangs on.
+    pub session_id: Option<Uuid>,
+    /// Who holds it.
+    pub holder: Option<String>,
+    /// The last word for the next holder, written in the same step.
+    pub state: Option<FinalState>,
+}
+
+impl ReleaseResource {
+    /// The last word for the next holder, if there is one.
+    pub fn state(&self) -> Checked<Option<StateWrite>> {
+        self.state.as_ref().map(FinalState::write).transpose()
+    }
+}
+
+/// Ends someone's lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RevokeResource {
+    /// Only the grant of this token.
+    pub token: Option<u64>,
+    /// Only the lease of this id.
+    pub lease_id: Option<Uuid>,
+    /// Only if it hangs on this session.
+    pub session_id: Option<Uuid>,
+    /// Only if this one holds it.
+    pub holder: Option<String>,
+    /// The old holder is known to be fenced off: nobody need wait for its deadline.
+    #[serde(default)]
+    pub fenced: bool,
+    /// Why, in words, for the event.
+    pub reason: Option<String>,
+}
+
+impl RevokeResource {
+    /// The reason, if it is not too long.
+    pub fn reason(&self) -> Checked<Option<String>> {
+        let mut faults = Faults::default();
+        faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
+        faults.finish(|| Some(self.reason.clone()))
+    }
+}
+
+/// Cancels an acquire whose answer was lost: it can get nothing any more, and a grant that it got is released.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CancelRequest {
+    /// Who asked.
+    pub holder: String,
+    /// The name that it gave its request.
+    pub request_id: String,
+}
+
+impl CancelRequest {
+    /// Which request is meant.
+    pub fn request(&self, resource: ResourceKey) -> Checked<RequestKey> {
+        let mut faults = Faults::default();
+        let holder = faults.name("holder", &self.holder);
+        let request = faults.name("request_id", &self.request_id);
+        faults.finish(|| Some(RequestKey { resource, holder: holder?, request: request? }))
+    }
+}
+
+/// Writes the hand-over document under a live lease, named by token, lease id or session.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PutState {
+    /// The token of the grant.
+    pub token: Option<u64>,
+    /// The id of the lease.
+    pub lease_id: Option<Uuid>,
+    /// The session that the lease hangs on.
+    pub session_id: Option<Uuid>,
+    /// Who holds it: checked, but not enough by itself.
+    pub holder: Option<String>,
+    /// Above the stored one under the same token.
+    pub sequence: u64,
+    /// The document.
+    pub document: Value,
+}
+
+impl PutState {
+    /// What is to be written.
+    pub fn write(&self) -> Checked<StateWrite> {
+        state_write("", self.sequence, &self.document)
+    }
+}
+
+/// A request that names a lease by these four fields, all of which must match what is given.
+macro_rules! claims {
+    ($($request:ty),*) => {$(
+        impl $request {
+            /// Which lease is meant: the one on `key`, or the one of the lease id that was given. The caller sees to it
+            /// that a lease id is one of that resource's.
+            pub fn claim(&self, key: ResourceKey) -> Checked<Claim> {
+                let target = match self.lease_id {
+                    Some(id) => Target::Lease { tenant: key.tenant, id: LeaseId(id) },
+                    None => Target::Resource(key),
+                };
+                self.claim_of(target)
+            }
+
+            /// The lease on `target`, with what is shown to prove it.
+            pub(crate) fn claim_of(&self, target: Target) -> Checked<Claim> {
+                let (token, session_id) = (self.token, self.session_id);
+                Proof { holder: ("holder", self.holder.as_deref()), token, session_id }.claim(target)
+            }
+        }
+    )*};
+}
+claims!(RenewResource, ReleaseResource, RevokeResource, PutState);
+
+/// A lease on a resource.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeldLease {
+    /// The identity of the grant.
+    pub lease_id: Uuid,
+    /// Whose resource it is.
+    pub tenant: String,
+    /// What sort of thing it is.
+    pub kind: String,
+    /// Which one of that sort.
+    pub key: String,
+    /// Who holds it.
+    pub holder: String,
+    /// The fencing token.
+    pub token: u64,
+    /// The session that it hangs on, if not one of its own.
+    pub session_id: Option<Uuid>,
+    /// When it was granted.
+    pub acquired_at: Timestamp,
+    /// When it was last renewed, by itself or with its session.
+    pub renewed_at: Option<Timestamp>,
+    /// When it runs out by the store's clock, unless it is renewed. Count from `ttl_ms` instead.
+    pub expires_at: Timestamp,
+    /// How long it has left.
+    pub ttl_ms: u64,
+    /// How it stands.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
+    pub status: core::LeaseStatus,
+    /// What the holder keeps with it.
+    pub attributes: BTreeMap<String, Value>,
+    /// What its last heartbeat told.
+    pub stats: BTreeMap<String, Value>,
+}
+
+impl HeldLease {
+    /// A lease as it was judged.
+    pub fn of(view: &outcome::LeaseView) -> Self {
+        let lease = &view.lease;
+        Self {
+            lease_id: lease.id.0,
+            tenant: view.key.tenant.to_string(),
+            kind: view.key.kind.to_string(),
+            key: view.key.key.to_string(),
+            holder: lease.holder.to_string(),
+            token: lease.token.0,
+            session_id: lease.tenure.session().map(|id| id.0),
+            acquired_at: lease.acquired_at.into(),
+            renewed_at: view.renewed_at.map(Into::into),
+            expires_at: view.deadline.into(),
+            ttl_ms: view.ttl_left_ms(),
+            status: view.status,
+            attributes: to_fields(&lease.attributes),
+            stats: to_fields(&lease.stats),
+        }
+    }
+}
+
+/// What an acquire or renewal got: the lease, and what the former holder left.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Grant {
+    /// The lease.
+    #[serde(flatten)]
+    pub lease: HeldLease,
+    /// The hand-over document; null if there is none.
+    pub state: Option<State>,
+    /// The revision as of which this is so.
+    pub revision: u64,
+    /// Whether this grant was given before, to the same request id.
+    pub repeated: bool,
+}
+
+impl Grant {
+    /// A grant as the machine gave it.
+    pub fn of(grant: &outcome::Grant) -> Self {
+        Self {
+            lease: HeldLease::of(&grant.lease),
+            state: grant.state.as_ref().map(State::of),
+            revision: grant.revision.0,
+            repeated: grant.repeated,
+        }
+    }
+}
+
+/// The hand-over document of a resource.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct State {
+    /// Grows with each write under one token.
+    pub sequence: u64,
+    /// The token that it was written under.
+    pub token: u64,
+    /// When it was written.
+    pub written_at: Timestamp,
+    /// The document; left out where only its being there is told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub document: Option<Value>,
+}
+
+impl State {
+    /// The document and all.
+    pub fn of(state: &core::Handover) -> Self {
+        Self { document: Some(to_value(&state.document)), ..Self::summary(state) }
+    }
+
+    /// All but the document.
+    pub fn summary(state: &core::Handover) -> Self {
+        let (sequence, token, written_at) = (state.sequence, state.token.0, state.written_at.into());
+        Self { sequence, token, written_at, document: None }
+    }
+}
+
+/// A lease in waiting.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PendingLease {
+    /// The identity that the grant will have.
+    pub lease_id: Uuid,
+    /// Who will hold it.
+    pub holder: String,
+    /// The session that it will hang on.
+    pub session_id: Uuid,
+    /// When it lapses, unless the present holder lets go before.
+    pub expires_at: Timestamp,
+}
+
+/// A resource and who holds it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Resource {
+    /// Whose it is.
+    pub tenant: String,
+    /// What sort of thing it is.
+    pub kind: String,
+    /// Which one of that sort.
+    pub key: String,
+    /// Whether it was declared; if not, it lives only as long as someone holds it.
+    pub declared: bool,
+    /// Where it is.
+    pub site: Option<String>,
+    /// What selects it.
+    pub labels: BTreeMap<String, String>,
+    /// What its users keep with it.
+    pub attributes: BTreeMap<String, Value>,
+    /// How long it is held back after a lease that ran out.
+    pub lock_delay_ms: u64,
+    /// When it was made.
+    pub created_at: Timestamp,
+    /// The token of the last grant; 0 before the first.
+    pub last_token: u64,
+    /// For how long nobody gets it yet; 0 if it is not held back.
+    pub held_back_ms: u64,
+    /// The lease on it, while its time has not run out.
+    pub lease: Option<HeldLease>,
+    /// Who gets it next.
+    pub pending: Option<PendingLease>,
+    /// What the last holder left, without the document.
+    pub state: Option<State>,
+}
+
+impl Resource {
+    /// A resource at a time; `lease` is the one on it, if there is one.
+    pub fn of(resource: &core::Resource, lease: Option<&outcome::LeaseView>, now: StoreTime) -> Self {
+        let declared = resource.declared.clone().unwrap_or_default();
+        let live = lease.filter(|lease| lease.status == core::LeaseStatus::Active);
+        let until = match lease {
+            // Run out and unswept: what the sweeper would write is so already.
+            Some(lease) if live.is_none() => Some(lease.deadline.plus_ms(resource.lock_delay_ms())),
+            _ => resource.held_back_until,
+        };
+        let pending = resource.pending.as_ref().filter(|pending| now < pending.deadline);
+        Self {
+            tenant: resource.key.tenant.to_string(),
+            kind: resource.key.kind.to_string(),
+            key: resource.key.key.to_string(),
+            declared: resource.declared.is_some(),
+            site: declared.site.map(String::from),
+            labels: declared.labels,
+            attributes: to_fields(&declared.attributes),
+            lock_delay_ms: declared.lock_delay_ms,
+            created_at: resource.created_at.into(),
+            last_token: resource.last_token.0,
+            held_back_ms: until.map_or(0, |until| until.ms_after(now)),
+            lease: live.map(HeldLease::of),
+            pending: pending.map(|pending| PendingLease {
+                lease_id: pending.id.0,
+                holder: pending.holder.to_string(),
+                session_id: pending.session.0,
+                expires_at: pending.deadline.into(),
+            }),
+            state: resource.state.as_ref().map(State::summary),
+        }
+    }
+}
+
+/// The query of a list of resources.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+pub struct ResourceQuery {
+    /// Only of this kind.
+    pub kind: Option<String>,
+    /// Only at this site.
+    pub site: Option<String>,
+    /// Only with these labels: `name=value`, several separated by commas.
+    pub label: Option<String>,
+    /// Only those that are held, or only those that are not.
+    #[serde(alias = "held")]
+    pub leased: Option<bool>,
+    /// Where to begin: `next` of the page before.
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    pub cursor: Option<PageCursor>,
+    /// How many at most.
+    pub limit: Option<i64>,
+    /// Whose, for a key that may see several tenants.
+    pub tenant: Option<String>,
+}
+
+/// The query of a deletion.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+pub struct DeleteQuery {
+    /// Even if it is held: the lease is revoked.
+    #[serde(default)]
+    pub force: bool,
+    /// The old holder is known to be fenced off: nobody need wait for its deadline.
+    #[serde(default)]
+    pub fenced: bool,
+    /// Whose, for a key that may see several tenants.
+    pub tenant: Option<String>,
+}
+
+/// A page of resources.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ResourceList {
+    /// The resources.
+    pub resources: Vec<Resource>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+}
+
+/// A lease was revoked.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Revoked {
+    /// Which one.
+    pub lease_id: Uuid,
+    /// For how long nobody gets the resource.
+    pub held_back_ms: u64,
+}
+
+#[cfg(test)]
+mod tests;

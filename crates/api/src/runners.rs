@@ -1,0 +1,389 @@
+//! Runners, as the pipeline of seed 002 registers them: a holder with a capacity, a deployment and a session.
+//!
+//! Registering answers with a `session_id`. A heartbeat that names it renews everything that hangs there; one that does not
+//! updates the registry only (rule 6).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+use solehold_core::{
+    command::Registration,
+    key::{Document, Name},
+    session::{Holder, HolderStatus, Session},
+    time::StoreTime,
+};
+use uuid::Uuid;
+
+use crate::{
+    document::{read, to_document, to_fields},
+    field::{Checked, Faults, FieldError},
+    leases::Lease,
+    limits::{
+        CAPACITY_DEFAULT, CAPACITY_MAX, CAPACITY_MIN, LABELS_MAX, RUNNER_SESSION_TTL, RUNNER_SILENCE_MS_MAX,
+    },
+    page::PageCursor,
+    time::Timestamp,
+};
+
+/// Registers a runner, or registers it anew: that is a new session.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RegisterRunner {
+    /// Its name.
+    pub runner_id: String,
+    /// Whose runner it is; the key's tenant if not given.
+    pub tenant_id: Option<String>,
+    /// Where it is.
+    pub site_id: Option<String>,
+    /// The deployment that it belongs to.
+    pub deployment_group: Option<String>,
+    /// The version of that deployment.
+    pub deployment_version: Option<String>,
+    /// The host that it runs on.
+    pub host: Option<String>,
+    /// The port of its own surface, 1 to 65535.
+    pub port: Option<i64>,
+    /// The port of its metrics, 1 to 65535.
+    pub metrics_port: Option<i64>,
+    /// How many leases it may hold, 1 to 100; 16 if not given.
+    pub capacity: Option<i64>,
+    /// What it can do.
+    #[serde(default)]
+    pub capabilities: Vec<String>,
+    /// What selects it.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Time to live of its session in seconds; 60 if not given.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub session_ttl_seconds: Option<Number>,
+    /// Its former session, to be closed at once; it runs out otherwise.
+    pub replace: Option<Uuid>,
+    /// What the replaced session held is known to be fenced off: nobody need wait for its deadline.
+    #[serde(default)]
+    pub fenced: bool,
+    /// What it tells of itself.
+    pub metrics: Option<BTreeMap<String, Value>>,
+}
+
+/// A registration that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedRegistration {
+    /// The runner's name.
+    pub runner: Name,
+    /// Time to live of its session.
+    pub session_ttl_ms: u64,
+    /// What the registry keeps.
+    pub registration: Registration,
+    /// What it tells of itself.
+    pub metrics: Option<Document>,
+}
+
+impl RegisterRunner {
+    /// What is asked for.
+    pub fn asked(&self) -> Checked<AskedRegistration> {
+        let mut faults = Faults::default();
+        let runner = faults.name("runner_id", &self.runner_id);
+        faults.maybe_name("tenant_id", self.tenant_id.as_deref());
+        let site = faults.maybe_name("site_id", self.site_id.as_deref());
+        for (field, value) in [
+            ("deployment_group", &self.deployment_group),
+            ("deployment_version", &self.deployment_version),
+            ("host", &self.host),
+        ] {
+            faults.maybe_name(field, value.as_deref());
+        }
+        let port = faults.port("port", self.port);
+        let metrics_port = faults.port("metrics_port", self.metrics_port);
+        let capacity = faults.capacity(self.capacity);
+        faults.capabilities(&self.capabilities);
+        faults.labels("labels", &self.labels);
+        let ttl = self.session_ttl_seconds.as_ref();
+        let ttl = ttl.map_or(Ok(RUNNER_SESSION_TTL.default_ms), |ttl| {
+            RUNNER_SESSION_TTL.seconds("session_ttl_seconds", ttl)
+        });
+        let session_ttl_ms = faults.take(ttl);
+        let about = RunnerAttributes {
+            deployment_group: self.deployment_group.clone(),
+            deployment_version: self.deployment_version.clone(),
+            host: self.host.clone(),
+            port: port.flatten(),
+            metrics_port: metrics_port.flatten(),
+            capacity: capacity.unwrap_or(CAPACITY_DEFAULT),
+            capabilities: self.capabilities.clone(),
+            labels: self.labels.clone(),
+        };
+        let attributes = faults.take(to_document("capabilities", &about));
+        let metrics = faults.take(metrics_document(self.metrics.as_ref()));
+        faults.finish(|| {
+            let registration = Registration { site: site?, capacity, attributes: attributes? };
+            Some(AskedRegistration {
+                runner: runner?,
+                session_ttl_ms: session_ttl_ms?,
+                registration,
+                metrics: metrics?,
+            })
+        })
+    }
+}
+
+impl Faults {
+    fn port(&mut self, field: &str, port: Option<i64>) -> Option<Option<u16>> {
+        let Some(port) = port else { return Some(None) };
+        self.within(field, port, 1, u16::MAX.into());
+        u16::try_from(port).ok().map(Some)
+    }
+
+    fn capacity(&mut self, capacity: Option<i64>) -> Option<u32> {
+        let capacity = capacity.unwrap_or(CAPACITY_DEFAULT.into());
+        self.within("capacity", capacity, CAPACITY_MIN.into(), CAPACITY_MAX.into());
+        u32::try_from(capacity).ok()
+    }
+
+    fn capabilities(&mut self, capabilities: &[String]) {
+        let count = capabilities.len();
+        self.check(
+            count <= LABELS_MAX,
+            "capabilities",
+            format!("has {count} entries; it may have {LABELS_MAX}"),
+        );
+        for (at, capability) in capabilities.iter().enumerate().take(LABELS_MAX) {
+            self.name(&format!("capabilities[{at}]"), capability);
+        }
+    }
+}
+
+fn metrics_document(metrics: Option<&BTreeMap<String, Value>>) -> Result<Option<Document>, FieldError> {
+    metrics.map(|metrics| to_document("metrics", metrics)).transpose()
+}
+
+/// What a runner registers with: opaque to the machine, and so the attributes of the holder.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunnerAttributes {
+    /// The deployment that it belongs to.
+    pub deployment_group: Option<String>,
+    /// The version of that deployment.
+    pub deployment_version: Option<String>,
+    /// The host that it runs on.
+    pub host: Option<String>,
+    /// The port of its own surface.
+    pub port: Option<u16>,
+    /// The port of its metrics.
+    pub metrics_port: Option<u16>,
+    /// How many leases it may hold.
+    pub capacity: u32,
+    /// What it can do.
+    pub capabilities: Vec<String>,
+    /// What selects it.
+    pub labels: BTreeMap<String, String>,
+}
+
+/// How a runner stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum RunnerStatus {
+    /// It may take work.
+    Active,
+    /// It keeps what it has and takes nothing more.
+    #[serde(alias = "drain")]
+    Draining,
+    /// As draining, until an operator says otherwise.
+    Maintenance,
+    /// Nothing has been heard of it for long; nobody can ask for that.
+    Inactive,
+}
+
+impl RunnerStatus {
+    /// How a registered holder stands at a time; `session` is its present one.
+    pub fn of(holder: &Holder, session: Option<&Session>, now: StoreTime) -> Self {
+        let heard = now < holder.heard_at.plus_ms(RUNNER_SILENCE_MS_MAX);
+        if !heard && !session.is_some_and(|session| session.is_live(now)) {
+            return Self::Inactive;
+        }
+        match holder.status {
+            HolderStatus::Active => Self::Active,
+            HolderStatus::Draining => Self::Draining,
+            HolderStatus::Maintenance => Self::Maintenance,
+        }
+    }
+}
+
+/// Says what is wanted of a runner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PutRunnerStatus {
+    /// `active`, `draining` (or `drain`) or `maintenance`.
+    pub status: RunnerStatus,
+}
+
+impl PutRunnerStatus {
+    /// What is wanted.
+    pub fn wanted(self) -> Checked<HolderStatus> {
+        match self.status {
+            RunnerStatus::Active => Ok(HolderStatus::Active),
+            RunnerStatus::Draining => Ok(HolderStatus::Draining),
+            RunnerStatus::Maintenance => Ok(HolderStatus::Maintenance),
+            RunnerStatus::Inactive => {
+                let message = "is inactive, which cannot be asked for; delete the runner, or drain it";
+                Err(vec![FieldError::new("status", message)])
+            }
+        }
+    }
+}
+
+/// A runner was registered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RegisteredRunner {
+    /// Always true.
+    pub success: bool,
+    /// Its name.
+    pub runner_id: String,
+    /// When it registered.
+    pub registered_at: Timestamp,
+    /// How it stands.
+    pub status: RunnerStatus,
+    /// The cameras that it holds: none, since this is a new session.
+    pub assigned_cameras: Vec<String>,
+    /// Its session: name it on acquire and heartbeat, and one heartbeat keeps everything.
+    pub session_id: Uuid,
+    /// How long the session has left.
+    pub ttl_ms: u64,
+    /// When the session runs out by the store's clock, unless it is renewed.
+    pub expires_at: Timestamp,
+    /// The revision as of which this is so.
+    pub revision: u64,
+}
+
+impl RegisteredRunner {
+    /// The answer to a registration.
+    pub fn of(holder: &Holder, session: &Session, now: StoreTime) -> Self {
+        Self {
+            success: true,
+            runner_id: holder.key.name.to_string(),
+            registered_at: holder.registered_at.into(),
+            status: RunnerStatus::of(holder, Some(session), now),
+            assigned_cameras: Vec::new(),
+            session_id: session.id.0,
+            ttl_ms: session.deadline.ms_after(now),
+            expires_at: session.deadline.into(),
+            revision: session.lease_revision.0,
+        }
+    }
+}
+
+/// A runner tells that it lives.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeartbeatRunner {
+    /// Its session: everything that hangs on it is renewed. Without it only the registry is updated.
+    pub session_id: Option<Uuid>,
+    /// What it tells of itself.
+    pub metrics: Option<BTreeMap<String, Value>>,
+    /// How much it does by its own count; kept with the metrics.
+    pub current_load: Option<u64>,
+}
+
+impl HeartbeatRunner {
+    /// What is told, if anything is.
+    pub fn metrics(&self) -> Checked<Option<Document>> {
+        let load = self.current_load.map(|load| ("current_load".to_owned(), load.into()));
+        let told = match (&self.metrics, load) {
+            (metrics, Some(load)) => {
+                Some(metrics.clone().unwrap_or_default().into_iter().chain([load]).collect())
+            }
+            (metrics, None) => metrics.clone(),
+        };
+        metrics_document(told.as_ref()).map_err(|fault| vec![fault])
+    }
+}
+
+/// A runner's heartbeat was heard.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunnerHeartbeat {
+    /// Always true.
+    pub success: bool,
+    /// Its name.
+    pub runner_id: String,
+    /// How it stands.
+    pub status: RunnerStatus,
+    /// The session that was renewed; null if none was named.
+    pub session_id: Option<Uuid>,
+    /// How long the session has left.
+    pub ttl_ms: Option<u64>,
+    /// The revision of the set below: never apply an older set over a newer grant.
+    pub revision: u64,
+    /// Everything that it holds; what is not here it does not hold.
+    pub leases: Vec<Lease>,
+}
+
+/// A runner in the registry.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Runner {
+    /// Its name.
+    pub runner_id: String,
+    /// Whose it is.
+    pub tenant_id: String,
+    /// Where it is; empty if it did not say.
+    pub site_id: String,
+    /// When it registered.
+    pub registered_at: Timestamp,
+    /// When it was last heard of.
+    pub last_heartbeat: Timestamp,
+    /// What it registered with.
+    #[serde(flatten)]
+    pub about: RunnerAttributes,
+    /// How it stands.
+    pub status: RunnerStatus,
+    /// How many leases hang on its session; by its own count, if it has none.
+    pub current_load: u64,
+    /// What it last told of itself.
+    pub metrics: BTreeMap<String, Value>,
+    /// Its session, if that lives.
+    pub session_id: Option<Uuid>,
+    /// How long the session has left.
+    pub ttl_ms: Option<u64>,
+}
+
+impl Runner {
+    /// A registered holder at a time; `session` is its present one.
+    pub fn of(holder: &Holder, session: Option<&Session>, now: StoreTime) -> Self {
+        let live = session.filter(|session| session.is_live(now));
+        let heard = session.map_or(holder.heard_at, |session| session.renewed_at.max(holder.heard_at));
+        // By name or by session: the later word counts.
+        let by_session = session.filter(|s| s.renewed_at >= holder.heard_at).map(|s| to_fields(&s.metrics));
+        let metrics = by_session.unwrap_or_else(|| to_fields(&holder.metrics));
+        let told = metrics.get("current_load").and_then(Value::as_u64).unwrap_or(0);
+        Self {
+            runner_id: holder.key.name.to_string(),
+            tenant_id: holder.key.tenant.to_string(),
+            site_id: holder.site.as_ref().map(ToString::to_string).unwrap_or_default(),
+            registered_at: holder.registered_at.into(),
+            last_heartbeat: heard.into(),
+            about: read(&holder.attributes).unwrap_or_default(),
+            status: RunnerStatus::of(holder, session, now),
+            current_load: live.map_or(told, |session| session.lease_count.into()),
+            metrics,
+            session_id: live.map(|session| session.id.0),
+            ttl_ms: live.map(|session| session.deadline.ms_after(now)),
+        }
+    }
+}
+
+/// A page of runners.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunnerList {
+    /// The runners.
+    pub runners: Vec<Runner>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,243 @@
+//! Sessions: one incarnation of a holder, kept by one heartbeat with everything that hangs on it. Ours, so unknown fields
+//! are refused.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
+use solehold_core::{
+    key::{Document, Name},
+    outcome::LeaseView,
+    session as core,
+    time::StoreTime,
+};
+use uuid::Uuid;
+
+use crate::{
+    document::{to_document, to_fields},
+    field::{Checked, Faults},
+    limits::SESSION_TTL,
+    page::PageCursor,
+    resources::HeldLease,
+    time::Timestamp,
+    watch::Cursor,
+};
+
+/// Opens a session; its holder's former one is superseded and what hangs there runs out.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OpenSession {
+    /// Whose session.
+    pub holder: String,
+    /// Time to live in milliseconds; 30 s if not given.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub ttl_ms: Option<Number>,
+    /// Time to live in seconds.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
+    pub ttl_seconds: Option<Number>,
+    /// What it tells of itself.
+    pub metrics: Option<BTreeMap<String, Value>>,
+    /// The former session, to be closed at once.
+    pub replace: Option<Uuid>,
+    /// What the replaced session held is known to be fenced off: nobody need wait for its deadline.
+    #[serde(default)]
+    pub fenced: bool,
+}
+
+/// An opening that was checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AskedSession {
+    /// Whose session.
+    pub holder: Name,
+    /// Its time to live.
+    pub ttl_ms: u64,
+    /// What it tells of itself.
+    pub metrics: Option<Document>,
+}
+
+impl OpenSession {
+    /// What is asked for.
+    pub fn asked(&self) -> Checked<AskedSession> {
+        let mut faults = Faults::default();
+        let holder = faults.name("holder", &self.holder);
+        let ttl_ms = faults.take(SESSION_TTL.resolve(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()));
+        let metrics = faults.take(self.metrics.as_ref().map(|m| to_document("metrics", m)).transpose());
+        faults.finish(|| Some(AskedSession { holder: holder?, ttl_ms: ttl_ms?, metrics: metrics? }))
+    }
+}
+
+/// Keeps a session and everything that hangs on it.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeartbeatSession {
+    /// What it tells of itself.
+    pub metrics: Option<BTreeMap<String, Value>>,
+}
+
+impl HeartbeatSession {
+    /// What is told, if anything is.
+    pub fn metrics(&self) -> Checked<Option<Document>> {
+        let told = self.metrics.as_ref().map(|metrics| to_document("metrics", metrics));
+        told.transpose().map_err(|fault| vec![fault])
+    }
+}
+
+/// A session and everything that hangs on it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Session {
+    /// Its identity.
+    pub session_id: Uuid,
+    /// Whose it is.
+    pub tenant: String,
+    /// Whose session.
+    pub holder: String,
+    /// What it may still do.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::standing))]
+    pub standing: core::Standing,
+    /// How long it has left.
+    pub ttl_ms: u64,
+    /// How long a heartbeat keeps it.
+    pub full_ttl_ms: u64,
+    /// When it was opened.
+    pub opened_at: Timestamp,
+    /// When it was last renewed.
+    pub renewed_at: Timestamp,
+    /// When it runs out by the store's clock, unless it is renewed. Count from `ttl_ms` instead.
+    pub expires_at: Timestamp,
+    /// The revision of the set below: never apply an older set over a newer grant.
+    pub revision: u64,
+    /// Everything that hangs on it; what is not here it does not hold.
+    pub leases: Vec<HeldLease>,
+}
+
+impl Session {
+    /// A session at a time, with the leases that hang on it.
+    pub fn of<'a>(
+        session: &core::Session,
+        leases: impl IntoIterator<Item = &'a LeaseView>,
+        now: StoreTime,
+    ) -> Self {
+        Self {
+            session_id: session.id.0,
+            tenant: session.holder.tenant.to_string(),
+            holder: session.holder.name.to_string(),
+            standing: session.standing,
+            ttl_ms: session.deadline.ms_after(now),
+            full_ttl_ms: session.ttl_ms,
+            opened_at: session.opened_at.into(),
+            renewed_at: session.renewed_at.into(),
+            expires_at: session.deadline.into(),
+            revision: session.lease_revision.0,
+            leases: leases.into_iter().map(HeldLease::of).collect(),
+        }
+    }
+}
+
+/// A session was closed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ClosedSession {
+    /// Which one.
+    pub session_id: Uuid,
+    /// How many leases were released with it.
+    pub released: u64,
+}
+
+/// A live session among all: who is there, and how it fares.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Node {
+    /// The holder's name.
+    pub node: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// Its session.
+    pub session_id: Uuid,
+    /// What it may still do.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::standing))]
+    pub standing: core::Standing,
+    /// When the session was opened.
+    pub opened_at: Timestamp,
+    /// When it runs out by the store's clock, unless it is renewed.
+    pub expires_at: Timestamp,
+    /// How long it has left.
+    pub ttl_ms: u64,
+    /// How many leases hang on it.
+    pub lease_count: u32,
+    /// What it last told of itself.
+    pub metrics: BTreeMap<String, Value>,
+}
+
+impl Node {
+    /// A live session at a time.
+    pub fn of(session: &core::Session, now: StoreTime) -> Self {
+        Self {
+            node: session.holder.name.to_string(),
+            tenant: session.holder.tenant.to_string(),
+            session_id: session.id.0,
+            standing: session.standing,
+            opened_at: session.opened_at.into(),
+            expires_at: session.deadline.into(),
+            ttl_ms: session.deadline.ms_after(now),
+            lease_count: session.lease_count,
+            metrics: to_fields(&session.metrics),
+        }
+    }
+}
+
+/// A page of nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeList {
+    /// The nodes.
+    pub nodes: Vec<Node>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+    /// The point in the watch as of which this is so.
+    pub cursor: Cursor,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::{
+        body,
+        testing::{key, lease_view, name, round_trip, session},
+    };
+
+    #[test]
+    fn an_opening_is_checked_whole() {
+        let open: OpenSession =
+            body::parse(br#"{"holder": "w", "ttl_seconds": 2.5, "metrics": {"cpu": 1}}"#).expect("good");
+        round_trip(&open);
+        let asked = open.asked().expect("good");
+        assert_eq!((asked.holder, asked.ttl_ms), (name("w"), 2_500));
+        assert_eq!(asked.metrics.map(String::from).as_deref(), Some(r#"{"cpu":1}"#));
+        let large = Some([("x".to_owned(), json!("x".repeat(70_000)))].into());
+        let odd = OpenSession { ttl_ms: Some((-5).into()), metrics: large.clone(), ..Default::default() };
+        let fields: Vec<_> = odd.asked().expect_err("odd").into_iter().map(|f| f.field).collect();
+        assert_eq!(fields, ["holder", "ttl_ms", "metrics"]);
+        assert!(HeartbeatSession { metrics: large }.metrics().is_err());
+        assert_eq!(body::parse::<HeartbeatSession>(b"").expect("empty").metrics(), Ok(None));
+        assert!(body::parse::<HeartbeatSession>(br#"{"metric": {}}"#).is_err());
+    }
+
+    #[test]
+    fn a_session_is_shown_with_what_hangs_on_it() {
+        let (session, lease) = (session(), lease_view(key("k"), "{}"));
+        let shown = Session::of(&session, [&lease], StoreTime(2_000));
+        round_trip(&shown);
+        assert_eq!((shown.ttl_ms, shown.full_ttl_ms, shown.revision), (29_000, 30_000, 44));
+        assert_eq!(shown.leases[0].token, 42);
+        let node = Node::of(&session, StoreTime(40_000));
+        assert_eq!((node.ttl_ms, node.lease_count), (0, 2));
+        assert_eq!(node.metrics["cpu"], json!(0.5));
+        round_trip(&NodeList { nodes: vec![node], next: None, cursor: Cursor { epoch: 1, revision: 2 } });
+        round_trip(&ClosedSession { session_id: Uuid::from_u128(1), released: 3 });
+    }
+}

@@ -1,0 +1,410 @@
+//! The watch: who owns what, then every change, in the one order of all changes.
+//!
+//! Without `from` the stream begins with `snapshot` frames, of which the last has `more: false`; then come `event` frames
+//! after the snapshot's cursor, and `progress` marks. With `from` it begins after that cursor. `compacted` says that the
+//! cursor is older than what is kept, and `resync` that this reader fell too far behind: begin again without `from`. The
+//! stream ends after either.
+
+use std::{collections::BTreeMap, fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use solehold_core::{
+    event::{Event, EventName, What},
+    key::{Document, ResourceKey},
+    lease::{LeaseStatus, Resource, Tenure},
+    outcome::LeaseView,
+    time::Revision,
+};
+use uuid::Uuid;
+
+use crate::{document::to_value, field::FieldError, kind, leases::LeaseAttributes, sse, time::Timestamp};
+
+/// A point in the stream of all changes: `epoch.revision`. Epochs tell a restored store from the one before.
+///
+/// ```
+/// use solehold_api::watch::Cursor;
+///
+/// let cursor: Cursor = "1.42".parse()?;
+/// assert_eq!(cursor, Cursor { epoch: 1, revision: 42 });
+/// assert_eq!(cursor.to_string(), "1.42");
+/// # Ok::<(), solehold_api::field::FieldError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Cursor {
+    /// The epoch of the store.
+    pub epoch: u64,
+    /// The last revision that was seen.
+    pub revision: u64,
+}
+
+impl FromStr for Cursor {
+    type Err = FieldError;
+    fn from_str(text: &str) -> Result<Self, FieldError> {
+        // Digits only: `parse` alone would take a sign.
+        let number =
+            |text: &str| text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let cursor = text
+            .split_once('.')
+            .and_then(|(epoch, revision)| Some(Self { epoch: number(epoch)?, revision: number(revision)? }));
+        cursor.ok_or_else(|| FieldError::new("from", "is not a cursor, as in 1.42"))
+    }
+}
+
+impl TryFrom<String> for Cursor {
+    type Error = FieldError;
+    fn try_from(text: String) -> Result<Self, FieldError> {
+        text.parse()
+    }
+}
+
+impl From<Cursor> for String {
+    fn from(cursor: Cursor) -> Self {
+        cursor.to_string()
+    }
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.epoch, self.revision)
+    }
+}
+
+/// The query of a watch.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+pub struct WatchQuery {
+    /// Only what came after this cursor. The header `Last-Event-ID` says the same.
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    pub from: Option<Cursor>,
+    /// Only of this kind of resource.
+    pub kind: Option<String>,
+    /// Only of this holder.
+    pub holder: Option<String>,
+    /// Renewals too; they are never replayed.
+    #[serde(default)]
+    pub renewals: bool,
+    /// Whose, for a key that may see several tenants.
+    pub tenant: Option<String>,
+}
+
+/// One change.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LeaseEvent {
+    /// What happened.
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::event_name))]
+    pub event_type: EventName,
+    /// Its place in the order of all changes; a renewal has that of the change before it.
+    pub revision: u64,
+    /// Resume after it with this.
+    pub cursor: Cursor,
+    /// When it was decided.
+    pub timestamp: Timestamp,
+    /// Whose resource it happened to.
+    pub tenant: String,
+    /// What sort of resource.
+    pub kind: String,
+    /// Which one of that sort.
+    pub key: String,
+    /// The lease that it is about.
+    pub lease_id: Option<Uuid>,
+    /// The holder that it is about.
+    pub holder: Option<String>,
+    /// The token that it is about.
+    pub token: Option<u64>,
+    /// The session that it is about.
+    pub session_id: Option<Uuid>,
+    /// What else there is to say.
+    pub details: BTreeMap<String, Value>,
+    /// The key again, on cameras.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub camera_uuid: Option<String>,
+    /// The holder again, on cameras.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runner_id: Option<String>,
+    /// The shard, on cameras.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shard_id: Option<String>,
+}
+
+impl LeaseEvent {
+    /// An event of the store's epoch.
+    pub fn of(event: &Event, epoch: u64) -> Self {
+        let bare = Self::bare(event.name(), &event.key, Cursor { epoch, revision: event.revision.0 });
+        let (details, attributes) = details(&event.what);
+        let told = Self {
+            timestamp: event.at.into(),
+            lease_id: event.lease().map(|id| id.0),
+            holder: event.holder().map(ToString::to_string),
+            token: event.token().map(|token| token.0),
+            session_id: event.session().map(|id| id.0),
+            details,
+            ..bare
+        };
+        told.named_for_cameras(attributes)
+    }
+
+    /// A renewal, as live watchers that ask are told (rule 19).
+    pub fn renewed(lease: &LeaseView, epoch: u64, revision: Revision) -> Self {
+        let bare = Self::bare(EventName::LeaseRenewed, &lease.key, Cursor { epoch, revision: revision.0 });
+        let expires_at = Timestamp::from(lease.deadline).to_string();
+        let told = Self {
+            timestamp: lease.renewed_at.unwrap_or(lease.now).into(),
+            lease_id: Some(lease.lease.id.0),
+            holder: Some(lease.lease.holder.to_string()),
+            token: Some(lease.lease.token.0),
+            session_id: lease.lease.tenure.session().map(|id| id.0),
+            details: fields([("expires_at", json!(expires_at)), ("ttl_ms", json!(lease.ttl_left_ms()))]),
+            ..bare
+        };
+        told.named_for_cameras(Some(&lease.lease.attributes))
+    }
+
+    fn bare(event_type: EventName, key: &ResourceKey, cursor: Cursor) -> Self {
+        Self {
+            event_type,
+            revision: cursor.revision,
+            cursor,
+            timestamp: solehold_core::time::StoreTime(0).into(),
+            tenant: key.tenant.to_string(),
+            kind: key.kind.to_string(),
+            key: key.key.to_string(),
+            lease_id: None,
+            holder: None,
+            token: None,
+            session_id: None,
+            details: BTreeMap::new(),
+            camera_uuid: None,
+            runner_id: None,
+            shard_id: None,
+        }
+    }
+
+    /// The pipeline's names for what it knows.
+    fn named_for_cameras(mut self, attributes: Option<&Document>) -> Self {
+        if self.kind == kind::CAMERA {
+            self.camera_uuid = Some(self.key.clone());
+            self.runner_id = self.holder.clone();
+            self.shard_id = attributes.map(|attributes| LeaseAttributes::of(attributes).shard_id);
+        }
+        self
+    }
+}
+
+fn fields<const N: usize>(fields: [(&str, Value); N]) -> BTreeMap<String, Value> {
+    fields.into_iter().map(|(field, value)| (field.to_owned(), value)).collect()
+}
+
+/// What there is to say of an event beside what every event has, and the attributes of the lease that it is about.
+fn details(what: &What) -> (BTreeMap<String, Value>, Option<&Document>) {
+    let time = |time| json!(Timestamp::from(time).to_string());
+    let attributes = |document| ("attributes", to_value(document));
+    match what {
+        What::Pending(pending) => {
+            let deadline = ("expires_at", time(pending.deadline));
+            (fields([attributes(&pending.attributes), deadline]), Some(&pending.attributes))
+        }
+        What::Acquired(lease) => {
+            let ttl_ms = match lease.tenure {
+                Tenure::Own { ttl_ms, .. } => json!(ttl_ms),
+                Tenure::Session(_) => Value::Null,
+            };
+            (fields([attributes(&lease.attributes), ("ttl_ms", ttl_ms)]), Some(&lease.attributes))
+        }
+        What::Released(ended) | What::Expired(ended) | What::Revoked(ended) | What::Stolen(ended) => {
+            let until = ended.held_back_until.map_or(Value::Null, time);
+            let told =
+                [attributes(&ended.attributes), ("held_back_until", until), ("reason", json!(ended.reason))];
+            (fields(told), Some(&ended.attributes))
+        }
+        What::StateChanged(state) => {
+            let document = ("document", to_value(&state.document));
+            (fields([("sequence", json!(state.sequence)), document]), None)
+        }
+        What::Declared(declared) => {
+            let told = [
+                attributes(&declared.attributes),
+                ("site", json!(declared.site)),
+                ("labels", json!(declared.labels)),
+                ("lock_delay_ms", json!(declared.lock_delay_ms)),
+            ];
+            (fields(told), None)
+        }
+        What::Deleted => (BTreeMap::new(), None),
+    }
+}
+
+/// Who owns a resource as of a cursor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Ownership {
+    /// Whose resource it is.
+    pub tenant: String,
+    /// What sort of thing it is.
+    pub kind: String,
+    /// Which one of that sort.
+    pub key: String,
+    /// Where it is.
+    pub site: Option<String>,
+    /// The token of the present grant, or of the last: a gate admits none below it.
+    pub token: u64,
+    /// The lease, if someone holds it.
+    pub lease_id: Option<Uuid>,
+    /// Who holds it.
+    pub holder: Option<String>,
+    /// The session that the lease hangs on, if not one of its own.
+    pub session_id: Option<Uuid>,
+    /// When the lease runs out by the store's clock, unless it is renewed.
+    pub expires_at: Option<Timestamp>,
+    /// How long the lease has left.
+    pub ttl_ms: u64,
+}
+
+impl Ownership {
+    /// Who owns a resource; `lease` is the one on it, if there is one.
+    pub fn of(resource: &Resource, lease: Option<&LeaseView>) -> Self {
+        let live = lease.filter(|lease| lease.status == LeaseStatus::Active);
+        let site = resource.declared.as_ref().and_then(|declared| declared.site.as_ref());
+        Self {
+            tenant: resource.key.tenant.to_string(),
+            kind: resource.key.kind.to_string(),
+            key: resource.key.key.to_string(),
+            site: site.map(ToString::to_string),
+            token: resource.last_token.0,
+            lease_id: live.map(|view| view.lease.id.0),
+            holder: live.map(|view| view.lease.holder.to_string()),
+            session_id: live.and_then(|view| view.lease.tenure.session()).map(|id| id.0),
+            expires_at: live.map(|view| view.deadline.into()),
+            ttl_ms: live.map_or(0, LeaseView::ttl_left_ms),
+        }
+    }
+}
+
+/// A part of who owns what.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Snapshot {
+    /// The point as of which the whole snapshot is so; resume from it only when `more` is false.
+    pub cursor: Cursor,
+    /// The resources of this part.
+    pub resources: Vec<Ownership>,
+    /// Whether another part follows.
+    pub more: bool,
+}
+
+/// Everything up to here has been told; sent after a successful read of the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Progress {
+    /// Up to here.
+    pub cursor: Cursor,
+    /// The store's time of that read.
+    pub timestamp: Timestamp,
+}
+
+/// The cursor asked for is older than what is kept, or of another epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Compacted {
+    /// The oldest cursor that can be resumed from.
+    pub floor: Cursor,
+}
+
+/// This reader fell too far behind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Resync {
+    /// The last cursor that it was told.
+    pub cursor: Cursor,
+    /// Why, in words.
+    pub reason: String,
+}
+
+/// A frame of the watch.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", content = "data", rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum WatchFrame {
+    /// A part of who owns what.
+    Snapshot(Snapshot),
+    /// One change.
+    Event(Box<LeaseEvent>),
+    /// Everything up to here has been told.
+    Progress(Progress),
+    /// Begin again: the cursor is too old.
+    Compacted(Compacted),
+    /// Begin again: this reader fell behind.
+    Resync(Resync),
+}
+
+/// A frame of the stream says what no frame of a watch says.
+#[derive(Debug, thiserror::Error)]
+#[error("a {event:?} frame of the watch cannot be read: {why}")]
+pub struct BadFrame {
+    /// The name of the frame.
+    pub event: String,
+    /// What is wrong with it.
+    #[source]
+    pub why: serde_json::Error,
+}
+
+impl WatchFrame {
+    /// Its name in the stream.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Snapshot(_) => "snapshot",
+            Self::Event(_) => "event",
+            Self::Progress(_) => "progress",
+            Self::Compacted(_) => "compacted",
+            Self::Resync(_) => "resync",
+        }
+    }
+
+    /// The point that a reader may resume from once it has seen this frame.
+    pub fn cursor(&self) -> Option<Cursor> {
+        match self {
+            Self::Snapshot(snapshot) => Some(snapshot.cursor).filter(|_| !snapshot.more),
+            Self::Event(event) => Some(event.cursor),
+            Self::Progress(progress) => Some(progress.cursor),
+            Self::Compacted(_) | Self::Resync(_) => None,
+        }
+    }
+
+    /// The frame as it goes into the stream.
+    pub fn to_sse(&self) -> sse::Frame {
+        let data = match self {
+            Self::Snapshot(data) => serde_json::to_string(data),
+            Self::Event(data) => serde_json::to_string(data),
+            Self::Progress(data) => serde_json::to_string(data),
+            Self::Compacted(data) => serde_json::to_string(data),
+            Self::Resync(data) => serde_json::to_string(data),
+        };
+        sse::Frame {
+            event: Some(self.name().to_owned()),
+            id: self.cursor().map(String::from),
+            data: data.expect("keys are strings and numbers finite, so it is JSON"),
+        }
+    }
+
+    /// What a frame of the stream says; nothing, if it is of a sort that came later than this reader.
+    pub fn from_sse(frame: &sse::Frame) -> Result<Option<Self>, BadFrame> {
+        let event = frame.event.as_deref().unwrap_or("message");
+        let data = &frame.data;
+        let read = match event {
+            "snapshot" => serde_json::from_str(data).map(Self::Snapshot),
+            "event" => serde_json::from_str(data).map(Self::Event),
+            "progress" => serde_json::from_str(data).map(Self::Progress),
+            "compacted" => serde_json::from_str(data).map(Self::Compacted),
+            "resync" => serde_json::from_str(data).map(Self::Resync),
+            _ => return Ok(None),
+        };
+        read.map(Some).map_err(|why| BadFrame { event: event.to_owned(), why })
+    }
+}
+
+#[cfg(test)]
+mod tests;

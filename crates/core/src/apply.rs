@@ -1,0 +1,147 @@
+//! `apply`: what a change does to the rows. It never refuses; everything that could be refused was refused by `decide`.
+
+use crate::{
+    event::{Change, Event, What},
+    lease::{Lease, Resource, Tenure},
+    session::Session,
+    state::State,
+    time::{Revision, StoreTime},
+};
+
+/// Applies one change. Together with [`crate::decide()`] this is the whole machine.
+pub fn apply(state: &mut State, change: &Change) {
+    match change {
+        Change::Event(event) => apply_event(state, event),
+        Change::LeaseRenewed { key, .. } => {
+            let Some(mut resource) = state.resource(key).cloned() else { return };
+            if let Some(lease) = &mut resource.lease {
+                to_lease(lease, change);
+                state.put_resource(resource);
+            }
+        }
+        Change::SessionOpened(session) => state.put_session(session.clone()),
+        Change::SessionRenewed { id, at, deadline, metrics } => state.edit_session(*id, |s| {
+            s.renewed_at = *at;
+            s.deadline = *deadline;
+            if let Some(metrics) = metrics {
+                s.metrics = metrics.clone();
+            }
+        }),
+        Change::SessionStanding { id, standing } => state.edit_session(*id, |s| s.standing = *standing),
+        Change::SessionEnded(id) => state.remove_session(*id),
+        Change::RequestSpent { request, until } => state.put_request(request.clone(), *until),
+        Change::HolderPut(holder) => state.put_holder(holder.clone()),
+        Change::HolderRemoved(key) => state.remove_holder(key),
+        Change::RecordPut(record) => state.put_record(record.clone()),
+        Change::RecordRemoved { collection, id } => state.remove_record((collection.clone(), id.clone())),
+        // Revisions are the engine's to keep: it reads the decision's moment.
+        Change::RevisionRaised(_) => {}
+    }
+}
+
+fn apply_event(state: &mut State, event: &Event) {
+    let mut resource =
+        state.resource(&event.key).cloned().unwrap_or_else(|| Resource::new(event.key.clone(), event.at));
+    to_resource(&mut resource, event);
+    match &event.what {
+        What::Acquired(lease) => {
+            if let Some(id) = lease.tenure.session() {
+                state.edit_session(id, |s| count(s, event.revision, 1));
+            }
+        }
+        What::Released(ended) | What::Expired(ended) | What::Revoked(ended) => {
+            if let Some(id) = ended.session {
+                let change = if ended.token.is_some() { -1 } else { 0 };
+                state.edit_session(id, |s| count(s, event.revision, change));
+            }
+        }
+        What::Pending(pending) => state.edit_session(pending.session, |s| count(s, event.revision, 0)),
+        What::Stolen(_) | What::StateChanged(_) | What::Declared(_) | What::Deleted => {}
+    }
+    if resource.is_forgettable(event.at) {
+        state.remove_resource(&event.key);
+    } else {
+        state.put_resource(resource);
+    }
+}
+
+fn count(session: &mut Session, revision: Revision, change: i32) {
+    session.lease_count = session.lease_count.saturating_add_signed(change);
+    session.lease_revision = revision;
+}
+
+/// What a renewal does to the lease.
+pub(crate) fn to_lease(lease: &mut Lease, change: &Change) {
+    if let Change::LeaseRenewed { at, tenure, stats, .. } = change {
+        lease.tenure = *tenure;
+        lease.renewed_at = Some(*at);
+        if let Some(stats) = stats {
+            lease.stats = stats.clone();
+        }
+    }
+}
+
+/// What an event does to the row of its resource.
+pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
+    match &event.what {
+        What::Pending(pending) => resource.pending = Some(pending.clone()),
+        What::Acquired(lease) => {
+            resource.last_token = lease.token;
+            resource.held_back_until = None;
+            resource.pending.take_if(|p| p.id == lease.id);
+            resource.lease = Some(lease.clone());
+        }
+        What::Released(ended) | What::Expired(ended) | What::Revoked(ended) => {
+            resource.pending.take_if(|p| p.id == ended.lease);
+            if resource.lease.take_if(|l| l.id == ended.lease).is_some() {
+                resource.held_back_until = ended.held_back_until;
+            }
+        }
+        What::Stolen(_) => {}
+        What::StateChanged(state) => resource.state = Some(state.clone()),
+        What::Declared(declaration) => resource.declared = Some(declaration.clone()),
+        What::Deleted => {
+            resource.declared = None;
+            resource.state = None;
+        }
+    }
+}
+
+/// Gives back time that passed unobserved, while no engine ran: whatever was live at `stopped_at` keeps the time that it
+/// had left, and every live session at least `grace_ms` from `now`, or its ttl if that is less (rule 3).
+pub fn resume(state: &mut State, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
+    let later = |deadline: StoreTime, ttl_ms: u64| match deadline > stopped_at {
+        true => deadline.plus_ms(gap_ms).max(now.plus_ms(ttl_ms.min(grace_ms))),
+        false => deadline,
+    };
+    let sessions: Vec<_> = state.sessions().cloned().collect();
+    for mut session in sessions {
+        session.deadline = later(session.deadline, session.ttl_ms);
+        state.put_session(session);
+    }
+    let resources: Vec<_> = state.resources().cloned().collect();
+    for mut resource in resources {
+        if let Some(Tenure::Own { ttl_ms, deadline }) = resource.lease.as_mut().map(|l| &mut l.tenure) {
+            *deadline = later(*deadline, *ttl_ms);
+        }
+        if let Some(pending) = &mut resource.pending {
+            pending.deadline = later(pending.deadline, 0);
+        }
+        resource.held_back_until = resource.held_back_until.map(|until| later(until, 0));
+        state.put_resource(resource);
+    }
+}
+
+/// Forgets spent requests whose hour has passed, and rows of resources that say nothing any more.
+pub fn forget(state: &mut State, now: StoreTime) {
+    let requests: Vec<_> =
+        state.requests().filter(|(_, until)| *until <= now).map(|(k, _)| k.clone()).collect();
+    for request in requests {
+        state.remove_request(&request);
+    }
+    let resources: Vec<_> =
+        state.resources().filter(|r| r.is_forgettable(now)).map(|r| r.key.clone()).collect();
+    for key in resources {
+        state.remove_resource(&key);
+    }
+}

@@ -1,0 +1,349 @@
+//! Decisions about leases: acquire, renew, release, revoke, hand over, write state, expire.
+
+use super::{Draft, Stop};
+use crate::{
+    apply::to_lease,
+    command::{Acquire, AskedTenure, Claim, StateWrite, Target, Undeclared},
+    event::{Change, Ended, What},
+    key::{Document, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    lease::{Handover, Lease, Pending, Resource, Tenure},
+    limits,
+    outcome::{Answer, Grant, LeaseView, Refusal, within},
+    session::{Session, Standing},
+    time::{StoreTime, Token},
+};
+
+impl Draft<'_> {
+    pub(super) fn acquire(&mut self, ask: &Acquire) -> Result<Answer, Stop> {
+        if let AskedTenure::Own { ttl_ms } = ask.tenure {
+            within("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
+        }
+        let mut resource = self.asked_for(ask)?;
+        if let Some(again) = self.repeated(ask, &resource)? {
+            return Ok(again);
+        }
+        let tenure = self.tenure(ask)?;
+        let before = resource.lease.clone();
+        self.settle(&mut resource)?;
+        self.refuse_unless_free(&resource)?;
+        if let Some(before) = before.filter(|l| l.holder != ask.holder) {
+            let mut ended = Ended::of(&before);
+            ended.reason = Some(format!("taken over by {}", ask.holder));
+            self.emit(&mut resource, What::Stolen(ended));
+        }
+        let lease = Lease {
+            id: ask.lease,
+            token: Token::default(),
+            holder: ask.holder.clone(),
+            tenure,
+            acquired_at: self.now(),
+            renewed_at: None,
+            request: ask.request.clone(),
+            attributes: ask.attributes.clone(),
+            stats: Default::default(),
+        };
+        self.grant(&mut resource, lease);
+        Ok(Answer::Granted(self.view(&resource, false)?))
+    }
+
+    fn asked_for(&self, ask: &Acquire) -> Result<Resource, Refusal> {
+        match self.state.resource(&ask.key) {
+            Some(resource) if resource.declared.is_some() => Ok(resource.clone()),
+            found if ask.undeclared == Undeclared::Allow => {
+                Ok(found.cloned().unwrap_or_else(|| Resource::new(ask.key.clone(), self.now())))
+            }
+            _ => Err(Refusal::NoResource(ask.key.clone())),
+        }
+    }
+
+    /// The grant that the same request got before; refused if that is over (rule 7). The fresh id that a driver stamps an
+    /// acquire with makes the driver's own retry after a lost COMMIT a repeat, too.
+    fn repeated(&self, ask: &Acquire, resource: &Resource) -> Result<Option<Answer>, Stop> {
+        let spent = |request: &Name| Err(Refusal::RequestSpent(request.clone()).into());
+        if let Some(request) = &ask.request {
+            let (resource, holder) = (ask.key.clone(), ask.holder.clone());
+            let key = RequestKey { resource, holder, request: request.clone() };
+            if self.state.spent_until(&key).is_some_and(|until| until > self.now()) {
+                return spent(request);
+            }
+        }
+        let is_asked_for =
+            |l: &&Lease| ask.request.is_some() && l.request == ask.request && l.holder == ask.holder;
+        let got = resource.lease.as_ref().filter(|l| l.id == ask.lease || is_asked_for(l));
+        let Some(lease) = got else { return Ok(None) };
+        if self.now() < self.state.deadline_of(lease)? {
+            return Ok(Some(Answer::Granted(self.view(resource, true)?)));
+        }
+        ask.request.as_ref().map_or(Ok(None), spent)
+    }
+
+    fn tenure(&self, ask: &Acquire) -> Result<Tenure, Refusal> {
+        let id = match ask.tenure {
+            AskedTenure::Own { ttl_ms } => {
+                return Ok(Tenure::Own { ttl_ms, deadline: self.now().plus_ms(ttl_ms) });
+            }
+            AskedTenure::Session(id) => id,
+        };
+        let session = self.able_session(id, &ask.key)?;
+        if session.holder.name != ask.holder {
+            return Err(Refusal::NotYourSession { session: id, holder: ask.holder.clone() });
+        }
+        let capacity = session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
+        if session.lease_count >= capacity {
+            return Err(Refusal::AtCapacity { session: id, capacity });
+        }
+        Ok(Tenure::Session(id))
+    }
+
+    /// A session of the resource's tenant that may take on more.
+    fn able_session(&self, id: SessionId, key: &ResourceKey) -> Result<&Session, Refusal> {
+        let session = self.known_session(&key.tenant, id)?;
+        match session.standing {
+            Standing::Current => Ok(session),
+            Standing::Draining => Err(Refusal::Draining(session.holder.name.clone())),
+            Standing::Superseded => Err(Refusal::NoSession { session: id, why: super::session::SUPERSEDED }),
+        }
+    }
+
+    fn refuse_unless_free(&self, resource: &Resource) -> Result<(), Stop> {
+        let (now, token) = (self.now(), resource.last_token);
+        let held_back =
+            |until: StoreTime| Refusal::HeldBack { token, retry_after_ms: until.ms_after(now).max(1) };
+        if let Some(lease) = &resource.lease {
+            let deadline = self.deadline(lease)?;
+            if now >= deadline {
+                return Err(held_back(deadline.plus_ms(resource.lock_delay_ms())).into());
+            }
+            let (holder, retry_after_ms) = (lease.holder.clone(), deadline.ms_after(now));
+            return Err(Refusal::Held { holder, token: lease.token, retry_after_ms }.into());
+        }
+        match resource.held_back_until.filter(|until| *until > now) {
+            Some(until) => Err(held_back(until).into()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn renew(
+        &mut self,
+        claim: &Claim,
+        ttl_ms: Option<u64>,
+        stats: Option<&Document>,
+    ) -> Result<Answer, Stop> {
+        if let Some(ttl_ms) = ttl_ms {
+            within("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
+        }
+        let at = self.now();
+        let mut resource = self.claimed(claim)?.clone();
+        let Some(lease) = &mut resource.lease else { return Err(lost(&resource).into()) };
+        let mut session = None;
+        match &mut lease.tenure {
+            Tenure::Own { ttl_ms: kept, deadline } => {
+                *kept = ttl_ms.unwrap_or(*kept);
+                *deadline = (*deadline).max(at.plus_ms(*kept));
+            }
+            Tenure::Session(id) => {
+                session = Some(self.renew_session(&resource.key.tenant, *id, None, None)?)
+            }
+        }
+        if session.is_none() || stats.is_some() {
+            let (key, tenure, stats) = (resource.key.clone(), lease.tenure, stats.cloned());
+            let change = Change::LeaseRenewed { key, at, tenure, stats };
+            to_lease(lease, &change);
+            self.changes.push(change);
+        }
+        let mut grant = self.view(&resource, false)?;
+        if let Some(session) = session {
+            grant.lease.deadline = session.deadline;
+            grant.lease.renewed_at = Some(at);
+        }
+        Ok(Answer::Renewed(grant))
+    }
+
+    pub(super) fn release(&mut self, claim: &Claim, state: Option<&StateWrite>) -> Result<Answer, Stop> {
+        if state.is_some() {
+            proven(claim)?;
+        }
+        let mut resource = self.claimed(claim)?.clone();
+        let Some(id) = resource.lease.as_ref().map(|l| l.id) else { return Err(lost(&resource).into()) };
+        // The lease is live: only a pending one can have run out, and must not be granted then.
+        self.settle(&mut resource)?;
+        if let Some(write) = state {
+            self.write(&mut resource, write)?;
+        }
+        self.end(&mut resource, What::Released, |_| ());
+        self.activate(&mut resource)?;
+        Ok(Answer::Released(id))
+    }
+
+    pub(super) fn revoke(
+        &mut self,
+        claim: &Claim,
+        fenced: bool,
+        reason: Option<String>,
+    ) -> Result<Answer, Stop> {
+        let (resource, _) = self.target(&claim.target)?;
+        let mut resource = resource.clone();
+        self.matches(&resource, claim)?;
+        self.settle(&mut resource)?;
+        let lease = self.end_by_force(&mut resource, fenced, reason)?;
+        self.activate(&mut resource)?;
+        let held_back_ms = resource.held_back_until.map_or(0, |until| until.ms_after(self.now()));
+        Ok(Answer::Revoked { lease, held_back_ms })
+    }
+
+    /// Ends a live lease on behalf of someone else: the resource is held back until the old deadline and lock-delay have
+    /// passed, since its holder may work until then (rule 12).
+    pub(super) fn end_by_force(
+        &mut self,
+        resource: &mut Resource,
+        fenced: bool,
+        reason: Option<String>,
+    ) -> Result<LeaseId, Stop> {
+        let Some(lease) = &resource.lease else { return Err(lost(resource).into()) };
+        let (id, free_at) = (lease.id, self.deadline(lease)?.plus_ms(resource.lock_delay_ms()));
+        let held_back_until = Some(free_at).filter(|at| !fenced && *at > self.now());
+        self.end(resource, What::Revoked, |e| {
+            e.held_back_until = held_back_until;
+            e.reason = reason;
+        });
+        Ok(id)
+    }
+
+    pub(super) fn cancel_request(&mut self, request: &RequestKey) -> Result<Answer, Stop> {
+        let mut got_it = None;
+        if let Some(resource) = self.state.resource(&request.resource) {
+            let is_its =
+                |l: &Lease| l.request.as_ref() == Some(&request.request) && l.holder == request.holder;
+            got_it = resource.lease.as_ref().is_some_and(is_its).then(|| resource.clone());
+        }
+        let Some(mut resource) = got_it else {
+            self.spend(request.clone());
+            return Ok(Answer::Spent);
+        };
+        self.settle_wholly(&mut resource)?;
+        if resource.lease.as_ref().is_some_and(|l| l.request.as_ref() == Some(&request.request)) {
+            self.end(&mut resource, What::Released, |e| {
+                e.reason = Some("its request was cancelled".to_owned())
+            });
+            self.activate(&mut resource)?;
+        }
+        Ok(Answer::Spent)
+    }
+
+    pub(super) fn write_state(&mut self, claim: &Claim, write: &StateWrite) -> Result<Answer, Stop> {
+        proven(claim)?;
+        let mut resource = self.claimed(claim)?.clone();
+        let written = self.write(&mut resource, write)?;
+        Ok(Answer::StateWritten(written))
+    }
+
+    fn write(&mut self, resource: &mut Resource, write: &StateWrite) -> Result<Handover, Stop> {
+        let token = resource.last_token;
+        if let Some(stored) =
+            resource.state.as_ref().filter(|s| s.token == token && s.sequence >= write.sequence)
+        {
+            return Err(Refusal::StaleSequence { given: write.sequence, stored: stored.sequence }.into());
+        }
+        let (document, sequence, written_at) = (write.document.clone(), write.sequence, self.now());
+        let state = Handover { document, sequence, token, written_at };
+        self.emit(resource, What::StateChanged(state.clone()));
+        Ok(state)
+    }
+
+    pub(super) fn hand_over(
+        &mut self,
+        key: &ResourceKey,
+        lease: LeaseId,
+        to: SessionId,
+        within_ms: u64,
+        attributes: &Document,
+    ) -> Result<Answer, Stop> {
+        within("within_ms", within_ms, 1, limits::PENDING_MS_MAX)?;
+        let mut resource = self.state.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
+        self.settle(&mut resource)?;
+        // The driver's own retry after a lost COMMIT finds its own offer.
+        if let Some(pending) = resource.pending.as_ref().filter(|p| p.id == lease) {
+            return Ok(Answer::Offered(pending.clone()));
+        }
+        let Some(held) = &resource.lease else { return Err(lost(&resource).into()) };
+        let session = self.able_session(to, key)?;
+        if held.tenure.session() == Some(to) {
+            return Err(Refusal::AlreadyPending { holder: held.holder.clone() }.into());
+        }
+        if let Some(pending) = &resource.pending {
+            return Err(Refusal::AlreadyPending { holder: pending.holder.clone() }.into());
+        }
+        let pending = Pending {
+            id: lease,
+            holder: session.holder.name.clone(),
+            session: to,
+            asked_at: self.now(),
+            deadline: self.now().plus_ms(within_ms),
+            attributes: attributes.clone(),
+        };
+        self.emit(&mut resource, What::Pending(pending.clone()));
+        Ok(Answer::Offered(pending))
+    }
+
+    pub(super) fn expire(&mut self, key: &ResourceKey) -> Result<Answer, Stop> {
+        if let Some(resource) = self.state.resource(key) {
+            self.settle(&mut resource.clone())?;
+        }
+        Ok(Answer::Judged { expired: !self.changes.is_empty() })
+    }
+
+    /// The resource whose live lease is claimed, with proof (rule 6).
+    fn claimed(&self, claim: &Claim) -> Result<&Resource, Stop> {
+        let (resource, by_id) = self.target(&claim.target)?;
+        if by_id.is_none() && claim.token.is_none() && claim.session.is_none() && claim.holder.is_none() {
+            return Err(Refusal::NoProof.into());
+        }
+        self.matches(resource, claim)?;
+        Ok(resource)
+    }
+
+    /// Whether a claim is of the lease that lives on a resource now.
+    fn matches(&self, resource: &Resource, claim: &Claim) -> Result<(), Stop> {
+        let Some(lease) = &resource.lease else { return Err(lost(resource).into()) };
+        if let Target::Lease { id, .. } = claim.target
+            && lease.id != id
+        {
+            return Err(Refusal::NoLease(id).into());
+        }
+        if self.now() >= self.state.deadline_of(lease)? {
+            return Err(Refusal::Lost { holder: None, last_token: resource.last_token }.into());
+        }
+        if claim.token.is_some_and(|token| token != lease.token) {
+            let holder = Some(lease.holder.clone());
+            return Err(Refusal::Lost { holder, last_token: resource.last_token }.into());
+        }
+        let not_yours = |what| Refusal::NotYours { what, holder: lease.holder.clone(), token: lease.token };
+        if claim.session.is_some() && claim.session != lease.tenure.session() {
+            return Err(not_yours("session").into());
+        }
+        if claim.holder.as_ref().is_some_and(|holder| *holder != lease.holder) {
+            return Err(not_yours("holder").into());
+        }
+        Ok(())
+    }
+
+    fn deadline(&self, lease: &Lease) -> Result<StoreTime, Stop> {
+        Ok(self.state.deadline_of(lease)?)
+    }
+
+    fn view(&self, resource: &Resource, repeated: bool) -> Result<Grant, Stop> {
+        let lease = LeaseView::of(self.state, resource, self.now())?.ok_or_else(|| lost(resource))?;
+        Ok(Grant { lease, state: resource.state.clone(), revision: self.moment.revision, repeated })
+    }
+}
+
+/// Whether a claim shows more than a name, which may renew and release but writes nothing (rule 6).
+fn proven(claim: &Claim) -> Result<(), Refusal> {
+    let by_id = matches!(claim.target, Target::Lease { .. });
+    let is_proven = by_id || claim.token.is_some() || claim.session.is_some();
+    if is_proven { Ok(()) } else { Err(Refusal::NoProof) }
+}
+
+fn lost(resource: &Resource) -> Refusal {
+    Refusal::Lost { holder: None, last_token: resource.last_token }
+}

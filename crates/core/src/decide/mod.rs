@@ -1,0 +1,221 @@
+//! `decide`: the one place where it is judged who may hold what.
+//!
+//! ```text
+//!             Acquire                        deadline passed, judged by Expire or by the next Acquire
+//!   (free) ------------> active -----------------------------------------------------> expired
+//!      ^                 |  ^  \                                                          |
+//!      |  Release        |  |   \ Revoke, forced Delete, replace                          |
+//!      +-----------------+  |    +--------> revoked: held back to the old deadline        |
+//!      |                    |                                                             |
+//!      |      HandOver      |   the holder's release or expiry activates it               |
+//!      |  pending ----------+   in the same commit, with a new token                      |
+//!      +----------------------------------------------------------------------------------+
+//! ```
+
+mod lease;
+mod registry;
+mod session;
+
+use crate::{
+    apply::to_resource,
+    command::{Command, Target},
+    event::{Change, Ended, Event, What},
+    key::{LeaseId, RequestKey},
+    lease::{Lease, Resource, Tenure},
+    limits,
+    outcome::{Answer, Outcome, Refusal},
+    session::Standing,
+    state::{FoundLate, State},
+    time::{Moment, StoreTime, Token},
+};
+
+/// What was decided of one command: the answer, and the changes that make it so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// What to answer. A refusal may come with changes: what time had already decided.
+    pub outcome: Outcome,
+    /// What to apply, in order.
+    pub changes: Vec<Change>,
+    /// The moment for the next command: revisions go on from here.
+    pub moment: Moment,
+}
+
+/// Decides one command. It reads no clock, no chance and nothing but its arguments.
+pub fn decide(state: &State, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
+    let mut draft = Draft { state, moment, changes: Vec::new() };
+    let outcome = match draft.dispatch(command) {
+        Ok(answer) => Ok(answer),
+        Err(Stop::Refused(refusal)) => Err(*refusal),
+        Err(Stop::Late(late)) => return Err(late),
+    };
+    Ok(Decision { outcome, changes: draft.changes, moment: draft.moment })
+}
+
+/// Why a decision ends early.
+enum Stop {
+    Refused(Box<Refusal>),
+    Late(FoundLate),
+}
+
+impl From<Refusal> for Stop {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(Box::new(refusal))
+    }
+}
+
+impl From<FoundLate> for Stop {
+    fn from(late: FoundLate) -> Self {
+        Self::Late(late)
+    }
+}
+
+/// A decision in the making.
+struct Draft<'a> {
+    state: &'a State,
+    moment: Moment,
+    changes: Vec<Change>,
+}
+
+impl Draft<'_> {
+    fn dispatch(&mut self, command: &Command) -> Result<Answer, Stop> {
+        match command {
+            Command::Acquire(acquire) => self.acquire(acquire),
+            Command::Renew { claim, ttl_ms, stats } => self.renew(claim, *ttl_ms, stats.as_ref()),
+            Command::Release { claim, state } => self.release(claim, state.as_ref()),
+            Command::Revoke { claim, fenced, reason } => self.revoke(claim, *fenced, reason.clone()),
+            Command::CancelRequest(request) => self.cancel_request(request),
+            Command::WriteState { claim, write } => self.write_state(claim, write),
+            Command::HandOver { key, lease, to, within_ms, attributes } => {
+                self.hand_over(key, *lease, *to, *within_ms, attributes)
+            }
+            Command::Expire { key } => self.expire(key),
+            Command::OpenSession { .. } => self.open_session(command),
+            Command::Heartbeat { tenant, session, holder, metrics } => {
+                self.heartbeat(tenant, *session, holder.as_ref(), metrics.as_ref())
+            }
+            Command::CloseSession { tenant, session } => self.close_session(tenant, *session),
+            Command::ExpireSession(session) => self.expire_session(*session),
+            Command::HeardOf { holder, metrics } => self.heard_of(holder, metrics.as_ref()),
+            Command::SetStatus { holder, status } => self.set_status(holder, *status),
+            Command::RemoveHolder(holder) => self.remove_holder(holder),
+            Command::Declare { key, declaration, only_new } => self.declare(key, declaration, *only_new),
+            Command::Delete { key, force, fenced } => self.delete(key, *force, *fenced),
+            Command::PutRecord { record, only_new } => self.put_record(record, *only_new),
+            Command::RemoveRecord { collection, id } => self.remove_record(collection, id),
+            Command::RaiseRevision { above } => self.raise_revision(*above),
+        }
+    }
+
+    fn now(&self) -> StoreTime {
+        self.moment.now
+    }
+
+    /// Gives an event its revision, and applies it to the row at hand so that the decision can read on from there.
+    fn emit(&mut self, resource: &mut Resource, what: What) {
+        let revision = self.moment.next_revision();
+        let event = Event { revision, at: self.now(), key: resource.key.clone(), what };
+        to_resource(resource, &event);
+        self.changes.push(Change::Event(event));
+    }
+
+    /// Grants: the token is the revision of the event (rule 5).
+    fn grant(&mut self, resource: &mut Resource, mut lease: Lease) {
+        lease.token = Token(self.moment.revision.next().0);
+        self.emit(resource, What::Acquired(lease));
+    }
+
+    /// Ends the lease on a resource, if there is one: its request id can get nothing any more.
+    fn end(&mut self, resource: &mut Resource, how: fn(Ended) -> What, shape: impl FnOnce(&mut Ended)) {
+        let Some(lease) = resource.lease.clone() else { return };
+        let mut ended = Ended::of(&lease);
+        shape(&mut ended);
+        if let Some(request) = lease.request {
+            self.spend(RequestKey { resource: resource.key.clone(), holder: lease.holder, request });
+        }
+        self.emit(resource, how(ended));
+    }
+
+    fn spend(&mut self, request: RequestKey) {
+        let until = self.now().plus_ms(limits::REQUEST_KEPT_MS);
+        self.changes.push(Change::RequestSpent { request, until });
+    }
+
+    /// Does to a resource what time has decided already: a pending lease lapses, a lease expires, and what waits for it
+    /// is granted. Reads and acquires judge by time, never by whether the sweeper ran (rule 11).
+    fn settle(&mut self, resource: &mut Resource) -> Result<(), Stop> {
+        let now = self.now();
+        if let Some(pending) = resource.pending.clone().filter(|p| now >= p.deadline) {
+            self.emit(resource, What::Expired(Ended::of_pending(&pending, "not granted in time")));
+        }
+        if let Some(lease) = &resource.lease {
+            let deadline = self.state.deadline_of(lease)?;
+            let free_at = deadline.plus_ms(resource.lock_delay_ms());
+            if now < deadline || (resource.pending.is_some() && now < free_at) {
+                return Ok(());
+            }
+            self.run_out(resource, free_at);
+        }
+        self.activate(resource)
+    }
+
+    /// As [`Self::settle`], and a lease that has run out does not stay for the sake of a pending one: what is left here
+    /// is live. For commands that would end it otherwise, and must not take what ran out for released.
+    fn settle_wholly(&mut self, resource: &mut Resource) -> Result<(), Stop> {
+        self.settle(resource)?;
+        if let Some(lease) = &resource.lease {
+            let deadline = self.state.deadline_of(lease)?;
+            if self.now() >= deadline {
+                self.run_out(resource, deadline.plus_ms(resource.lock_delay_ms()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a lease whose time is over; nobody gets the resource before `free_at` (rule 12).
+    fn run_out(&mut self, resource: &mut Resource, free_at: StoreTime) {
+        let now = self.now();
+        self.end(resource, What::Expired, |e| e.held_back_until = Some(free_at).filter(|at| *at > now));
+    }
+
+    /// Grants a free resource to the lease that waits for it (rule 16).
+    fn activate(&mut self, resource: &mut Resource) -> Result<(), Stop> {
+        let now = self.now();
+        if resource.lease.is_some() || resource.held_back_until.is_some_and(|until| until > now) {
+            return Ok(());
+        }
+        let Some(pending) = resource.pending.clone() else { return Ok(()) };
+        let session = self.state.session(pending.session).ok_or(FoundLate(pending.session))?;
+        if session.standing != Standing::Current || !session.is_live(now) {
+            self.emit(resource, What::Expired(Ended::of_pending(&pending, "its session is over")));
+            return Ok(());
+        }
+        let lease = Lease {
+            id: pending.id,
+            token: Token::default(),
+            holder: pending.holder,
+            tenure: Tenure::Session(pending.session),
+            acquired_at: now,
+            renewed_at: None,
+            request: None,
+            attributes: pending.attributes,
+            stats: Default::default(),
+        };
+        self.grant(resource, lease);
+        Ok(())
+    }
+
+    /// The live lease that is meant by its id or by the resource that it is on.
+    fn target(&self, target: &Target) -> Result<(&Resource, Option<LeaseId>), Refusal> {
+        match target {
+            Target::Resource(key) => {
+                let resource = self.state.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?;
+                Ok((resource, None))
+            }
+            Target::Lease { tenant, id } => {
+                let key = self.state.resource_of(*id).filter(|key| key.tenant == *tenant);
+                let resource = key.and_then(|key| self.state.resource(key)).ok_or(Refusal::NoLease(*id))?;
+                Ok((resource, Some(*id)))
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Decisions about resources, records and the revision.
+
+use super::{Draft, Stop};
+use crate::{
+    event::{Change, Ended, What},
+    key::{Name, ResourceKey},
+    lease::{Declaration, Resource},
+    limits,
+    outcome::{Answer, Refusal, within},
+    state::Record,
+    time::Revision,
+};
+
+impl Draft<'_> {
+    pub(super) fn declare(
+        &mut self,
+        key: &ResourceKey,
+        declaration: &Declaration,
+        only_new: bool,
+    ) -> Result<Answer, Stop> {
+        within("lock_delay_ms", declaration.lock_delay_ms, 0, limits::LOCK_DELAY_MS_MAX)?;
+        let found = self.state.resource(key).cloned();
+        let mut resource = found.unwrap_or_else(|| Resource::new(key.clone(), self.now()));
+        let created = resource.declared.is_none();
+        if only_new && !created {
+            return Err(Refusal::Exists.into());
+        }
+        if resource.declared.as_ref() != Some(declaration) {
+            // What ran out before this did so under the former lock-delay, whether or not it was swept (rule 11).
+            self.settle(&mut resource)?;
+            if !self.changes.is_empty() && resource.is_forgettable(self.now()) {
+                resource = Resource::new(key.clone(), self.now());
+            }
+            self.emit(&mut resource, What::Declared(declaration.clone()));
+        }
+        Ok(Answer::Declared { resource, created })
+    }
+
+    pub(super) fn delete(&mut self, key: &ResourceKey, force: bool, fenced: bool) -> Result<Answer, Stop> {
+        let found = self.state.resource(key).filter(|r| r.declared.is_some());
+        let mut resource = found.ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
+        self.settle_wholly(&mut resource)?;
+        if let Some(lease) = &resource.lease {
+            if !force {
+                return Err(Refusal::InUse { holder: lease.holder.clone(), token: lease.token }.into());
+            }
+            self.end_by_force(&mut resource, fenced, Some("its resource was deleted".to_owned()))?;
+        }
+        if let Some(pending) = resource.pending.clone() {
+            self.emit(&mut resource, What::Expired(Ended::of_pending(&pending, "its resource was deleted")));
+        }
+        self.emit(&mut resource, What::Deleted);
+        Ok(Answer::Removed)
+    }
+
+    pub(super) fn put_record(&mut self, record: &Record, only_new: bool) -> Result<Answer, Stop> {
+        if only_new && self.state.record(&record.collection, &record.id).is_some() {
+            return Err(Refusal::Exists.into());
+        }
+        self.changes.push(Change::RecordPut(record.clone()));
+        Ok(Answer::Record(record.clone()))
+    }
+
+    pub(super) fn remove_record(&mut self, collection: &Name, id: &Name) -> Result<Answer, Stop> {
+        let (collection, id) = (collection.clone(), id.clone());
+        if self.state.record(&collection, &id).is_none() {
+            return Err(Refusal::NoRecord { collection, id }.into());
+        }
+        self.changes.push(Change::RecordRemoved { collection, id });
+        Ok(Answer::Removed)
+    }
+
+    pub(super) fn raise_revision(&mut self, above: Revision) -> Result<Answer, Stop> {
+        let most =
+            limits::REVISION_MAX.min(self.moment.revision.0.saturating_add(limits::REVISION_RAISE_MAX));
+        within("token", above.0, 0, most)?;
+        if above > self.moment.revision {
+            self.moment.revision = above;
+            self.changes.push(Change::RevisionRaised(above));
+        }
+        Ok(Answer::Raised(self.moment.revision))
+    }
+}

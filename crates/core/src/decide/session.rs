@@ -1,0 +1,253 @@
+//! Decisions about sessions and the holders that they belong to.
+
+use super::{Draft, Stop};
+use crate::{
+    command::Command,
+    event::{Change, Ended, What},
+    key::{Document, HolderKey, Name, SessionId},
+    limits,
+    outcome::{Answer, Refusal, SessionView, within},
+    session::{Holder, HolderStatus, Session, Standing},
+    state::FoundLate,
+};
+
+pub(super) const SUPERSEDED: &str = "was superseded: its holder has opened another one";
+
+impl Draft<'_> {
+    pub(super) fn open_session(&mut self, command: &Command) -> Result<Answer, Stop> {
+        let Command::OpenSession { id, holder: key, ttl_ms, replace, fenced, registration, metrics } =
+            command
+        else {
+            return Err(Refusal::NoProof.into());
+        };
+        within("ttl_ms", *ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
+        let capacity = registration.as_ref().and_then(|r| r.capacity);
+        if let Some(capacity) = capacity {
+            within("capacity", capacity.into(), 1, limits::SESSION_LEASES_MAX.into())?;
+        }
+        let now = self.now();
+        let before = self.state.holder(key);
+        // The driver's own retry after a lost COMMIT finds its own session, and what hangs on it by now.
+        if let Some(session) = self.state.session(*id).cloned() {
+            let is_same = session.holder == *key;
+            let view = SessionView { session, holder: before.cloned(), now };
+            return if is_same { Ok(Answer::Session(view)) } else { Err(Refusal::Exists.into()) };
+        }
+        if let Some(old) = replace {
+            self.replace_session(*old, key, *fenced)?;
+        }
+        if let Some(old) = before.and_then(|h| h.session).filter(|old| Some(*old) != *replace) {
+            self.state.session(old).ok_or(FoundLate(old))?;
+            self.changes.push(Change::SessionStanding { id: old, standing: Standing::Superseded });
+        }
+        let mut holder = before.cloned().unwrap_or_else(|| new_holder(key, now));
+        // A holder that comes back has done its draining; maintenance is an operator's to end.
+        if holder.status == HolderStatus::Draining {
+            holder.status = HolderStatus::Active;
+        }
+        if let Some(registration) = registration {
+            holder.registered = true;
+            holder.registered_at = now;
+            holder.site = registration.site.clone();
+            holder.attributes = registration.attributes.clone();
+        }
+        holder.session = Some(*id);
+        holder.heard_at = now;
+        let session = Session {
+            id: *id,
+            holder: key.clone(),
+            ttl_ms: *ttl_ms,
+            opened_at: now,
+            renewed_at: now,
+            deadline: now.plus_ms(*ttl_ms),
+            standing: standing(holder.status),
+            capacity,
+            lease_count: 0,
+            lease_revision: self.moment.revision,
+            metrics: metrics.clone().unwrap_or_default(),
+        };
+        self.changes.push(Change::SessionOpened(session.clone()));
+        self.changes.push(Change::HolderPut(holder.clone()));
+        Ok(Answer::Session(SessionView { session, holder: Some(holder), now }))
+    }
+
+    /// Closes a holder's former session at once: its leases end by someone else's word, so what they held is held back.
+    fn replace_session(&mut self, old: SessionId, holder: &HolderKey, fenced: bool) -> Result<(), Stop> {
+        let Some(session) = self.state.session(old).filter(|s| s.holder.tenant == holder.tenant) else {
+            return Ok(());
+        };
+        if session.holder.name != holder.name {
+            return Err(Refusal::NotYourSession { session: old, holder: holder.name.clone() }.into());
+        }
+        self.let_go(old, Some(fenced))?;
+        self.changes.push(Change::SessionEnded(old));
+        Ok(())
+    }
+
+    pub(super) fn heartbeat(
+        &mut self,
+        tenant: &Name,
+        session: SessionId,
+        holder: Option<&Name>,
+        metrics: Option<&Document>,
+    ) -> Result<Answer, Stop> {
+        let session = self.renew_session(tenant, session, holder, metrics)?;
+        Ok(Answer::Session(SessionView { session, holder: None, now: self.now() }))
+    }
+
+    /// Keeps a session alive; a renewal never moves a deadline earlier (rule 1).
+    pub(super) fn renew_session(
+        &mut self,
+        tenant: &Name,
+        id: SessionId,
+        holder: Option<&Name>,
+        metrics: Option<&Document>,
+    ) -> Result<Session, Refusal> {
+        let at = self.now();
+        let mut session = self.known_session(tenant, id)?.clone();
+        if let Some(holder) = holder.filter(|h| **h != session.holder.name) {
+            return Err(Refusal::NotYourSession { session: id, holder: holder.clone() });
+        }
+        if !session.is_renewable(at) {
+            return Err(Refusal::NoSession { session: id, why: SUPERSEDED });
+        }
+        session.deadline = session.deadline.max(at.plus_ms(session.ttl_ms));
+        session.renewed_at = at;
+        if let Some(metrics) = metrics {
+            session.metrics = metrics.clone();
+        }
+        let (deadline, metrics) = (session.deadline, metrics.cloned());
+        self.changes.push(Change::SessionRenewed { id, at, deadline, metrics });
+        Ok(session)
+    }
+
+    /// A session of that tenant whose time has not run out.
+    pub(super) fn known_session(&self, tenant: &Name, id: SessionId) -> Result<&Session, Refusal> {
+        let unknown = Refusal::NoSession { session: id, why: "is not known, or over: open another one" };
+        let session = self.state.session(id).filter(|s| s.holder.tenant == *tenant).ok_or(unknown)?;
+        if !session.is_live(self.now()) {
+            return Err(Refusal::NoSession { session: id, why: "has expired: open another one" });
+        }
+        Ok(session)
+    }
+
+    pub(super) fn close_session(&mut self, tenant: &Name, id: SessionId) -> Result<Answer, Stop> {
+        self.known_session(tenant, id)?;
+        let released = self.close(id)?;
+        Ok(Answer::Closed { released })
+    }
+
+    /// Lets go of all that hangs on a session and ends it; its holder has none then.
+    fn close(&mut self, id: SessionId) -> Result<usize, Stop> {
+        let released = self.let_go(id, None)?;
+        self.end_session(id);
+        Ok(released)
+    }
+
+    fn end_session(&mut self, id: SessionId) {
+        self.changes.push(Change::SessionEnded(id));
+        let holder = self.state.session(id).and_then(|s| self.state.holder(&s.holder));
+        match holder.filter(|h| h.session == Some(id)) {
+            Some(holder) if holder.registered => {
+                self.changes.push(Change::HolderPut(Holder { session: None, ..holder.clone() }));
+            }
+            Some(holder) => self.changes.push(Change::HolderRemoved(holder.key.clone())),
+            None => {}
+        }
+    }
+
+    /// Ends every lease that hangs on a session: released by its holder, or, `by_force`, revoked by another.
+    fn let_go(&mut self, id: SessionId, by_force: Option<bool>) -> Result<usize, Stop> {
+        let keys: Vec<_> = self.state.hanging_on(id).cloned().collect();
+        let mut released = 0;
+        for key in &keys {
+            let Some(mut resource) = self.state.resource(key).cloned() else { continue };
+            if let Some(pending) = resource.pending.clone().filter(|p| p.session == id) {
+                self.emit(
+                    &mut resource,
+                    What::Expired(Ended::of_pending(&pending, "its session was closed")),
+                );
+            }
+            self.settle_wholly(&mut resource)?;
+            let hangs_here = resource.lease.as_ref().is_some_and(|l| l.tenure.session() == Some(id));
+            match by_force.filter(|_| hangs_here) {
+                Some(fenced) => {
+                    self.end_by_force(&mut resource, fenced, Some("its session was replaced".to_owned()))?;
+                }
+                None if hangs_here => {
+                    released += 1;
+                    self.end(&mut resource, What::Released, |e| {
+                        e.reason = Some("its session was closed".to_owned())
+                    });
+                }
+                None => {}
+            }
+            self.activate(&mut resource)?;
+        }
+        Ok(released)
+    }
+
+    /// Ends a dead session once nothing hangs on it; what hangs there is nominated lease by lease, at a bounded rate.
+    pub(super) fn expire_session(&mut self, id: SessionId) -> Result<Answer, Stop> {
+        let is_over = self.state.session(id).is_some_and(|s| !s.is_live(self.now()))
+            && self.state.hanging_on(id).next().is_none();
+        if is_over {
+            self.end_session(id);
+        }
+        Ok(Answer::Judged { expired: is_over })
+    }
+
+    pub(super) fn heard_of(&mut self, key: &HolderKey, metrics: Option<&Document>) -> Result<Answer, Stop> {
+        let mut holder = self.registered(key)?.clone();
+        holder.heard_at = self.now();
+        if let Some(metrics) = metrics {
+            holder.metrics = metrics.clone();
+        }
+        self.changes.push(Change::HolderPut(holder.clone()));
+        Ok(Answer::Holder(holder))
+    }
+
+    pub(super) fn set_status(&mut self, key: &HolderKey, status: HolderStatus) -> Result<Answer, Stop> {
+        let holder = Holder { status, ..self.registered(key)?.clone() };
+        if let Some(id) = holder.session {
+            self.state.session(id).ok_or(FoundLate(id))?;
+            self.changes.push(Change::SessionStanding { id, standing: standing(status) });
+        }
+        self.changes.push(Change::HolderPut(holder.clone()));
+        Ok(Answer::Holder(holder))
+    }
+
+    pub(super) fn remove_holder(&mut self, key: &HolderKey) -> Result<Answer, Stop> {
+        if let Some(id) = self.registered(key)?.session {
+            self.state.session(id).ok_or(FoundLate(id))?;
+            self.close(id)?;
+        }
+        self.changes.push(Change::HolderRemoved(key.clone()));
+        Ok(Answer::Removed)
+    }
+
+    fn registered(&self, key: &HolderKey) -> Result<&Holder, Refusal> {
+        self.state.holder(key).filter(|h| h.registered).ok_or_else(|| Refusal::NoHolder(key.name.clone()))
+    }
+}
+
+fn standing(status: HolderStatus) -> Standing {
+    match status {
+        HolderStatus::Active => Standing::Current,
+        HolderStatus::Draining | HolderStatus::Maintenance => Standing::Draining,
+    }
+}
+
+fn new_holder(key: &HolderKey, now: crate::time::StoreTime) -> Holder {
+    Holder {
+        key: key.clone(),
+        registered: false,
+        session: None,
+        status: HolderStatus::Active,
+        registered_at: now,
+        heard_at: now,
+        site: None,
+        attributes: Document::default(),
+        metrics: Document::default(),
+    }
+}

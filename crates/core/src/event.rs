@@ -1,0 +1,280 @@
+//! What a decision changes: events, which everyone may watch, and changes that are nobody's news.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    lease::{Declaration, Handover, Lease, Pending, Tenure},
+    session::{Holder, Session, Standing},
+    state::Record,
+    time::{Revision, StoreTime, Token},
+};
+
+/// One change of a lease or a resource, at its place in the one total order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// Its place in the order of all events, which is commit order.
+    pub revision: Revision,
+    /// When it was decided.
+    pub at: StoreTime,
+    /// The resource that it happened to.
+    pub key: ResourceKey,
+    /// What happened.
+    pub what: What,
+}
+
+/// What can happen to a resource.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum What {
+    /// Someone will hold it next.
+    Pending(Pending),
+    /// Someone holds it now.
+    Acquired(Lease),
+    /// Its holder let go.
+    Released(Ended),
+    /// The holder's time ran out, or a pending lease lapsed.
+    Expired(Ended),
+    /// Someone else ended the lease.
+    Revoked(Ended),
+    /// Another holder takes over a lease that had expired and that nobody had swept.
+    Stolen(Ended),
+    /// The hand-over document was written.
+    StateChanged(Handover),
+    /// The resource was declared, or declared anew.
+    Declared(Declaration),
+    /// The resource was removed.
+    Deleted,
+}
+
+/// A lease at its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Which lease it was.
+    pub lease: LeaseId,
+    /// The token that it had; none, if it was still pending.
+    pub token: Option<Token>,
+    /// Who held it.
+    pub holder: Name,
+    /// The session that it hung on, if not one of its own.
+    pub session: Option<SessionId>,
+    /// The attributes that it had; opaque.
+    pub attributes: Document,
+    /// Nobody gets the resource before this time.
+    pub held_back_until: Option<StoreTime>,
+    /// Why it ended, or who took it over, in words.
+    pub reason: Option<String>,
+}
+
+impl Ended {
+    /// How `lease` ends.
+    pub fn of(lease: &Lease) -> Self {
+        Self {
+            lease: lease.id,
+            token: Some(lease.token),
+            holder: lease.holder.clone(),
+            session: lease.tenure.session(),
+            attributes: lease.attributes.clone(),
+            held_back_until: None,
+            reason: None,
+        }
+    }
+
+    /// How `pending` ends without having been granted.
+    pub fn of_pending(pending: &Pending, reason: &str) -> Self {
+        Self {
+            lease: pending.id,
+            token: None,
+            holder: pending.holder.clone(),
+            session: Some(pending.session),
+            attributes: pending.attributes.clone(),
+            held_back_until: None,
+            reason: Some(reason.to_owned()),
+        }
+    }
+}
+
+/// The name of an event, as everyone outside knows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EventName {
+    /// A lease waits for the present holder.
+    LeasePending,
+    /// A lease was granted.
+    LeaseAcquired,
+    /// A lease was renewed; told to live watchers that ask, never stored (rule 19).
+    LeaseRenewed,
+    /// A lease was released by its holder.
+    LeaseReleased,
+    /// A lease ran out.
+    LeaseExpired,
+    /// A lease was ended by someone else.
+    LeaseRevoked,
+    /// An expired lease was taken over by another holder before it was swept.
+    LeaseStolen,
+    /// The hand-over document was written.
+    StateChanged,
+    /// A resource was declared or changed.
+    ResourceDeclared,
+    /// A resource was removed.
+    ResourceDeleted,
+}
+
+impl EventName {
+    /// All of them, in the order above.
+    pub const ALL: [Self; 10] = [
+        Self::LeasePending,
+        Self::LeaseAcquired,
+        Self::LeaseRenewed,
+        Self::LeaseReleased,
+        Self::LeaseExpired,
+        Self::LeaseRevoked,
+        Self::LeaseStolen,
+        Self::StateChanged,
+        Self::ResourceDeclared,
+        Self::ResourceDeleted,
+    ];
+
+    /// The name in snake case, the same in the store, on the wire and in metrics.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LeasePending => "lease_pending",
+            Self::LeaseAcquired => "lease_acquired",
+            Self::LeaseRenewed => "lease_renewed",
+            Self::LeaseReleased => "lease_released",
+            Self::LeaseExpired => "lease_expired",
+            Self::LeaseRevoked => "lease_revoked",
+            Self::LeaseStolen => "lease_stolen",
+            Self::StateChanged => "state_changed",
+            Self::ResourceDeclared => "resource_declared",
+            Self::ResourceDeleted => "resource_deleted",
+        }
+    }
+}
+
+impl fmt::Display for EventName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Event {
+    /// Its name.
+    pub fn name(&self) -> EventName {
+        match &self.what {
+            What::Pending(_) => EventName::LeasePending,
+            What::Acquired(_) => EventName::LeaseAcquired,
+            What::Released(_) => EventName::LeaseReleased,
+            What::Expired(_) => EventName::LeaseExpired,
+            What::Revoked(_) => EventName::LeaseRevoked,
+            What::Stolen(_) => EventName::LeaseStolen,
+            What::StateChanged(_) => EventName::StateChanged,
+            What::Declared(_) => EventName::ResourceDeclared,
+            What::Deleted => EventName::ResourceDeleted,
+        }
+    }
+
+    /// The lease that it is about, if it is about one.
+    pub fn lease(&self) -> Option<LeaseId> {
+        match &self.what {
+            What::Pending(p) => Some(p.id),
+            What::Acquired(l) => Some(l.id),
+            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(e.lease),
+            What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+        }
+    }
+
+    /// The holder that it is about, if it is about one.
+    pub fn holder(&self) -> Option<&Name> {
+        match &self.what {
+            What::Pending(p) => Some(&p.holder),
+            What::Acquired(l) => Some(&l.holder),
+            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(&e.holder),
+            What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+        }
+    }
+
+    /// The session that it is about, if it is about one.
+    pub fn session(&self) -> Option<SessionId> {
+        match &self.what {
+            What::Pending(p) => Some(p.session),
+            What::Acquired(l) => l.tenure.session(),
+            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => e.session,
+            What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+        }
+    }
+
+    /// The token that it is about, if there is one.
+    pub fn token(&self) -> Option<Token> {
+        match &self.what {
+            What::Acquired(l) => Some(l.token),
+            What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => e.token,
+            What::StateChanged(s) => Some(s.token),
+            What::Pending(_) | What::Declared(_) | What::Deleted => None,
+        }
+    }
+}
+
+/// One step that a decision takes. Only [`Change::Event`] has a revision and is published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Something that everyone may watch.
+    Event(Event),
+    /// A lease with a session of its own was renewed, or a lease told its stats.
+    LeaseRenewed {
+        /// The resource.
+        key: ResourceKey,
+        /// When.
+        at: StoreTime,
+        /// What keeps it alive from now on.
+        tenure: Tenure,
+        /// What it told.
+        stats: Option<Document>,
+    },
+    /// A session was opened.
+    SessionOpened(Session),
+    /// A session was kept alive.
+    SessionRenewed {
+        /// Which one.
+        id: SessionId,
+        /// When.
+        at: StoreTime,
+        /// It is dead from this time on.
+        deadline: StoreTime,
+        /// What it told.
+        metrics: Option<Document>,
+    },
+    /// What a session may still do has changed.
+    SessionStanding {
+        /// Which one.
+        id: SessionId,
+        /// What it may do.
+        standing: Standing,
+    },
+    /// A session is over and nothing hangs on it.
+    SessionEnded(SessionId),
+    /// A request id can get nothing any more.
+    RequestSpent {
+        /// Which one.
+        request: RequestKey,
+        /// It is remembered until then.
+        until: StoreTime,
+    },
+    /// A holder registered, or its row changed.
+    HolderPut(Holder),
+    /// A holder was removed.
+    HolderRemoved(HolderKey),
+    /// A record was written.
+    RecordPut(Record),
+    /// A record was removed.
+    RecordRemoved {
+        /// Its collection.
+        collection: Name,
+        /// Its name there.
+        id: Name,
+    },
+    /// Revisions go on from here.
+    RevisionRaised(Revision),
+}

@@ -1,0 +1,238 @@
+//! Names and the identity of a resource.
+
+use std::{borrow::Borrow, fmt, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+use crate::limits::{DOCUMENT_BYTES_MAX, NAME_BYTES_MAX};
+
+/// Why a text cannot be a name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// The text has no characters.
+    #[error("is empty; a name has 1 to {NAME_BYTES_MAX} bytes")]
+    Empty,
+    /// The text is longer than [`NAME_BYTES_MAX`].
+    #[error("has {0} bytes; a name has at most {NAME_BYTES_MAX}")]
+    TooLong(usize),
+    /// The text holds a control character, such as a line break or NUL.
+    #[error("has a control character at byte {0}; a name is printable text")]
+    Control(usize),
+}
+
+/// A name: 1 to 255 bytes of UTF-8 without control characters. Slashes and spaces are allowed; case matters.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Name(Arc<str>);
+
+impl Name {
+    /// Checks a text and makes it a name.
+    pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
+        let text = text.as_ref();
+        if text.is_empty() {
+            return Err(NameError::Empty);
+        }
+        if text.len() > NAME_BYTES_MAX {
+            return Err(NameError::TooLong(text.len()));
+        }
+        match text.char_indices().find(|(_, c)| c.is_control()) {
+            Some((at, _)) => Err(NameError::Control(at)),
+            None => Ok(Self(text.into())),
+        }
+    }
+
+    /// The text of the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for Name {
+    type Error = NameError;
+    fn try_from(text: String) -> Result<Self, NameError> {
+        Self::new(text)
+    }
+}
+
+impl From<Name> for String {
+    fn from(name: Name) -> Self {
+        name.0.as_ref().into()
+    }
+}
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+/// What a resource is: a tenant's thing of some kind. Site and labels are attributes, not identity.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ResourceKey {
+    /// Whose it is.
+    pub tenant: Name,
+    /// What sort of thing it is.
+    pub kind: Name,
+    /// Which one of that sort.
+    pub key: Name,
+}
+
+impl ResourceKey {
+    /// A key before all others, from which ranges begin.
+    pub(crate) fn least() -> Self {
+        let least = Name("".into());
+        Self { tenant: least.clone(), kind: least.clone(), key: least }
+    }
+}
+
+impl fmt::Display for ResourceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{} of tenant {}", self.kind, self.key, self.tenant)
+    }
+}
+
+impl fmt::Debug for ResourceKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}/{}", self.tenant, self.kind, self.key)
+    }
+}
+
+/// A holder's name within its tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct HolderKey {
+    /// Whose holder it is.
+    pub tenant: Name,
+    /// Its name.
+    pub name: Name,
+}
+
+/// A client's own name for one acquire, so that a repeat is known as a repeat (rule 7).
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct RequestKey {
+    /// The resource that was asked for.
+    pub resource: ResourceKey,
+    /// Who asked.
+    pub holder: Name,
+    /// The client's name for the request.
+    pub request: Name,
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+id! {
+    /// One incarnation of a holder.
+    SessionId
+}
+id! {
+    /// One grant of one resource.
+    LeaseId
+}
+
+/// A text is too large to be kept as a [`Document`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("has {0} bytes; a document has at most {DOCUMENT_BYTES_MAX}")]
+pub struct DocumentTooLarge(pub usize);
+
+/// An opaque text that core keeps and hands back without reading it.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Document(Arc<str>);
+
+impl Document {
+    /// Checks the size of a text and keeps it.
+    pub fn new(text: impl AsRef<str>) -> Result<Self, DocumentTooLarge> {
+        let text = text.as_ref();
+        if text.len() > DOCUMENT_BYTES_MAX {
+            return Err(DocumentTooLarge(text.len()));
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The text, as it was given.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for Document {
+    fn default() -> Self {
+        Self("{}".into())
+    }
+}
+
+impl TryFrom<String> for Document {
+    type Error = DocumentTooLarge;
+    fn try_from(text: String) -> Result<Self, DocumentTooLarge> {
+        Self::new(text)
+    }
+}
+
+impl From<Document> for String {
+    fn from(document: Document) -> Self {
+        document.0.as_ref().into()
+    }
+}
+
+impl fmt::Debug for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_printable_and_bounded() {
+        for good in ["a", "söhne/数/🚦", "with space", &"x".repeat(255), "../..", "%2F"] {
+            assert_eq!(Name::new(good).map(String::from), Ok(good.to_owned()));
+        }
+        assert_eq!(Name::new(""), Err(NameError::Empty));
+        assert_eq!(Name::new("x".repeat(256)), Err(NameError::TooLong(256)));
+        assert_eq!(Name::new("x".repeat(10_000)), Err(NameError::TooLong(10_000)));
+        assert_eq!(Name::new("a\nb"), Err(NameError::Control(1)));
+        assert_eq!(Name::new("a\0"), Err(NameError::Control(1)));
+    }
+
+    #[test]
+    fn documents_are_bounded() {
+        assert!(Document::new("x".repeat(DOCUMENT_BYTES_MAX)).is_ok());
+        assert_eq!(
+            Document::new("x".repeat(DOCUMENT_BYTES_MAX + 1)),
+            Err(DocumentTooLarge(DOCUMENT_BYTES_MAX + 1))
+        );
+    }
+}

@@ -1,0 +1,186 @@
+//! Resources and the leases on them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
+    time::{StoreTime, Token},
+};
+
+/// How far a lease has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LeaseStatus {
+    /// Waiting for the present holder to let go; has no token.
+    Pending,
+    /// Held, and its time has not run out.
+    Active,
+    /// Its time ran out.
+    Expired,
+    /// Its holder let go.
+    Released,
+    /// Someone else ended it.
+    Revoked,
+}
+
+/// What keeps a lease alive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tenure {
+    /// A session of its own, kept with the lease.
+    Own {
+        /// How long a renewal keeps it.
+        ttl_ms: u64,
+        /// It is dead from this time on, unless renewed before.
+        deadline: StoreTime,
+    },
+    /// The session that it hangs on.
+    Session(SessionId),
+}
+
+impl Tenure {
+    /// The session that it hangs on, if not one of its own.
+    pub fn session(&self) -> Option<SessionId> {
+        match self {
+            Self::Own { .. } => None,
+            Self::Session(id) => Some(*id),
+        }
+    }
+}
+
+/// A resource held by a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease {
+    /// The identity of this grant.
+    pub id: LeaseId,
+    /// The fencing token of this grant.
+    pub token: Token,
+    /// Who holds it.
+    pub holder: Name,
+    /// What keeps it alive.
+    pub tenure: Tenure,
+    /// When it was granted.
+    pub acquired_at: StoreTime,
+    /// When it was last renewed by itself.
+    pub renewed_at: Option<StoreTime>,
+    /// The client's name for the request that got it.
+    pub request: Option<Name>,
+    /// What the adapter keeps with it; opaque.
+    pub attributes: Document,
+    /// What its last heartbeat told; opaque.
+    pub stats: Document,
+}
+
+/// A lease in waiting (rule 16): at most one a resource, without a token, on the next holder's session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// The identity that the grant will have.
+    pub id: LeaseId,
+    /// Who will hold it.
+    pub holder: Name,
+    /// The session that it will hang on.
+    pub session: SessionId,
+    /// When it was asked for.
+    pub asked_at: StoreTime,
+    /// From this time on it has lapsed, and the holder keeps the resource.
+    pub deadline: StoreTime,
+    /// What the adapter keeps with it; opaque.
+    pub attributes: Document,
+}
+
+/// The hand-over document of a resource: written under a live token, given to the next holder.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Handover {
+    /// The document; opaque.
+    pub document: Document,
+    /// Grows with each write under one token (rule 17).
+    pub sequence: u64,
+    /// The token that it was written under.
+    pub token: Token,
+    /// When it was written.
+    pub written_at: StoreTime,
+}
+
+/// What is said of a resource when it is declared.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Declaration {
+    /// Where it is.
+    pub site: Option<Name>,
+    /// What selects it.
+    pub labels: BTreeMap<String, String>,
+    /// What its adapter keeps with it; opaque.
+    pub attributes: Document,
+    /// How long it is held back after a lease that ran out (rule 12).
+    pub lock_delay_ms: u64,
+}
+
+/// A thing that one holder at a time may work on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resource {
+    /// Its identity.
+    pub key: ResourceKey,
+    /// What was declared of it; nothing, if it lives only as long as someone holds it.
+    pub declared: Option<Declaration>,
+    /// When the row was made.
+    pub created_at: StoreTime,
+    /// The token of the last grant; 0 before the first.
+    pub last_token: Token,
+    /// Nobody gets it before this time (rule 12).
+    pub held_back_until: Option<StoreTime>,
+    /// Who holds it, or held it until its time ran out unswept.
+    pub lease: Option<Lease>,
+    /// Who gets it next.
+    pub pending: Option<Pending>,
+    /// What the last holder left for the next.
+    pub state: Option<Handover>,
+}
+
+impl Resource {
+    /// A resource that nobody declared yet.
+    pub fn new(key: ResourceKey, now: StoreTime) -> Self {
+        Self {
+            key,
+            declared: None,
+            created_at: now,
+            last_token: Token::default(),
+            held_back_until: None,
+            lease: None,
+            pending: None,
+            state: None,
+        }
+    }
+
+    /// How long it is held back after a lease that ran out.
+    pub fn lock_delay_ms(&self) -> u64 {
+        self.declared.as_ref().map_or(0, |d| d.lock_delay_ms)
+    }
+
+    /// Whether its row says nothing that anyone could miss.
+    pub fn is_forgettable(&self, now: StoreTime) -> bool {
+        self.declared.is_none()
+            && self.lease.is_none()
+            && self.pending.is_none()
+            && self.state.is_none()
+            && self.held_back_until.is_none_or(|until| until <= now)
+    }
+
+    /// The ids of its lease and its pending lease.
+    pub fn lease_ids(&self) -> impl Iterator<Item = LeaseId> {
+        let held = self.lease.as_ref().map(|l| l.id);
+        held.into_iter().chain(self.pending.as_ref().map(|p| p.id))
+    }
+
+    /// Who holds it, or held it until its time ran out unswept.
+    pub fn holder(&self) -> Option<HolderKey> {
+        let lease = self.lease.as_ref()?;
+        Some(HolderKey { tenant: self.key.tenant.clone(), name: lease.holder.clone() })
+    }
+
+    /// The sessions that its lease and its pending lease hang on.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        let held = self.lease.as_ref().and_then(|l| l.tenure.session());
+        held.into_iter().chain(self.pending.as_ref().map(|p| p.session))
+    }
+}

@@ -1,0 +1,65 @@
+//! The lease machine of Solehold: pure, with no clock, no input or output, no chance. Those are arguments.
+//!
+//! # The protocol in short
+//!
+//! A *resource* is held by one *session* at a time through a *lease*. A session is one incarnation of a *holder* and lives
+//! until its deadline; one heartbeat keeps everything that hangs on it. A lease that was acquired outside a session has
+//! one of its own, kept in the lease itself ([`lease::Tenure`]).
+//!
+//! **States of a lease.** `pending` (waits for the present holder, no token), `active`, then one of `released` (by its
+//! holder), `expired` (time ran out) and `revoked` (by someone else). The picture stands over [`decide()`].
+//!
+//! **The clock rule.** One clock decides: [`time::StoreTime`], read by the store after a batch has taken its locks. It
+//! never goes back, and a renewal never moves a deadline earlier. A lease is dead from its deadline on, whether or not a
+//! sweeper has been there; expiry is a command like any other.
+//!
+//! **The fencing rule.** A grant's [`time::Token`] is the [`time::Revision`] of its event. Revisions are one sequence for
+//! the whole store, so the tokens of a resource grow through release, expiry, deletion, re-declaration and restart, and
+//! none is ever used twice.
+//!
+//! **Failures.** A lost answer is asked for again by request id, which gives the same grant or says that it is spent,
+//! never a second one. A lease ended by anyone but its holder holds the resource back until the old deadline has passed,
+//! since the holder may work until then. A holder that comes back is a new session: its former one is superseded and can
+//! renew nothing.
+//!
+//! # Running it
+//!
+//! ```
+//! use solehold_core::{apply, command::*, decide, key::*, outcome::Answer, state::State, time::*};
+//!
+//! let mut state = State::default();
+//! let name = |n: &str| Name::new(n).expect("a short name");
+//! let key = ResourceKey { tenant: name("default"), kind: name("job"), key: name("nightly") };
+//! let moment = Moment { now: StoreTime(1_000), revision: Revision(41) };
+//! let acquire = Command::Acquire(Acquire {
+//!     key,
+//!     lease: LeaseId(uuid::Uuid::from_u128(1)),
+//!     holder: name("worker-1"),
+//!     tenure: AskedTenure::Own { ttl_ms: 30_000 },
+//!     request: None,
+//!     attributes: Document::default(),
+//!     undeclared: Undeclared::Allow,
+//! });
+//! let decision = decide(&state, &acquire, moment)?;
+//! for change in &decision.changes {
+//!     apply(&mut state, change);
+//! }
+//! let Ok(Answer::Granted(grant)) = decision.outcome else { panic!("nobody held it") };
+//! assert_eq!(grant.lease.lease.token, Token(42));
+//! # Ok::<(), solehold_core::state::FoundLate>(())
+//! ```
+
+mod apply;
+pub mod command;
+mod decide;
+pub mod event;
+pub mod key;
+pub mod lease;
+pub mod limits;
+pub mod outcome;
+pub mod session;
+pub mod state;
+pub mod time;
+
+pub use apply::{apply, forget, resume};
+pub use decide::{Decision, decide};

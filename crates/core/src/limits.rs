@@ -1,0 +1,26 @@
+//! Every bound of the system, in one place and by name (rule 25).
+//!
+//! Past a bound the answer is an error that names it; nothing is cut off silently.
+
+/// Longest name of a tenant, kind, key, holder, site or request, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+/// Largest opaque document (attributes, labels, stats, hand-over state), in bytes.
+pub const DOCUMENT_BYTES_MAX: usize = 64 * 1024;
+/// Shortest time that a lease or session may be asked for.
+pub const TTL_MS_MIN: u64 = 1_000;
+/// Longest time that a lease or session may be asked for.
+pub const TTL_MS_MAX: u64 = 24 * 60 * 60 * 1_000;
+/// Longest lock-delay of a resource.
+pub const LOCK_DELAY_MS_MAX: u64 = 5 * 60 * 1_000;
+/// Longest time that a pending lease may wait for the present holder.
+pub const PENDING_MS_MAX: u64 = 60 * 60 * 1_000;
+/// Leases that may hang on one session.
+pub const SESSION_LEASES_MAX: u32 = 10_000;
+/// A spent request id is remembered for this long after its lease ended (rule 7).
+pub const REQUEST_KEPT_MS: u64 = 60 * 60 * 1_000;
+/// Least time that a live session gets after a restart of an embedded store (rule 3).
+pub const RESTART_GRACE_MS: u64 = 5_000;
+/// Furthest that the revision may be raised in one step: epochs jump by 2^32 (rule 23).
+pub const REVISION_RAISE_MAX: u64 = 1 << 40;
+/// The largest revision, and so the largest token: what a signed 64-bit column and a JavaScript-safe reader can bear.
+pub const REVISION_MAX: u64 = (1 << 53) - 1;

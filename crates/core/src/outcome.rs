@@ -1,0 +1,275 @@
+//! What the lease machine answers. A refusal is an outcome, with what the caller needs to go on (rule 8).
+
+use crate::{
+    key::{LeaseId, Name, ResourceKey, SessionId},
+    lease::{Handover, Lease, LeaseStatus, Pending, Resource, Tenure},
+    session::{Holder, Session},
+    state::{FoundLate, Record, State},
+    time::{Revision, StoreTime, Token},
+};
+
+/// The answer to a command: done, or refused.
+pub type Outcome = Result<Answer, Refusal>;
+
+/// What was done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// A lease was granted, or the grant of the same request is given again.
+    Granted(Grant),
+    /// A lease was renewed.
+    Renewed(Grant),
+    /// A lease was released.
+    Released(LeaseId),
+    /// A lease was revoked; nobody gets the resource for so long.
+    Revoked {
+        /// Which one.
+        lease: LeaseId,
+        /// How long the resource is held back.
+        held_back_ms: u64,
+    },
+    /// A request id was spent.
+    Spent,
+    /// The hand-over document was written.
+    StateWritten(Handover),
+    /// A lease waits for the present holder.
+    Offered(Pending),
+    /// An expiry was judged: whether anything had in fact run out.
+    Judged {
+        /// Whether it had.
+        expired: bool,
+    },
+    /// A session was opened or renewed.
+    Session(SessionView),
+    /// A session was closed, and so many leases released.
+    Closed {
+        /// How many leases.
+        released: usize,
+    },
+    /// A holder's row was written.
+    Holder(Holder),
+    /// A resource was declared.
+    Declared {
+        /// As it is now.
+        resource: Resource,
+        /// Whether it was not declared before.
+        created: bool,
+    },
+    /// A resource, holder or record was removed.
+    Removed,
+    /// A record was written.
+    Record(Record),
+    /// Revisions go on from above this one.
+    Raised(Revision),
+}
+
+/// A lease as its holder gets to know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Grant {
+    /// The lease, how it stands and how long it has left.
+    pub lease: LeaseView,
+    /// What the former holder left.
+    pub state: Option<Handover>,
+    /// The revision as of which this is so.
+    pub revision: Revision,
+    /// Whether this grant was given before, to the same request.
+    pub repeated: bool,
+}
+
+/// A session as its holder gets to know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionView {
+    /// The session.
+    pub session: Session,
+    /// Its holder, if it was opened just now.
+    pub holder: Option<Holder>,
+    /// The time at which this is so.
+    pub now: StoreTime,
+}
+
+/// A lease, judged at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseView {
+    /// The resource that it is on.
+    pub key: ResourceKey,
+    /// Where the resource is.
+    pub site: Option<Name>,
+    /// The lease.
+    pub lease: Lease,
+    /// How it stands.
+    pub status: LeaseStatus,
+    /// From when on it is dead, unless it is renewed.
+    pub deadline: StoreTime,
+    /// Its time to live at each renewal.
+    pub ttl_ms: u64,
+    /// When it was last renewed, by itself or with its session.
+    pub renewed_at: Option<StoreTime>,
+    /// The time at which this is so.
+    pub now: StoreTime,
+}
+
+impl LeaseView {
+    /// The lease on `resource`, judged at `now`; none if nobody has held it since it was last swept.
+    pub fn of(state: &State, resource: &Resource, now: StoreTime) -> Result<Option<Self>, FoundLate> {
+        let Some(lease) = &resource.lease else { return Ok(None) };
+        let deadline = state.deadline_of(lease)?;
+        let session = lease.tenure.session().and_then(|id| state.session(id));
+        let ttl_ms = match lease.tenure {
+            Tenure::Own { ttl_ms, .. } => ttl_ms,
+            Tenure::Session(_) => session.map_or(0, |s| s.ttl_ms),
+        };
+        let renewed_at =
+            lease.renewed_at.max(session.map(|s| s.renewed_at).filter(|at| *at > lease.acquired_at));
+        Ok(Some(Self {
+            key: resource.key.clone(),
+            site: resource.declared.as_ref().and_then(|d| d.site.clone()),
+            lease: lease.clone(),
+            status: if now < deadline { LeaseStatus::Active } else { LeaseStatus::Expired },
+            deadline,
+            ttl_ms,
+            renewed_at,
+            now,
+        }))
+    }
+
+    /// How long it has left.
+    pub fn ttl_left_ms(&self) -> u64 {
+        self.deadline.ms_after(self.now)
+    }
+}
+
+/// Why a command was refused. Nothing was changed by it, other than what time had already decided.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such resource, or none of this tenant's.
+    #[error("there is no resource {0}")]
+    NoResource(ResourceKey),
+    /// Someone holds it.
+    #[error("held by {holder} with token {token} for another {retry_after_ms} ms")]
+    Held {
+        /// Who.
+        holder: Name,
+        /// The token of the present grant.
+        token: Token,
+        /// The present grant runs out then, unless it is renewed.
+        retry_after_ms: u64,
+    },
+    /// Nobody holds it, and nobody gets it yet (rule 12).
+    #[error("held back for another {retry_after_ms} ms after token {token}")]
+    HeldBack {
+        /// The token of the last grant.
+        token: Token,
+        /// How long.
+        retry_after_ms: u64,
+    },
+    /// The lease meant is not the one that lives: it expired, ended, or never was.
+    #[error("that lease is not held any more; the resource's last token is {last_token}")]
+    Lost {
+        /// The holder of the lease that lives now, if one does.
+        holder: Option<Name>,
+        /// The token of the last grant.
+        last_token: Token,
+    },
+    /// There is no such lease, or none of this tenant's.
+    #[error("there is no live lease {0}")]
+    NoLease(LeaseId),
+    /// What was shown to prove the lease does not match it.
+    #[error("the {what} given is not that of the lease, which {holder} holds with token {token}")]
+    NotYours {
+        /// What did not match.
+        what: &'static str,
+        /// Who holds it.
+        holder: Name,
+        /// The token of the present grant.
+        token: Token,
+    },
+    /// A name, token, lease id or session must be given.
+    #[error("name the lease by its token, lease id, session or holder")]
+    NoProof,
+    /// The request id has got what it could get (rule 7).
+    #[error("request {0} is spent: it was cancelled, or the lease that it got has ended")]
+    RequestSpent(Name),
+    /// The session is unknown, dead or superseded.
+    #[error("session {session} {why}")]
+    NoSession {
+        /// Which one.
+        session: SessionId,
+        /// What is the matter with it.
+        why: &'static str,
+    },
+    /// The session is another holder's.
+    #[error("session {session} is not one of {holder}")]
+    NotYourSession {
+        /// Which one.
+        session: SessionId,
+        /// Who asked.
+        holder: Name,
+    },
+    /// The holder drains or is under maintenance.
+    #[error("holder {0} is draining and takes nothing more")]
+    Draining(Name),
+    /// The session holds as many leases as it may.
+    #[error("session {session} holds {capacity} leases, which is its capacity")]
+    AtCapacity {
+        /// Which one.
+        session: SessionId,
+        /// How many it may hold.
+        capacity: u32,
+    },
+    /// The hand-over document has a later write already (rule 17).
+    #[error("state sequence {given} is not above the stored {stored}")]
+    StaleSequence {
+        /// What was given.
+        given: u64,
+        /// What is stored under the same token.
+        stored: u64,
+    },
+    /// Someone waits for the resource already.
+    #[error("the resource is on its way to {holder} already")]
+    AlreadyPending {
+        /// Who waits.
+        holder: Name,
+    },
+    /// A held resource is deleted only by force.
+    #[error("the resource is held by {holder} with token {token}; delete it with force, or release it first")]
+    InUse {
+        /// Who holds it.
+        holder: Name,
+        /// The token of the present grant.
+        token: Token,
+    },
+    /// It exists already.
+    #[error("it exists already")]
+    Exists,
+    /// There is no such holder, or none of this tenant's.
+    #[error("there is no holder {0}")]
+    NoHolder(Name),
+    /// There is no such record.
+    #[error("there is no {collection} {id}")]
+    NoRecord {
+        /// Its collection.
+        collection: Name,
+        /// Its name there.
+        id: Name,
+    },
+    /// A number is outside its bounds (rule 25).
+    #[error("{what} is {given}; it must be {least} to {most}")]
+    OutOfBounds {
+        /// What it is.
+        what: &'static str,
+        /// What was given.
+        given: u64,
+        /// The least that is allowed.
+        least: u64,
+        /// The most that is allowed.
+        most: u64,
+    },
+}
+
+/// Refuses a number outside its bounds.
+pub(crate) fn within(what: &'static str, given: u64, least: u64, most: u64) -> Result<(), Refusal> {
+    if (least..=most).contains(&given) {
+        Ok(())
+    } else {
+        Err(Refusal::OutOfBounds { what, given, least, most })
+    }
+}

@@ -1,0 +1,94 @@
+//! Sessions, and the registry of holders that they belong to.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    key::{Document, HolderKey, Name, SessionId},
+    time::{Revision, StoreTime},
+};
+
+/// What a session may still do. Death by time is not a standing: it is judged by [`Session::is_live`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Standing {
+    /// It may renew and acquire.
+    Current,
+    /// It may renew, but acquire nothing more: its holder drains or is under maintenance.
+    Draining,
+    /// Its holder came back as another session: this one may do nothing, and what hangs on it runs out (rule 13).
+    Superseded,
+}
+
+/// One incarnation of a holder. One heartbeat keeps everything that hangs on it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Session {
+    /// Its identity, made by the engine, never reused.
+    pub id: SessionId,
+    /// Whose session it is.
+    pub holder: HolderKey,
+    /// How long a heartbeat keeps it.
+    pub ttl_ms: u64,
+    /// When it was opened.
+    pub opened_at: StoreTime,
+    /// When it was last renewed.
+    pub renewed_at: StoreTime,
+    /// It is dead from this time on, unless renewed before.
+    pub deadline: StoreTime,
+    /// What it may still do.
+    pub standing: Standing,
+    /// How many leases it may hold, when its holder said so.
+    pub capacity: Option<u32>,
+    /// How many leases hang on it now.
+    pub lease_count: u32,
+    /// The revision of the last change to the set of leases that hang on it (rule 9).
+    pub lease_revision: Revision,
+    /// What its last heartbeat told about itself; opaque.
+    pub metrics: Document,
+}
+
+impl Session {
+    /// Whether its leases are held: it lives until its deadline, whatever its standing.
+    pub fn is_live(&self, now: StoreTime) -> bool {
+        now < self.deadline
+    }
+
+    /// Whether a heartbeat may still keep it.
+    pub fn is_renewable(&self, now: StoreTime) -> bool {
+        self.is_live(now) && self.standing != Standing::Superseded
+    }
+}
+
+/// What an operator wants of a registered holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HolderStatus {
+    /// It may take work.
+    Active,
+    /// It keeps what it has and takes nothing more.
+    Draining,
+    /// As draining, until an operator says otherwise: a new registration does not end it.
+    Maintenance,
+}
+
+/// A holder that has registered, or that has a session under its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Its name within its tenant.
+    pub key: HolderKey,
+    /// Whether it registered; one that did not is forgotten with its session.
+    pub registered: bool,
+    /// Its present session, if one was opened and has not ended.
+    pub session: Option<SessionId>,
+    /// What an operator wants of it.
+    pub status: HolderStatus,
+    /// When it registered, or first opened a session.
+    pub registered_at: StoreTime,
+    /// When it was last heard of, by session or by name.
+    pub heard_at: StoreTime,
+    /// Where it is, if it said.
+    pub site: Option<Name>,
+    /// What it registered with; opaque.
+    pub attributes: Document,
+    /// What it last told about itself by name alone; opaque.
+    pub metrics: Document,
+}

@@ -1,0 +1,308 @@
+//! The rows that decisions read and change.
+//!
+//! A [`State`] may be all there is (the simulator, a test), or only the part that a batch touches, locked and loaded by
+//! an engine. It remembers which rows have changed, so that an engine writes those and no others.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    lease::{Lease, Resource, Tenure},
+    session::{Holder, Session},
+    time::StoreTime,
+};
+
+/// A named document that the engine keeps for its host: API keys, tenants' quotas. Core does not read it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// What sort of document it is.
+    pub collection: Name,
+    /// Its name among its sort.
+    pub id: Name,
+    /// The document.
+    pub document: Document,
+}
+
+impl Record {
+    /// Its identity.
+    pub fn key(&self) -> (Name, Name) {
+        (self.collection.clone(), self.id.clone())
+    }
+}
+
+/// A session that a lease hangs on was not loaded: the batch must begin again with it (rule 10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("session {0} was found late")]
+pub struct FoundLate(pub SessionId);
+
+/// Which rows have changed since they were loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dirty {
+    /// Sessions, by id.
+    pub sessions: BTreeSet<SessionId>,
+    /// Resources, by key.
+    pub resources: BTreeSet<ResourceKey>,
+    /// Holders, by name.
+    pub holders: BTreeSet<HolderKey>,
+    /// Spent requests.
+    pub requests: BTreeSet<RequestKey>,
+    /// Records, by collection and id.
+    pub records: BTreeSet<(Name, Name)>,
+}
+
+impl Dirty {
+    /// Adds what `more` names.
+    pub fn extend(&mut self, more: Self) {
+        self.sessions.extend(more.sessions);
+        self.resources.extend(more.resources);
+        self.holders.extend(more.holders);
+        self.requests.extend(more.requests);
+        self.records.extend(more.records);
+    }
+
+    /// Whether nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty()
+            && self.resources.is_empty()
+            && self.holders.is_empty()
+            && self.requests.is_empty()
+            && self.records.is_empty()
+    }
+}
+
+/// All rows, or those that a batch touches.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    pub(crate) resources: BTreeMap<ResourceKey, Resource>,
+    pub(crate) holders: BTreeMap<HolderKey, Holder>,
+    pub(crate) requests: BTreeMap<RequestKey, StoreTime>,
+    pub(crate) records: BTreeMap<(Name, Name), Record>,
+    /// Which resource a lease, live or pending, is on.
+    leases: BTreeMap<LeaseId, ResourceKey>,
+    /// Which resources hang on a session, held or pending.
+    hanging: BTreeSet<(SessionId, ResourceKey)>,
+    /// Which resources a holder holds, or held until its time ran out unswept.
+    held: BTreeSet<(HolderKey, ResourceKey)>,
+    dirty: Dirty,
+}
+
+impl State {
+    /// The session of that id.
+    pub fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id)
+    }
+
+    /// The resource of that key.
+    pub fn resource(&self, key: &ResourceKey) -> Option<&Resource> {
+        self.resources.get(key)
+    }
+
+    /// The holder of that name.
+    pub fn holder(&self, key: &HolderKey) -> Option<&Holder> {
+        self.holders.get(key)
+    }
+
+    /// Until when a spent request is remembered.
+    pub fn spent_until(&self, request: &RequestKey) -> Option<StoreTime> {
+        self.requests.get(request).copied()
+    }
+
+    /// The record of that name.
+    pub fn record(&self, collection: &Name, id: &Name) -> Option<&Record> {
+        self.records.get(&(collection.clone(), id.clone()))
+    }
+
+    /// The resource that a lease, live or pending, is on.
+    pub fn resource_of(&self, lease: LeaseId) -> Option<&ResourceKey> {
+        self.leases.get(&lease)
+    }
+
+    /// All sessions, by id.
+    pub fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.values()
+    }
+
+    /// All resources, by key.
+    pub fn resources(&self) -> impl Iterator<Item = &Resource> {
+        self.resources.values()
+    }
+
+    /// Resources from `from` on, by key.
+    pub fn resources_from(&self, from: &ResourceKey) -> impl Iterator<Item = &Resource> {
+        self.resources.range(from..).map(|(_, r)| r)
+    }
+
+    /// All holders, by name.
+    pub fn holders(&self) -> impl Iterator<Item = &Holder> {
+        self.holders.values()
+    }
+
+    /// All spent requests and until when they are remembered.
+    pub fn requests(&self) -> impl Iterator<Item = (&RequestKey, StoreTime)> {
+        self.requests.iter().map(|(k, until)| (k, *until))
+    }
+
+    /// All records, by collection and id.
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.values()
+    }
+
+    /// The keys of the resources that hang on a session, held or pending.
+    pub fn hanging_on(&self, session: SessionId) -> impl Iterator<Item = &ResourceKey> {
+        let from = (session, ResourceKey::least());
+        self.hanging.range(from..).take_while(move |(id, _)| *id == session).map(|(_, key)| key)
+    }
+
+    /// The keys of the resources that a holder holds, or held until its time ran out unswept.
+    pub fn held_by(&self, holder: &HolderKey) -> impl Iterator<Item = &ResourceKey> {
+        let from = (holder.clone(), ResourceKey::least());
+        self.held.range(from..).take_while(move |(key, _)| key == holder).map(|(_, key)| key)
+    }
+
+    /// From when on `lease` is dead, unless it is renewed.
+    pub fn deadline_of(&self, lease: &Lease) -> Result<StoreTime, FoundLate> {
+        match lease.tenure {
+            Tenure::Own { deadline, .. } => Ok(deadline),
+            Tenure::Session(id) => self.session(id).map(|s| s.deadline).ok_or(FoundLate(id)),
+        }
+    }
+
+    /// Puts a session as an engine loaded it: it is not dirty.
+    pub fn load_session(&mut self, session: Session) {
+        self.sessions.insert(session.id, session);
+    }
+
+    /// Puts a resource as an engine loaded it: it is not dirty.
+    pub fn load_resource(&mut self, resource: Resource) {
+        self.index(&resource.key.clone(), Some(resource));
+    }
+
+    /// Puts a holder as an engine loaded it: it is not dirty.
+    pub fn load_holder(&mut self, holder: Holder) {
+        self.holders.insert(holder.key.clone(), holder);
+    }
+
+    /// Puts a spent request as an engine loaded it: it is not dirty.
+    pub fn load_request(&mut self, request: RequestKey, until: StoreTime) {
+        self.requests.insert(request, until);
+    }
+
+    /// Puts a record as an engine loaded it: it is not dirty.
+    pub fn load_record(&mut self, record: Record) {
+        self.records.insert(record.key(), record);
+    }
+
+    /// What has changed since loading, and forgets that it did.
+    pub fn take_dirty(&mut self) -> Dirty {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Takes over the rows of `part` named in `dirty`: written, or removed where `part` has none.
+    pub fn absorb(&mut self, part: &State, dirty: &Dirty) {
+        fn copy<K: Ord + Clone, V: Clone>(
+            to: &mut BTreeMap<K, V>,
+            from: &BTreeMap<K, V>,
+            keys: &BTreeSet<K>,
+        ) {
+            for key in keys {
+                match from.get(key) {
+                    Some(row) => to.insert(key.clone(), row.clone()),
+                    None => to.remove(key),
+                };
+            }
+        }
+        copy(&mut self.sessions, &part.sessions, &dirty.sessions);
+        copy(&mut self.holders, &part.holders, &dirty.holders);
+        copy(&mut self.requests, &part.requests, &dirty.requests);
+        copy(&mut self.records, &part.records, &dirty.records);
+        for key in &dirty.resources {
+            self.index(key, part.resources.get(key).cloned());
+        }
+    }
+
+    pub(crate) fn put_session(&mut self, session: Session) {
+        self.dirty.sessions.insert(session.id);
+        self.sessions.insert(session.id, session);
+    }
+
+    pub(crate) fn edit_session(&mut self, id: SessionId, edit: impl FnOnce(&mut Session)) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            edit(session);
+            self.dirty.sessions.insert(id);
+        }
+    }
+
+    pub(crate) fn remove_session(&mut self, id: SessionId) {
+        self.sessions.remove(&id);
+        self.dirty.sessions.insert(id);
+    }
+
+    pub(crate) fn put_resource(&mut self, resource: Resource) {
+        self.dirty.resources.insert(resource.key.clone());
+        self.index(&resource.key.clone(), Some(resource));
+    }
+
+    pub(crate) fn remove_resource(&mut self, key: &ResourceKey) {
+        self.dirty.resources.insert(key.clone());
+        self.index(key, None);
+    }
+
+    pub(crate) fn put_holder(&mut self, holder: Holder) {
+        self.dirty.holders.insert(holder.key.clone());
+        self.holders.insert(holder.key.clone(), holder);
+    }
+
+    pub(crate) fn remove_holder(&mut self, key: &HolderKey) {
+        self.dirty.holders.insert(key.clone());
+        self.holders.remove(key);
+    }
+
+    pub(crate) fn put_request(&mut self, request: RequestKey, until: StoreTime) {
+        self.dirty.requests.insert(request.clone());
+        self.requests.insert(request, until);
+    }
+
+    pub(crate) fn remove_request(&mut self, request: &RequestKey) {
+        self.dirty.requests.insert(request.clone());
+        self.requests.remove(request);
+    }
+
+    pub(crate) fn put_record(&mut self, record: Record) {
+        self.dirty.records.insert(record.key());
+        self.records.insert(record.key(), record);
+    }
+
+    pub(crate) fn remove_record(&mut self, key: (Name, Name)) {
+        self.records.remove(&key);
+        self.dirty.records.insert(key);
+    }
+
+    /// Writes or removes a resource and keeps the indexes in step with it.
+    fn index(&mut self, key: &ResourceKey, resource: Option<Resource>) {
+        if let Some(old) = self.resources.remove(key) {
+            for id in old.lease_ids() {
+                self.leases.remove(&id);
+            }
+            for session in old.sessions() {
+                self.hanging.remove(&(session, key.clone()));
+            }
+            if let Some(holder) = old.holder() {
+                self.held.remove(&(holder, key.clone()));
+            }
+        }
+        let Some(new) = resource else { return };
+        for id in new.lease_ids() {
+            self.leases.insert(id, key.clone());
+        }
+        for session in new.sessions() {
+            self.hanging.insert((session, key.clone()));
+        }
+        if let Some(holder) = new.holder() {
+            self.held.insert((holder, key.clone()));
+        }
+        self.resources.insert(key.clone(), new);
+    }
+}

@@ -1,0 +1,145 @@
+//! Plays a script and asks every invariant after every command.
+
+use solehold_core::{
+    Decision, apply,
+    command::{Command, Footprint},
+    decide, forget, limits, resume,
+    state::State,
+    time::{Moment, StoreTime},
+};
+
+use crate::{
+    common::World,
+    invariants,
+    load::{Loaded, only_rows},
+    memory::Memory,
+    promises::Promises,
+    script::{Act, Ask, Wait},
+    step::{Invariant, Step},
+};
+
+pub struct Harness {
+    world: World,
+    memory: Memory,
+    promises: Promises,
+    invariants: Vec<Box<dyn Invariant>>,
+}
+
+impl Default for Harness {
+    fn default() -> Self {
+        Self {
+            world: World::new(),
+            memory: Memory::default(),
+            promises: Promises::default(),
+            invariants: invariants::all(),
+        }
+    }
+}
+
+impl Harness {
+    /// Plays an act; what was decided in it, in order.
+    pub fn play(&mut self, act: &Act) -> Vec<Decision> {
+        match act {
+            Act::Wait(wait) => pass(&mut self.world, wait),
+            Act::Batch(asks) => return self.batch(asks),
+            Act::Restart { gap_ms } => self.restart(*gap_ms),
+            Act::Forget => {
+                forget(&mut self.world.state, self.world.moment.now);
+                self.world.state.take_dirty();
+            }
+        }
+        Vec::new()
+    }
+
+    /// Decides a batch as an engine does, on what its footprints name; it must come to the same as on the whole state.
+    fn batch(&mut self, asks: &[Ask]) -> Vec<Decision> {
+        let commands: Vec<_> = asks.iter().map(|ask| self.memory.command(&mut self.world, ask)).collect();
+        let mut footprint = Footprint::default();
+        commands.iter().for_each(|command| command.footprint(&mut footprint));
+        let before = self.world.state.clone();
+        let loaded = Loaded::of(&before, footprint);
+        let mut part = loaded.part(&before);
+        let mut decisions = Vec::new();
+        for command in &commands {
+            let moment = self.world.moment;
+            let decision = self.step(command);
+            assert_eq!(decide_and_apply(&mut part, command, moment), decision, "the batch of {commands:?}");
+            decisions.push(decision);
+        }
+        let dirty = part.take_dirty();
+        loaded.assert_covers(&dirty, &before);
+        let mut absorbed = before;
+        absorbed.absorb(&part, &dirty);
+        assert_eq!(absorbed, self.world.state, "the batch of {commands:?}, absorbed");
+        decisions
+    }
+
+    fn step(&mut self, command: &Command) -> Decision {
+        let (before, at, promised) = (self.world.state.clone(), self.world.moment, self.promises.clone());
+        let decision = self.world.run(command);
+        self.world.state.take_dirty();
+        self.promises.learn(command, &decision.changes, decision.outcome.as_ref().map_err(|_| ()), at.now);
+        let step = Step {
+            command,
+            at,
+            before: &before,
+            after: &self.world.state,
+            decision: &decision,
+            promised: &promised,
+            promises: &self.promises,
+        };
+        self.invariants.iter_mut().for_each(|invariant| invariant.check(&step));
+        self.memory.learn(&step);
+        decision
+    }
+
+    fn restart(&mut self, gap_ms: u64) {
+        let rows = only_rows(&self.world.state);
+        assert_eq!(rows, self.world.state, "the rows are all there is");
+        let (stopped_at, grace_ms) = (self.world.moment.now, limits::RESTART_GRACE_MS);
+        self.world.state = rows;
+        self.world.wait(gap_ms);
+        resume(&mut self.world.state, stopped_at, gap_ms, self.world.moment.now, grace_ms);
+        self.world.state.take_dirty();
+        self.promises.restart(stopped_at, gap_ms, self.world.moment.now, grace_ms);
+    }
+}
+
+/// Lets time pass.
+pub fn pass(world: &mut World, wait: &Wait) {
+    let now = world.moment.now;
+    let to = match wait {
+        Wait::Ms(ms) => now.plus_ms(*ms),
+        Wait::Deadline { nth, beside } => {
+            let ahead = deadlines(&world.state, now);
+            match ahead.len() {
+                0 => now,
+                len => StoreTime(ahead[usize::from(*nth) % len].0.saturating_add_signed((*beside).into())),
+            }
+        }
+        Wait::End { before_ms } => StoreTime(u64::MAX - before_ms),
+    };
+    world.moment.now = now.max(to);
+}
+
+/// Every time ahead at which something runs out.
+fn deadlines(state: &State, now: StoreTime) -> Vec<StoreTime> {
+    let mut all: Vec<_> = state.sessions().map(|s| s.deadline).collect();
+    for resource in state.resources() {
+        let lease = resource.lease.as_ref().map(|l| state.deadline_of(l).expect("its session is there"));
+        all.extend(lease);
+        all.extend(lease.map(|deadline| deadline.plus_ms(resource.lock_delay_ms())));
+        all.extend(resource.pending.as_ref().map(|p| p.deadline));
+        all.extend(resource.held_back_until);
+    }
+    all.retain(|deadline| *deadline > now);
+    all.sort();
+    all.dedup();
+    all
+}
+
+pub fn decide_and_apply(state: &mut State, command: &Command, moment: Moment) -> Decision {
+    let decision = decide(state, command, moment).expect("nothing is found late");
+    decision.changes.iter().for_each(|change| apply(state, change));
+    decision
+}

@@ -1,0 +1,19 @@
+//! Events take the revisions after the last one, without gaps; only a raise leaves one.
+
+use solehold_core::{command::Command, time::Revision};
+
+use crate::step::Step;
+
+pub fn revisions_have_no_gaps(step: &Step<'_>) {
+    let mut revision = step.at.revision;
+    for event in step.events() {
+        revision = Revision(revision.0 + 1);
+        assert_eq!((event.revision, event.at), (revision, step.now()));
+    }
+    if let Command::RaiseRevision { above } = step.command
+        && step.decision.outcome.is_ok()
+    {
+        revision = revision.max(*above);
+    }
+    assert_eq!((step.decision.moment.revision, step.decision.moment.now), (revision, step.now()));
+}

@@ -1,0 +1,24 @@
+//! A command decided on the rows of its footprint alone is decided as on the whole state, changes no other row, and its
+//! changes absorbed into the whole state are the changes applied to it. This makes a store that loads only those right.
+
+use solehold_core::command::Footprint;
+
+use crate::{harness::decide_and_apply, load::Loaded, step::Step};
+
+pub fn holds_all_that_is_read_or_changed(step: &Step<'_>) {
+    let mut footprint = Footprint::default();
+    step.command.footprint(&mut footprint);
+    let loaded = Loaded::of(step.before, footprint);
+    let mut part = loaded.part(step.before);
+    assert_eq!(&decide_and_apply(&mut part, step.command, step.at), step.decision, "decided on a part");
+
+    let mut full = step.before.clone();
+    decide_and_apply(&mut full, step.command, step.at);
+    let (dirty, dirty_in_full) = (part.take_dirty(), full.take_dirty());
+    assert_eq!(dirty, dirty_in_full, "the rows that changed");
+    loaded.assert_covers(&dirty, step.before);
+
+    let mut absorbed = step.before.clone();
+    absorbed.absorb(&part, &dirty);
+    assert_eq!(&absorbed, step.after, "absorbed");
+}

@@ -1,0 +1,50 @@
+//! What must hold after every command; one property a file.
+
+mod activation;
+mod answers;
+mod claims;
+mod deadlines;
+mod deterministic;
+mod events_are_in_order;
+mod footprint;
+mod lease_count;
+mod lease_index;
+mod news;
+mod one_holder;
+mod present_sessions;
+mod refusals;
+mod requests;
+mod state_sequence;
+mod stolen;
+mod superseded;
+mod tenants;
+mod token_monotonic;
+
+use crate::step::Invariant;
+
+pub fn all() -> Vec<Box<dyn Invariant>> {
+    vec![
+        Box::new(one_holder::at_most_one_live_holder),
+        Box::new(one_holder::no_grant_while_another_may_work),
+        Box::<token_monotonic::TokensGrowAndAreNeverUsedTwice>::default(),
+        Box::new(events_are_in_order::revisions_have_no_gaps),
+        Box::new(deterministic::the_same_twice),
+        Box::new(lease_count::is_what_hangs_on_the_session),
+        Box::<lease_index::NamesEveryLeaseAndNoFormerOne>::default(),
+        Box::new(refusals::change_only_what_time_had_decided),
+        Box::new(refusals::name_the_live_holder),
+        Box::new(deadlines::never_move_earlier),
+        Box::new(deadlines::are_as_promised),
+        Box::new(news::renewals_are_nobodys),
+        Box::new(footprint::holds_all_that_is_read_or_changed),
+        Box::new(activation::is_in_the_same_commit),
+        Box::<requests::NeverLeadToTwoGrants>::default(),
+        Box::new(claims::are_of_the_live_lease),
+        Box::new(superseded::renews_nothing),
+        Box::new(present_sessions::rows_name_rows_that_exist),
+        Box::<state_sequence::GrowsUnderOneToken>::default(),
+        Box::new(stolen::stands_between_expired_and_acquired),
+        Box::new(answers::say_what_is_stored),
+        Box::new(tenants::keep_to_themselves),
+    ]
+}

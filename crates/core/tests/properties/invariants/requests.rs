@@ -1,0 +1,54 @@
+//! A request id never leads to two grants (rule 7).
+
+use std::collections::BTreeMap;
+
+use solehold_core::{
+    command::Command,
+    event::What,
+    key::{LeaseId, RequestKey},
+    limits::REQUEST_KEPT_MS,
+    outcome::Answer,
+    time::{StoreTime, Token},
+};
+
+use crate::step::{Invariant, Step};
+
+#[derive(Default)]
+pub struct NeverLeadToTwoGrants {
+    granted: BTreeMap<RequestKey, (LeaseId, Token)>,
+    cancelled: BTreeMap<RequestKey, StoreTime>,
+}
+
+impl Invariant for NeverLeadToTwoGrants {
+    fn check(&mut self, step: &Step<'_>) {
+        if let (Command::CancelRequest(request), Ok(_)) = (step.command, &step.decision.outcome) {
+            self.cancelled.insert(request.clone(), step.now());
+        }
+        let Command::Acquire(ask) = step.command else { return };
+        let Some(request) = ask.request.clone() else { return };
+        let key = RequestKey { resource: ask.key.clone(), holder: ask.holder.clone(), request };
+        let Ok(Answer::Granted(grant)) = &step.decision.outcome else { return };
+        let got = (grant.lease.lease.id, grant.lease.lease.token);
+        if grant.repeated {
+            assert_eq!(self.granted.get(&key), Some(&got), "a repeat of {key:?}");
+            assert_eq!(step.decision.changes, [], "a repeat of {key:?}");
+            return;
+        }
+        assert!(step.events().any(|e| matches!(&e.what, What::Acquired(l) if (l.id, l.token) == got)));
+        if let Some(former) = self.granted.insert(key.clone(), got) {
+            let ended_at = ended_at(step, &key, former);
+            let is_forgotten = ended_at.is_some_and(|at| step.now() >= at.plus_ms(REQUEST_KEPT_MS));
+            assert!(is_forgotten, "{key:?} got {former:?}, which ended at {ended_at:?}, and now {got:?}");
+        }
+        if let Some(at) = self.cancelled.get(&key) {
+            assert!(step.now() >= at.plus_ms(REQUEST_KEPT_MS), "{key:?} was cancelled at {at:?}");
+        }
+    }
+}
+
+/// When a grant ended: by its event, or when its time ran out if that was before.
+fn ended_at(step: &Step<'_>, key: &RequestKey, (lease, token): (LeaseId, Token)) -> Option<StoreTime> {
+    let holds = &step.promises.holds[&key.resource];
+    let hold = holds.iter().find(|h| (h.lease, h.token) == (lease, token)).expect("it was granted");
+    hold.end.map(|end| end.at.min(end.until))
+}

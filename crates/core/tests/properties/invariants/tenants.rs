@@ -1,0 +1,54 @@
+//! A command of one tenant changes nothing of another.
+
+use solehold_core::{
+    command::{Claim, Command, Target},
+    key::Name,
+};
+
+use crate::{harness::decide_and_apply, step::Step};
+
+pub fn keep_to_themselves(step: &Step<'_>) {
+    let Some(tenant) = tenant(step.command) else { return };
+    let mut full = step.before.clone();
+    decide_and_apply(&mut full, step.command, step.at);
+    let dirty = full.take_dirty();
+    let of_resources = dirty.resources.iter().map(|key| &key.tenant);
+    let of_holders = dirty.holders.iter().map(|key| &key.tenant);
+    let of_requests = dirty.requests.iter().map(|request| &request.resource.tenant);
+    let session = |id| step.before.session(id).or(step.after.session(id)).map(|s| &s.holder.tenant);
+    let of_sessions = dirty.sessions.iter().filter_map(|id| session(*id));
+    for changed in of_resources.chain(of_holders).chain(of_requests).chain(of_sessions) {
+        assert_eq!(changed, tenant, "{:?}", step.command);
+    }
+}
+
+fn tenant(command: &Command) -> Option<&Name> {
+    match command {
+        Command::Acquire(ask) => Some(&ask.key.tenant),
+        Command::Renew { claim, .. }
+        | Command::Release { claim, .. }
+        | Command::Revoke { claim, .. }
+        | Command::WriteState { claim, .. } => Some(of_claim(claim)),
+        Command::CancelRequest(request) => Some(&request.resource.tenant),
+        Command::HandOver { key, .. }
+        | Command::Expire { key }
+        | Command::Declare { key, .. }
+        | Command::Delete { key, .. } => Some(&key.tenant),
+        Command::OpenSession { holder, .. }
+        | Command::HeardOf { holder, .. }
+        | Command::SetStatus { holder, .. }
+        | Command::RemoveHolder(holder) => Some(&holder.tenant),
+        Command::Heartbeat { tenant, .. } | Command::CloseSession { tenant, .. } => Some(tenant),
+        Command::ExpireSession(_)
+        | Command::PutRecord { .. }
+        | Command::RemoveRecord { .. }
+        | Command::RaiseRevision { .. } => None,
+    }
+}
+
+fn of_claim(claim: &Claim) -> &Name {
+    match &claim.target {
+        Target::Resource(key) => &key.tenant,
+        Target::Lease { tenant, .. } => tenant,
+    }
+}

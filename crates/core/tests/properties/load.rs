@@ -1,0 +1,104 @@
+//! Loads what an engine loads for a footprint, by the words of `Footprint`'s documentation and nothing more.
+
+use std::collections::BTreeSet;
+
+use solehold_core::{
+    command::Footprint,
+    key::{HolderKey, ResourceKey, SessionId},
+    state::{Dirty, State},
+};
+
+/// The rows that an engine has locked, whether or not they exist.
+#[derive(Debug, Default)]
+pub struct Loaded {
+    sessions: BTreeSet<SessionId>,
+    resources: BTreeSet<ResourceKey>,
+    holders: BTreeSet<HolderKey>,
+    footprint: Footprint,
+}
+
+impl Loaded {
+    pub fn of(full: &State, footprint: Footprint) -> Self {
+        let mut loaded = Self::default();
+        let mut whole: BTreeSet<SessionId> = footprint.whole_sessions.iter().copied().collect();
+        for key in footprint.holders.iter().chain(&footprint.whole_holders) {
+            loaded.holder(full, key);
+        }
+        whole.extend(footprint.whole_holders.iter().filter_map(|key| full.holder(key)?.session));
+        for id in whole {
+            loaded.sessions.insert(id);
+            if let Some(session) = full.session(id) {
+                loaded.holder(full, &session.holder);
+            }
+            for resource in full.resources().filter(|r| r.sessions().any(|s| s == id)) {
+                loaded.resources.insert(resource.key.clone());
+            }
+        }
+        loaded.resources.extend(footprint.resources.iter().cloned());
+        loaded.resources.extend(footprint.leases.iter().filter_map(|id| full.resource_of(*id).cloned()));
+        for resource in loaded.resources.iter().filter_map(|key| full.resource(key)) {
+            loaded.sessions.extend(resource.sessions());
+        }
+        loaded.sessions.extend(footprint.sessions.iter().copied());
+        loaded.footprint = footprint;
+        loaded
+    }
+
+    fn holder(&mut self, full: &State, key: &HolderKey) {
+        self.holders.insert(key.clone());
+        self.sessions.extend(full.holder(key).and_then(|h| h.session));
+    }
+
+    /// The part of `full` that was loaded.
+    pub fn part(&self, full: &State) -> State {
+        let mut part = State::default();
+        self.sessions.iter().filter_map(|id| full.session(*id)).for_each(|s| part.load_session(s.clone()));
+        self.resources
+            .iter()
+            .filter_map(|key| full.resource(key))
+            .for_each(|r| part.load_resource(r.clone()));
+        self.holders.iter().filter_map(|key| full.holder(key)).for_each(|h| part.load_holder(h.clone()));
+        for request in &self.footprint.requests {
+            if let Some(until) = full.spent_until(request) {
+                part.load_request(request.clone(), until);
+            }
+        }
+        for (collection, id) in &self.footprint.records {
+            if let Some(record) = full.record(collection, id) {
+                part.load_record(record.clone());
+            }
+        }
+        part
+    }
+
+    /// That every row that changed was loaded. Rows of sessions opened just now are new; a request is spent without
+    /// having been read, under the lock of its resource.
+    pub fn assert_covers(&self, dirty: &Dirty, full: &State) {
+        for id in &dirty.sessions {
+            assert!(self.sessions.contains(id) || full.session(*id).is_none(), "session {id} was not loaded");
+        }
+        for key in &dirty.resources {
+            assert!(self.resources.contains(key), "resource {key} was not loaded");
+        }
+        for key in &dirty.holders {
+            assert!(self.holders.contains(key), "holder {key:?} was not loaded");
+        }
+        for request in &dirty.requests {
+            assert!(self.resources.contains(&request.resource), "request {request:?} was not under lock");
+        }
+        for record in &dirty.records {
+            assert!(self.footprint.records.contains(record), "record {record:?} was not loaded");
+        }
+    }
+}
+
+/// All rows of a state, in a state that is made of nothing but them: what is left after a restart.
+pub fn only_rows(full: &State) -> State {
+    let mut rows = State::default();
+    full.sessions().for_each(|s| rows.load_session(s.clone()));
+    full.resources().for_each(|r| rows.load_resource(r.clone()));
+    full.holders().for_each(|h| rows.load_holder(h.clone()));
+    full.requests().for_each(|(request, until)| rows.load_request(request.clone(), until));
+    full.records().for_each(|r| rows.load_record(r.clone()));
+    rows
+}

@@ -1,0 +1,53 @@
+//! Random scripts of commands, and what must hold after every one of them.
+//!
+//! `script` makes up symbolic steps ("renew the lobby with a former token"), `memory` turns them into commands against
+//! what has happened so far, `harness` runs them, and each file under `invariants` is one property. `PROPTEST_CASES`
+//! sets the number of scripts.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod harness;
+mod invariants;
+mod load;
+mod memory;
+mod promises;
+mod reach;
+mod script;
+mod step;
+mod sweeping;
+
+use harness::Harness;
+use proptest::prelude::*;
+
+/// Enough scripts for every build; `PROPTEST_CASES` asks for more.
+fn config(cases: u32) -> ProptestConfig {
+    let asked = std::env::var("PROPTEST_CASES").ok().and_then(|n| n.parse().ok());
+    ProptestConfig {
+        cases: asked.unwrap_or(cases),
+        max_shrink_iters: 20_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(config(400))]
+
+    #[test]
+    fn the_invariants_hold_after_every_command(script in script::script(1..60)) {
+        let mut harness = Harness::default();
+        for act in &script {
+            harness.play(act);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(config(250))]
+
+    #[test]
+    fn sweeping_decides_nothing(script in sweeping::script()) {
+        sweeping::check(&script);
+    }
+}

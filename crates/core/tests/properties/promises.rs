@@ -1,0 +1,216 @@
+//! A history of what holders were promised, kept apart from the machine's own rows: who may work on what until when, by
+//! the ttl of what was asked and the times of the renewals that were answered well.
+
+use std::collections::BTreeMap;
+
+use solehold_core::{
+    command::{Acquire, AskedTenure, Command},
+    event::{Change, Ended, Event, What},
+    key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
+    lease::Lease,
+    outcome::{Answer, Grant},
+    time::{StoreTime, Token},
+};
+
+/// How a hold came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum How {
+    Released,
+    Expired,
+    /// Ended by another, who said that the holder is fenced off.
+    Fenced,
+    Revoked,
+}
+
+/// The end of a hold.
+#[derive(Debug, Clone, Copy)]
+pub struct End {
+    pub at: StoreTime,
+    pub how: How,
+    /// Until when its holder had been promised it.
+    pub until: StoreTime,
+    /// The resource's lock-delay at that time.
+    pub lock_delay_ms: u64,
+}
+
+/// Time promised to whatever hangs on it.
+#[derive(Debug, Clone, Copy)]
+pub struct Promise {
+    pub ttl_ms: u64,
+    pub until: StoreTime,
+}
+
+impl Promise {
+    fn new(now: StoreTime, ttl_ms: u64) -> Self {
+        Self { ttl_ms, until: StoreTime(now.0.saturating_add(ttl_ms)) }
+    }
+
+    fn renew(&mut self, now: StoreTime) {
+        self.until = self.until.max(Self::new(now, self.ttl_ms).until);
+    }
+
+    /// Rule 3: what was live keeps the time that it had left, and at least the grace or its ttl.
+    fn restart(&mut self, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
+        if self.until > stopped_at {
+            let kept = Self::new(self.until, gap_ms).until;
+            self.until = kept.max(Self::new(now, self.ttl_ms.min(grace_ms)).until);
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Tenure {
+    Own(Promise),
+    Session(SessionId),
+}
+
+/// One grant.
+#[derive(Debug, Clone)]
+pub struct Hold {
+    pub lease: LeaseId,
+    pub token: Token,
+    pub holder: Name,
+    pub tenure: Tenure,
+    pub end: Option<End>,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Promises {
+    pub holds: BTreeMap<ResourceKey, Vec<Hold>>,
+    pub sessions: BTreeMap<SessionId, Promise>,
+    /// The session that each holder opened last.
+    pub last_opened: BTreeMap<HolderKey, SessionId>,
+    pub lock_delays: BTreeMap<ResourceKey, u64>,
+}
+
+impl Promises {
+    /// Until when a hold was promised, as of now.
+    pub fn until(&self, hold: &Hold) -> StoreTime {
+        match (&hold.end, hold.tenure) {
+            (Some(end), _) => end.until,
+            (None, Tenure::Own(promise)) => promise.until,
+            (None, Tenure::Session(id)) => self.sessions[&id].until,
+        }
+    }
+
+    /// The hold of a resource that has not ended, if there is one.
+    pub fn open_hold(&self, key: &ResourceKey) -> Option<&Hold> {
+        self.holds.get(key).and_then(|holds| holds.iter().rev().find(|h| h.end.is_none()))
+    }
+
+    pub fn learn(
+        &mut self,
+        command: &Command,
+        changes: &[Change],
+        outcome: Result<&Answer, ()>,
+        now: StoreTime,
+    ) {
+        for change in changes {
+            match change {
+                Change::Event(event) => self.learn_event(command, event),
+                Change::SessionOpened(session) => {
+                    let Command::OpenSession { ttl_ms, id, holder, .. } = command else {
+                        panic!("{command:?} opened session {}", session.id)
+                    };
+                    self.sessions.insert(*id, Promise::new(now, *ttl_ms));
+                    self.last_opened.insert(holder.clone(), *id);
+                }
+                _ => {}
+            }
+        }
+        match (command, outcome) {
+            (Command::Heartbeat { session, .. }, Ok(_)) => self.renew_session(*session, now),
+            (Command::Renew { ttl_ms, .. }, Ok(Answer::Renewed(grant))) => self.renew(grant, *ttl_ms, now),
+            _ => {}
+        }
+    }
+
+    fn renew_session(&mut self, id: SessionId, now: StoreTime) {
+        self.sessions.get_mut(&id).expect("a renewed session was opened").renew(now);
+    }
+
+    fn renew(&mut self, grant: &Grant, ttl_ms: Option<u64>, now: StoreTime) {
+        let holds = self.holds.get_mut(&grant.lease.key).expect("a renewed lease was granted");
+        let hold = holds.last_mut().expect("a renewed lease was granted");
+        assert_eq!(hold.lease, grant.lease.lease.id, "the last grant is the one that is renewed");
+        match &mut hold.tenure {
+            Tenure::Own(promise) => {
+                promise.ttl_ms = ttl_ms.unwrap_or(promise.ttl_ms);
+                promise.renew(now);
+            }
+            Tenure::Session(id) => {
+                let id = *id;
+                self.renew_session(id, now);
+            }
+        }
+    }
+
+    pub fn learn_event(&mut self, command: &Command, event: &Event) {
+        match &event.what {
+            What::Acquired(lease) => {
+                let hold = Hold {
+                    lease: lease.id,
+                    token: lease.token,
+                    holder: lease.holder.clone(),
+                    tenure: tenure(command, lease, event.at),
+                    end: None,
+                };
+                self.holds.entry(event.key.clone()).or_default().push(hold);
+            }
+            What::Released(ended) => self.end(event, ended, How::Released),
+            What::Expired(ended) => self.end(event, ended, How::Expired),
+            What::Revoked(ended) if is_fenced(command) => self.end(event, ended, How::Fenced),
+            What::Revoked(ended) => self.end(event, ended, How::Revoked),
+            What::Declared(declaration) => {
+                self.lock_delays.insert(event.key.clone(), declaration.lock_delay_ms);
+            }
+            What::Deleted => {
+                self.lock_delays.remove(&event.key);
+            }
+            What::Pending(_) | What::Stolen(_) | What::StateChanged(_) => {}
+        }
+    }
+
+    fn end(&mut self, event: &Event, ended: &Ended, how: How) {
+        if ended.token.is_none() {
+            return;
+        }
+        let lock_delay_ms = self.lock_delays.get(&event.key).copied().unwrap_or(0);
+        let until = self.open_hold(&event.key).map(|hold| self.until(hold)).expect("only what is held ends");
+        let holds = self.holds.get_mut(&event.key).expect("only what is held ends");
+        let hold = holds.last_mut().expect("only what is held ends");
+        assert_eq!((hold.lease, Some(hold.token)), (ended.lease, ended.token), "the last grant is what ends");
+        hold.end = Some(End { at: event.at, how, until, lock_delay_ms });
+    }
+
+    pub fn restart(&mut self, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
+        for session in self.sessions.values_mut() {
+            session.restart(stopped_at, gap_ms, now, grace_ms);
+        }
+        for hold in self.holds.values_mut().flatten().filter(|h| h.end.is_none()) {
+            if let Tenure::Own(promise) = &mut hold.tenure {
+                promise.restart(stopped_at, gap_ms, now, grace_ms);
+            }
+        }
+    }
+}
+
+/// What a grant hangs on, by what was asked, or by the session that it was offered to.
+fn tenure(command: &Command, lease: &Lease, at: StoreTime) -> Tenure {
+    match command {
+        Command::Acquire(Acquire { lease: id, tenure, .. }) if *id == lease.id => match tenure {
+            AskedTenure::Own { ttl_ms } => Tenure::Own(Promise::new(at, *ttl_ms)),
+            AskedTenure::Session(id) => Tenure::Session(*id),
+        },
+        _ => Tenure::Session(lease.tenure.session().expect("what was pending hangs on a session")),
+    }
+}
+
+fn is_fenced(command: &Command) -> bool {
+    matches!(
+        command,
+        Command::Revoke { fenced: true, .. }
+            | Command::Delete { fenced: true, .. }
+            | Command::OpenSession { fenced: true, .. }
+    )
+}

@@ -1,0 +1,366 @@
+//! Symbolic steps over small alphabets, so that collisions are frequent and a failing script shrinks to a readable one.
+
+use proptest::{collection::vec, option, prelude::*};
+use solehold_core::{limits, session::HolderStatus};
+
+/// How many resources the scripts know; see [`crate::memory::resource`].
+pub const RESOURCES: u8 = 4;
+/// How many holders the scripts know; see [`crate::memory::holder`].
+pub const HOLDERS: u8 = 4;
+
+/// One act of a script.
+#[derive(Debug, Clone)]
+pub enum Act {
+    /// Time passes.
+    Wait(Wait),
+    /// Commands are decided together, as one batch at one moment.
+    Batch(Vec<Ask>),
+    /// The engine stops and comes back with nothing but its rows.
+    Restart { gap_ms: u64 },
+    /// The engine forgets what has no use any more.
+    Forget,
+}
+
+/// How time passes.
+#[derive(Debug, Clone)]
+pub enum Wait {
+    Ms(u64),
+    /// To the nth deadline ahead, exactly or a millisecond beside it.
+    Deadline {
+        nth: u8,
+        beside: i8,
+    },
+    /// Close to the end of time.
+    End {
+        before_ms: u64,
+    },
+}
+
+/// A session to name.
+#[derive(Debug, Clone)]
+pub enum Who {
+    /// The one that a holder opened last.
+    LastOf(u8),
+    /// The nth last that anyone opened.
+    Former(u8),
+    Unknown,
+}
+
+/// A part of a claim.
+#[derive(Debug, Clone)]
+pub enum Shown {
+    Nothing,
+    Right,
+    Former(u8),
+    Absurd,
+}
+
+/// Which lease is claimed.
+#[derive(Debug, Clone)]
+pub enum Meant {
+    Resource,
+    Lease,
+    FormerLease(u8),
+    LeaseOfAnotherTenant,
+}
+
+#[derive(Debug, Clone)]
+pub struct Claiming {
+    pub what: u8,
+    pub meant: Meant,
+    pub token: Shown,
+    pub session: Shown,
+    pub holder: Shown,
+}
+
+#[derive(Debug, Clone)]
+pub enum Keep {
+    Own(u64),
+    Session(Who),
+    /// The session that the asking holder opened last.
+    Present,
+}
+
+/// One command, before it is known what the names in it stand for.
+#[derive(Debug, Clone)]
+pub enum Ask {
+    Acquire {
+        what: u8,
+        who: u8,
+        keep: Keep,
+        request: Option<u8>,
+        strict: bool,
+    },
+    Renew {
+        claim: Claiming,
+        ttl_ms: Option<u64>,
+        stats: bool,
+    },
+    Release {
+        claim: Claiming,
+        sequence: Option<u64>,
+    },
+    Revoke {
+        claim: Claiming,
+        fenced: bool,
+    },
+    Cancel {
+        what: u8,
+        who: u8,
+        request: u8,
+    },
+    Write {
+        claim: Claiming,
+        sequence: u64,
+    },
+    HandOver {
+        what: u8,
+        to: Who,
+        within_ms: u64,
+    },
+    Expire {
+        what: u8,
+    },
+    Open {
+        who: u8,
+        ttl_ms: u64,
+        replace: Option<Who>,
+        fenced: bool,
+        capacity: Option<Option<u32>>,
+    },
+    Heartbeat {
+        session: Who,
+        who: Option<u8>,
+    },
+    Close {
+        session: Who,
+    },
+    ExpireSession {
+        session: Who,
+    },
+    HeardOf {
+        who: u8,
+    },
+    Status {
+        who: u8,
+        status: HolderStatus,
+    },
+    RemoveHolder {
+        who: u8,
+    },
+    Declare {
+        what: u8,
+        lock_delay_ms: u64,
+        only_new: bool,
+    },
+    Delete {
+        what: u8,
+        force: bool,
+        fenced: bool,
+    },
+    PutRecord {
+        id: u8,
+        only_new: bool,
+    },
+    RemoveRecord {
+        id: u8,
+    },
+    Raise {
+        above: u64,
+    },
+    /// The nth last command once more: as it was, or as a client sends it again, with ids made anew.
+    Again {
+        nth: u8,
+        is_fresh: bool,
+    },
+}
+
+pub fn script(length: std::ops::Range<usize>) -> BoxedStrategy<Vec<Act>> {
+    // Most stories begin with holders that are there already, and many with a resource that has a lock-delay.
+    (proptest::bool::weighted(0.8), any::<bool>(), vec(act(), length))
+        .prop_map(|(is_present, is_declared, acts)| {
+            let declare = Ask::Declare { what: 0, lock_delay_ms: 2_000, only_new: false };
+            let declared = is_declared.then_some(Act::Batch(vec![declare]));
+            is_present.then(everyone_opens).into_iter().chain(declared).chain(acts).collect()
+        })
+        .boxed()
+}
+
+fn everyone_opens() -> Act {
+    let open = |who| Ask::Open { who, ttl_ms: 6_000, replace: None, fenced: false, capacity: None };
+    Act::Batch((0..HOLDERS).map(open).collect())
+}
+
+fn everyone_is_heard_of() -> Act {
+    let heartbeat = |who| Ask::Heartbeat { session: Who::LastOf(who), who: None };
+    Act::Batch((0..HOLDERS).map(heartbeat).collect())
+}
+
+fn act() -> BoxedStrategy<Act> {
+    prop_oneof![
+        30 => vec(ask(), 1..4).prop_map(Act::Batch),
+        10 => wait().prop_map(Act::Wait),
+        10 => Just(everyone_is_heard_of()),
+        2 => Just(everyone_opens()),
+        1 => prop_oneof![Just(0), 1..20_000u64].prop_map(|gap_ms| Act::Restart { gap_ms }),
+        1 => Just(Act::Forget),
+    ]
+    .boxed()
+}
+
+pub fn wait() -> BoxedStrategy<Wait> {
+    prop_oneof![
+        120 => (0..2u8, -1..=1i8).prop_map(|(nth, beside)| Wait::Deadline { nth, beside }),
+        180 => (0..1_000u64).prop_map(Wait::Ms),
+        2 => (10_000..3 * limits::REQUEST_KEPT_MS).prop_map(Wait::Ms),
+        1 => prop_oneof![Just(0), 0..10_000u64].prop_map(|before_ms| Wait::End { before_ms }),
+    ]
+    .boxed()
+}
+
+fn what() -> BoxedStrategy<u8> {
+    prop_oneof![6 => Just(0), 3 => 1..3u8, 1 => Just(3)].boxed()
+}
+
+fn who() -> BoxedStrategy<u8> {
+    prop_oneof![8 => 0..3u8, 1 => Just(3)].boxed()
+}
+
+fn ttl() -> BoxedStrategy<u64> {
+    prop_oneof![
+        20 => 1_000..3_000u64,
+        20 => 3_000..10_000u64,
+        1 => prop_oneof![Just(0), Just(999), Just(limits::TTL_MS_MAX), Just(u64::MAX)],
+    ]
+    .boxed()
+}
+
+fn session() -> BoxedStrategy<Who> {
+    prop_oneof![16 => who().prop_map(Who::LastOf), 3 => (0..6u8).prop_map(Who::Former), 1 => Just(Who::Unknown)].boxed()
+}
+
+fn shown() -> BoxedStrategy<Shown> {
+    prop_oneof![
+        15 => Just(Shown::Nothing),
+        15 => Just(Shown::Right),
+        2 => (0..6u8).prop_map(Shown::Former),
+        1 => Just(Shown::Absurd),
+    ]
+    .boxed()
+}
+
+fn claim() -> BoxedStrategy<Claiming> {
+    let meant = prop_oneof![
+        12 => Just(Meant::Resource),
+        8 => Just(Meant::Lease),
+        2 => (0..6u8).prop_map(Meant::FormerLease),
+        1 => Just(Meant::LeaseOfAnotherTenant),
+    ];
+    (what(), meant, shown(), shown(), shown())
+        .prop_map(|(what, meant, token, session, holder)| Claiming { what, meant, token, session, holder })
+        .boxed()
+}
+
+fn sequence() -> BoxedStrategy<u64> {
+    prop_oneof![8 => 0..6u64, 1 => Just(u64::MAX)].boxed()
+}
+
+fn lock_delay() -> BoxedStrategy<u64> {
+    prop_oneof![5 => Just(0), 5 => 1..4_000u64, 1 => Just(limits::LOCK_DELAY_MS_MAX), 1 => Just(u64::MAX)]
+        .boxed()
+}
+
+fn within() -> BoxedStrategy<u64> {
+    prop_oneof![10 => 1..6_000u64, 1 => prop_oneof![Just(0), Just(limits::PENDING_MS_MAX), Just(u64::MAX)]]
+        .boxed()
+}
+
+fn capacity() -> BoxedStrategy<Option<Option<u32>>> {
+    option::of(option::of(prop_oneof![6 => 1..3u32, 1 => prop_oneof![Just(0), Just(u32::MAX)]])).boxed()
+}
+
+fn status() -> BoxedStrategy<HolderStatus> {
+    prop_oneof![
+        3 => Just(HolderStatus::Active),
+        1 => Just(HolderStatus::Draining),
+        1 => Just(HolderStatus::Maintenance),
+    ]
+    .boxed()
+}
+
+fn acquire() -> BoxedStrategy<Ask> {
+    let keep = prop_oneof![
+        5 => ttl().prop_map(Keep::Own),
+        5 => Just(Keep::Present),
+        1 => session().prop_map(Keep::Session),
+    ];
+    (what(), who(), keep, option::weighted(0.4, 0..3u8), proptest::bool::weighted(0.1))
+        .prop_map(|(what, who, keep, request, strict)| Ask::Acquire { what, who, keep, request, strict })
+        .boxed()
+}
+
+fn open() -> BoxedStrategy<Ask> {
+    (who(), ttl(), option::weighted(0.4, session()), any::<bool>(), capacity())
+        .prop_map(|(who, ttl_ms, replace, fenced, capacity)| Ask::Open {
+            who,
+            ttl_ms,
+            replace,
+            fenced,
+            capacity,
+        })
+        .boxed()
+}
+
+fn of_leases() -> BoxedStrategy<Ask> {
+    prop_oneof![
+        20 => acquire(),
+        5 => (claim(), option::of(ttl()), any::<bool>())
+            .prop_map(|(claim, ttl_ms, stats)| Ask::Renew { claim, ttl_ms, stats }),
+        4 => (claim(), option::of(sequence())).prop_map(|(claim, sequence)| Ask::Release { claim, sequence }),
+        3 => (claim(), any::<bool>()).prop_map(|(claim, fenced)| Ask::Revoke { claim, fenced }),
+        1 => (what(), who(), 0..3u8).prop_map(|(what, who, request)| Ask::Cancel { what, who, request }),
+        3 => (claim(), sequence()).prop_map(|(claim, sequence)| Ask::Write { claim, sequence }),
+        14 => (what(), session(), within())
+            .prop_map(|(what, to, within_ms)| Ask::HandOver { what, to, within_ms }),
+        4 => what().prop_map(|what| Ask::Expire { what }),
+    ]
+    .boxed()
+}
+
+fn of_sessions() -> BoxedStrategy<Ask> {
+    prop_oneof![
+        8 => open(),
+        8 => (session(), option::weighted(0.2, who()))
+            .prop_map(|(session, who)| Ask::Heartbeat { session, who }),
+        1 => session().prop_map(|session| Ask::Close { session }),
+        2 => session().prop_map(|session| Ask::ExpireSession { session }),
+        1 => who().prop_map(|who| Ask::HeardOf { who }),
+        2 => (who(), status()).prop_map(|(who, status)| Ask::Status { who, status }),
+        1 => who().prop_map(|who| Ask::RemoveHolder { who }),
+    ]
+    .boxed()
+}
+
+fn of_the_registry() -> BoxedStrategy<Ask> {
+    let raise = prop_oneof![4 => 0..1_000u64, 1 => Just(1 << 32), 1 => Just(u64::MAX)];
+    prop_oneof![
+        4 => (what(), lock_delay(), proptest::bool::weighted(0.2))
+            .prop_map(|(what, lock_delay_ms, only_new)| Ask::Declare { what, lock_delay_ms, only_new }),
+        3 => (what(), any::<bool>(), any::<bool>())
+            .prop_map(|(what, force, fenced)| Ask::Delete { what, force, fenced }),
+        1 => (0..2u8, any::<bool>()).prop_map(|(id, only_new)| Ask::PutRecord { id, only_new }),
+        1 => (0..2u8).prop_map(|id| Ask::RemoveRecord { id }),
+        1 => raise.prop_map(|above| Ask::Raise { above }),
+    ]
+    .boxed()
+}
+
+pub fn ask() -> BoxedStrategy<Ask> {
+    prop_oneof![
+        20 => of_leases(),
+        9 => of_sessions(),
+        4 => of_the_registry(),
+        4 => (0..6u8, any::<bool>()).prop_map(|(nth, is_fresh)| Ask::Again { nth, is_fresh }),
+    ]
+    .boxed()
+}

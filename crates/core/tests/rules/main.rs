@@ -1,0 +1,18 @@
+//! One file a rule of the design's protocol, each example a short story that compares the whole of what was decided.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod batches;
+mod names;
+mod rule_01_one_clock;
+mod rule_05_tokens;
+mod rule_06_proof;
+mod rule_07_requests;
+mod rule_09_sessions;
+mod rule_11_expiry;
+mod rule_12_held_back;
+mod rule_13_new_session;
+mod rule_14_takeover;
+mod rule_16_hand_over;
+mod rule_17_state;

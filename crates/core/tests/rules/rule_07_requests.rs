@@ -1,0 +1,105 @@
+//! Rule 7: acquire can be retried; a request id never gets a second grant.
+
+use solehold_core::{
+    command::Command,
+    key::{Document, LeaseId},
+};
+
+use crate::common::{Proof, World, key, on};
+
+const SPENT: &str = "refused: request r1 is spent: it was cancelled, or the lease that it got has ended";
+const HOUR_MS: u64 = 60 * 60 * 1_000;
+
+#[test]
+fn a_repeat_returns_the_live_grant_with_the_time_left() {
+    let mut w = World::new();
+    w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
+    w.wait(4_000);
+    w.request("ann", "lobby", "r1").says("granted again #1 for 6000 ms", "");
+}
+
+#[test]
+fn a_request_is_its_holders_and_its_resources() {
+    let mut w = World::new();
+    w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
+    w.request("bob", "lobby", "r1").says("refused: held by ann with token 1 for another 10000 ms", "");
+    w.request("ann", "hall", "r1").says("granted #2 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_repeat_after_the_lease_ran_out_is_spent_swept_or_not() {
+    let mut w = World::new();
+    w.request("ann", "lobby", "r1");
+    w.wait(10_000);
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.expire("lobby").says("judged, expired: true", "lease_expired");
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+}
+
+#[test]
+fn a_released_revoked_or_stolen_request_stays_spent_for_an_hour() {
+    let mut w = World::new();
+    w.request("ann", "lobby", "r1");
+    w.release(on("lobby").token(1)).says("released", "lease_released");
+    w.wait(HOUR_MS - 1);
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.wait(1);
+    w.request("ann", "lobby", "r1").says("granted #3 for 10000 ms", "lease_acquired");
+    w.revoke_fenced(on("lobby")).says("revoked, held back for 0 ms", "lease_revoked");
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+}
+
+#[test]
+fn cancelling_a_request_that_was_not_seen_yet_spends_it() {
+    let mut w = World::new();
+    w.cancel("ann", "lobby", "r1").says("spent", "");
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.request("ann", "lobby", "r2").says("granted #1 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn cancelling_a_request_releases_the_grant_that_it_got() {
+    let mut w = World::new();
+    w.request("ann", "lobby", "r1");
+    w.cancel("ann", "lobby", "r1").says("spent", "lease_released");
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.acquire("bob", "lobby").says("granted #3 for 10000 ms", "lease_acquired");
+    w.cancel("ann", "lobby", "r1").says("spent", "");
+    w.renew(on("lobby").token(3)).says("renewed #3 for 10000 ms", "");
+}
+
+#[test]
+fn cancelling_a_request_whose_lease_ran_out_waits_out_the_lock_delay_all_the_same() {
+    let mut w = World::new();
+    let bob = w.opens("bob");
+    w.declare("lobby", 3_000);
+    w.request("ann", "lobby", "r1").says("granted #2 for 10000 ms", "lease_acquired");
+    w.wait(9_000);
+    w.heartbeat(bob);
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    w.wait(1_000);
+    w.cancel("ann", "lobby", "r1").says("spent", "lease_expired");
+    w.wait(2_999);
+    w.expire("lobby").says("judged, expired: false", "");
+    w.wait(1);
+    w.expire("lobby").says("judged, expired: true", "lease_acquired");
+}
+
+#[test]
+fn the_drivers_own_retry_finds_its_own_grant_and_its_own_offer() {
+    let mut w = World::new();
+    let bob = w.opens("bob");
+    let acquire = Command::Acquire(w.asks("ann", "lobby"));
+    w.told(acquire.clone()).says("granted #1 for 10000 ms", "lease_acquired");
+    w.wait(1_000);
+    w.told(acquire.clone()).says("granted again #1 for 9000 ms", "");
+    let hand_over = Command::HandOver {
+        key: key("lobby"),
+        lease: LeaseId(w.fresh()),
+        to: bob,
+        within_ms: 1_000,
+        attributes: Document::default(),
+    };
+    w.told(hand_over.clone()).says("offered to bob", "lease_pending");
+    w.told(hand_over).says("offered to bob", "");
+}

@@ -1,0 +1,99 @@
+//! Rule 12: a lease ended by anyone but its holder holds the resource back; lock-delay counts from the deadline.
+
+use crate::common::{Proof, World, key, on};
+
+#[test]
+fn a_clean_release_never_waits() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby").says("granted #2 for 10000 ms", "lease_acquired");
+    w.release(on("lobby").token(2)).says("released", "lease_released");
+    w.acquire("bob", "lobby").says("granted #4 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn lock_delay_counts_from_the_deadline_not_from_the_sweep() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    w.wait(11_000);
+    w.acquire("bob", "lobby").says("refused: held back for another 2000 ms after token 2", "lease_expired");
+    w.wait(1_999);
+    w.acquire("bob", "lobby").says("refused: held back for another 1 ms after token 2", "");
+    w.wait(1);
+    w.acquire("bob", "lobby").says("granted #4 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_revoked_lease_holds_back_until_its_old_deadline_and_the_lock_delay() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    w.wait(4_000);
+    w.revoke(on("lobby")).says("revoked, held back for 9000 ms", "lease_revoked");
+    w.renew(on("lobby").token(2))
+        .says("refused: that lease is not held any more; the resource's last token is 2", "");
+    w.wait(8_999);
+    w.acquire("bob", "lobby").says("refused: held back for another 1 ms after token 2", "");
+    w.wait(1);
+    w.acquire("bob", "lobby").says("granted #4 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_fenced_revoke_frees_at_once() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    w.revoke_fenced(on("lobby")).says("revoked, held back for 0 ms", "lease_revoked");
+    w.acquire("bob", "lobby").says("granted #4 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_held_resource_is_deleted_only_by_force() {
+    let mut w = World::new();
+    w.declare("lobby", 0);
+    w.acquire("ann", "lobby");
+    w.delete("lobby").says(
+        "refused: the resource is held by ann with token 2; delete it with force, or release it first",
+        "",
+    );
+    w.delete_by_force("lobby", false).says("removed", "lease_revoked resource_deleted");
+    w.delete("lobby").says("refused: there is no resource scene/lobby of tenant acme", "");
+}
+
+#[test]
+fn hold_back_survives_deletion_and_declaring_again() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    w.delete_by_force("lobby", false).says("removed", "lease_revoked resource_deleted");
+    w.declare("lobby", 0).says("declared, created: true", "resource_declared");
+    w.wait(12_999);
+    w.acquire("bob", "lobby").says("refused: held back for another 1 ms after token 2", "");
+    w.wait(1);
+    w.acquire("bob", "lobby").says("granted #6 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_fenced_forced_delete_leaves_nothing() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    w.delete_by_force("lobby", true).says("removed", "lease_revoked resource_deleted");
+    assert_eq!(w.state.resource(&key("lobby")), None);
+    w.acquire("bob", "lobby").says("granted #5 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_lease_that_ran_out_is_no_reason_to_refuse_a_delete_and_its_delay_goes_on() {
+    let mut w = World::new();
+    let bob = w.opens("bob");
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    w.wait(9_000);
+    w.heartbeat(bob);
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    w.wait(1_000);
+    w.delete("lobby").says("removed", "lease_expired lease_expired resource_deleted");
+    w.acquire("cat", "lobby").says("refused: held back for another 3000 ms after token 2", "");
+}

@@ -1,0 +1,194 @@
+//! Rule 16: a hand-over has no unowned gap, and either side may crash at any step.
+
+use solehold_core::{command::Command, key::SessionId, session::HolderStatus};
+
+use crate::common::{Proof, WITHIN_MS, World, holder, key, lease, on};
+
+/// Ann holds the lobby with token 1, and it is offered to bob's session.
+fn offered() -> (World, SessionId, SessionId) {
+    let mut w = World::new();
+    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    (w, ann, bob)
+}
+
+#[test]
+fn the_holders_release_activates_what_is_pending_in_the_same_commit() {
+    let (mut w, _, bob) = offered();
+    w.renew(on("lobby").token(1)).says("renewed #1 for 10000 ms", "");
+    w.release_leaving(on("lobby").token(1), 1, "tracks")
+        .says("released", "state_changed lease_released lease_acquired");
+    w.renew(on("lobby").session(bob)).says("renewed #5 for 10000 ms", "");
+}
+
+#[test]
+fn the_holders_expiry_activates_what_is_pending_in_the_same_commit() {
+    let (mut w, _, bob) = offered();
+    w.wait(6_000);
+    w.heartbeat(bob);
+    w.expire("lobby").says("judged, expired: true", "lease_expired");
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    w.wait(4_000);
+    w.expire("lobby").says("judged, expired: true", "lease_expired lease_acquired");
+    w.renew(on("lobby").token(6)).says("renewed #6 for 10000 ms", "");
+}
+
+#[test]
+fn an_acquire_that_finds_the_holder_dead_activates_what_is_pending_and_is_refused() {
+    let (mut w, _, bob) = offered();
+    w.wait(WITHIN_MS);
+    w.expire("lobby");
+    w.heartbeat(bob);
+    w.hand_over("lobby", bob);
+    w.wait(WITHIN_MS - 1);
+    w.heartbeat(bob);
+    w.acquire("cat", "lobby").says("refused: held by ann with token 1 for another 1 ms", "");
+    w.wait(1);
+    // At its own deadline the pending lease lapses, even if the holder's time ends in the same millisecond.
+    w.acquire("cat", "lobby")
+        .says("granted #8 for 10000 ms", "lease_expired lease_expired lease_stolen lease_acquired");
+}
+
+#[test]
+fn what_is_pending_comes_before_anyone_who_asks() {
+    let (mut w, ann, bob) = offered();
+    w.acquire("cat", "lobby").says("refused: held by ann with token 1 for another 10000 ms", "");
+    w.close(ann).says("closed, 1 released", "lease_released lease_acquired");
+    w.acquire("cat", "lobby").says("refused: held by bob with token 4 for another 10000 ms", "");
+    w.heartbeat(bob);
+}
+
+#[test]
+fn at_its_deadline_the_pending_lease_lapses_and_the_holder_keeps_the_resource() {
+    let (mut w, ann, _) = offered();
+    w.wait(WITHIN_MS);
+    w.expire("lobby").says("judged, expired: true", "lease_expired");
+    w.heartbeat(ann).says("session of ann for 10000 ms", "");
+    w.renew(on("lobby").token(1)).says("renewed #1 for 10000 ms", "");
+}
+
+#[test]
+fn a_pending_lease_that_lapsed_unswept_is_not_activated_by_a_release() {
+    let (mut w, _, _) = offered();
+    w.wait(WITHIN_MS);
+    w.release(on("lobby").token(1)).says("released", "lease_expired lease_released");
+    w.acquire("cat", "lobby").says("granted #5 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_pending_lease_that_lapsed_unswept_is_not_activated_by_a_revoke() {
+    let (mut w, _, _) = offered();
+    w.wait(WITHIN_MS);
+    w.revoke_fenced(on("lobby")).says("revoked, held back for 0 ms", "lease_expired lease_revoked");
+}
+
+#[test]
+fn if_the_next_holder_crashed_the_resource_is_free() {
+    let mut w = World::new();
+    let bob = w.opens("bob");
+    w.wait(9_000);
+    let ann = w.opens("ann");
+    w.acquire_in(ann, "ann", "lobby");
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    w.wait(1_000);
+    w.release(on("lobby").token(1)).says("released", "lease_released lease_expired");
+    w.acquire("cat", "lobby").says("granted #5 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn if_the_next_holder_restarted_or_drains_the_resource_is_free() {
+    let (mut w, _, _) = offered();
+    w.opens("bob");
+    w.release(on("lobby").token(1)).says("released", "lease_released lease_expired");
+
+    let (mut w, _, _) = offered();
+    w.status("bob", HolderStatus::Draining);
+    w.release(on("lobby").token(1)).says("released", "lease_released lease_expired");
+}
+
+#[test]
+fn if_the_next_holder_leaves_the_holder_keeps_the_resource() {
+    let (mut w, _, bob) = offered();
+    w.close(bob).says("closed, 0 released", "lease_expired");
+    w.renew(on("lobby").token(1)).says("renewed #1 for 10000 ms", "");
+
+    let (mut w, _, _) = offered();
+    w.told(Command::RemoveHolder(holder("bob"))).says("removed", "lease_expired");
+    w.renew(on("lobby").token(1)).says("renewed #1 for 10000 ms", "");
+}
+
+#[test]
+fn a_revoke_activates_what_is_pending_once_the_hold_back_has_passed() {
+    let (mut w, _, bob) = offered();
+    w.wait(1);
+    w.heartbeat(bob);
+    w.wait(1);
+    w.hand_over("lobby", bob).says("refused: the resource is on its way to bob already", "");
+    w.revoke(on("lobby")).says("revoked, held back for 9998 ms", "lease_revoked");
+    w.acquire("cat", "lobby").says("refused: held back for another 9998 ms after token 1", "");
+    // The offer lapses before the hold-back ends: the resource is free then.
+    w.wait(9_998);
+    w.expire("lobby").says("judged, expired: true", "lease_expired");
+    w.acquire("cat", "lobby").says("granted #5 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_hold_back_that_ends_within_the_offer_activates_it() {
+    let mut w = World::new();
+    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    w.acquire_in(ann, "ann", "lobby");
+    w.wait(8_000);
+    w.heartbeat(bob);
+    w.hand_over("lobby", bob);
+    w.revoke(on("lobby")).says("revoked, held back for 2000 ms", "lease_revoked");
+    w.wait(1_999);
+    w.expire("lobby").says("judged, expired: false", "");
+    w.wait(1);
+    w.acquire("cat", "lobby").says("refused: held by bob with token 4 for another 8000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_fenced_revoke_activates_what_is_pending_at_once() {
+    let (mut w, _, _) = offered();
+    w.revoke_fenced(on("lobby")).says("revoked, held back for 0 ms", "lease_revoked lease_acquired");
+}
+
+#[test]
+fn there_is_one_pending_lease_a_resource_without_a_token_or_any_right() {
+    let (mut w, ann, bob) = offered();
+    let cat = w.opens("cat");
+    w.hand_over("lobby", cat).says("refused: the resource is on its way to bob already", "");
+    w.hand_over("lobby", ann).says("refused: the resource is on its way to ann already", "");
+    let pending = w.state.resource(&key("lobby")).and_then(|r| r.pending.clone()).expect("it is pending");
+    w.renew(lease(pending.id))
+        .says(&format!("refused: there is no live lease ~{:x}", pending.id.0.as_u128()), "");
+    w.renew(on("lobby").session(bob))
+        .says("refused: the session given is not that of the lease, which ann holds with token 1", "");
+}
+
+#[test]
+fn only_what_is_held_can_be_handed_over() {
+    let mut w = World::new();
+    let bob = w.opens("bob");
+    w.hand_over("lobby", bob).says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.declare("lobby", 0);
+    w.hand_over("lobby", bob)
+        .says("refused: that lease is not held any more; the resource's last token is 0", "");
+}
+
+#[test]
+fn with_a_lock_delay_expiry_and_activation_are_one_commit_after_it() {
+    let mut w = World::new();
+    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    w.declare("lobby", 2_000);
+    w.acquire_in(ann, "ann", "lobby");
+    w.wait(9_000);
+    w.heartbeat(bob);
+    w.hand_over("lobby", bob);
+    w.wait(2_999);
+    w.expire("lobby").says("judged, expired: false", "");
+    w.acquire("cat", "lobby").says("refused: held back for another 1 ms after token 2", "");
+    w.wait(1);
+    w.expire("lobby").says("judged, expired: true", "lease_expired lease_acquired");
+}

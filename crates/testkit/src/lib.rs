@@ -1,0 +1,40 @@
+//! Real servers for tests, each private to its test, and the faults to try them with.
+//!
+//! ```text
+//!   test process ── Postgres ──┐             ┌── postgres, in a temporary folder, on a reserved port
+//!                   Solehold ──┼── Server ───┤
+//!                   Proxy      │             └── watchdog shell, reads a pipe that the test process holds
+//! ```
+//!
+//! A server ends with its handle. When the test process itself ends, however it ends, the pipe closes
+//! and the watchdog stops the server and removes its folder, so that not even a SIGKILL leaves one behind.
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use solehold_testkit::{Postgres, Solehold};
+//!
+//! let database = Postgres::shared().await?.create_database("orders").await?;
+//! let server = Solehold::builder().engine(&database).start().await?;
+//! println!("{}", server.url());
+//! # Ok(()) }
+//! ```
+
+mod cache;
+mod fake_clock;
+mod output;
+mod port;
+mod postgres;
+mod proc;
+mod proxy;
+mod server;
+mod solehold;
+mod wait;
+mod watchdog;
+
+pub use fake_clock::FakeClock;
+pub use port::free_port;
+pub use postgres::{Postgres, PostgresBuilder};
+pub use proxy::Proxy;
+pub use solehold::{Solehold, SoleholdBuilder};
+pub use tempfile::TempDir;
+pub use wait::{Ready, wait_for};

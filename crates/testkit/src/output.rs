@@ -1,0 +1,76 @@
+//! What a server printed, kept in memory.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::wait_for;
+
+/// The most lines kept; older ones are forgotten.
+const LINES: usize = 4_000;
+/// The most bytes kept of a line.
+const LINE_BYTES: usize = 4_096;
+
+/// The last lines of one server's stdout and stderr, in the order in which they came.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Output(Arc<Mutex<Captured>>);
+
+#[derive(Debug, Default)]
+struct Captured {
+    lines: VecDeque<String>,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Output {
+    /// Reads `stream` to its end, in a thread: output is read even while the test's runtime is busy.
+    pub(crate) fn follow(&self, stream: impl Read + Send + 'static) {
+        let captured = self.clone();
+        let reader = std::thread::spawn(move || {
+            let mut stream = BufReader::new(stream);
+            let mut line = Vec::new();
+            while stream.by_ref().take(LINE_BYTES as u64).read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
+                captured.push(String::from_utf8_lossy(&line).trim_end().to_owned());
+                line.clear();
+            }
+        });
+        self.lock().readers.push(reader);
+    }
+
+    /// Waits, not for long, until all that an ended server printed has been read.
+    pub(crate) async fn settle(&self) {
+        let all_read = async || self.lock().readers.iter().all(JoinHandle::is_finished);
+        // Something else may hold the pipe open; what was read by now has to do.
+        let _ = wait_for("the last output", Duration::from_secs(1), all_read).await;
+    }
+
+    /// The first value that `find` makes of a line.
+    pub(crate) fn find_map<T>(&self, find: impl FnMut(&String) -> Option<T>) -> Option<T> {
+        self.lock().lines.iter().find_map(find)
+    }
+
+    /// Everything kept.
+    pub(crate) fn text(&self) -> String {
+        self.tail(LINES)
+    }
+
+    /// The last `count` lines.
+    pub(crate) fn tail(&self, count: usize) -> String {
+        let captured = self.lock();
+        let skip = captured.lines.len().saturating_sub(count);
+        captured.lines.iter().skip(skip).flat_map(|line| [line, "\n"]).collect()
+    }
+
+    fn push(&self, line: String) {
+        let mut captured = self.lock();
+        if captured.lines.len() == LINES {
+            captured.lines.pop_front();
+        }
+        captured.lines.push_back(line);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Captured> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

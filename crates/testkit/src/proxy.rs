@@ -1,0 +1,143 @@
+//! A TCP proxy that hurts connections on command.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::port::Port;
+
+/// Stands between a client and `target`, on a port of its own. Without faults it only forwards.
+#[derive(Debug)]
+pub struct Proxy {
+    port: Port,
+    target: SocketAddr,
+    faults: watch::Sender<Faults>,
+    accepting: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    cut: bool,
+    stalled: bool,
+    drop_responses: bool,
+    latency: Duration,
+}
+
+impl Proxy {
+    /// Starts to forward to `target`, which need not be there yet.
+    pub async fn start(target: SocketAddr) -> Result<Self> {
+        let faults = watch::Sender::new(Faults { cut: true, ..Faults::default() });
+        let proxy = Self { port: Port::reserve()?, target, faults, accepting: Mutex::new(None) };
+        proxy.restore().await?;
+        Ok(proxy)
+    }
+
+    /// Where clients connect.
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port.number).into()
+    }
+
+    /// Closes all connections and refuses new ones; both are done when this returns.
+    pub async fn cut(&self) {
+        self.faults.send_modify(|faults| faults.cut = true);
+        let accepting = self.accepting.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(accepting) = accepting {
+            let _ = accepting.await;
+        }
+    }
+
+    /// Ends every fault; after a cut, listens again on the same port.
+    pub async fn restore(&self) -> Result<()> {
+        let was_cut = self.faults.send_replace(Faults::default()).cut;
+        if was_cut {
+            let listener = TcpListener::bind(self.addr()).await;
+            let listener = listener.with_context(|| format!("the proxy cannot listen on {}", self.addr()))?;
+            let accepting = tokio::spawn(accept(listener, self.target, self.faults.subscribe()));
+            *self.accepting.lock().unwrap_or_else(PoisonError::into_inner) = Some(accepting);
+        }
+        Ok(())
+    }
+
+    /// Goes on to accept, but moves no bytes either way.
+    pub fn stall(&self) {
+        self.faults.send_modify(|faults| faults.stalled = true);
+    }
+
+    /// Moves bytes again, those held back first.
+    pub fn unstall(&self) {
+        self.faults.send_modify(|faults| faults.stalled = false);
+    }
+
+    /// Forwards requests, swallows the answer and closes the connection: the effect happened, and nobody
+    /// was told. Until [`Proxy::restore`].
+    pub fn drop_responses(&self) {
+        self.faults.send_modify(|faults| faults.drop_responses = true);
+    }
+
+    /// Delays what is forwarded by this long, each way.
+    pub fn latency(&self, latency: Duration) {
+        self.faults.send_modify(|faults| faults.latency = latency);
+    }
+}
+
+/// Accepts until the proxy is cut or dropped, then ends every connection.
+async fn accept(listener: TcpListener, target: SocketAddr, faults: watch::Receiver<Faults>) {
+    let mut connections = JoinSet::new();
+    let accept_each = async {
+        loop {
+            tokio::select! {
+                Ok((client, _)) = listener.accept() => {
+                    connections.spawn(forward(client, target, faults.clone()));
+                }
+                Some(_) = connections.join_next() => {}
+            }
+        }
+    };
+    let mut ending = faults.clone();
+    tokio::select! {
+        () = accept_each => {}
+        _ = ending.wait_for(|faults| faults.cut) => {}
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+async fn forward(client: TcpStream, target: SocketAddr, faults: watch::Receiver<Faults>) {
+    let Ok(server) = TcpStream::connect(target).await else { return };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let requests = pump(from_client, to_server, faults.clone(), |_| false);
+    let responses = pump(from_server, to_client, faults, |faults| faults.drop_responses);
+    // An error, or a swallowed answer, ends both ways; the end of one way lets the other finish.
+    let _ = tokio::try_join!(requests, responses);
+}
+
+/// Moves bytes one way, as the faults allow; an error means that the whole connection ends.
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut faults: watch::Receiver<Faults>,
+    swallows: impl Fn(&Faults) -> bool,
+) -> Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = from.read(&mut buffer).await?;
+        let now = *faults.wait_for(|faults| !faults.stalled).await?;
+        if count == 0 {
+            return Ok(to.shutdown().await?);
+        }
+        anyhow::ensure!(!swallows(&now), "the answer is swallowed");
+        if !now.latency.is_zero() {
+            tokio::time::sleep(now.latency).await;
+        }
+        to.write_all(&buffer[..count]).await?;
+    }
+}
