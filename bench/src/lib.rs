@@ -64,8 +64,9 @@ struct Ours(Running);
 impl Ours {
     async fn start(engine: &str, scenes: &[String]) -> Result<Self> {
         let store = solehold_engine::open(engine, PostgresOptions::default()).await?;
-        let config = ServerConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServerConfig::default() };
-        let running = Server::start(config.unlimited(), store).await?;
+        let mut config = ServerConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServerConfig::default() };
+        config.limits.requests_per_second = 0;
+        let running = Server::start(config, store).await?;
         let declare = |key| Command::Declare { key, declaration: Default::default(), only_new: false };
         submit_all(running.engine(), scenes, declare).await?;
         Ok(Self(running))

@@ -1,0 +1,107 @@
+//! How a server runs.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
+
+use secrecy::SecretString;
+use solehold_api::admin::Quotas;
+use solehold_engine::EngineOptions;
+
+/// How a server runs. The default is what `solehold serve` does without flags.
+///
+/// ```
+/// use solehold_server::ServerConfig;
+///
+/// let config = ServerConfig { listen: "127.0.0.1:0".parse()?, ..ServerConfig::default() };
+/// assert!(config.is_loopback() && config.tls.is_none());
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// Where to listen; port 0 takes a free one.
+    pub listen: SocketAddr,
+    /// Serve TLS with these files; plain HTTP without.
+    pub tls: Option<TlsFiles>,
+    /// The name of this node, in health, logs and a response header.
+    pub node_id: String,
+    /// A key text that is stored, once, when the store has no keys: the value of `SOLEHOLD_BOOTSTRAP_KEY`.
+    pub bootstrap_key: Option<SecretString>,
+    /// Bounds.
+    pub limits: ServerLimits,
+    /// How the engine runs.
+    pub engine: EngineOptions,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 7070).into(),
+            tls: None,
+            node_id: default_node_id(),
+            bootstrap_key: None,
+            limits: ServerLimits::default(),
+            engine: EngineOptions::default(),
+        }
+    }
+}
+
+impl ServerConfig {
+    /// Whether only this machine can reach it: then it may run without keys.
+    pub fn is_loopback(&self) -> bool {
+        self.listen.ip().to_canonical().is_loopback()
+    }
+}
+
+/// The host's name and a random suffix, so that two nodes of one host differ.
+fn default_node_id() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}-{:06x}", rand::random::<u32>() >> 8)
+}
+
+/// A certificate chain and its private key, both PEM. The files are read again when they change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    /// The certificate, followed by its chain.
+    pub cert: PathBuf,
+    /// The private key.
+    pub key: PathBuf,
+}
+
+/// Bounds of a server (rule 25); those of the surface are in [`solehold_api::limits`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServerLimits {
+    /// Requests that one key, or one address without a key, may make in a second; 0 for no bound.
+    pub requests_per_second: u32,
+    /// Requests that it may make at once, after a while of silence.
+    pub requests_burst: u32,
+    /// What a tenant may have, unless its own quotas say otherwise.
+    pub quotas: Quotas,
+    /// Watches that may be open at this node.
+    pub watches_max: u64,
+    /// Connections that may be open at this node; the next ones wait to be taken.
+    pub connections_max: usize,
+    /// A request that takes longer is answered with `unknown_outcome`.
+    pub request_timeout: Duration,
+    /// A connection on which no whole request head arrives for so long is closed.
+    pub idle_timeout: Duration,
+    /// Requests get this long to finish when the server stops.
+    pub shutdown_grace: Duration,
+}
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            requests_per_second: 100_000,
+            requests_burst: 100_000,
+            quotas: Quotas { resources: Some(1_000_000), sessions: Some(100_000), watches: Some(1_000) },
+            watches_max: 10_000,
+            connections_max: 16_384,
+            request_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(75),
+            shutdown_grace: Duration::from_secs(10),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! What every handler has at hand.
+
+use std::{sync::Arc, time::Duration};
+
+use axum::http::HeaderValue;
+use solehold_api::admin::Quotas;
+use solehold_core::{command::Command, key::Name, outcome::Outcome};
+use solehold_engine::{Engine, EngineError, clock::Tick};
+use tokio::sync::{Mutex, watch};
+
+use crate::{
+    config::ServerLimits,
+    http::{Failure, Rates},
+    metrics::{Metrics, operation_label},
+    quota::{OpenWatch, Quota, QuotaBook},
+    ring::Ring,
+    routes::LeaseSets,
+};
+
+/// How often the store is asked how much there is, for the metrics.
+const COUNT_EVERY: Duration = Duration::from_secs(1);
+
+/// What every handler has at hand; clones share it.
+#[derive(Clone, Debug)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    engine: Engine,
+    node_id: String,
+    node_header: HeaderValue,
+    limits: ServerLimits,
+    metrics: Arc<Metrics>,
+    ring: Ring,
+    rates: Rates,
+    quotas: QuotaBook,
+    lease_sets: LeaseSets,
+    began: Tick,
+    /// When the store was last asked how much there is.
+    counted: Mutex<Option<Tick>>,
+    stopping: watch::Sender<bool>,
+}
+
+impl Context {
+    /// A context over an engine, for a node of that name. Whoever has no key may do everything as long as there are none
+    /// and `is_open`.
+    pub(crate) fn new(
+        engine: Engine,
+        node_id: String,
+        is_open: bool,
+        limits: ServerLimits,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        // A name that no header can bear is left out of it.
+        let node_header = HeaderValue::from_str(&node_id).unwrap_or(HeaderValue::from_static("unnamed"));
+        let inner = Inner {
+            engine,
+            node_id,
+            node_header,
+            limits,
+            metrics,
+            ring: Ring::new(is_open),
+            rates: Rates::new(&limits),
+            quotas: QuotaBook::default(),
+            lease_sets: LeaseSets::default(),
+            began: Tick::now(),
+            counted: Mutex::default(),
+            stopping: watch::Sender::new(false),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.inner.engine
+    }
+
+    /// The name of this node.
+    pub fn node_id(&self) -> &str {
+        &self.inner.node_id
+    }
+
+    /// The name of this node, as a header.
+    pub(crate) fn node_header(&self) -> &HeaderValue {
+        &self.inner.node_header
+    }
+
+    /// Submits a command, and measures what comes of it.
+    pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
+        let (operation, began) = (operation_label(&command), Tick::now());
+        let outcome = self.inner.engine.submit(command).await;
+        self.inner.metrics.operation(operation, &outcome, Tick::now().since(began));
+        outcome
+    }
+
+    /// Submits commands that are decided in their order, and measures what comes of each.
+    pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
+        let operations: Vec<_> = commands.iter().map(operation_label).collect();
+        let began = Tick::now();
+        let outcomes = self.inner.engine.submit_all(commands).await;
+        let took = Tick::now().since(began);
+        for (operation, outcome) in operations.into_iter().zip(&outcomes) {
+            self.inner.metrics.operation(operation, outcome, took);
+        }
+        outcomes
+    }
+
+    /// Refuses what would go beyond what the tenant may have, and counts it in otherwise.
+    ///
+    /// The count is approximate: what the store held within the last second, and what this node has let in since then.
+    /// Several nodes at once may together go beyond a quota by what they let in within a second.
+    pub async fn quota(&self, tenant: &Name, quota: Quota) -> Result<(), Failure> {
+        let most = self.quotas_of(tenant);
+        self.inner.quotas.take(&self.inner.engine, tenant, quota, most).await
+    }
+
+    /// The leases of sessions, as they were last read.
+    pub(crate) fn lease_sets(&self) -> &LeaseSets {
+        &self.inner.lease_sets
+    }
+
+    /// Opens a watch of a tenant's, or of all; it counts until it is dropped.
+    pub(crate) fn open_watch(&self, tenant: Option<&Name>) -> Result<OpenWatch, Failure> {
+        let most = tenant.map(|tenant| (tenant.clone(), self.quotas_of(tenant).watches));
+        self.inner.quotas.watches().open(most, self.inner.limits.watches_max)
+    }
+
+    /// How many watches a tenant has open at this node.
+    pub(crate) fn watches_of(&self, tenant: &Name) -> u64 {
+        self.inner.quotas.watches().of(tenant)
+    }
+
+    /// What a tenant may have.
+    pub(crate) fn quotas_of(&self, tenant: &Name) -> Quotas {
+        self.inner.ring.quotas_of(tenant).unwrap_or(self.inner.limits.quotas)
+    }
+
+    /// Bounds.
+    pub(crate) fn limits(&self) -> &ServerLimits {
+        &self.inner.limits
+    }
+
+    /// What is measured.
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.inner.metrics
+    }
+
+    /// Everything that is measured, as text. The store is asked how much there is at most once a second.
+    pub(crate) async fn measured(&self) -> Result<String, std::fmt::Error> {
+        let mut counted = self.inner.counted.lock().await;
+        if counted.is_none_or(|at| Tick::now().since(at) >= COUNT_EVERY) {
+            let usage = self.inner.engine.usage(None).await;
+            self.inner.metrics.usage(usage.as_ref().ok());
+            *counted = Some(Tick::now());
+        }
+        self.inner.metrics.watchers.set(self.inner.quotas.watches().count() as i64);
+        self.inner.metrics.encode()
+    }
+
+    /// The keys, as they were last read.
+    pub(crate) fn ring(&self) -> &Ring {
+        &self.inner.ring
+    }
+
+    /// Reads the keys and the tenants' quotas anew.
+    pub(crate) async fn refresh(&self) -> Result<(), Failure> {
+        self.inner.ring.refresh(&self.inner.engine).await
+    }
+
+    /// How often each may ask.
+    pub(crate) fn rates(&self) -> &Rates {
+        &self.inner.rates
+    }
+
+    /// When the server began.
+    pub(crate) fn began(&self) -> Tick {
+        self.inner.began
+    }
+
+    /// Tells everyone that the server stops.
+    pub(crate) fn stop(&self) {
+        self.inner.stopping.send_replace(true);
+    }
+
+    /// Whether the server stops.
+    pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
+        self.inner.stopping.subscribe()
+    }
+}

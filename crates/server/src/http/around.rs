@@ -1,0 +1,200 @@
+//! What happens around every request: it gets an id, is let in, is bounded in time, is measured and logged, and whatever
+//! went wrong is answered as a problem document.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        LazyLock,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{
+    body::{Body, HttpBody},
+    extract::{MatchedPath, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Uri, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use futures_util::FutureExt;
+use serde::Serialize;
+use solehold_api::{
+    paths,
+    problem::{ErrorCode, Problem},
+};
+use solehold_core::key::Name;
+use solehold_engine::clock::Tick;
+
+use super::{
+    Failure, Peer,
+    auth::{KeyId, admit, is_public},
+};
+use crate::{Context, metrics::Route};
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+const NODE: HeaderName = HeaderName::from_static("x-solehold-node");
+/// Longest request id that is taken from a client.
+const REQUEST_ID_BYTES_MAX: usize = 128;
+/// A request that takes longer is worth a warning.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// What is remembered of a request while it is served.
+struct Asked {
+    began: Tick,
+    id: HeaderValue,
+    method: Method,
+    uri: Uri,
+    route: Route,
+    key: Option<Name>,
+}
+
+/// Serves a request with all that goes around it.
+pub(crate) async fn around(State(context): State<Context>, mut request: Request, next: Next) -> Response {
+    let mut asked = Asked {
+        began: Tick::now(),
+        id: request_id(request.headers()),
+        method: request.method().clone(),
+        uri: request.uri().clone(),
+        route: Route(request.extensions().get::<MatchedPath>().cloned()),
+        key: None,
+    };
+    let answer = match let_in(&context, &mut request, &mut asked).await {
+        Ok(()) => serve(&context, &asked, request, next).await,
+        Err(failure) => failure.into_response(),
+    };
+    let mut response = as_problem(answer, &asked);
+    let headers = response.headers_mut();
+    headers.insert(REQUEST_ID, asked.id.clone());
+    headers.insert(NODE, context.node_header().clone());
+    tell(&context, asked, response.status());
+    response
+}
+
+/// Finds out who calls, and leaves it with the request.
+async fn let_in(context: &Context, request: &mut Request, asked: &mut Asked) -> Result<(), Failure> {
+    if is_public(asked.uri.path()) {
+        return Ok(());
+    }
+    let peer = request.extensions().get::<Peer>().copied();
+    let Peer(peer) = peer.ok_or_else(|| Problem::new(ErrorCode::Internal, "the peer has no address"))?;
+    let admitted = admit(context, &asked.uri, request.headers(), peer).await?;
+    request.extensions_mut().insert(KeyId(admitted.key.clone()));
+    asked.key = admitted.key;
+    request.extensions_mut().insert(admitted.caller);
+    Ok(())
+}
+
+/// Serves it, within its time. A panic is the handler's, not the connection's.
+async fn serve(context: &Context, asked: &Asked, request: Request, next: Next) -> Response {
+    let served = AssertUnwindSafe(next.run(request)).catch_unwind();
+    let timeout = context.limits().request_timeout;
+    let served = match asked.route.as_str() {
+        // As long as it takes to send.
+        paths::IMPORT => Ok(served.await),
+        _ => tokio::time::timeout(timeout, served).await,
+    };
+    match served {
+        Ok(Ok(response)) => response,
+        Ok(Err(panic)) => panicked(asked, &*panic),
+        Err(_) => timed_out(timeout),
+    }
+}
+
+fn panicked(asked: &Asked, panic: &(dyn std::any::Any + Send)) -> Response {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
+    tracing::error!(request_id = ?asked.id, route = asked.route.as_str(), panic = text, "a handler panicked");
+    let detail = "a fault of the server; its log has more under the request id";
+    Failure::from(Problem::new(ErrorCode::Internal, detail)).into_response()
+}
+
+fn timed_out(timeout: Duration) -> Response {
+    let detail = format!("no answer within {timeout:?}: it may have been done or not");
+    let problem = Problem::new(ErrorCode::UnknownOutcome, detail).retry_after_ms(1_000);
+    Failure::from(problem.limit("request_timeout_ms", timeout.as_millis() as u64)).into_response()
+}
+
+/// A problem document with what only the outside knows of it.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    problem: Problem,
+    request_id: &'a str,
+}
+
+/// Writes a failure as a problem document. An error that a library answered as plain text becomes one, too.
+fn as_problem(mut response: Response, asked: &Asked) -> Response {
+    let status = response.status();
+    let problem = match response.extensions_mut().remove::<Failure>() {
+        Some(Failure(problem)) => *problem,
+        None if is_bare_error(&response) => bare_problem(status),
+        None => return response,
+    };
+    let problem = problem.instance(asked.uri.path());
+    let document = Document { problem, request_id: asked.id.to_str().unwrap_or_default() };
+    *response.body_mut() = Body::from(serde_json::to_vec(&document).unwrap_or_default());
+    let headers = response.headers_mut();
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    response
+}
+
+fn is_bare_error(response: &Response) -> bool {
+    let is_error = response.status().is_client_error() || response.status().is_server_error();
+    let has_json = || {
+        let kind = response.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+        kind.is_some_and(|kind| kind.contains("json")) && !response.body().is_end_stream()
+    };
+    is_error && !has_json()
+}
+
+fn bare_problem(status: StatusCode) -> Problem {
+    let code = ErrorCode::ALL.iter().copied().find(|code| code.status() == status.as_u16());
+    let detail = status.canonical_reason().unwrap_or("an error").to_lowercase();
+    let fallback = if status.is_server_error() { ErrorCode::Internal } else { ErrorCode::BadRequest };
+    Problem { status: status.as_u16(), ..Problem::new(code.unwrap_or(fallback), detail) }
+}
+
+/// Measures and logs what was answered. Never the query, the headers or the body: they may hold secrets.
+fn tell(context: &Context, asked: Asked, status: StatusCode) {
+    let took = Tick::now().since(asked.began);
+    macro_rules! log {
+        ($level:ident) => {
+            tracing::$level!(
+                method = %asked.method,
+                route = asked.route.as_str(),
+                status = status.as_u16(),
+                took_us = took.as_micros() as u64,
+                request_id = asked.id.to_str().unwrap_or_default(),
+                node_id = context.node_id(),
+                key = asked.key.as_ref().map(Name::as_str),
+                "request"
+            )
+        };
+    }
+    if status.is_server_error() || took >= SLOW {
+        log!(warn)
+    } else {
+        log!(debug)
+    }
+    context.metrics().request(asked.route, &asked.method, status.as_u16(), took);
+}
+
+/// The client's own id, if it is a sane one; otherwise one of ours, unlike any other.
+fn request_id(headers: &HeaderMap) -> HeaderValue {
+    static PROCESS: LazyLock<u32> = LazyLock::new(rand::random);
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let is_sane = |id: &&HeaderValue| {
+        let is_plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_.:/+=".contains(b);
+        (1..=REQUEST_ID_BYTES_MAX).contains(&id.len()) && id.as_bytes().iter().all(is_plain)
+    };
+    if let Some(id) = headers.get(REQUEST_ID).filter(is_sane) {
+        return id.clone();
+    }
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    HeaderValue::try_from(format!("{:08x}-{count:x}", *PROCESS)).expect("hexadecimal digits")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,111 @@
+//! Which key a request shows, and whether it opens anything.
+
+use std::net::IpAddr;
+
+use axum::http::{HeaderMap, Uri, header};
+use solehold_api::{
+    paths,
+    problem::{ErrorCode, Problem},
+};
+use solehold_core::key::Name;
+
+use super::{Caller, Failure, Role, local, rate::Who};
+use crate::Context;
+
+/// The address that a request comes from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub IpAddr);
+
+/// The key that a request was let in by, if it was by one.
+#[derive(Debug, Clone)]
+pub(crate) struct KeyId(pub Option<Name>);
+
+/// Who was let in, and by which key.
+#[derive(Debug, Clone)]
+pub(crate) struct Admitted {
+    pub caller: Caller,
+    pub key: Option<Name>,
+}
+
+/// Whether a path is for everyone: all but the surface, and the surface's description.
+pub(crate) fn is_public(path: &str) -> bool {
+    !path.starts_with(paths::BASE) || path == paths::OPENAPI
+}
+
+/// Lets a request in by the key that it shows, or without one as long as there are none; not more often than allowed.
+pub(crate) async fn admit(
+    context: &Context,
+    uri: &Uri,
+    headers: &HeaderMap,
+    peer: IpAddr,
+) -> Result<Admitted, Failure> {
+    let ring = context.ring();
+    if ring.is_open() {
+        context.rates().check(&Who::at(peer))?;
+        local::check(uri, headers)?;
+        return Ok(Admitted { caller: Caller { scope: None, role: Role::Admin }, key: None });
+    }
+    let shown = shown_key(headers);
+    let known = shown.map(|text| (text, ring.find(text)));
+    let key = match known {
+        Some((_, Ok(key))) => key,
+        stranger => {
+            context.rates().check(&Who::at(peer))?;
+            let (text, _) =
+                stranger.ok_or_else(|| unauthorized("this needs a key, and the request shows none"))?;
+            let found = ring.find_anew(context.engine(), text).await?;
+            found.map_err(|fault| unauthorized(fault.to_string()))?
+        }
+    };
+    context.rates().check(&Who::Key(key.id.clone()))?;
+    let caller = Caller { scope: key.tenant.clone(), role: key.role };
+    Ok(Admitted { caller, key: Some(key.id.clone()) })
+}
+
+fn unauthorized(detail: impl Into<String>) -> Failure {
+    let detail =
+        format!("{}; show one as `Authorization: Bearer <key>` or `X-API-Key: <key>`", detail.into());
+    Problem::new(ErrorCode::Unauthorized, detail).into()
+}
+
+/// The key in `Authorization: Bearer` or `Token`, or in `X-API-Key`.
+fn shown_key(headers: &HeaderMap) -> Option<&str> {
+    let text = |name| headers.get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
+    let by_scheme = text(header::AUTHORIZATION).and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        let is_known = ["bearer", "token"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+        is_known.then(|| key.trim())
+    });
+    let bare = || text(header::HeaderName::from_static("x-api-key")).map(str::trim);
+    by_scheme.or_else(bare).filter(|key| !key.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_are_shown_in_three_ways() {
+        let shown = |name: &'static str, value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(name, value.parse().expect("a header"));
+            shown_key(&headers).map(str::to_owned)
+        };
+        assert_eq!(shown("authorization", "Bearer k1").as_deref(), Some("k1"));
+        assert_eq!(shown("authorization", "token  k1 ").as_deref(), Some("k1"));
+        assert_eq!(shown("x-api-key", "k1").as_deref(), Some("k1"));
+        assert_eq!(shown("authorization", "Basic azE="), None);
+        assert_eq!(shown("authorization", "Bearer "), None);
+        assert_eq!(shown("cookie", "k1"), None);
+    }
+
+    #[test]
+    fn the_surface_is_not_public_but_its_description_is() {
+        for path in ["/healthz", "/readyz", "/metrics", "/", "/api/v1/openapi.json", "/elsewhere"] {
+            assert!(is_public(path), "{path}");
+        }
+        for path in ["/api/v1", "/api/v1/scenes", "/api/v1/admin/keys", "/api/v1/unknown"] {
+            assert!(!is_public(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What a request says: its body, its query, the names in its path.
+
+use axum::{
+    body::Bytes,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
+    http::{StatusCode, request::Parts},
+};
+use serde::de::DeserializeOwned;
+use solehold_api::{
+    body,
+    limits::BODY_BYTES_MAX,
+    problem::{ErrorCode, Problem},
+};
+
+use super::Failure;
+
+/// A JSON body, whatever its Content-Type says (`curl -d` sends a form's), on DELETE too. Empty counts as `{}`.
+#[derive(Debug)]
+pub struct Body<T>(pub T);
+
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
+    type Rejection = Failure;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
+        let bytes = Bytes::from_request(request, state).await.map_err(unread)?;
+        Ok(Self(body::parse(&bytes)?))
+    }
+}
+
+/// Why a body could not be read.
+fn unread(rejection: BytesRejection) -> Failure {
+    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; ask for less at a time");
+        let problem = Problem::new(ErrorCode::PayloadTooLarge, detail);
+        return problem.limit("body_bytes", BODY_BYTES_MAX as u64).into();
+    }
+    Problem::new(ErrorCode::BadRequest, rejection.body_text()).into()
+}
+
+/// The query string; a field that is wrong is named.
+#[derive(Debug)]
+pub struct Params<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Params<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let Query(params) = Query::<T>::from_request_parts(parts, state)
+            .await
+            .map_err(|rejection| Problem::new(ErrorCode::InvalidField, rejection.body_text()))?;
+        Ok(Self(params))
+    }
+}
+
+/// The names in the path, percent-decoded: a `%2F` is a slash within a name.
+#[derive(Debug)]
+pub struct NamePath<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for NamePath<T> {
+    type Rejection = Failure;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+        let Path(names) = Path::<T>::from_request_parts(parts, state)
+            .await
+            .map_err(|rejection| Problem::new(ErrorCode::InvalidField, rejection.body_text()))?;
+        Ok(Self(names))
+    }
+}

@@ -1,0 +1,90 @@
+//! Failures, answered as problem documents; and the one way to ask the engine.
+//!
+//! A failure's response has its status and headers, and the problem beside it; what goes around every request knows the
+//! path and the request id, and writes the document.
+
+use axum::{
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use solehold_api::{
+    field::FieldError,
+    problem::{ErrorCode, Problem},
+};
+use solehold_core::{
+    command::Command,
+    outcome::{Answer, Refusal},
+};
+use solehold_engine::{EngineError, store::StoreError};
+
+use crate::Context;
+
+/// How long a client should wait while the store does not answer.
+const STORE_RETRY_AFTER_MS: u64 = 1_000;
+
+/// What a handler fails with.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error(transparent)]
+pub struct Failure(pub Box<Problem>);
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        Self(Box::new(problem))
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        Problem::from_refusal(&refusal).into()
+    }
+}
+
+impl From<FieldError> for Failure {
+    fn from(error: FieldError) -> Self {
+        Problem::from(error).into()
+    }
+}
+
+impl From<Vec<FieldError>> for Failure {
+    fn from(errors: Vec<FieldError>) -> Self {
+        Problem::from(errors).into()
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let code = match &error {
+            EngineError::Store(StoreError::Unavailable(_)) | EngineError::Stopping => ErrorCode::Unavailable,
+            EngineError::Store(StoreError::Unknown(_)) => ErrorCode::UnknownOutcome,
+            EngineError::Store(StoreError::Contended { .. }) | EngineError::Overloaded { .. } => {
+                ErrorCode::Overloaded
+            }
+            EngineError::Store(StoreError::Unusable(_)) => ErrorCode::Internal,
+        };
+        if code == ErrorCode::Internal {
+            tracing::error!(%error, "the store cannot be used");
+        }
+        Problem::new(code, error.to_string()).retry_after_ms(STORE_RETRY_AFTER_MS).into()
+    }
+}
+
+impl IntoResponse for Failure {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = status.into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.0.retry_after_seconds() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"solehold\""));
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// Asks the engine, and makes a refusal a failure.
+pub async fn submit(context: &Context, command: Command) -> Result<Answer, Failure> {
+    Ok(context.submit(command).await??)
+}

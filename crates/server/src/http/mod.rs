@@ -1,0 +1,18 @@
+//! What all routes share: who calls, what a body says, how failures are answered, and what happens around every request.
+
+mod around;
+mod auth;
+mod caller;
+mod extract;
+mod failure;
+mod local;
+mod path;
+mod rate;
+
+pub(crate) use around::around;
+pub(crate) use auth::{KeyId, Peer};
+pub use caller::{Caller, Role};
+pub use extract::{Body, NamePath, Params};
+pub use failure::{Failure, submit};
+pub(crate) use path::without_trailing_slash;
+pub(crate) use rate::Rates;

@@ -1,0 +1,342 @@
+//! API keys: made, listed, rotated and revoked straight through an engine, with or without a server.
+//!
+//! A key is `shk_<id>_<secret>`: the id is public and finds the record, the secret has 256 random bits. Stored is a hash of
+//! the whole text, never the text, which is shown once. A revocation is a record of its own that nothing writes over, so
+//! that a rotation at the same moment cannot undo it.
+
+use blake3::Hash;
+use rand::Rng;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use solehold_api::problem::{ErrorCode, Problem};
+use solehold_core::{
+    command::{Command, Footprint},
+    key::{Document, Name},
+    outcome::Refusal,
+    state::Record,
+    time::StoreTime,
+};
+use solehold_engine::Engine;
+use subtle::ConstantTimeEq;
+
+use crate::http::{Failure, Role};
+
+/// What key texts that are made here begin with.
+const PREFIX: &str = "shk_";
+/// The collection of the keys.
+const KEYS: &str = "key";
+/// The collection of the revocations.
+const REVOKED: &str = "revoked_key";
+/// Fewest bytes of a key text that someone else made: a guessable key is none.
+pub const BOOTSTRAP_BYTES_MIN: usize = 32;
+/// Most keys of a store, revoked ones included.
+pub const KEYS_MAX: usize = 10_000;
+
+/// What a key is to be.
+#[derive(Debug, Clone)]
+pub struct NewKey {
+    /// What people call it.
+    pub name: Name,
+    /// What it allows.
+    pub role: Role,
+    /// The tenant that it is for; none, if it may name any.
+    pub tenant: Option<Name>,
+    /// It expires after this long.
+    pub expires_in_ms: Option<u64>,
+}
+
+/// A key as it is stored, without what would open anything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    /// Its public part.
+    pub id: Name,
+    /// What people call it.
+    pub name: Name,
+    /// What it allows.
+    pub role: Role,
+    /// The tenant that it is for; none, if it may name any.
+    pub tenant: Option<Name>,
+    /// When it was made.
+    pub created_at: StoreTime,
+    /// When its text was last changed.
+    pub rotated_at: Option<StoreTime>,
+    /// It is of no use from this time on.
+    pub expires_at: Option<StoreTime>,
+    /// It is of no use since then.
+    pub revoked_at: Option<StoreTime>,
+    hash: Hash,
+    previous: Option<(Hash, StoreTime)>,
+}
+
+/// A key that was just made, and its text, which nobody can tell again.
+#[derive(Debug)]
+pub struct Issued {
+    /// The key.
+    pub key: Key,
+    /// Its text.
+    pub text: SecretString,
+}
+
+/// Why a text opens nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum KeyFault {
+    /// No key has this text, or not any more.
+    #[error("the key is unknown")]
+    Unknown,
+    /// Its time has passed.
+    #[error("the key has expired")]
+    Expired,
+    /// Someone revoked it.
+    #[error("the key was revoked")]
+    Revoked,
+}
+
+impl Key {
+    /// Whether `text` opens what this key opens, at `now`.
+    pub fn check(&self, text: &str, now: StoreTime) -> Result<(), KeyFault> {
+        let hash = blake3::hash(text.as_bytes());
+        let is = |other: &Hash| bool::from(hash.as_bytes().ct_eq(other.as_bytes()));
+        let is_former = self.previous.as_ref().is_some_and(|(former, until)| is(former) && now < *until);
+        if !is(&self.hash) && !is_former {
+            return Err(KeyFault::Unknown);
+        }
+        if self.revoked_at.is_some() {
+            return Err(KeyFault::Revoked);
+        }
+        if self.is_live(now) { Ok(()) } else { Err(KeyFault::Expired) }
+    }
+
+    /// Whether it is neither revoked nor expired.
+    pub fn is_live(&self, now: StoreTime) -> bool {
+        self.revoked_at.is_none() && self.expires_at.is_none_or(|at| now < at)
+    }
+
+    /// Until when its former text works on.
+    pub fn grace_until(&self) -> Option<StoreTime> {
+        self.previous.as_ref().map(|(_, until)| *until)
+    }
+}
+
+/// A key's document in the store.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    name: Name,
+    role: Role,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tenant: Option<Name>,
+    created_at: StoreTime,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rotated_at: Option<StoreTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<StoreTime>,
+    hash: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    previous: Option<(String, StoreTime)>,
+}
+
+/// A revocation's document in the store.
+#[derive(Serialize, Deserialize)]
+struct Revocation {
+    at: StoreTime,
+}
+
+impl Stored {
+    fn of(key: &Key) -> Self {
+        Self {
+            name: key.name.clone(),
+            role: key.role,
+            tenant: key.tenant.clone(),
+            created_at: key.created_at,
+            rotated_at: key.rotated_at,
+            expires_at: key.expires_at,
+            hash: key.hash.to_hex().to_string(),
+            previous: key.previous.map(|(hash, until)| (hash.to_hex().to_string(), until)),
+        }
+    }
+
+    fn into_key(self, id: Name, revoked_at: Option<StoreTime>) -> Option<Key> {
+        let hash = |hex: &str| Hash::from_hex(hex).ok();
+        Some(Key {
+            id,
+            name: self.name,
+            role: self.role,
+            tenant: self.tenant,
+            created_at: self.created_at,
+            rotated_at: self.rotated_at,
+            expires_at: self.expires_at,
+            revoked_at,
+            hash: hash(&self.hash)?,
+            previous: self.previous.and_then(|(hex, until)| Some((hash(&hex)?, until))),
+        })
+    }
+}
+
+/// The public part of a key text, by which its record is found. A text that was not made here has one of its hash.
+pub(crate) fn id_of(text: &str) -> String {
+    let made_here = text.strip_prefix(PREFIX).and_then(|rest| rest.rsplit_once('_'));
+    match made_here {
+        Some((id, _)) if Name::new(id).is_ok() => id.to_owned(),
+        _ => format!("k{}", &blake3::hash(text.as_bytes()).to_hex()[..15]),
+    }
+}
+
+/// Makes a key.
+pub async fn create(engine: &Engine, new: NewKey) -> Result<Issued, Failure> {
+    let count = engine.records(&collection(KEYS)).await?.len();
+    if count >= KEYS_MAX {
+        let problem = Problem::new(ErrorCode::QuotaExceeded, format!("the store has {count} keys"));
+        return Err(problem.limit("keys", KEYS_MAX as u64).into());
+    }
+    let id = format!("{:016x}", rand::random::<u64>());
+    let text = fresh_text(&id);
+    let key = store_new(engine, new, &text).await?;
+    Ok(Issued { key, text })
+}
+
+/// Stores a key whose text someone else made, if the store has no keys: whether it did.
+pub async fn bootstrap(engine: &Engine, text: &SecretString) -> Result<bool, Failure> {
+    if !list(engine).await?.is_empty() {
+        return Ok(false);
+    }
+    let bytes = text.expose_secret().trim().len();
+    if bytes < BOOTSTRAP_BYTES_MIN {
+        let detail =
+            format!("the bootstrap key has {bytes} bytes; it must have {BOOTSTRAP_BYTES_MIN} at least");
+        return Err(Problem::new(ErrorCode::InvalidField, detail).into());
+    }
+    let text = SecretString::from(text.expose_secret().trim());
+    let new = NewKey { name: collection("bootstrap"), role: Role::Admin, tenant: None, expires_in_ms: None };
+    match store_new(engine, new, &text).await {
+        // Another replica with the same variable was quicker.
+        Err(failure) if failure.0.code == ErrorCode::Exists => Ok(false),
+        stored => stored.map(|_| true),
+    }
+}
+
+/// All keys, by id.
+pub async fn list(engine: &Engine) -> Result<Vec<Key>, Failure> {
+    // Revocations are read later: a key that is read as live was so when it was read.
+    let keys = engine.records(&collection(KEYS)).await?;
+    let revoked = engine.records(&collection(REVOKED)).await?;
+    let revoked: std::collections::BTreeMap<_, _> = revoked.iter().filter_map(revocation).collect();
+    let read = |record: &Record| {
+        let stored: Option<Stored> = serde_json::from_str(record.document.as_str()).ok();
+        let key = stored.and_then(|s| s.into_key(record.id.clone(), revoked.get(&record.id).copied()));
+        if key.is_none() {
+            tracing::error!(key = %record.id, "the record of this key cannot be read: it opens nothing");
+        }
+        key
+    };
+    Ok(keys.iter().filter_map(read).collect())
+}
+
+/// One key.
+pub async fn get(engine: &Engine, id: &Name) -> Result<Key, Failure> {
+    let key = list(engine).await?.into_iter().find(|key| key.id == *id);
+    key.ok_or_else(|| Refusal::NoRecord { collection: collection(KEYS), id: id.clone() }.into())
+}
+
+/// Gives a key another text. The former one works on for `grace_ms`; the key expires as before, or after this long.
+pub async fn rotate(
+    engine: &Engine,
+    id: &Name,
+    grace_ms: u64,
+    expires_in_ms: Option<u64>,
+) -> Result<Issued, Failure> {
+    let key = unrevoked(engine, id).await?;
+    let now = store_time(engine).await?;
+    let text = fresh_text(id.as_str());
+    let hash = blake3::hash(text.expose_secret().as_bytes());
+    let previous = (grace_ms > 0).then(|| (key.hash, now.plus_ms(grace_ms)));
+    let expires_at = expires_in_ms.map(|ms| now.plus_ms(ms)).or(key.expires_at);
+    let key = Key { hash, previous, rotated_at: Some(now), expires_at, ..key };
+    put(engine, &key, false).await?;
+    Ok(Issued { key, text })
+}
+
+/// Lets a key expire after this long; for ever good, if none.
+pub async fn expire(engine: &Engine, id: &Name, in_ms: Option<u64>) -> Result<Key, Failure> {
+    let key = unrevoked(engine, id).await?;
+    let now = store_time(engine).await?;
+    let key = Key { expires_at: in_ms.map(|ms| now.plus_ms(ms)), ..key };
+    put(engine, &key, false).await?;
+    Ok(key)
+}
+
+/// Revokes a key for good; once more changes nothing.
+pub async fn revoke(engine: &Engine, id: &Name) -> Result<Key, Failure> {
+    let key = get(engine, id).await?;
+    if key.revoked_at.is_some() {
+        return Ok(key);
+    }
+    let at = store_time(engine).await?;
+    let record = record(REVOKED, id.clone(), &Revocation { at })?;
+    engine.submit(Command::PutRecord { record, only_new: false }).await??;
+    Ok(Key { revoked_at: Some(at), ..key })
+}
+
+async fn unrevoked(engine: &Engine, id: &Name) -> Result<Key, Failure> {
+    let key = get(engine, id).await?;
+    match key.revoked_at {
+        Some(_) => {
+            Err(Problem::new(ErrorCode::Conflict, format!("key {id} was revoked; make another")).into())
+        }
+        None => Ok(key),
+    }
+}
+
+async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<Key, Failure> {
+    let now = store_time(engine).await?;
+    let text = text.expose_secret();
+    let key = Key {
+        id: Name::new(id_of(text)).map_err(|e| Problem::new(ErrorCode::Internal, format!("a key id {e}")))?,
+        name: new.name,
+        role: new.role,
+        tenant: new.tenant,
+        created_at: now,
+        rotated_at: None,
+        expires_at: new.expires_in_ms.map(|ms| now.plus_ms(ms)),
+        revoked_at: None,
+        hash: blake3::hash(text.as_bytes()),
+        previous: None,
+    };
+    put(engine, &key, true).await?;
+    Ok(key)
+}
+
+async fn put(engine: &Engine, key: &Key, only_new: bool) -> Result<(), Failure> {
+    let record = record(KEYS, key.id.clone(), &Stored::of(key))?;
+    engine.submit(Command::PutRecord { record, only_new }).await??;
+    Ok(())
+}
+
+/// Store time, by which keys expire.
+pub(crate) async fn store_time(engine: &Engine) -> Result<StoreTime, Failure> {
+    Ok(engine.load(&Footprint::default()).await?.now)
+}
+
+fn fresh_text(id: &str) -> SecretString {
+    let mut secret = [0; 32];
+    rand::rng().fill_bytes(&mut secret);
+    // A hash only by its type: 32 bytes as hex.
+    format!("{PREFIX}{id}_{}", Hash::from_bytes(secret).to_hex()).into()
+}
+
+fn revocation(record: &Record) -> Option<(Name, StoreTime)> {
+    let revocation: Revocation = serde_json::from_str(record.document.as_str()).ok()?;
+    Some((record.id.clone(), revocation.at))
+}
+
+/// A name that stands in the program.
+pub(crate) fn collection(name: &'static str) -> Name {
+    Name::new(name).expect("a short name")
+}
+
+/// A record of a document that serializes.
+pub(crate) fn record(of: &'static str, id: Name, document: &impl Serialize) -> Result<Record, Failure> {
+    let text =
+        serde_json::to_string(document).map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
+    let document =
+        Document::new(text).map_err(|e| Problem::new(ErrorCode::Internal, format!("a {of} {e}")))?;
+    Ok(Record { collection: collection(of), id, document })
+}

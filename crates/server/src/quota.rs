@@ -1,0 +1,209 @@
+//! What a tenant may have, and roughly has.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use solehold_api::{
+    admin::Quotas,
+    problem::{ErrorCode, Problem},
+};
+use solehold_core::{command::Command, key::Name, state::Record};
+use solehold_engine::{Engine, clock::Tick, store::Usage};
+
+use crate::{
+    http::Failure,
+    keys::{collection, record},
+};
+
+/// The collection of what is said of tenants.
+const TENANTS: &str = "tenant";
+/// How long a count is used before the store is asked again.
+const FRESH_FOR: Duration = Duration::from_secs(1);
+/// Tenants whose counts are kept; beyond it all are forgotten and asked for anew.
+const COUNTS_MAX: usize = 10_000;
+
+/// What is bounded for each tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Quota {
+    /// Resources, declared or held.
+    Resources,
+    /// Live sessions.
+    Sessions,
+}
+
+impl Quota {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Resources => "tenant_resources",
+            Self::Sessions => "tenant_sessions",
+        }
+    }
+
+    fn of(self, quotas: Quotas) -> Option<u64> {
+        match self {
+            Self::Resources => quotas.resources,
+            Self::Sessions => quotas.sessions,
+        }
+    }
+
+    fn used(self, usage: &mut Usage) -> &mut u64 {
+        match self {
+            Self::Resources => &mut usage.resources,
+            Self::Sessions => &mut usage.sessions,
+        }
+    }
+}
+
+/// The quotas that were set for tenants.
+pub(crate) async fn overrides(engine: &Engine) -> Result<BTreeMap<Name, Quotas>, Failure> {
+    let records = engine.records(&collection(TENANTS)).await?;
+    let read = |record: Record| {
+        let quotas = serde_json::from_str(record.document.as_str());
+        let quotas = quotas.inspect_err(
+            |error| tracing::error!(tenant = %record.id, %error, "these quotas cannot be read: the defaults hold"),
+        );
+        Some((record.id, quotas.ok()?))
+    };
+    Ok(records.into_iter().filter_map(read).collect())
+}
+
+/// Sets the quotas of a tenant.
+pub(crate) async fn put(engine: &Engine, tenant: Name, quotas: Quotas) -> Result<(), Failure> {
+    let record = record(TENANTS, tenant, &quotas)?;
+    engine.submit(Command::PutRecord { record, only_new: false }).await??;
+    Ok(())
+}
+
+/// What each tenant has: as the store said within a second, and what was let in here since.
+#[derive(Debug, Default)]
+pub(crate) struct QuotaBook {
+    counts: Mutex<HashMap<Name, (Tick, Usage)>>,
+    watches: Arc<Watches>,
+}
+
+impl QuotaBook {
+    /// Counts one more in, or refuses it.
+    pub async fn take(
+        &self,
+        engine: &Engine,
+        tenant: &Name,
+        quota: Quota,
+        quotas: Quotas,
+    ) -> Result<(), Failure> {
+        let Some(most) = quota.of(quotas) else { return Ok(()) };
+        if let Some(verdict) = self.count(tenant, quota, most) {
+            return verdict;
+        }
+        let at = Tick::now();
+        let usage = engine.usage(Some(tenant)).await?;
+        {
+            let mut counts = lock(&self.counts);
+            if counts.len() >= COUNTS_MAX {
+                counts.clear();
+            }
+            counts.insert(tenant.clone(), (at, usage));
+        }
+        self.count(tenant, quota, most).unwrap_or(Ok(()))
+    }
+
+    /// The verdict by a fresh count; none without one.
+    fn count(&self, tenant: &Name, quota: Quota, most: u64) -> Option<Result<(), Failure>> {
+        let mut counts = lock(&self.counts);
+        let (at, usage) = counts.get_mut(tenant)?;
+        if Tick::now().since(*at) > FRESH_FOR {
+            return None;
+        }
+        let used = quota.used(usage);
+        if *used >= most {
+            return Some(Err(exceeded(quota.name(), tenant, most)));
+        }
+        *used += 1;
+        Some(Ok(()))
+    }
+
+    /// The open watches.
+    pub fn watches(&self) -> &Arc<Watches> {
+        &self.watches
+    }
+}
+
+/// The watches that are open at this node.
+#[derive(Debug, Default)]
+pub(crate) struct Watches(Mutex<OpenCounts>);
+
+#[derive(Debug, Default)]
+struct OpenCounts {
+    all: u64,
+    by_tenant: HashMap<Name, u64>,
+}
+
+impl Watches {
+    /// Opens a watch, of a tenant that may have so many, or of all tenants.
+    pub fn open(
+        self: &Arc<Self>,
+        tenant: Option<(Name, Option<u64>)>,
+        most: u64,
+    ) -> Result<OpenWatch, Failure> {
+        let mut counts = lock(&self.0);
+        if counts.all >= most {
+            let problem =
+                Problem::new(ErrorCode::Overloaded, format!("{most} watches are open at this node"));
+            return Err(problem.limit("watches", most).retry_after_ms(1_000).into());
+        }
+        if let Some((tenant, most)) = &tenant {
+            let open = counts.by_tenant.entry(tenant.clone()).or_default();
+            if let Some(most) = most.filter(|most| *open >= *most) {
+                return Err(exceeded("tenant_watches", tenant, most));
+            }
+            *open += 1;
+        }
+        counts.all += 1;
+        Ok(OpenWatch { watches: self.clone(), tenant: tenant.map(|(tenant, _)| tenant) })
+    }
+
+    /// How many are open.
+    pub fn count(&self) -> u64 {
+        lock(&self.0).all
+    }
+
+    /// How many a tenant has open.
+    pub fn of(&self, tenant: &Name) -> u64 {
+        lock(&self.0).by_tenant.get(tenant).copied().unwrap_or(0)
+    }
+}
+
+/// A watch that is open; dropping it closes it.
+#[derive(Debug)]
+pub(crate) struct OpenWatch {
+    watches: Arc<Watches>,
+    tenant: Option<Name>,
+}
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        let mut counts = lock(&self.watches.0);
+        counts.all -= 1;
+        if let Some(tenant) = &self.tenant
+            && let Some(open) = counts.by_tenant.get_mut(tenant)
+        {
+            *open -= 1;
+            if *open == 0 {
+                counts.by_tenant.remove(tenant);
+            }
+        }
+    }
+}
+
+fn exceeded(bound: &str, tenant: &Name, most: u64) -> Failure {
+    let what = bound.trim_start_matches("tenant_");
+    let detail =
+        format!("tenant {tenant} has {most} {what}, which is its quota; an administrator can raise it");
+    Problem::new(ErrorCode::QuotaExceeded, detail).limit(bound, most).into()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}

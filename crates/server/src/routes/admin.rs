@@ -1,0 +1,294 @@
+//! Administration: keys, tenants, tokens. An administrator of one tenant sees and touches only that tenant's keys and
+//! quotas; what concerns the whole store needs a key that is for no tenant. Export and import are in [`transfer`].
+
+mod transfer;
+
+use axum::{Json, extract::State, http::StatusCode};
+use secrecy::ExposeSecret;
+use serde::{Deserialize, Serialize};
+use solehold_api::{
+    admin::{
+        ApiKey, CreateKey, KeyList, NewKey, PutTenant, RaiseToken, RaisedToken, RotateKey, Secret, Tenant,
+        TenantList, Usage,
+    },
+    field::{self, Faults},
+    limits::KEY_EXPIRY_SECONDS_MAX,
+    page::{self, PageCursor, PageQuery},
+};
+use solehold_core::{
+    command::Command,
+    key::Name,
+    outcome::{Answer, Refusal},
+    time::Revision,
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::convert::odd;
+use crate::{
+    Context,
+    http::{Body, Caller, Failure, NamePath, Params, Role, submit},
+    keys::{self, Issued, Key},
+    quota,
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new()
+        .routes(routes!(list_keys, create_key))
+        .routes(routes!(get_key, expire_key, revoke_key))
+        .routes(routes!(rotate_key))
+        .routes(routes!(list_tenants))
+        .routes(routes!(get_tenant, put_tenant))
+        .routes(routes!(raise_token))
+        .merge(transfer::routes())
+}
+
+/// Says when a key stops working.
+#[derive(Debug, Deserialize, Serialize, utoipa::ToSchema)]
+#[serde(deny_unknown_fields)]
+struct ExpireKey {
+    /// How long it works from now on, 0 for no longer; for ever if null.
+    expires_in_seconds: Option<u64>,
+}
+
+impl ExpireKey {
+    fn in_ms(&self) -> Result<Option<u64>, Failure> {
+        let mut faults = Faults::default();
+        if let Some(seconds) = self.expires_in_seconds {
+            faults.within("expires_in_seconds", seconds, 0, KEY_EXPIRY_SECONDS_MAX);
+        }
+        faults.done()?;
+        Ok(self.expires_in_seconds.map(|seconds| seconds * 1_000))
+    }
+}
+
+fn about(key: &Key) -> ApiKey {
+    ApiKey {
+        id: key.id.to_string(),
+        name: key.name.to_string(),
+        role: key.role,
+        tenant: key.tenant.as_ref().map(ToString::to_string),
+        created_at: key.created_at.into(),
+        expires_at: key.expires_at.map(Into::into),
+        rotated_at: key.rotated_at.map(Into::into),
+        grace_until: key.grace_until().map(Into::into),
+    }
+}
+
+fn shown_once(issued: &Issued) -> NewKey {
+    NewKey { key: Secret::new(issued.text.expose_secret()), about: about(&issued.key) }
+}
+
+/// A key that the caller may know of: one of its tenant's, not revoked. Any other does not exist for it.
+async fn known_key(context: &Context, caller: &Caller, id: &str) -> Result<Key, Failure> {
+    caller.must_be(Role::Admin)?;
+    let id = field::name("id", id)?;
+    let key = keys::get(context.engine(), &id).await?;
+    let is_known = key.revoked_at.is_none() && (caller.scope.is_none() || key.tenant == caller.scope);
+    if !is_known {
+        return Err(Refusal::NoRecord { collection: keys::collection("key"), id }.into());
+    }
+    Ok(key)
+}
+
+/// A page of what is sorted by name: the items after the cursor, and where the next page begins.
+fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<PageCursor>), Failure> {
+    let size = page::size(query.limit)?;
+    let after = query.cursor.as_ref().and_then(|cursor| cursor.0.first()).map(String::as_str);
+    let mut rest =
+        items.into_iter().filter(|(name, _)| after.is_none_or(|after| name.as_str() > after)).peekable();
+    let mut last = None;
+    let page: Vec<_> = rest.by_ref().take(size).map(|(name, item)| (last = Some(name), item).1).collect();
+    let next = rest.peek().and(last).map(|name| PageCursor(vec![name.to_string()]));
+    Ok((page, next))
+}
+
+/// Lists the keys that are not revoked.
+#[utoipa::path(
+    get, path = "/admin/keys", tag = "administration", operation_id = "list_keys", params(PageQuery),
+    responses((status = 200, description = "The keys, without their secrets", body = KeyList))
+)]
+async fn list_keys(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<KeyList>, Failure> {
+    caller.must_be(Role::Admin)?;
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
+    let all = keys::list(context.engine()).await?.into_iter();
+    let known = all.filter(|key| key.revoked_at.is_none() && (tenant.is_none() || key.tenant == tenant));
+    let (keys, next) = page(known.map(|key| (key.id.clone(), about(&key))).collect(), &query)?;
+    Ok(Json(KeyList { keys, next }))
+}
+
+/// Makes a key. Its secret is in this answer and nowhere else.
+#[utoipa::path(
+    post, path = "/admin/keys", tag = "administration", operation_id = "create_key", request_body = CreateKey,
+    responses((status = 201, description = "The key and its secret", body = NewKey))
+)]
+async fn create_key(
+    State(context): State<Context>,
+    caller: Caller,
+    Body(create): Body<CreateKey>,
+) -> Result<(StatusCode, Json<NewKey>), Failure> {
+    caller.must_be(Role::Admin)?;
+    create.validate()?;
+    let new = keys::NewKey {
+        name: field::name("name", &create.name)?,
+        role: create.role,
+        tenant: caller.tenant_or_all(create.tenant.as_deref())?,
+        expires_in_ms: create.expires_in_seconds.map(|seconds| seconds * 1_000),
+    };
+    let issued = keys::create(context.engine(), new).await?;
+    context.refresh().await?;
+    Ok((StatusCode::CREATED, Json(shown_once(&issued))))
+}
+
+/// Tells of a key.
+#[utoipa::path(
+    get, path = "/admin/keys/{id}", tag = "administration", operation_id = "get_key", params(("id" = String, Path)),
+    responses((status = 200, description = "The key, without its secret", body = ApiKey))
+)]
+async fn get_key(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+) -> Result<Json<ApiKey>, Failure> {
+    Ok(Json(about(&known_key(&context, &caller, &id).await?)))
+}
+
+/// Says when a key stops working.
+#[utoipa::path(
+    put, path = "/admin/keys/{id}", tag = "administration", operation_id = "expire_key",
+    params(("id" = String, Path)), request_body = ExpireKey,
+    responses((status = 200, description = "The key as it is now", body = ApiKey))
+)]
+async fn expire_key(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Body(expire): Body<ExpireKey>,
+) -> Result<Json<ApiKey>, Failure> {
+    let key = known_key(&context, &caller, &id).await?;
+    let key = keys::expire(context.engine(), &key.id, expire.in_ms()?).await?;
+    context.refresh().await?;
+    Ok(Json(about(&key)))
+}
+
+/// Revokes a key for good.
+#[utoipa::path(
+    delete, path = "/admin/keys/{id}", tag = "administration", operation_id = "revoke_key",
+    params(("id" = String, Path)), responses((status = 204, description = "It works no more"))
+)]
+async fn revoke_key(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+) -> Result<StatusCode, Failure> {
+    let key = known_key(&context, &caller, &id).await?;
+    keys::revoke(context.engine(), &key.id).await?;
+    context.refresh().await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Gives a key another secret. The old one works on for a while.
+#[utoipa::path(
+    post, path = "/admin/keys/{id}/rotate", tag = "administration", operation_id = "rotate_key",
+    params(("id" = String, Path)), request_body = RotateKey,
+    responses((status = 200, description = "The key and its new secret", body = NewKey))
+)]
+async fn rotate_key(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Body(rotate): Body<RotateKey>,
+) -> Result<Json<NewKey>, Failure> {
+    let key = known_key(&context, &caller, &id).await?;
+    let grace_ms = rotate.grace_ms()?;
+    let expires_in_ms = rotate.expires_in_seconds.map(|seconds| seconds * 1_000);
+    let issued = keys::rotate(context.engine(), &key.id, grace_ms, expires_in_ms).await?;
+    context.refresh().await?;
+    Ok(Json(shown_once(&issued)))
+}
+
+async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, Failure> {
+    let usage = context.engine().usage(Some(tenant)).await?;
+    let watches = context.watches_of(tenant);
+    let usage = Usage { resources: usage.resources, sessions: usage.sessions, watches };
+    Ok(Tenant { tenant: tenant.to_string(), quotas: context.quotas_of(tenant), usage })
+}
+
+/// Lists the tenants that have keys or quotas of their own, and `default`.
+#[utoipa::path(
+    get, path = "/admin/tenants", tag = "administration", operation_id = "list_tenants", params(PageQuery),
+    responses((status = 200, description = "The tenants", body = TenantList))
+)]
+async fn list_tenants(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<TenantList>, Failure> {
+    caller.must_be(Role::Admin)?;
+    context.refresh().await?;
+    let mut names = context.ring().tenants();
+    names.insert(Name::new("default").expect("a short name"));
+    let names = names.into_iter().filter(|name| caller.scope.as_ref().is_none_or(|scope| scope == name));
+    let (names, next) = page(names.map(|name| (name.clone(), name)).collect(), &query)?;
+    let mut tenants = Vec::with_capacity(names.len());
+    for name in &names {
+        tenants.push(tenant_as_it_is(&context, name).await?);
+    }
+    Ok(Json(TenantList { tenants, next }))
+}
+
+/// Tells what a tenant may have and has.
+#[utoipa::path(
+    get, path = "/admin/tenants/{tenant}", tag = "administration", operation_id = "get_tenant",
+    params(("tenant" = String, Path)), responses((status = 200, description = "The tenant", body = Tenant))
+)]
+async fn get_tenant(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(tenant): NamePath<String>,
+) -> Result<Json<Tenant>, Failure> {
+    caller.must_be(Role::Admin)?;
+    let tenant = caller.tenant(Some(&tenant))?;
+    Ok(Json(tenant_as_it_is(&context, &tenant).await?))
+}
+
+/// Says what a tenant may have. Nobody raises the quotas of their own tenant.
+#[utoipa::path(
+    put, path = "/admin/tenants/{tenant}", tag = "administration", operation_id = "put_tenant",
+    params(("tenant" = String, Path)), request_body = PutTenant,
+    responses((status = 200, description = "The tenant as it is now", body = Tenant))
+)]
+async fn put_tenant(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(tenant): NamePath<String>,
+    Body(put): Body<PutTenant>,
+) -> Result<Json<Tenant>, Failure> {
+    caller.must_be(Role::Admin)?;
+    let tenant = caller.tenant(Some(&tenant))?;
+    caller.must_be_unscoped()?;
+    quota::put(context.engine(), tenant.clone(), put.quotas).await?;
+    context.refresh().await?;
+    Ok(Json(tenant_as_it_is(&context, &tenant).await?))
+}
+
+/// Lets tokens go on from above a number, for when a gate has seen larger ones than the store gives.
+#[utoipa::path(
+    post, path = "/admin/raise-token", tag = "administration", operation_id = "raise_token", request_body = RaiseToken,
+    responses((status = 200, description = "Tokens go on from above this", body = RaisedToken))
+)]
+async fn raise_token(
+    State(context): State<Context>,
+    caller: Caller,
+    Body(raise): Body<RaiseToken>,
+) -> Result<Json<RaisedToken>, Failure> {
+    caller.must_be(Role::Admin)?;
+    caller.must_be_unscoped()?;
+    match submit(&context, Command::RaiseRevision { above: Revision(raise.above) }).await? {
+        Answer::Raised(revision) => Ok(Json(RaisedToken { above: revision.0 })),
+        other => Err(odd(&other)),
+    }
+}

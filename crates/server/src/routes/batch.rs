@@ -1,0 +1,116 @@
+//! Many leases in one request. Each item is decided by itself, in order; the answer is 200 with one result for each.
+
+use axum::{Json, extract::State};
+use solehold_api::{
+    ask::Asked,
+    batch::{AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
+    problem::Problem,
+    resources::Grant,
+};
+use solehold_core::{
+    command::{Command, Undeclared},
+    outcome::{Answer, Outcome},
+};
+use solehold_engine::EngineError;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::convert::{self, TenantQuery};
+use crate::{
+    Context,
+    http::{Body, Caller, Failure, Params, Role},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new().routes(routes!(acquire)).routes(routes!(renew)).routes(routes!(release))
+}
+
+/// Acquires many resources. The same one twice: the first gets it.
+#[utoipa::path(
+    post, path = "/leases/batch/acquire", tag = "batch", operation_id = "batch_acquire",
+    params(TenantQuery), request_body = Batch<AcquireItem>,
+    responses(
+        (status = 200, description = "What became of each item, in order", body = BatchResults),
+        (status = 400, description = "An item is wrong, or there are too many; nothing was done", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "The key may not, or the tenant's quota is used up; nothing was done", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn acquire(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<TenantQuery>,
+    Body(batch): Body<Batch<AcquireItem>>,
+) -> Result<Json<BatchResults>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let asked = batch.checked(|item| item.asked(&tenant))?;
+    for (key, _) in &asked {
+        convert::may_exist(&context, key).await?;
+    }
+    let acquire = |(key, asked): (_, Asked)| asked.acquire(key, convert::fresh_lease(), Undeclared::Allow);
+    let commands = asked.into_iter().map(acquire).map(Command::Acquire).collect();
+    Ok(results(&context, commands).await)
+}
+
+/// Keeps many leases.
+#[utoipa::path(
+    post, path = "/leases/batch/renew", tag = "batch", operation_id = "batch_renew",
+    params(TenantQuery), request_body = Batch<RenewItem>,
+    responses(
+        (status = 200, description = "What became of each item, in order", body = BatchResults),
+        (status = 400, description = "An item is wrong, or there are too many; nothing was done", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn renew(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<TenantQuery>,
+    Body(batch): Body<Batch<RenewItem>>,
+) -> Result<Json<BatchResults>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let commands = batch.checked(|item| {
+        let (claim, ttl_ms) = item.claim(&tenant)?;
+        Ok(Command::Renew { claim, ttl_ms, stats: None })
+    })?;
+    Ok(results(&context, commands).await)
+}
+
+/// Lets go of many resources.
+#[utoipa::path(
+    post, path = "/leases/batch/release", tag = "batch", operation_id = "batch_release",
+    params(TenantQuery), request_body = Batch<ReleaseItem>,
+    responses(
+        (status = 200, description = "What became of each item, in order", body = BatchResults),
+        (status = 400, description = "An item is wrong, or there are too many; nothing was done", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn release(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<TenantQuery>,
+    Body(batch): Body<Batch<ReleaseItem>>,
+) -> Result<Json<BatchResults>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let commands = batch.checked(|item| {
+        let (claim, state) = item.claim(&tenant)?;
+        Ok(Command::Release { claim, state })
+    })?;
+    Ok(results(&context, commands).await)
+}
+
+async fn results(context: &Context, commands: Vec<Command>) -> Json<BatchResults> {
+    let outcomes = context.submit_all(commands).await;
+    Json(BatchResults { results: outcomes.into_iter().map(result).collect() })
+}
+
+fn result(outcome: Result<Outcome, EngineError>) -> BatchItem {
+    match outcome {
+        Ok(Ok(Answer::Granted(grant))) => BatchItem::Granted { lease: Box::new(Grant::of(&grant)) },
+        Ok(Ok(Answer::Renewed(grant))) => BatchItem::Renewed { lease: Box::new(Grant::of(&grant)) },
+        Ok(Ok(Answer::Released(id))) => BatchItem::Released { lease_id: id.0 },
+        Ok(Ok(other)) => BatchItem::Failed { problem: convert::odd(&other).0 },
+        Ok(Err(refusal)) => BatchItem::Refused { problem: Failure::from(refusal).0 },
+        Err(error) => BatchItem::Failed { problem: Failure::from(error).0 },
+    }
+}

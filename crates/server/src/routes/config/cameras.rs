@@ -1,0 +1,322 @@
+//! Cameras, by site and by id.
+
+use std::collections::BTreeMap;
+
+use axum::{Json, extract::State, http::StatusCode};
+use serde::Deserialize;
+use solehold_api::{
+    config::{AvailableQuery, Camera, CameraList},
+    kind,
+    limits::PAGE_SIZE_MAX,
+    page::{PageCursor, PageQuery},
+    problem::Problem,
+    resources::DeleteQuery,
+};
+use solehold_core::{
+    key::{Name, ResourceKey},
+    outcome::Refusal,
+};
+use solehold_engine::store::{Found, ResourceQuery};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    super::convert::{self, Seen, TenantQuery},
+    Site, SitePath, is_at, keeping, shown, zones_at,
+};
+use crate::{
+    Context,
+    http::{Body, Caller, Failure, NamePath, Params, Role},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new()
+        .routes(routes!(list_at_site, create))
+        .routes(routes!(get_at_site, put_at_site, remove))
+        .routes(routes!(list))
+        .routes(routes!(available))
+        .routes(routes!(get, put))
+}
+
+/// What the path of a camera at a site names.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+struct CameraPath {
+    /// Whose camera.
+    tenant: String,
+    /// The site that it is at.
+    site: String,
+    /// Which camera.
+    camera_uuid: String,
+}
+
+impl CameraPath {
+    fn site(&self, caller: &Caller) -> Result<Site, Failure> {
+        SitePath { tenant: self.tenant.clone(), site: self.site.clone() }.site(caller)
+    }
+}
+
+fn camera_key(tenant: Name, uuid: &str) -> Result<ResourceKey, Failure> {
+    convert::key_of(tenant, kind::CAMERA, "camera_uuid", uuid)
+}
+
+/// Lists the cameras of a site.
+#[utoipa::path(
+    get, path = "/tenants/{tenant}/sites/{site}/cameras", tag = "config", operation_id = "list_site_cameras",
+    params(SitePath, PageQuery),
+    responses(
+        (status = 200, description = "The cameras", body = CameraList),
+        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list_at_site(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<SitePath>,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<CameraList>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let site = path.site(&caller)?;
+    page(&context, &site.tenant, site.query(kind::CAMERA)?, query.cursor.as_ref(), query.limit).await
+}
+
+/// A page of cameras. The seed's clients know no pages: it is as long as a page may be, unless they ask for less.
+async fn page(
+    context: &Context,
+    tenant: &Name,
+    asked: ResourceQuery,
+    cursor: Option<&PageCursor>,
+    limit: Option<i64>,
+) -> Result<Json<CameraList>, Failure> {
+    let limit = limit.or(Some(PAGE_SIZE_MAX as i64));
+    let (found, next) = convert::page_of(context, tenant, asked, cursor, limit).await?;
+    Ok(Json(CameraList { cameras: all_shown(context, tenant, &found).await?, next }))
+}
+
+/// The cameras that were found, with the zones that count for each; those of a site are read once.
+async fn all_shown(context: &Context, tenant: &Name, found: &Found) -> Result<Vec<Camera>, Failure> {
+    let (mut zones, mut cameras) = (BTreeMap::new(), Vec::new());
+    for seen in Seen::all(found) {
+        let mut camera = Camera::of(&seen.resource);
+        if let Some(site) = seen.declared().and_then(|declared| declared.site.clone()) {
+            if !zones.contains_key(&site) {
+                zones.insert(site.clone(), zones_at(context, tenant, &site).await?);
+            }
+            camera.zones = camera.effective_zones(&zones[&site]);
+        }
+        cameras.push(camera);
+    }
+    Ok(cameras)
+}
+
+/// Declares a camera that is not there yet.
+#[utoipa::path(
+    post, path = "/tenants/{tenant}/sites/{site}/cameras", tag = "config", operation_id = "create_camera",
+    params(SitePath), request_body = Camera,
+    responses(
+        (status = 201, description = "It is declared", body = Camera),
+        (status = 400, description = "The camera is wrong; every fault is named by its path", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The tenant has a camera of that id", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn create(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<SitePath>,
+    Body(mut camera): Body<Camera>,
+) -> Result<(StatusCode, Json<Camera>), Failure> {
+    caller.must_be(Role::Admin)?;
+    let site = path.site(&caller)?;
+    site.must_be_of(camera.tenant_id.as_deref())?;
+    camera.place(None, site.tenant.as_str(), Some(site.name.as_str()))?;
+    let declaration = camera.declaration()?;
+    let key = camera_key(site.tenant, &camera.camera_uuid)?;
+    convert::declare(&context, key.clone(), declaration, true).await?;
+    let seen = convert::see_declared(&context, &key).await?;
+    Ok((StatusCode::CREATED, Json(shown(&context, &seen).await?)))
+}
+
+/// Shows a camera of a site.
+#[utoipa::path(
+    get, path = "/tenants/{tenant}/sites/{site}/cameras/{camera_uuid}", tag = "config", operation_id = "get_site_camera",
+    params(CameraPath),
+    responses(
+        (status = 200, description = "The camera", body = Camera),
+        (status = 404, description = "There is no such camera at that site", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn get_at_site(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<CameraPath>,
+) -> Result<Json<Camera>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let site = path.site(&caller)?;
+    let key = camera_key(site.tenant, &path.camera_uuid)?;
+    let seen = convert::see_declared(&context, &key).await?;
+    if !is_at(&seen, &site.name) {
+        return Err(Refusal::NoResource(key).into());
+    }
+    Ok(Json(shown(&context, &seen).await?))
+}
+
+/// Declares a camera of a site, or declares it anew. One that is at another site is not found here.
+#[utoipa::path(
+    put, path = "/tenants/{tenant}/sites/{site}/cameras/{camera_uuid}", tag = "config", operation_id = "put_site_camera",
+    params(CameraPath), request_body = Camera,
+    responses(
+        (status = 200, description = "It was declared before; it is now as the body says", body = Camera),
+        (status = 201, description = "It is new", body = Camera),
+        (status = 400, description = "The camera is wrong; every fault is named by its path", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such tenant, or the camera is at another site", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn put_at_site(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<CameraPath>,
+    Body(mut camera): Body<Camera>,
+) -> Result<(StatusCode, Json<Camera>), Failure> {
+    caller.must_be(Role::Admin)?;
+    let site = path.site(&caller)?;
+    site.must_be_of(camera.tenant_id.as_deref())?;
+    let key = camera_key(site.tenant.clone(), &path.camera_uuid)?;
+    let before = convert::see(&context, &key).await?;
+    if before.as_ref().is_some_and(|seen| seen.declared().is_some() && !is_at(seen, &site.name)) {
+        return Err(Refusal::NoResource(key).into());
+    }
+    camera.place(Some(&path.camera_uuid), site.tenant.as_str(), Some(site.name.as_str()))?;
+    replace(&context, key, &camera, before).await
+}
+
+/// Declares a camera as `camera` says.
+async fn replace(
+    context: &Context,
+    key: ResourceKey,
+    camera: &Camera,
+    before: Option<Seen>,
+) -> Result<(StatusCode, Json<Camera>), Failure> {
+    let declaration = keeping(before, camera.declaration()?);
+    let (_, created) = convert::declare(context, key.clone(), declaration, false).await?;
+    let seen = convert::see_declared(context, &key).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(shown(context, &seen).await?)))
+}
+
+/// Removes a camera of a site.
+#[utoipa::path(
+    delete, path = "/tenants/{tenant}/sites/{site}/cameras/{camera_uuid}", tag = "config", operation_id = "delete_camera",
+    params(CameraPath, DeleteQuery),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "There is no such camera at that site", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, and `force` was not given", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn remove(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<CameraPath>,
+    Params(query): Params<DeleteQuery>,
+) -> Result<StatusCode, Failure> {
+    caller.must_be(Role::Admin)?;
+    let site = path.site(&caller)?;
+    let key = camera_key(site.tenant, &path.camera_uuid)?;
+    let seen = convert::see_declared(&context, &key).await?;
+    if !is_at(&seen, &site.name) {
+        return Err(Refusal::NoResource(key).into());
+    }
+    convert::delete(&context, key, &query).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Lists cameras of all sites.
+#[utoipa::path(
+    get, path = "/cameras", tag = "config", operation_id = "list_cameras", params(AvailableQuery),
+    responses(
+        (status = 200, description = "The cameras", body = CameraList),
+        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<AvailableQuery>,
+) -> Result<Json<CameraList>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    page(&context, &tenant, asked(&query, None)?, query.cursor.as_ref(), query.limit).await
+}
+
+/// Lists the cameras that nobody holds.
+#[utoipa::path(
+    get, path = "/cameras/available", tag = "config", operation_id = "list_available_cameras", params(AvailableQuery),
+    responses(
+        (status = 200, description = "The cameras", body = CameraList),
+        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn available(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<AvailableQuery>,
+) -> Result<Json<CameraList>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    page(&context, &tenant, asked(&query, Some(false))?, query.cursor.as_ref(), query.limit).await
+}
+
+fn asked(query: &AvailableQuery, leased: Option<bool>) -> Result<ResourceQuery, Failure> {
+    let site = convert::maybe_name("site_id", query.site_id.as_deref())?;
+    Ok(ResourceQuery { kind: Some(convert::kind_name(kind::CAMERA)?), site, leased, ..Default::default() })
+}
+
+/// Shows a camera.
+#[utoipa::path(
+    get, path = "/cameras/{camera_uuid}", tag = "config", operation_id = "get_camera",
+    params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
+    responses(
+        (status = 200, description = "The camera, with the zones that count for it", body = Camera),
+        (status = 404, description = "There is no such camera", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn get(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(uuid): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<Camera>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let key = camera_key(caller.tenant(query.tenant.as_deref())?, &uuid)?;
+    let seen = convert::see_declared(&context, &key).await?;
+    Ok(Json(shown(&context, &seen).await?))
+}
+
+/// Declares a camera, or declares it anew. It stays at its site unless the body says another.
+#[utoipa::path(
+    put, path = "/cameras/{camera_uuid}", tag = "config", operation_id = "put_camera",
+    params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery), request_body = Camera,
+    responses(
+        (status = 200, description = "It was declared before; it is now as the body says", body = Camera),
+        (status = 201, description = "It is new", body = Camera),
+        (status = 400, description = "The camera is wrong; every fault is named by its path", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn put(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(uuid): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    Body(mut camera): Body<Camera>,
+) -> Result<(StatusCode, Json<Camera>), Failure> {
+    caller.must_be(Role::Admin)?;
+    caller.tenant(camera.tenant_id.as_deref())?;
+    let tenant = caller.tenant(query.tenant.as_deref().or(camera.tenant_id.as_deref()))?;
+    let key = camera_key(tenant.clone(), &uuid)?;
+    let before = convert::see(&context, &key).await?;
+    let site = before.as_ref().and_then(|seen| seen.declared()?.site.clone());
+    let site = site.filter(|_| camera.site_id.is_none());
+    camera.place(Some(&uuid), tenant.as_str(), site.as_ref().map(Name::as_str))?;
+    replace(&context, key, &camera, before).await
+}

@@ -1,0 +1,138 @@
+//! Configuration, as the pipeline of seed 002 syncs it: cameras and zones of a tenant's sites, and versions of what they say.
+//!
+//! A camera is a resource of kind `camera`, a zone one of kind `zone`; what they say are their attributes, so that a change
+//! of either is an event like any other. A site is where they are, and has no life of its own.
+
+mod cameras;
+mod zones;
+
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use solehold_api::{
+    config::{Camera, ConfigVersion, Zone},
+    field, kind,
+    limits::PAGE_SIZE_MAX,
+    problem::{ErrorCode, Problem},
+};
+use solehold_core::{key::Name, lease::Declaration};
+use solehold_engine::store::ResourceQuery;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::convert::{self, Seen};
+use crate::{
+    Context,
+    http::{Caller, Failure, NamePath, Role},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new().routes(routes!(version)).merge(cameras::routes()).merge(zones::routes())
+}
+
+/// What the path of a site names.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+struct SitePath {
+    /// Whose site.
+    tenant: String,
+    /// Which site.
+    site: String,
+}
+
+impl SitePath {
+    fn site(&self, caller: &Caller) -> Result<Site, Failure> {
+        Ok(Site { tenant: caller.tenant(Some(&self.tenant))?, name: field::name("site", &self.site)? })
+    }
+}
+
+/// A tenant's site.
+#[derive(Debug)]
+struct Site {
+    tenant: Name,
+    name: Name,
+}
+
+impl Site {
+    /// Refuses a body that speaks of another tenant's things: they do not exist here.
+    fn must_be_of(&self, tenant: Option<&str>) -> Result<(), Failure> {
+        match tenant.filter(|tenant| *tenant != self.tenant.as_str()) {
+            Some(other) => {
+                let detail = format!("there is no tenant {other} here; the path says {}", self.tenant);
+                Err(Problem::new(ErrorCode::NotFound, detail).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// What is at the site, of that kind.
+    fn query(&self, kind: &str) -> Result<ResourceQuery, Failure> {
+        let (kind, site) = (Some(convert::kind_name(kind)?), Some(self.name.clone()));
+        Ok(ResourceQuery { kind, site, ..Default::default() })
+    }
+}
+
+/// Whether a resource is declared to be at a site.
+fn is_at(seen: &Seen, site: &Name) -> bool {
+    seen.declared().and_then(|declared| declared.site.as_ref()) == Some(site)
+}
+
+/// What a document declares. What it cannot say, labels and lock-delay, stays as it was.
+fn keeping(before: Option<Seen>, declaration: Declaration) -> Declaration {
+    let kept = before.and_then(|seen| seen.resource.declared).unwrap_or_default();
+    Declaration { site: declaration.site, attributes: declaration.attributes, ..kept }
+}
+
+/// Tells the versions of a site's configuration: the same content, the same version.
+#[utoipa::path(
+    get, path = "/tenants/{tenant}/sites/{site}/config/version", tag = "config", operation_id = "config_version",
+    params(SitePath),
+    responses(
+        (status = 200, description = "The versions of its cameras and zones", body = ConfigVersion),
+        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn version(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<SitePath>,
+) -> Result<Json<ConfigVersion>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let site = path.site(&caller)?;
+    let cameras = all(&context, &site.tenant, site.query(kind::CAMERA)?).await?;
+    let cameras: Vec<Camera> = cameras.iter().map(|seen| Camera::of(&seen.resource)).collect();
+    let zones = zones_at(&context, &site.tenant, &site.name).await?;
+    Ok(Json(ConfigVersion::of(&cameras, &zones)))
+}
+
+/// The versions of one camera's configuration, with the zones that count for it.
+pub async fn version_of_camera(context: &Context, camera: &Seen) -> Result<ConfigVersion, Failure> {
+    Ok(ConfigVersion::of(&[shown(context, camera).await?], &[]))
+}
+
+/// A camera with the zones that count for it.
+async fn shown(context: &Context, seen: &Seen) -> Result<Camera, Failure> {
+    let camera = Camera::of(&seen.resource);
+    let Some(site) = seen.declared().and_then(|declared| declared.site.as_ref()) else { return Ok(camera) };
+    let zones = camera.effective_zones(&zones_at(context, &seen.resource.key.tenant, site).await?);
+    Ok(Camera { zones, ..camera })
+}
+
+/// The zones of a site.
+async fn zones_at(context: &Context, tenant: &Name, site: &Name) -> Result<Vec<Zone>, Failure> {
+    let site = Site { tenant: tenant.clone(), name: site.clone() };
+    let zones = all(context, tenant, site.query(kind::ZONE)?).await?;
+    Ok(zones.iter().filter_map(|seen| Zone::of(&seen.resource)).collect())
+}
+
+/// Everything that matches, page by page.
+async fn all(context: &Context, tenant: &Name, query: ResourceQuery) -> Result<Vec<Seen>, Failure> {
+    let (mut seen, mut cursor) = (Vec::new(), None);
+    loop {
+        let limit = Some(PAGE_SIZE_MAX as i64);
+        let (found, next) = convert::page_of(context, tenant, query.clone(), cursor.as_ref(), limit).await?;
+        seen.extend(Seen::all(&found));
+        cursor = next;
+        if cursor.is_none() {
+            return Ok(seen);
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The lease sets of sessions, kept between heartbeats.
+//!
+//! A heartbeat answers with everything that hangs on its session. Which leases these are is told by the session's
+//! `lease_revision`: the same revision, the same set. So a set is read from the store only after it has changed, and a
+//! heartbeat costs one session row however many leases hang on it (rule 19). How long the leases last is never kept here:
+//! that comes with the session each time.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use solehold_core::{
+    key::{Document, SessionId},
+    limits::SESSION_LEASES_MAX,
+    outcome::{LeaseView, SessionView},
+    time::Revision,
+};
+use solehold_engine::{Engine, EngineError, store::ResourceQuery};
+
+/// Most bytes that kept sets may have, about.
+const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// What a lease has beside its attributes, about.
+const LEASE_BYTES: usize = 512;
+
+/// All leases that hang on a session, as of a revision (rule 9).
+#[derive(Debug, Clone, Default)]
+pub struct LeaseSet {
+    pub leases: Arc<[LeaseView]>,
+    pub revision: Revision,
+}
+
+impl LeaseSet {
+    /// The leases, with the time left that their session has just been given.
+    pub fn lasting(&self, view: &SessionView) -> impl Iterator<Item = LeaseView> {
+        let (session, now) = (&view.session, view.now);
+        self.leases.iter().map(move |lease| LeaseView {
+            deadline: session.deadline,
+            ttl_ms: session.ttl_ms,
+            renewed_at: Some(session.renewed_at).filter(|at| *at > lease.lease.acquired_at),
+            now,
+            ..lease.clone()
+        })
+    }
+
+    fn bytes(&self) -> usize {
+        let bytes = |l: &LeaseView| LEASE_BYTES + l.lease.attributes.as_str().len();
+        self.leases.iter().map(bytes).sum::<usize>() + LEASE_BYTES
+    }
+}
+
+/// Sets that were read before: the young generation, and the one before it, which is dropped when the young is full.
+#[derive(Debug, Default)]
+pub struct LeaseSets(Mutex<Generations>);
+
+#[derive(Debug, Default)]
+struct Generations {
+    young: HashMap<SessionId, LeaseSet>,
+    old: HashMap<SessionId, LeaseSet>,
+    young_bytes: usize,
+}
+
+impl Generations {
+    fn get(&mut self, id: SessionId, revision: Revision) -> Option<LeaseSet> {
+        if let Some(set) = self.young.get(&id) {
+            return Some(set.clone()).filter(|set| set.revision == revision);
+        }
+        let set = self.old.remove(&id).filter(|set| set.revision == revision)?;
+        self.put(id, set.clone());
+        Some(set)
+    }
+
+    fn put(&mut self, id: SessionId, set: LeaseSet) {
+        let bytes = set.bytes();
+        if self.young_bytes + bytes > KEPT_BYTES_MAX / 2 {
+            self.old = std::mem::take(&mut self.young);
+            self.young_bytes = 0;
+        }
+        // A set larger than a generation is not worth the others.
+        if bytes <= KEPT_BYTES_MAX / 2 {
+            let before = self.young.insert(id, set).map_or(0, |set| set.bytes());
+            self.young_bytes = self.young_bytes + bytes - before;
+        }
+    }
+}
+
+impl LeaseSets {
+    /// The leases that hang on a session that was just opened or renewed.
+    pub async fn of(&self, engine: &Engine, view: &SessionView) -> Result<LeaseSet, EngineError> {
+        let (id, revision) = (view.session.id, view.session.lease_revision);
+        if view.session.lease_count == 0 {
+            return Ok(LeaseSet { revision, ..Default::default() });
+        }
+        if let Some(set) = self.generations(|kept| kept.get(id, revision)) {
+            return Ok(set);
+        }
+        let query = ResourceQuery {
+            tenant: Some(view.session.holder.tenant.clone()),
+            session: Some(id),
+            leased: Some(true),
+            undeclared: true,
+            // Each lease that it holds, and each that waits for it.
+            limit: SESSION_LEASES_MAX as usize * 2,
+            ..Default::default()
+        };
+        let found = engine.find_resources(&query).await?;
+        let mut leases = found.leases();
+        leases.retain(|l| l.lease.tenure.session() == Some(id));
+        for lease in &mut leases {
+            // Stats change without a change of the set, and whoever told them knows them.
+            lease.lease.stats = Document::default();
+        }
+        // Meanwhile the set may have changed again. Without a lease the session was not read beside them: nothing hung on
+        // it as of all that had happened by then.
+        let session = found.loaded.state.session(id).map(|session| session.lease_revision);
+        let revision = session.unwrap_or(found.loaded.cursor.revision);
+        let set = LeaseSet { leases: leases.into(), revision };
+        if session.is_some() {
+            self.generations(|kept| kept.put(id, set.clone()));
+        }
+        Ok(set)
+    }
+
+    fn generations<T>(&self, work: impl FnOnce(&mut Generations) -> T) -> T {
+        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use solehold_core::{
+        command::{Acquire, AskedTenure, Command, Undeclared},
+        key::{HolderKey, LeaseId, Name, ResourceKey},
+        outcome::Answer,
+    };
+    use solehold_engine::{EngineOptions, clock::ManualTicks, resident};
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn engine(ticks: &Arc<ManualTicks>) -> Engine {
+        let store = resident::memory(ticks.clone()).expect("a store in memory");
+        Engine::start(store, EngineOptions::default(), Arc::new(()))
+    }
+
+    fn name(text: &str) -> Name {
+        Name::new(text).expect("a short name")
+    }
+
+    const SESSION: SessionId = SessionId(Uuid::from_u128(1));
+
+    async fn ask(engine: &Engine, command: Command) -> SessionView {
+        match engine.submit(command).await.expect("an outcome") {
+            Ok(Answer::Session(view)) => view,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn open(engine: &Engine) -> SessionView {
+        let (holder, ttl_ms) = (HolderKey { tenant: name("t"), name: name("w") }, 10_000);
+        let (replace, registration, metrics, fenced) = (None, None, None, false);
+        ask(
+            engine,
+            Command::OpenSession { id: SESSION, holder, ttl_ms, replace, fenced, registration, metrics },
+        )
+        .await
+    }
+
+    async fn heartbeat(engine: &Engine) -> SessionView {
+        ask(engine, Command::Heartbeat { tenant: name("t"), session: SESSION, holder: None, metrics: None })
+            .await
+    }
+
+    async fn hold(engine: &Engine, key: &str) {
+        let acquire = Acquire {
+            key: ResourceKey { tenant: name("t"), kind: name("job"), key: name(key) },
+            lease: LeaseId(Uuid::now_v7()),
+            holder: name("w"),
+            tenure: AskedTenure::Session(SESSION),
+            request: None,
+            attributes: Document::default(),
+            undeclared: Undeclared::Allow,
+        };
+        engine.submit(Command::Acquire(acquire)).await.expect("an outcome").expect("a grant");
+    }
+
+    #[tokio::test]
+    async fn a_set_is_read_once_and_again_after_a_change() {
+        let ticks = Arc::new(ManualTicks::default());
+        // The second store knows nothing: what comes from it was not kept.
+        let (full, empty) = (engine(&ticks), engine(&ticks));
+        let sets = LeaseSets::default();
+        assert!(sets.of(&full, &open(&full).await).await.expect("a set").leases.is_empty());
+        hold(&full, "a").await;
+        let set = sets.of(&full, &heartbeat(&full).await).await.expect("a set");
+        assert_eq!((set.leases.len(), set.revision), (1, Revision(1)));
+
+        ticks.advance_ms(9_000);
+        let view = heartbeat(&full).await;
+        let kept = sets.of(&empty, &view).await.expect("a set");
+        assert_eq!((kept.leases.len(), kept.revision), (1, Revision(1)), "the same revision, the same set");
+        let lasting: Vec<_> = kept.lasting(&view).collect();
+        assert_eq!(
+            (lasting[0].ttl_left_ms(), lasting[0].renewed_at),
+            (10_000, Some(view.session.renewed_at))
+        );
+
+        hold(&full, "b").await;
+        let view = heartbeat(&full).await;
+        assert!(
+            sets.of(&empty, &view).await.expect("a set").leases.is_empty(),
+            "it changed, and was read anew"
+        );
+        assert_eq!(sets.of(&full, &view).await.expect("a set").leases.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_kept_is_bounded() {
+        let ticks = Arc::new(ManualTicks::default());
+        let engine = engine(&ticks);
+        open(&engine).await;
+        hold(&engine, "a").await;
+        let sets = LeaseSets::default();
+        let one = sets.of(&engine, &heartbeat(&engine).await).await.expect("a set");
+        let large = LeaseSet { leases: vec![one.leases[0].clone(); 10_000].into(), revision: Revision(1) };
+        let mut kept = Generations::default();
+        let id = |n: u128| SessionId(Uuid::from_u128(n));
+        for n in 0..50 {
+            kept.put(id(n), large.clone());
+            kept.put(id(n), large.clone());
+            let bytes: usize = kept.young.values().chain(kept.old.values()).map(LeaseSet::bytes).sum();
+            assert!(bytes <= KEPT_BYTES_MAX && kept.young_bytes <= KEPT_BYTES_MAX / 2, "{n}: {bytes}");
+            assert!(kept.get(id(0), Revision(1)).is_some(), "what is used stays");
+        }
+        assert!(kept.get(id(1), Revision(1)).is_none() && kept.get(id(49), Revision(2)).is_none());
+    }
+}

@@ -1,0 +1,235 @@
+//! Leases, as the pipeline of seed 002 knows them: acquire, renew, heartbeat, release, revoke; reading is in [`read`].
+//!
+//! Its client takes only 200 with JSON for success, so that is what every success is; whatever else happens comes in the
+//! same envelope ([`reply`]), with the status of its problem.
+
+mod read;
+mod reply;
+
+use axum::{Json, extract::State};
+use serde_json::json;
+use solehold_api::{
+    ask::Asked,
+    document::to_document,
+    kind,
+    leases::{
+        AcquireLease, EndedLease, Envelope, HeartbeatLease, Lease, ReleaseLease, RenewLease, RevokeLease,
+    },
+};
+use solehold_core::{
+    command::{AskedTenure, Footprint, Target, Undeclared},
+    key::{Document, HolderKey, LeaseId, Name, ResourceKey},
+    lease::LeaseStatus,
+    outcome::Refusal,
+    session::HolderStatus,
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use self::reply::{Refused, Reply};
+use super::{
+    config,
+    convert::{self, Seen, TenantQuery},
+};
+use crate::{
+    Context,
+    http::{Body, Caller, Failure, NamePath, Params, Role},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new()
+        .routes(routes!(acquire))
+        .routes(routes!(renew))
+        .routes(routes!(heartbeat))
+        .routes(routes!(release))
+        .routes(routes!(revoke))
+        .merge(read::routes())
+}
+
+/// The lease that a path names. What is no id is no lease.
+fn target(tenant: Name, id: &str) -> Result<Target, Refused> {
+    Ok(Target::Lease { tenant, id: lease_id(id)? })
+}
+
+fn lease_id(id: &str) -> Result<LeaseId, Refused> {
+    id.parse().map(LeaseId).map_err(|_| reply::no_lease(id))
+}
+
+/// Acquires a camera for a runner.
+#[utoipa::path(
+    post, path = "/leases/acquire", tag = "leases", operation_id = "acquire_lease", request_body = AcquireLease,
+    responses(
+        (status = 200, description = "It is the runner's", body = Envelope),
+        (status = 400, description = "The body is wrong", body = Envelope),
+        (status = 404, description = "There is no such camera or session", body = Envelope),
+        (status = 409, description = "Someone holds it, it is held back, or the runner takes nothing more", body = Envelope),
+    )
+)]
+async fn acquire(
+    State(context): State<Context>,
+    caller: Caller,
+    body: Result<Body<AcquireLease>, Failure>,
+) -> Reply {
+    caller.must_be(Role::Runner)?;
+    let Body(body) = body?;
+    let asked = body.asked()?;
+    let tenant = caller.tenant(body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty()))?;
+    let key = convert::key_of(tenant, kind::CAMERA, "camera_uuid", &body.camera_uuid)?;
+    let asked = prepare(&context, &key, &body, asked).await?;
+    let ask = asked.acquire(key, convert::fresh_lease(), Undeclared::Refuse);
+    let grant = convert::acquire(&context, ask).await?;
+    Ok(Json(Envelope::held(Lease::granted(&grant))))
+}
+
+/// Reads what an acquire needs to know beforehand: whether the runner drains (with a session the engine tells that by
+/// itself), whether the camera is at that site, and which configuration a runner means that does not say.
+async fn prepare(
+    context: &Context,
+    key: &ResourceKey,
+    body: &AcquireLease,
+    asked: Asked,
+) -> Result<Asked, Failure> {
+    let holder = HolderKey { tenant: key.tenant.clone(), name: asked.holder.clone() };
+    let footprint =
+        Footprint { resources: vec![key.clone()], holders: vec![holder.clone()], ..Default::default() };
+    let loaded = context.engine().load(&footprint).await?;
+    let runner = loaded.state.holder(&holder).filter(|holder| holder.registered);
+    let drains = runner.is_some_and(|runner| runner.status != HolderStatus::Active);
+    if drains && matches!(asked.tenure, AskedTenure::Own { .. }) {
+        return Err(Refusal::Draining(asked.holder).into());
+    }
+    let camera =
+        Seen::of(&loaded, key).filter(|seen| seen.declared().is_some() && is_at(seen, &body.site_id));
+    let camera = camera.ok_or_else(|| Refusal::NoResource(key.clone()))?;
+    Ok(Asked { attributes: attributes(context, body, &camera).await?, ..asked })
+}
+
+/// Whether a camera is where the runner thinks it is. One that was declared without a site is anywhere.
+fn is_at(camera: &Seen, site: &Option<String>) -> bool {
+    let declared = camera.declared().and_then(|declared| declared.site.as_ref());
+    match (declared, site.as_deref().filter(|site| !site.is_empty())) {
+        (Some(declared), Some(site)) => declared.as_str() == site,
+        _ => true,
+    }
+}
+
+/// What the pipeline keeps with the lease.
+async fn attributes(context: &Context, body: &AcquireLease, camera: &Seen) -> Result<Document, Failure> {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    let (mut config_version, mut zone_version) = (given(&body.config_version), given(&body.zone_version));
+    if config_version.is_none() || zone_version.is_none() {
+        let present = config::version_of_camera(context, camera).await?;
+        config_version.get_or_insert(present.config_version);
+        zone_version.get_or_insert(present.zone_version);
+    }
+    let declared = camera.declared().and_then(|declared| declared.site.as_ref());
+    let about = json!({
+        "shard_id": body.shard_id.clone().unwrap_or_default(),
+        "site_id": declared.map(ToString::to_string).or(given(&body.site_id)).unwrap_or_default(),
+        "config_version": config_version,
+        "zone_version": zone_version,
+    });
+    Ok(to_document("shard_id", &about)?)
+}
+
+/// Keeps a lease.
+#[utoipa::path(
+    put, path = "/leases/{lease_id}/renew", tag = "leases", operation_id = "renew_lease",
+    params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RenewLease,
+    responses(
+        (status = 200, description = "It lasts longer", body = Envelope),
+        (status = 400, description = "The body is wrong", body = Envelope),
+        (status = 404, description = "There is no such lease, now or any more", body = Envelope),
+        (status = 409, description = "What is shown beside the id is not that of the lease", body = Envelope),
+    )
+)]
+async fn renew(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    body: Result<Body<RenewLease>, Failure>,
+) -> Reply {
+    caller.must_be(Role::Runner)?;
+    let Body(body) = body?;
+    let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
+    let renewed = convert::renew(&context, claim, body.ttl_ms()?, None).await;
+    Ok(Json(Envelope::held(Lease::granted(&renewed.map_err(reply::over)?))))
+}
+
+/// Keeps a lease and tells how the work goes; what is told is kept and shown.
+#[utoipa::path(
+    post, path = "/leases/{lease_id}/heartbeat", tag = "leases", operation_id = "heartbeat_lease",
+    params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = HeartbeatLease,
+    responses(
+        (status = 200, description = "It lasts longer", body = Envelope),
+        (status = 400, description = "The body is wrong", body = Envelope),
+        (status = 404, description = "There is no such lease, now or any more", body = Envelope),
+        (status = 409, description = "What is shown beside the id is not that of the lease", body = Envelope),
+    )
+)]
+async fn heartbeat(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    body: Result<Body<HeartbeatLease>, Failure>,
+) -> Reply {
+    caller.must_be(Role::Runner)?;
+    let Body(body) = body?;
+    let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
+    let renewed = convert::renew(&context, claim, None, body.stats()?).await;
+    Ok(Json(Envelope::held(Lease::granted(&renewed.map_err(reply::over)?))))
+}
+
+/// Lets go of a lease.
+#[utoipa::path(
+    delete, path = "/leases/{lease_id}/release", tag = "leases", operation_id = "release_lease",
+    params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = ReleaseLease,
+    responses(
+        (status = 200, description = "It is released", body = Envelope),
+        (status = 400, description = "The body is wrong", body = Envelope),
+        (status = 404, description = "There is no such lease, now or any more", body = Envelope),
+        (status = 409, description = "What is shown beside the id is not that of the lease", body = Envelope),
+    )
+)]
+async fn release(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    body: Result<Body<ReleaseLease>, Failure>,
+) -> Reply {
+    caller.must_be(Role::Runner)?;
+    let Body(body) = body?;
+    let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
+    let released = convert::release(&context, claim, body.state()?).await.map_err(reply::over)?;
+    let status = LeaseStatus::Released;
+    Ok(Json(Envelope::ended(EndedLease { lease_id: released.0, status, held_back_ms: 0 })))
+}
+
+/// Ends someone's lease. The camera is held back until the old deadline, unless the old holder is known to be fenced.
+#[utoipa::path(
+    post, path = "/leases/{lease_id}/revoke", tag = "leases", operation_id = "revoke_lease",
+    params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RevokeLease,
+    responses(
+        (status = 200, description = "It is revoked", body = Envelope),
+        (status = 400, description = "The body is wrong", body = Envelope),
+        (status = 404, description = "There is no such lease, now or any more", body = Envelope),
+        (status = 409, description = "What is shown beside the id is not that of the lease", body = Envelope),
+    )
+)]
+async fn revoke(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    body: Result<Body<RevokeLease>, Failure>,
+) -> Reply {
+    caller.must_be(Role::Admin)?;
+    let Body(body) = body?;
+    let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
+    let revoked = convert::revoke(&context, claim, body.fenced, body.reason()?).await;
+    let (lease, held_back_ms) = revoked.map_err(reply::over)?;
+    let status = LeaseStatus::Revoked;
+    Ok(Json(Envelope::ended(EndedLease { lease_id: lease.0, status, held_back_ms })))
+}

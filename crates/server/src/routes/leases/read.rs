@@ -1,0 +1,251 @@
+//! Reading leases: one by its id, also after its end; those of a runner; that of a camera; all of them.
+
+use axum::{Json, extract::State};
+use serde::Deserialize;
+use solehold_api::{
+    kind,
+    leases::{EndedLease, Envelope, Flat, Lease, LeaseHistory, LeaseList, LeaseQuery},
+    limits::PAGE_SIZE_MAX,
+    page::{PageCursor, PageQuery},
+    problem::Problem,
+};
+use solehold_core::{
+    command::Footprint,
+    event::{Event, What},
+    key::{LeaseId, Name},
+    lease::LeaseStatus,
+    time::StoreTime,
+};
+use solehold_engine::store::{EventQuery, Found, ResourceQuery};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::{
+    super::convert::{self, Seen, TenantQuery},
+    lease_id,
+    reply::{self, Refused, Reply},
+};
+use crate::{
+    Context,
+    http::{Caller, Failure, NamePath, Params, Role},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(get))
+        .routes(routes!(history))
+        .routes(routes!(of_runner))
+        .routes(routes!(of_camera))
+}
+
+/// Shows a lease: `success` tells whether it is held. Of one that has ended it is shown how.
+#[utoipa::path(
+    get, path = "/leases/{lease_id}", tag = "leases", operation_id = "get_lease",
+    params(("lease_id" = String, Path, description = "The lease"), TenantQuery),
+    responses(
+        (status = 200, description = "The lease if `success` is true; how it ended if not", body = Envelope),
+        (status = 404, description = "There is no such lease, and nobody remembers one", body = Envelope),
+    )
+)]
+async fn get(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Reply {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let lease = lease_id(&id)?;
+    match here(&context, &tenant, lease).await? {
+        Some(envelope) => Ok(Json(envelope)),
+        None => remembered(&context, &tenant, lease).await,
+    }
+}
+
+/// A lease that is on its resource: held, run out unswept, or in waiting.
+async fn here(context: &Context, tenant: &Name, id: LeaseId) -> Result<Option<Envelope>, Failure> {
+    let loaded = context.engine().load(&Footprint { leases: vec![id], ..Default::default() }).await?;
+    let key = loaded.state.resource_of(id).filter(|key| key.tenant == *tenant);
+    let Some(seen) = key.and_then(|key| Seen::of(&loaded, key)) else { return Ok(None) };
+    let revision = loaded.cursor.revision;
+    if let Some(pending) = seen.resource.pending.as_ref().filter(|pending| pending.id == id) {
+        return Ok(Some(Envelope::held(Lease::pending(&seen.resource, pending, seen.now, revision))));
+    }
+    let Some(lease) = seen.lease.as_ref().filter(|lease| lease.lease.id == id) else { return Ok(None) };
+    if convert::is_live(lease) {
+        return Ok(Some(Envelope::held(Lease::of(lease, revision))));
+    }
+    let free_at = lease.deadline.plus_ms(seen.resource.lock_delay_ms());
+    Ok(Some(ended(id, LeaseStatus::Expired, free_at.ms_after(seen.now))))
+}
+
+/// How a lease ended, as the audit trail has it.
+async fn remembered(context: &Context, tenant: &Name, id: LeaseId) -> Reply {
+    let page = context.engine().events(&EventQuery { lease: Some(id), ..all() }).await?;
+    let events = page.events.iter().rev().filter(|event| event.key.tenant == *tenant);
+    let end = events.filter_map(|event| end_of(event).map(|end| (event, end))).next();
+    let Some((event, (status, until))) = end else { return Err(reply::no_lease(&id.to_string())) };
+    let now = context.engine().resource(&event.key).await?.now;
+    Ok(Json(ended(id, status, until.map_or(0, |until| until.ms_after(now)))))
+}
+
+fn end_of(event: &Event) -> Option<(LeaseStatus, Option<StoreTime>)> {
+    match &event.what {
+        What::Released(ended) => Some((LeaseStatus::Released, ended.held_back_until)),
+        What::Expired(ended) => Some((LeaseStatus::Expired, ended.held_back_until)),
+        What::Revoked(ended) => Some((LeaseStatus::Revoked, ended.held_back_until)),
+        _ => None,
+    }
+}
+
+/// A lease that is not held any more: a client that only looks at `success` must not take it for held.
+fn ended(id: LeaseId, status: LeaseStatus, held_back_ms: u64) -> Envelope {
+    let how = match status {
+        LeaseStatus::Released => "was released",
+        LeaseStatus::Revoked => "was revoked",
+        _ => "has expired",
+    };
+    Envelope {
+        success: false,
+        lease: None,
+        error: Some(format!("lease {id} {how}")),
+        retry_after_seconds: None,
+        flat: Flat::Ended(EndedLease { lease_id: id.0, status, held_back_ms }),
+    }
+}
+
+fn all() -> EventQuery {
+    EventQuery { limit: PAGE_SIZE_MAX, ..Default::default() }
+}
+
+/// Shows what happened to a lease.
+#[utoipa::path(
+    get, path = "/leases/{lease_id}/history", tag = "leases", operation_id = "lease_history",
+    params(("lease_id" = String, Path, description = "The lease"), PageQuery),
+    responses(
+        (status = 200, description = "What happened, oldest first, as far back as the audit trail goes", body = LeaseHistory),
+        (status = 404, description = "There is no such lease, and nobody remembers one", body = Envelope),
+    )
+)]
+async fn history(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<LeaseHistory>, Refused> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let lease = lease_id(&id)?;
+    let asked = EventQuery { lease: Some(lease), ..Default::default() };
+    let (events, next) = convert::events(&context, &tenant, asked, &query).await?;
+    if events.is_empty() && here(&context, &tenant, lease).await?.is_none() {
+        return Err(reply::no_lease(&id));
+    }
+    Ok(Json(LeaseHistory { lease_id: lease.0, events, next }))
+}
+
+/// Lists what a runner holds.
+#[utoipa::path(
+    get, path = "/leases/runner/{runner_id}", tag = "leases", operation_id = "leases_of_runner",
+    params(("runner_id" = String, Path, description = "The runner"), PageQuery),
+    responses(
+        (status = 200, description = "What it holds; nothing, if it is not known", body = LeaseList),
+        (status = 400, description = "The name or a parameter is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn of_runner(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(runner): NamePath<String>,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<LeaseList>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let holder = convert::maybe_name("runner_id", Some(&runner))?;
+    let asked = ResourceQuery { holder, leased: Some(true), undeclared: true, ..Default::default() };
+    // The seed's clients know no pages: a list is as long as a page may be, unless they ask for less.
+    let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
+    let (found, next) = convert::page_of(&context, &tenant, asked, query.cursor.as_ref(), limit).await?;
+    Ok(Json(shown(&found, next, LeaseStatus::Active)))
+}
+
+/// Shows who holds a camera.
+#[utoipa::path(
+    get, path = "/leases/camera/{camera_uuid}", tag = "leases", operation_id = "lease_of_camera",
+    params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
+    responses(
+        (status = 200, description = "The lease", body = Envelope),
+        (status = 404, description = "Nobody holds it, or there is no such camera", body = Envelope),
+    )
+)]
+async fn of_camera(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(camera): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Reply {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let key = convert::key_of(tenant, kind::CAMERA, "camera_uuid", &camera)?;
+    let loaded = context.engine().resource(&key).await?;
+    let seen = Seen::of(&loaded, &key);
+    let lease = seen.as_ref().and_then(Seen::live).ok_or_else(|| convert::nobody_holds(&key))?;
+    Ok(Json(Envelope::held(Lease::of(lease, loaded.cursor.revision))))
+}
+
+/// What else a list of leases may be asked for.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+struct LeaseFilter {
+    /// The same as `runner_id`, for those that are no runners.
+    holder: Option<String>,
+    /// The same as `site_id`.
+    site: Option<String>,
+    /// `active` if not given. `pending` lists those in waiting, `expired` those that ran out just now; a lease that has
+    /// ended otherwise is in no list.
+    #[param(value_type = Option<String>)]
+    status: Option<LeaseStatus>,
+}
+
+/// Lists leases. A page may have fewer than asked for; the last has no `next`.
+#[utoipa::path(
+    get, path = "/leases", tag = "leases", operation_id = "list_leases", params(LeaseQuery, LeaseFilter),
+    responses(
+        (status = 200, description = "A page of leases", body = LeaseList),
+        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<LeaseQuery>,
+    Params(filter): Params<LeaseFilter>,
+) -> Result<Json<LeaseList>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let status = filter.status.unwrap_or(LeaseStatus::Active);
+    let asked = ResourceQuery {
+        kind: convert::maybe_name("kind", query.kind.as_deref())?,
+        holder: convert::maybe_name("runner_id", query.runner_id.or(filter.holder).as_deref())?,
+        site: convert::maybe_name("site_id", query.site_id.or(filter.site).as_deref())?,
+        leased: Some(status != LeaseStatus::Expired).filter(|_| status != LeaseStatus::Pending),
+        undeclared: true,
+        ..Default::default()
+    };
+    let (found, next) =
+        convert::page_of(&context, &tenant, asked, query.cursor.as_ref(), query.limit).await?;
+    Ok(Json(shown(&found, next, status)))
+}
+
+/// The leases of that status on what was found.
+fn shown(found: &Found, next: Option<PageCursor>, status: LeaseStatus) -> LeaseList {
+    let revision = found.loaded.cursor.revision;
+    let lease = |seen: Seen| match (status, &seen.resource.pending) {
+        (LeaseStatus::Pending, Some(pending)) if seen.now < pending.deadline => {
+            Some(Lease::pending(&seen.resource, pending, seen.now, revision))
+        }
+        _ => seen.lease.filter(|lease| lease.status == status).map(|lease| Lease::of(&lease, revision)),
+    };
+    let leases = Seen::all(found).filter_map(lease).collect();
+    LeaseList { leases, next, cursor: convert::cursor(found.loaded.cursor) }
+}

@@ -1,0 +1,69 @@
+//! The surfaces, a module each. A handler extracts, converts, asks the engine, and converts.
+
+mod admin;
+mod batch;
+mod config;
+mod convert;
+mod lease_sets;
+mod leases;
+mod nodes;
+mod openapi;
+mod ops;
+mod resources;
+mod runners;
+mod scenes;
+mod sessions;
+mod watch;
+
+use axum::{Router, extract::DefaultBodyLimit, middleware};
+use solehold_api::{
+    limits::BODY_BYTES_MAX,
+    paths,
+    problem::{ErrorCode, Problem},
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{
+    Context,
+    http::{Failure, around},
+};
+
+pub(crate) use lease_sets::LeaseSets;
+pub use openapi::{openapi_json, openapi_markdown};
+
+/// All routes, and their description.
+fn all() -> OpenApiRouter<Context> {
+    let surface = OpenApiRouter::new()
+        .merge(scenes::routes())
+        .merge(leases::routes())
+        .merge(runners::routes())
+        .merge(sessions::routes())
+        .merge(nodes::routes())
+        .merge(config::routes())
+        .merge(resources::routes())
+        .merge(batch::routes())
+        .merge(watch::routes())
+        .merge(admin::routes())
+        .merge(openapi::routes());
+    OpenApiRouter::with_openapi(openapi::frame()).merge(ops::routes()).nest(paths::BASE, surface)
+}
+
+/// The router that serves it all.
+pub fn router(context: &Context) -> Router {
+    let (router, _) = all().split_for_parts();
+    router
+        .fallback(no_such_route)
+        .method_not_allowed_fallback(method_not_allowed)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(context.clone(), around))
+        .with_state(context.clone())
+}
+
+async fn no_such_route() -> Failure {
+    let detail = format!("there is no such path; {} lists those that there are", paths::OPENAPI);
+    Problem::new(ErrorCode::NoSuchRoute, detail).into()
+}
+
+async fn method_not_allowed() -> Failure {
+    Problem::new(ErrorCode::MethodNotAllowed, "this path takes other methods; see the Allow header").into()
+}

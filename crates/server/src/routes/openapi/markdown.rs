@@ -1,0 +1,165 @@
+//! An OpenAPI document for people to read.
+
+use std::{fmt::Write, sync::LazyLock};
+
+use serde_json::{Map, Value};
+
+/// The methods, in the order in which they are listed.
+const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
+
+/// Renders a document: an overview by surface, each operation, then the schemas.
+pub fn render(document: &Value) -> String {
+    let mut page = Page { document, text: String::new() };
+    page.line(&format!("# {} API {}", text(&document["info"]["title"]), text(&document["info"]["version"])));
+    page.line(
+        "<!-- Made from the code: SOLEHOLD_UPDATE_GOLDEN=1 cargo test -p solehold-server --test openapi -->",
+    );
+    page.line(text(&document["info"]["description"]));
+    for tag in page.tags() {
+        page.surface(&tag);
+    }
+    page.line("## Schemas");
+    for (name, schema) in object(&document["components"]["schemas"]) {
+        page.schema(name, schema);
+    }
+    page.text
+}
+
+struct Page<'a> {
+    document: &'a Value,
+    text: String,
+}
+
+/// An operation where it stands.
+struct Operation<'a> {
+    method: &'a str,
+    path: &'a str,
+    what: &'a Value,
+}
+
+impl Page<'_> {
+    /// A block, and an empty line after it.
+    fn line(&mut self, line: &str) {
+        self.text.push_str(line.trim_end());
+        self.text.push_str("\n\n");
+    }
+
+    fn operations(&self) -> Vec<Operation<'_>> {
+        let mut operations = Vec::new();
+        for (path, item) in object(&self.document["paths"]) {
+            let of_path = METHODS.iter().filter_map(|method| Some((*method, item.get(method)?)));
+            operations.extend(of_path.map(|(method, what)| Operation { method, path, what }));
+        }
+        operations
+    }
+
+    fn tags(&self) -> Vec<String> {
+        let mut tags: Vec<String> =
+            self.operations().iter().map(|o| text(&o.what["tags"][0]).to_owned()).collect();
+        tags.sort();
+        tags.dedup();
+        tags
+    }
+
+    fn surface(&mut self, tag: &str) {
+        let of_tag = |page: &Self| {
+            let operations = page.operations().into_iter().filter(|o| text(&o.what["tags"][0]) == tag);
+            operations.map(describe).collect::<Vec<_>>()
+        };
+        let mut name = tag.to_owned();
+        name[..1].make_ascii_uppercase();
+        let blocks = of_tag(self);
+        self.line(&format!("## {name}"));
+        blocks.iter().for_each(|block| self.line(block));
+    }
+
+    fn schema(&mut self, name: &str, schema: &Value) {
+        self.line(&format!("### {name}"));
+        if let Some(description) = schema["description"].as_str() {
+            self.line(description);
+        }
+        if let Some(words) = schema["enum"].as_array() {
+            let words: Vec<_> = words.iter().map(|word| format!("`{}`", text(word))).collect();
+            self.line(&words.join(", "));
+        }
+        let fields = fields_table(schema);
+        if !fields.is_empty() {
+            self.line(&fields);
+        }
+    }
+}
+
+fn describe(operation: Operation<'_>) -> String {
+    let Operation { method, path, what } = operation;
+    let mut block = format!("### `{} {path}`\n\n", method.to_uppercase());
+    let words = [text(&what["summary"]), text(&what["description"])];
+    for words in words.into_iter().filter(|words| !words.is_empty()) {
+        let _ = writeln!(block, "{words}\n");
+    }
+    for parameter in what["parameters"].as_array().into_iter().flatten() {
+        let (name, place) = (text(&parameter["name"]), text(&parameter["in"]));
+        let about = one_line(text(&parameter["description"]));
+        let _ = writeln!(block, "- {place} `{name}`: {}{}", kind(&parameter["schema"]), after(", ", &about));
+    }
+    for (content, body) in object(&what["requestBody"]["content"]) {
+        let _ = writeln!(block, "- body `{content}`: {}", kind(&body["schema"]));
+    }
+    for (status, answer) in object(&what["responses"]).iter().filter(|(status, _)| *status != "default") {
+        let bodies: Vec<_> = object(&answer["content"]).values().map(|body| kind(&body["schema"])).collect();
+        let about = one_line(text(&answer["description"]));
+        let _ = writeln!(block, "- answers {status}: {about}{}", after(", ", &bodies.join(", ")));
+    }
+    block
+}
+
+/// A table of the fields of an object, those of its parts included.
+fn fields_table(schema: &Value) -> String {
+    let mut rows = String::new();
+    let parts = schema["allOf"].as_array().into_iter().flatten().chain(std::iter::once(schema));
+    for part in parts {
+        let required: Vec<_> = part["required"].as_array().into_iter().flatten().map(text).collect();
+        for (name, field) in object(&part["properties"]) {
+            let needed = if required.contains(&name.as_str()) { "yes" } else { "" };
+            let about = one_line(text(&field["description"]));
+            let _ = writeln!(rows, "| `{name}` | {} | {needed} | {about} |", kind(field));
+        }
+    }
+    if rows.is_empty() { rows } else { format!("| field | type | always | |\n|---|---|---|---|\n{rows}") }
+}
+
+/// What a schema says a value is, in a few words.
+fn kind(schema: &Value) -> String {
+    if let Some(name) = schema["$ref"].as_str() {
+        let name = name.rsplit('/').next().unwrap_or(name);
+        return format!("[{name}](#{})", name.to_lowercase());
+    }
+    for choice in ["oneOf", "anyOf", "allOf"] {
+        if let Some(kinds) = schema[choice].as_array() {
+            return kinds.iter().map(kind).collect::<Vec<_>>().join(" or ");
+        }
+    }
+    let format = schema["format"].as_str().map(|format| format!(" ({format})")).unwrap_or_default();
+    match &schema["type"] {
+        Value::String(one) if one == "array" => format!("list of {}", kind(&schema["items"])),
+        Value::String(one) => format!("{one}{format}"),
+        Value::Array(several) => several.iter().map(text).collect::<Vec<_>>().join(" or ") + &format,
+        _ => "any".to_owned(),
+    }
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn object(value: &Value) -> &Map<String, Value> {
+    static NONE: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+    value.as_object().unwrap_or(&NONE)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
+}
+
+fn after(separator: &str, text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("{separator}{text}") }
+}

@@ -1,0 +1,80 @@
+//! Operating: whether the server is up, whether it can serve, and what it has done. For everyone, without a key.
+
+use axum::{
+    Json,
+    extract::State,
+    http::header,
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use solehold_api::{
+    ops::{Health, Ready},
+    problem::{ErrorCode, Problem},
+    watch::Cursor,
+};
+use solehold_core::command::Footprint;
+use solehold_engine::clock::Tick;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{Context, http::Failure};
+
+/// What OpenMetrics text is called.
+const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new().routes(routes!(health)).routes(routes!(ready)).routes(routes!(metrics))
+}
+
+/// The process is up, and for how long.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct Alive {
+    #[serde(flatten)]
+    health: Health,
+    /// How long it has been up.
+    uptime_seconds: u64,
+}
+
+/// Tells that the process is up; the store is not asked.
+#[utoipa::path(
+    get, path = "/healthz", tag = "operating", operation_id = "health", security(()),
+    responses((status = 200, description = "The process is up", body = Alive))
+)]
+async fn health(State(context): State<Context>) -> Json<Alive> {
+    let health = Health {
+        status: "ok".to_owned(),
+        node_id: context.node_id().to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: context.engine().store_name().to_owned(),
+    };
+    Json(Alive { health, uptime_seconds: Tick::now().since(context.began()).as_secs() })
+}
+
+/// Asks the store whether it answers.
+#[utoipa::path(
+    get, path = "/readyz", tag = "operating", operation_id = "ready", security(()),
+    responses(
+        (status = 200, description = "The server can serve", body = Ready),
+        (status = 503, description = "The store does not answer", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn ready(State(context): State<Context>) -> Result<Json<Ready>, Failure> {
+    let loaded = context.engine().load(&Footprint::default()).await?;
+    let cursor = Cursor { epoch: loaded.cursor.epoch, revision: loaded.cursor.revision.0 };
+    Ok(Json(Ready {
+        ready: true,
+        node_id: context.node_id().to_owned(),
+        reason: None,
+        cursor: Some(cursor),
+        store_time: Some(loaded.now.into()),
+    }))
+}
+
+/// Everything that is measured, as OpenMetrics text.
+#[utoipa::path(
+    get, path = "/metrics", tag = "operating", operation_id = "metrics", security(()),
+    responses((status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"))
+)]
+async fn metrics(State(context): State<Context>) -> Result<Response, Failure> {
+    let text = context.measured().await.map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
+    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
+}

@@ -1,0 +1,430 @@
+//! Resources of any kind: declared, leased, and handed over under their tokens. Scenes, cameras and zones are among them.
+
+use axum::{Json, extract::State, http::StatusCode};
+use serde::{Deserialize, Serialize};
+use solehold_api::{
+    field::FieldError,
+    page::{PageCursor, PageQuery},
+    problem::{ErrorCode, Problem},
+    resources::{
+        AcquireResource, CancelRequest, DeleteQuery, Grant, HeldLease, PutResource, PutState,
+        ReleaseResource, RenewResource, Resource, ResourceList, ResourceQuery, RevokeResource, Revoked,
+        State as HandoverState,
+    },
+    watch::LeaseEvent,
+};
+use solehold_core::{
+    command::{Command, Undeclared},
+    key::ResourceKey,
+    outcome::{Answer, Refusal},
+};
+use solehold_engine::store;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::convert::{self, Seen, TenantQuery};
+use crate::{
+    Context,
+    http::{Body, Caller, Failure, NamePath, Params, Role, submit},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(list_of_kind))
+        .routes(routes!(get, put, remove))
+        .routes(routes!(get_lease, acquire, release))
+        .routes(routes!(renew))
+        .routes(routes!(revoke))
+        .routes(routes!(cancel))
+        .routes(routes!(get_state, put_state))
+        .routes(routes!(history))
+}
+
+/// What the path of a resource names.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+struct ResourcePath {
+    /// What sort of thing.
+    kind: String,
+    /// Which one of that sort; a slash within is `%2F`.
+    key: String,
+}
+
+impl ResourcePath {
+    fn key(&self, caller: &Caller, tenant: Option<&str>) -> Result<ResourceKey, Failure> {
+        convert::key_of(caller.tenant(tenant)?, &self.kind, "key", &self.key)
+    }
+}
+
+fn shown(seen: &Seen) -> Resource {
+    Resource::of(&seen.resource, seen.lease.as_ref(), seen.now)
+}
+
+/// Reads a resource that is there: declared, held, or with a document for its next holder. What is only held back is not.
+async fn see(context: &Context, key: &ResourceKey) -> Result<Seen, Failure> {
+    let is_there = |s: &Seen| s.declared().is_some() || s.live().is_some() || s.resource.state.is_some();
+    let seen = convert::see(context, key).await?.filter(is_there);
+    seen.ok_or_else(|| Refusal::NoResource(key.clone()).into())
+}
+
+/// Lists resources, declared or held.
+#[utoipa::path(
+    get, path = "/resources", tag = "resources", operation_id = "list_resources", params(ResourceQuery),
+    responses(
+        (status = 200, description = "A page of resources", body = ResourceList),
+        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<ResourceQuery>,
+) -> Result<Json<ResourceList>, Failure> {
+    page(&context, &caller, &query).await
+}
+
+/// Lists the resources of a kind, declared or held.
+#[utoipa::path(
+    get, path = "/resources/{kind}", tag = "resources", operation_id = "list_resources_of_kind",
+    params(("kind" = String, Path, description = "What sort of thing"), ResourceQuery),
+    responses(
+        (status = 200, description = "A page of resources", body = ResourceList),
+        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list_of_kind(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(kind): NamePath<String>,
+    Params(query): Params<ResourceQuery>,
+) -> Result<Json<ResourceList>, Failure> {
+    page(&context, &caller, &ResourceQuery { kind: Some(kind), ..query }).await
+}
+
+async fn page(
+    context: &Context,
+    caller: &Caller,
+    query: &ResourceQuery,
+) -> Result<Json<ResourceList>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let asked = store::ResourceQuery {
+        kind: convert::maybe_name("kind", query.kind.as_deref())?,
+        site: convert::maybe_name("site", query.site.as_deref())?,
+        leased: query.leased,
+        labels: labels(query.label.as_deref().unwrap_or_default())?,
+        undeclared: true,
+        ..Default::default()
+    };
+    let (found, next) = convert::page_of(context, &tenant, asked, query.cursor.as_ref(), query.limit).await?;
+    let resources = Seen::all(&found).map(|seen| shown(&seen)).collect();
+    Ok(Json(ResourceList { resources, next }))
+}
+
+fn labels(text: &str) -> Result<Vec<(String, String)>, Failure> {
+    let pair = |pair: &str| {
+        let fault = || FieldError::new("label", "is not name=value, or several of them separated by commas");
+        let (label, value) = pair.split_once('=').ok_or_else(fault)?;
+        Ok((label.to_owned(), value.to_owned()))
+    };
+    text.split(',').filter(|pair| !pair.is_empty()).map(pair).collect()
+}
+
+/// Shows a resource and who holds it.
+#[utoipa::path(
+    get, path = "/resources/{kind}/{key}", tag = "resources", operation_id = "get_resource",
+    params(ResourcePath, TenantQuery),
+    responses(
+        (status = 200, description = "The resource", body = Resource),
+        (status = 404, description = "There is no such resource", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn get(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<Resource>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    Ok(Json(shown(&see(&context, &key).await?)))
+}
+
+/// Declares a resource, or declares it anew.
+#[utoipa::path(
+    put, path = "/resources/{kind}/{key}", tag = "resources", operation_id = "put_resource",
+    params(ResourcePath, TenantQuery), request_body = PutResource,
+    responses(
+        (status = 200, description = "It was declared before; it is now as the body says", body = Resource),
+        (status = 201, description = "It is new", body = Resource),
+        (status = 400, description = "The body or a name is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn put(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<PutResource>,
+) -> Result<(StatusCode, Json<Resource>), Failure> {
+    caller.must_be(Role::Admin)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let (_, created) = convert::declare(&context, key.clone(), body.declaration()?, false).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(shown(&see(&context, &key).await?))))
+}
+
+/// Removes a resource.
+#[utoipa::path(
+    delete, path = "/resources/{kind}/{key}", tag = "resources", operation_id = "delete_resource",
+    params(ResourcePath, DeleteQuery),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "There is no such resource", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, and `force` was not given", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn remove(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<DeleteQuery>,
+) -> Result<StatusCode, Failure> {
+    caller.must_be(Role::Admin)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    convert::delete(&context, key, &query).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Shows the lease on a resource.
+#[utoipa::path(
+    get, path = "/resources/{kind}/{key}/lease", tag = "resources", operation_id = "get_resource_lease",
+    params(ResourcePath, TenantQuery),
+    responses(
+        (status = 200, description = "The lease", body = HeldLease),
+        (status = 404, description = "There is no such resource, or nobody holds it", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn get_lease(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<HeldLease>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let seen = see(&context, &key).await?;
+    let lease = seen.live().ok_or_else(|| convert::nobody_holds(&key))?;
+    Ok(Json(HeldLease::of(lease)))
+}
+
+/// Acquires a resource that nobody holds. One that nobody declared exists for as long as it is held.
+#[utoipa::path(
+    post, path = "/resources/{kind}/{key}/lease", tag = "resources", operation_id = "acquire_resource",
+    params(ResourcePath, TenantQuery), request_body = AcquireResource,
+    responses(
+        (status = 200, description = "It was yours already, by the same request id", body = Grant),
+        (status = 201, description = "It is yours", body = Grant),
+        (status = 400, description = "The body or a name is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such session", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, or it is held back", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn acquire(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<AcquireResource>,
+) -> Result<(StatusCode, Json<Grant>), Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let asked = body.asked()?;
+    convert::may_exist(&context, &key).await?;
+    let ask = asked.acquire(key, convert::fresh_lease(), Undeclared::Allow);
+    let grant = convert::acquire(&context, ask).await?;
+    let status = if grant.repeated { StatusCode::OK } else { StatusCode::CREATED };
+    Ok((status, Json(Grant::of(&grant))))
+}
+
+/// Lets go of a resource.
+#[utoipa::path(
+    delete, path = "/resources/{kind}/{key}/lease", tag = "resources", operation_id = "release_resource",
+    params(ResourcePath, TenantQuery), request_body = ReleaseResource,
+    responses(
+        (status = 204, description = "It is free"),
+        (status = 400, description = "The lease is not named, or the body is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource or lease", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The lease is lost, or not yours", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn release(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<ReleaseResource>,
+) -> Result<StatusCode, Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
+    convert::release(&context, claim, body.state()?).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Keeps a lease.
+#[utoipa::path(
+    post, path = "/resources/{kind}/{key}/lease/renew", tag = "resources", operation_id = "renew_resource",
+    params(ResourcePath, TenantQuery), request_body = RenewResource,
+    responses(
+        (status = 200, description = "It is yours for longer", body = Grant),
+        (status = 400, description = "The lease is not named, or the body is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource, lease or session", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The lease is lost, or not yours", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn renew(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<RenewResource>,
+) -> Result<Json<Grant>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
+    let grant = convert::renew(&context, claim, body.ttl_ms()?, None).await?;
+    Ok(Json(Grant::of(&grant)))
+}
+
+/// Ends someone's lease. The resource is held back until the old deadline, unless the old holder is known to be fenced.
+#[utoipa::path(
+    post, path = "/resources/{kind}/{key}/lease/revoke", tag = "resources", operation_id = "revoke_resource",
+    params(ResourcePath, TenantQuery), request_body = RevokeResource,
+    responses(
+        (status = 200, description = "It is ended", body = Revoked),
+        (status = 404, description = "There is no such resource or lease", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Nobody holds it, or not as the body says", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn revoke(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<RevokeResource>,
+) -> Result<Json<Revoked>, Failure> {
+    caller.must_be(Role::Admin)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
+    let (lease, held_back_ms) = convert::revoke(&context, claim, body.fenced, body.reason()?).await?;
+    Ok(Json(Revoked { lease_id: lease.0, held_back_ms }))
+}
+
+/// Reads the hand-over document of a resource.
+#[utoipa::path(
+    get, path = "/resources/{kind}/{key}/state", tag = "resources", operation_id = "get_state",
+    params(ResourcePath, TenantQuery),
+    responses(
+        (status = 200, description = "The document", body = HandoverState),
+        (status = 404, description = "There is no such resource, or nothing was written", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn get_state(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<HandoverState>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let seen = see(&context, &key).await?;
+    let nothing = || Problem::new(ErrorCode::NotFound, format!("no state was written of {key}"));
+    let state = seen.resource.state.as_ref().ok_or_else(nothing)?;
+    Ok(Json(HandoverState::of(state)))
+}
+
+/// Writes the hand-over document under a live lease.
+#[utoipa::path(
+    put, path = "/resources/{kind}/{key}/state", tag = "resources", operation_id = "put_state",
+    params(ResourcePath, TenantQuery), request_body = PutState,
+    responses(
+        (status = 200, description = "It is written", body = HandoverState),
+        (status = 400, description = "The lease is not proven, or the body is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource or lease", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The lease is lost, or the sequence number is not above the stored", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn put_state(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<PutState>,
+) -> Result<Json<HandoverState>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
+    match submit(&context, Command::WriteState { claim, write: body.write()? }).await? {
+        Answer::StateWritten(state) => Ok(Json(HandoverState::of(&state))),
+        other => Err(convert::odd(&other)),
+    }
+}
+
+/// Spends a request id, seen or not: it can get nothing any more, and a grant that it got is released.
+#[utoipa::path(
+    post, path = "/resources/{kind}/{key}/lease/cancel", tag = "resources", operation_id = "cancel_request",
+    params(ResourcePath, TenantQuery), request_body = CancelRequest,
+    responses(
+        (status = 204, description = "It is spent"),
+        (status = 400, description = "The body or a name is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn cancel(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<CancelRequest>,
+) -> Result<StatusCode, Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    submit(&context, Command::CancelRequest(body.request(key)?)).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What happened to a resource, oldest first.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct ResourceHistory {
+    /// What happened, as far back as the audit trail goes.
+    events: Vec<LeaseEvent>,
+    /// Where the next page begins; null on the last.
+    next: Option<PageCursor>,
+}
+
+/// Shows what happened to a resource and its leases.
+#[utoipa::path(
+    get, path = "/resources/{kind}/{key}/history", tag = "resources", operation_id = "resource_history",
+    params(ResourcePath, PageQuery),
+    responses(
+        (status = 200, description = "What happened, oldest first, as far back as the audit trail goes", body = ResourceHistory),
+        (status = 404, description = "There is no such resource, and nobody remembers one", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn history(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<ResourceHistory>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let asked = store::EventQuery { resource: Some(key.clone()), ..Default::default() };
+    let (events, next) = convert::events(&context, &key.tenant, asked, &query).await?;
+    if events.is_empty() && query.cursor.is_none() {
+        see(&context, &key).await?;
+    }
+    Ok(Json(ResourceHistory { events, next }))
+}

@@ -1,0 +1,408 @@
+//! Runners, as the pipeline of seed 002 registers them.
+//!
+//! Registering opens a session. A heartbeat that names it renews everything that hangs there; one by name alone updates the
+//! registry only (rule 6).
+
+use axum::{Json, extract::State};
+use serde::{Deserialize, Serialize};
+use solehold_api::{
+    field, kind,
+    leases::Lease,
+    limits::PAGE_SIZE_MAX,
+    page::{self, PageQuery},
+    problem::Problem,
+    runners::{
+        HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, Runner, RunnerHeartbeat,
+        RunnerList, RunnerStatus,
+    },
+};
+use solehold_core::{
+    command::{Claim, Command, Footprint, Target},
+    key::{Document, HolderKey, Name, SessionId},
+    lease::Tenure,
+    outcome::{LeaseView, Refusal, SessionView},
+    session::{Holder, Standing},
+    time::Revision,
+};
+use solehold_engine::store::{Loaded, ResourceQuery};
+use utoipa_axum::{router::OpenApiRouter, routes};
+use uuid::Uuid;
+
+use super::{
+    convert::{self, TenantQuery},
+    nodes::holders,
+    sessions::session,
+};
+use crate::{
+    Context, Quota,
+    http::{Body, Caller, Failure, NamePath, Params, Role, submit},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(register))
+        .routes(routes!(get, remove))
+        .routes(routes!(heartbeat))
+        .routes(routes!(put_status))
+        .routes(routes!(assignments))
+}
+
+fn runner_key(tenant: Name, id: &str) -> Result<HolderKey, Failure> {
+    Ok(HolderKey { tenant, name: field::name("runner_id", id)? })
+}
+
+/// Reads a registered runner with its present session.
+async fn find(context: &Context, key: &HolderKey) -> Result<Loaded, Failure> {
+    let loaded =
+        context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
+    match loaded.state.holder(key).is_some_and(|holder| holder.registered) {
+        true => Ok(loaded),
+        false => Err(Refusal::NoHolder(key.name.clone()).into()),
+    }
+}
+
+fn shown(loaded: &Loaded, holder: &Holder) -> Runner {
+    Runner::of(holder, holder.session.and_then(|id| loaded.state.session(id)), loaded.now)
+}
+
+async fn see(context: &Context, key: &HolderKey) -> Result<Runner, Failure> {
+    let loaded = find(context, key).await?;
+    let holder = loaded.state.holder(key).ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
+    Ok(shown(&loaded, holder))
+}
+
+/// Everything that is held under a runner's name, in whichever session or none.
+async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, u64), Failure> {
+    let (mut leases, mut cursor) = (Vec::new(), None);
+    loop {
+        let asked = ResourceQuery {
+            holder: Some(key.name.clone()),
+            leased: Some(true),
+            undeclared: true,
+            ..Default::default()
+        };
+        let limit = Some(PAGE_SIZE_MAX as i64);
+        let (found, next) = convert::page_of(context, &key.tenant, asked, cursor.as_ref(), limit).await?;
+        leases.extend(found.leases());
+        cursor = next;
+        if cursor.is_none() {
+            return Ok((leases, found.loaded.cursor.revision.0));
+        }
+    }
+}
+
+fn is_own(lease: &LeaseView) -> bool {
+    matches!(lease.lease.tenure, Tenure::Own { .. })
+}
+
+/// Registers a runner, or registers it anew: that is a new session, and its former one can renew nothing.
+#[utoipa::path(
+    post, path = "/runners/register", tag = "runners", operation_id = "register_runner", request_body = RegisterRunner,
+    responses(
+        (status = 200, description = "It is registered", body = RegisteredRunner),
+        (status = 400, description = "The body is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The session to be replaced is another runner's", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn register(
+    State(context): State<Context>,
+    caller: Caller,
+    Body(body): Body<RegisterRunner>,
+) -> Result<Json<RegisteredRunner>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let asked = body.asked()?;
+    let tenant = caller.tenant(body.tenant_id.as_deref())?;
+    context.quota(&tenant, Quota::Sessions).await?;
+    let key = HolderKey { tenant, name: asked.runner };
+    let command = Command::OpenSession {
+        id: convert::fresh_session(),
+        holder: key.clone(),
+        ttl_ms: asked.session_ttl_ms,
+        replace: body.replace.map(SessionId),
+        fenced: body.fenced,
+        registration: Some(asked.registration),
+        metrics: asked.metrics,
+    };
+    let view = session(&context, command).await?;
+    registered(&context, &key, &view).await
+}
+
+/// The answer to a registration. What hangs on a former session is not the new one's: it runs out. What is held by name
+/// alone, as the seed has it, is still the runner's.
+async fn registered(
+    context: &Context,
+    key: &HolderKey,
+    view: &SessionView,
+) -> Result<Json<RegisteredRunner>, Failure> {
+    let holder = view.holder.as_ref().ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
+    let (leases, _) = held_by(context, key).await?;
+    let cameras = leases.iter().filter(|lease| is_own(lease) && lease.key.kind.as_str() == kind::CAMERA);
+    let assigned_cameras = cameras.map(|lease| lease.key.key.to_string()).collect();
+    let answer = RegisteredRunner::of(holder, &view.session, view.now);
+    Ok(Json(RegisteredRunner { assigned_cameras, ..answer }))
+}
+
+/// Tells that a runner lives.
+#[utoipa::path(
+    put, path = "/runners/{id}/heartbeat", tag = "runners", operation_id = "heartbeat_runner",
+    params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = HeartbeatRunner,
+    responses(
+        (status = 200, description = "It was heard, with everything that it holds", body = RunnerHeartbeat),
+        (status = 400, description = "The body is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "The runner is not registered, or its session is over", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The session is another runner's", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn heartbeat(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<HeartbeatRunner>,
+) -> Result<Json<RunnerHeartbeat>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let metrics = body.metrics()?;
+    match body.session_id {
+        Some(session) => by_session(&context, key, session, metrics).await,
+        None => by_name(&context, key, metrics).await,
+    }
+}
+
+/// Renews everything that hangs on the session.
+async fn by_session(
+    context: &Context,
+    key: HolderKey,
+    id: Uuid,
+    metrics: Option<Document>,
+) -> Result<Json<RunnerHeartbeat>, Failure> {
+    let (tenant, holder) = (key.tenant.clone(), Some(key.name.clone()));
+    let command = Command::Heartbeat { tenant, session: SessionId(id), holder, metrics };
+    let view = session(context, command).await?;
+    let set = context.lease_sets().of(context.engine(), &view).await?;
+    Ok(Json(RunnerHeartbeat {
+        success: true,
+        runner_id: key.name.to_string(),
+        status: status(context, &key, view.session.standing).await?,
+        session_id: Some(id),
+        ttl_ms: Some(view.session.deadline.ms_after(view.now)),
+        revision: set.revision.0,
+        leases: set.lasting(&view).map(|lease| Lease::of(&lease, set.revision)).collect(),
+    }))
+}
+
+/// How a runner stands whose session was just renewed. Only one that takes nothing more has to be looked up.
+async fn status(context: &Context, key: &HolderKey, standing: Standing) -> Result<RunnerStatus, Failure> {
+    match standing {
+        Standing::Current => Ok(RunnerStatus::Active),
+        Standing::Draining | Standing::Superseded => Ok(see(context, key).await?.status),
+    }
+}
+
+/// Updates the registry, and renews nothing: a name is not proof.
+async fn by_name(
+    context: &Context,
+    key: HolderKey,
+    metrics: Option<Document>,
+) -> Result<Json<RunnerHeartbeat>, Failure> {
+    submit(context, Command::HeardOf { holder: key.clone(), metrics }).await?;
+    let (leases, revision) = held_by(context, &key).await?;
+    Ok(Json(RunnerHeartbeat {
+        success: true,
+        runner_id: key.name.to_string(),
+        status: see(context, &key).await?.status,
+        session_id: None,
+        ttl_ms: None,
+        revision,
+        leases: leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect(),
+    }))
+}
+
+/// Shows a runner.
+#[utoipa::path(
+    get, path = "/runners/{id}", tag = "runners", operation_id = "get_runner",
+    params(("id" = String, Path, description = "The runner"), TenantQuery),
+    responses(
+        (status = 200, description = "The runner", body = Runner),
+        (status = 404, description = "There is no such runner", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn get(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<Runner>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    Ok(Json(see(&context, &key).await?))
+}
+
+/// A runner was removed.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct RemovedRunner {
+    /// Always true.
+    success: bool,
+    /// Its name.
+    runner_id: String,
+    /// How many leases were released with it.
+    released: usize,
+}
+
+/// Removes a runner, and releases what it holds.
+#[utoipa::path(
+    delete, path = "/runners/{id}", tag = "runners", operation_id = "delete_runner",
+    params(("id" = String, Path, description = "The runner"), TenantQuery),
+    responses(
+        (status = 200, description = "It is gone, and holds nothing", body = RemovedRunner),
+        (status = 404, description = "There is no such runner", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn remove(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<RemovedRunner>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let loaded = find(&context, &key).await?;
+    let session = loaded.state.holder(&key).and_then(|holder| loaded.state.session(holder.session?));
+    let hanging = session.map_or(0, |session| session.lease_count as usize);
+    submit(&context, Command::RemoveHolder(key.clone())).await?;
+    let released = hanging + release_own(&context, &key).await?;
+    Ok(Json(RemovedRunner { success: true, runner_id: key.name.to_string(), released }))
+}
+
+/// Releases what is held under a name outside of any session, lease by lease; tells how many.
+async fn release_own(context: &Context, key: &HolderKey) -> Result<usize, Failure> {
+    let (leases, _) = held_by(context, key).await?;
+    let release = |lease: &LeaseView| {
+        let target = Target::Lease { tenant: key.tenant.clone(), id: lease.lease.id };
+        Command::Release { claim: Claim { target, token: None, session: None, holder: None }, state: None }
+    };
+    let commands = leases.iter().filter(|lease| is_own(lease)).map(release).collect();
+    let mut released = 0;
+    for outcome in context.submit_all(commands).await {
+        // One that is refused has ended by itself meanwhile.
+        released += usize::from(outcome?.is_ok());
+    }
+    Ok(released)
+}
+
+/// Says what is wanted of a runner: to drain, to be left alone, to work.
+#[utoipa::path(
+    put, path = "/runners/{id}/status", tag = "runners", operation_id = "put_runner_status",
+    params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = PutRunnerStatus,
+    responses(
+        (status = 200, description = "The runner as it is now", body = Runner),
+        (status = 400, description = "The status is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such runner", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn put_status(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<PutRunnerStatus>,
+) -> Result<Json<Runner>, Failure> {
+    caller.must_be(Role::Admin)?;
+    let holder = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let status = body.wanted()?;
+    submit(&context, Command::SetStatus { holder: holder.clone(), status }).await?;
+    Ok(Json(see(&context, &holder).await?))
+}
+
+/// Shows what a runner has to work on: what it holds now.
+#[utoipa::path(
+    get, path = "/runners/{id}/assignments", tag = "runners", operation_id = "runner_assignments",
+    params(("id" = String, Path, description = "The runner"), TenantQuery),
+    responses(
+        (status = 200, description = "What it holds", body = Assignments),
+        (status = 404, description = "There is no such runner", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn assignments(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<Assignments>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    find(&context, &key).await?;
+    let (leases, revision) = held_by(&context, &key).await?;
+    let cameras = leases.iter().filter(|lease| lease.key.kind.as_str() == kind::CAMERA);
+    Ok(Json(Assignments {
+        runner_id: key.name.to_string(),
+        assigned_cameras: cameras.map(|lease| lease.key.key.to_string()).collect(),
+        leases: leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect(),
+        revision,
+    }))
+}
+
+/// What a runner has to work on.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+struct Assignments {
+    /// Its name.
+    runner_id: String,
+    /// The cameras that it holds.
+    assigned_cameras: Vec<String>,
+    /// Everything that it holds.
+    leases: Vec<Lease>,
+    /// The revision as of which this is so.
+    revision: u64,
+}
+
+/// The query of a list of runners.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+struct RunnerFilter {
+    /// Only at this site.
+    site_id: Option<String>,
+    /// Only those that stand so.
+    status: Option<RunnerStatus>,
+    /// Only of this deployment.
+    deployment_group: Option<String>,
+    /// Only of this version.
+    deployment_version: Option<String>,
+}
+
+impl RunnerFilter {
+    fn admits(&self, runner: &Runner) -> bool {
+        let is = |asked: &Option<String>, found: Option<&String>| {
+            asked.as_ref().is_none_or(|asked| found == Some(asked))
+        };
+        is(&self.site_id, Some(&runner.site_id))
+            && is(&self.deployment_group, runner.about.deployment_group.as_ref())
+            && is(&self.deployment_version, runner.about.deployment_version.as_ref())
+            && self.status.is_none_or(|status| status == runner.status)
+    }
+}
+
+/// Lists runners. A page may have fewer than asked for; the last has no `next`.
+#[utoipa::path(
+    get, path = "/runners", tag = "runners", operation_id = "list_runners", params(RunnerFilter, PageQuery),
+    responses(
+        (status = 200, description = "A page of runners", body = RunnerList),
+        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(filter): Params<RunnerFilter>,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<RunnerList>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let limit = page::size(query.limit)?;
+    let (found, next) = holders(&context, &tenant, true, query.cursor.as_ref(), limit).await?;
+    let holders = found.keys.iter().filter_map(|key| found.loaded.state.holder(key));
+    let runners = holders.map(|holder| shown(&found.loaded, holder)).filter(|runner| filter.admits(runner));
+    Ok(Json(RunnerList { runners: runners.collect(), next }))
+}

@@ -1,0 +1,283 @@
+//! Scenes, as the trackers of seed 000 know them.
+//!
+//! The seed's statuses are kept: 201 or 409 for an acquire, 200 or 404 for a renewal, 204 for a release whatever it
+//! changed. A holder's name is taken for proof where no `version` is given, which is the weaker promise of rule 6.
+
+use axum::{
+    Json,
+    extract::State,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use serde::Serialize;
+use solehold_api::{
+    kind, limits,
+    page::PageCursor,
+    paths,
+    problem::{ErrorCode, Problem},
+    resources::DeleteQuery,
+    scenes::{PutScene, Scene, SceneFormat, SceneLease, SceneLeaseRequest, ScenePage, SceneQuery},
+};
+use solehold_core::{
+    command::{Target, Undeclared},
+    key::{Name, ResourceKey},
+};
+use solehold_engine::store::{Found, ResourceQuery};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::convert::{self, Seen, TenantQuery};
+use crate::{
+    Context,
+    http::{Body, Caller, Failure, NamePath, Params, Role},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new()
+        .routes(routes!(list))
+        .routes(routes!(declare, remove))
+        .routes(routes!(get_lease, acquire, release))
+        .routes(routes!(renew))
+}
+
+fn scene(tenant: Name, id: &str) -> Result<ResourceKey, Failure> {
+    convert::key_of(tenant, kind::SCENE, "id", id)
+}
+
+/// The scenes, in the seed's shape or the manager's.
+#[derive(Debug, Serialize, utoipa::ToSchema)]
+#[serde(untagged)]
+enum Scenes {
+    List(Vec<Scene>),
+    Page(ScenePage),
+}
+
+/// Lists scenes, all of them or those that can be had.
+#[utoipa::path(
+    get, path = "/scenes", tag = "scenes", operation_id = "list_scenes", params(SceneQuery),
+    responses(
+        (status = 200, description = "The scenes; with `format=page` a page with its count. `Link` has the next page", body = Scenes),
+        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn list(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<SceneQuery>,
+) -> Result<Response, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    // The seed's clients know no pages: a list is as long as a page may be, unless they ask for less.
+    let limit = query.limit.unwrap_or(limits::PAGE_SIZE_MAX as i64);
+    let (found, next) =
+        convert::page_of(&context, &tenant, asked(&query)?, query.cursor.as_ref(), Some(limit)).await?;
+    let scenes = Seen::all(&found).map(|seen| Scene::of(&seen.resource, seen.lease.as_ref())).collect();
+    let next = next.map(|cursor| next_path(&query, cursor));
+    if query.format == Some(SceneFormat::Page) {
+        let count = count(&context, &tenant, &query, &found).await?;
+        let page = ScenePage { count, next, previous: None, results: scenes };
+        return Ok(Json(Scenes::Page(page)).into_response());
+    }
+    Ok(bare(scenes, next))
+}
+
+/// The seed's bare array; whoever knows pages finds the next one in the `Link` header.
+fn bare(scenes: Vec<Scene>, next: Option<String>) -> Response {
+    let mut response = Json(Scenes::List(scenes)).into_response();
+    let link = next.and_then(|path| HeaderValue::try_from(format!("<{path}>; rel=\"next\"")).ok());
+    if let Some(link) = link {
+        response.headers_mut().insert(header::LINK, link);
+    }
+    response
+}
+
+fn next_path(query: &SceneQuery, cursor: PageCursor) -> String {
+    let mut path = format!("{}?cursor={}", paths::scenes(), paths::segment(&cursor.to_string()));
+    if let Some(limit) = query.limit {
+        path += &format!("&limit={limit}");
+    }
+    if let Some(leased) = query.leased {
+        path += &format!("&leased={leased}");
+    }
+    if query.format == Some(SceneFormat::Page) {
+        path += "&format=page";
+    }
+    if let Some(tenant) = &query.tenant {
+        path += &format!("&tenant={}", paths::segment(tenant));
+    }
+    path
+}
+
+/// How many scenes there are in all, on whichever page this is.
+async fn count(context: &Context, tenant: &Name, query: &SceneQuery, page: &Found) -> Result<u64, Failure> {
+    if query.cursor.is_none() && !page.more {
+        return Ok(page.keys.len() as u64);
+    }
+    let (mut count, mut cursor) = (0, None);
+    loop {
+        let limit = Some(limits::PAGE_SIZE_MAX as i64);
+        let (found, next) = convert::page_of(context, tenant, asked(query)?, cursor.as_ref(), limit).await?;
+        count += found.keys.len() as u64;
+        cursor = next;
+        if cursor.is_none() {
+            return Ok(count);
+        }
+    }
+}
+
+fn asked(query: &SceneQuery) -> Result<ResourceQuery, Failure> {
+    let kind = Some(convert::kind_name(kind::SCENE)?);
+    Ok(ResourceQuery { kind, leased: query.leased, ..Default::default() })
+}
+
+/// Declares a scene, or declares it anew.
+#[utoipa::path(
+    put, path = "/scenes/{id}", tag = "scenes", operation_id = "put_scene",
+    params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = PutScene,
+    responses(
+        (status = 200, description = "It was declared before; it is now as the body says", body = Scene),
+        (status = 201, description = "It is new", body = Scene),
+        (status = 400, description = "The body or the name is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn declare(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<PutScene>,
+) -> Result<(StatusCode, Json<Scene>), Failure> {
+    caller.must_be(Role::Admin)?;
+    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let (_, created) = convert::declare(&context, key.clone(), body.declaration()?, false).await?;
+    let seen = convert::see_declared(&context, &key).await?;
+    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
+    Ok((status, Json(Scene::of(&seen.resource, seen.lease.as_ref()))))
+}
+
+/// Removes a scene.
+#[utoipa::path(
+    delete, path = "/scenes/{id}", tag = "scenes", operation_id = "delete_scene",
+    params(("id" = String, Path, description = "The scene"), DeleteQuery),
+    responses(
+        (status = 204, description = "It is gone"),
+        (status = 404, description = "There is no such scene", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, and `force` was not given", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn remove(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<DeleteQuery>,
+) -> Result<StatusCode, Failure> {
+    caller.must_be(Role::Admin)?;
+    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    convert::delete(&context, key, &query).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Tells who holds a scene: what a gate compares tokens with.
+#[utoipa::path(
+    get, path = "/scenes/{id}/lease", tag = "scenes", operation_id = "get_scene_lease",
+    params(("id" = String, Path, description = "The scene"), TenantQuery),
+    responses(
+        (status = 200, description = "The lease; of an unheld scene `holder_id` is null and `version` the last", body = SceneLease),
+        (status = 404, description = "There is no such scene", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn get_lease(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<SceneLease>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let seen = convert::see_declared(&context, &key).await?;
+    Ok(Json(SceneLease::of(&seen.resource, seen.lease.as_ref())))
+}
+
+/// Acquires a scene that nobody holds.
+#[utoipa::path(
+    post, path = "/scenes/{id}/lease", tag = "scenes", operation_id = "acquire_scene",
+    params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
+    responses(
+        (status = 201, description = "It is yours; `version` is the fencing token", body = SceneLease),
+        (status = 400, description = "The body or the name is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such scene, or no such session", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, or it is held back", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn acquire(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<SceneLeaseRequest>,
+) -> Result<(StatusCode, Json<SceneLease>), Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let ask = body.asked()?.acquire(key, convert::fresh_lease(), Undeclared::Refuse);
+    let grant = convert::acquire(&context, ask).await?;
+    Ok((StatusCode::CREATED, Json(SceneLease::granted(&grant))))
+}
+
+/// Keeps the lease on a scene. A tracker that gets 404 stops its work there.
+#[utoipa::path(
+    post, path = "/scenes/{id}/lease/renew", tag = "scenes", operation_id = "renew_scene",
+    params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
+    responses(
+        (status = 200, description = "It is yours for longer", body = SceneLease),
+        (status = 400, description = "The body or the name is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "The lease is lost, for whatever reason", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn renew(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<SceneLeaseRequest>,
+) -> Result<Json<SceneLease>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let claim = body.claim(Target::Resource(key))?;
+    let renewed = convert::renew(&context, claim, body.renew_ttl_ms()?, None).await;
+    let grant = renewed.map_err(|failure| match is_lost(&failure) {
+        true => failure.0.recoded(ErrorCode::NotFound).into(),
+        false => failure,
+    })?;
+    Ok(Json(SceneLease::granted(&grant)))
+}
+
+/// Lets go of a scene. What the caller does not hold is left alone.
+#[utoipa::path(
+    delete, path = "/scenes/{id}/lease", tag = "scenes", operation_id = "release_scene",
+    params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
+    responses(
+        (status = 204, description = "The caller does not hold it, now or any more"),
+        (status = 400, description = "The body or the name is wrong", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn release(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<SceneLeaseRequest>,
+) -> Result<StatusCode, Failure> {
+    caller.must_be(Role::Runner)?;
+    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let claim = body.claim(Target::Resource(key))?;
+    match convert::release(&context, claim, None).await {
+        Err(failure) if !is_lost(&failure) => Err(failure),
+        _ => Ok(StatusCode::NO_CONTENT),
+    }
+}
+
+/// Whether a refusal says that the caller does not hold what it claims.
+fn is_lost(failure: &Failure) -> bool {
+    use ErrorCode::{Conflict, Lost, NoSession, NotFound, NotYours};
+    matches!(failure.0.code, Conflict | Lost | NoSession | NotFound | NotYours)
+}

@@ -1,0 +1,160 @@
+//! Sessions: one heartbeat keeps everything that hangs on one, and answers with all of it.
+
+use axum::{Json, extract::State, http::StatusCode};
+use solehold_api::{
+    problem::{ErrorCode, Problem},
+    sessions::{ClosedSession, HeartbeatSession, OpenSession, Session},
+};
+use solehold_core::{
+    command::{Command, Footprint},
+    key::{HolderKey, Name, SessionId},
+    outcome::{Answer, SessionView},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use super::convert::{self, TenantQuery};
+use crate::{
+    Context, Quota,
+    http::{Body, Caller, Failure, NamePath, Params, Role, submit},
+};
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new().routes(routes!(open)).routes(routes!(get, close)).routes(routes!(heartbeat))
+}
+
+/// Opens or keeps a session.
+pub async fn session(context: &Context, command: Command) -> Result<SessionView, Failure> {
+    match submit(context, command).await? {
+        Answer::Session(view) => Ok(view),
+        other => Err(convert::odd(&other)),
+    }
+}
+
+/// The session that a path names. What is no id is no session.
+fn session_id(id: &str) -> Result<SessionId, Failure> {
+    id.parse().map(SessionId).map_err(|_| no_session(id))
+}
+
+fn no_session(id: &str) -> Failure {
+    let shown: String = id.chars().take(64).collect();
+    Problem::new(ErrorCode::NoSession, format!("there is no session {shown}: open another one")).into()
+}
+
+/// A session with everything that hangs on it.
+async fn shown(context: &Context, view: &SessionView) -> Result<Session, Failure> {
+    let set = context.lease_sets().of(context.engine(), view).await?;
+    let leases: Vec<_> = set.lasting(view).collect();
+    Ok(Session { revision: set.revision.0, ..Session::of(&view.session, &leases, view.now) })
+}
+
+/// Opens a session. Its holder's former one is superseded, and what hangs there runs out, or is closed with `replace`.
+#[utoipa::path(
+    post, path = "/sessions", tag = "sessions", operation_id = "open_session",
+    params(TenantQuery), request_body = OpenSession,
+    responses(
+        (status = 201, description = "It is open", body = Session),
+        (status = 400, description = "The body is wrong", body = Problem, content_type = "application/problem+json"),
+        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The session to be replaced is another holder's", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn open(
+    State(context): State<Context>,
+    caller: Caller,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<OpenSession>,
+) -> Result<(StatusCode, Json<Session>), Failure> {
+    caller.must_be(Role::Runner)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let asked = body.asked()?;
+    context.quota(&tenant, Quota::Sessions).await?;
+    let command = Command::OpenSession {
+        id: convert::fresh_session(),
+        holder: HolderKey { tenant, name: asked.holder },
+        ttl_ms: asked.ttl_ms,
+        replace: body.replace.map(SessionId),
+        fenced: body.fenced,
+        registration: None,
+        metrics: asked.metrics,
+    };
+    let view = session(&context, command).await?;
+    Ok((StatusCode::CREATED, Json(shown(&context, &view).await?)))
+}
+
+/// Keeps a session and everything that hangs on it.
+#[utoipa::path(
+    put, path = "/sessions/{id}/heartbeat", tag = "sessions", operation_id = "heartbeat_session",
+    params(("id" = String, Path, description = "The session"), TenantQuery), request_body = HeartbeatSession,
+    responses(
+        (status = 200, description = "It lasts longer, and so does all that hangs on it", body = Session),
+        (status = 404, description = "It is not known, over or superseded", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn heartbeat(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<HeartbeatSession>,
+) -> Result<Json<Session>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let (id, metrics) = (session_id(&id)?, body.metrics()?);
+    let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };
+    let view = session(&context, command).await?;
+    Ok(Json(shown(&context, &view).await?))
+}
+
+/// Shows a session that lives.
+#[utoipa::path(
+    get, path = "/sessions/{id}", tag = "sessions", operation_id = "get_session",
+    params(("id" = String, Path, description = "The session"), TenantQuery),
+    responses(
+        (status = 200, description = "The session", body = Session),
+        (status = 404, description = "It is not known, or over", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn get(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<Session>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let view = find(&context, &tenant, session_id(&id)?).await?.ok_or_else(|| no_session(&id))?;
+    Ok(Json(shown(&context, &view).await?))
+}
+
+/// A tenant's session that lives.
+async fn find(context: &Context, tenant: &Name, id: SessionId) -> Result<Option<SessionView>, Failure> {
+    let loaded = context.engine().load(&Footprint { sessions: vec![id], ..Default::default() }).await?;
+    let session = loaded.state.session(id).filter(|s| s.holder.tenant == *tenant && s.is_live(loaded.now));
+    Ok(session.map(|session| SessionView { session: session.clone(), holder: None, now: loaded.now }))
+}
+
+/// Closes a session: everything that hangs on it is released.
+#[utoipa::path(
+    delete, path = "/sessions/{id}", tag = "sessions", operation_id = "close_session",
+    params(("id" = String, Path, description = "The session"), TenantQuery),
+    responses(
+        (status = 200, description = "It is closed", body = ClosedSession),
+        (status = 404, description = "It is not known, or over", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn close(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<ClosedSession>, Failure> {
+    caller.must_be(Role::Runner)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let id = session_id(&id)?;
+    match submit(&context, Command::CloseSession { tenant, session: id }).await? {
+        Answer::Closed { released } => {
+            Ok(Json(ClosedSession { session_id: id.0, released: released as u64 }))
+        }
+        other => Err(convert::odd(&other)),
+    }
+}

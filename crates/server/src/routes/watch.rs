@@ -1,0 +1,254 @@
+//! The watch, as server-sent events.
+//!
+//! Nothing is kept for a reader here: a frame is asked of the engine when the connection can take it, so that a slow reader
+//! holds up only itself. What is wrong before the first frame is a problem document; afterwards it is a frame.
+
+use std::{collections::VecDeque, convert::Infallible, time::Duration};
+
+use axum::{
+    Extension,
+    body::{Body, Bytes},
+    extract::State,
+    http::{HeaderMap, header},
+    response::{IntoResponse, Response},
+};
+use futures_util::{Stream, stream};
+use solehold_api::{
+    field,
+    limits::SNAPSHOT_RESOURCES_MAX,
+    problem::{ErrorCode, Problem},
+    sse,
+    watch::{Compacted, Cursor, LeaseEvent, Ownership, Progress, Snapshot, WatchFrame, WatchQuery},
+};
+use solehold_core::{key::Name, outcome::LeaseView, time::Revision};
+use solehold_engine::{
+    store::{self, EventQuery, Found, ResourceQuery},
+    watch::{Filter, Frame, Watch, WatchError},
+};
+use tokio::sync;
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{
+    Context,
+    http::{Caller, Failure, KeyId, Params, Role},
+    quota::OpenWatch,
+};
+
+/// A silent stream gets a comment this often.
+const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
+/// Most resources of a snapshot.
+const SNAPSHOT_MAX: usize = 200_000;
+/// The last word of a server that stops.
+const STOPPING: &str = ": the server is stopping\n\n";
+/// What a browser reads a stream of events by.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+pub fn routes() -> OpenApiRouter<Context> {
+    OpenApiRouter::new().routes(routes!(watch))
+}
+
+/// Who owns what, then every change.
+///
+/// Without `from` the stream begins with `snapshot` frames, of which the last has `more: false`. Then come `event` frames and
+/// `progress` marks. Each frame's `id` is a cursor to resume from, with `from` or `Last-Event-ID`, which goes first. After a
+/// `compacted` frame the stream ends: begin again without a cursor.
+#[utoipa::path(
+    get, path = "/watch", tag = "watch", operation_id = "watch", params(WatchQuery),
+    responses(
+        (status = 200, description = "Frames of the watch", body = WatchFrame, content_type = "text/event-stream"),
+        (status = 400, description = "The cursor is not one of this store", body = Problem, content_type = "application/problem+json"),
+        (status = 410, description = "The cursor is older than what is kept", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn watch(
+    State(context): State<Context>,
+    caller: Caller,
+    Extension(KeyId(key)): Extension<KeyId>,
+    headers: HeaderMap,
+    Params(query): Params<WatchQuery>,
+) -> Result<Response, Failure> {
+    caller.must_be(Role::Reader)?;
+    let filter = filter(&caller, &query)?;
+    let open = context.open_watch(filter.tenant.as_ref())?;
+    let from = last_event_id(&headers)?.or(query.from);
+    let (from, first) = match from {
+        Some(cursor) => (check(&context, cursor).await?, VecDeque::new()),
+        None => snapshot(&context, &filter).await?,
+    };
+    let watch = context.engine().watch(Some(from), filter).await.map_err(failed)?;
+    let stopping = context.stopping();
+    let told = Told { context, watch, first, at: from, key, stopping, is_over: false, _open: open };
+    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    Ok((headers, Body::from_stream(told.stream())).into_response())
+}
+
+/// What the caller may see of what it asks for.
+fn filter(caller: &Caller, query: &WatchQuery) -> Result<Filter, Failure> {
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
+    let name = |field, text: &Option<String>| text.as_deref().map(|t| field::name(field, t)).transpose();
+    let (kind, holder) = (name("kind", &query.kind)?, name("holder", &query.holder)?);
+    Ok(Filter { tenant, kind, holder, renewals: query.renewals })
+}
+
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Cursor>, Failure> {
+    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
+    let text = value.to_str().unwrap_or_default();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(text.parse()?))
+}
+
+/// A cursor that the watch can go on from.
+async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, Failure> {
+    let from = store::Cursor { epoch: given.epoch, revision: Revision(given.revision) };
+    let query = EventQuery { after: from.revision, limit: 1, ..Default::default() };
+    let page = context.engine().events(&query).await?;
+    if from > page.head {
+        return Err(failed(WatchError::Ahead { given: from, head: page.head }));
+    }
+    if from.epoch < page.head.epoch || from.revision < page.floor {
+        let floor = on_wire(store::Cursor { epoch: page.head.epoch, revision: page.floor });
+        let detail =
+            format!("events after {given} are gone, and kept from {floor} on: begin again without a cursor");
+        return Err(Problem::new(ErrorCode::Compacted, detail).into());
+    }
+    Ok(from)
+}
+
+/// Who owns what, in frames, and the cursor as of which it is so: all of one read.
+async fn snapshot(
+    context: &Context,
+    filter: &Filter,
+) -> Result<(store::Cursor, VecDeque<WatchFrame>), Failure> {
+    let Filter { tenant, kind, holder, .. } = filter.clone();
+    let query =
+        ResourceQuery { tenant, kind, holder, undeclared: true, limit: SNAPSHOT_MAX, ..Default::default() };
+    let found = context.engine().find_resources(&query).await?;
+    if found.more {
+        let detail =
+            format!("there are more than {SNAPSHOT_MAX} resources; watch one tenant, kind or holder");
+        return Err(Problem::new(ErrorCode::BadRequest, detail)
+            .limit("snapshot", SNAPSHOT_MAX as u64)
+            .into());
+    }
+    Ok((found.loaded.cursor, snapshot_frames(&found)))
+}
+
+fn snapshot_frames(found: &Found) -> VecDeque<WatchFrame> {
+    let (state, now, cursor) = (&found.loaded.state, found.loaded.now, on_wire(found.loaded.cursor));
+    let part = |keys: &[_]| {
+        let resources = keys.iter().filter_map(|key| state.resource(key));
+        let owned = resources.map(|r| Ownership::of(r, LeaseView::of(state, r, now).ok().flatten().as_ref()));
+        Snapshot { cursor, resources: owned.collect(), more: true }
+    };
+    let mut parts: Vec<_> = found.keys.chunks(SNAPSHOT_RESOURCES_MAX).map(part).collect();
+    if parts.is_empty() {
+        parts.push(part(&[]));
+    }
+    if let Some(last) = parts.last_mut() {
+        last.more = false;
+    }
+    parts.into_iter().map(WatchFrame::Snapshot).collect()
+}
+
+fn failed(error: WatchError) -> Failure {
+    match error {
+        WatchError::Store(error) => solehold_engine::EngineError::from(error).into(),
+        WatchError::Ahead { .. } => Problem::new(ErrorCode::BadRequest, error.to_string()).into(),
+        WatchError::TooMany { most } => {
+            Problem::new(ErrorCode::BadRequest, error.to_string()).limit("snapshot", most as u64).into()
+        }
+        WatchError::Stopping => solehold_engine::EngineError::Stopping.into(),
+    }
+}
+
+fn on_wire(cursor: store::Cursor) -> Cursor {
+    Cursor { epoch: cursor.epoch, revision: cursor.revision.0 }
+}
+
+/// What a watcher waits for.
+enum Next {
+    Frame(Frame),
+    Silence,
+    Over,
+}
+
+/// What one watcher has been told, and what tells it more.
+struct Told {
+    context: Context,
+    watch: Watch,
+    /// Frames that go before all others.
+    first: VecDeque<WatchFrame>,
+    at: store::Cursor,
+    key: Option<Name>,
+    stopping: sync::watch::Receiver<bool>,
+    is_over: bool,
+    /// Counts as open until the stream is dropped.
+    _open: OpenWatch,
+}
+
+impl Told {
+    fn stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
+        stream::unfold(self, async |mut told| Some((Ok(told.next().await?.into()), told)))
+    }
+
+    /// The next piece of the stream; none when it is over.
+    async fn next(&mut self) -> Option<String> {
+        if self.is_over {
+            return None;
+        }
+        if let Some(frame) = self.first.pop_front() {
+            return Some(frame.to_sse().encode());
+        }
+        let next = tokio::select! {
+            _ = self.stopping.wait_for(|stopping| *stopping) => Next::Over,
+            frame = self.watch.next() => frame.map_or(Next::Over, Next::Frame),
+            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Next::Silence,
+        };
+        match next {
+            Next::Frame(frame) => {
+                let told = self.tell(frame).to_sse().encode();
+                self.allowed(told)
+            }
+            Next::Silence => self.allowed(sse::KEEP_ALIVE.to_owned()),
+            Next::Over => {
+                self.is_over = true;
+                Some(STOPPING.to_owned())
+            }
+        }
+    }
+
+    /// What may be told as long as the watch would be let in again: by its key, or without one.
+    fn allowed(&self, told: String) -> Option<String> {
+        let ring = self.context.ring();
+        let is_allowed = self.key.as_ref().map_or_else(|| ring.is_open(), |key| ring.is_good(key));
+        is_allowed.then_some(told)
+    }
+
+    fn tell(&mut self, frame: Frame) -> WatchFrame {
+        match frame {
+            Frame::Event { event, cursor } => {
+                self.at = cursor;
+                WatchFrame::Event(Box::new(LeaseEvent::of(&event, cursor.epoch)))
+            }
+            Frame::Renewed(lease) => {
+                WatchFrame::Event(Box::new(LeaseEvent::renewed(&lease, self.at.epoch, self.at.revision)))
+            }
+            Frame::Progress(cursor) => {
+                self.at = cursor;
+                let timestamp = self.context.ring().now().into();
+                WatchFrame::Progress(Progress { cursor: on_wire(cursor), timestamp })
+            }
+            Frame::Compacted { floor } => {
+                self.is_over = true;
+                WatchFrame::Compacted(Compacted { floor: on_wire(floor) })
+            }
+            Frame::Snapshot { leases: _, cursor } => {
+                // A watch from a cursor begins without one.
+                self.at = cursor;
+                WatchFrame::Snapshot(Snapshot { cursor: on_wire(cursor), resources: Vec::new(), more: false })
+            }
+        }
+    }
+}

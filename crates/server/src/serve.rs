@@ -1,0 +1,324 @@
+//! The server: a listener, its connections, and how they end.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use axum::{Router, body::Body, http::Request, routing::future::RouteFuture};
+use hyper::{body::Incoming, service::Service};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::{conn::auto, graceful::GracefulShutdown},
+};
+use solehold_engine::{Engine, store::Store};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+    task::{JoinHandle, JoinSet},
+};
+use tokio_rustls::TlsAcceptor;
+use tower::Service as _;
+
+use crate::{
+    Context, ServerConfig,
+    http::{Failure, Peer, without_trailing_slash},
+    keys,
+    metrics::Metrics,
+    routes,
+    tls::{Tls, TlsError},
+};
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+/// How often the keys and quotas are read anew.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+/// How many refreshes pass before those who have not asked for long are forgotten.
+const FORGET_EVERY_REFRESHES: u32 = 60;
+/// How long to wait after a connection could not be taken, as when files run out.
+const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
+/// How often an open HTTP/2 connection is asked whether its peer is still there.
+const PING_EVERY: Duration = Duration::from_secs(30);
+
+/// Why a server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Bind {
+        /// Which address.
+        address: SocketAddr,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// Others could reach it, and would need no key.
+    #[error(
+        "refusing to listen on {0}, which others can reach, while the store has no keys: make the first one with \
+         `solehold admin key create --engine <the same engine> --name <name>`, or start once with \
+         SOLEHOLD_BOOTSTRAP_KEY set to a secret of {min} characters or more",
+        min = keys::BOOTSTRAP_BYTES_MIN
+    )]
+    NoKeys(SocketAddr),
+    /// The TLS files cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The keys could not be read, or the first one not be stored.
+    #[error("cannot read the keys: {0}")]
+    Keys(#[from] Failure),
+}
+
+/// The REST control plane over a store.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+/// use solehold_engine::{clock::BootTicks, resident};
+/// use solehold_server::{Server, ServerConfig};
+///
+/// let config = ServerConfig { listen: "127.0.0.1:0".parse()?, ..ServerConfig::default() };
+/// let running = Server::start(config, resident::memory(BootTicks)?).await?;
+/// println!("listening on {}", running.url());
+/// running.shutdown().await;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).expect("a server");
+/// ```
+#[derive(Debug)]
+pub struct Server;
+
+impl Server {
+    /// Starts a server over a store, in the current runtime. It owns the store from now on, also if it does not start.
+    pub async fn start(config: ServerConfig, store: Arc<dyn Store>) -> Result<Running, StartError> {
+        let metrics = Arc::new(Metrics::new(&config.node_id));
+        let engine = Engine::start(store, config.engine, metrics.clone());
+        let context =
+            Context::new(engine, config.node_id.clone(), config.is_loopback(), config.limits, metrics);
+        match start(&config, &context).await {
+            Ok(running) => Ok(running),
+            Err(error) => {
+                context.engine().stop().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+async fn start(config: &ServerConfig, context: &Context) -> Result<Running, StartError> {
+    let tls = match config.tls.clone() {
+        Some(files) => Some(Tls::open(files).await?),
+        None => None,
+    };
+    if let Some(text) = &config.bootstrap_key
+        && keys::bootstrap(context.engine(), text).await?
+    {
+        tracing::info!("stored the bootstrap key: the variable is not needed any more");
+    }
+    context.refresh().await?;
+    if context.ring().is_empty() && !config.is_loopback() {
+        return Err(StartError::NoKeys(config.listen));
+    }
+    let bound = TcpListener::bind(config.listen).await;
+    let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let (address, listener) = bound.map_err(|error| StartError::Bind { address: config.listen, error })?;
+    let acceptor = tls.as_ref().map(Tls::acceptor).transpose()?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let door = Door { listener, acceptor, context: context.clone(), router: routes::router(context) };
+    let mut helpers = JoinSet::new();
+    helpers.spawn(keep_fresh(context.clone()));
+    if let Some(tls) = tls {
+        helpers.spawn(tls.follow());
+    }
+    let door = tokio::spawn(door.keep(context.stopping()));
+    Ok(Running { context: context.clone(), address, scheme, door, _helpers: helpers })
+}
+
+/// A server that runs. Dropping it leaves connections open until the runtime ends; [`Self::shutdown`] stops cleanly.
+#[derive(Debug)]
+pub struct Running {
+    context: Context,
+    address: SocketAddr,
+    scheme: &'static str,
+    door: JoinHandle<()>,
+    _helpers: JoinSet<()>,
+}
+
+impl Running {
+    /// The address that it listens on.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where it is to be found.
+    pub fn url(&self) -> String {
+        format!("{}://{}", self.scheme, self.address)
+    }
+
+    /// The engine that it runs on.
+    pub fn engine(&self) -> &Engine {
+        self.context.engine()
+    }
+
+    /// How many connections are open.
+    pub fn connections(&self) -> u64 {
+        self.context.metrics().connections.get().try_into().unwrap_or(0)
+    }
+
+    /// The name of this node.
+    pub fn node_id(&self) -> &str {
+        self.context.node_id()
+    }
+
+    /// Stops: takes no more connections, lets requests finish within their bound, ends watches, and closes the store.
+    pub async fn shutdown(self) {
+        self.context.stop();
+        if self.door.await.is_err() {
+            tracing::error!("the listener had panicked");
+        }
+        self.context.engine().stop().await;
+    }
+}
+
+/// Reads keys and quotas anew every second; for ever.
+async fn keep_fresh(context: Context) {
+    let mut turns = tokio::time::interval(REFRESH_EVERY);
+    turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for turn in 1u32.. {
+        turns.tick().await;
+        if let Err(failure) = context.refresh().await {
+            // The engine has told of its trouble; what was read last goes on to hold.
+            tracing::debug!(%failure, "the keys could not be read");
+        }
+        if turn % FORGET_EVERY_REFRESHES == 0 {
+            context.rates().forget();
+        }
+    }
+}
+
+/// Where connections come in.
+struct Door {
+    listener: TcpListener,
+    acceptor: Option<TlsAcceptor>,
+    context: Context,
+    router: Router,
+}
+
+impl Door {
+    /// Takes connections until the server stops, then lets them finish within their bound.
+    async fn keep(self, mut stopping: watch::Receiver<bool>) {
+        let seats = Arc::new(Semaphore::new(self.context.limits().connections_max));
+        let graceful = GracefulShutdown::new();
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                _ = stopping.wait_for(|stopping| *stopping) => break,
+                Some(_) = connections.join_next() => {}
+                Some((stream, peer, seat)) = self.take(&seats) => {
+                    connections.spawn(self.serve(stream, peer, seat, &graceful));
+                }
+            }
+        }
+        drop(self.listener);
+        let grace = self.context.limits().shutdown_grace;
+        if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
+            tracing::warn!(open = connections.len(), ?grace, "connections that had not finished were closed");
+        }
+        connections.shutdown().await;
+    }
+
+    /// The next connection, when there is a seat for it.
+    async fn take(&self, seats: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
+        let seat = seats.clone().acquire_owned().await.ok()?;
+        match self.listener.accept().await {
+            Ok((stream, peer)) => Some((stream, peer, seat)),
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be taken");
+                tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
+                None
+            }
+        }
+    }
+
+    /// Serves a connection to its end.
+    fn serve(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        seat: OwnedSemaphorePermit,
+        graceful: &GracefulShutdown,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let (acceptor, watcher) = (self.acceptor.clone(), graceful.watcher());
+        let connections = self.context.metrics().connections.clone();
+        let idle_timeout = self.context.limits().idle_timeout;
+        let app = App { router: self.router.clone(), peer: Peer(peer.ip()), has_asked: Arc::default() };
+        async move {
+            connections.inc();
+            // Small answers are to leave at once; a socket that cannot do that still serves.
+            let _ = stream.set_nodelay(true);
+            match acceptor {
+                None => converse(stream, app, idle_timeout, watcher).await,
+                Some(acceptor) => match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => converse(stream, app, idle_timeout, watcher).await,
+                    Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
+                    Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+                },
+            }
+            connections.dec();
+            drop(seat);
+        }
+    }
+}
+
+/// Serves the requests of one connection.
+async fn converse<S>(
+    stream: S,
+    app: App,
+    idle_timeout: Duration,
+    watcher: hyper_util::server::graceful::Watcher,
+) where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(idle_timeout);
+    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PING_EVERY);
+    let has_asked = app.has_asked.clone();
+    let connection = builder.serve_connection(TokioIo::new(stream), app).into_owned();
+    tokio::select! {
+        ended = watcher.watch(connection) => if let Err(error) = ended {
+            tracing::debug!(%error, "a connection ended badly");
+        },
+        () = silence(&has_asked, idle_timeout) => tracing::debug!("a connection asked nothing and was closed"),
+    }
+}
+
+/// Ends when nothing was asked for so long from the beginning: until the version of the protocol is known nobody else
+/// watches over that.
+async fn silence(has_asked: &AtomicBool, idle_timeout: Duration) {
+    tokio::time::sleep(idle_timeout).await;
+    if has_asked.load(Ordering::Relaxed) {
+        std::future::pending().await
+    }
+}
+
+/// The router for the requests of one peer.
+#[derive(Clone)]
+struct App {
+    router: Router,
+    peer: Peer,
+    has_asked: Arc<AtomicBool>,
+}
+
+impl Service<Request<Incoming>> for App {
+    type Response = axum::response::Response;
+    type Error = Infallible;
+    type Future = RouteFuture<Infallible>;
+
+    fn call(&self, mut request: Request<Incoming>) -> Self::Future {
+        self.has_asked.store(true, Ordering::Relaxed);
+        without_trailing_slash(request.uri_mut());
+        request.extensions_mut().insert(self.peer);
+        self.router.clone().call(request.map(Body::new))
+    }
+}

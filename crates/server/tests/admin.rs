@@ -1,0 +1,112 @@
+//! Administration over HTTP: keys in pages, tenants and their quotas, tokens, export and import.
+
+mod support;
+
+use reqwest::Method;
+use serde_json::json;
+use support::{Asking, serve};
+
+const KEYS: &str = "/api/v1/admin/keys";
+const RAISE: &str = "/api/v1/admin/raise-token";
+
+#[tokio::test]
+async fn keys_come_in_pages() {
+    let asking = serve().await;
+    let mut admin = None;
+    for n in 0..5 {
+        let by = admin.as_ref().unwrap_or(&asking);
+        let body = json!({"name": format!("key {n}"), "role": "admin", "expires_in_seconds": 60 + n});
+        let made = by.send(Method::POST, KEYS, &body.to_string()).await.json();
+        assert!(made["expires_at"].is_string());
+        admin = admin.or(Some(asking.with_key(made["key"].as_str().expect("a key"))));
+    }
+    let admin = admin.expect("a key");
+    let (mut names, mut next) = (Vec::new(), String::new());
+    loop {
+        let page = admin.get(&format!("{KEYS}?limit=2{next}")).await.json();
+        names.extend(page["keys"].as_array().expect("keys").iter().map(|key| key["name"].to_string()));
+        let Some(cursor) = page["next"].as_str() else { break };
+        next = format!("&cursor={cursor}");
+    }
+    names.sort();
+    assert_eq!(names, ["\"key 0\"", "\"key 1\"", "\"key 2\"", "\"key 3\"", "\"key 4\""]);
+    let wrong =
+        admin.send(Method::POST, KEYS, r#"{"name": "", "role": "admin", "expires_in_seconds": 0}"#).await;
+    assert_eq!(wrong.problem("invalid_field")["errors"].as_array().map(Vec::len), Some(2));
+    admin.send(Method::POST, KEYS, r#"{"name": "x", "role": "king"}"#).await.problem("invalid_field");
+}
+
+#[tokio::test]
+async fn a_tenant_has_quotas_of_its_own() {
+    let asking = serve().await;
+    let path = "/api/v1/admin/tenants/blue";
+    let before = asking.get(path).await.json();
+    assert_eq!(before["usage"], json!({"resources": 0, "sessions": 0, "watches": 0}));
+    assert!(before["quotas"]["resources"].is_u64());
+    let put = asking.send(Method::PUT, path, r#"{"quotas": {"resources": 2, "sessions": 1}}"#).await.json();
+    assert_eq!(put["quotas"], json!({"resources": 2, "sessions": 1, "watches": null}));
+    let declare = async |key: &str| {
+        asking.send(Method::PUT, &format!("/api/v1/resources/job/{key}?tenant=blue"), "{}").await
+    };
+    assert!(declare("1").await.status.is_success());
+    assert!(declare("2").await.status.is_success());
+    let refused = declare("3").await;
+    assert_eq!(refused.status, 403);
+    assert_eq!(refused.problem("quota_exceeded")["limit"], json!({"name": "tenant_resources", "value": 2}));
+    let usage = asking.get(path).await.json();
+    assert_eq!(usage["usage"]["resources"], 2);
+    let tenants = asking.get("/api/v1/admin/tenants").await.json();
+    let names: Vec<_> =
+        tenants["tenants"].as_array().expect("tenants").iter().map(|t| &t["tenant"]).collect();
+    assert_eq!(names, ["blue", "default"]);
+    asking.send(Method::PUT, path, r#"{"quotas": {"cameras": 2}}"#).await.problem("invalid_field");
+}
+
+#[tokio::test]
+async fn tokens_can_be_raised_and_never_lowered() {
+    let asking = serve().await;
+    let raised =
+        async |above: u64| asking.send(Method::POST, RAISE, &json!({"above": above}).to_string()).await;
+    assert_eq!(raised(1_000).await.json()["above"], 1_000);
+    assert_eq!(raised(10).await.json()["above"], 1_000);
+    raised(u64::MAX).await.problem("out_of_bounds");
+}
+
+async fn used() -> Asking {
+    let asking = serve().await;
+    for n in 0..3 {
+        let declared = asking.send(Method::PUT, &format!("/api/v1/resources/job/{n}"), "{}").await;
+        assert!(declared.status.is_success(), "{declared:?}");
+    }
+    asking.send(Method::POST, RAISE, r#"{"above": 5000}"#).await;
+    asking
+}
+
+#[tokio::test]
+async fn an_export_comes_in_again_with_its_tokens() {
+    let (asking, other) = (used().await, serve().await);
+    let export = asking.get("/api/v1/admin/export").await;
+    assert_eq!(export.header("content-type"), "application/jsonl");
+    assert!(export.text.lines().count() >= 5 && export.text.ends_with('\n'));
+    let imported = other.send(Method::POST, "/api/v1/admin/import", &export.text).await.json();
+    assert_eq!(imported["revision"], 5000);
+    assert_eq!(imported["rows"], export.text.lines().count() as u64 - 2);
+    assert_eq!(other.get("/api/v1/resources/job/1").await.status, 200);
+    let again = other.send(Method::POST, "/api/v1/admin/import", &export.text).await;
+    assert!(again.problem("conflict")["detail"].to_string().contains("not empty"));
+}
+
+#[tokio::test]
+async fn an_import_that_is_not_whole_is_refused() {
+    let (asking, other) = (used().await, serve().await);
+    let export = asking.get("/api/v1/admin/export").await.text;
+    let import = async |body: &str| other.send(Method::POST, "/api/v1/admin/import", body).await;
+    let cut = export.rsplit_once("\n{").expect("lines").0;
+    import(cut).await.problem("conflict");
+    import("").await.problem("conflict");
+    let bad = import(&format!("{}\nnonsense\n", export.lines().next().expect("a header"))).await;
+    assert!(bad.problem("invalid_json")["detail"].to_string().contains("line 2"));
+    let long = import(&"x".repeat(1024 * 1024 + 1)).await;
+    assert_eq!(long.problem("payload_too_large")["limit"]["name"], "export_line_bytes");
+    assert_eq!(import(&export).await.status, 200, "nothing was taken in before");
+}

@@ -1,0 +1,84 @@
+//! What is logged of a request, and what never is.
+
+mod support;
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+};
+
+use reqwest::Method;
+use serde_json::Value;
+use solehold_server::Role;
+use support::{Answer, config, flaky::Flaky, memory, serve_with};
+use tracing_subscriber::{fmt::MakeWriter, prelude::*};
+
+/// Keeps what is logged.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("a lock").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Kept {
+    type Writer = Self;
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+impl Kept {
+    fn text(&self) -> String {
+        String::from_utf8(self.0.lock().expect("a lock").clone()).expect("text")
+    }
+
+    /// The line of that request.
+    fn of(&self, request_id: &str) -> Value {
+        let text = self.text();
+        let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+        let mut of_request = lines.filter(|line| line["fields"]["request_id"] == request_id);
+        let line = of_request.next().expect("a line");
+        assert!(of_request.next().is_none(), "one line a request");
+        line
+    }
+}
+
+#[tokio::test]
+async fn a_request_is_one_line_without_secrets() {
+    let kept = Kept::default();
+    let lines = tracing_subscriber::fmt::layer().json().with_writer(kept.clone());
+    let filter = tracing_subscriber::EnvFilter::new("solehold_server=trace");
+    tracing_subscriber::registry().with(lines.with_filter(filter)).init();
+    let store = Flaky::over(memory());
+    let asking = serve_with(config(), store.clone()).await;
+    let (key, text) = asking.make_key(Role::Admin, None).await;
+    let asking = asking.with_key(&text);
+
+    let ask = |id: &'static str, path: &str| asking.request(Method::GET, path).header("x-request-id", id);
+    Answer::of(ask("id-1", "/api/v1/admin/tenants/secret-name?cursor=also-secret")).await;
+    let line = kept.of("id-1");
+    let fields = &line["fields"];
+    assert_eq!((&line["level"], &fields["method"]), (&"DEBUG".into(), &"GET".into()));
+    assert_eq!(
+        (&fields["route"], &fields["status"]),
+        (&"/api/v1/admin/tenants/{tenant}".into(), &200.into())
+    );
+    assert_eq!((&fields["node_id"], &fields["key"]), (&"node-under-test".into(), &key.id.as_str().into()));
+    assert!(fields["took_us"].is_u64());
+
+    store.set_down(true);
+    Answer::of(ask("id-2", "/api/v1/admin/tenants/x")).await.problem("unavailable");
+    assert_eq!(kept.of("id-2")["level"], "WARN");
+    let logged = kept.text();
+    let secret = text.rsplit('_').next().expect("a secret");
+    for never in [secret, "secret-name", "also-secret"] {
+        assert!(!logged.contains(never), "{never} is in\n{logged}");
+    }
+}

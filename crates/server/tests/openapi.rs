@@ -1,0 +1,115 @@
+//! The description is that of the code, and what it describes is there.
+
+mod support;
+
+use std::{collections::BTreeSet, fs, path::PathBuf};
+
+use reqwest::Method;
+use serde_json::Value;
+use solehold_api::paths;
+use solehold_server::{openapi_json, openapi_markdown};
+use support::serve;
+
+/// Compares with a file of the repository, or writes it when asked to.
+fn golden(file: &str, made: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(file);
+    if std::env::var_os("SOLEHOLD_UPDATE_GOLDEN").is_some() {
+        fs::write(&path, made).expect("docs can be written");
+    }
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        kept == made,
+        "docs/{file} is not what the code says; if the change is meant: \
+         SOLEHOLD_UPDATE_GOLDEN=1 cargo test -p solehold-server --test openapi"
+    );
+}
+
+fn document() -> Value {
+    serde_json::from_str(openapi_json()).expect("JSON")
+}
+
+/// Every path and method of the description.
+fn operations() -> Vec<(String, Method)> {
+    let document = document();
+    let items = document["paths"].as_object().expect("paths").iter();
+    let of_item = |(path, item): (&String, &Value)| {
+        let methods = item.as_object().expect("an item").keys();
+        let method = |name: &String| Method::from_bytes(name.to_uppercase().as_bytes()).expect("a method");
+        methods.map(|name| (path.clone(), method(name))).collect::<Vec<_>>()
+    };
+    items.flat_map(of_item).collect()
+}
+
+#[test]
+fn the_description_is_kept() {
+    golden("openapi.json", openapi_json());
+}
+
+#[test]
+fn the_reference_is_kept() {
+    golden("api.md", &openapi_markdown());
+}
+
+/// A path whatever its placeholders are called.
+fn shape(path: &str) -> String {
+    path.split('/').map(|part| if part.starts_with('{') { "{}" } else { part }).collect::<Vec<_>>().join("/")
+}
+
+#[test]
+fn every_path_that_clients_know_is_described() {
+    let described: BTreeSet<String> = operations().iter().map(|(path, _)| shape(path)).collect();
+    let ops = [paths::HEALTH, paths::READY, paths::METRICS];
+    let known: BTreeSet<String> = paths::ALL.iter().copied().chain(ops).map(shape).collect();
+    assert_eq!(known.difference(&described).collect::<Vec<_>>(), [""; 0], "are not described");
+}
+
+#[test]
+fn every_operation_says_how_it_fails_and_how_to_be_let_in() {
+    let document = document();
+    assert!(document["components"]["securitySchemes"]["bearer"].is_object());
+    assert!(document["components"]["securitySchemes"]["key"].is_object());
+    assert!(document["security"].as_array().is_some_and(|all| all.len() == 2));
+    let mut ids = BTreeSet::new();
+    for (path, method) in operations() {
+        let operation = &document["paths"][&path][method.as_str().to_lowercase()];
+        let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
+        assert!(!id.is_empty() && ids.insert(id.clone()), "{method} {path}: {id} is not an id of its own");
+        assert!(operation["responses"]["default"]["content"]["application/problem+json"].is_object());
+        assert!(operation["tags"][0].is_string(), "{method} {path}");
+    }
+}
+
+#[test]
+fn every_reference_leads_somewhere() {
+    fn walk(value: &Value, all: &Value) {
+        if let Some(to) = value["$ref"].as_str() {
+            let pointer = to.trim_start_matches('#');
+            assert!(all.pointer(pointer).is_some(), "{to} leads nowhere");
+        }
+        match value {
+            Value::Object(fields) => fields.values().for_each(|field| walk(field, all)),
+            Value::Array(items) => items.iter().for_each(|item| walk(item, all)),
+            _ => {}
+        }
+    }
+    let document = document();
+    walk(&document, &document);
+}
+
+#[tokio::test]
+async fn what_is_described_is_there() {
+    let asking = serve().await;
+    let served: Value = asking.get(paths::OPENAPI).await.json();
+    assert_eq!(served, document());
+    for (path, method) in operations() {
+        let filled: Vec<_> =
+            path.split('/').map(|part| if part.starts_with('{') { "1" } else { part }).collect();
+        let request = asking.request(method.clone(), &filled.join("/"));
+        let response = request.send().await.expect("an answer");
+        let status = response.status().as_u16();
+        // A watch has no end to wait for.
+        let text = if path == paths::WATCH { String::new() } else { response.text().await.expect("a body") };
+        assert!(status != 405 && !text.contains("no_such_route"), "{method} {path}: {status} {text}");
+        assert!(status != 500, "{method} {path}: {text}");
+    }
+}

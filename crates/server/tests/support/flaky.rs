@@ -1,0 +1,91 @@
+//! A store that can be made unreachable.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use async_trait::async_trait;
+use solehold_core::{command::Footprint, key::Name, state::Record};
+use solehold_engine::store::*;
+
+/// A store that answers nothing while it is down.
+pub struct Flaky {
+    store: Arc<dyn Store>,
+    is_down: AtomicBool,
+    reads: AtomicUsize,
+}
+
+impl Flaky {
+    pub fn over(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self { store, is_down: AtomicBool::new(false), reads: AtomicUsize::new(0) })
+    }
+
+    pub fn set_down(&self, is_down: bool) {
+        self.is_down.store(is_down, Ordering::SeqCst);
+    }
+
+    /// How often records were read.
+    pub fn reads(&self) -> usize {
+        self.reads.load(Ordering::SeqCst)
+    }
+
+    fn up(&self) -> Result<&dyn Store, StoreError> {
+        if self.is_down.load(Ordering::SeqCst) {
+            return Err(StoreError::Unavailable("unplugged by a test".to_owned()));
+        }
+        Ok(&*self.store)
+    }
+}
+
+#[async_trait]
+impl Store for Flaky {
+    fn name(&self) -> &'static str {
+        self.store.name()
+    }
+    async fn transact(
+        &self,
+        footprint: &Footprint,
+        news: bool,
+        decider: &mut dyn Decider,
+    ) -> Result<Decided, StoreError> {
+        self.up()?.transact(footprint, news, decider).await
+    }
+    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
+        self.up()?.load(footprint).await
+    }
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+        self.up()?.find_resources(query).await
+    }
+    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+        self.up()?.find_holders(query).await
+    }
+    async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
+        self.up()?.records(collection).await
+    }
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+        self.up()?.events(query).await
+    }
+    async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
+        self.up()?.news(after).await
+    }
+    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+        self.up()?.due(limit).await
+    }
+    async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
+        self.up()?.maintain(retention).await
+    }
+    async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
+        self.up()?.usage(tenant).await
+    }
+    async fn export(&self) -> Result<Vec<Row>, StoreError> {
+        self.up()?.export().await
+    }
+    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
+        self.up()?.import(rows).await
+    }
+    async fn close(&self) {
+        self.store.close().await;
+    }
+}

@@ -1,0 +1,122 @@
+//! A server in this process, over memory, and someone who asks it.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+pub mod flaky;
+
+use std::{sync::Arc, time::Duration};
+
+use reqwest::{Client, Method, RequestBuilder, StatusCode, header::HeaderMap};
+use serde_json::Value;
+use solehold_core::key::Name;
+use solehold_engine::{clock::BootTicks, resident, store::Store};
+use solehold_server::{Role, Running, Server, ServerConfig, keys};
+use solehold_testkit::wait_for;
+
+/// How long a test waits for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+pub fn memory() -> Arc<dyn Store> {
+    resident::memory(BootTicks).expect("memory")
+}
+
+pub fn config() -> ServerConfig {
+    let listen = "127.0.0.1:0".parse().expect("an address");
+    ServerConfig { listen, node_id: "node-under-test".to_owned(), ..ServerConfig::default() }
+}
+
+/// A running server, and a client that shows a key if it was given one.
+pub struct Asking {
+    pub running: Arc<Running>,
+    pub http: Client,
+    pub key: Option<String>,
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub text: String,
+}
+
+impl Answer {
+    pub async fn of(request: RequestBuilder) -> Self {
+        let response = request.send().await.expect("an answer");
+        let (status, headers) = (response.status(), response.headers().clone());
+        Self { status, headers, text: response.text().await.expect("a body") }
+    }
+
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_else(|e| panic!("{e}: {self:?}"))
+    }
+
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.get(name).map_or("", |value| value.to_str().expect("text"))
+    }
+
+    /// Sees to it that this is a problem document of that code, and gives it.
+    #[track_caller]
+    pub fn problem(&self, code: &str) -> Value {
+        let problem = self.json();
+        assert_eq!(problem["code"], code, "{self:?}");
+        assert_eq!(self.header("content-type"), "application/problem+json");
+        assert_eq!(problem["status"], self.status.as_u16());
+        assert_eq!(problem["type"], format!("urn:solehold:problem:{code}"));
+        assert_eq!(problem["request_id"], self.header("x-request-id"));
+        assert!(problem["instance"].as_str().is_some_and(|path| path.starts_with('/')), "{problem}");
+        assert!(!problem["detail"].as_str().unwrap_or_default().is_empty());
+        problem
+    }
+}
+
+pub async fn serve() -> Asking {
+    serve_with(config(), memory()).await
+}
+
+pub async fn serve_with(config: ServerConfig, store: Arc<dyn Store>) -> Asking {
+    let running = Server::start(config, store).await.expect("a server");
+    Asking { running: Arc::new(running), http: Client::new(), key: None }
+}
+
+impl Asking {
+    /// The same, showing that key.
+    pub fn with_key(&self, key: impl Into<String>) -> Self {
+        Self { running: self.running.clone(), http: self.http.clone(), key: Some(key.into()) }
+    }
+
+    /// Makes a key straight in the store, and waits until the server has seen that there are keys.
+    pub async fn make_key(&self, role: Role, tenant: Option<&str>) -> (keys::Key, String) {
+        use secrecy::ExposeSecret;
+        let new = keys::NewKey { name: name("test"), role, tenant: tenant.map(name), expires_in_ms: None };
+        let issued = keys::create(self.running.engine(), new).await.expect("a key");
+        let stranger = || self.http.get(format!("{}/api/v1", self.running.url())).send();
+        let is_closed =
+            async || stranger().await.is_ok_and(|answer| matches!(answer.status().as_u16(), 401 | 429));
+        wait_for("keys to be required", PATIENCE, is_closed).await.expect("401");
+        (issued.key, issued.text.expose_secret().to_owned())
+    }
+
+    pub fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.http.request(method, format!("{}{path}", self.running.url()));
+        match &self.key {
+            Some(key) => request.bearer_auth(key),
+            None => request,
+        }
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        Answer::of(self.request(Method::GET, path)).await
+    }
+
+    pub async fn send(&self, method: Method, path: &str, body: &str) -> Answer {
+        Answer::of(self.request(method, path).body(body.to_owned())).await
+    }
+
+    pub async fn shutdown(self) {
+        Arc::into_inner(self.running).expect("the last one").shutdown().await;
+    }
+}

@@ -1,0 +1,12 @@
+//! The surfaces, called as their clients call them: over HTTP, with the bodies that the seeds show.
+
+mod batch;
+mod common;
+mod config;
+mod leases;
+mod names;
+mod resources;
+mod runners;
+mod scenes;
+mod sessions;
+mod tenants;

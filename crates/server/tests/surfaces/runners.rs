@@ -1,0 +1,229 @@
+//! Seed 002's runners: registering, heartbeats, draining, leaving.
+
+use serde_json::{Value, json};
+
+use crate::common::{Api, acquire, runner};
+
+const R: &str = "/runners/runner-abc123";
+
+async fn registered() -> (Api, Value) {
+    let api = Api::start().await;
+    let session = api.post("/runners/register/", runner("runner-abc123")).await.is(200)["session_id"].clone();
+    (api, session)
+}
+
+async fn hold(api: &Api, camera: &str, session: Option<&Value>) -> Value {
+    api.declare_camera(camera).await;
+    let mut body = acquire(camera, "runner-abc123");
+    if let Some(session) = session {
+        body["session_id"] = session.clone();
+    }
+    api.post("/leases/acquire/", body).await.is(200)
+}
+
+async fn beat(api: &Api, session: &Value) -> Value {
+    api.put(&format!("{R}/heartbeat/?tenant=tenant-1"), json!({"session_id": session})).await.is(200)
+}
+
+#[tokio::test]
+async fn a_runner_registers_as_the_seed_has_it() {
+    let api = Api::start().await;
+    let answer = api.post("/runners/register/", runner("runner-abc123")).await.is(200);
+    assert_eq!((&answer["runner_id"], &answer["status"]), (&json!("runner-abc123"), &json!("active")));
+    assert_eq!((&answer["assigned_cameras"], &answer["success"]), (&json!([]), &json!(true)));
+    assert!(answer["registered_at"].is_string() && answer["session_id"].is_string());
+    let shown = api.get(&format!("{R}/?tenant=tenant-1")).await.is(200);
+    for (field, value) in runner("runner-abc123").as_object().expect("fields") {
+        assert_eq!(&shown[field], value, "{field}");
+    }
+    assert_eq!((&shown["status"], &shown["current_load"]), (&json!("active"), &json!(0)));
+    for (field, value) in [
+        ("capacity", json!(0)),
+        ("capacity", json!(101)),
+        ("capacity", json!(-1)),
+        ("port", json!(70_000)),
+        ("runner_id", json!("")),
+        ("session_ttl_seconds", json!(0)),
+    ] {
+        let mut body = runner("x");
+        body[field] = value;
+        let problem = api.post("/runners/register", body).await.problem(400, "invalid_field");
+        assert_eq!(problem["errors"][0]["field"], field);
+    }
+}
+
+#[tokio::test]
+async fn one_heartbeat_keeps_everything_and_tells_all_of_it() {
+    let (api, session) = registered().await;
+    assert_eq!(beat(&api, &session).await["leases"], json!([]));
+    let first = hold(&api, "cam-1", Some(&session)).await;
+    let second = hold(&api, "cam-2", Some(&session)).await;
+    assert_eq!(first["session_id"], session);
+    api.pass_seconds(50);
+    let told = beat(&api, &session).await;
+    assert_eq!(
+        (&told["success"], &told["status"], &told["ttl_ms"]),
+        (&json!(true), &json!("active"), &json!(60_000))
+    );
+    let ids: Vec<_> = told["leases"].as_array().expect("leases").iter().map(|l| &l["lease_id"]).collect();
+    assert_eq!(ids, [&first["lease_id"], &second["lease_id"]]);
+    assert!(told["revision"].as_u64() >= second["token"].as_u64(), "not older than its newest grant");
+    api.pass_seconds(50);
+    let again = beat(&api, &session).await;
+    assert_eq!(again["revision"], told["revision"], "the same set");
+    assert_eq!(
+        again["leases"][0]["ttl_ms"], 60_000,
+        "with the session's time, not the time of the last answer"
+    );
+    assert!(again["leases"][0]["expires_at"].as_str() > told["leases"][0]["expires_at"].as_str());
+
+    api.delete(&format!("/leases/{}/release?tenant=tenant-1", first["lease_id"].as_str().expect("an id")))
+        .await
+        .is(200);
+    let fewer = beat(&api, &session).await;
+    assert_eq!(fewer["leases"].as_array().map(Vec::len), Some(1));
+    assert!(fewer["revision"].as_u64() > told["revision"].as_u64());
+    let shown = api.get(&format!("{R}?tenant=tenant-1")).await.is(200);
+    assert_eq!(shown["current_load"], 1);
+    api.pass_seconds(60);
+    let over = json!({"session_id": session});
+    api.put(&format!("{R}/heartbeat?tenant=tenant-1"), over).await.problem(404, "no_session");
+}
+
+#[tokio::test]
+async fn a_heartbeat_by_name_renews_nothing() {
+    let (api, session) = registered().await;
+    hold(&api, "cam-1", Some(&session)).await;
+    api.pass_seconds(50);
+    let body = json!({"metrics": {"cpu": 0.5}, "current_load": 3});
+    let told = api.put(&format!("{R}/heartbeat?tenant=tenant-1"), body).await.is(200);
+    assert_eq!((&told["session_id"], &told["leases"][0]["ttl_ms"]), (&json!(null), &json!(10_000)));
+    assert_eq!(api.get(&format!("{R}?tenant=tenant-1")).await.is(200)["metrics"]["cpu"], 0.5);
+    api.pass_seconds(10);
+    let told = api.put(&format!("{R}/heartbeat?tenant=tenant-1"), json!({})).await.is(200);
+    assert_eq!(told["leases"], json!([]));
+    api.put("/runners/nobody/heartbeat?tenant=tenant-1", json!({})).await.problem(404, "not_found");
+    api.put("/runners/other/heartbeat?tenant=tenant-1", json!({"session_id": session}))
+        .await
+        .problem(404, "no_session");
+}
+
+#[tokio::test]
+async fn a_session_is_its_runner_s_alone() {
+    let (api, session) = registered().await;
+    let path = "/runners/other/heartbeat?tenant=tenant-1";
+    api.put(path, json!({"session_id": session})).await.problem(409, "not_yours");
+    let mut body = acquire("cam-1", "other");
+    body["session_id"] = session;
+    api.declare_camera("cam-1").await;
+    api.post("/leases/acquire", body).await.problem(409, "not_yours");
+}
+
+#[tokio::test]
+async fn a_runner_that_comes_back_cannot_renew_what_it_had() {
+    let (api, former) = registered().await;
+    let lease = hold(&api, "cam-1", Some(&former)).await;
+    let back = api.post("/runners/register", runner("runner-abc123")).await.is(200);
+    assert_ne!(back["session_id"], former);
+    assert_eq!(
+        back["assigned_cameras"],
+        json!([]),
+        "what hangs on the former session is not its own any more"
+    );
+
+    api.put(&format!("{R}/heartbeat?tenant=tenant-1"), json!({"session_id": former}))
+        .await
+        .problem(404, "no_session");
+    let id = lease["lease_id"].as_str().expect("an id");
+    api.put(&format!("/leases/{id}/renew?tenant=tenant-1"), json!({})).await.problem(404, "no_session");
+    let by_token = json!({"token": lease["token"]});
+    let renew = "/resources/camera/cam-1/lease/renew?tenant=tenant-1";
+    api.post(renew, by_token).await.problem(404, "no_session");
+    api.post(renew, json!({"session_id": former})).await.problem(404, "no_session");
+    api.post(renew, json!({"session_id": back["session_id"]})).await.problem(409, "not_yours");
+    api.post(renew, json!({"holder": "runner-abc123"})).await.problem(404, "no_session");
+    assert_eq!(beat(&api, &back["session_id"]).await["leases"], json!([]));
+    api.acquire_camera("cam-1", "runner-abc123").await.problem(409, "held");
+    api.pass_seconds(60);
+    api.acquire_camera("cam-1", "runner-abc123").await.is(200);
+}
+
+#[tokio::test]
+async fn a_runner_may_replace_its_former_session() {
+    let (api, former) = registered().await;
+    hold(&api, "cam-1", Some(&former)).await;
+    let mut body = runner("runner-abc123");
+    body["replace"] = former;
+    body["fenced"] = json!(true);
+    api.post("/runners/register", body).await.is(200);
+    api.acquire_camera("cam-1", "runner-2").await.is(200);
+}
+
+#[tokio::test]
+async fn leases_outside_a_session_outlive_a_registration() {
+    let (api, _) = registered().await;
+    hold(&api, "cam-1", None).await;
+    let back = api.post("/runners/register", runner("runner-abc123")).await.is(200);
+    assert_eq!(back["assigned_cameras"], json!(["cam-1"]));
+    let told = api.get(&format!("{R}/assignments/?tenant=tenant-1")).await.is(200);
+    assert_eq!((&told["assigned_cameras"], &told["leases"][0]["key"]), (&json!(["cam-1"]), &json!("cam-1")));
+    api.get("/runners/nobody/assignments?tenant=tenant-1").await.problem(404, "not_found");
+}
+
+#[tokio::test]
+async fn deleting_a_runner_releases_what_it_holds() {
+    let (api, session) = registered().await;
+    hold(&api, "cam-1", Some(&session)).await;
+    hold(&api, "cam-2", None).await;
+    let gone = api.delete(&format!("{R}/?tenant=tenant-1")).await.is(200);
+    assert_eq!((&gone["success"], &gone["released"]), (&json!(true), &json!(2)));
+    for camera in ["cam-1", "cam-2"] {
+        api.acquire_camera(camera, "runner-2").await.is(200);
+    }
+    api.get(&format!("{R}?tenant=tenant-1")).await.problem(404, "not_found");
+    api.delete(&format!("{R}?tenant=tenant-1")).await.problem(404, "not_found");
+}
+
+#[tokio::test]
+async fn a_silent_runner_is_inactive_and_lists_are_filtered() {
+    let (api, _) = registered().await;
+    let mut other = runner("runner-2");
+    other["site_id"] = json!("site-2");
+    other["deployment_group"] = json!("canary");
+    other["session_ttl_seconds"] = json!(3_600);
+    api.post("/runners/register", other).await.is(200);
+    let names = async |query: &str| {
+        let list = api.get(&format!("/runners/?tenant=tenant-1{query}")).await.is(200);
+        let runners = list["runners"].as_array().expect("runners").clone();
+        let names: Vec<String> =
+            runners.iter().map(|r| r["runner_id"].as_str().expect("a name").to_owned()).collect();
+        (names.join(" "), list)
+    };
+    assert_eq!(names("").await.0, "runner-2 runner-abc123");
+    assert_eq!(names("&site_id=site-2").await.0, "runner-2");
+    assert_eq!(names("&deployment_group=production").await.0, "runner-abc123");
+    let (first, page) = names("&limit=1").await;
+    let (second, last) =
+        names(&format!("&limit=1&cursor={}", page["next"].as_str().expect("a next page"))).await;
+    assert_eq!((first.as_str(), second.as_str(), &last["next"]), ("runner-2", "runner-abc123", &json!(null)));
+    api.pass_seconds(90);
+    assert_eq!(names("&status=inactive").await.0, "runner-abc123");
+    assert_eq!(names("&status=active").await.0, "runner-2");
+    assert_eq!(api.get(&format!("{R}?tenant=tenant-1")).await.is(200)["status"], "inactive");
+    api.put(&format!("{R}/heartbeat?tenant=tenant-1"), json!({})).await.is(200);
+    assert_eq!(api.get(&format!("{R}?tenant=tenant-1")).await.is(200)["status"], "active");
+}
+
+#[tokio::test]
+async fn maintenance_is_told_and_ended_by_an_operator() {
+    let (api, session) = registered().await;
+    let status = format!("{R}/status?tenant=tenant-1");
+    assert_eq!(api.put(&status, json!({"status": "maintenance"})).await.is(200)["status"], "maintenance");
+    assert_eq!(beat(&api, &session).await["status"], "maintenance");
+    assert_eq!(api.post("/runners/register", runner("runner-abc123")).await.is(200)["status"], "maintenance");
+    api.put(&status, json!({"status": "inactive"})).await.problem(400, "invalid_field");
+    api.put(&status, json!({"status": "asleep"})).await.problem(400, "invalid_field");
+    api.put(&status, json!({})).await.problem(400, "invalid_field");
+    api.put("/runners/nobody/status", json!({"status": "active"})).await.problem(404, "not_found");
+    assert_eq!(api.put(&status, json!({"status": "active"})).await.is(200)["status"], "active");
+}

@@ -1,0 +1,107 @@
+//! TLS by files, and what happens when they change.
+
+mod support;
+
+use std::{fs, path::Path, time::Duration};
+
+use rcgen::{CertifiedKey, KeyPair, generate_simple_self_signed};
+use reqwest::{Certificate, Client};
+use solehold_server::{Server, ServerConfig, TlsFiles};
+use solehold_testkit::wait_for;
+use support::{Asking, PATIENCE, config, memory, serve_with};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::Instant,
+};
+
+type Pair = CertifiedKey<KeyPair>;
+
+fn pair() -> Pair {
+    generate_simple_self_signed(["127.0.0.1".to_owned(), "localhost".to_owned()]).expect("a certificate")
+}
+
+fn write(folder: &Path, cert: &str, key: &str) -> TlsFiles {
+    let files = TlsFiles { cert: folder.join("cert.pem"), key: folder.join("key.pem") };
+    fs::write(&files.cert, cert).expect("a file");
+    fs::write(&files.key, key).expect("a file");
+    files
+}
+
+fn write_pair(folder: &Path, pair: &Pair) -> TlsFiles {
+    write(folder, &pair.cert.pem(), &pair.signing_key.serialize_pem())
+}
+
+/// Whether someone who trusts only this certificate, on a new connection, is answered.
+async fn is_served(asking: &Asking, pair: &Pair) -> bool {
+    let trusted = Certificate::from_pem(pair.cert.pem().as_bytes()).expect("a certificate");
+    let client = Client::builder().tls_certs_only([trusted]).build().expect("a client");
+    let answer = client.get(format!("{}/healthz", asking.running.url())).send().await;
+    answer.is_ok_and(|answer| answer.status() == 200)
+}
+
+#[tokio::test]
+async fn files_that_change_are_taken_over_and_bad_ones_are_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (first, second, third) = (pair(), pair(), pair());
+    let files = write_pair(folder.path(), &first);
+    let asking = serve_with(ServerConfig { tls: Some(files), ..config() }, memory()).await;
+    assert!(asking.running.url().starts_with("https://"));
+    assert!(is_served(&asking, &first).await);
+    assert!(!is_served(&asking, &second).await);
+
+    write_pair(folder.path(), &second);
+    wait_for("the second pair", PATIENCE, async || is_served(&asking, &second).await).await.expect("in use");
+    assert!(!is_served(&asking, &first).await);
+
+    // A key that is not the certificate's, then nonsense, each for longer than it takes to be looked at.
+    for (cert, key) in [(third.cert.pem(), second.signing_key.serialize_pem()), ("no".into(), "no".into())] {
+        write(folder.path(), &cert, &key);
+        let began = Instant::now();
+        let looked_at = async || {
+            assert!(is_served(&asking, &second).await, "the former pair stays in use");
+            began.elapsed() > Duration::from_millis(1_500)
+        };
+        wait_for("a look at bad files", PATIENCE, looked_at).await.expect("time passes");
+    }
+    write_pair(folder.path(), &third);
+    wait_for("the third pair", PATIENCE, async || is_served(&asking, &third).await).await.expect("in use");
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_used_stop_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (one, other) = (pair(), pair());
+    let start = async |files: TlsFiles| {
+        let started = Server::start(ServerConfig { tls: Some(files), ..config() }, memory()).await;
+        started.expect_err("bad files").to_string()
+    };
+    let gone = TlsFiles { cert: folder.path().join("none.pem"), key: folder.path().join("none.pem") };
+    assert!(start(gone).await.contains("none.pem"));
+    let mixed = write(folder.path(), &one.cert.pem(), &other.signing_key.serialize_pem());
+    assert!(start(mixed).await.contains("key.pem"));
+    let text = start(write(folder.path(), "", &other.signing_key.serialize_pem())).await;
+    assert!(text.contains("there is no certificate"), "{text}");
+}
+
+#[tokio::test]
+async fn someone_who_does_not_speak_tls_holds_up_nobody() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let one = pair();
+    let files = write_pair(folder.path(), &one);
+    let asking = serve_with(ServerConfig { tls: Some(files), ..config() }, memory()).await;
+    let _silent = TcpStream::connect(asking.running.local_addr()).await.expect("a connection");
+    let mut loud = TcpStream::connect(asking.running.local_addr()).await.expect("a connection");
+    loud.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").await.expect("sent");
+    assert!(is_served(&asking, &one).await);
+}
+
+#[tokio::test]
+async fn http2_is_spoken_with_those_who_know_it() {
+    let asking = support::serve().await;
+    let mut stream = TcpStream::connect(asking.running.local_addr()).await.expect("a connection");
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("sent");
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.expect("a frame");
+    assert_eq!(head[3], 4, "settings come first");
+}
