@@ -92,7 +92,7 @@ async fn client(server: SocketAddr, connection: usize, until: Instant) -> Result
 
 fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
-    format!("{method} {path} HTTP/1.1\r\nHost: bench\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
+    format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
 }
 
 /// One keep-alive connection that sends a request and reads its answer.

@@ -1,0 +1,266 @@
+//! Asking a server over HTTP. Small: it sends, and tells what came back. It retries nothing.
+
+use std::{fs, path::PathBuf, time::Duration};
+
+use clap::Args;
+use reqwest::{Certificate, Method, Response, Url, header};
+use serde::{Serialize, de::DeserializeOwned};
+use solehold_api::{
+    page::PageCursor,
+    paths,
+    problem::{ErrorCode, Problem},
+};
+
+use crate::failure::{Failure, Outcome};
+
+/// Where `solehold serve` listens without flags.
+const DEFAULT: &str = "http://127.0.0.1:7070";
+/// How long a connection may take to be made.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// A stream on which nothing comes for so long is dead; a living one sends progress marks more often.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+
+/// Where the server is and how to speak to it.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Server")]
+pub struct ServerArgs {
+    /// The server to ask [default: http://127.0.0.1:7070]
+    #[arg(long, global = true, env = "SOLEHOLD_SERVER", value_name = "URL")]
+    pub server: Option<String>,
+    /// The API key to show; better given by the variable, since others can see the arguments of a process
+    #[arg(long, global = true, env = "SOLEHOLD_API_KEY", value_name = "KEY", hide_env_values = true)]
+    pub api_key: Option<String>,
+    /// The tenant to speak for, with a key that may see several
+    #[arg(long, global = true, env = "SOLEHOLD_TENANT", value_name = "NAME")]
+    pub tenant: Option<String>,
+    /// A certificate authority to trust besides the system's, as a PEM file
+    #[arg(long, global = true, env = "SOLEHOLD_CA_CERT", value_name = "FILE")]
+    pub ca_cert: Option<PathBuf>,
+    /// How long an answer may take
+    #[arg(long, global = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    pub timeout: Duration,
+}
+
+/// A server to ask.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: reqwest::Client,
+    base: String,
+    key: Option<String>,
+    tenant: Option<String>,
+    timeout: Duration,
+}
+
+/// The parts of a query string; what is not given is left out.
+pub type Query<'a> = &'a [(&'a str, Option<String>)];
+
+/// One page of a list.
+pub trait Page: DeserializeOwned {
+    /// What the list is of.
+    type Item;
+    /// The items, and where the next page begins.
+    fn into_parts(self) -> (Vec<Self::Item>, Option<PageCursor>);
+}
+
+impl Client {
+    /// A client as the arguments say.
+    pub fn new(args: &ServerArgs) -> Outcome<Self> {
+        let server = args.server.as_deref().filter(|server| !server.is_empty()).unwrap_or(DEFAULT);
+        let odd = |why: &str| Failure::usage(format!("--server {server:?} {why}, as in {DEFAULT}"));
+        let url = Url::parse(server).map_err(|error| odd(&format!("is not a URL ({error}): write one")))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(odd("is neither http:// nor https://: write one of them"));
+        }
+        let mut builder = reqwest::Client::builder()
+            .connect_timeout(CONNECT_MAX)
+            .read_timeout(SILENCE_MAX)
+            .redirect(reqwest::redirect::Policy::none())
+            .user_agent(concat!("solehold/", env!("CARGO_PKG_VERSION")));
+        if is_loopback(&url) {
+            // A proxy has its own loopback.
+            builder = builder.no_proxy();
+        }
+        if let Some(path) = args.ca_cert.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+            let odd = |error: &dyn std::fmt::Display| {
+                Failure::usage(format!("--ca-cert {}: {error}; give a PEM file", path.display()))
+            };
+            let pem = fs::read(path).map_err(|error| odd(&error))?;
+            let certs = Certificate::from_pem_bundle(&pem).map_err(|error| odd(&error))?;
+            builder = builder.tls_certs_merge(certs);
+        }
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        Ok(Self {
+            http: builder.build().map_err(|error| Failure::broken(chain(&error)))?,
+            base: url.as_str().trim_end_matches('/').to_owned(),
+            key: given(&args.api_key),
+            tenant: given(&args.tenant),
+            timeout: args.timeout,
+        })
+    }
+
+    /// Where the server is.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Reads something.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> Outcome<T> {
+        self.call(Method::GET, path, query, None::<&()>).await
+    }
+
+    /// Asks for something to be done, with a body.
+    pub async fn send<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Outcome<T> {
+        self.call(method, path, &[], Some(body)).await
+    }
+
+    /// All items of a list, page by page, at most `limit`.
+    pub async fn list<P: Page>(
+        &self,
+        path: &str,
+        query: Query<'_>,
+        limit: Option<usize>,
+    ) -> Outcome<Vec<P::Item>> {
+        let limit = limit.unwrap_or(usize::MAX);
+        let (mut items, mut cursor) = (Vec::new(), None::<PageCursor>);
+        while items.len() < limit {
+            let size = (limit - items.len()).min(solehold_api::limits::PAGE_SIZE_MAX);
+            let mut query = query.to_vec();
+            query.extend([
+                ("limit", Some(size.to_string())),
+                ("cursor", cursor.as_ref().map(ToString::to_string)),
+            ]);
+            let (page, next) = self.get::<P>(path, &query).await?.into_parts();
+            items.extend(page);
+            cursor = match next {
+                Some(next) => Some(next),
+                None => break,
+            };
+        }
+        items.truncate(limit);
+        Ok(items)
+    }
+
+    /// Sends a request and reads the JSON of its answer; an empty one is null.
+    pub async fn call<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        query: Query<'_>,
+        body: Option<&impl Serialize>,
+    ) -> Outcome<T> {
+        let mut request = self.request(method, path, query)?.timeout(self.timeout);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
+        let response = self.sent(request).await?;
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        let text: &[u8] = if bytes.trim_ascii().is_empty() { b"null" } else { &bytes };
+        serde_json::from_slice(text).map_err(|error| self.odd_answer(&error))
+    }
+
+    /// Opens a stream, which has no bound in time but one for silence.
+    pub async fn stream(&self, path: &str, query: Query<'_>) -> Outcome<Response> {
+        self.sent(self.request(Method::GET, path, query)?).await
+    }
+
+    /// Sends a body that may take long, and reads the JSON of its answer.
+    pub async fn upload<T: DeserializeOwned>(&self, path: &str, body: reqwest::Body) -> Outcome<T> {
+        let request =
+            self.request(Method::POST, path, &[])?.header(header::CONTENT_TYPE, "application/x-ndjson");
+        let response = self.sent(request.body(body)).await?;
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        serde_json::from_slice(&bytes).map_err(|error| self.odd_answer(&error))
+    }
+
+    fn request(&self, method: Method, path: &str, query: Query<'_>) -> Outcome<reqwest::RequestBuilder> {
+        let tenant = [("tenant", self.tenant.clone())];
+        let given = query.iter().chain(&tenant).filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        let query: Vec<String> =
+            given.map(|(name, value)| format!("{name}={}", paths::segment(value))).collect();
+        let question = if query.is_empty() { "" } else { "?" };
+        let url = format!("{}{path}{question}{}", self.base, query.join("&"));
+        let mut request = self.http.request(method, url);
+        if let Some(key) = &self.key {
+            let bearer = header::HeaderValue::try_from(format!("Bearer {key}"));
+            let mut bearer = bearer.map_err(|_| {
+                Failure::usage("the API key has characters that no key has; check SOLEHOLD_API_KEY")
+            })?;
+            bearer.set_sensitive(true);
+            request = request.header(header::AUTHORIZATION, bearer);
+        }
+        Ok(request)
+    }
+
+    /// The answer to a request, if it is good; otherwise what it says is wrong.
+    async fn sent(&self, request: reqwest::RequestBuilder) -> Outcome<Response> {
+        let response = request.send().await.map_err(|error| self.lost(&error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        match serde_json::from_slice::<Problem>(&bytes) {
+            Ok(problem) => Err(problem.into()),
+            Err(_) => {
+                let code =
+                    if status.is_server_error() { ErrorCode::Unavailable } else { ErrorCode::Internal };
+                let message = format!("{} answered {status} without saying why", self.base);
+                Err(Failure::new(code, message).hint("is it a solehold server?"))
+            }
+        }
+    }
+
+    /// No answer: nothing was done if no connection was made, otherwise nobody knows.
+    fn lost(&self, error: &reqwest::Error) -> Failure {
+        if error.is_connect() {
+            let message = format!("nobody answers at {} ({})", self.base, chain(error));
+            let failure = Failure::new(ErrorCode::Unavailable, message);
+            return failure
+                .hint("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another");
+        }
+        let why = if error.is_timeout() {
+            format!("no answer from {} within {}", self.base, humantime::format_duration(self.timeout))
+        } else {
+            format!("the connection to {} was lost ({})", self.base, chain(error))
+        };
+        Failure::new(ErrorCode::UnknownOutcome, why)
+    }
+
+    fn odd_answer(&self, error: &serde_json::Error) -> Failure {
+        let message = format!("{} answered something else than was asked ({error})", self.base);
+        Failure::broken(message).hint("is this server a solehold of the same version?")
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let Some(host) = url.host_str() else { return false };
+    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+}
+
+/// What lies at the bottom of an error, which says most.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut deepest = error;
+    while let Some(source) = deepest.source() {
+        deepest = source;
+    }
+    let text = deepest.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_needs_no_proxy() {
+        let is = |url: &str| is_loopback(&Url::parse(url).expect("a URL"));
+        assert!(is("http://127.0.0.1:7070") && is("http://[::1]:7070") && is("https://localhost"));
+        assert!(!is("http://192.168.0.1:7070") && !is("http://example.org"));
+    }
+}

@@ -1,0 +1,256 @@
+//! `solehold admin key`: make, list, rotate and revoke API keys.
+
+use std::time::Duration;
+
+use clap::{Subcommand, ValueEnum};
+use reqwest::Method;
+use secrecy::ExposeSecret;
+use serde_json::{Value, json};
+use solehold_api::{
+    admin::{ApiKey, CreateKey, KeyList, NewKey, Role, RotateKey, Secret},
+    field::name,
+    page::PageCursor,
+    paths,
+    problem::Problem,
+    time::Timestamp,
+};
+use solehold_core::time::StoreTime;
+use solehold_engine::clock::wall_ms;
+use solehold_server::keys::{self, Issued, Key};
+
+use super::Door;
+use crate::{
+    args::GlobalArgs,
+    client::Page,
+    failure::{Failure, Outcome},
+    human::{ago, duration_ms},
+    output::{self, or_dash},
+};
+
+/// What can be done with keys.
+#[derive(Debug, Subcommand)]
+pub enum KeyCommand {
+    /// Make a key and print it, this once; --tenant makes it one for that tenant only
+    Create {
+        /// What people call it
+        #[arg(long)]
+        name: String,
+        /// What it may do
+        #[arg(long, default_value = "admin")]
+        role: RoleArg,
+        /// How long it works, as in 90days [default: for ever]
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        expires: Option<Duration>,
+    },
+    /// List the keys that are not revoked
+    Ls {
+        /// At most so many [default: all of them]
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Give a key another secret and print it, this once; the old one works on for a while
+    Rotate {
+        /// Its id, as `ls` shows it
+        id: String,
+        /// How long the old one works on
+        #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
+        grace: Duration,
+        /// How long the new one works, as in 90days [default: as the old one]
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        expires: Option<Duration>,
+    },
+    /// Revoke a key for good, at once
+    Revoke {
+        /// Its id, as `ls` shows it
+        id: String,
+    },
+}
+
+/// What a key may do.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum RoleArg {
+    /// See everything
+    Reader,
+    /// And hold, register, renew, release
+    Runner,
+    /// And declare, revoke, administer
+    Admin,
+}
+
+impl From<RoleArg> for Role {
+    fn from(role: RoleArg) -> Self {
+        match role {
+            RoleArg::Reader => Self::Reader,
+            RoleArg::Runner => Self::Runner,
+            RoleArg::Admin => Self::Admin,
+        }
+    }
+}
+
+fn word(role: Role) -> &'static str {
+    match role {
+        Role::Reader => "reader",
+        Role::Runner => "runner",
+        Role::Admin => "admin",
+    }
+}
+
+impl Page for KeyList {
+    type Item = ApiKey;
+    fn into_parts(self) -> (Vec<ApiKey>, Option<PageCursor>) {
+        (self.keys, self.next)
+    }
+}
+
+/// Runs it.
+pub async fn run(command: KeyCommand, door: &Door, tenant: Option<String>, global: &GlobalArgs) -> Outcome {
+    match command {
+        KeyCommand::Create { name, role, expires } => {
+            let ask = CreateKey { name, role: role.into(), tenant, expires_in_seconds: expires.map(seconds) };
+            let doing = |failure: Failure| failure.doing(format!("make key {:?}", ask.name));
+            let key = create(&ask, door).await.map_err(doing)?;
+            show("made key", &key, global)
+        }
+        KeyCommand::Ls { limit } => {
+            let keys = list(limit, tenant, door).await.map_err(|failure| failure.doing("list the keys"))?;
+            if global.json {
+                return output::json(&json!({ "keys": keys }));
+            }
+            if keys.is_empty() {
+                output::note(
+                    "there are no keys: everyone on this machine may do everything, and nobody else anything",
+                );
+                return Ok(());
+            }
+            output::print(&table(&keys))
+        }
+        KeyCommand::Rotate { id, grace, expires } => {
+            let ask =
+                RotateKey { grace_seconds: Some(seconds(grace)), expires_in_seconds: expires.map(seconds) };
+            let key =
+                rotate(&id, &ask, door).await.map_err(|failure| failure.doing(format!("rotate key {id}")))?;
+            show("rotated key", &key, global)
+        }
+        KeyCommand::Revoke { id } => {
+            revoke(&id, door).await.map_err(|failure| failure.doing(format!("revoke key {id}")))?;
+            if global.json {
+                return output::json(&json!({ "id": id }));
+            }
+            output::line(format!("revoked key {id}"))
+        }
+    }
+}
+
+async fn create(ask: &CreateKey, door: &Door) -> Outcome<NewKey> {
+    match door {
+        Door::Server(client) => client.send(Method::POST, &paths::keys(), ask).await,
+        Door::Store(engine) => {
+            ask.validate().map_err(Problem::from)?;
+            let tenant = ask.tenant.as_deref().map(|tenant| name("tenant", tenant)).transpose();
+            let new = keys::NewKey {
+                name: name("name", &ask.name).map_err(Problem::from)?,
+                role: ask.role,
+                tenant: tenant.map_err(Problem::from)?,
+                expires_in_ms: ask.expires_in_seconds.map(|seconds| seconds.saturating_mul(1_000)),
+            };
+            Ok(shown_once(&keys::create(engine, new).await.map_err(|failure| *failure.0)?))
+        }
+    }
+}
+
+async fn list(limit: Option<usize>, tenant: Option<String>, door: &Door) -> Outcome<Vec<ApiKey>> {
+    match door {
+        Door::Server(client) => client.list::<KeyList>(&paths::keys(), &[("tenant", tenant)], limit).await,
+        Door::Store(engine) => {
+            let keys = keys::list(engine).await.map_err(|failure| *failure.0)?;
+            let known = keys.iter().filter(|key| key.revoked_at.is_none()).map(about);
+            let known = known.filter(|key| tenant.is_none() || key.tenant == tenant);
+            Ok(known.take(limit.unwrap_or(usize::MAX)).collect())
+        }
+    }
+}
+
+async fn rotate(id: &str, ask: &RotateKey, door: &Door) -> Outcome<NewKey> {
+    match door {
+        Door::Server(client) => client.send(Method::POST, &paths::key_rotate(id), ask).await,
+        Door::Store(engine) => {
+            let grace_ms = ask.grace_ms().map_err(Problem::from)?;
+            let expires_in_ms = ask.expires_in_seconds.map(|seconds| seconds.saturating_mul(1_000));
+            let id = name("id", id).map_err(Problem::from)?;
+            let issued = keys::rotate(engine, &id, grace_ms, expires_in_ms).await;
+            Ok(shown_once(&issued.map_err(|failure| *failure.0)?))
+        }
+    }
+}
+
+async fn revoke(id: &str, door: &Door) -> Outcome {
+    match door {
+        Door::Server(client) => {
+            client.call::<Value>(Method::DELETE, &paths::key(id), &[], None::<&()>).await.map(|_| ())
+        }
+        Door::Store(engine) => {
+            let id = name("id", id).map_err(Problem::from)?;
+            keys::revoke(engine, &id).await.map_err(|failure| *failure.0)?;
+            Ok(())
+        }
+    }
+}
+
+fn about(key: &Key) -> ApiKey {
+    ApiKey {
+        id: key.id.to_string(),
+        name: key.name.to_string(),
+        role: key.role,
+        tenant: key.tenant.as_ref().map(ToString::to_string),
+        created_at: key.created_at.into(),
+        expires_at: key.expires_at.map(Into::into),
+        rotated_at: key.rotated_at.map(Into::into),
+        grace_until: key.grace_until().map(Into::into),
+    }
+}
+
+fn shown_once(issued: &Issued) -> NewKey {
+    NewKey { key: Secret::new(issued.text.expose_secret()), about: about(&issued.key) }
+}
+
+/// The key alone goes to stdout, so that a script can take it.
+fn show(what: &str, key: &NewKey, global: &GlobalArgs) -> Outcome {
+    if global.json {
+        return output::json(key);
+    }
+    let about = &key.about;
+    let whose =
+        about.tenant.as_ref().map_or_else(|| "all tenants".to_owned(), |tenant| format!("tenant {tenant}"));
+    output::note(format!(
+        "{what} {} ({:?}, role {}, {whose}); keep it now, it is not shown again:",
+        about.id,
+        about.name,
+        word(about.role)
+    ));
+    output::line(key.key.reveal())
+}
+
+fn table(keys: &[ApiKey]) -> String {
+    let now_ms = wall_ms();
+    let until = |time: Timestamp| match StoreTime::from(time).0.saturating_sub(now_ms) {
+        0 => "expired".to_owned(),
+        ms => format!("in {}", duration_ms(ms)),
+    };
+    let row = |key: &ApiKey| {
+        [
+            key.id.clone(),
+            key.name.clone(),
+            word(key.role).to_owned(),
+            key.tenant.clone().unwrap_or_else(|| "(all)".to_owned()),
+            ago(key.created_at, now_ms),
+            or_dash(key.rotated_at.map(|at| ago(at, now_ms))),
+            key.expires_at.map_or_else(|| "never".to_owned(), until),
+        ]
+    };
+    let headings = ["ID", "NAME", "ROLE", "TENANT", "CREATED", "ROTATED", "EXPIRES"];
+    output::table(headings, &[], keys.iter().map(row).collect())
+}
+
+fn seconds(time: Duration) -> u64 {
+    time.as_secs()
+}

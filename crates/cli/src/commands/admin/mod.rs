@@ -1,0 +1,145 @@
+//! `solehold admin`: keys, tokens, export and import, through a server or straight against its store.
+//!
+//! Against the store no server and no key is needed, so that the first key can be made, and everything can be moved.
+
+mod key;
+mod transfer;
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use solehold_api::{
+    admin::{RaiseToken, RaisedToken},
+    paths,
+};
+use solehold_core::{command::Command, outcome::Answer, time::Revision};
+use solehold_engine::{Engine, EngineOptions};
+
+use crate::{
+    args::GlobalArgs,
+    client::{Client, ServerArgs},
+    failure::{Failure, Outcome},
+    output,
+    store::{EngineUrl, StoreChoice},
+};
+
+/// What to administer, and where.
+#[derive(Debug, Args)]
+pub struct AdminArgs {
+    #[command(subcommand)]
+    command: AdminCommand,
+    #[command(flatten)]
+    store: StoreArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
+/// The store to work on without a server.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Store, instead of a server")]
+pub struct StoreArgs {
+    /// Work straight on this data folder, which no server may have open
+    #[arg(long, global = true, value_name = "DIR", conflicts_with = "engine")]
+    data_dir: Option<PathBuf>,
+    /// Work straight on this PostgreSQL: postgres://USER@HOST/DATABASE
+    #[arg(long, global = true, value_name = "URL")]
+    engine: Option<String>,
+}
+
+/// What can be administered.
+#[derive(Debug, Subcommand)]
+pub enum AdminCommand {
+    /// Make, list, rotate and revoke API keys
+    #[command(subcommand)]
+    Key(key::KeyCommand),
+    /// Let tokens go on from above a number, for when a gate has seen larger ones than the store gives
+    RaiseToken {
+        /// The next token is above this
+        #[arg(long, value_name = "N")]
+        above: u64,
+    },
+    /// Write everything as JSON lines
+    Export {
+        /// To this file, which appears when it is whole [default: to stdout]
+        #[arg(long, short, value_name = "FILE")]
+        output: Option<PathBuf>,
+    },
+    /// Take over an export, into a store that has never been used
+    Import {
+        /// The export; - or nothing reads stdin
+        #[arg(default_value = "-", hide_default_value = true)]
+        file: PathBuf,
+    },
+}
+
+/// Where administration goes.
+enum Door {
+    /// Through a server.
+    Server(Client),
+    /// Straight to a store.
+    Store(Engine),
+}
+
+impl Door {
+    async fn open(args: &AdminArgs) -> Outcome<Self> {
+        let engine = args.store.engine.as_deref().map(EngineUrl::of_flag).transpose()?;
+        let store = StoreChoice::given(args.store.data_dir.as_deref(), engine.as_ref());
+        let Some(store) = store else {
+            // The tenant is said where it matters, in the body.
+            return Client::new(&ServerArgs { tenant: None, ..args.server.clone() }).map(Self::Server);
+        };
+        let opened = store.open().await.map_err(|failure| {
+            let is_taken = failure.message.contains(" is in use by ");
+            if is_taken {
+                failure.hint("ask the server that runs there: use --server instead of --data-dir")
+            } else {
+                failure
+            }
+        });
+        Ok(Self::Store(Engine::start(opened?, EngineOptions::default(), std::sync::Arc::new(()))))
+    }
+
+    async fn close(self) {
+        if let Self::Store(engine) = self {
+            engine.stop().await;
+        }
+    }
+}
+
+/// Runs it.
+pub async fn run(args: AdminArgs, global: &GlobalArgs) -> Outcome {
+    let door = Door::open(&args).await?;
+    let result = match args.command {
+        AdminCommand::Key(command) => {
+            let tenant = args.server.tenant.filter(|tenant| !tenant.is_empty());
+            key::run(command, &door, tenant, global).await
+        }
+        AdminCommand::RaiseToken { above } => raise_token(above, &door, global).await,
+        AdminCommand::Export { output } => transfer::export(output.as_deref(), &door).await,
+        AdminCommand::Import { file } => transfer::import(&file, &door, global).await,
+    };
+    door.close().await;
+    result
+}
+
+async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> Outcome {
+    let raised = match door {
+        Door::Server(client) => {
+            client.send(reqwest::Method::POST, &paths::raise_token(), &RaiseToken { above }).await
+        }
+        Door::Store(engine) => {
+            let outcome = engine.submit(Command::RaiseRevision { above: Revision(above) }).await?;
+            match outcome.map_err(|refusal| Failure::from(solehold_api::problem::Problem::from(refusal))) {
+                Ok(Answer::Raised(revision)) => Ok(RaisedToken { above: revision.0 }),
+                Ok(other) => Err(Failure::broken(format!("the engine answered {other:?}"))),
+                Err(failure) => Err(failure),
+            }
+        }
+    };
+    let raised: RaisedToken =
+        raised.map_err(|failure| failure.doing(format!("raise tokens above {above}")))?;
+    if global.json {
+        return output::json(&raised);
+    }
+    output::line(format!("tokens go on from above {}", raised.above))
+}

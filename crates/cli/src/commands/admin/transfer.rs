@@ -1,0 +1,242 @@
+//! `solehold admin export` and `import`: everything as JSON lines, and in again.
+//!
+//! The output of an export matters to its last line: a reader that goes away is an error here, unlike everywhere else.
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufWriter, IsTerminal, Write},
+    os::{fd::AsFd, unix::fs::OpenOptionsExt},
+    path::{Path, PathBuf},
+};
+
+use futures_util::stream;
+use reqwest::Body;
+use solehold_api::{
+    admin::Imported,
+    limits::EXPORT_LINE_BYTES_MAX,
+    paths,
+    problem::{ErrorCode, Problem},
+};
+use solehold_engine::{
+    Engine,
+    store::{Import, Row},
+};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
+
+use super::Door;
+use crate::{
+    args::GlobalArgs,
+    failure::{Failure, Outcome},
+    human::count,
+    output,
+};
+
+/// How often progress is shown, in lines.
+const PROGRESS_LINES: u64 = 10_000;
+/// Pieces that are read at a time.
+const PIECE_BYTES: usize = 256 * 1024;
+
+/// Writes everything to a file, or to stdout.
+pub async fn export(path: Option<&Path>, door: &Door) -> Outcome {
+    let mut sink = Sink::open(path)?;
+    match door {
+        Door::Server(client) => {
+            let broke_off = || {
+                Failure::new(ErrorCode::Unavailable, format!("the export from {} broke off", client.base()))
+            };
+            let response = client.stream(&paths::export(), &[]).await;
+            let mut response = response.map_err(|failure| failure.doing("export"))?;
+            let mut lines = LastLine::default();
+            while let Some(piece) = response.chunk().await.map_err(|_| broke_off())? {
+                lines.take(&piece);
+                sink.write(&piece)?;
+            }
+            if !matches!(serde_json::from_slice(&lines.last), Ok(Row::End { .. })) {
+                return Err(broke_off());
+            }
+        }
+        Door::Store(engine) => {
+            for row in engine.export().await? {
+                let mut line =
+                    serde_json::to_vec(&row).map_err(|error| Failure::broken(error.to_string()))?;
+                line.push(b'\n');
+                sink.write(&line)?;
+            }
+        }
+    }
+    let rows = sink.finish()?.saturating_sub(2);
+    output::note(format!("exported {}", count(usize::try_from(rows).unwrap_or(usize::MAX), "row")));
+    Ok(())
+}
+
+/// The last whole line of what came by: it tells whether that was all.
+#[derive(Default)]
+struct LastLine {
+    begun: Vec<u8>,
+    last: Vec<u8>,
+}
+
+impl LastLine {
+    fn take(&mut self, piece: &[u8]) {
+        for part in piece.split_inclusive(|byte| *byte == b'\n') {
+            self.begun.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                std::mem::swap(&mut self.begun, &mut self.last);
+                self.begun.clear();
+            }
+        }
+    }
+}
+
+/// Takes over an export from a file, or from stdin.
+pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> Outcome {
+    let source: Box<dyn AsyncRead + Send + Unpin> = if path == Path::new("-") {
+        if io::stdin().is_terminal() {
+            output::note("reading the export from the terminal; Ctrl-D ends it");
+        }
+        let stdin = io::stdin().as_fd().try_clone_to_owned();
+        let stdin = stdin.map_err(|error| Failure::broken(format!("cannot read stdin: {error}")))?;
+        Box::new(tokio::fs::File::from_std(stdin.into()))
+    } else {
+        let file = tokio::fs::File::open(path).await;
+        Box::new(file.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?)
+    };
+    let imported = match door {
+        Door::Server(client) => client.upload(&paths::import(), body(source)).await,
+        Door::Store(engine) => import_rows(source, engine).await,
+    };
+    let imported: Imported = imported.map_err(|failure| failure.doing("import"))?;
+    if global.json {
+        return output::json(&imported);
+    }
+    let rows = count(usize::try_from(imported.rows).unwrap_or(usize::MAX), "row");
+    output::line(format!("imported {rows}; tokens go on from above {}", imported.revision))
+}
+
+async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> Outcome<Imported> {
+    let rows = read_rows(source).await?;
+    // Found whole before anything is asked of the store, and told as what it is: a bad export, not a bad store.
+    let whole = Import::read(rows.clone()).map_err(|error| Failure::usage(error.to_string()))?;
+    let imported = Imported { rows: rows.len().saturating_sub(2) as u64, revision: whole.header.revision.0 };
+    drop(whole);
+    engine.import(rows).await?;
+    Ok(imported)
+}
+
+async fn read_rows(source: impl AsyncRead + Unpin) -> Outcome<Vec<Row>> {
+    let mut source = BufReader::with_capacity(PIECE_BYTES, source);
+    let mut progress = Progress::new("read");
+    let (mut rows, mut line) = (Vec::new(), Vec::new());
+    for number in 1_u64.. {
+        line.clear();
+        let bound = EXPORT_LINE_BYTES_MAX as u64 + 1;
+        let read = (&mut source).take(bound).read_until(b'\n', &mut line).await;
+        let read = read.map_err(|error| Failure::broken(format!("cannot read line {number}: {error}")))?;
+        if read == 0 {
+            break;
+        }
+        if line.trim_ascii().is_empty() {
+            continue;
+        }
+        let odd = |error| Failure::usage(format!("line {number} is not one of an export: {error}"));
+        rows.push(serde_json::from_slice(&line).map_err(odd)?);
+        progress.add(1);
+    }
+    progress.end();
+    Ok(rows)
+}
+
+/// What is read, as the body of a request.
+fn body(source: impl AsyncRead + Send + Unpin + 'static) -> Body {
+    let pieces = stream::unfold((source, Progress::new("sent")), async |(mut source, mut progress)| {
+        let mut piece = vec![0; PIECE_BYTES];
+        let read = match source.read(&mut piece).await {
+            Ok(0) => {
+                progress.end();
+                return None;
+            }
+            Ok(read) => read,
+            Err(error) => return Some((Err(error), (source, progress))),
+        };
+        piece.truncate(read);
+        progress.add(piece.iter().filter(|byte| **byte == b'\n').count() as u64);
+        Some((Ok::<_, io::Error>(piece), (source, progress)))
+    });
+    Body::wrap_stream(pieces)
+}
+
+/// Counts lines, and shows how far it is to whoever sits there.
+struct Progress {
+    what: &'static str,
+    lines: u64,
+    shown: u64,
+    is_shown: bool,
+}
+
+impl Progress {
+    fn new(what: &'static str) -> Self {
+        Self { what, lines: 0, shown: 0, is_shown: io::stderr().is_terminal() }
+    }
+
+    fn add(&mut self, lines: u64) {
+        self.lines += lines;
+        if self.is_shown && self.lines - self.shown >= PROGRESS_LINES {
+            self.shown = self.lines;
+            let _ = write!(io::stderr().lock(), "\r{} {} rows", self.what, self.lines);
+        }
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.shown) > 0 {
+            let _ = write!(io::stderr().lock(), "\r\x1b[K");
+        }
+    }
+}
+
+/// Where an export goes.
+struct Sink {
+    out: BufWriter<Box<dyn Write>>,
+    /// The file as it is called until it is whole, and then.
+    names: Option<(PathBuf, PathBuf)>,
+    progress: Progress,
+}
+
+impl Sink {
+    fn open(path: Option<&Path>) -> Outcome<Self> {
+        let progress = Progress::new("wrote");
+        let Some(path) = path else {
+            return Ok(Self { out: BufWriter::new(Box::new(io::stdout())), names: None, progress });
+        };
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
+        // It bears the hashes of keys, and what holders left for one another.
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial);
+        let file =
+            file.map_err(|error| Failure::usage(format!("cannot write {}: {error}", partial.display())))?;
+        let names = Some((partial, path.to_owned()));
+        Ok(Self { out: BufWriter::new(Box::new(file)), names, progress })
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Outcome {
+        self.out.write_all(bytes).map_err(cut_off)?;
+        self.progress.add(bytes.iter().filter(|byte| **byte == b'\n').count() as u64);
+        Ok(())
+    }
+
+    /// How many lines were written, when all of them are where they belong.
+    fn finish(mut self) -> Outcome<u64> {
+        self.out.flush().map_err(cut_off)?;
+        self.progress.end();
+        if let Some((partial, path)) = self.names {
+            let kept = File::open(&partial).and_then(|file| file.sync_all());
+            let kept = kept.and_then(|()| fs::rename(&partial, &path));
+            kept.map_err(|error| Failure::broken(format!("cannot write {}: {error}", path.display())))?;
+        }
+        Ok(self.progress.lines)
+    }
+}
+
+fn cut_off(error: io::Error) -> Failure {
+    Problem::new(ErrorCode::Internal, format!("the export was cut off: {error}")).into()
+}

@@ -1,0 +1,44 @@
+//! `solehold bench`: what this machine can do.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use crate::{
+    failure::{Failure, Outcome},
+    store::EngineUrl,
+};
+
+/// What to measure.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true).multiple(true))]
+pub struct BenchArgs {
+    /// The embedded engine, in a temporary folder
+    #[arg(long, group = "which")]
+    embedded: bool,
+    /// PostgreSQL, beside the seed's own SQL on the same server: postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "URL", group = "which")]
+    engine: Option<String>,
+    /// How many connections, each number a measurement
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64,256")]
+    connections: Vec<std::num::NonZeroUsize>,
+    /// How long each round is
+    #[arg(long, value_name = "N", default_value = "5")]
+    seconds: std::num::NonZeroU32,
+    /// How many rounds
+    #[arg(long, value_name = "N", default_value = "3")]
+    rounds: std::num::NonZeroUsize,
+}
+
+/// Runs it.
+pub async fn run(args: BenchArgs) -> Outcome {
+    let engine = args.engine.as_deref().map(EngineUrl::of_flag).transpose()?;
+    let options = solehold_bench::Options {
+        embedded: args.embedded,
+        postgres: engine.map(|url| url.reveal().to_owned()),
+        connections: args.connections.iter().map(|connections| connections.get()).collect(),
+        round: Duration::from_secs(args.seconds.get().into()),
+        rounds: args.rounds.get(),
+    };
+    solehold_bench::run(options).await.map_err(|error| Failure::broken(format!("cannot measure: {error:#}")))
+}

@@ -1,0 +1,348 @@
+//! `solehold lease`: see, take, keep and end leases.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde::Serialize;
+use serde_json::{Number, json};
+use solehold_api::{
+    batch::{Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
+    leases::{Lease, LeaseHistory, LeaseList, RevokeLease},
+    page::PageCursor,
+    paths,
+    problem::ErrorCode,
+    resources::{AcquireResource, Grant, HeldLease, RevokeResource, Revoked},
+    watch::LeaseEvent,
+};
+use uuid::Uuid;
+
+use crate::{
+    args::GlobalArgs,
+    client::{Client, Page},
+    commands::watch,
+    exit::Exit,
+    failure::{Failure, Outcome},
+    human::{count, duration_ms},
+    output,
+    target::{LeaseArg, ResourceArg},
+    view::{GrantView, LeaseView},
+};
+
+/// What can be done with leases.
+#[derive(Debug, Subcommand)]
+pub enum LeaseCommand {
+    /// List the leases that live now
+    Ls {
+        /// Only on resources of this kind
+        #[arg(long)]
+        kind: Option<String>,
+        /// Only of this holder
+        #[arg(long)]
+        holder: Option<String>,
+        /// Only on resources at this site
+        #[arg(long)]
+        site: Option<String>,
+        /// At most so many [default: all of them]
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show a lease
+    Get {
+        /// A lease id, or the resource that it is on as KIND/KEY
+        lease: LeaseArg,
+    },
+    /// Acquire a resource that nobody holds
+    Acquire(AcquireArgs),
+    /// Keep a lease for longer
+    Renew {
+        /// A lease id, or the resource that it is on as KIND/KEY
+        lease: LeaseArg,
+        #[command(flatten)]
+        proof: ProofArgs,
+        /// A new time to live, as in 30s or 5m [default: as before]
+        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        ttl: Option<Duration>,
+    },
+    /// Let go of a lease
+    Release {
+        /// A lease id, or the resource that it is on as KIND/KEY
+        lease: LeaseArg,
+        #[command(flatten)]
+        proof: ProofArgs,
+    },
+    /// End someone's lease; the resource is held back until its old deadline
+    Revoke {
+        /// A lease id, or the resource that it is on as KIND/KEY
+        lease: LeaseArg,
+        /// Only the grant of this token
+        #[arg(long, value_name = "N")]
+        token: Option<u64>,
+        /// The old holder is known to be stopped or fenced off: hold nothing back
+        #[arg(long)]
+        fenced: bool,
+        /// Why, in words, for the history
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Show what happened to a lease
+    History {
+        /// A lease id, or the resource that it is on as KIND/KEY
+        lease: LeaseArg,
+        /// At most so many events, the oldest first [default: all of them]
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+}
+
+/// What to acquire, for whom.
+#[derive(Debug, Args)]
+pub struct AcquireArgs {
+    /// The resource, as KIND/KEY
+    resource: ResourceArg,
+    /// Who asks [default: the name of this machine]
+    #[arg(long, value_name = "NAME")]
+    holder: Option<String>,
+    /// How long the lease lives without renewal, as in 30s or 5m; with --session the session's counts
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    ttl: Duration,
+    /// The session that the lease hangs on
+    #[arg(long, value_name = "ID")]
+    session: Option<Uuid>,
+    /// A name for this acquire: a repeat with the same name gets the same grant, never a second one
+    #[arg(long, value_name = "NAME")]
+    request_id: Option<String>,
+}
+
+/// What shows that the lease is the one meant. A lease id is proof by itself.
+#[derive(Debug, Args)]
+pub struct ProofArgs {
+    /// The token of the grant
+    #[arg(long, value_name = "N")]
+    token: Option<u64>,
+    /// The session that the lease hangs on
+    #[arg(long, value_name = "ID")]
+    session: Option<Uuid>,
+    /// Who holds it; by itself a weaker proof, since a name is not an incarnation
+    #[arg(long, value_name = "NAME")]
+    holder: Option<String>,
+}
+
+impl ProofArgs {
+    fn check(&self, lease: &LeaseArg) -> Outcome {
+        let given = self.token.is_some() || self.session.is_some() || self.holder.is_some();
+        if given || matches!(lease, LeaseArg::Id(_)) {
+            return Ok(());
+        }
+        let message = format!("{lease} alone does not say which grant is meant");
+        Err(Failure::new(ErrorCode::NoProof, message)
+            .hint("add --token, --session or --holder, or give the lease id"))
+    }
+}
+
+impl Page for LeaseList {
+    type Item = Lease;
+    fn into_parts(self) -> (Vec<Lease>, Option<PageCursor>) {
+        (self.leases, self.next)
+    }
+}
+
+impl Page for LeaseHistory {
+    type Item = LeaseEvent;
+    fn into_parts(self) -> (Vec<LeaseEvent>, Option<PageCursor>) {
+        (self.events, self.next)
+    }
+}
+
+/// Runs it.
+pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) -> Outcome {
+    match command {
+        LeaseCommand::Ls { kind, holder, site, limit } => {
+            let query = [("kind", kind), ("runner_id", holder), ("site_id", site)];
+            let leases = client.list::<LeaseList>(&paths::leases(), &query, limit).await;
+            let leases = leases.map_err(|failure| failure.doing("list the leases"))?;
+            let leases: Vec<LeaseView> = leases.into_iter().map(Into::into).collect();
+            if global.json {
+                return output::json(&json!({ "leases": leases }));
+            }
+            if leases.is_empty() {
+                output::note("no leases are held");
+            }
+            output::print(&if leases.is_empty() { String::new() } else { LeaseView::table(&leases) })
+        }
+        LeaseCommand::Get { lease } => {
+            let found =
+                find(client, &lease).await.map_err(|failure| failure.doing(format!("show {lease}")))?;
+            if global.json {
+                return output::json(&found);
+            }
+            output::print(&format!("{}\n{}", found.resource(), found.facts()))
+        }
+        LeaseCommand::Acquire(args) => acquire(args, client, global).await,
+        LeaseCommand::Renew { lease, proof, ttl } => {
+            proof.check(&lease)?;
+            let (kind, key, lease_id) = named(&lease);
+            let ProofArgs { token, session, holder } = proof;
+            let ttl_ms = ttl.map(millis);
+            let item = RenewItem {
+                kind,
+                key,
+                lease_id,
+                token,
+                session_id: session,
+                holder,
+                ttl_ms,
+                ttl_seconds: None,
+            };
+            let result = one(client, &paths::batch_renew(), item).await;
+            match result.map_err(|failure| failure.doing(format!("renew {lease}")))? {
+                BatchItem::Renewed { lease } => show_grant("renewed", (*lease).into(), global),
+                other => Err(odd(&other)),
+            }
+        }
+        LeaseCommand::Release { lease, proof } => {
+            proof.check(&lease)?;
+            let (kind, key, lease_id) = named(&lease);
+            let ProofArgs { token, session, holder } = proof;
+            let item = ReleaseItem { kind, key, lease_id, token, session_id: session, holder, state: None };
+            let result = one(client, &paths::batch_release(), item).await;
+            match result.map_err(|failure| failure.doing(format!("release {lease}")))? {
+                BatchItem::Released { lease_id } if global.json => {
+                    output::json(&json!({ "lease_id": lease_id }))
+                }
+                BatchItem::Released { .. } => output::line(format!("released {lease}")),
+                other => Err(odd(&other)),
+            }
+        }
+        LeaseCommand::Revoke { lease, token, fenced, reason } => {
+            let revoked = revoke(client, &lease, token, fenced, reason).await;
+            let revoked = revoked.map_err(|failure| failure.doing(format!("revoke {lease}")))?;
+            if global.json {
+                return output::json(&revoked);
+            }
+            let then = match revoked.held_back_ms {
+                0 => "it is free".to_owned(),
+                ms => format!("it is held back for {}, until the old deadline", duration_ms(ms)),
+            };
+            output::line(format!("revoked {lease}: {then}"))
+        }
+        LeaseCommand::History { lease, limit } => {
+            let doing = |failure: Failure| failure.doing(format!("show the history of {lease}"));
+            let id = match &lease {
+                LeaseArg::Id(id) => *id,
+                LeaseArg::On(_) => match find(client, &lease).await {
+                    Ok(lease) => lease.lease_id,
+                    Err(failure) if failure.exit == Exit::NotFound => {
+                        return Err(doing(failure).hint("a lease that has ended is named by its id"));
+                    }
+                    Err(failure) => return Err(doing(failure)),
+                },
+            };
+            let path = paths::lease_history(&id.to_string());
+            let events = client.list::<LeaseHistory>(&path, &[], limit).await.map_err(doing)?;
+            if global.json {
+                return output::json(&json!({ "lease_id": id, "events": events }));
+            }
+            output::print(&watch::table(&events))
+        }
+    }
+}
+
+async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> Outcome {
+    let resource = args.resource;
+    // Always with a name, so that an answer that was lost can be asked for.
+    let request_id = args.request_id.unwrap_or_else(|| format!("cli-{}", Uuid::now_v7()));
+    let body = AcquireResource {
+        holder: args.holder.unwrap_or_else(machine_name),
+        ttl_ms: Some(millis(args.ttl)),
+        session_id: args.session,
+        request_id: Some(request_id.clone()),
+        ..AcquireResource::default()
+    };
+    let path = paths::resource_lease(&resource.kind, &resource.key);
+    let grant = client.send::<Grant>(Method::POST, &path, &body).await.map_err(|failure| {
+        let is_unknown = failure.problem.code == ErrorCode::UnknownOutcome;
+        let failure = failure.doing(format!("acquire {resource}"));
+        if !is_unknown {
+            return failure;
+        }
+        failure.hint(format!("ask again with --holder {} --request-id {request_id} to find out", body.holder))
+    })?;
+    show_grant(if grant.repeated { "acquired before:" } else { "acquired" }, grant.into(), global)
+}
+
+fn show_grant(what: &str, grant: GrantView, global: &GlobalArgs) -> Outcome {
+    if global.json {
+        return output::json(&grant);
+    }
+    let mut text = format!("{what} {}\n{}", grant.lease.resource(), grant.lease.facts());
+    if let Some(state) = &grant.state {
+        let document = serde_json::to_string(&state.document).unwrap_or_default();
+        text += &output::facts(&[("state", Some(document))]);
+    }
+    output::print(&text)
+}
+
+async fn find(client: &Client, lease: &LeaseArg) -> Outcome<LeaseView> {
+    match lease {
+        LeaseArg::Id(id) => Ok(client.get::<Lease>(&paths::lease(&id.to_string()), &[]).await?.into()),
+        LeaseArg::On(ResourceArg { kind, key }) => {
+            Ok(client.get::<HeldLease>(&paths::resource_lease(kind, key), &[]).await?.into())
+        }
+    }
+}
+
+async fn revoke(
+    client: &Client,
+    lease: &LeaseArg,
+    token: Option<u64>,
+    fenced: bool,
+    reason: Option<String>,
+) -> Outcome<Revoked> {
+    match lease {
+        LeaseArg::Id(id) => {
+            let body = RevokeLease { token, fenced, reason, ..RevokeLease::default() };
+            client.send(Method::POST, &paths::lease_revoke(&id.to_string()), &body).await
+        }
+        LeaseArg::On(ResourceArg { kind, key }) => {
+            let body = RevokeResource { token, fenced, reason, ..RevokeResource::default() };
+            client.send(Method::POST, &paths::resource_lease_revoke(kind, key), &body).await
+        }
+    }
+}
+
+/// A batch of one: it takes a lease by its id or by its resource alike, and answers alike.
+async fn one(client: &Client, path: &str, item: impl Serialize) -> Outcome<BatchItem> {
+    let batch = Batch { items: vec![item] };
+    let BatchResults { results } = client.send(Method::POST, path, &batch).await?;
+    match results.into_iter().next() {
+        Some(BatchItem::Refused { problem } | BatchItem::Failed { problem }) => Err((*problem).into()),
+        Some(item) => Ok(item),
+        None => Err(Failure::broken("the server answered a batch of one with nothing")),
+    }
+}
+
+fn odd(item: &BatchItem) -> Failure {
+    Failure::broken(format!("the server answered something else than was asked: {item:?}"))
+}
+
+fn named(lease: &LeaseArg) -> (Option<String>, Option<String>, Option<Uuid>) {
+    match lease {
+        LeaseArg::Id(id) => (None, None, Some(*id)),
+        LeaseArg::On(ResourceArg { kind, key }) => (Some(kind.clone()), Some(key.clone()), None),
+    }
+}
+
+fn millis(time: Duration) -> Number {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX).into()
+}
+
+/// The name of this machine.
+fn machine_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+/// `3 leases are held`.
+pub fn held(number: usize) -> String {
+    format!("{} held", count(number, "lease"))
+}

@@ -1,0 +1,10 @@
+//! The commands, a file each: thin, over the crates that do the work.
+
+pub mod admin;
+pub mod bench;
+pub mod completions;
+pub mod lease;
+pub mod resource;
+pub mod runner;
+pub mod serve;
+pub mod watch;

@@ -1,0 +1,209 @@
+//! `solehold resource`: see, declare and remove resources.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use clap::{Args, Subcommand};
+use reqwest::Method;
+use serde_json::{Value, json};
+use solehold_api::{
+    page::PageCursor,
+    paths,
+    resources::{PutResource, Resource, ResourceList},
+};
+
+use crate::{
+    args::GlobalArgs,
+    client::{Client, Page},
+    failure::Outcome,
+    human::duration_ms,
+    output::{self, or_dash},
+    target::{ResourceArg, pair},
+};
+
+/// What can be done with resources.
+#[derive(Debug, Subcommand)]
+pub enum ResourceCommand {
+    /// List resources, declared or held
+    Ls {
+        /// Only of this kind
+        #[arg(long)]
+        kind: Option<String>,
+        /// Only at this site
+        #[arg(long)]
+        site: Option<String>,
+        /// Only those that someone holds
+        #[arg(long, conflicts_with = "free")]
+        held: bool,
+        /// Only those that nobody holds
+        #[arg(long)]
+        free: bool,
+        /// At most so many [default: all of them]
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show a resource and who holds it
+    Get {
+        /// The resource, as KIND/KEY
+        resource: ResourceArg,
+    },
+    /// Declare a resource, or declare it anew: what is left out is cleared
+    Put(PutArgs),
+    /// Remove a resource
+    Rm {
+        /// The resource, as KIND/KEY
+        resource: ResourceArg,
+        /// Even if someone holds it: the lease is revoked
+        #[arg(long)]
+        force: bool,
+        /// The holder is known to be stopped or fenced off: hold nothing back
+        #[arg(long, requires = "force")]
+        fenced: bool,
+    },
+}
+
+/// What to declare.
+#[derive(Debug, Args)]
+pub struct PutArgs {
+    /// The resource, as KIND/KEY
+    resource: ResourceArg,
+    /// Where it is
+    #[arg(long)]
+    site: Option<String>,
+    /// What selects it; may be given many times
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
+    labels: Vec<(String, String)>,
+    /// What its users keep with it: the value is JSON, or else a text; may be given many times
+    #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
+    attributes: Vec<(String, String)>,
+    /// How long it is held back after a lease that ran out, as in 5s
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
+    lock_delay: Duration,
+}
+
+impl Page for ResourceList {
+    type Item = Resource;
+    fn into_parts(self) -> (Vec<Resource>, Option<PageCursor>) {
+        (self.resources, self.next)
+    }
+}
+
+/// Runs it.
+pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs) -> Outcome {
+    match command {
+        ResourceCommand::Ls { kind, site, held, free, limit } => {
+            let held = (held || free).then(|| held.to_string());
+            let query = [("kind", kind), ("site", site), ("held", held)];
+            let resources = client.list::<ResourceList>(&paths::resources(), &query, limit).await;
+            let resources = resources.map_err(|failure| failure.doing("list the resources"))?;
+            if global.json {
+                return output::json(&json!({ "resources": resources }));
+            }
+            if resources.is_empty() {
+                output::note("no such resources");
+                return Ok(());
+            }
+            output::print(&table(&resources))
+        }
+        ResourceCommand::Get { resource } => {
+            let path = paths::resource(&resource.kind, &resource.key);
+            let found = client.get::<Resource>(&path, &[]).await;
+            show(&found.map_err(|failure| failure.doing(format!("show {resource}")))?, "", global)
+        }
+        ResourceCommand::Put(args) => {
+            let resource = args.resource;
+            let body = PutResource {
+                site: args.site,
+                labels: args.labels.into_iter().collect(),
+                attributes: args.attributes.into_iter().map(|(name, text)| (name, value(text))).collect(),
+                lock_delay_ms: u64::try_from(args.lock_delay.as_millis()).unwrap_or(u64::MAX),
+            };
+            let path = paths::resource(&resource.kind, &resource.key);
+            let declared = client.send::<Resource>(Method::PUT, &path, &body).await;
+            show(
+                &declared.map_err(|failure| failure.doing(format!("declare {resource}")))?,
+                "declared ",
+                global,
+            )
+        }
+        ResourceCommand::Rm { resource, force, fenced } => {
+            let path = paths::resource(&resource.kind, &resource.key);
+            let given = |flag: bool| flag.then(|| "true".to_owned());
+            let query = [("force", given(force)), ("fenced", given(fenced))];
+            let removed = client.call::<Value>(Method::DELETE, &path, &query, None::<&()>).await;
+            removed.map_err(|failure| failure.doing(format!("remove {resource}")))?;
+            if global.json {
+                return output::json(&json!({ "kind": resource.kind, "key": resource.key }));
+            }
+            output::line(format!("removed {resource}"))
+        }
+    }
+}
+
+/// JSON if it is that, a text otherwise.
+fn value(text: String) -> Value {
+    serde_json::from_str(&text).unwrap_or(Value::String(text))
+}
+
+fn show(resource: &Resource, what: &str, global: &GlobalArgs) -> Outcome {
+    if global.json {
+        return output::json(resource);
+    }
+    let lease = resource.lease.as_ref();
+    let held = lease.map(|lease| {
+        format!("{}, token {}, expires in {}", lease.holder, lease.token, duration_ms(lease.ttl_ms))
+    });
+    let attributes = serde_json::to_string(&resource.attributes).ok();
+    let facts = output::facts(&[
+        ("held by", Some(held.unwrap_or_else(|| free(resource)))),
+        ("lease", lease.map(|lease| lease.lease_id.to_string())),
+        ("next", resource.pending.as_ref().map(|pending| pending.holder.clone())),
+        ("last token", Some(resource.last_token).filter(|token| *token > 0).map(|token| token.to_string())),
+        ("site", resource.site.clone()),
+        ("labels", Some(labels(&resource.labels)).filter(|labels| !labels.is_empty())),
+        ("attributes", attributes.filter(|_| !resource.attributes.is_empty())),
+        ("lock delay", Some(resource.lock_delay_ms).filter(|ms| *ms > 0).map(duration_ms)),
+        (
+            "state",
+            resource.state.as_ref().map(|s| format!("written at {} under token {}", s.written_at, s.token)),
+        ),
+        (
+            "declared",
+            Some(if resource.declared { "yes" } else { "no: it is gone when nobody holds it" }.to_owned()),
+        ),
+        ("tenant", Some(resource.tenant.clone()).filter(|tenant| tenant != "default")),
+    ]);
+    output::print(&format!("{what}{}/{}\n{facts}", resource.kind, resource.key))
+}
+
+fn free(resource: &Resource) -> String {
+    match resource.held_back_ms {
+        0 => "nobody".to_owned(),
+        ms => format!("nobody, held back for {}", duration_ms(ms)),
+    }
+}
+
+fn labels(labels: &BTreeMap<String, String>) -> String {
+    let labels = labels.iter().map(|(name, value)| format!("{name}={value}"));
+    labels.collect::<Vec<_>>().join(",")
+}
+
+fn table(resources: &[Resource]) -> String {
+    let row = |resource: &Resource| {
+        let lease = resource.lease.as_ref();
+        let left = match (lease, resource.held_back_ms) {
+            (Some(lease), _) => format!("in {}", duration_ms(lease.ttl_ms)),
+            (None, 0) => "-".to_owned(),
+            (None, ms) => format!("held back {}", duration_ms(ms)),
+        };
+        [
+            format!("{}/{}", resource.kind, resource.key),
+            or_dash(lease.map(|lease| &lease.holder)),
+            or_dash(Some(resource.last_token).filter(|token| *token > 0)),
+            left,
+            or_dash(resource.site.as_ref()),
+            or_dash(Some(labels(&resource.labels))),
+        ]
+    };
+    let headings = ["RESOURCE", "HOLDER", "TOKEN", "EXPIRES", "SITE", "LABELS"];
+    output::table(headings, &["TOKEN"], resources.iter().map(row).collect())
+}

@@ -1,0 +1,158 @@
+//! `solehold runner`: see and drain runners.
+
+use clap::Subcommand;
+use reqwest::Method;
+use serde_json::json;
+use solehold_api::{
+    leases::LeaseList,
+    page::PageCursor,
+    paths,
+    runners::{PutRunnerStatus, Runner, RunnerList, RunnerStatus},
+};
+use solehold_engine::clock::wall_ms;
+
+use crate::{
+    args::GlobalArgs,
+    client::{Client, Page},
+    failure::Outcome,
+    human::{ago, count, duration_ms},
+    output::{self, or_dash},
+    view::LeaseView,
+};
+
+/// What can be done with runners.
+#[derive(Debug, Subcommand)]
+pub enum RunnerCommand {
+    /// List the registered runners
+    Ls {
+        /// At most so many [default: all of them]
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show a runner and what it holds
+    Get {
+        /// Its name
+        runner: String,
+    },
+    /// Let a runner keep what it has and take nothing more
+    Drain {
+        /// Its name
+        runner: String,
+        /// Until someone says otherwise: a new registration does not end it
+        #[arg(long, conflicts_with = "undo")]
+        maintenance: bool,
+        /// Let it take work again
+        #[arg(long)]
+        undo: bool,
+    },
+}
+
+impl Page for RunnerList {
+    type Item = Runner;
+    fn into_parts(self) -> (Vec<Runner>, Option<PageCursor>) {
+        (self.runners, self.next)
+    }
+}
+
+/// Runs it.
+pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -> Outcome {
+    match command {
+        RunnerCommand::Ls { limit } => {
+            let runners = client.list::<RunnerList>(&paths::runners(), &[], limit).await;
+            let runners = runners.map_err(|failure| failure.doing("list the runners"))?;
+            if global.json {
+                return output::json(&json!({ "runners": runners }));
+            }
+            if runners.is_empty() {
+                output::note("no runners are registered");
+                return Ok(());
+            }
+            output::print(&table(&runners))
+        }
+        RunnerCommand::Get { runner } => get(&runner, client, global).await,
+        RunnerCommand::Drain { runner, maintenance, undo } => {
+            let status = match (maintenance, undo) {
+                (true, _) => RunnerStatus::Maintenance,
+                (_, true) => RunnerStatus::Active,
+                _ => RunnerStatus::Draining,
+            };
+            let path = paths::runner_status(&runner);
+            let shown = client.send::<Runner>(Method::PUT, &path, &PutRunnerStatus { status }).await;
+            let shown = shown.map_err(|failure| failure.doing(format!("drain {runner}")))?;
+            if global.json {
+                return output::json(&shown);
+            }
+            let holding = count(usize::try_from(shown.current_load).unwrap_or(usize::MAX), "lease");
+            output::line(match status {
+                RunnerStatus::Active => format!("{runner} takes work again"),
+                _ => format!("{runner} is {}: it keeps {holding} and takes nothing more", word(shown.status)),
+            })
+        }
+    }
+}
+
+async fn get(name: &str, client: &Client, global: &GlobalArgs) -> Outcome {
+    let runner = client.get::<Runner>(&paths::runner(name), &[]).await;
+    let runner = runner.map_err(|failure| failure.doing(format!("show runner {name}")))?;
+    let query = [("runner_id", Some(name.to_owned()))];
+    let leases = client.list::<LeaseList>(&paths::leases(), &query, None).await;
+    let leases = leases.map_err(|failure| failure.doing(format!("list the leases of {name}")))?;
+    let leases: Vec<LeaseView> = leases.into_iter().map(Into::into).collect();
+    if global.json {
+        return output::json(&json!({ "runner": runner, "leases": leases }));
+    }
+    let about = &runner.about;
+    let metrics = serde_json::to_string(&runner.metrics).ok();
+    let session = runner
+        .session_id
+        .map(|id| format!("{id}, expires in {}", duration_ms(runner.ttl_ms.unwrap_or_default())));
+    let facts = output::facts(&[
+        ("status", Some(word(runner.status).to_owned())),
+        ("load", Some(format!("{} of {}", runner.current_load, about.capacity))),
+        ("session", Some(or_dash(session))),
+        ("heard of", Some(ago(runner.last_heartbeat, wall_ms()))),
+        ("deployment", Some(deployment(&runner)).filter(|text| text != "-")),
+        ("host", about.host.clone()),
+        ("site", Some(runner.site_id.clone()).filter(|site| !site.is_empty())),
+        ("can do", Some(about.capabilities.join(", ")).filter(|text| !text.is_empty())),
+        ("metrics", metrics.filter(|_| !runner.metrics.is_empty())),
+        ("tenant", Some(runner.tenant_id.clone()).filter(|tenant| tenant != "default")),
+    ]);
+    let held = match leases.as_slice() {
+        [] => "\nit holds nothing\n".to_owned(),
+        leases => format!("\n{}", LeaseView::table(leases)),
+    };
+    output::print(&format!("{name}\n{facts}{held}"))
+}
+
+fn word(status: RunnerStatus) -> &'static str {
+    match status {
+        RunnerStatus::Active => "active",
+        RunnerStatus::Draining => "draining",
+        RunnerStatus::Maintenance => "under maintenance",
+        RunnerStatus::Inactive => "inactive",
+    }
+}
+
+fn deployment(runner: &Runner) -> String {
+    let (group, version) = (&runner.about.deployment_group, &runner.about.deployment_version);
+    let parts: Vec<&str> = [group, version].into_iter().flatten().map(String::as_str).collect();
+    or_dash(Some(parts.join(" ")))
+}
+
+fn table(runners: &[Runner]) -> String {
+    let now_ms = wall_ms();
+    let row = |runner: &Runner| {
+        [
+            runner.runner_id.clone(),
+            word(runner.status).to_owned(),
+            format!("{}/{}", runner.current_load, runner.about.capacity),
+            ago(runner.last_heartbeat, now_ms),
+            or_dash(runner.ttl_ms.map(|ms| format!("in {}", duration_ms(ms)))),
+            deployment(runner),
+            or_dash(Some(&runner.site_id)),
+        ]
+    };
+    let headings = ["RUNNER", "STATUS", "LOAD", "HEARD OF", "EXPIRES", "DEPLOYMENT", "SITE"];
+    output::table(headings, &["LOAD"], runners.iter().map(row).collect())
+}

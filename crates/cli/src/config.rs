@@ -1,0 +1,125 @@
+//! How `serve` is configured: flags over `SOLEHOLD_*` variables over one YAML file.
+//!
+//! Each source is a [`Layer`], in which everything may be missing; they are laid over one another, and what no layer says
+//! is the server's default. Data folder and engine are one choice: the layer that makes it makes it whole.
+
+mod layer;
+mod variables;
+
+use std::{fs, path::Path};
+
+use secrecy::SecretString;
+use solehold_server::{ServerConfig, TlsFiles};
+
+pub use layer::{Address, Layer, LogLayer, NodeId, TlsLayer};
+pub use variables::Variables;
+
+use crate::{
+    failure::{Failure, Outcome},
+    logs::LogConfig,
+    store::{DATA_DIR, StoreChoice},
+};
+
+/// All that `serve` needs to know.
+#[derive(Debug)]
+pub struct Settings {
+    /// How the server runs.
+    pub server: ServerConfig,
+    /// Where it keeps its rows.
+    pub store: StoreChoice,
+    /// What it logs.
+    pub log: LogConfig,
+    /// What is odd and does no harm.
+    pub warnings: Vec<String>,
+}
+
+/// Reads the configuration: `flags` over the variables over `file`.
+pub fn load(flags: Layer, file: Option<&Path>, mut variables: Variables) -> Outcome<Settings> {
+    let environment = Layer::from_variables(&mut variables)?;
+    let variable = variables.get::<std::path::PathBuf>("SOLEHOLD_CONFIG")?;
+    let bootstrap = variables.get::<String>("SOLEHOLD_BOOTSTRAP_KEY")?;
+    let file = match file.or(variable.as_deref()) {
+        Some(path) => read_file(path)?,
+        None => Layer::default(),
+    };
+    let layer = flags.over(environment)?.over(file)?;
+    let mut settings = settle(layer)?;
+    settings.server.bootstrap_key = bootstrap.map(SecretString::from);
+    settings.warnings = variables.unknown();
+    Ok(settings)
+}
+
+/// Reads a file; what is wrong with it is told with its line.
+fn read_file(path: &Path) -> Outcome<Layer> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| Failure::usage(format!("cannot read the configuration file {shown}: {error}")))?;
+    let layer = parse_file(&text).map_err(|(line, what)| {
+        let at = line.map_or_else(String::new, |line| format!(":{line}"));
+        Failure::usage(format!("{shown}{at}: {what}"))
+    })?;
+    layer.check().map_err(|what| Failure::usage(format!("{shown}: {what}")))?;
+    Ok(layer)
+}
+
+/// What a file says, or the line that is wrong and what is wrong with it.
+fn parse_file(text: &str) -> Result<Layer, (Option<u64>, String)> {
+    let says_nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    if text.lines().all(says_nothing) {
+        return Ok(Layer::default());
+    }
+    serde_saphyr::from_str(text).map_err(|error| {
+        let error = error.without_snippet();
+        let line = error.location().map(|location| location.line());
+        let message = error.to_string();
+        let (message, _) = message.rsplit_once(" at line ").unwrap_or((&message, ""));
+        let key = line.and_then(|line| text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?));
+        (line, reworded(key.unwrap_or_default(), message))
+    })
+}
+
+/// The parser's words where they speak of the parser, in words of the file.
+fn reworded(line: &str, message: &str) -> String {
+    // The key alone: a value may be secret.
+    let key = line.split(':').next().unwrap_or_default().trim().trim_start_matches("- ");
+    if message.starts_with("invalid u") {
+        return format!("{key} is not a whole number from 0 on");
+    }
+    match message {
+        "expected string scalar" => format!("{key} is to be a text"),
+        "expected mapping start" => format!("{key} is to have keys of its own below it, indented"),
+        _ => message.split(", set DuplicateKeyPolicy").next().unwrap_or(message).to_owned(),
+    }
+}
+
+/// Fills in the server's defaults.
+fn settle(layer: Layer) -> Outcome<Settings> {
+    let store = StoreChoice::given(layer.data_dir.as_deref(), layer.engine.as_ref());
+    let mut server = ServerConfig::default();
+    if let Some(Address(listen)) = layer.listen {
+        server.listen = listen;
+    }
+    if let Some(node_id) = layer.node_id {
+        server.node_id = node_id.0;
+    }
+    server.tls = match (layer.tls.cert, layer.tls.key) {
+        (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
+        (None, None) => None,
+        (cert, _) => {
+            let (has, lacks) = if cert.is_some() { ("certificate", "key") } else { ("key", "certificate") };
+            return Err(Failure::usage(format!(
+                "TLS has a {has} and no {lacks}: give --tls-cert and --tls-key"
+            )));
+        }
+    };
+    layer.limits.apply(&mut server.limits);
+    layer.events.apply(&mut server.engine);
+    let level = layer.log.level.unwrap_or_else(|| "info".to_owned());
+    let log = LogConfig { level, format: layer.log.format.unwrap_or_default() };
+    log.filter().map_err(Failure::usage)?;
+    let store = store.unwrap_or_else(|| StoreChoice::Folder(DATA_DIR.into()));
+    Ok(Settings { server, store, log, warnings: Vec::new() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,247 @@
+//! One source of configuration: everything may be missing, nothing may be unknown.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    num::{NonZeroU32, NonZeroU64, NonZeroUsize},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
+
+use serde::Deserialize;
+use solehold_core::key::Name;
+use solehold_engine::EngineOptions;
+use solehold_server::ServerLimits;
+
+use crate::{
+    failure::{Failure, Outcome},
+    logs::LogFormat,
+    store::EngineUrl,
+};
+
+/// What one source says. The fields are the keys of the file.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Layer {
+    /// Where to listen.
+    pub listen: Option<Address>,
+    /// The folder of the embedded engine.
+    pub data_dir: Option<PathBuf>,
+    /// Another engine.
+    pub engine: Option<EngineUrl>,
+    /// The name of this node.
+    pub node_id: Option<NodeId>,
+    /// What is logged.
+    pub log: LogLayer,
+    /// The files for TLS.
+    pub tls: TlsLayer,
+    /// Bounds.
+    pub limits: LimitsLayer,
+    /// How long events are kept.
+    pub events: EventsLayer,
+}
+
+/// What is logged.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogLayer {
+    /// A level, or directives.
+    pub level: Option<String>,
+    /// What a line looks like.
+    pub format: Option<LogFormat>,
+}
+
+/// The files for TLS.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsLayer {
+    /// The certificate and its chain.
+    pub cert: Option<PathBuf>,
+    /// The private key.
+    pub key: Option<PathBuf>,
+}
+
+/// Bounds of the server.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LimitsLayer {
+    /// Requests a second of one key; 0 for no bound.
+    pub requests_per_second: Option<u32>,
+    /// Requests at once after a while of silence.
+    pub requests_burst: Option<NonZeroU32>,
+    /// Open watches at this node.
+    pub watches_max: Option<u64>,
+    /// Open connections at this node.
+    pub connections_max: Option<NonZeroUsize>,
+    /// How long a request may take.
+    pub request_timeout: Option<Span>,
+    /// How long a connection may be silent.
+    pub idle_timeout: Option<Span>,
+    /// How long requests get to finish at the stop.
+    pub shutdown_grace: Option<Span>,
+    /// What a tenant may have, unless its own quotas say otherwise.
+    pub quotas: QuotasLayer,
+}
+
+/// What a tenant may have.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QuotasLayer {
+    /// Resources, declared or held.
+    pub resources: Option<u64>,
+    /// Live sessions.
+    pub sessions: Option<u64>,
+    /// Open watches at a node.
+    pub watches: Option<u64>,
+}
+
+/// How long events are kept.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EventsLayer {
+    /// For at least this long.
+    pub keep: Option<Span>,
+    /// But at most so many.
+    pub keep_max: Option<NonZeroU64>,
+}
+
+/// Takes each field of `$lower` that `$upper` lacks.
+macro_rules! fill {
+    ($upper:expr, $lower:expr, $($field:ident),+) => {
+        $(if $upper.$field.is_none() { $upper.$field = $lower.$field; })+
+    };
+}
+
+impl Layer {
+    /// What no layer may say.
+    pub fn check(&self) -> Result<(), String> {
+        if self.data_dir.is_some() && self.engine.is_some() {
+            return Err("data_dir and engine are both given: give one of them".to_owned());
+        }
+        Ok(())
+    }
+
+    /// This layer, and `lower` where it says nothing.
+    pub fn over(mut self, lower: Self) -> Outcome<Self> {
+        self.check().map_err(Failure::usage)?;
+        if self.data_dir.is_none() && self.engine.is_none() {
+            (self.data_dir, self.engine) = (lower.data_dir, lower.engine);
+        }
+        fill!(self, lower, listen, node_id);
+        fill!(self.log, lower.log, level, format);
+        fill!(self.tls, lower.tls, cert, key);
+        fill!(self.limits, lower.limits, requests_per_second, requests_burst, watches_max, connections_max);
+        fill!(self.limits, lower.limits, request_timeout, idle_timeout, shutdown_grace);
+        fill!(self.limits.quotas, lower.limits.quotas, resources, sessions, watches);
+        fill!(self.events, lower.events, keep, keep_max);
+        Ok(self)
+    }
+}
+
+/// Writes what is given over what is there.
+fn put<T>(to: &mut T, given: Option<impl Into<T>>) {
+    if let Some(given) = given {
+        *to = given.into();
+    }
+}
+
+impl LimitsLayer {
+    /// Writes what is given over `limits`.
+    pub fn apply(self, limits: &mut ServerLimits) {
+        put(&mut limits.requests_per_second, self.requests_per_second);
+        put(&mut limits.requests_burst, self.requests_burst);
+        put(&mut limits.watches_max, self.watches_max);
+        put(&mut limits.connections_max, self.connections_max);
+        put(&mut limits.request_timeout, self.request_timeout);
+        put(&mut limits.idle_timeout, self.idle_timeout);
+        put(&mut limits.shutdown_grace, self.shutdown_grace);
+        put(&mut limits.quotas.resources, self.quotas.resources);
+        put(&mut limits.quotas.sessions, self.quotas.sessions);
+        put(&mut limits.quotas.watches, self.quotas.watches);
+    }
+}
+
+impl EventsLayer {
+    /// Writes what is given over the engine's retention.
+    pub fn apply(self, engine: &mut EngineOptions) {
+        let keep_ms = self.keep.map(|Span(keep)| u64::try_from(keep.as_millis()).unwrap_or(u64::MAX));
+        put(&mut engine.retention.events_ms, keep_ms);
+        put(&mut engine.retention.events_max, self.keep_max);
+    }
+}
+
+/// A value that is written as a text.
+macro_rules! text {
+    ($type:ident) => {
+        impl TryFrom<String> for $type {
+            type Error = String;
+            fn try_from(text: String) -> Result<Self, String> {
+                text.parse()
+            }
+        }
+    };
+}
+
+/// An address to listen on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Address(pub SocketAddr);
+text!(Address);
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
+            return Ok(Self((Ipv4Addr::LOCALHOST, port).into()));
+        }
+        let odd = |_| {
+            format!(
+                "{text:?} is not an address to listen on; write IP:PORT, as in 127.0.0.1:7070 or [::]:7070"
+            )
+        };
+        text.parse().map(Self).map_err(odd)
+    }
+}
+
+/// A duration as people write it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Span(pub Duration);
+text!(Span);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let odd = |_| {
+            format!("{text:?} is not a time; write a number with its unit, as in 500ms, 30s, 5m, 2h or 7days")
+        };
+        humantime::parse_duration(text).map(Self).map_err(odd)
+    }
+}
+
+impl From<Span> for Duration {
+    fn from(span: Span) -> Self {
+        span.0
+    }
+}
+
+/// The name of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct NodeId(pub String);
+text!(NodeId);
+
+impl FromStr for NodeId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let name = Name::new(text).map_err(|error| format!("the node's name {error}"))?;
+        // It is the value of a response header, too.
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!("{text:?} is not a node's name; write ASCII without spaces, as in rack-7"));
+        }
+        Ok(Self(name.to_string()))
+    }
+}

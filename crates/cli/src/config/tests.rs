@@ -1,0 +1,65 @@
+use std::path::PathBuf;
+
+use super::*;
+use crate::store::EngineUrl;
+
+fn variables(all: &[(&str, &str)]) -> Variables {
+    all.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+}
+
+fn engine() -> EngineUrl {
+    "postgres://u@db/o".parse().expect("a URL")
+}
+
+#[test]
+fn the_defaults_are_the_server_s() {
+    let settings = load(Layer::default(), None, Variables::default()).expect("good");
+    let server = ServerConfig::default();
+    assert_eq!((settings.server.listen, settings.server.limits), (server.listen, server.limits));
+    assert_eq!(settings.store, StoreChoice::Folder(DATA_DIR.into()));
+    assert!(settings.warnings.is_empty());
+}
+
+#[test]
+fn the_documented_file_has_the_defaults() {
+    let layer = parse_file(include_str!("../../../../docs/solehold.yaml")).expect("good");
+    let settings = settle(layer).expect("good");
+    let server = ServerConfig::default();
+    assert_eq!((settings.server.listen, settings.server.limits), (server.listen, server.limits));
+    assert_eq!(settings.server.engine.retention, server.engine.retention);
+    assert_eq!(settings.store, StoreChoice::Folder(DATA_DIR.into()));
+}
+
+#[test]
+fn whoever_chooses_the_store_last_chooses_it_whole() {
+    let folder = || Layer { data_dir: Some(PathBuf::from("x")), ..Layer::default() };
+    let url = || Layer { engine: Some(engine()), ..Layer::default() };
+    let store = |layer: Layer| StoreChoice::given(layer.data_dir.as_deref(), layer.engine.as_ref());
+    assert_eq!(store(folder().over(url()).expect("good")), Some(StoreChoice::Folder("x".into())));
+    assert_eq!(store(url().over(folder()).expect("good")), Some(StoreChoice::Url(engine())));
+    let both = Layer { engine: Some(engine()), ..folder() };
+    assert!(both.over(Layer::default()).is_err());
+}
+
+#[test]
+fn every_known_variable_is_read_by_someone() {
+    let ours =
+        variables::KNOWN.iter().filter(|name| !["SOLEHOLD_CONFIG", "SOLEHOLD_BOOTSTRAP_KEY"].contains(name));
+    let of_clients =
+        ["API_KEY", "CA_CERT", "SERVER", "TENANT", "TIMEOUT"].map(|name| format!("SOLEHOLD_{name}"));
+    for name in ours.filter(|name| !of_clients.contains(&(**name).to_owned())) {
+        // A value that some reader refuses, or that changes what it read.
+        let bad = Layer::from_variables(&mut variables(&[(name, "\u{7}")]));
+        assert!(bad.map_or(true, |layer| layer != Layer::default()), "nobody reads {name}");
+    }
+}
+
+#[test]
+fn secrets_are_not_shown() {
+    let settings = load(
+        Layer::default(),
+        None,
+        variables(&[("SOLEHOLD_BOOTSTRAP_KEY", "hunter2"), ("SOLEHOLD_ENGINE", "postgres://u:hunter2@db/o")]),
+    );
+    assert!(!format!("{:?}", settings.expect("good")).contains("hunter2"));
+}

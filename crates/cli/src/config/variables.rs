@@ -1,0 +1,116 @@
+//! The `SOLEHOLD_*` variables.
+
+use std::{collections::BTreeMap, ffi::OsString, fmt::Display, str::FromStr};
+
+use super::layer::{EventsLayer, Layer, LimitsLayer, LogLayer, QuotasLayer, TlsLayer};
+use crate::failure::{Failure, Outcome};
+
+/// Every variable that any command knows. A test checks it against the code and `docs/cli.md`.
+pub const KNOWN: &[&str] = &[
+    "SOLEHOLD_API_KEY",
+    "SOLEHOLD_BOOTSTRAP_KEY",
+    "SOLEHOLD_CA_CERT",
+    "SOLEHOLD_CONFIG",
+    "SOLEHOLD_DATA_DIR",
+    "SOLEHOLD_ENGINE",
+    "SOLEHOLD_EVENTS_KEEP",
+    "SOLEHOLD_EVENTS_KEEP_MAX",
+    "SOLEHOLD_LIMITS_CONNECTIONS_MAX",
+    "SOLEHOLD_LIMITS_IDLE_TIMEOUT",
+    "SOLEHOLD_LIMITS_QUOTAS_RESOURCES",
+    "SOLEHOLD_LIMITS_QUOTAS_SESSIONS",
+    "SOLEHOLD_LIMITS_QUOTAS_WATCHES",
+    "SOLEHOLD_LIMITS_REQUESTS_BURST",
+    "SOLEHOLD_LIMITS_REQUESTS_PER_SECOND",
+    "SOLEHOLD_LIMITS_REQUEST_TIMEOUT",
+    "SOLEHOLD_LIMITS_SHUTDOWN_GRACE",
+    "SOLEHOLD_LIMITS_WATCHES_MAX",
+    "SOLEHOLD_LISTEN",
+    "SOLEHOLD_LOG_FORMAT",
+    "SOLEHOLD_LOG_LEVEL",
+    "SOLEHOLD_NODE_ID",
+    "SOLEHOLD_SERVER",
+    "SOLEHOLD_TENANT",
+    "SOLEHOLD_TIMEOUT",
+    "SOLEHOLD_TLS_CERT",
+    "SOLEHOLD_TLS_KEY",
+];
+
+/// The variables of the environment that begin with `SOLEHOLD_`.
+#[derive(Debug, Clone, Default)]
+pub struct Variables(BTreeMap<String, OsString>);
+
+impl FromIterator<(OsString, OsString)> for Variables {
+    fn from_iter<I: IntoIterator<Item = (OsString, OsString)>>(all: I) -> Self {
+        let ours = |(name, value): (OsString, OsString)| {
+            let name = name.into_string().ok().filter(|name| name.starts_with("SOLEHOLD_"))?;
+            Some((name, value)).filter(|(_, value)| !value.is_empty())
+        };
+        Self(all.into_iter().filter_map(ours).collect())
+    }
+}
+
+impl Variables {
+    /// What a variable says; an empty one says nothing.
+    pub fn get<T>(&mut self, name: &'static str) -> Outcome<Option<T>>
+    where
+        T: FromStr<Err: Display>,
+    {
+        debug_assert!(KNOWN.contains(&name), "{name} is not among the known ones");
+        let Some(value) = self.0.get(name) else { return Ok(None) };
+        let text = value.to_str().ok_or_else(|| Failure::usage(format!("{name} is not UTF-8")))?;
+        text.parse().map(Some).map_err(|error| Failure::usage(format!("{name}: {error}")))
+    }
+
+    /// A warning for each that nobody knows, with the one that may be meant.
+    pub fn unknown(&self) -> Vec<String> {
+        let unknown = self.0.keys().filter(|name| !KNOWN.contains(&name.as_str()));
+        let warning = |name: &String| {
+            let near = KNOWN.iter().map(|known| (strsim::jaro_winkler(known, name), known));
+            let nearest = near.max_by(|(a, _), (b, _)| a.total_cmp(b)).filter(|(near, _)| *near > 0.93);
+            let meant = nearest.map_or_else(String::new, |(_, known)| format!("; is {known} meant?"));
+            format!("{name} is set, and nothing reads it{meant}")
+        };
+        unknown.map(warning).collect()
+    }
+}
+
+impl Layer {
+    /// What the variables say.
+    pub fn from_variables(variables: &mut Variables) -> Outcome<Self> {
+        let layer = Self {
+            listen: variables.get("SOLEHOLD_LISTEN")?,
+            data_dir: variables.get("SOLEHOLD_DATA_DIR")?,
+            engine: variables.get("SOLEHOLD_ENGINE")?,
+            node_id: variables.get("SOLEHOLD_NODE_ID")?,
+            log: LogLayer {
+                level: variables.get("SOLEHOLD_LOG_LEVEL")?,
+                format: variables.get("SOLEHOLD_LOG_FORMAT")?,
+            },
+            tls: TlsLayer {
+                cert: variables.get("SOLEHOLD_TLS_CERT")?,
+                key: variables.get("SOLEHOLD_TLS_KEY")?,
+            },
+            limits: LimitsLayer {
+                requests_per_second: variables.get("SOLEHOLD_LIMITS_REQUESTS_PER_SECOND")?,
+                requests_burst: variables.get("SOLEHOLD_LIMITS_REQUESTS_BURST")?,
+                watches_max: variables.get("SOLEHOLD_LIMITS_WATCHES_MAX")?,
+                connections_max: variables.get("SOLEHOLD_LIMITS_CONNECTIONS_MAX")?,
+                request_timeout: variables.get("SOLEHOLD_LIMITS_REQUEST_TIMEOUT")?,
+                idle_timeout: variables.get("SOLEHOLD_LIMITS_IDLE_TIMEOUT")?,
+                shutdown_grace: variables.get("SOLEHOLD_LIMITS_SHUTDOWN_GRACE")?,
+                quotas: QuotasLayer {
+                    resources: variables.get("SOLEHOLD_LIMITS_QUOTAS_RESOURCES")?,
+                    sessions: variables.get("SOLEHOLD_LIMITS_QUOTAS_SESSIONS")?,
+                    watches: variables.get("SOLEHOLD_LIMITS_QUOTAS_WATCHES")?,
+                },
+            },
+            events: EventsLayer {
+                keep: variables.get("SOLEHOLD_EVENTS_KEEP")?,
+                keep_max: variables.get("SOLEHOLD_EVENTS_KEEP_MAX")?,
+            },
+        };
+        layer.check().map_err(|what| Failure::usage(format!("the SOLEHOLD_ variables: {what}")))?;
+        Ok(layer)
+    }
+}

@@ -1,0 +1,89 @@
+//! Exit codes: what a script can tell from how a command ended. `--help` and `docs/cli.md` show the same table.
+
+use solehold_api::problem::ErrorCode;
+
+/// One row a code: its name in Rust, its number, what it means.
+macro_rules! exits {
+    ($($(#[$doc:meta])* $exit:ident $code:literal $meaning:literal;)*) => {
+        /// How a command ended.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Exit {
+            $($(#[$doc])* $exit,)*
+        }
+
+        impl Exit {
+            /// All of them, in the order above.
+            pub const ALL: &[Self] = &[$(Self::$exit),*];
+
+            /// The number that the shell sees.
+            pub fn code(self) -> u8 {
+                match self { $(Self::$exit => $code,)* }
+            }
+
+            /// What it means, in a line.
+            pub fn meaning(self) -> &'static str {
+                match self { $(Self::$exit => $meaning,)* }
+            }
+        }
+    };
+}
+
+exits! {
+    /// All went well.
+    Done 0 "done";
+    /// Something broke that nobody foresaw.
+    Failed 1 "failed, for a reason that none of the others names";
+    /// What was asked makes no sense.
+    Usage 2 "bad usage or configuration; nothing was done";
+    /// Understood, and refused.
+    Refused 3 "refused: held, held back, lost, not yours, in use, not empty, ...; nothing was done";
+    /// No such thing.
+    NotFound 4 "not found: no such lease, resource, runner, session or key";
+    /// Not now, or nobody knows.
+    Unavailable 5 "unavailable or unknown: server, store, port or data folder; ask again";
+    /// The key does not allow it.
+    Unauthorized 6 "no valid key, or one that may not do this";
+    /// Stopped from outside.
+    Interrupted 130 "interrupted by a signal before it was done";
+}
+
+impl From<ErrorCode> for Exit {
+    fn from(code: ErrorCode) -> Self {
+        use ErrorCode as Code;
+        match code {
+            Code::BadRequest
+            | Code::InvalidJson
+            | Code::InvalidField
+            | Code::OutOfBounds
+            | Code::NoProof
+            | Code::MethodNotAllowed
+            | Code::PayloadTooLarge => Self::Usage,
+            Code::Unauthorized | Code::Forbidden => Self::Unauthorized,
+            Code::NotFound | Code::NoSession => Self::NotFound,
+            Code::QuotaExceeded
+            | Code::Conflict
+            | Code::Held
+            | Code::HeldBack
+            | Code::Lost
+            | Code::NotYours
+            | Code::RequestSpent
+            | Code::Draining
+            | Code::AtCapacity
+            | Code::StaleSequence
+            | Code::AlreadyPending
+            | Code::InUse
+            | Code::Exists
+            | Code::Compacted => Self::Refused,
+            Code::TooManyRequests | Code::Overloaded | Code::Unavailable | Code::UnknownOutcome => {
+                Self::Unavailable
+            }
+            Code::NoSuchRoute | Code::Internal => Self::Failed,
+        }
+    }
+}
+
+/// The table of `--help`.
+pub fn table() -> String {
+    let rows = Exit::ALL.iter().map(|exit| format!("\n  {:>3}  {}", exit.code(), exit.meaning()));
+    format!("Exit codes:{}", rows.collect::<String>())
+}

@@ -1,0 +1,135 @@
+//! What a command fails with: one line for people, a problem document for programs, and an exit code.
+
+use std::{fmt::Display, io};
+
+use solehold_api::problem::{ErrorCode, Problem};
+use solehold_engine::{EngineError, store::StoreError};
+
+use crate::exit::Exit;
+
+/// Why a command failed.
+#[derive(Debug, Clone)]
+pub struct Failure {
+    /// How the command ends.
+    pub exit: Exit,
+    /// What happened, to what, and what to do, in one line.
+    pub message: String,
+    /// The problem document: the server's, or one made of the message.
+    pub problem: Box<Problem>,
+}
+
+/// What a command comes to.
+pub type Outcome<T = ()> = Result<T, Failure>;
+
+impl Failure {
+    /// A failure that the code alone tells all about.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        let problem = Problem::new(code, message);
+        Self { exit: code.into(), message: problem.detail.clone(), problem: Box::new(problem) }
+    }
+
+    /// What was asked makes no sense.
+    pub fn usage(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::BadRequest, message)
+    }
+
+    /// Something broke.
+    pub fn broken(message: impl Into<String>) -> Self {
+        Self::new(ErrorCode::Internal, message)
+    }
+
+    /// Says what was being done when it happened.
+    #[must_use]
+    pub fn doing(self, what: impl Display) -> Self {
+        Self { message: format!("cannot {what}: {}", self.message), ..self }
+    }
+
+    /// Says what to do.
+    #[must_use]
+    pub fn hint(self, hint: impl Display) -> Self {
+        Self { message: format!("{}; {hint}", self.message), ..self }
+    }
+
+    /// The line, or the document, for stderr.
+    pub fn show(&self, json: bool) -> String {
+        if json {
+            let document = Problem { detail: self.message.clone(), ..(*self.problem).clone() };
+            return serde_json::to_string(&document).unwrap_or_else(|_| self.message.clone());
+        }
+        let line = self.message.trim().replace(['\r', '\n'], " ");
+        format!("error: {line}")
+    }
+}
+
+impl From<Problem> for Failure {
+    fn from(problem: Problem) -> Self {
+        let message = match (problem.code, &problem.holder, problem.token) {
+            // With the time left in units that people read.
+            (ErrorCode::Held, Some(holder), Some(token)) => format!("held by {holder} with token {token}"),
+            (ErrorCode::HeldBack, _, Some(token)) => {
+                format!("held back after token {token}, until its old deadline")
+            }
+            _ => problem.detail.clone(),
+        };
+        let hint = hint(&problem);
+        let failure = Self { exit: problem.code.into(), message, problem: Box::new(problem) };
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        let code = match &error {
+            EngineError::Store(store) => return store.clone().into(),
+            EngineError::Overloaded { .. } => ErrorCode::Overloaded,
+            EngineError::Stopping => ErrorCode::Unavailable,
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        let text = error.to_string();
+        let code = match &error {
+            StoreError::Unavailable(_) => ErrorCode::Unavailable,
+            StoreError::Unknown(_) => ErrorCode::UnknownOutcome,
+            StoreError::Contended { .. } => ErrorCode::Overloaded,
+            // The store has one word for all that it cannot work with; what can be done differs.
+            StoreError::Unusable(_) if text.contains(" is in use by ") => ErrorCode::Unavailable,
+            StoreError::Unusable(_) if text.contains(solehold_engine::store::NOT_EMPTY) => {
+                ErrorCode::Conflict
+            }
+            StoreError::Unusable(_) => ErrorCode::BadRequest,
+        };
+        Self::new(code, text)
+    }
+}
+
+/// Output that cannot be written.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::broken(format!("cannot write the output: {error}"))
+    }
+}
+
+/// What to do about a problem, where its detail does not say.
+fn hint(problem: &Problem) -> Option<String> {
+    use ErrorCode as Code;
+    let after = problem.retry_after_ms.map(crate::human::duration_ms);
+    Some(match problem.code {
+        Code::Held | Code::HeldBack => format!("try again in {}", after?),
+        Code::Unauthorized => "give a key with --api-key or SOLEHOLD_API_KEY".to_owned(),
+        Code::TooManyRequests | Code::Overloaded | Code::Unavailable => match after {
+            Some(after) => format!("nothing was done, try again in {after}"),
+            None => "nothing was done, try again".to_owned(),
+        },
+        Code::UnknownOutcome => "it may or may not have been done".to_owned(),
+        Code::NoSuchRoute => "is this server a solehold of the same version?".to_owned(),
+        Code::Compacted => "begin again without --from".to_owned(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,77 @@
+//! The `solehold` binary: a server, and commands that ask one.
+//!
+//! ```text
+//!   args (clap) -> commands/, a file each -> client (HTTP to a server), or a store straight (admin), or the server itself
+//!                         |
+//!                output: tables for people, JSON for programs      failure: one line or a problem document, an exit code
+//! ```
+
+mod args;
+mod client;
+mod commands;
+mod config;
+mod exit;
+mod failure;
+mod human;
+mod logs;
+mod output;
+mod store;
+mod target;
+mod view;
+
+use clap::Parser;
+
+use crate::{
+    args::{Cli, Command, GlobalArgs},
+    client::Client,
+    commands::{admin, bench, completions, lease, resource, runner, serve, watch},
+    exit::Exit,
+    failure::{Failure, Outcome},
+};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() {
+    let cli = Cli::parse();
+    let json = cli.global.json;
+    let exit = match run(cli) {
+        Ok(()) => Exit::Done,
+        Err(failure) => {
+            output::note(failure.show(json));
+            failure.exit
+        }
+    };
+    // At once: a task that still waits for something, such as stdin, is not waited for.
+    std::process::exit(exit.code().into());
+}
+
+fn run(cli: Cli) -> Outcome {
+    let asks_only = !matches!(cli.command, Command::Serve(_) | Command::Admin(_) | Command::Bench(_));
+    let mut runtime = if asks_only {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    let runtime = runtime.enable_all().build();
+    let runtime = runtime.map_err(|error| Failure::broken(format!("cannot start: {error}")))?;
+    runtime.block_on(dispatch(cli.command, &cli.global))
+}
+
+async fn dispatch(command: Command, global: &GlobalArgs) -> Outcome {
+    if !matches!(command, Command::Serve(_)) {
+        global.logs()?.start("cli").map_err(Failure::usage)?;
+    }
+    match command {
+        Command::Serve(args) => serve::run(args, global).await,
+        Command::Lease(asking) => lease::run(asking.command, &Client::new(&asking.server)?, global).await,
+        Command::Resource(asking) => {
+            resource::run(asking.command, &Client::new(&asking.server)?, global).await
+        }
+        Command::Runner(asking) => runner::run(asking.command, &Client::new(&asking.server)?, global).await,
+        Command::Watch(watching) => watch::run(watching.watch, &Client::new(&watching.server)?, global).await,
+        Command::Admin(args) => admin::run(args, global).await,
+        Command::Bench(args) => bench::run(args).await,
+        Command::Completions(args) => completions::run(&args),
+    }
+}

@@ -1,0 +1,202 @@
+//! Which store: the folder of the embedded engine, or a PostgreSQL. Shown without its password.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+};
+
+use serde::Deserialize;
+use solehold_engine::{
+    embedded,
+    postgres::{PostgresOptions, PostgresStore},
+    resident::{self, Resident},
+    store::{Store, StoreError},
+};
+use tokio_postgres::config::Host;
+
+use crate::failure::{Failure, Outcome};
+
+/// The folder of the embedded engine, unless told otherwise.
+pub const DATA_DIR: &str = "./solehold-data";
+
+/// The address of an engine that is not a folder.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct EngineUrl(String);
+
+impl FromStr for EngineUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "memory:" {
+            return Ok(Self(text.to_owned()));
+        }
+        if !["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {
+            return Err(
+                "an engine is postgres://USER@HOST/DATABASE; for a data folder use the data dir".to_owned()
+            );
+        }
+        match text.parse::<tokio_postgres::Config>() {
+            Ok(_) => Ok(Self(text.to_owned())),
+            Err(error) => {
+                let why =
+                    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+                Err(format!("the engine's URL cannot be read ({why}); write postgres://USER@HOST/DATABASE"))
+            }
+        }
+    }
+}
+
+impl EngineUrl {
+    /// The value of `--engine`. Not parsed by clap, which would show it, password and all, if it were wrong.
+    pub fn of_flag(text: &str) -> Outcome<Self> {
+        text.parse().map_err(|error| Failure::usage(format!("--engine: {error}")))
+    }
+
+    /// The URL itself, password and all.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl TryFrom<String> for EngineUrl {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// A password may be in it.
+impl fmt::Debug for EngineUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Where it is, without who asks and by which password.
+impl fmt::Display for EngineUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(config) = self.0.parse::<tokio_postgres::Config>() else { return f.write_str(&self.0) };
+        let ports = config.get_ports();
+        for (at, host) in config.get_hosts().iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            match host {
+                Host::Tcp(host) => write!(f, "{comma}{host}")?,
+                Host::Unix(path) => write!(f, "{comma}{}", path.display())?,
+            }
+            match ports.get(at).or(ports.first()) {
+                Some(port) if *port != 5432 => write!(f, ":{port}")?,
+                _ => {}
+            }
+        }
+        write!(f, "/{}", config.get_dbname().or(config.get_user()).unwrap_or_default())
+    }
+}
+
+/// A place where rows are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StoreChoice {
+    /// The embedded engine, in this folder.
+    Folder(PathBuf),
+    /// Another engine.
+    Url(EngineUrl),
+}
+
+impl StoreChoice {
+    /// The one of the two that was given, if one was.
+    pub fn given(data_dir: Option<&Path>, engine: Option<&EngineUrl>) -> Option<Self> {
+        let folder = data_dir.map(|path| Self::Folder(path.to_owned()));
+        folder.or_else(|| engine.cloned().map(Self::Url))
+    }
+
+    /// Opens it.
+    pub async fn open(&self) -> Outcome<Arc<dyn Store>> {
+        self.try_open().await.map_err(|error| {
+            let failure = Failure::from(error);
+            Failure { message: self.redacted(&failure.message), ..failure }
+        })
+    }
+
+    async fn try_open(&self) -> Result<Arc<dyn Store>, StoreError> {
+        match self {
+            Self::Folder(path) => Ok(Resident::embedded(embedded::Folder::open(path)?)?),
+            Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(solehold_engine::clock::BootTicks)?),
+            Self::Url(url) => Ok(PostgresStore::open(&url.0, PostgresOptions::default()).await?),
+        }
+    }
+
+    /// The arguments that name it, for a hint.
+    pub fn arguments(&self) -> String {
+        match self {
+            Self::Folder(path) => format!("--data-dir {}", path.display()),
+            Self::Url(url) if url.0 == "memory:" => "--engine memory:".to_owned(),
+            Self::Url(url) => format!("--engine postgres://{url}"),
+        }
+    }
+
+    /// A text in which the password, should it be there, cannot be read.
+    fn redacted(&self, text: &str) -> String {
+        let Self::Url(url) = self else { return text.to_owned() };
+        let config = url.0.parse::<tokio_postgres::Config>().ok();
+        let password = config.as_ref().and_then(|config| std::str::from_utf8(config.get_password()?).ok());
+        match password.filter(|password| !password.is_empty()) {
+            Some(password) => text.replace(&url.0, &url.to_string()).replace(password, "***"),
+            None => text.to_owned(),
+        }
+    }
+}
+
+/// As in `engine embedded, data ./solehold-data`.
+impl fmt::Display for StoreChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Folder(path) => write!(f, "engine embedded, data {}", path.display()),
+            Self::Url(url) if url.0 == "memory:" => f.write_str("engine memory, nothing is kept"),
+            Self::Url(url) => write!(f, "engine postgres, {url}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(url: &str) -> String {
+        url.parse::<EngineUrl>().expect(url).to_string()
+    }
+
+    #[test]
+    fn an_engine_is_shown_without_its_password() {
+        assert_eq!(shown("postgres://u:hunter2@db.local/orders"), "db.local/orders");
+        assert_eq!(shown("postgresql://u:hunter2@a:5433,b:5434/o?connect_timeout=5"), "a:5433,b:5434/o");
+        assert_eq!(shown("postgres://u@/o?host=/var/run/postgresql"), "/var/run/postgresql/o");
+        assert_eq!(shown("postgres://me@localhost"), "localhost/me");
+        let url: EngineUrl = "postgres://u:hunter2@db/o".parse().expect("a URL");
+        let store = StoreChoice::Url(url.clone());
+        for text in [
+            format!("{url:?}"),
+            store.to_string(),
+            store.arguments(),
+            store.redacted("no postgres://u:hunter2@db/o"),
+        ] {
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_engine_is_told() {
+        for odd in [
+            "",
+            "./folder",
+            "mysql://db/o",
+            "postgre://db/o",
+            "postgres://db:port/o",
+            "postgres://u@db/o?no=1",
+        ] {
+            let error = odd.parse::<EngineUrl>().expect_err(odd);
+            assert!(error.contains("postgres://USER@HOST/DATABASE"), "{error}");
+        }
+    }
+}

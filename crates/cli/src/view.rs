@@ -1,0 +1,164 @@
+//! A lease as this program shows it, wherever it was read.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::Value;
+use solehold_api::{leases, resources, time::Timestamp};
+use solehold_core::{lease::LeaseStatus, time::StoreTime};
+use uuid::Uuid;
+
+use crate::{
+    human::{ago, duration_ms, one_line},
+    output::{facts, or_dash, table},
+};
+
+/// A lease: one shape for all commands, though the server has several.
+#[derive(Debug, Clone, Serialize)]
+pub struct LeaseView {
+    /// The identity of the grant.
+    pub lease_id: Uuid,
+    /// Whose resource it is.
+    pub tenant: String,
+    /// What sort of thing it is.
+    pub kind: String,
+    /// Which one of that sort.
+    pub key: String,
+    /// Who holds it.
+    pub holder: String,
+    /// The fencing token; none while it is pending.
+    pub token: Option<u64>,
+    /// The session that it hangs on, if not one of its own.
+    pub session_id: Option<Uuid>,
+    /// How it stands.
+    pub status: LeaseStatus,
+    /// When it was granted.
+    pub acquired_at: Timestamp,
+    /// When it was last renewed.
+    pub renewed_at: Option<Timestamp>,
+    /// When it runs out by the store's clock.
+    pub expires_at: Timestamp,
+    /// How long it has left.
+    pub ttl_ms: u64,
+    /// What its last heartbeat told.
+    pub stats: BTreeMap<String, Value>,
+}
+
+impl From<leases::Lease> for LeaseView {
+    fn from(lease: leases::Lease) -> Self {
+        Self {
+            lease_id: lease.lease_id,
+            tenant: lease.tenant_id,
+            kind: lease.kind,
+            key: lease.key,
+            holder: lease.runner_id,
+            token: lease.token,
+            session_id: lease.session_id,
+            status: lease.status,
+            acquired_at: lease.acquired_at,
+            renewed_at: lease.renewed_at,
+            expires_at: lease.expires_at,
+            ttl_ms: lease.ttl_ms,
+            stats: lease.processing_stats,
+        }
+    }
+}
+
+impl From<resources::HeldLease> for LeaseView {
+    fn from(lease: resources::HeldLease) -> Self {
+        Self {
+            lease_id: lease.lease_id,
+            tenant: lease.tenant,
+            kind: lease.kind,
+            key: lease.key,
+            holder: lease.holder,
+            token: Some(lease.token),
+            session_id: lease.session_id,
+            status: lease.status,
+            acquired_at: lease.acquired_at,
+            renewed_at: lease.renewed_at,
+            expires_at: lease.expires_at,
+            ttl_ms: lease.ttl_ms,
+            stats: lease.stats,
+        }
+    }
+}
+
+/// What an acquire or renewal got: the lease, and what the former holder left.
+#[derive(Debug, Clone, Serialize)]
+pub struct GrantView {
+    /// The lease.
+    #[serde(flatten)]
+    pub lease: LeaseView,
+    /// What the former holder left.
+    pub state: Option<resources::State>,
+    /// The revision as of which this is so.
+    pub revision: u64,
+    /// Whether this grant was given before, to the same request id.
+    pub repeated: bool,
+}
+
+impl From<resources::Grant> for GrantView {
+    fn from(grant: resources::Grant) -> Self {
+        let (state, revision, repeated) = (grant.state, grant.revision, grant.repeated);
+        Self { lease: grant.lease.into(), state, revision, repeated }
+    }
+}
+
+impl LeaseView {
+    /// As people write it.
+    pub fn resource(&self) -> String {
+        format!("{}/{}", self.kind, self.key)
+    }
+
+    /// How long it has left, or how it ended.
+    pub fn left(&self) -> String {
+        match self.status {
+            LeaseStatus::Active | LeaseStatus::Pending => format!("in {}", duration_ms(self.ttl_ms)),
+            LeaseStatus::Expired => "expired".to_owned(),
+            LeaseStatus::Released => "released".to_owned(),
+            LeaseStatus::Revoked => "revoked".to_owned(),
+        }
+    }
+
+    /// The store's time when this was read: no clock of this machine is asked.
+    fn read_at_ms(&self) -> u64 {
+        StoreTime::from(self.expires_at).0.saturating_sub(self.ttl_ms)
+    }
+
+    fn held_for(&self) -> String {
+        duration_ms(self.read_at_ms().saturating_sub(StoreTime::from(self.acquired_at).0))
+    }
+
+    /// All that is known of it, line by line.
+    pub fn facts(&self) -> String {
+        let is_over = !matches!(self.status, LeaseStatus::Active | LeaseStatus::Pending);
+        let expires = if is_over { self.left() } else { format!("{} ({})", self.left(), self.expires_at) };
+        let stats = serde_json::to_string(&self.stats).ok();
+        facts(&[
+            ("lease", Some(self.lease_id.to_string())),
+            ("token", Some(or_dash(self.token))),
+            ("holder", Some(self.holder.clone())),
+            ("session", self.session_id.map(|id| id.to_string())),
+            ("expires", Some(expires)),
+            (
+                "acquired",
+                Some(format!("{} ({})", ago(self.acquired_at, self.read_at_ms()), self.acquired_at)),
+            ),
+            ("renewed", self.renewed_at.map(|at| at.to_string())),
+            ("tenant", Some(self.tenant.clone()).filter(|tenant| tenant != "default")),
+            ("stats", stats.filter(|_| !self.stats.is_empty())),
+        ])
+    }
+
+    /// Many of them, a line each.
+    pub fn table(leases: &[Self]) -> String {
+        let row = |lease: &Self| {
+            let for_how_long = lease.held_for();
+            let (token, left) = (or_dash(lease.token), lease.left());
+            [lease.resource(), one_line(&lease.holder), token, left, for_how_long, lease.lease_id.to_string()]
+        };
+        let headings = ["RESOURCE", "HOLDER", "TOKEN", "EXPIRES", "HELD FOR", "LEASE"];
+        table(headings, &["TOKEN"], leases.iter().map(row).collect())
+    }
+}

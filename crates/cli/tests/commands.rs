@@ -1,0 +1,355 @@
+//! Every command that asks a server, as people and as programs see it.
+
+mod common;
+
+use anyhow::{Context, Result};
+use common::{Ran, ask, ask_args, command, normalised, run, server};
+use serde_json::{Value, json};
+use solehold_testkit::Solehold;
+
+async fn seen(server: &Solehold, arguments: &str) -> Result<String> {
+    Ok(normalised(&ask(server, arguments).await?.good()?))
+}
+
+async fn json_of(server: &Solehold, arguments: &str) -> Result<Value> {
+    ask(server, &format!("{arguments} --json")).await?.json().context(arguments.to_owned())
+}
+
+/// How a command was refused: its code, the one line it said, and the code of the problem document.
+async fn refused(server: &Solehold, arguments: &str) -> Result<(i32, String, String)> {
+    let Ran { code, stdout, stderr } = ask(server, arguments).await?;
+    assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{arguments}: {stderr}");
+    let by_json = ask(server, &format!("{arguments} --json")).await?;
+    assert_eq!((by_json.code, by_json.stdout.as_str()), (code, ""), "{arguments}");
+    let problem: Value = serde_json::from_str(&by_json.stderr).context(by_json.stderr)?;
+    assert!(problem["detail"].is_string() && problem["type"].is_string(), "{problem}");
+    let problem = problem["code"].as_str().context("a code")?.to_owned();
+    Ok((code.context("a code")?, normalised(stderr.strip_prefix("error: ").context("an error")?), problem))
+}
+
+#[tokio::test]
+async fn leases() -> Result<()> {
+    let server = server().start().await?;
+    let none = ask(&server, "lease ls").await?;
+    assert_eq!(
+        (none.code, none.stdout.as_str(), none.stderr.as_str()),
+        (Some(0), "", "no leases are held\n")
+    );
+    assert_eq!(json_of(&server, "lease ls").await?, json!({ "leases": [] }));
+
+    assert_eq!(
+        seen(&server, "lease acquire job/nightly --holder w1 --ttl 5m").await?,
+        "acquired job/nightly\nlease ID\ntoken 1\nholder w1\nexpires in TTL (TIME)\nacquired just now (TIME)"
+    );
+    let held = json_of(&server, "lease get job/nightly").await?;
+    for (field, value) in [
+        ("kind", json!("job")),
+        ("key", json!("nightly")),
+        ("holder", json!("w1")),
+        ("token", json!(1)),
+        ("tenant", json!("default")),
+        ("status", json!("active")),
+    ] {
+        assert_eq!(held[field], value, "{held}");
+    }
+    let id = held["lease_id"].as_str().context("an id")?;
+    let facts = seen(&server, "lease get job/nightly").await?;
+    assert!(
+        facts.starts_with("job/nightly\nlease ID\ntoken 1\nholder w1\nexpires in TTL (TIME)\n"),
+        "{facts}"
+    );
+    let by_id = json_of(&server, &format!("lease get {id}")).await?;
+    assert_eq!(
+        by_id.as_object().map(|o| o.keys().collect::<Vec<_>>()),
+        held.as_object().map(|o| o.keys().collect())
+    );
+    assert_eq!((&by_id["lease_id"], &by_id["token"]), (&held["lease_id"], &held["token"]));
+
+    assert_eq!(
+        seen(&server, "lease ls").await?,
+        "RESOURCE HOLDER TOKEN EXPIRES HELD FOR LEASE\njob/nightly w1 1 in TTL TTL ID"
+    );
+    let listed = json_of(&server, "lease ls --kind job --holder w1").await?;
+    assert_eq!(
+        (listed["leases"].as_array().map(Vec::len), &listed["leases"][0]["key"]),
+        (Some(1), &json!("nightly"))
+    );
+    assert_eq!(json_of(&server, "lease ls --holder w2").await?, json!({ "leases": [] }));
+
+    let renewed = seen(&server, &format!("lease renew {id} --ttl 10m")).await?;
+    assert!(
+        renewed.starts_with("renewed job/nightly\nlease ID\ntoken 1\nholder w1\nexpires in TTL (TIME)\n"),
+        "{renewed}"
+    );
+    let renewed = json_of(&server, "lease renew job/nightly --token 1").await?;
+    assert!(renewed["ttl_ms"].as_u64() > Some(500_000) && renewed["revision"].is_u64(), "{renewed}");
+
+    assert_eq!(seen(&server, "lease release job/nightly --token 1").await?, "released job/nightly");
+    let history = seen(&server, &format!("lease history {id}")).await?;
+    assert_eq!(
+        history,
+        "TIME AFTER EVENT HOLDER TOKEN DETAILS\nTIME - lease_acquired w1 1 ttl TTL\nTIME +TTL lease_released w1 1"
+    );
+    let history = json_of(&server, &format!("lease history {id}")).await?;
+    let events: Vec<_> =
+        history["events"].as_array().context("events")?.iter().map(|e| &e["event_type"]).collect();
+    assert_eq!(events, ["lease_acquired", "lease_released"]);
+
+    let again = json_of(&server, "lease acquire job/nightly --holder w2 --request-id r1").await?;
+    let repeat = json_of(&server, "lease acquire job/nightly --holder w2 --request-id r1").await?;
+    assert_eq!((&again["lease_id"], &again["repeated"]), (&repeat["lease_id"], &json!(false)));
+    assert_eq!(repeat["repeated"], json!(true));
+    assert!(again["token"].as_u64() > Some(1), "{again}");
+    assert_eq!(
+        seen(&server, "lease revoke job/nightly --reason gone").await?,
+        "revoked job/nightly: it is held back for TTL, until the old deadline"
+    );
+    let other = json_of(&server, "lease acquire job/other").await?;
+    let id = other["lease_id"].as_str().context("an id")?;
+    assert_eq!(seen(&server, &format!("lease revoke {id} --fenced")).await?, "revoked lease ID: it is free");
+    let third = json_of(&server, "lease acquire job/third").await?;
+    let released =
+        json_of(&server, &format!("lease release {}", third["lease_id"].as_str().context("an id")?)).await?;
+    assert_eq!(released["lease_id"], third["lease_id"]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn resources() -> Result<()> {
+    let server = server().start().await?;
+    assert_eq!(
+        seen(&server, "resource put camera/cam-1 --site berlin --label gpu=yes --attribute fps=30 --attribute name=door --lock-delay 5s").await?,
+        "declared camera/cam-1\nheld by nobody\nsite berlin\nlabels gpu=yes\nattributes {\"fps\":30,\"name\":\"door\"}\nlock delay TTL\ndeclared yes"
+    );
+    ask(&server, "lease acquire camera/cam-1 --holder w1 --ttl 5m").await?.good()?;
+    ask(&server, "resource put job/a").await?.good()?;
+    assert_eq!(
+        seen(&server, "resource ls").await?,
+        "RESOURCE HOLDER TOKEN EXPIRES SITE LABELS\ncamera/cam-1 w1 2 in TTL berlin gpu=yes\njob/a - - - - -"
+    );
+    let keys = async |arguments: &str| -> Result<Vec<String>> {
+        let listed = json_of(&server, arguments).await?;
+        let listed = listed["resources"].as_array().context("resources")?;
+        Ok(listed.iter().filter_map(|r| r["key"].as_str().map(str::to_owned)).collect())
+    };
+    assert_eq!(keys("resource ls").await?, ["cam-1", "a"]);
+    assert_eq!(keys("resource ls --held").await?, ["cam-1"]);
+    assert_eq!(keys("resource ls --free").await?, ["a"]);
+    assert_eq!(keys("resource ls --kind job").await?, ["a"]);
+    assert_eq!(keys("resource ls --site berlin").await?, ["cam-1"]);
+    assert_eq!(keys("resource ls --limit 1").await?, ["cam-1"]);
+    let got = json_of(&server, "resource get camera/cam-1").await?;
+    assert_eq!((&got["labels"], &got["lease"]["holder"]), (&json!({"gpu": "yes"}), &json!("w1")));
+    let put = json_of(&server, "resource put job/a --label x=1").await?;
+    assert_eq!(put["labels"], json!({"x": "1"}));
+
+    let (code, line, problem) = refused(&server, "resource rm camera/cam-1").await?;
+    assert_eq!((code, problem.as_str()), (3, "in_use"), "{line}");
+    assert_eq!(seen(&server, "resource rm camera/cam-1 --force").await?, "removed camera/cam-1");
+    assert_eq!(json_of(&server, "resource rm job/a").await?, json!({"kind": "job", "key": "a"}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn runners() -> Result<()> {
+    let server = server().start().await?;
+    let none = ask(&server, "runner ls").await?;
+    assert_eq!(none.stderr, "no runners are registered\n");
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let register = json!({"runner_id": "runner-1", "capacity": 4, "deployment_group": "blue", "deployment_version": "v2"});
+    let registered =
+        http.post(format!("{}/api/v1/runners/register/", server.url())).json(&register).send().await?;
+    let session: Value = registered.error_for_status()?.json().await?;
+    let session = session["session_id"].as_str().context("a session")?;
+    ask(&server, &format!("lease acquire job/a --holder runner-1 --session {session}")).await?.good()?;
+
+    let listed = seen(&server, "runner ls").await?;
+    assert!(
+        listed.starts_with("RUNNER STATUS LOAD HEARD OF EXPIRES DEPLOYMENT SITE\nrunner-1 active 1/4 "),
+        "{listed}"
+    );
+    assert!(listed.ends_with("in TTL blue v2 -"), "{listed}");
+    assert_eq!(json_of(&server, "runner ls").await?["runners"][0]["runner_id"], json!("runner-1"));
+    let got = seen(&server, "runner get runner-1").await?;
+    assert!(got.starts_with("runner-1\nstatus active\nload 1 of 4\nsession ID, expires in TTL\n"), "{got}");
+    assert!(got.contains("\njob/a runner-1 "), "{got}");
+    let got = json_of(&server, "runner get runner-1").await?;
+    assert_eq!((&got["runner"]["capacity"], &got["leases"][0]["key"]), (&json!(4), &json!("a")));
+
+    assert_eq!(
+        seen(&server, "runner drain runner-1").await?,
+        "runner-1 is draining: it keeps 1 lease and takes nothing more"
+    );
+    let (code, line, problem) =
+        refused(&server, &format!("lease acquire job/b --holder runner-1 --session {session}")).await?;
+    assert_eq!((code, problem.as_str()), (3, "draining"), "{line}");
+    assert_eq!(
+        json_of(&server, "runner drain runner-1 --maintenance").await?["status"],
+        json!("maintenance")
+    );
+    assert_eq!(seen(&server, "runner drain runner-1 --undo").await?, "runner-1 takes work again");
+    assert_eq!(refused(&server, "runner get nobody").await?.0, 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn exit_codes_and_what_is_said() -> Result<()> {
+    let server = server().start().await?;
+    ask(&server, "lease acquire job/a --holder w1 --ttl 5m").await?.good()?;
+    let cases = [
+        (
+            "lease acquire job/a --holder w2",
+            3,
+            "held",
+            "cannot acquire job/a: held by w1 with token 1; try again in TTL",
+        ),
+        ("lease renew job/a --token 99", 3, "lost", "cannot renew job/a: that lease is not held any more"),
+        ("lease renew job/a", 2, "no_proof", "job/a alone does not say which grant is meant; add --token"),
+        ("lease release job/zzz --token 1", 4, "not_found", "cannot release job/zzz: there is no resource"),
+        ("lease get job/zzz", 4, "not_found", "cannot show job/zzz: there is no resource"),
+        ("lease get 01a1dd78-2bc7-73c7-bd63-4d79ca90ec8a", 4, "not_found", "cannot show lease ID: "),
+        (
+            "lease acquire job/b --ttl 1ms",
+            2,
+            "invalid_field",
+            "cannot acquire job/b: ttl_ms is 1; it must be 1000 to",
+        ),
+        ("resource rm job/zzz", 4, "not_found", "cannot remove job/zzz: there is no resource"),
+        ("lease ls --tenant \u{7}", 2, "invalid_field", "cannot list the leases: "),
+        ("watch --from 9.9", 2, "", "cannot watch: "),
+    ];
+    for (arguments, code, problem, line) in cases {
+        let (got, said, coded) = refused(&server, arguments).await.context(arguments)?;
+        assert_eq!(got, code, "{arguments}: {said}");
+        assert!(said.starts_with(line), "{arguments}: {said}");
+        assert!(problem.is_empty() || coded == problem, "{arguments}: {coded}");
+    }
+    for usage in [
+        "lease acquire nightly",
+        "lease acquire job/..",
+        "lease get x",
+        "lease ls --kindd x",
+        "lease",
+        "resource put a/b --label x",
+    ] {
+        let ran = ask(&server, usage).await?;
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{usage}");
+        assert!(!ran.stderr.is_empty());
+    }
+    let nobody = run(["lease", "ls", "--server", "http://127.0.0.1:1"]).await?;
+    assert_eq!(nobody.code, Some(5));
+    assert!(
+        nobody.stderr.contains("nobody answers at http://127.0.0.1:1 (Connection refused)"),
+        "{}",
+        nobody.stderr
+    );
+    assert!(nobody.stderr.contains("is `solehold serve` running there?"), "{}", nobody.stderr);
+    for odd in ["nowhere", "ftp://x"] {
+        assert_eq!(run(["lease", "ls", "--server", odd]).await?.code, Some(2), "{odd}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_come_can_be_asked_for() -> Result<()> {
+    let server = server().start().await?;
+    server.pause().await?;
+    let lost = ask(&server, "lease acquire job/a --holder w1 --ttl 5m --timeout 300ms").await?;
+    assert_eq!(lost.code, Some(5));
+    let again =
+        lost.stderr.split_once("ask again with ").and_then(|(_, rest)| rest.split_once(" to find out"));
+    let (again, _) = again.context(lost.stderr.clone())?;
+    server.resume()?;
+    let got = json_of(&server, &format!("lease acquire job/a --ttl 5m {again}")).await?;
+    assert_eq!(got["token"], json!(1), "{got}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn names_of_all_sorts_go_there_and_back() -> Result<()> {
+    let server = server().start().await?;
+    let longest = format!("job/{}", "x".repeat(255));
+    for name in
+        ["söhne/数/🚦 & Söhne?#%2F", "job/a/b//c/", "a b/ c ", "job/%", "job/{key}", "job/-", &longest]
+    {
+        ask_args(&server, ["resource", "put", name, "--site", "gare de l'Est"]).await?.good()?;
+        ask_args(&server, ["lease", "acquire", name, "--holder", "Müller 🚦", "--ttl", "1m"])
+            .await?
+            .good()?;
+        let lease = ask_args(&server, ["lease", "get", name, "--json"]).await?.json()?;
+        let (kind, key) = name.split_once('/').context("a name")?;
+        assert_eq!((&lease["kind"], &lease["key"]), (&json!(kind), &json!(key)));
+        let token = lease["token"].to_string();
+        ask_args(&server, ["lease", "renew", name, "--token", &token]).await?.good()?;
+        let listed = ask_args(&server, ["lease", "ls", "--kind", kind]).await?.good()?;
+        assert!(listed.contains(name) && listed.contains("Müller 🚦"), "{listed}");
+        assert_eq!(
+            ask_args(&server, ["lease", "release", name, "--token", &token]).await?.good()?,
+            format!("released {name}\n")
+        );
+        ask_args(&server, ["resource", "rm", name]).await?.good()?;
+    }
+    let too_long = format!("job/{}", "x".repeat(10_000));
+    let too_long = ask_args(&server, ["lease", "acquire", too_long.as_str()]).await?;
+    assert_eq!(too_long.code, Some(2));
+    assert!(too_long.stderr.contains("10000 bytes; a name has at most 255"), "{}", too_long.stderr);
+    Ok(())
+}
+
+#[tokio::test]
+async fn tenants_are_apart() -> Result<()> {
+    let server = server().start().await?;
+    let one = json_of(&server, "lease acquire job/a --tenant one").await?;
+    let two = json_of(&server, "lease acquire job/a --tenant two").await?;
+    assert_eq!((&one["tenant"], &two["tenant"]), (&json!("one"), &json!("two")));
+    assert_eq!(refused(&server, "lease get job/a").await?.0, 4);
+    assert_eq!(json_of(&server, "lease ls --tenant two").await?["leases"][0]["lease_id"], two["lease_id"]);
+    let wrong = format!("lease release {} --tenant two", one["lease_id"].as_str().context("an id")?);
+    assert_eq!(refused(&server, &wrong).await?.0, 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn long_lists_come_whole_and_a_reader_may_leave() -> Result<()> {
+    let server = server().start().await?;
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    for part in 0..3 {
+        let item =
+            |n| json!({"kind": "job", "key": format!("k{part}-{n}"), "holder": "w", "ttl_seconds": 600});
+        let items: Vec<Value> = (0..1_000).map(item).collect();
+        let batch = http
+            .post(format!("{}/api/v1/leases/batch/acquire", server.url()))
+            .json(&json!({ "items": items }));
+        batch.send().await?.error_for_status()?;
+    }
+    let all = json_of(&server, "lease ls").await?;
+    assert_eq!(all["leases"].as_array().map(Vec::len), Some(3_000));
+    let some = json_of(&server, "lease ls --limit 1500").await?;
+    assert_eq!(some["leases"].as_array().map(Vec::len), Some(1_500));
+    for arguments in ["lease ls", "lease ls --json", "resource ls"] {
+        let shell = format!(
+            "{} {arguments} --server {} | head -c 100; echo \"[${{PIPESTATUS[0]}}]\"",
+            common::BINARY,
+            server.url()
+        );
+        let output = tokio::process::Command::new("bash").args(["-c", &shell]).output().await?;
+        let (stdout, stderr) =
+            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(stdout.ends_with("[0]\n") && stderr.is_empty(), "{arguments}: {stdout} {stderr}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_shell_has_completions() -> Result<()> {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = run(["completions", shell]).await?.good()?;
+        assert!(script.contains("solehold") && script.contains("raise-token"), "{shell}");
+    }
+    assert_eq!(run(["completions", "tcsh"]).await?.code, Some(2));
+    let version = run(["--version"]).await?.good()?;
+    assert!(version.starts_with(concat!("solehold ", env!("CARGO_PKG_VERSION"))), "{version}");
+    let json = command(["completions", "bash", "--json"]).output().await?;
+    assert!(json.status.success());
+    Ok(())
+}

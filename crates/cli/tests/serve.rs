@@ -1,0 +1,286 @@
+//! `solehold serve` as a process: how it starts, refuses to, and ends.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use anyhow::{Context, Result};
+use common::{SOON, ask, command, ran, run, server, write};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use solehold_testkit::{Postgres, Solehold, TempDir, free_port, wait_for};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout};
+use tokio::task::JoinSet;
+
+/// `solehold serve` with these arguments, and its stdout line by line.
+fn serve(args: &[&str]) -> Result<(Child, Lines<BufReader<ChildStdout>>)> {
+    let mut child = command(["serve", "--listen", "127.0.0.1:0"].iter().chain(args)).spawn()?;
+    let stdout = child.stdout.take().context("a stdout")?;
+    Ok((child, BufReader::new(stdout).lines()))
+}
+
+fn signal(child: &Child, signal: Signal) -> Result<()> {
+    let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed())).context("it runs")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+#[tokio::test]
+async fn it_says_where_and_stops_cleanly_by_either_signal() -> Result<()> {
+    let folder = TempDir::new()?;
+    let data = folder.path().join("data").display().to_string();
+    let mut tokens = Vec::new();
+    for ending in [Signal::TERM, Signal::INT, Signal::TERM] {
+        let (mut child, mut stdout) = serve(&["--data-dir", &data])?;
+        let first = stdout.next_line().await?.context("a first line")?;
+        let url = first.strip_prefix("solehold listening on ").and_then(|rest| rest.split(' ').next());
+        let url = url.context(first.clone())?;
+        assert!(url.starts_with("http://127.0.0.1:") && !url.ends_with(":0"), "{first}");
+        assert_eq!(first, format!("solehold listening on {url} (engine embedded, data {data})"));
+        let name = format!("job/{ending:?}{}", tokens.len());
+        let acquire =
+            run(["lease", "acquire", &name, "--ttl", "1h", "--json", "--server", url]).await?.json()?;
+        tokens.push((name, acquire["token"].as_u64().context("a token")?));
+        for (name, token) in &tokens {
+            let lease = run(["lease", "get", name, "--json", "--server", url]).await?.json()?;
+            assert_eq!(lease["token"], *token, "{name}");
+        }
+        signal(&child, ending)?;
+        assert_eq!(stdout.next_line().await?.as_deref(), Some("solehold stopped"));
+        assert_eq!(stdout.next_line().await?, None);
+        let status = tokio::time::timeout(SOON, child.wait()).await??;
+        assert_eq!(status.code(), Some(0), "{ending:?}");
+    }
+    assert!(tokens.is_sorted_by(|a, b| a.1 < b.1), "{tokens:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_it_at_once() -> Result<()> {
+    let folder = TempDir::new()?;
+    let data = folder.path().display().to_string();
+    let (mut child, mut stdout) = serve(&["--data-dir", &data])?;
+    let first = stdout.next_line().await?.context("a first line")?;
+    let address = first.split(['/', ' ']).find(|part| part.starts_with("127.")).context("an address")?;
+    // A request whose body never comes keeps the server from stopping; it says when it waits for the body.
+    let mut request = tokio::net::TcpStream::connect(address).await?;
+    let head = "POST /api/v1/resources/job/x/lease HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n";
+    request.write_all(format!("{head}expect: 100-continue\r\n\r\n").as_bytes()).await?;
+    let mut answer = [0; 12];
+    tokio::time::timeout(SOON, request.read_exact(&mut answer)).await??;
+    assert_eq!(&answer, b"HTTP/1.1 100");
+    signal(&child, Signal::TERM)?;
+    let refuses = async || tokio::net::TcpStream::connect(address).await.is_err();
+    wait_for("the server to stop listening", SOON, refuses).await?;
+    signal(&child, Signal::INT)?;
+    let status = tokio::time::timeout(SOON, child.wait()).await??;
+    assert_eq!(status.code(), Some(130));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_folder_in_use_is_refused_with_the_pid() -> Result<()> {
+    let folder = TempDir::new()?;
+    let first = server().data_dir(folder.path()).start().await?;
+    let data = folder.path().display().to_string();
+    let second = run(["serve", "--listen", "127.0.0.1:0", "--data-dir", &data]).await?;
+    assert_eq!((second.code, second.stdout.as_str()), (Some(5), ""));
+    assert_eq!(second.stderr, format!("error: data folder {data} is in use by process {}\n", first.pid()?));
+    let admin = run(["admin", "key", "ls", "--data-dir", &data]).await?;
+    assert_eq!(admin.code, Some(5));
+    assert!(admin.stderr.contains(&format!("process {}; ", first.pid()?)), "{}", admin.stderr);
+    assert!(admin.stderr.contains("use --server"), "{}", admin.stderr);
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_keeps_it_from_starting_is_one_line() -> Result<()> {
+    let folder = TempDir::new()?;
+    let data = folder.path().join("data").display().to_string();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let in_use = listener.local_addr()?.to_string();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (
+            &["--listen", &in_use, "--data-dir", &data],
+            5,
+            "something listens there already; stop it, or choose another",
+        ),
+        (&["--data-dir", "/dev/null/data"], 2, "data folder /dev/null/data: Not a directory"),
+        (&["--engine", "postgres://u:hunter2@db:port/x"], 2, "postgres://USER@HOST/DATABASE"),
+        (&["--engine", "./folder"], 2, "for a data folder use the data dir"),
+        (&["--listen", "everywhere"], 2, "write IP:PORT, as in 127.0.0.1:7070"),
+        (&["--listen", "0.0.0.0:0", "--data-dir", &data], 2, "solehold admin key create --data-dir"),
+        (&["--tls-cert", "x.pem", "--data-dir", &data], 2, "a certificate and no key"),
+        (&["--tls-cert", "x.pem", "--tls-key", "y.pem", "--data-dir", &data], 2, "cannot read x.pem"),
+        (&["--log-level", "loud,,=", "--data-dir", &data], 2, "write error, warn, info, debug or trace"),
+    ];
+    for (args, code, words) in cases {
+        let ran = run(["serve"].iter().chain(args)).await?;
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(code), ""), "{args:?}: {}", ran.stderr);
+        let errors: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert_eq!(errors.len(), 1, "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(words), "{args:?}: {}", ran.stderr);
+        assert!(!ran.stderr.contains("hunter2") && !ran.stderr.contains("backtrace"), "{}", ran.stderr);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn with_a_key_it_may_be_reached_by_others() -> Result<()> {
+    let folder = TempDir::new()?;
+    let data = folder.path().display().to_string();
+    let key = run(["admin", "key", "create", "--name", "first", "--data-dir", &data]).await?.good()?;
+    let server = server().data_dir(folder.path()).listen("0.0.0.0:0".parse()?).start().await?;
+    let url = server.url().replace("0.0.0.0", "127.0.0.1");
+    let without = run(["lease", "ls", "--server", &url]).await?;
+    assert_eq!(without.code, Some(6), "{}", without.stderr);
+    assert!(without.stderr.contains("SOLEHOLD_API_KEY"), "{}", without.stderr);
+    run(["lease", "ls", "--server", &url, "--api-key", key.trim()]).await?.good()?;
+    let mut by_variable = command(["lease", "ls", "--server", &url]);
+    by_variable.env("SOLEHOLD_API_KEY", key.trim());
+    ran(by_variable).await?.good()?;
+    let help = command(["lease", "ls", "--help"]).env("SOLEHOLD_API_KEY", key.trim()).output().await?;
+    assert!(!String::from_utf8_lossy(&help.stdout).contains(key.trim()), "the key is in the help");
+    Ok(())
+}
+
+#[tokio::test]
+async fn every_log_line_names_the_node() -> Result<()> {
+    let text = server().arg("--node-id").arg("rack-7").env("SOLEHOLD_DATA_DRI", "x").start().await?;
+    let warned = async || {
+        text.logs().contains("SOLEHOLD_DATA_DRI is set, and nothing reads it; is SOLEHOLD_DATA_DIR meant?")
+    };
+    wait_for("the warning", SOON, warned).await?;
+    let logged = |logs: String| -> Vec<String> {
+        logs.lines().filter(|l| !l.starts_with("solehold ")).map(str::to_owned).collect()
+    };
+    let lines = logged(text.logs());
+    assert!(!lines.is_empty() && lines.iter().all(|line| line.ends_with(" node_id=rack-7")), "{lines:?}");
+
+    let json = server().arg("--log-format").arg("json").arg("--log-level").arg("debug").start().await?;
+    ask(&json, "lease ls").await?.good()?;
+    wait_for("a log line", SOON, async || logged(json.logs()).len() > 1).await?;
+    for line in logged(json.logs()) {
+        let line: Value = serde_json::from_str(&line).with_context(|| line.clone())?;
+        assert!(line["node_id"].as_str().is_some_and(|id| id.contains('-')), "{line}");
+        assert!(line["level"].is_string() && line["timestamp"].is_string(), "{line}");
+    }
+    Ok(())
+}
+
+/// Acquires `job/N` over HTTP; nothing, when no answer came.
+async fn acquire(http: &reqwest::Client, url: &str, number: usize) -> Option<(usize, Value)> {
+    let url = format!("{url}/api/v1/resources/job/{number}/lease");
+    let body = json!({ "holder": "crash", "ttl_seconds": 3600 });
+    let response = http.post(url).json(&body).send().await.ok()?;
+    assert_eq!(response.status(), 201);
+    Some((number, response.json().await.ok()?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_answered_survives_sigkill_amid_a_thousand_acquires() -> Result<()> {
+    let folder = TempDir::new()?;
+    let server: Arc<Solehold> = Arc::new(common::server().data_dir(folder.path()).start().await?);
+    let answered = Arc::new(AtomicUsize::new(0));
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let mut acquires = JoinSet::new();
+    for number in 0..1_000 {
+        let (http, url, answered) = (http.clone(), server.url().to_owned(), answered.clone());
+        acquires.spawn(async move {
+            let got = acquire(&http, &url, number).await?;
+            answered.fetch_add(1, Ordering::SeqCst);
+            Some(got)
+        });
+    }
+    wait_for("the first answers", SOON, async || answered.load(Ordering::SeqCst) >= 50).await?;
+    server.kill9().await?;
+    let got: Vec<(usize, Value)> = acquires.join_all().await.into_iter().flatten().collect();
+    assert!(got.len() >= 50, "only {} were answered", got.len());
+
+    let server = common::server().data_dir(folder.path()).start().await?;
+    let mut largest = 0;
+    for (number, grant) in &got {
+        let lease = http.get(format!("{}/api/v1/resources/job/{number}/lease", server.url())).send().await?;
+        let lease: Value = lease.json().await?;
+        assert_eq!(
+            (&lease["lease_id"], &lease["token"]),
+            (&grant["lease_id"], &grant["token"]),
+            "job/{number}"
+        );
+        largest = largest.max(grant["token"].as_u64().context("a token")?);
+    }
+    let (_, next) = acquire(&http, server.url(), 5_000).await.context("an answer")?;
+    assert!(next["token"].as_u64() > Some(largest), "{next} after {largest}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn flags_go_over_variables_and_variables_over_the_file() -> Result<()> {
+    let folder = TempDir::new()?;
+    let port = free_port()?;
+    let (file_data, env_data) = (folder.path().join("of-file"), folder.path().join("of-env"));
+    let text = format!("listen: 127.0.0.1:{port}\ndata_dir: {}\nnode_id: of-file\n", file_data.display());
+    let config = write(folder.path(), "solehold.yaml", &text)?;
+    let check = async |args: &[&str], vars: &[(&str, &str)]| {
+        let mut command = command(["serve", "--check"].iter().chain(args));
+        command.envs(vars.iter().copied());
+        ran(command).await?.good()
+    };
+    let is = |listen: &str, store: &str| format!("the configuration is good: http://{listen} ({store})\n");
+    let of_file = format!("127.0.0.1:{port}");
+    let embedded = |path: &std::path::Path| format!("engine embedded, data {}", path.display());
+    assert_eq!(check(&[], &[]).await?, is("127.0.0.1:7070", "engine embedded, data ./solehold-data"));
+    assert_eq!(check(&["--config", &config], &[]).await?, is(&of_file, &embedded(&file_data)));
+    assert_eq!(check(&[], &[("SOLEHOLD_CONFIG", &config)]).await?, is(&of_file, &embedded(&file_data)));
+    let vars = [
+        ("SOLEHOLD_CONFIG", config.as_str()),
+        ("SOLEHOLD_LISTEN", "127.0.0.1:1"),
+        ("SOLEHOLD_DATA_DIR", env_data.to_str().context("UTF-8")?),
+    ];
+    assert_eq!(check(&[], &vars).await?, is("127.0.0.1:1", &embedded(&env_data)));
+    assert_eq!(check(&["--listen", "[::1]:2"], &vars).await?, is("[::1]:2", &embedded(&env_data)));
+    let engine = ["--engine", "postgres://u:hunter2@db.local:5433/orders"];
+    assert_eq!(check(&engine, &vars).await?, is("127.0.0.1:1", "engine postgres, db.local:5433/orders"));
+    assert!(!file_data.exists() && !env_data.exists(), "a check makes nothing");
+    Ok(())
+}
+
+#[tokio::test]
+async fn over_tls_it_is_known_by_its_authority() -> Result<()> {
+    let folder = TempDir::new()?;
+    let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()])?;
+    let cert = write(folder.path(), "cert.pem", &made.cert.pem())?;
+    let key = write(folder.path(), "key.pem", &made.signing_key.serialize_pem())?;
+    let server = server().arg("--tls-cert").arg(&cert).arg("--tls-key").arg(&key).start().await?;
+    assert!(server.url().starts_with("https://127.0.0.1:"), "{}", server.url());
+    let stranger = ask(&server, "lease ls").await?;
+    assert_eq!(stranger.code, Some(5), "{}", stranger.stderr);
+    let known = ask(&server, &format!("lease acquire job/a --ca-cert {cert}")).await?;
+    assert!(known.stdout.starts_with("acquired job/a\n"), "{}", known.stderr);
+    let odd = ask(&server, &format!("lease ls --ca-cert {key}x")).await?;
+    assert_eq!(odd.code, Some(2), "{}", odd.stderr);
+    Ok(())
+}
+
+#[tokio::test]
+async fn over_postgres_it_says_so_without_the_password() -> Result<()> {
+    let url = Postgres::shared().await?.create_database("serve").await?;
+    let with_password = url.replace("postgres@", "postgres:hunter2@");
+    assert_ne!(url, with_password);
+    let server = server().engine(&with_password).start().await?;
+    let shown = url.strip_prefix("postgres://postgres@").context(url.clone())?;
+    let words = format!("solehold listening on {} (engine postgres, {shown})\n", server.url());
+    assert!(server.logs().contains(&words), "{}", server.logs());
+    ask(&server, "lease acquire job/a --ttl 1h").await?.good()?;
+    assert_eq!(server.terminate().await?.code(), Some(0));
+    assert!(!server.logs().contains("hunter2"), "{}", server.logs());
+    let again = common::server().engine(&url).start().await?;
+    assert_eq!(ask(&again, "lease get job/a --json").await?.json()?["token"], json!(1));
+
+    let gone =
+        run(["serve", "--listen", "127.0.0.1:0", "--engine", "postgres://u:hunter2@127.0.0.1:1/x"]).await?;
+    assert_eq!(gone.code, Some(5), "{}", gone.stderr);
+    assert!(!gone.stderr.contains("hunter2"), "{}", gone.stderr);
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! Acquire and release cycles a second of an engine in this process: `cargo run --release --example embedded_bench`.
+//!
+//! `embedded_bench [SECONDS] [memory|FOLDER] [TASKS...]`: each task holds a resource of its own, over and over.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use solehold_core::{
+    command::{Acquire, AskedTenure, Claim, Command, Target, Undeclared},
+    key::{Document, LeaseId, Name, ResourceKey},
+    outcome::Answer,
+};
+use solehold_engine::{
+    Engine, EngineOptions,
+    clock::Tick,
+    observe::{Lane, Observer},
+    postgres::PostgresOptions,
+};
+
+/// Counts batches and the time that the store took for them.
+#[derive(Default)]
+struct Batches {
+    count: AtomicU64,
+    micros: AtomicU64,
+}
+
+impl Observer for Batches {
+    fn batch(&self, _: Lane, _: usize, took: Duration) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        self.micros.fetch_add(took.as_micros() as u64, Ordering::Relaxed);
+    }
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a short name")
+}
+
+/// Acquires and releases one resource.
+async fn cycle(engine: &Engine, key: &ResourceKey) {
+    let lease = LeaseId(uuid::Uuid::now_v7());
+    let acquire = Command::Acquire(Acquire {
+        key: key.clone(),
+        lease,
+        holder: name("bench"),
+        tenure: AskedTenure::Own { ttl_ms: 30_000 },
+        request: None,
+        attributes: Document::default(),
+        undeclared: Undeclared::Allow,
+    });
+    let granted = engine.submit(acquire).await.expect("the store answers");
+    assert!(matches!(granted, Ok(Answer::Granted(_))), "{granted:?}");
+    let target = Target::Lease { tenant: key.tenant.clone(), id: lease };
+    let claim = Claim { target, token: None, session: None, holder: None };
+    let released = engine.submit(Command::Release { claim, state: None }).await.expect("the store answers");
+    assert!(released.is_ok(), "{released:?}");
+}
+
+async fn run(place: &str, tasks: usize, seconds: u64) {
+    let store = solehold_engine::open(place, PostgresOptions::default()).await.expect("a store");
+    let batches = Arc::new(Batches::default());
+    let engine = Engine::start(store, EngineOptions::default(), batches.clone());
+    let cycles = Arc::new(AtomicU64::new(0));
+    let (began, long) = (Tick::now(), Duration::from_secs(seconds));
+    let workers: Vec<_> = (0..tasks)
+        .map(|n| {
+            let (engine, cycles) = (engine.clone(), cycles.clone());
+            let key =
+                ResourceKey { tenant: name("default"), kind: name("bench"), key: name(&format!("job-{n}")) };
+            tokio::spawn(async move {
+                while Tick::now().since(began) < long {
+                    cycle(&engine, &key).await;
+                    cycles.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.expect("no panic");
+    }
+    let took = Tick::now().since(began).as_secs_f64();
+    let (cycles, count) = (cycles.load(Ordering::Relaxed), batches.count.load(Ordering::Relaxed).max(1));
+    let store_ms = batches.micros.load(Ordering::Relaxed) as f64 / 1_000.0 / count as f64;
+    println!(
+        "{tasks:4} tasks: {:8.0} cycles/s, {:8.0} ops/s, {:6.1} commands a batch, {store_ms:5.2} ms in the store",
+        cycles as f64 / took,
+        2.0 * cycles as f64 / took,
+        2.0 * cycles as f64 / count as f64,
+    );
+    engine.stop().await;
+}
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let seconds = arguments.first().map_or(5, |text| text.parse().expect("seconds"));
+    let place = arguments.get(1).map_or("", String::as_str);
+    let tasks: Vec<usize> = arguments.iter().skip(2).map(|text| text.parse().expect("tasks")).collect();
+    let tasks = if tasks.is_empty() { vec![1, 64, 256] } else { tasks };
+    for tasks in tasks {
+        let folder = tempfile::tempdir_in(if place.is_empty() || place == "memory" { "." } else { place });
+        let folder = folder.expect("a temporary folder");
+        let place =
+            if place == "memory" { "memory:" } else { folder.path().to_str().expect("a readable path") };
+        run(place, tasks, seconds).await;
+    }
+}

@@ -1,0 +1,160 @@
+//! How fast the PostgreSQL store commits batches, without HTTP or driver around it.
+//!
+//! ```text
+//! cargo run --release -p solehold-engine --example postgres_batches -- postgres://... [resources] [batch] [seconds] [heartbeats]
+//! ```
+//! A round acquires a batch of declared resources in one commit and releases them in the next. With a number of
+//! heartbeats, the quiet lane renews that many sessions at a time beside it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use solehold_core::{
+    apply,
+    command::*,
+    decide,
+    event::Change,
+    key::*,
+    lease::Declaration,
+    outcome::{Answer, Outcome},
+    state::{FoundLate, State},
+    time::Moment,
+};
+use solehold_engine::{
+    postgres::{PostgresOptions, PostgresStore},
+    store::{Decided, Decider, Store, StoreError},
+};
+use uuid::Uuid;
+
+struct Batch {
+    commands: Vec<Command>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Decider for Batch {
+    fn decide(&mut self, state: &mut State, mut moment: Moment) -> Result<Decided, FoundLate> {
+        self.outcomes.clear();
+        let mut events = Vec::new();
+        for command in &self.commands {
+            let decision = decide(state, command, moment)?;
+            for change in decision.changes {
+                apply(state, &change);
+                if let Change::Event(event) = change {
+                    events.push(event);
+                }
+            }
+            moment = decision.moment;
+            self.outcomes.push(decision.outcome);
+        }
+        Ok(Decided { events, revision: moment.revision })
+    }
+}
+
+async fn run(store: &PostgresStore, commands: Vec<Command>) -> Result<Vec<Outcome>, StoreError> {
+    let mut footprint = Footprint::default();
+    commands.iter().for_each(|command| command.footprint(&mut footprint));
+    let news = commands.iter().any(Command::may_make_news);
+    let mut batch = Batch { commands, outcomes: Vec::new() };
+    store.transact(&footprint, news, &mut batch).await?;
+    Ok(batch.outcomes)
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn key(n: usize) -> ResourceKey {
+    ResourceKey { tenant: name("bench"), kind: name("job"), key: name(&format!("job-{n:06}")) }
+}
+
+fn acquire(n: usize) -> Command {
+    Command::Acquire(Acquire {
+        key: key(n),
+        lease: LeaseId(Uuid::now_v7()),
+        holder: name("worker-17"),
+        tenure: AskedTenure::Own { ttl_ms: 30_000 },
+        request: None,
+        attributes: Document::default(),
+        undeclared: Undeclared::Refuse,
+    })
+}
+
+/// Opens sessions and renews all of them, one batch after the other, until told to stop.
+async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>, beats: Arc<AtomicU64>) {
+    let tenant = name("bench");
+    let mut ids = Vec::new();
+    for n in 0..sessions {
+        let id = SessionId(Uuid::now_v7());
+        ids.push(id);
+        let holder = HolderKey { tenant: tenant.clone(), name: name(&format!("holder-{n}")) };
+        let open = Command::OpenSession {
+            id,
+            holder,
+            ttl_ms: 30_000,
+            replace: None,
+            fenced: false,
+            registration: None,
+            metrics: None,
+        };
+        run(&store, vec![open]).await.expect("opened");
+    }
+    while !stop.load(Ordering::Relaxed) && sessions > 0 {
+        let beat = |id: &SessionId| Command::Heartbeat {
+            tenant: tenant.clone(),
+            session: *id,
+            holder: None,
+            metrics: None,
+        };
+        run(&store, ids.iter().map(beat).collect()).await.expect("renewed");
+        beats.fetch_add(sessions as u64, Ordering::Relaxed);
+    }
+}
+
+#[tokio::main]
+async fn main() {
+    let mut args = std::env::args().skip(1);
+    let url = args.next().expect("a connection string");
+    let mut number = |or: usize| args.next().map_or(or, |n| n.parse().expect("a number"));
+    let (resources, batch, seconds, heartbeats) = (number(1_000), number(64), number(5), number(0));
+    let store = PostgresStore::open(&url, PostgresOptions::default()).await.expect("a store");
+    let declare = |n| Command::Declare { key: key(n), declaration: Declaration::default(), only_new: false };
+    for from in (0..resources).step_by(1_000) {
+        run(&store, (from..resources.min(from + 1_000)).map(declare).collect()).await.expect("declared");
+    }
+    let (stop, beats) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let beating = tokio::spawn(beat(store.clone(), heartbeats, stop.clone(), beats.clone()));
+    let began = Instant::now();
+    let (mut batches, mut slowest, mut at) = (0_u32, Duration::ZERO, 0);
+    while began.elapsed() < Duration::from_secs(seconds as u64) {
+        let round = Instant::now();
+        let keys: Vec<_> = (0..batch).map(|n| (at + n * 7) % resources).collect();
+        at = (at + batch * 7 + 1) % resources;
+        let mut granted: Vec<_> = Vec::new();
+        for outcome in run(&store, keys.into_iter().map(acquire).collect()).await.expect("acquired") {
+            if let Ok(Answer::Granted(grant)) = outcome {
+                granted.push((grant.lease.key, grant.lease.lease.token));
+            }
+        }
+        let release = |(key, token)| {
+            let claim =
+                Claim { target: Target::Resource(key), token: Some(token), session: None, holder: None };
+            Command::Release { claim, state: None }
+        };
+        run(&store, granted.into_iter().map(release).collect()).await.expect("released");
+        slowest = slowest.max(round.elapsed());
+        batches += 2;
+    }
+    let took = began.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    beating.await.expect("beats");
+    let (batches_s, beats) = (f64::from(batches) / took, beats.load(Ordering::Relaxed) as f64 / took);
+    println!(
+        "{batches_s:.0} batches/s of {batch}: {:.0} acquire+release cycles/s; slowest round {slowest:?}; {beats:.0} heartbeats/s",
+        batches_s * batch as f64 / 2.0
+    );
+}

@@ -1,0 +1,141 @@
+//! The suite that every store must pass: one set of cases, thin fixtures.
+//!
+//! A store's own test file says how it is opened, and that is all:
+//!
+//! ```ignore
+//! use solehold_engine::conformance::{self, Fixture};
+//!
+//! struct Mine { /* a temporary folder, a database of its own ... */ }
+//!
+//! #[async_trait::async_trait]
+//! impl Fixture for Mine {
+//!     async fn open(&self) -> Arc<dyn Store> { /* the fixture's one store; called again after close: a restart */ }
+//!     async fn open_fresh(&self) -> Arc<dyn Store> { /* yet another store, empty */ }
+//! }
+//!
+//! conformance::suite!(Mine::new().await);
+//! ```
+//!
+//! [`suite!`](crate::conformance_suite) makes one `#[tokio::test]` of each case, in modules named like the ones below; the
+//! expression is evaluated in each test, so that no two share a store. A case that fails is run alone by its name:
+//! `cargo test -p solehold-engine --test memory lease::renew_after_expiry`.
+//!
+//! Most cases work straight on the [`Store`], batch by batch, since nothing moves there unless the case moves it; those
+//! about running (sweeping, watching, racing) start an engine over it.
+
+pub mod batch;
+pub mod ending;
+pub mod find;
+pub mod handover;
+pub mod history;
+pub mod kit;
+pub mod lease;
+pub mod model;
+pub mod moving;
+pub mod request;
+pub mod session;
+pub mod sweep;
+pub mod watching;
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use solehold_core::{command::Footprint, time::StoreTime};
+use solehold_testkit::wait_for;
+
+use crate::store::Store;
+
+pub use crate::conformance_suite as suite;
+
+/// How a store under test is opened and how its time passes.
+#[async_trait]
+pub trait Fixture: Send + Sync {
+    /// Opens the fixture's store: empty the first time. Called again after [`Store::close`], it is the same store after a
+    /// restart of its process.
+    async fn open(&self) -> Arc<dyn Store>;
+
+    /// Opens another store of the same sort, empty.
+    async fn open_fresh(&self) -> Arc<dyn Store>;
+
+    /// Whether a store that is opened again has what it had.
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    /// Lets store time pass until `until`. A store whose clock cannot be moved is waited for.
+    async fn pass_until(&self, store: &dyn Store, until: StoreTime) {
+        let reached = wait_for("store time to pass", Duration::from_secs(120), || async {
+            store.load(&Footprint::default()).await.is_ok_and(|loaded| loaded.now >= until)
+        });
+        reached.await.expect("store time goes on");
+    }
+}
+
+/// Makes a test of every case of the suite, over a fixture that the expression makes anew for each.
+#[macro_export]
+macro_rules! conformance_suite {
+    ($fixture:expr) => {
+        $crate::conformance_suite! { @cases $fixture;
+            lease {
+                life, second_acquirer_is_refused, renewals_are_nobodys_news, renew_after_expiry, release_with_an_old_token,
+                found_by_id, other_tenants_see_nothing, takeover_of_an_unswept_lease, proof_is_needed, undeclared_or_refused,
+                bounds_are_refused, attributes_and_stats_are_kept
+            }
+            session {
+                heartbeat_keeps_a_hundred_leases, close_releases_all, supersede, replace, replace_fenced, capacity,
+                draining, remove_holder, heard_of_by_name, restarted_holder_renews_nothing
+            }
+            request {
+                repeat_gets_the_same_grant, spent_after_release, cancel_before_it_was_seen, cancel_releases,
+                spent_after_expiry, scope
+            }
+            batch {
+                same_resource_twice, session_and_lease_in_one, found_in_one_batch, two_hundred_acquirers_one_wins,
+                a_thousand_in_few_batches, heartbeats_race_expiry, nothing_by_halves
+            }
+            handover {
+                state_goes_to_the_next_holder, state_sequence, release_with_final_state, activation_on_release,
+                activation_on_expiry, pending_lapses, pending_of_a_dead_session, at_most_one
+            }
+            ending {
+                revoke_holds_back, revoke_fenced, delete_refused_while_held, delete_by_force,
+                hold_back_survives_declaring_anew, lock_delay, tokens_grow, raise_revision
+            }
+            find {
+                every_filter, pages_in_byte_order, holders, records, usage
+            }
+            history {
+                pages, of_a_lease_and_of_a_resource, after_the_head, news_wakes, retention, renewals_leave_no_trace
+            }
+            sweep {
+                due_is_exact, due_pendings, due_sessions, mass_expiry_in_bounded_steps, engine_sweeps,
+                maintain_forgets, hold_back_ends_in_activation
+            }
+            moving {
+                export_and_import, import_into_memory, import_refused, cut_off_export, reopen_keeps_everything,
+                reopen_keeps_time_left, tokens_grow_through_reopen
+            }
+            watching {
+                snapshot_then_events, no_gap_no_double, slow_watcher, resume_from_a_cursor, compacted, filter, renewals,
+                progress, ahead_of_history, across_a_restart
+            }
+            model {
+                random_commands, random_batches
+            }
+        }
+    };
+    (@cases $fixture:expr; $($module:ident { $($case:ident),* $(,)? })*) => {
+        $(
+            mod $module {
+                #[allow(unused_imports)]
+                use super::*;
+                $(
+                    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                    async fn $case() {
+                        $crate::conformance::$module::$case(&$fixture).await;
+                    }
+                )*
+            }
+        )*
+    };
+}

@@ -1,0 +1,261 @@
+//! Random commands: what a store decides over the rows that it loaded is what would be decided over all rows.
+//!
+//! The model is a plain [`State`] that nothing is left out of. A batch is decided on both, at the moment that the store
+//! tells; a row that a store failed to load, or loaded as it was before, shows as a difference.
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use solehold_core::{
+    command::*,
+    event::Change,
+    forget,
+    key::*,
+    lease::{Declaration, Resource},
+    session::HolderStatus,
+    state::{FoundLate, Record, State},
+    time::*,
+};
+use uuid::Uuid;
+
+use super::{Fixture, kit::*};
+use crate::store::{Decided, Decider, Row};
+
+/// Decides on the store's rows and on the model's, and compares.
+struct Twice {
+    judge: Judge,
+    model: State,
+    after: State,
+}
+
+impl Decider for Twice {
+    fn decide(&mut self, state: &mut State, moment: Moment) -> Result<Decided, FoundLate> {
+        let decided = self.judge.decide(state, moment)?;
+        let mut model = Judge { commands: self.judge.commands.clone(), ..Default::default() };
+        let mut after = self.model.clone();
+        let expected = model.decide(&mut after, moment).expect("the model has every session");
+        assert_eq!(self.judge.outcomes, model.outcomes, "for {:#?}", self.judge.commands);
+        assert_eq!(self.judge.changes, model.changes, "for {:#?}", self.judge.commands);
+        assert_eq!(decided, expected);
+        self.after = after;
+        Ok(decided)
+    }
+}
+
+/// What is known of the store from outside, to make commands that hit something.
+struct Player {
+    random: StdRng,
+    sessions: Vec<(SessionId, String)>,
+    leases: Vec<(ResourceKey, LeaseId, Token)>,
+}
+
+const HOLDERS: [&str; 4] = ["ann", "bea", "carl", "dan"];
+const KEYS: [&str; 6] = ["a", "b", "c/ü", "d", "e", "f"];
+
+impl Player {
+    fn pick<T: Clone>(&mut self, from: &[T]) -> Option<T> {
+        (!from.is_empty()).then(|| from[self.random.random_range(0..from.len())].clone())
+    }
+
+    fn key(&mut self) -> ResourceKey {
+        let tenant = if self.random.random_ratio(1, 8) { "other" } else { "acme" };
+        ResourceKey { tenant: name(tenant), ..key(self.pick(&KEYS).expect("some")) }
+    }
+
+    fn holder(&mut self) -> String {
+        self.pick(&HOLDERS).expect("some").to_owned()
+    }
+
+    fn session(&mut self) -> SessionId {
+        let sessions = self.sessions.clone();
+        self.pick(&sessions).map_or(SessionId(Uuid::new_v4()), |(id, _)| id)
+    }
+
+    fn claim(&mut self) -> Claim {
+        let leases = self.leases.clone();
+        let newest = &leases[leases.len().saturating_sub(12)..];
+        let Some((key, id, token)) = self.pick(newest) else { return by_holder(&self.key(), "ann") };
+        match self.random.random_range(0..5) {
+            0 => by_id("acme", id),
+            1 => by_session(&key, self.session()),
+            2 => by_holder(&key, &self.holder()),
+            _ => by_token(&key, token),
+        }
+    }
+
+    fn acquire(&mut self) -> Command {
+        let (key, mut holder) = (self.key(), self.holder());
+        let sessions = self.sessions.clone();
+        let newest = &sessions[sessions.len().saturating_sub(6)..];
+        let tenure = match self.pick(newest).filter(|_| self.random.random_ratio(2, 3)) {
+            Some((id, its)) => {
+                holder = its;
+                AskedTenure::Session(id)
+            }
+            None => AskedTenure::Own { ttl_ms: self.random.random_range(1_000..4_000) },
+        };
+        let request =
+            self.random.random_ratio(1, 2).then(|| name(&format!("r{}", self.random.random_range(0..6))));
+        let undeclared = if self.random.random_ratio(1, 5) { Undeclared::Refuse } else { Undeclared::Allow };
+        Command::Acquire(Acquire { tenure, request, undeclared, ..ask(&key, &holder) })
+    }
+
+    fn open(&mut self) -> Command {
+        let name_of_holder = self.holder();
+        let replace = self.random.random_ratio(1, 2).then(|| self.session());
+        let registration = self.random.random_ratio(1, 2).then(|| Registration {
+            site: None,
+            capacity: self.random.random_ratio(1, 2).then_some(2),
+            attributes: Document::default(),
+        });
+        Command::OpenSession {
+            id: SessionId(Uuid::new_v4()),
+            holder: holder(&name_of_holder),
+            ttl_ms: self.random.random_range(1_000..4_000),
+            replace,
+            fenced: self.random.random_ratio(1, 2),
+            registration,
+            metrics: None,
+        }
+    }
+
+    fn command(&mut self) -> Command {
+        match self.random.random_range(0..100) {
+            0..25 => self.acquire(),
+            25..33 => self.open(),
+            33..41 => Command::Heartbeat {
+                tenant: name("acme"),
+                session: self.session(),
+                holder: None,
+                metrics: None,
+            },
+            41..49 => renew(self.claim()),
+            49..57 => {
+                let sequence = self.random.random_range(0..9);
+                let state =
+                    self.random.random_ratio(1, 3).then(|| StateWrite { sequence, document: text("last") });
+                Command::Release { claim: self.claim(), state }
+            }
+            57..60 => revoke(self.claim(), self.random.random_ratio(1, 2)),
+            60..63 => {
+                let (resource, holder) = (self.key(), name(&self.holder()));
+                let request = name(&format!("r{}", self.random.random_range(0..6)));
+                Command::CancelRequest(RequestKey { resource, holder, request })
+            }
+            63..67 => {
+                let write = StateWrite { sequence: self.random.random_range(0..9), document: text("s") };
+                Command::WriteState { claim: self.claim(), write }
+            }
+            67..74 => hand_over(&self.key(), self.session(), self.random.random_range(1..3_000)),
+            74..80 => Command::Expire { key: self.key() },
+            80..83 => close(self.session()),
+            83..86 => Command::ExpireSession(self.session()),
+            86..88 => Command::HeardOf { holder: holder(&self.holder()), metrics: Some(text("m")) },
+            88..90 => {
+                let status = [HolderStatus::Active, HolderStatus::Draining, HolderStatus::Maintenance];
+                let status = self.pick(&status).expect("some");
+                Command::SetStatus { holder: holder(&self.holder()), status }
+            }
+            90..91 => Command::RemoveHolder(holder(&self.holder())),
+            91..95 => {
+                let lock_delay_ms = [0, 0, 300][self.random.random_range(0..3)];
+                declare(&self.key(), Declaration { lock_delay_ms, ..Default::default() })
+            }
+            95..97 => {
+                let (force, fenced) = (self.random.random_ratio(2, 3), self.random.random_ratio(1, 2));
+                Command::Delete { key: self.key(), force, fenced }
+            }
+            97..99 => {
+                let record = Record { collection: name("c"), id: name(&self.holder()), document: text("d") };
+                Command::PutRecord { record, only_new: self.random.random_ratio(1, 2) }
+            }
+            _ => Command::RemoveRecord { collection: name("c"), id: name(&self.holder()) },
+        }
+    }
+
+    fn learn(&mut self, changes: &[Change]) {
+        for change in changes {
+            match change {
+                Change::SessionOpened(session) => {
+                    self.sessions.push((session.id, session.holder.name.to_string()));
+                }
+                Change::Event(event) => {
+                    if let solehold_core::event::What::Acquired(lease) = &event.what {
+                        self.leases.push((event.key.clone(), lease.id, lease.token));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The rows of a state, in the order of an export, without those that may be forgotten by now.
+fn rows(mut state: State, now: StoreTime) -> Vec<Row> {
+    forget(&mut state, now);
+    let mut rows: Vec<Row> = state.sessions().cloned().map(Row::Session).collect();
+    rows.extend(state.holders().cloned().map(Row::Holder));
+    rows.extend(state.resources().cloned().map(Row::Resource));
+    rows.extend(state.requests().map(|(request, until)| Row::Request { request: request.clone(), until }));
+    rows.extend(state.records().cloned().map(Row::Record));
+    rows
+}
+
+/// What the store has, as the model would have it.
+async fn stored(bench: &Bench<'_>) -> (State, StoreTime) {
+    let mut state = State::default();
+    let mut now = StoreTime(0);
+    for row in bench.store.export().await.expect("the store exports") {
+        if let Row::Header(header) = &row {
+            now = header.now;
+        }
+        row.load_into(&mut state);
+    }
+    (state, now)
+}
+
+/// Plays random commands in batches of up to `batch_max`.
+pub async fn play(fixture: &dyn Fixture, seed: u64, rounds: usize, batch_max: usize) {
+    println!("seed {seed}");
+    let mut bench = Bench::new(fixture).await;
+    let mut model = State::default();
+    let mut player = Player { random: StdRng::seed_from_u64(seed), sessions: Vec::new(), leases: Vec::new() };
+    for round in 0..rounds {
+        let count = player.random.random_range(1..=batch_max);
+        let commands: Vec<_> = (0..count).map(|_| player.command()).collect();
+        let mut footprint = Footprint::default();
+        commands.iter().for_each(|command| command.footprint(&mut footprint));
+        let news = commands.iter().any(Command::may_make_news);
+        let judge = Judge { commands, ..Default::default() };
+        let mut twice = Twice { judge, model: model.clone(), after: State::default() };
+        bench.store.transact(&footprint, news, &mut twice).await.expect("the store commits");
+        player.learn(&twice.judge.changes);
+        model = twice.after;
+        model.take_dirty();
+        if player.random.random_ratio(1, 8) {
+            bench.pass(player.random.random_range(1..700)).await;
+        }
+        if round % 50 == 49 {
+            let (state, now) = stored(&bench).await;
+            assert_eq!(rows(state, now), rows(model.clone(), now), "after {round} rounds");
+        }
+        if round % 120 == 119 && fixture.is_durable() {
+            bench = bench.reopen().await;
+            // A restart may give time back; everything else is as it was.
+            let (state, now) = stored(&bench).await;
+            let lease_of = |r: &Resource| r.lease.as_ref().map(|l| (l.id, l.token));
+            let leases = |state: &State| state.resources().map(lease_of).collect::<Vec<_>>();
+            forget(&mut model, now);
+            assert_eq!(leases(&state), leases(&model));
+            model = state;
+        }
+    }
+}
+
+/// Some hundred commands, one at a time.
+pub async fn random_commands(fixture: &dyn Fixture) {
+    play(fixture, 1, 400, 1).await;
+}
+
+/// The same in batches, where one command sees what the one before it did.
+pub async fn random_batches(fixture: &dyn Fixture) {
+    play(fixture, 2, 150, 12).await;
+}

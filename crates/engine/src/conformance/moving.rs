@@ -1,0 +1,238 @@
+//! Moving a store: export and import, stop and start (rules 3 and 5).
+
+use solehold_core::{command::*, key::*, lease::*, outcome::*, state::Record, time::*};
+
+use super::{Fixture, kit::*};
+use crate::{
+    clock::ManualTicks,
+    resident,
+    store::{EventQuery, Header, Row, StoreError},
+};
+
+impl Bench<'_> {
+    /// Something of everything; tells the grants that live.
+    async fn furnish(&self) -> Vec<Grant> {
+        let session = self.session("ann", LONG_MS).await;
+        self.done(register("bea", LONG_MS, Some(7))).await;
+        let next = self.session("next", LONG_MS).await;
+        let site = Some(name("north"));
+        let declaration = Declaration { site, lock_delay_ms: 50, ..Default::default() };
+        self.done(declare(&key("declared/ü"), declaration)).await;
+        let hanging = self.grant(ask_on(&key("declared/ü"), &session)).await;
+        let own = self.grant(ask_as(&key("own"), "carl", "live")).await;
+        let write = StateWrite { sequence: 3, document: text("left for the next") };
+        self.done(Command::WriteState { claim: its(&own), write }).await;
+        self.done(hand_over(&key("own"), next.id, LONG_MS)).await;
+        let spent = self.grant(ask_as(&key("spent"), "dan", "r1")).await;
+        self.done(release(its(&spent))).await;
+        let revoked = self.grant(ask(&key("revoked"), "eve")).await;
+        self.done(revoke(its(&revoked), false)).await;
+        let record = Record { collection: name("keys"), id: name("k"), document: text("{}") };
+        self.done(Command::PutRecord { record, only_new: true }).await;
+        vec![hanging, own]
+    }
+
+    async fn rows(&self) -> Vec<Row> {
+        self.store.export().await.expect("the store exports")
+    }
+
+    /// What must be so wherever the furniture was moved to.
+    async fn check_furniture(&self, grants: &[Grant], last: Revision) {
+        for grant in grants {
+            let lease = self.lease(&grant.lease.key).await.expect("still held");
+            assert_eq!((lease.lease.id, lease.lease.token), (grant.lease.lease.id, token(grant)));
+            assert!(
+                (LONG_MS / 2..=LONG_MS).contains(&lease.ttl_left_ms()),
+                "{} ms left",
+                lease.ttl_left_ms()
+            );
+        }
+        assert!(self.grant(ask_as(&key("own"), "carl", "live")).await.repeated);
+        renewed(self.run(renew(its(&grants[0]))).await);
+        is!(self.refused(ask_as(&key("spent"), "dan", "r1")).await, Refusal::RequestSpent(_));
+        is!(self.refused(ask(&key("revoked"), "x")).await, Refusal::HeldBack { .. });
+        let state = self.resource(&key("own")).await.expect("held").state.expect("written");
+        assert_eq!((state.sequence, state.document.as_str()), (3, "left for the next"));
+        self.done(release(its(&grants[1]))).await;
+        let activated = self.lease(&key("own")).await.expect("activated").lease;
+        assert_eq!(activated.holder, name("next"));
+        assert!(activated.token.0 > last.0);
+        assert_eq!(self.store.records(&name("keys")).await.expect("reads").len(), 1);
+        assert!(token(&self.grant(ask(&key("new"), "x")).await).0 > last.0);
+    }
+}
+
+fn header(rows: &[Row]) -> Header {
+    match &rows[0] {
+        Row::Header(header) => header.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// As `admin export | import` moves it: line by line, as text.
+fn through_a_pipe(rows: &[Row]) -> Vec<Row> {
+    let lines = rows.iter().map(|row| serde_json::to_string(row).expect("a row can be written"));
+    lines.map(|line| serde_json::from_str(&line).expect("and read")).collect()
+}
+
+/// Everything but time, which goes on.
+fn timeless(rows: &[Row]) -> Vec<Row> {
+    let mut rows = rows.to_vec();
+    for row in &mut rows {
+        match row {
+            Row::Header(header) => (header.now, header.epoch) = (StoreTime(0), 0),
+            Row::Session(session) => session.deadline = StoreTime(0),
+            Row::Resource(resource) => {
+                if let Some(Tenure::Own { deadline, .. }) = resource.lease.as_mut().map(|l| &mut l.tenure) {
+                    *deadline = StoreTime(0);
+                }
+                if let Some(pending) = &mut resource.pending {
+                    pending.deadline = StoreTime(0);
+                }
+                resource.held_back_until = resource.held_back_until.map(|_| StoreTime(0));
+            }
+            Row::Request { until, .. } => *until = StoreTime(0),
+            _ => {}
+        }
+    }
+    rows
+}
+
+/// Into another store of the same sort: nothing is lost, tokens go on, time left is kept.
+pub async fn export_and_import(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let grants = bench.furnish().await;
+    let rows = bench.rows().await;
+    let events = bench.events(Revision(0)).await;
+    let there = Bench { fixture, store: fixture.open_fresh().await };
+    there.store.import(through_a_pipe(&rows)).await.expect("the store imports");
+    assert!(
+        there.head().await.epoch > bench.head().await.epoch,
+        "cursors of the old store are of no use here"
+    );
+    assert_eq!(timeless(&there.rows().await), timeless(&rows));
+    assert_eq!(there.events(Revision(0)).await, events);
+    let left = async |bench: &Bench<'_>| {
+        let lease = bench.lease(&key("declared/ü")).await.expect("held");
+        lease.deadline.ms_after(header(&bench.rows().await).now)
+    };
+    let (before, after) = (left(&bench).await, left(&there).await);
+    assert!(before.abs_diff(after) <= 30_000, "{before} ms left here, {after} ms there");
+    there.check_furniture(&grants, header(&rows).revision).await;
+}
+
+/// Into memory and out of it.
+pub async fn import_into_memory(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let grants = bench.furnish().await;
+    let rows = bench.rows().await;
+    let memory = resident::memory(ManualTicks::default()).expect("memory");
+    let there = Bench { fixture, store: memory };
+    there.store.import(through_a_pipe(&rows)).await.expect("memory imports");
+    assert_eq!(timeless(&there.rows().await), timeless(&rows));
+    let back = Bench { fixture, store: fixture.open_fresh().await };
+    back.store.import(through_a_pipe(&there.rows().await)).await.expect("the store imports");
+    assert_eq!(timeless(&back.rows().await), timeless(&rows));
+    there.check_furniture(&grants, header(&rows).revision).await;
+    back.check_furniture(&grants, header(&rows).revision).await;
+}
+
+/// Only a store that was never used takes an import.
+pub async fn import_refused(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    bench.furnish().await;
+    let rows = bench.rows().await;
+    is!(bench.store.import(rows.clone()).await, Err(StoreError::Unusable(_)));
+    let used = Bench { fixture, store: fixture.open_fresh().await };
+    let grant = used.grant(ask(&key("x"), "ann")).await;
+    used.done(release(its(&grant))).await;
+    is!(used.store.import(rows.clone()).await, Err(StoreError::Unusable(_)));
+    assert_eq!(used.head().await.revision, Revision(2), "nothing was changed");
+    let once = Bench { fixture, store: fixture.open_fresh().await };
+    once.store.import(rows.clone()).await.expect("the store imports");
+    is!(once.store.import(rows).await, Err(StoreError::Unusable(_)));
+}
+
+/// An export that is cut off, garbled or of another format is refused whole.
+pub async fn cut_off_export(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    bench.furnish().await;
+    let rows = bench.rows().await;
+    let there = fixture.open_fresh().await;
+    let mut broken =
+        vec![Vec::new(), rows[..rows.len() - 1].to_vec(), rows[1..].to_vec(), rows[..1].to_vec()];
+    let mut lacks_one = rows.clone();
+    lacks_one.remove(rows.len() / 2);
+    let mut lacks_session = rows.clone();
+    lacks_session.retain(|row| !matches!(row, Row::Session(_)));
+    let end = lacks_session.len();
+    lacks_session[end - 1] = Row::End { rows: end as u64 - 2 };
+    let mut other_format = rows.clone();
+    other_format[0] = Row::Header(Header { format: 99, ..header(&rows) });
+    broken.extend([lacks_one, lacks_session, other_format, [rows.clone(), rows.clone()].concat()]);
+    for (number, lines) in broken.into_iter().enumerate() {
+        is!(there.import(lines).await, Err(StoreError::Unusable(_)));
+        let usage = there.usage(None).await.expect("reads");
+        assert_eq!((usage.resources, usage.sessions), (0, 0), "broken export {number}");
+    }
+    there.import(rows).await.expect("the whole one is taken");
+}
+
+/// Stopped and started: everything is there.
+pub async fn reopen_keeps_everything(fixture: &dyn Fixture) {
+    if !fixture.is_durable() {
+        return;
+    }
+    let bench = Bench::new(fixture).await;
+    let grants = bench.furnish().await;
+    let (rows, now) = (bench.rows().await, bench.now().await);
+    let bench = bench.reopen().await;
+    assert_eq!(timeless(&bench.rows().await), timeless(&rows));
+    assert!(bench.now().await >= now, "store time never goes back");
+    assert_eq!(header(&bench.rows().await).epoch, header(&rows).epoch);
+    bench.check_furniture(&grants, header(&rows).revision).await;
+    let bench = bench.reopen().await;
+    let all = bench.store.events(&EventQuery { limit: 1_000, ..Default::default() }).await.expect("reads");
+    assert!(all.events.windows(2).all(|pair| pair[0].revision < pair[1].revision));
+    assert_eq!(all.events.last().map(|e| e.revision), Some(all.head.revision));
+}
+
+/// A restart takes no time away, and gives none to what had run out.
+pub async fn reopen_keeps_time_left(fixture: &dyn Fixture) {
+    if !fixture.is_durable() {
+        return;
+    }
+    let bench = Bench::new(fixture).await;
+    let dead = bench.grant(ask_for(&key("dead"), "ann", SHORT_MS)).await;
+    bench.pass_until(dead.lease.deadline).await;
+    let live = bench.grant(ask(&key("live"), "ann")).await;
+    let session = bench.session("bea", LONG_MS).await;
+    let hanging = bench.grant(ask_on(&key("hangs"), &session)).await;
+    let bench = bench.reopen().await;
+    let after = async |key: &ResourceKey| bench.lease(key).await.expect("still there");
+    assert_eq!(after(&key("dead")).await.status, LeaseStatus::Expired);
+    for grant in [&live, &hanging] {
+        let lease = after(&grant.lease.key).await;
+        assert!(lease.deadline >= grant.lease.deadline, "{:?} {:?}", lease.deadline, grant.lease.deadline);
+        assert!(lease.ttl_left_ms() <= LONG_MS);
+    }
+    is!(bench.refused(renew(its(&dead))).await, Refusal::Lost { .. });
+    renewed(bench.run(renew(its(&live))).await);
+    renewed(bench.run(renew(its(&hanging))).await);
+}
+
+/// Tokens go on from above, even of a resource that left no row.
+pub async fn tokens_grow_through_reopen(fixture: &dyn Fixture) {
+    if !fixture.is_durable() {
+        return;
+    }
+    let mut bench = Bench::new(fixture).await;
+    let mut last = Token(0);
+    for _ in 0..3 {
+        let grant = bench.grant(ask(&key("same"), "ann")).await;
+        assert!(token(&grant) > last);
+        last = token(&grant);
+        bench.done(release(its(&grant))).await;
+        bench = bench.reopen().await;
+    }
+}

@@ -1,0 +1,276 @@
+//! The batching driver: concurrent commands join one batch, and one batch is one commit.
+//!
+//! There are two lanes. Commands that may make events take the clock's row and so are serialized anyway; renewals are
+//! not, and never wait behind them. A lane works on one batch at a time; what arrives meanwhile is the next batch. An
+//! idle lane starts at once.
+
+use std::{sync::Arc, time::Duration};
+
+use solehold_core::{
+    apply,
+    command::{Command, Footprint},
+    decide,
+    event::Change,
+    outcome::Outcome,
+    state::{FoundLate, State},
+    time::Moment,
+};
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::{
+    clock::Tick,
+    health::Health,
+    observe::{Lane, Observer},
+    store::{Decided, Decider, Store, StoreError},
+};
+
+/// Bounds of the driver.
+#[derive(Debug, Clone, Copy)]
+pub struct DriverLimits {
+    /// Most commands in one batch.
+    pub batch_max: usize,
+    /// Most commands that wait in one lane; past it the answer is [`EngineError::Overloaded`]. Commands that are submitted
+    /// together need places for all of them.
+    pub queue_max: usize,
+    /// A lane under load waits at most this long for a batch to fill; an idle one does not wait.
+    pub wait_max: Duration,
+}
+
+impl Default for DriverLimits {
+    fn default() -> Self {
+        Self { batch_max: 1_024, queue_max: 16_384, wait_max: Duration::from_micros(200) }
+    }
+}
+
+/// Why a command was not answered. A refusal is not among it.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EngineError {
+    /// The store could not do it, or its outcome is unknown.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Nothing was done: too many commands wait already, or come at once.
+    #[error("too many commands wait already: a lane has places for {waiting}")]
+    Overloaded {
+        /// How many may wait.
+        waiting: usize,
+    },
+    /// Nothing was done: the engine is stopping.
+    #[error("the engine is stopping")]
+    Stopping,
+}
+
+type Reply = oneshot::Sender<Result<Outcome, EngineError>>;
+
+struct Job {
+    command: Command,
+    reply: Reply,
+}
+
+/// Takes commands in and answers them.
+#[derive(Debug, Clone)]
+pub struct Driver {
+    news: mpsc::Sender<Job>,
+    quiet: mpsc::Sender<Job>,
+    health: Arc<Health>,
+    stop: watch::Sender<bool>,
+}
+
+/// The driver's lanes, which end after [`Driver::stop`] when all that was taken in is answered.
+#[derive(Debug)]
+pub struct Lanes(Vec<tokio::task::JoinHandle<()>>);
+
+impl Lanes {
+    /// Waits until the lanes have ended.
+    pub async fn ended(self) {
+        for lane in self.0 {
+            // A lane that panicked has dropped its replies: whoever waited was told that the engine stops.
+            let _ = lane.await;
+        }
+    }
+}
+
+impl Driver {
+    /// Starts the lanes over a store.
+    pub fn start(
+        store: Arc<dyn Store>,
+        health: Arc<Health>,
+        observer: Arc<dyn Observer>,
+        limits: DriverLimits,
+    ) -> (Self, Lanes) {
+        let stop = watch::Sender::new(false);
+        let start = |lane: Lane| {
+            let (sender, jobs) = mpsc::channel(limits.queue_max);
+            let (store, health, observer) = (store.clone(), health.clone(), observer.clone());
+            let worker = Worker { store, health, observer, limits, lane, before: 0 };
+            (sender, tokio::spawn(worker.run(jobs, stop.subscribe())))
+        };
+        let (news, news_lane) = start(Lane::News);
+        let (quiet, quiet_lane) = start(Lane::Quiet);
+        (Self { news, quiet, health, stop }, Lanes(vec![news_lane, quiet_lane]))
+    }
+
+    /// Takes nothing more in; what was taken in is answered.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Submits a command and waits for its outcome.
+    pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
+        let lane = if command.may_make_news() { &self.news } else { &self.quiet };
+        let mut outcomes = self.enqueue(lane, vec![command])?;
+        match outcomes.pop() {
+            Some(outcome) => outcome.await.unwrap_or(Err(EngineError::Stopping)),
+            None => Err(EngineError::Stopping),
+        }
+    }
+
+    /// Submits commands that are decided in their order, and waits for all outcomes. They are taken in together or not
+    /// at all, and go through one lane, whatever they are: across two there would be no order.
+    pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
+        let count = commands.len();
+        let lane = if commands.iter().any(Command::may_make_news) { &self.news } else { &self.quiet };
+        let replies = match self.enqueue(lane, commands) {
+            Ok(replies) => replies,
+            Err(error) => return vec![Err(error); count],
+        };
+        let mut outcomes = Vec::with_capacity(count);
+        for reply in replies {
+            outcomes.push(reply.await.unwrap_or(Err(EngineError::Stopping)));
+        }
+        outcomes
+    }
+
+    fn enqueue(
+        &self,
+        lane: &mpsc::Sender<Job>,
+        commands: Vec<Command>,
+    ) -> Result<Vec<oneshot::Receiver<Result<Outcome, EngineError>>>, EngineError> {
+        self.health.check()?;
+        let places = lane.try_reserve_many(commands.len()).map_err(|refused| match refused {
+            mpsc::error::TrySendError::Full(()) => EngineError::Overloaded { waiting: lane.max_capacity() },
+            mpsc::error::TrySendError::Closed(()) => EngineError::Stopping,
+        })?;
+        let take_in = |(place, command): (mpsc::Permit<'_, Job>, Command)| {
+            let (reply, outcome) = oneshot::channel();
+            place.send(Job { command, reply });
+            outcome
+        };
+        Ok(places.zip(commands).map(take_in).collect())
+    }
+}
+
+struct Worker {
+    store: Arc<dyn Store>,
+    health: Arc<Health>,
+    observer: Arc<dyn Observer>,
+    limits: DriverLimits,
+    lane: Lane,
+    /// How large the batch before was: a lone one does not wait for company.
+    before: usize,
+}
+
+impl Worker {
+    async fn run(mut self, mut jobs: mpsc::Receiver<Job>, mut stop: watch::Receiver<bool>) {
+        loop {
+            let first = tokio::select! {
+                job = jobs.recv() => job,
+                // The sender of this signal lives in every driver, so that an error means the same as the signal.
+                _ = stop.wait_for(|stop| *stop), if !jobs.is_closed() => {
+                    jobs.close();
+                    continue;
+                }
+            };
+            let Some(first) = first else { return };
+            let batch = self.fill(first, &mut jobs).await;
+            self.before = batch.len();
+            self.work(batch).await;
+        }
+    }
+
+    /// Everything that waits, within the bounds. Under load it gives others a moment to join.
+    async fn fill(&self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
+        let mut batch = vec![first];
+        let began = Tick::now();
+        loop {
+            while batch.len() < self.limits.batch_max
+                && let Ok(job) = jobs.try_recv()
+            {
+                batch.push(job);
+            }
+            let may_fill = batch.len() < self.before.min(self.limits.batch_max);
+            if !may_fill || Tick::now().since(began) >= self.limits.wait_max {
+                return batch;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+
+    async fn work(&self, mut jobs: Vec<Job>) {
+        // Whoever has gone away gets nothing done for them: nobody would know of the grant.
+        jobs.retain(|job| !job.reply.is_closed());
+        if jobs.is_empty() {
+            return;
+        }
+        let (commands, replies): (Vec<_>, Vec<_>) =
+            jobs.into_iter().map(|job| (job.command, job.reply)).unzip();
+        // What was taken in before the store was found not to answer does not wait for it either.
+        if let Err(error) = self.health.check() {
+            for reply in replies {
+                let _ = reply.send(Err(error.clone()));
+            }
+            return;
+        }
+        let mut footprint = Footprint::default();
+        for command in &commands {
+            command.footprint(&mut footprint);
+        }
+        let mut batch = Batch { commands, outcomes: Vec::new(), renewals: Vec::new() };
+        let began = Tick::now();
+        let result = self.store.transact(&footprint, self.lane == Lane::News, &mut batch).await;
+        self.observer.batch(self.lane, batch.commands.len(), Tick::now().since(began));
+        self.health.heard(&result);
+        match result {
+            Ok(decided) => {
+                self.observer.committed(&decided.events, &batch.renewals);
+                for (reply, outcome) in replies.into_iter().zip(batch.outcomes) {
+                    // Someone who went away meanwhile has a request id to ask again with.
+                    let _ = reply.send(Ok(outcome));
+                }
+            }
+            Err(error) => {
+                for reply in replies {
+                    let _ = reply.send(Err(error.clone().into()));
+                }
+            }
+        }
+    }
+}
+
+/// The commands of one batch and what became of them.
+struct Batch {
+    commands: Vec<Command>,
+    outcomes: Vec<Outcome>,
+    renewals: Vec<Change>,
+}
+
+impl Decider for Batch {
+    fn decide(&mut self, state: &mut State, mut moment: Moment) -> Result<Decided, FoundLate> {
+        self.outcomes.clear();
+        self.renewals.clear();
+        let mut events = Vec::new();
+        for command in &self.commands {
+            let decision = decide(state, command, moment)?;
+            for change in decision.changes {
+                apply(state, &change);
+                match change {
+                    Change::Event(event) => events.push(event),
+                    Change::SessionRenewed { .. } | Change::LeaseRenewed { .. } => self.renewals.push(change),
+                    _ => {}
+                }
+            }
+            moment = decision.moment;
+            self.outcomes.push(decision.outcome);
+        }
+        Ok(Decided { events, revision: moment.revision })
+    }
+}

@@ -1,0 +1,137 @@
+//! The snapshot tables and the clock.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rusqlite::{Connection, params};
+use solehold_core::{state::State, time::Revision};
+
+use super::{failed, unreadable};
+use crate::{
+    resident::{Entry, Gone, Image, Mark},
+    store::{Cursor, Row, StoreError},
+};
+
+const SCHEMA_VERSION: i64 = 1;
+
+const SCHEMA: &str = "
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE log (seq INTEGER PRIMARY KEY AUTOINCREMENT, at_ms INTEGER NOT NULL, revision INTEGER NOT NULL, entry TEXT NOT NULL);
+CREATE TABLE rows (tab TEXT NOT NULL, id TEXT NOT NULL, row TEXT NOT NULL, PRIMARY KEY (tab, id)) WITHOUT ROWID;
+CREATE VIEW sessions AS SELECT row ->> '$.session.id' AS id, row ->> '$.session.holder.tenant' AS tenant,
+    row ->> '$.session.holder.name' AS holder, row ->> '$.session.standing' AS standing,
+    row ->> '$.session.ttl_ms' AS ttl_ms, row ->> '$.session.deadline' AS deadline_ms,
+    row ->> '$.session.lease_count' AS leases, row FROM rows WHERE tab = 'session';
+CREATE VIEW holders AS SELECT row ->> '$.holder.key.tenant' AS tenant, row ->> '$.holder.key.name' AS name,
+    row ->> '$.holder.registered' AS registered, row ->> '$.holder.status' AS status,
+    row ->> '$.holder.session' AS session_id, row FROM rows WHERE tab = 'holder';
+CREATE VIEW resources AS SELECT row ->> '$.resource.key.tenant' AS tenant, row ->> '$.resource.key.kind' AS kind,
+    row ->> '$.resource.key.key' AS key, row ->> '$.resource.lease.holder' AS holder,
+    row ->> '$.resource.lease.id' AS lease_id, row ->> '$.resource.lease.token' AS token,
+    row ->> '$.resource.last_token' AS last_token, row ->> '$.resource.state.document' AS state,
+    row FROM rows WHERE tab = 'resource';
+CREATE VIEW requests AS SELECT row ->> '$.request.request.resource.tenant' AS tenant,
+    row ->> '$.request.request.resource.kind' AS kind, row ->> '$.request.request.resource.key' AS key,
+    row ->> '$.request.request.holder' AS holder, row ->> '$.request.request.request' AS request,
+    row ->> '$.request.until' AS until_ms FROM rows WHERE tab = 'request';
+CREATE VIEW records AS SELECT row ->> '$.record.collection' AS collection, row ->> '$.record.id' AS id,
+    row ->> '$.record.document' AS document FROM rows WHERE tab = 'record';
+CREATE TABLE lease_events (
+    revision INTEGER PRIMARY KEY, at_ms INTEGER NOT NULL, event_type TEXT NOT NULL,
+    tenant TEXT NOT NULL, kind TEXT NOT NULL, key TEXT NOT NULL,
+    lease_id TEXT, holder TEXT, session_id TEXT, token INTEGER, details TEXT NOT NULL);
+CREATE TABLE event_index (hash INTEGER NOT NULL, revision INTEGER NOT NULL, PRIMARY KEY (hash, revision)) WITHOUT ROWID;
+";
+
+/// Makes the tables of a new file; refuses a file that a newer program made.
+pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
+    let version: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0)).map_err(failed)?;
+    if version > SCHEMA_VERSION {
+        let text = format!(
+            "the data folder has schema {version}, and this program knows {SCHEMA_VERSION}: use a newer one"
+        );
+        return Err(StoreError::Unusable(text));
+    }
+    if version == 0 {
+        let tx = db.unchecked_transaction().map_err(failed)?;
+        tx.execute_batch(SCHEMA).map_err(failed)?;
+        tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed)?;
+        tx.commit().map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// A row's identity as text: unambiguous whatever its names contain.
+fn id_of(gone: &Gone) -> Result<(&'static str, String), StoreError> {
+    let (table, id) = match gone {
+        Gone::Session(id) => ("session", serde_json::to_string(id)),
+        Gone::Holder(key) => ("holder", serde_json::to_string(&(&key.tenant, &key.name))),
+        Gone::Resource(key) => ("resource", serde_json::to_string(&(&key.tenant, &key.kind, &key.key))),
+        Gone::Request(r) => {
+            let key = &r.resource;
+            ("request", serde_json::to_string(&(&key.tenant, &key.kind, &key.key, &r.holder, &r.request)))
+        }
+        Gone::Record(collection, id) => ("record", serde_json::to_string(&(collection, id))),
+    };
+    Ok((table, id.map_err(|e| unreadable("row", e))?))
+}
+
+/// Writes rows as they are, and removes those that are gone.
+pub(super) fn write(db: &Connection, entry: &Entry) -> Result<(), StoreError> {
+    let sql = "INSERT INTO rows (tab, id, row) VALUES (?1, ?2, ?3) ON CONFLICT (tab, id) DO UPDATE SET row = excluded.row";
+    let mut put = db.prepare_cached(sql).map_err(failed)?;
+    let mut delete = db.prepare_cached("DELETE FROM rows WHERE tab = ?1 AND id = ?2").map_err(failed)?;
+    for row in &entry.rows {
+        let Some(identity) = Gone::of(row) else { continue };
+        let (table, id) = id_of(&identity)?;
+        let text = serde_json::to_string(row).map_err(|e| unreadable("row", e))?;
+        put.execute(params![table, id, text]).map_err(failed)?;
+    }
+    for gone in &entry.gone {
+        let (table, id) = id_of(gone)?;
+        delete.execute(params![table, id]).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Writes the clock.
+pub(super) fn write_clock(db: &Connection, mark: &Mark, cursor: Cursor) -> Result<(), StoreError> {
+    let mark = serde_json::to_string(mark).map_err(|e| unreadable("mark", e))?;
+    let sql =
+        "INSERT OR REPLACE INTO meta (name, value) VALUES ('mark', ?1), ('epoch', ?2), ('revision', ?3)";
+    db.execute(sql, params![mark, cursor.epoch.to_string(), cursor.revision.0.to_string()])
+        .map_err(failed)?;
+    Ok(())
+}
+
+/// Reads the snapshot and the clock; the log is still to be replayed over it.
+pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
+    let mut select = db.prepare("SELECT name, value FROM meta").map_err(failed)?;
+    let pairs =
+        select.query_map([], |r| Ok((r.get::<_, String>(0)?, r.get::<_, String>(1)?))).map_err(failed)?;
+    let meta = pairs.collect::<Result<BTreeMap<_, _>, _>>().map_err(failed)?;
+    let number = |name: &str, otherwise: u64| match meta.get(name) {
+        Some(text) => text.parse::<u64>().map_err(|e| unreadable(name, e)),
+        None => Ok(otherwise),
+    };
+    let mark = meta
+        .get("mark")
+        .map(|text| serde_json::from_str(text).map_err(|e| unreadable("mark", e)))
+        .transpose()?;
+    let mut state = State::default();
+    let mut select = db.prepare("SELECT tab, id, row FROM rows").map_err(failed)?;
+    let mut rows = select.query([]).map_err(failed)?;
+    while let Some(row) = rows.next().map_err(failed)? {
+        let (table, id, text): (String, String, String) =
+            (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?, row.get(2).map_err(failed)?);
+        let row: Row = serde_json::from_str(&text).map_err(|e| unreadable(&format!("{table} {id}"), e))?;
+        row.load_into(&mut state);
+    }
+    state.take_dirty();
+    Ok(Image {
+        state,
+        events: VecDeque::new(),
+        cursor: Cursor { epoch: number("epoch", 1)?, revision: Revision(number("revision", 0)?) },
+        floor: Revision(number("floor", 0)?),
+        mark,
+    })
+}

@@ -1,0 +1,232 @@
+//! The audit trail: `lease_events`, and an index of it that is brought up to date a little later.
+//!
+//! An index by lease and by resource costs more than all the rest of an append, since its entries lie anywhere in the file.
+//! So an append writes the events alone; maintenance enters them in `event_index`, in bulk. What is not entered yet is
+//! found by looking through the newest events.
+
+use std::collections::VecDeque;
+
+use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
+use solehold_core::{
+    event::{Event, What},
+    key::{LeaseId, Name, NameError, ResourceKey},
+    time::{Revision, StoreTime},
+};
+
+use super::{failed, unreadable};
+use crate::{
+    resident::WINDOW_EVENTS,
+    store::{EventQuery, Retention, StoreError},
+};
+
+/// The number under which events of a lease or of a resource are entered. Two may share one: the event itself decides.
+fn hash(text: &str) -> i64 {
+    let mut first = [0; 8];
+    first.copy_from_slice(&blake3::hash(text.as_bytes()).as_bytes()[..8]);
+    i64::from_le_bytes(first)
+}
+
+fn hash_of_lease(id: &str) -> i64 {
+    hash(&format!("lease {id}"))
+}
+
+/// Names have no line breaks, so that no two keys are one text.
+fn hash_of_resource(tenant: &str, kind: &str, key: &str) -> i64 {
+    hash(&format!("resource {tenant}\n{kind}\n{key}"))
+}
+
+/// Up to which event the index goes.
+fn indexed(db: &Connection) -> Result<i64, StoreError> {
+    let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'indexed'";
+    let found = db.prepare_cached(sql).map_err(failed)?.query_row([], |r| r.get(0)).optional();
+    Ok(found.map_err(failed)?.unwrap_or_default())
+}
+
+/// The numbers under which a range of events is entered, as pairs of number and revision.
+fn entries(db: &Connection, from: i64, to: i64, most: u64) -> Result<Vec<(i64, i64)>, StoreError> {
+    let sql = "SELECT revision, lease_id, tenant, kind, key FROM lease_events
+        WHERE revision > ?1 AND revision <= ?2 ORDER BY revision LIMIT ?3";
+    let mut select = db.prepare_cached(sql).map_err(failed)?;
+    let mut rows = select.query(params![from, to, most as i64]).map_err(failed)?;
+    let mut entries = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        let text = |n: usize| row.get_ref(n)?.as_str().map_err(rusqlite::Error::from);
+        let revision: i64 = row.get(0).map_err(failed)?;
+        let lease: Option<String> = row.get(1).map_err(failed)?;
+        let (tenant, kind, key) =
+            (text(2).map_err(failed)?, text(3).map_err(failed)?, text(4).map_err(failed)?);
+        entries.push((hash_of_resource(tenant, kind, key), revision));
+        entries.extend(lease.map(|id| (hash_of_lease(&id), revision)));
+    }
+    Ok(entries)
+}
+
+/// Enters events that are not entered yet, at most `most` of them.
+pub(super) fn enter(db: &Connection, most: u64) -> Result<(), StoreError> {
+    let mut new = entries(db, indexed(db)?, i64::MAX, most)?;
+    let Some(to) = new.iter().map(|(_, revision)| *revision).max() else { return Ok(()) };
+    // In the order of the index, so that each of its pages is written once.
+    new.sort_unstable();
+    let tx = db.unchecked_transaction().map_err(failed)?;
+    {
+        let sql = "INSERT OR IGNORE INTO event_index (hash, revision) VALUES (?1, ?2)";
+        let mut insert = tx.prepare_cached(sql).map_err(failed)?;
+        for (hash, revision) in new {
+            insert.execute(params![hash, revision]).map_err(failed)?;
+        }
+    }
+    let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('indexed', ?1)";
+    tx.execute(sql, params![to.to_string()]).map_err(failed)?;
+    tx.commit().map_err(failed)
+}
+
+const EVENT_COLUMNS: &str = "revision, at_ms, tenant, kind, key, details";
+
+fn event(row: &SqlRow<'_>) -> rusqlite::Result<Result<Event, StoreError>> {
+    let (revision, at): (i64, i64) = (row.get(0)?, row.get(1)?);
+    let (tenant, kind, key): (String, String, String) = (row.get(2)?, row.get(3)?, row.get(4)?);
+    let details: String = row.get(5)?;
+    let key = || -> Result<ResourceKey, NameError> {
+        Ok(ResourceKey { tenant: Name::new(tenant)?, kind: Name::new(kind)?, key: Name::new(key)? })
+    };
+    let read = || -> Result<Event, StoreError> {
+        let place = format!("event {revision}");
+        let what: What = serde_json::from_str(&details).map_err(|e| unreadable(&place, e))?;
+        let key = key().map_err(|e| unreadable(&place, e))?;
+        Ok(Event { revision: Revision(revision as u64), at: StoreTime(at as u64), key, what })
+    };
+    Ok(read())
+}
+
+/// Reads events, the oldest first.
+pub(super) fn read(db: &Connection, query: &EventQuery) -> Result<Vec<Event>, StoreError> {
+    let after = i64::try_from(query.after.0).unwrap_or(i64::MAX);
+    let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
+    let (hash, is_its) = match (&query.lease, &query.resource) {
+        (Some(lease), _) => (hash_of_lease(&lease.to_string()), "lease_id = ?2"),
+        (None, Some(key)) => {
+            let hash = hash_of_resource(key.tenant.as_str(), key.kind.as_str(), key.key.as_str());
+            (hash, "tenant = ?2 AND kind = ?3 AND key = ?4")
+        }
+        (None, None) => {
+            let sql = format!(
+                "SELECT {EVENT_COLUMNS} FROM lease_events WHERE revision > ?1 ORDER BY revision LIMIT ?2"
+            );
+            return collect(db, &sql, params![after, limit]);
+        }
+    };
+    let named = names(query.lease, query.resource.as_ref());
+    let values = |after: i64, limit: i64, hash: Option<i64>| {
+        let mut values: Vec<rusqlite::types::Value> = vec![after.into()];
+        values.extend(named.iter().cloned().map(Into::into));
+        values.push(limit.into());
+        values.extend(hash.map(Into::into));
+        values
+    };
+    let count = named.len();
+    let (limit_at, hash_at) = (count + 2, count + 3);
+    let sql = format!(
+        "SELECT {EVENT_COLUMNS} FROM lease_events JOIN event_index USING (revision)
+         WHERE hash = ?{hash_at} AND revision > ?1 AND {is_its} ORDER BY revision LIMIT ?{limit_at}"
+    );
+    let mut events = collect(db, &sql, rusqlite::params_from_iter(values(after, limit, Some(hash))))?;
+    let left = limit.saturating_sub(events.len() as i64);
+    if left > 0 {
+        let sql = format!(
+            "SELECT {EVENT_COLUMNS} FROM lease_events WHERE revision > ?1 AND {is_its} ORDER BY revision LIMIT ?{limit_at}"
+        );
+        let rest = values(after.max(indexed(db)?), left, None);
+        events.extend(collect(db, &sql, rusqlite::params_from_iter(rest))?);
+    }
+    Ok(events)
+}
+
+fn names(lease: Option<LeaseId>, resource: Option<&ResourceKey>) -> Vec<String> {
+    match (lease, resource) {
+        (Some(lease), _) => vec![lease.to_string()],
+        (None, Some(key)) => [&key.tenant, &key.kind, &key.key].map(|name| name.to_string()).to_vec(),
+        (None, None) => Vec::new(),
+    }
+}
+
+fn collect(db: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<Vec<Event>, StoreError> {
+    let mut select = db.prepare_cached(sql).map_err(failed)?;
+    let rows = select.query_map(values, event).map_err(failed)?;
+    rows.map(|row| row.map_err(failed)?).collect()
+}
+
+/// The newest events, the oldest of them first.
+pub(super) fn newest(db: &Connection) -> Result<VecDeque<Event>, StoreError> {
+    let sql =
+        format!("SELECT {EVENT_COLUMNS} FROM lease_events ORDER BY revision DESC LIMIT {WINDOW_EVENTS}");
+    let mut select = db.prepare(&sql).map_err(failed)?;
+    let rows = select.query_map([], event).map_err(failed)?;
+    let mut events = VecDeque::new();
+    for row in rows {
+        events.push_front(row.map_err(failed)??);
+    }
+    Ok(events)
+}
+
+/// How many events there were at most when the history stood at a revision.
+type Counted = Option<(u64, Revision)>;
+
+/// Drops events past their retention, the oldest first; tells the new floor if any were dropped, and how many are left.
+///
+/// Events stand in order of revision and of time, so that what is too old is at the beginning. They are counted only when
+/// there may be too many: revisions can jump, and then say nothing of how many there are.
+pub(super) fn drop_old(
+    db: &Connection,
+    now: StoreTime,
+    head: Revision,
+    retention: &Retention,
+    most: u64,
+    counted: Counted,
+) -> Result<(Option<Revision>, Counted), StoreError> {
+    let at_most = counted.map(|(count, at)| count + head.0.saturating_sub(at.0));
+    let mut count = at_most.unwrap_or(u64::MAX);
+    if count > retention.events_max {
+        count = read_number(db, "SELECT count(*) FROM lease_events", [])?.unwrap_or_default();
+    }
+    let surplus = count.saturating_sub(retention.events_max).min(most);
+    let too_old = now.0.saturating_sub(retention.events_ms);
+    let sql = "SELECT max(revision) FROM (SELECT revision FROM lease_events ORDER BY revision LIMIT ?1)";
+    let beyond = if surplus > 0 { read_number(db, sql, [surplus as i64])? } else { None };
+    let sql =
+        "SELECT max(revision) FROM (SELECT revision, at_ms FROM lease_events ORDER BY revision LIMIT ?1)
+        WHERE at_ms < ?2";
+    let oldest = "SELECT at_ms FROM lease_events ORDER BY revision LIMIT 1";
+    let is_old = read_number(db, oldest, [])?.is_some_and(|at| at < too_old);
+    let old = if is_old { read_number(db, sql, [most as i64, too_old as i64])? } else { None };
+    let Some(floor) = beyond.max(old) else { return Ok((None, Some((count, head)))) };
+    let tx = db.unchecked_transaction().map_err(failed)?;
+    tx.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('floor', ?1)", params![floor.to_string()])
+        .map_err(failed)?;
+    {
+        let sql = "DELETE FROM event_index WHERE hash = ?1 AND revision = ?2";
+        let mut forget = tx.prepare_cached(sql).map_err(failed)?;
+        let mut gone = entries(&tx, 0, floor as i64, u64::MAX >> 1)?;
+        gone.sort_unstable();
+        for (hash, revision) in gone {
+            forget.execute(params![hash, revision]).map_err(failed)?;
+        }
+    }
+    let dropped =
+        tx.execute("DELETE FROM lease_events WHERE revision <= ?1", params![floor as i64]).map_err(failed)?;
+    tx.commit().map_err(failed)?;
+    let left = count.saturating_sub(dropped as u64);
+    Ok((Some(Revision(floor)), Some((left, head))))
+}
+
+/// A number, or none where there is nothing.
+fn read_number<const N: usize>(
+    db: &Connection,
+    sql: &str,
+    values: [i64; N],
+) -> Result<Option<u64>, StoreError> {
+    let mut select = db.prepare_cached(sql).map_err(failed)?;
+    let mut rows = select.query(rusqlite::params_from_iter(values)).map_err(failed)?;
+    let Some(row) = rows.next().map_err(failed)? else { return Ok(None) };
+    let number: Option<i64> = row.get(0).map_err(failed)?;
+    Ok(number.map(|number| number as u64))
+}

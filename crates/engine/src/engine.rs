@@ -1,0 +1,263 @@
+//! The engine: a store and everything that runs over it.
+
+use std::sync::Arc;
+
+use solehold_core::{
+    command::{Command, Footprint},
+    event::{Change, Event},
+    key::{LeaseId, Name, ResourceKey, SessionId},
+    outcome::{LeaseView, Outcome},
+    state::Record,
+    time::Revision,
+};
+use tokio::task::JoinHandle;
+
+use crate::{
+    driver::{Driver, DriverLimits, EngineError, Lanes},
+    embedded,
+    health::Health,
+    observe::{Lane, Observer},
+    postgres::{PostgresOptions, PostgresStore},
+    resident::Resident,
+    store::*,
+    sweeper::Sweeper,
+    watch::{Filter, Hub, Watch, WatchError},
+};
+
+/// How an engine runs.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineOptions {
+    /// Bounds of the driver.
+    pub driver: DriverLimits,
+    /// How long events are kept.
+    pub retention: Retention,
+    /// Most leases that are nominated for expiry in one second: a mass expiry is spread (rule 11).
+    pub sweep_per_second: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            driver: DriverLimits::default(),
+            retention: Retention { events_ms: 7 * 24 * 60 * 60 * 1_000, events_max: 10_000_000 },
+            sweep_per_second: 20_000,
+        }
+    }
+}
+
+/// Opens the store that `engine` names: `postgres://...`, `memory:`, or a folder for the embedded one.
+pub async fn open(engine: &str, postgres: PostgresOptions) -> Result<Arc<dyn Store>, StoreError> {
+    if engine.starts_with("postgres://") || engine.starts_with("postgresql://") {
+        return Ok(PostgresStore::open(engine, postgres).await?);
+    }
+    if engine == "memory:" {
+        return Ok(crate::resident::memory(crate::clock::BootTicks)?);
+    }
+    let journal = embedded::Folder::open(engine.as_ref())?;
+    Ok(Resident::embedded(journal)?)
+}
+
+/// A running engine. Clones share it.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    store: Arc<dyn Store>,
+    driver: Driver,
+    health: Arc<Health>,
+    hub: Arc<Hub>,
+    running: std::sync::Mutex<Option<Running>>,
+}
+
+struct Running {
+    lanes: Lanes,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("store", &self.shared.store.name()).finish()
+    }
+}
+
+/// Tells both the host's observer and those who watch renewals.
+struct Both {
+    host: Arc<dyn Observer>,
+    hub: Arc<Hub>,
+}
+
+impl Observer for Both {
+    fn batch(&self, lane: Lane, commands: usize, took: std::time::Duration) {
+        self.host.batch(lane, commands, took);
+    }
+    fn committed(&self, events: &[Event], renewals: &[Change]) {
+        self.hub.renewed(renewals);
+        self.host.committed(events, renewals);
+    }
+    fn swept(&self, nominated: usize, lag_ms: u64) {
+        self.host.swept(nominated, lag_ms);
+    }
+}
+
+impl Engine {
+    /// Starts an engine over a store, in the current runtime.
+    pub fn start(store: Arc<dyn Store>, options: EngineOptions, observer: Arc<dyn Observer>) -> Self {
+        let health = Arc::new(Health::default());
+        let hub = Hub::new(store.clone());
+        let observer: Arc<dyn Observer> = Arc::new(Both { host: observer, hub: hub.clone() });
+        let (driver, lanes) = Driver::start(store.clone(), health.clone(), observer.clone(), options.driver);
+        let sweeper = Sweeper {
+            store: store.clone(),
+            driver: driver.clone(),
+            health: health.clone(),
+            observer,
+            options,
+        };
+        let tasks = vec![
+            tokio::spawn(health.clone().probe(store.clone())),
+            tokio::spawn(sweeper.run()),
+            tokio::spawn(hub.clone().tail()),
+            tokio::spawn(hub.clone().tell_renewals()),
+        ];
+        let running = std::sync::Mutex::new(Some(Running { lanes, tasks }));
+        Self { shared: Arc::new(Shared { store, driver, health, hub, running }) }
+    }
+
+    /// What the store is, in a word.
+    pub fn store_name(&self) -> &'static str {
+        self.shared.store.name()
+    }
+
+    /// Submits a command and waits for its outcome.
+    pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
+        self.shared.driver.submit(command).await
+    }
+
+    /// Submits commands that are decided in their order, and waits for all outcomes.
+    pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
+        self.shared.driver.submit_all(commands).await
+    }
+
+    /// Refuses at once while the store is known not to answer, without asking it.
+    pub fn check(&self) -> Result<(), EngineError> {
+        self.shared.health.check()
+    }
+
+    /// Asks the store whether it answers.
+    pub async fn ready(&self) -> Result<(), EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.load(&Footprint::default()).await).map(|_| ())
+    }
+
+    /// Reads what `footprint` names, in one snapshot.
+    pub async fn load(&self, footprint: &Footprint) -> Result<Loaded, EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.load(footprint).await)
+    }
+
+    /// Reads one resource, and what its leases hang on.
+    pub async fn resource(&self, key: &ResourceKey) -> Result<Loaded, EngineError> {
+        self.load(&Footprint { resources: vec![key.clone()], ..Default::default() }).await
+    }
+
+    /// The live or unswept lease of that id, judged by time; none if it has ended.
+    pub async fn lease(&self, id: LeaseId) -> Result<Option<LeaseView>, EngineError> {
+        let loaded = self.load(&Footprint { leases: vec![id], ..Default::default() }).await?;
+        let resource = loaded.state.resource_of(id).and_then(|key| loaded.state.resource(key));
+        let Some(resource) = resource else { return Ok(None) };
+        let view = LeaseView::of(&loaded.state, resource, loaded.now);
+        Ok(view.ok().flatten().filter(|view| view.lease.id == id))
+    }
+
+    /// The leases that hang on a session and live, with the revision as of which they are all (rule 9).
+    pub async fn leases_of_session(&self, id: SessionId) -> Result<(Vec<LeaseView>, Revision), EngineError> {
+        let limit = solehold_core::limits::SESSION_LEASES_MAX as usize * 2;
+        let query = ResourceQuery {
+            session: Some(id),
+            leased: Some(true),
+            undeclared: true,
+            limit,
+            ..Default::default()
+        };
+        let found = self.find_resources(&query).await?;
+        let mut leases = found.leases();
+        leases.retain(|l| l.lease.tenure.session() == Some(id));
+        Ok((leases, found.loaded.cursor.revision))
+    }
+
+    /// Finds resources.
+    pub async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.find_resources(query).await)
+    }
+
+    /// Finds holders.
+    pub async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.find_holders(query).await)
+    }
+
+    /// All records of a collection.
+    pub async fn records(&self, collection: &Name) -> Result<Vec<Record>, EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.records(collection).await)
+    }
+
+    /// Reads events: of a lease, of a resource, or all.
+    pub async fn events(&self, query: &EventQuery) -> Result<EventPage, EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.events(query).await)
+    }
+
+    /// Watches events, from a cursor or from a snapshot of all leases.
+    pub async fn watch(&self, from: Option<Cursor>, filter: Filter) -> Result<Watch, WatchError> {
+        self.shared.hub.clone().watch(from, filter).await
+    }
+
+    /// How many watch now.
+    pub fn watchers(&self) -> usize {
+        self.shared.hub.watchers()
+    }
+
+    /// How much there is, of one tenant or of all.
+    pub async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.usage(tenant).await)
+    }
+
+    /// Everything, in one snapshot.
+    pub async fn export(&self) -> Result<Vec<Row>, EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.export().await)
+    }
+
+    /// Takes over an export, if the store is empty.
+    pub async fn import(&self, rows: Vec<Row>) -> Result<(), EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.import(rows).await)
+    }
+
+    fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, EngineError> {
+        self.shared.health.heard(&result);
+        Ok(result?)
+    }
+
+    /// Stops: answers what was taken in, then closes the store. Watches end.
+    pub async fn stop(&self) {
+        let running = self.shared.running.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let Some(Running { lanes, tasks }) = running else { return };
+        for task in &tasks {
+            task.abort();
+        }
+        self.shared.hub.stop();
+        self.shared.driver.stop();
+        lanes.ended().await;
+        for task in tasks {
+            // It was cancelled; what matters is that it has let go of the store.
+            let _ = task.await;
+        }
+        self.shared.store.close().await;
+    }
+}

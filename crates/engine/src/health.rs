@@ -1,0 +1,64 @@
+//! Whether the store answers. While it does not, nobody waits to be told so.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use solehold_core::command::Footprint;
+use tokio::sync::Notify;
+
+use crate::{
+    driver::EngineError,
+    store::{Store, StoreError},
+};
+
+/// How often a store that does not answer is tried again.
+const PROBE_EVERY: Duration = Duration::from_millis(200);
+
+/// What is known of the store's health.
+#[derive(Debug, Default)]
+pub struct Health {
+    trouble: Mutex<Option<String>>,
+    troubled: Notify,
+}
+
+impl Health {
+    /// Refuses at once while the store is known not to answer.
+    pub fn check(&self) -> Result<(), EngineError> {
+        match &*self.trouble.lock().unwrap_or_else(|e| e.into_inner()) {
+            Some(what) => Err(StoreError::Unavailable(what.clone()).into()),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes note of how a call to the store went.
+    pub fn heard<T>(&self, result: &Result<T, StoreError>) {
+        let trouble = match result {
+            Err(StoreError::Unavailable(what) | StoreError::Unknown(what)) => Some(what.clone()),
+            Ok(_) | Err(StoreError::Contended { .. } | StoreError::Unusable(_)) => None,
+        };
+        let mut known = self.trouble.lock().unwrap_or_else(|e| e.into_inner());
+        match (&*known, &trouble) {
+            (None, Some(what)) => tracing::warn!(error = %what, "the store does not answer"),
+            (Some(_), None) => tracing::info!("the store answers again"),
+            _ => {}
+        }
+        let is_trouble = trouble.is_some();
+        *known = trouble;
+        if is_trouble {
+            self.troubled.notify_one();
+        }
+    }
+
+    /// Tries a troubled store again and again until it answers; for ever.
+    pub async fn probe(self: Arc<Self>, store: Arc<dyn Store>) {
+        loop {
+            self.troubled.notified().await;
+            while self.check().is_err() {
+                tokio::time::sleep(PROBE_EVERY).await;
+                self.heard(&store.load(&Footprint::default()).await);
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Engines: where the lease machine of `solehold-core` runs.
+//!
+//! ```text
+//!   submit -> driver (two lanes, batches) -> store: lock, load, clock -> core::decide -> commit once -> answer all
+//!                                              |                                             |
+//!   sweeper: what seems to have run out ------>+          watch hub: events in revision order <+
+//! ```
+//! A [`store::Store`] keeps rows and judges nothing; [`Engine`] drives it. Stores: [`resident`] (`memory`, and `embedded`
+//! over [`embedded`]'s journal in one SQLite file) and [`postgres`].
+
+pub mod clock;
+pub mod driver;
+pub mod embedded;
+mod engine;
+pub mod health;
+pub mod observe;
+pub mod postgres;
+pub mod resident;
+pub mod store;
+mod sweeper;
+pub mod watch;
+
+#[cfg(feature = "conformance")]
+pub mod conformance;
+
+pub use driver::{DriverLimits, EngineError};
+pub use engine::{Engine, EngineOptions, open};

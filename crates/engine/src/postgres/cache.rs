@@ -1,0 +1,121 @@
+//! What is known of resources without asking, so that most batches need no look around before they take their locks.
+//!
+//! Nothing here is believed. An id belongs to one key for ever and a version to one declaration, and both are in the row that
+//! is locked: what is remembered is used if the locked row bears it out, and looked up again if not.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use solehold_core::{
+    key::{LeaseId, ResourceKey, SessionId},
+    lease::Resource,
+};
+
+use super::rows::Described;
+
+/// Past so many entries, or so many bytes of declarations, everything is forgotten.
+const ENTRIES_MAX: usize = 200_000;
+const BYTES_MAX: usize = 64 << 20;
+
+/// What is known of a resource.
+#[derive(Debug, Clone)]
+pub(super) struct Known {
+    pub(super) is: Described,
+    /// The sessions that something of it hung on when it was last seen; locking one too many does no harm.
+    pub(super) sessions: [Option<SessionId>; 2],
+    /// Whether it had a hand-over document.
+    pub(super) has_state: bool,
+}
+
+impl Known {
+    /// What is known of a resource that was just seen or written.
+    pub(super) fn of(is: Described, resource: &Resource) -> Self {
+        Self { is, sessions: sessions(resource), has_state: resource.state.is_some() }
+    }
+
+    /// Whether a resource hangs where it did, and has a document or none as before.
+    pub(super) fn is_still(&self, resource: &Resource) -> bool {
+        self.sessions == sessions(resource) && self.has_state == resource.state.is_some()
+    }
+}
+
+fn sessions(resource: &Resource) -> [Option<SessionId>; 2] {
+    let held = resource.lease.as_ref().and_then(|l| l.tenure.session());
+    [held, resource.pending.as_ref().map(|p| p.session)]
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    resources: HashMap<ResourceKey, Arc<Known>>,
+    leases: HashMap<LeaseId, ResourceKey>,
+    bytes: usize,
+}
+
+/// Remembers resources by key and by the leases on them.
+#[derive(Debug, Default)]
+pub(super) struct Cache(Mutex<Entries>);
+
+impl Cache {
+    /// All resources of these keys and leases; nothing, if one is not known.
+    pub(super) fn all<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a ResourceKey>,
+        leases: impl Iterator<Item = &'a LeaseId>,
+    ) -> Option<HashMap<ResourceKey, Arc<Known>>> {
+        let entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut found = HashMap::new();
+        for key in keys {
+            found.insert(key.clone(), entries.resources.get(key)?.clone());
+        }
+        for lease in leases {
+            let key = entries.leases.get(lease)?;
+            found.insert(key.clone(), entries.resources.get(key)?.clone());
+        }
+        Some(found)
+    }
+
+    /// Remembers resources as they are now, and the leases on them.
+    pub(super) fn learn(&self, seen: impl Iterator<Item = (Arc<Known>, [Option<LeaseId>; 2])>) {
+        let mut entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        for (known, leases) in seen {
+            if entries.resources.len().max(entries.leases.len()) >= ENTRIES_MAX || entries.bytes > BYTES_MAX {
+                *entries = Entries::default();
+            }
+            for lease in leases.into_iter().flatten() {
+                entries.leases.insert(lease, known.is.key.clone());
+            }
+            if entries.resources.get(&known.is.key).is_some_and(|old| Arc::ptr_eq(old, &known)) {
+                continue;
+            }
+            entries.bytes += weight(&known);
+            if let Some(old) = entries.resources.insert(known.is.key.clone(), known) {
+                entries.bytes -= weight(&old);
+            }
+        }
+    }
+
+    /// Forgets resources, and leases that have ended.
+    pub(super) fn forget<'a>(
+        &self,
+        keys: impl Iterator<Item = &'a ResourceKey>,
+        leases: impl Iterator<Item = LeaseId>,
+    ) {
+        let mut entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        for key in keys {
+            if let Some(old) = entries.resources.remove(key) {
+                entries.bytes -= weight(&old);
+            }
+        }
+        for lease in leases {
+            entries.leases.remove(&lease);
+        }
+    }
+}
+
+fn weight(known: &Known) -> usize {
+    let Some(declared) = &known.is.declared else { return 0 };
+    let labels: usize = declared.labels.iter().map(|(k, v)| k.len() + v.len()).sum();
+    declared.attributes.as_str().len() + labels
+}

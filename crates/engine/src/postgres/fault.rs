@@ -1,0 +1,111 @@
+//! What goes wrong on the way, before it is known what to make of it.
+
+use std::error::Error as _;
+
+use solehold_core::key::SessionId;
+use tokio_postgres::{Error, error::Severity};
+
+use crate::store::StoreError;
+
+/// Why an attempt came to nothing, or to nothing known.
+#[derive(Debug)]
+pub(super) enum Fault {
+    /// PostgreSQL, or the way to it, failed.
+    Postgres(Error),
+    /// No answer in time: the connection is given up.
+    Slow(&'static str),
+    /// What was known before the locks were taken is not so any more: look again.
+    Stale,
+    /// A session was found late: begin again with it.
+    Late(SessionId),
+    /// The clock was stepped: correct it first.
+    Stepped,
+    /// A stored row cannot be read.
+    Unreadable(String),
+    /// Already what the caller is to be told.
+    Told(StoreError),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        Self::Postgres(error)
+    }
+}
+
+impl From<StoreError> for Fault {
+    fn from(error: StoreError) -> Self {
+        Self::Told(error)
+    }
+}
+
+impl Fault {
+    /// The SQLSTATE, if PostgreSQL gave one.
+    pub(super) fn code(&self) -> Option<&str> {
+        match self {
+            Self::Postgres(error) => error.code().map(|code| code.code()),
+            _ => None,
+        }
+    }
+
+    /// Whether others were in the way, and it may go well the next time: serialization failure, deadlock, a row that someone
+    /// else made first, a lock that took too long.
+    pub(super) fn is_contention(&self) -> bool {
+        matches!(self.code(), Some("40001" | "40P01" | "23505" | "55P03"))
+    }
+
+    /// Whether the connection is lost, or the server says that it is about to be.
+    pub(super) fn is_lost_connection(&self) -> bool {
+        match self {
+            Self::Postgres(error) => {
+                error.is_closed()
+                    || error.as_db_error().map_or_else(
+                        || error.source().is_some_and(|s| s.is::<std::io::Error>()),
+                        |db| matches!(db.parsed_severity(), Some(Severity::Fatal | Severity::Panic)),
+                    )
+            }
+            Self::Slow(_) => true,
+            _ => false,
+        }
+    }
+
+    /// What to tell the caller when nothing was done.
+    pub(super) fn told(self) -> StoreError {
+        match self {
+            Self::Told(error) => error,
+            Self::Unreadable(what) => StoreError::Unusable(what),
+            other => StoreError::Unavailable(other.to_string()),
+        }
+    }
+}
+
+impl std::fmt::Display for Fault {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Postgres(error) => f.write_str(&words(error)),
+            Self::Slow(what) => write!(f, "PostgreSQL did not answer in time: {what}"),
+            Self::Stale => f.write_str("rows changed while they were being locked"),
+            Self::Late(session) => write!(f, "session {session} was found late"),
+            Self::Stepped => f.write_str("the clock of PostgreSQL was stepped"),
+            Self::Unreadable(what) => f.write_str(what),
+            Self::Told(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+/// An error in PostgreSQL's own words, or with its causes.
+pub(super) fn words(error: &Error) -> String {
+    if let Some(db) = error.as_db_error() {
+        let detail = db.detail().map(|d| format!(" ({d})")).unwrap_or_default();
+        return format!("{}: {}{detail} [{}]", db.severity(), db.message(), db.code().code());
+    }
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let inner_text = inner.to_string();
+        if !text.contains(&inner_text) {
+            text = format!("{text}: {inner_text}");
+        }
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,221 @@
+//! Takes a batch's locks in everyone's order, and loads what is locked.
+//!
+//! ```text
+//!   sessions by id -> holders by name -> leases by resource -> the clock (only for news) -> all that is read and not locked
+//! ```
+//!
+//! One round trip. Statements that run after the clock's lock see every commit with events, since each of those held it: so
+//! what only such commits change (requests, records, declarations, whether a row exists at all) is read there, unlocked.
+
+use std::collections::HashMap;
+
+use solehold_core::{
+    key::{Document, HolderKey, ResourceKey, SessionId},
+    lease::Handover,
+    state::State,
+    time::{StoreTime, Token},
+};
+use tokio::join;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    clock::Reading,
+    fault::Fault,
+    plan::{Ask, KeyColumns, PairColumns, Plan, RequestColumns},
+    pool::{Conn, ROUND_TRIP, in_time},
+    rows::{self, Columns, LeaseRow},
+    sql::Sql,
+};
+use crate::clock::Tick;
+
+/// What is stored of a resource that is locked now.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) id: i64,
+    pub(super) due_ms: Option<i64>,
+    pub(super) had_pending: bool,
+    pub(super) last_token: Token,
+    pub(super) created_at: StoreTime,
+}
+
+/// Rows that are locked and loaded.
+pub(super) struct Held {
+    pub(super) state: State,
+    pub(super) reading: Reading,
+    pub(super) resources: HashMap<ResourceKey, Stored>,
+    /// The metrics that each session had: unchanged ones are not written again.
+    pub(super) sessions: HashMap<SessionId, Document>,
+}
+
+/// What came back, before anyone has looked at it.
+struct Answers {
+    sessions: Vec<Row>,
+    holders: Vec<Row>,
+    leases: Vec<Row>,
+    clock: Vec<Row>,
+    missing: Vec<Row>,
+    holders_now: Vec<Row>,
+    requests: Vec<Row>,
+    records: Vec<Row>,
+    states: Vec<Row>,
+    asked: Tick,
+}
+
+impl PostgresStore {
+    /// Begins a transaction, and locks and loads what is planned.
+    pub(super) async fn lock(&self, conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Result<Held, Fault> {
+        let answers = in_time("locking rows", ROUND_TRIP, ask_for_locks(conn, ask, plan, news)).await?;
+        let reading = Reading::of(&answers.clock, answers.asked)?;
+        if !answers.missing.is_empty() {
+            return Err(Fault::Stale);
+        }
+        let mut held =
+            Held { state: State::default(), reading, resources: HashMap::new(), sessions: HashMap::new() };
+        for row in &answers.sessions {
+            let session = rows::session(row)?;
+            let is_whole = plan.whole.contains(&session.id.0);
+            if is_whole && !plan.holders.contains(&session.holder) {
+                return Err(Fault::Stale);
+            }
+            held.sessions.insert(session.id, session.metrics.clone());
+            held.state.load_session(session);
+        }
+        load_holders(&mut held, &answers, ask, plan, news)?;
+        load_resources(&mut held, &answers, plan)?;
+        for row in &answers.requests {
+            let (request, until) = rows::request(row)?;
+            held.state.load_request(request, until);
+        }
+        for row in &answers.records {
+            held.state.load_record(rows::record(row)?);
+        }
+        Ok(held)
+    }
+}
+
+async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Result<Answers, Fault> {
+    let sessions: Vec<Uuid> = plan.sessions.iter().map(|id| id.0).collect();
+    let [holder_tenants, holder_names] = PairColumns::of_holders(plan.holders.iter()).0;
+    let ids: Vec<i64> = plan.known.keys().copied().collect();
+    let with_state: Vec<i64> = plan.known.values().filter(|k| k.has_state).map(|k| k.is.id).collect();
+    let [tenants, kinds, keys] = KeyColumns::of(plan.missing.iter()).0;
+    let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = RequestColumns::of(ask.requests.iter()).0;
+    let [collections, record_ids] = PairColumns::of(ask.records.iter().map(|(c, id)| (c, id))).0;
+    let has_holders = !plan.holders.is_empty();
+    let asked = Tick::now();
+    let answers = join!(biased;
+        conn.simple("BEGIN"),
+        async { conn.query_if(!sessions.is_empty(), Sql::LockSessions, &[&sessions]).await },
+        async { conn.query_if(has_holders, Sql::LockHolders, &[&holder_tenants, &holder_names]).await },
+        async {
+            if plan.whole.is_empty() {
+                conn.query_if(!ids.is_empty(), Sql::LockLeases, &[&ids]).await
+            } else {
+                conn.query(Sql::LockLeasesAndHanging, &[&ids, &plan.whole]).await
+            }
+        },
+        async { conn.query(if news { Sql::LockClock } else { Sql::ReadClock }, &[]).await },
+        async {
+            let wanted = news && !plan.missing.is_empty();
+            conn.query_if(wanted, Sql::AnyResources, &[&tenants, &kinds, &keys]).await
+        },
+        async {
+            conn.query_if(news && has_holders, Sql::ResolveHolders, &[&holder_tenants, &holder_names]).await
+        },
+        async {
+            let params: [super::pool::Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
+            conn.query_if(!ask.requests.is_empty(), Sql::Requests, &params).await
+        },
+        async { conn.query_if(!ask.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
+        async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
+    );
+    let (begin, sessions, holders, leases, clock, missing, holders_now, requests, records, states) = answers;
+    begin?;
+    Ok(Answers {
+        sessions: sessions?,
+        holders: holders?,
+        leases: leases?,
+        clock: clock?,
+        missing: missing?,
+        holders_now: holders_now?,
+        requests: requests?,
+        records: records?,
+        states: states?,
+        asked,
+    })
+}
+
+/// Holders, whose present sessions must be locked as well; one that came or went before the clock was locked is news.
+fn load_holders(held: &mut Held, answers: &Answers, ask: &Ask, plan: &Plan, news: bool) -> Result<(), Fault> {
+    if news && answers.holders_now.len() != answers.holders.len() {
+        return Err(Fault::Stale);
+    }
+    for row in &answers.holders {
+        let holder = rows::holder(row)?;
+        if let Some(session) = holder.session {
+            if !plan.sessions.contains(&session) {
+                return Err(Fault::Late(session));
+            }
+            if ask.whole_holders.contains(&holder.key) && !plan.whole.contains(&session.0) {
+                return Err(Fault::Stale);
+            }
+        }
+        held.state.load_holder(holder);
+    }
+    if news {
+        for row in &answers.holders_now {
+            let key: HolderKey = Columns::from(row, 0).holder_key()?;
+            if held.state.holder(&key).is_none() {
+                return Err(Fault::Stale);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn load_resources(held: &mut Held, answers: &Answers, plan: &Plan) -> Result<(), Fault> {
+    let mut states = HashMap::new();
+    for row in &answers.states {
+        states.extend(rows::handover(row, 0)?);
+    }
+    let mut found = 0;
+    for row in &answers.leases {
+        let row = rows::lease_row(row, 0)?;
+        found += load_resource(held, row, &mut states, plan)?;
+    }
+    // One that was there before the locks and is not now: its key may be another row's by now.
+    if found == plan.known.len() { Ok(()) } else { Err(Fault::Stale) }
+}
+
+fn load_resource(
+    held: &mut Held,
+    row: LeaseRow,
+    states: &mut HashMap<i64, Handover>,
+    plan: &Plan,
+) -> Result<usize, Fault> {
+    let Some(known) = plan.known.get(&row.resource_id) else { return Err(Fault::Stale) };
+    if known.is.version != row.version {
+        return Err(Fault::Stale);
+    }
+    let state = states.remove(&row.resource_id);
+    if row.has_state != state.is_some() {
+        return Err(Fault::Stale);
+    }
+    let held_by = row.lease.as_ref().and_then(|l| l.tenure.session());
+    let waiting_for = row.pending.as_ref().map(|p| p.session);
+    if let Some(late) = held_by.into_iter().chain(waiting_for).find(|id| !plan.sessions.contains(id)) {
+        return Err(Fault::Late(late));
+    }
+    let stored = Stored {
+        id: row.resource_id,
+        due_ms: row.due_ms,
+        had_pending: row.pending.is_some(),
+        last_token: row.last_token,
+        created_at: known.is.created_at,
+    };
+    held.resources.insert(known.is.key.clone(), stored);
+    held.state.load_resource(rows::resource(&known.is, row, state));
+    Ok(1)
+}

@@ -1,0 +1,85 @@
+//! Brings the schema up to date, whichever replica comes first. No advisory locks: a row is the lock.
+
+use std::time::Duration;
+
+use super::{
+    fault::Fault,
+    pool::{Conn, in_time},
+    retry::Backoff,
+};
+use crate::store::StoreError;
+
+/// The schema's versions, in order; the first is 1.
+const VERSIONS: [&str; 1] = [include_str!("schema.sql")];
+/// A migration may rewrite tables.
+const MIGRATION: Duration = Duration::from_secs(300);
+/// How often others may be in the way.
+const ATTEMPTS: u32 = 60;
+
+const PREPARE: &str = "CREATE SCHEMA IF NOT EXISTS solehold; \
+    CREATE TABLE IF NOT EXISTS solehold.migrations (version int PRIMARY KEY, applied_at timestamptz NOT NULL); \
+    INSERT INTO solehold.migrations VALUES (0, clock_timestamp()) ON CONFLICT DO NOTHING";
+
+/// Applies what is missing. A schema newer than this program knows is refused.
+pub(super) async fn migrate(conn: &Conn) -> Result<(), Fault> {
+    let mut backoff = Backoff::default();
+    for attempt in 1.. {
+        let fault = match attempt_all(conn).await {
+            Ok(()) => return Ok(()),
+            Err(fault) => fault,
+        };
+        // Two that create the same thing at once get these; 40001 and the like where the default isolation is higher.
+        let in_the_way = fault.is_contention()
+            || matches!(
+                fault.code(),
+                Some("42P06" | "42P07" | "42710" | "XX000" | "3F000" | "42P01" | "0A000")
+            );
+        if !in_the_way || attempt >= ATTEMPTS {
+            return Err(match fault {
+                Fault::Postgres(_) if !fault.is_lost_connection() => {
+                    StoreError::Unusable(format!("the schema cannot be brought up to date: {fault}")).into()
+                }
+                fault => fault,
+            });
+        }
+        conn.simple("ROLLBACK").await?;
+        backoff.wait().await;
+    }
+    Ok(())
+}
+
+async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
+    // Whoever finds everything in place needs no right to make anything.
+    if version(conn).await.ok() == Some(VERSIONS.len()) {
+        return Ok(());
+    }
+    in_time("applying migrations", MIGRATION, async {
+        conn.simple("SET statement_timeout = '300s'; SET lock_timeout = '60s'").await?;
+        if version(conn).await.is_err() {
+            conn.simple(PREPARE).await?;
+        }
+        conn.simple("BEGIN; SELECT version FROM solehold.migrations WHERE version = 0 FOR UPDATE").await?;
+        let done = version(conn).await?;
+        if done > VERSIONS.len() {
+            let text = format!(
+                "the database has version {done} of the schema, and this program knows versions up to {}: use a newer program",
+                VERSIONS.len()
+            );
+            return Err(StoreError::Unusable(text).into());
+        }
+        for (number, sql) in (1..).zip(VERSIONS).skip(done) {
+            conn.simple(sql).await?;
+            conn.simple(&format!("INSERT INTO solehold.migrations VALUES ({number}, clock_timestamp())")).await?;
+            tracing::info!(version = number, "applied a migration of the schema");
+        }
+        conn.simple("COMMIT").await
+    })
+    .await
+}
+
+/// The last version that was applied; 0 if only the table of them is there.
+async fn version(conn: &Conn) -> Result<usize, Fault> {
+    let rows = conn.client.query_typed("SELECT max(version) FROM solehold.migrations", &[]).await?;
+    let last: Option<i32> = rows.first().map(|row| row.try_get(0)).transpose()?.flatten();
+    Ok(last.unwrap_or(0).max(0) as usize)
+}

@@ -1,0 +1,259 @@
+//! The PostgreSQL store: any number of replicas over one database, and nobody is the coordinator.
+//!
+//! ```text
+//!   transact   plan (what to lock; mostly remembered)       0 or 1 round trip
+//!              lock, load, read the clock                   1 round trip
+//!              decide                                       here, by core
+//!              write, leave word of it, COMMIT              1 round trip
+//! ```
+//!
+//! **Stored**, in the schema `solehold`: the clock's one row (time, offset, revision, epoch, floor), sessions, holders,
+//! resources (what was declared of each, rarely written), `leases` (one narrow row for each resource with all that is judged
+//! under a lock), hand-over states, spent requests, records, events, and word of the last commits. **Not stored**: whether a
+//! lease or a session is live (time tells), the token of a lease apart from the resource's last token (they are the same while
+//! it is held), the deadline of a lease on a session (it is the session's), renewals as events (nobody's news), and anything
+//! that this process remembers to save itself a look: that is borne out by a locked row before it is used.
+//!
+//! **Locks** (rule 10): session rows by id, holder rows by name, lease rows by resource, the clock's row last and only by
+//! batches that may make events. Those are serialized by it from the moment they know their time until they have committed,
+//! so what only they change may be read without a lock once it is held. Renewals never wait for it. Missing rows are not
+//! inserted beforehand: a batch that finds none looks again under the clock's lock, without which nobody can make one.
+//!
+//! **Isolation**: READ COMMITTED is enough and is what is usually there; under a stricter default, failures to serialize are
+//! tried again. **A lost COMMIT**: a batch with events inserts a row with a number of its own; whoever did not get an answer
+//! inserts the same, which waits for the first, and learns whether it was there. A batch of renewals is simply run again.
+//!
+//! No LISTEN, no advisory locks, no functions, no triggers.
+
+mod cache;
+mod clock;
+mod connect;
+mod epoch;
+mod fault;
+mod lock;
+mod migrate;
+mod plan;
+mod pool;
+mod read;
+mod retry;
+mod rows;
+mod sql;
+mod sweep;
+mod text;
+mod transact;
+mod transfer;
+mod write;
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use solehold_core::{command::Footprint, key::Name, state::Record};
+use tokio::sync::watch;
+
+use self::{
+    cache::Cache,
+    clock::Timekeeper,
+    connect::Connector,
+    epoch::{Identity, check_durability},
+    fault::Fault,
+    plan::Ask,
+    pool::{Conn, Lent, Pool, ROUND_TRIP, Use, in_time},
+    retry::Backoff,
+    rows::Columns,
+    sql::Sql,
+    sweep::Chores,
+};
+use crate::{
+    clock::Tick,
+    store::{
+        Cursor, Decided, Decider, Due, EventPage, EventQuery, Found, FoundHolders, HolderQuery, Loaded,
+        ResourceQuery, Retention, Row, Store, StoreError, Usage,
+    },
+};
+
+/// How often the history is looked at while someone waits for others' news.
+const NEWS_EVERY: Duration = Duration::from_millis(50);
+/// Whoever waits for news hears how things stand after this, in any case.
+const NEWS_WAIT: Duration = Duration::from_secs(1);
+/// How often opening is tried against others who open, too.
+const OPEN_ATTEMPTS: u32 = 20;
+
+/// How a [`PostgresStore`] is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PostgresOptions {
+    /// Take a server with `fsync = off` or `synchronous_commit` below `on`, which forgets what it confirmed. For tests.
+    pub allow_unsafe_durability: bool,
+}
+
+/// Rows in PostgreSQL.
+pub struct PostgresStore {
+    pool: Pool,
+    cache: Cache,
+    time: Mutex<Timekeeper>,
+    /// The history that connections are known to lead to.
+    identity: Mutex<Option<Identity>>,
+    /// Where the history stands, as far as this process has seen.
+    head: watch::Sender<Cursor>,
+    /// When what is over was last forgotten.
+    chores: Mutex<Chores>,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore").field("head", &*self.head.borrow()).finish_non_exhaustive()
+    }
+}
+
+impl PostgresStore {
+    /// Connects, brings the schema up to date and takes up the clock where it stopped.
+    ///
+    /// `url` is a connection string as libpq has them, with several hosts if there are several
+    /// (`postgres://user@one,two/solehold`); the one that takes writes is used. It is never logged.
+    pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
+        let store = Self {
+            pool: Pool::new(Connector::new(url)?),
+            cache: Cache::default(),
+            time: Mutex::default(),
+            identity: Mutex::default(),
+            head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
+            chores: Mutex::default(),
+        };
+        let conn = store.pool.bare().await.map_err(Fault::told)?;
+        if !options.allow_unsafe_durability {
+            in_time("asking for its settings", ROUND_TRIP, check_durability(&conn.client))
+                .await
+                .map_err(Fault::told)?;
+        }
+        migrate::migrate(&conn).await.map_err(Fault::told)?;
+        drop(conn);
+        let mut backoff = Backoff::default();
+        let mut attempt = 1;
+        while let Err(fault) = store.take_up().await {
+            if !fault.is_contention() || attempt >= OPEN_ATTEMPTS {
+                return Err(fault.told());
+            }
+            attempt += 1;
+            backoff.wait().await;
+        }
+        Ok(Arc::new(store))
+    }
+
+    /// Takes up the clock where it stopped.
+    async fn take_up(&self) -> Result<(), Fault> {
+        let lent = self.lend(Use::Write).await?;
+        self.resume_clock(&lent).await?;
+        let reading = self.read_clock(&lent).await?;
+        self.time(&reading)?;
+        self.tell(reading.cursor());
+        lent.give_back();
+        Ok(())
+    }
+
+    /// Lends a connection that leads to the history that is known.
+    async fn lend(&self, purpose: Use) -> Result<Lent<'_>, Fault> {
+        let (lent, is_new) = self.pool.lend(purpose).await?;
+        if is_new {
+            self.check_identity(&lent).await?;
+        }
+        Ok(lent)
+    }
+
+    /// Follows whatever store time is next, without asking how it got there.
+    fn forget_pace(&self) {
+        *self.time.lock().unwrap_or_else(|e| e.into_inner()) = Timekeeper::default();
+    }
+
+    async fn read_cursor(&self, conn: &Conn) -> Result<Cursor, Fault> {
+        let rows = conn.query(Sql::Cursor, &[]).await?;
+        let row = rows.first().ok_or_else(|| rows::unreadable("the table solehold.clock has no row"))?;
+        let mut c = Columns::from(row, 0);
+        let (epoch, revision): (i64, i64) = (c.next()?, c.next()?);
+        Ok(Cursor { epoch: epoch as u64, revision: solehold_core::time::Revision(revision as u64) })
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    fn name(&self) -> &'static str {
+        "postgres"
+    }
+
+    async fn transact(
+        &self,
+        footprint: &Footprint,
+        news: bool,
+        decider: &mut dyn Decider,
+    ) -> Result<Decided, StoreError> {
+        self.run(Ask::of(footprint), news, decider).await
+    }
+
+    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
+        self.load_rows(&Ask::of(footprint)).await
+    }
+
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+        self.find(query).await
+    }
+
+    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+        self.find_names(query).await
+    }
+
+    async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
+        self.read(Use::Read, "reading records", |conn| async move {
+            let rows = conn.query(Sql::CollectionRecords, &[&collection.as_str()]).await?;
+            rows.iter().map(rows::record).collect()
+        })
+        .await
+    }
+
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+        self.read_events(query).await
+    }
+
+    async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
+        let mut head = self.head.subscribe();
+        let began = Tick::now();
+        loop {
+            head.mark_unchanged();
+            let now = self
+                .read(Use::Write, "looking for news", |conn| async move { self.read_cursor(&conn).await })
+                .await?;
+            self.tell(now);
+            let waited = Tick::now().since(began);
+            if now != after || waited >= NEWS_WAIT {
+                return Ok(now);
+            }
+            // Woken by a commit of this process; those of others are seen by looking.
+            let _ = tokio::time::timeout(NEWS_EVERY.min(NEWS_WAIT - waited), head.changed()).await;
+        }
+    }
+
+    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+        self.nominate(limit).await
+    }
+
+    async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
+        self.maintain_once(retention).await
+    }
+
+    async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
+        self.count(tenant).await
+    }
+
+    async fn export(&self) -> Result<Vec<Row>, StoreError> {
+        self.export_all().await
+    }
+
+    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
+        self.import_all(rows).await
+    }
+
+    async fn close(&self) {
+        self.pool.close();
+    }
+}

@@ -1,0 +1,192 @@
+//! What a batch has to lock, as far as can be told before any lock is taken.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::Arc,
+};
+
+use solehold_core::{
+    command::Footprint,
+    key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+};
+use tokio::join;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    cache::Known,
+    fault::Fault,
+    pool::{Conn, ROUND_TRIP, in_time},
+    rows::{self, Columns, DESCRIBED_COLUMNS},
+    sql::Sql,
+};
+
+/// A footprint without repetitions, in the shape of parameters.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ask {
+    pub(super) keys: Vec<ResourceKey>,
+    pub(super) leases: Vec<LeaseId>,
+    pub(super) sessions: BTreeSet<SessionId>,
+    pub(super) whole: BTreeSet<SessionId>,
+    pub(super) holders: BTreeSet<HolderKey>,
+    pub(super) whole_holders: BTreeSet<HolderKey>,
+    pub(super) requests: Vec<RequestKey>,
+    pub(super) records: Vec<(Name, Name)>,
+}
+
+impl Ask {
+    pub(super) fn of(footprint: &Footprint) -> Self {
+        let whole_holders: BTreeSet<_> = footprint.whole_holders.iter().cloned().collect();
+        let whole: BTreeSet<_> = footprint.whole_sessions.iter().copied().collect();
+        Self {
+            keys: once_each(&footprint.resources),
+            leases: once_each(&footprint.leases),
+            sessions: footprint.sessions.iter().chain(&whole).copied().collect(),
+            whole,
+            holders: footprint.holders.iter().chain(&whole_holders).cloned().collect(),
+            whole_holders,
+            requests: once_each(&footprint.requests),
+            records: once_each(&footprint.records),
+        }
+    }
+}
+
+fn once_each<T: Ord + Clone>(all: &[T]) -> Vec<T> {
+    let mut all = all.to_vec();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Keys as three arrays.
+pub(super) struct KeyColumns<'a>(pub(super) [Vec<&'a str>; 3]);
+
+impl<'a> KeyColumns<'a> {
+    pub(super) fn of(keys: impl Iterator<Item = &'a ResourceKey>) -> Self {
+        let mut columns: [Vec<&str>; 3] = Default::default();
+        for key in keys {
+            for (column, part) in columns.iter_mut().zip([&key.tenant, &key.kind, &key.key]) {
+                column.push(part.as_str());
+            }
+        }
+        Self(columns)
+    }
+}
+
+/// Names in pairs as two arrays.
+pub(super) struct PairColumns<'a>(pub(super) [Vec<&'a str>; 2]);
+
+impl<'a> PairColumns<'a> {
+    pub(super) fn of(pairs: impl Iterator<Item = (&'a Name, &'a Name)>) -> Self {
+        let (first, second) = pairs.map(|(a, b)| (a.as_str(), b.as_str())).unzip();
+        Self([first, second])
+    }
+
+    pub(super) fn of_holders(holders: impl Iterator<Item = &'a HolderKey>) -> Self {
+        Self::of(holders.map(|h| (&h.tenant, &h.name)))
+    }
+}
+
+/// Requests as five arrays.
+pub(super) struct RequestColumns<'a>(pub(super) [Vec<&'a str>; 5]);
+
+impl<'a> RequestColumns<'a> {
+    pub(super) fn of(requests: impl Iterator<Item = &'a RequestKey>) -> Self {
+        let mut columns: [Vec<&str>; 5] = Default::default();
+        for r in requests {
+            let parts = [&r.resource.tenant, &r.resource.kind, &r.resource.key, &r.holder, &r.request];
+            for (column, part) in columns.iter_mut().zip(parts) {
+                column.push(part.as_str());
+            }
+        }
+        Self(columns)
+    }
+}
+
+/// What to lock. All of it is borne out by the locked rows, or the batch begins again.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Resources that exist.
+    pub(super) known: HashMap<i64, Arc<Known>>,
+    /// Resources that do not.
+    pub(super) missing: Vec<ResourceKey>,
+    pub(super) sessions: BTreeSet<SessionId>,
+    /// Sessions whose hanging resources are wanted, too.
+    pub(super) whole: Vec<Uuid>,
+    pub(super) holders: BTreeSet<HolderKey>,
+}
+
+impl Plan {
+    /// Adds the sessions that the resources hang on, by what is known.
+    fn with_hanging(mut self) -> Self {
+        self.sessions.extend(self.known.values().flat_map(|k| k.sessions).flatten());
+        self
+    }
+}
+
+impl PostgresStore {
+    /// Plans a batch: by what is remembered, or, if something is not or `fresh` is asked for, by one look at the store.
+    pub(super) async fn plan(&self, conn: &Conn, ask: &Ask, fresh: bool) -> Result<Plan, Fault> {
+        let is_simple = ask.holders.is_empty() && ask.whole.is_empty();
+        if !fresh
+            && is_simple
+            && let Some(found) = self.cache.all(ask.keys.iter(), ask.leases.iter())
+        {
+            let known = found.into_values().map(|k| (k.is.id, k)).collect();
+            return Ok(Plan { known, sessions: ask.sessions.clone(), ..Plan::default() }.with_hanging());
+        }
+        in_time("looking rows up", ROUND_TRIP, self.look_up(conn, ask)).await
+    }
+
+    async fn look_up(&self, conn: &Conn, ask: &Ask) -> Result<Plan, Fault> {
+        let [tenants, kinds, keys] = KeyColumns::of(ask.keys.iter()).0;
+        let leases: Vec<Uuid> = ask.leases.iter().map(|id| id.0).collect();
+        let whole: Vec<Uuid> = ask.whole.iter().map(|id| id.0).collect();
+        let [whole_tenants, whole_names] = PairColumns::of_holders(ask.whole_holders.iter()).0;
+        let [holder_tenants, holder_names] = PairColumns::of_holders(ask.holders.iter()).0;
+        let (resources, holders, sessions) = join!(biased;
+            async {
+                conn.query(
+                    Sql::Resolve,
+                    &[&tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names],
+                )
+                .await
+            },
+            async {
+                conn.query_if(!ask.holders.is_empty(), Sql::ResolveHolders, &[&holder_tenants, &holder_names]).await
+            },
+            async { conn.query_if(!whole.is_empty(), Sql::ResolveSessions, &[&whole]).await },
+        );
+        let mut plan =
+            Plan { sessions: ask.sessions.clone(), holders: ask.holders.clone(), ..Plan::default() };
+        let mut whole = ask.whole.clone();
+        for row in holders? {
+            let mut c = Columns::from(&row, 0);
+            let holder = c.holder_key()?;
+            let Some(session) = c.session_id()? else { continue };
+            plan.sessions.insert(session);
+            if ask.whole_holders.contains(&holder) {
+                whole.insert(session);
+            }
+        }
+        for row in sessions? {
+            plan.holders.insert(Columns::from(&row, 1).holder_key()?);
+        }
+        plan.whole = whole.into_iter().map(|id| id.0).collect();
+        let mut seen = Vec::new();
+        let mut found = HashSet::new();
+        for row in resources? {
+            let is = rows::described(&row)?;
+            let mut c = Columns::from(&row, DESCRIBED_COLUMNS);
+            let (held, held_by) = (c.lease_id()?, c.session_id()?);
+            let (waiting, waiting_for) = (c.lease_id()?, c.session_id()?);
+            let known = Arc::new(Known { is, sessions: [held_by, waiting_for], has_state: c.next()? });
+            found.insert(known.is.key.clone());
+            plan.known.insert(known.is.id, known.clone());
+            seen.push((known, [held, waiting]));
+        }
+        self.cache.learn(seen.into_iter());
+        plan.missing = ask.keys.iter().filter(|key| !found.contains(*key)).cloned().collect();
+        Ok(plan.with_hanging())
+    }
+}

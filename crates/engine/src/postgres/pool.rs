@@ -1,0 +1,235 @@
+//! A bounded handful of connections. What failed in any way is not used again.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use tokio::{
+    sync::{Semaphore, SemaphorePermit},
+    task::AbortHandle,
+};
+use tokio_postgres::{Client, Row, Statement, types::ToSql};
+
+use super::{connect::Connector, epoch::Identity, fault::Fault, sql::Sql};
+
+/// Connections for the lanes, the sweeper and the clock: they never wait behind readers.
+const WRITERS: usize = 6;
+/// Connections for reads.
+const READERS: usize = 8;
+/// One round trip takes no longer, or the server hangs.
+pub(super) const ROUND_TRIP: Duration = Duration::from_secs(3);
+
+/// A parameter of a statement.
+pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
+
+/// A connection with its statements.
+pub(super) struct Conn {
+    pub(super) client: Client,
+    statements: Vec<Statement>,
+    /// Statements whose text depends on what is asked for.
+    shaped: tokio::sync::Mutex<HashMap<String, Statement>>,
+    warning: Arc<Mutex<Option<String>>>,
+    task: AbortHandle,
+    generation: u64,
+    /// Which cluster and timeline it leads to.
+    pub(super) identity: Option<Identity>,
+}
+
+impl Drop for Conn {
+    fn drop(&mut self) {
+        // Not only when the last answer has come: a server that hangs would keep the socket, and its locks, for long.
+        self.task.abort();
+    }
+}
+
+impl Conn {
+    /// Runs a prepared statement. The request is sent when this is first polled.
+    pub(super) async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+        Ok(self.client.query(&self.statements[sql as usize], params).await?)
+    }
+
+    /// As [`Self::query`], unless there is nothing to ask for.
+    pub(super) async fn query_if(
+        &self,
+        wanted: bool,
+        sql: Sql,
+        params: &[Param<'_>],
+    ) -> Result<Vec<Row>, Fault> {
+        if wanted { self.query(sql, params).await } else { Ok(Vec::new()) }
+    }
+
+    /// Runs a prepared statement that gives no rows; tells how many it changed.
+    pub(super) async fn execute(&self, sql: Sql, params: &[Param<'_>]) -> Result<u64, Fault> {
+        Ok(self.client.execute(&self.statements[sql as usize], params).await?)
+    }
+
+    /// As [`Self::execute`], unless there is nothing to do.
+    pub(super) async fn execute_if(
+        &self,
+        wanted: bool,
+        sql: Sql,
+        params: &[Param<'_>],
+    ) -> Result<u64, Fault> {
+        if wanted { self.execute(sql, params).await } else { Ok(0) }
+    }
+
+    /// Runs a statement without parameters.
+    pub(super) async fn simple(&self, sql: &str) -> Result<(), Fault> {
+        Ok(self.client.batch_execute(sql).await?)
+    }
+
+    /// Prepares a statement whose text depends on what is asked for, once.
+    pub(super) async fn shaped(&self, text: &str) -> Result<Statement, Fault> {
+        let mut known = self.shaped.lock().await;
+        if let Some(statement) = known.get(text) {
+            return Ok(statement.clone());
+        }
+        let statement = self.client.prepare(text).await?;
+        known.insert(text.to_owned(), statement.clone());
+        Ok(statement)
+    }
+
+    /// The last warning since this was last asked.
+    pub(super) fn take_warning(&self) -> Option<String> {
+        self.warning.lock().unwrap_or_else(|e| e.into_inner()).take()
+    }
+
+    async fn prepare(&mut self) -> Result<(), Fault> {
+        let all = join_all(Sql::ALL.iter().map(|text| self.client.prepare(text))).await;
+        self.statements = all.into_iter().collect::<Result<_, _>>()?;
+        Ok(())
+    }
+}
+
+/// Bounds a round trip in time.
+pub(super) async fn in_time<T>(
+    what: &'static str,
+    limit: Duration,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    tokio::time::timeout(limit, work).await.map_err(|_| Fault::Slow(what))?
+}
+
+/// What a connection is for.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Use {
+    Write,
+    Read,
+}
+
+/// The connections of a store.
+pub(super) struct Pool {
+    connector: Connector,
+    idle: Mutex<Vec<Arc<Conn>>>,
+    writers: Semaphore,
+    readers: Semaphore,
+    /// Connections of an earlier generation are not used again.
+    generation: AtomicU64,
+}
+
+impl Pool {
+    pub(super) fn new(connector: Connector) -> Self {
+        Self {
+            connector,
+            idle: Mutex::default(),
+            writers: Semaphore::new(WRITERS),
+            readers: Semaphore::new(READERS),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    /// A connection that is not in the pool, without statements: the schema may not be there yet.
+    pub(super) async fn bare(&self) -> Result<Conn, Fault> {
+        let generation = self.generation.load(Ordering::SeqCst);
+        let connected = self.connector.connect().await?;
+        let mut conn = Conn {
+            client: connected.client,
+            statements: Vec::new(),
+            shaped: Default::default(),
+            warning: connected.warning,
+            task: connected.task,
+            generation,
+            identity: None,
+        };
+        conn.identity = in_time("asking who it is", ROUND_TRIP, Identity::of(&conn.client)).await?;
+        Ok(conn)
+    }
+
+    /// Lends a connection, and tells whether it is new.
+    pub(super) async fn lend(&self, purpose: Use) -> Result<(Lent<'_>, bool), Fault> {
+        let room = match purpose {
+            Use::Write => &self.writers,
+            Use::Read => &self.readers,
+        };
+        let permit = in_time("all connections are busy", ROUND_TRIP, async {
+            room.acquire().await.map_err(|_| Fault::Slow("the store is closed"))
+        })
+        .await?;
+        if let Some(conn) = self.take_idle() {
+            return Ok((Lent { conn, pool: self, _permit: permit }, false));
+        }
+        let mut conn = self.bare().await?;
+        in_time("preparing statements", ROUND_TRIP, conn.prepare()).await?;
+        Ok((Lent { conn: Arc::new(conn), pool: self, _permit: permit }, true))
+    }
+
+    fn take_idle(&self) -> Option<Arc<Conn>> {
+        let generation = self.generation.load(Ordering::SeqCst);
+        let mut idle = self.idle.lock().unwrap_or_else(|e| e.into_inner());
+        while let Some(conn) = idle.pop() {
+            if conn.generation == generation && !conn.client.is_closed() {
+                return Some(conn);
+            }
+        }
+        None
+    }
+
+    /// Gives up all connections made so far: those that are lent go when they come back.
+    pub(super) fn renew(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.idle.lock().unwrap_or_else(|e| e.into_inner()).clear();
+    }
+
+    /// Lends nothing any more.
+    pub(super) fn close(&self) {
+        self.writers.close();
+        self.readers.close();
+        self.renew();
+    }
+}
+
+/// A connection that goes back to its pool by [`Lent::give_back`], and otherwise is ended: nobody knows what state it is in.
+pub(super) struct Lent<'a> {
+    conn: Arc<Conn>,
+    pool: &'a Pool,
+    _permit: SemaphorePermit<'a>,
+}
+
+impl Lent<'_> {
+    /// Gives the connection back: no transaction is open on it.
+    pub(super) fn give_back(self) {
+        if self.conn.generation == self.pool.generation.load(Ordering::SeqCst)
+            && !self.conn.client.is_closed()
+        {
+            self.pool.idle.lock().unwrap_or_else(|e| e.into_inner()).push(self.conn);
+        }
+    }
+
+    /// The connection, for work that keeps a hold on it.
+    pub(super) fn conn(&self) -> Arc<Conn> {
+        self.conn.clone()
+    }
+}
+
+impl std::ops::Deref for Lent<'_> {
+    type Target = Conn;
+    fn deref(&self) -> &Conn {
+        &self.conn
+    }
+}

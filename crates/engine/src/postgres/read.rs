@@ -1,0 +1,423 @@
+//! Reads: each in one snapshot, judged at one time.
+
+use std::{collections::BTreeSet, fmt::Write as _, sync::Arc, time::Duration};
+
+use solehold_core::{
+    key::{Name, SessionId},
+    state::State,
+};
+use tokio::join;
+use tokio_postgres::{Row, Statement};
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    clock::Reading,
+    fault::Fault,
+    plan::{Ask, KeyColumns, PairColumns, RequestColumns},
+    pool::{Conn, Param, ROUND_TRIP, Use, in_time},
+    retry::Backoff,
+    rows::{self, DESCRIBED_COLUMNS, LEASE_COLUMNS},
+    sql::{Sql, lease_columns, read_now, resource_columns, state_columns},
+    text,
+    write::resource_hash,
+};
+use crate::{
+    clock::Tick,
+    store::{
+        EventPage, EventQuery, Found, FoundHolders, HolderQuery, Loaded, ResourceQuery, StoreError, Usage,
+    },
+};
+
+/// One snapshot for all statements of a read.
+pub(super) const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+/// How often a read is tried: connections break, clocks are stepped.
+const ATTEMPTS: u32 = 4;
+
+type Params<'a> = Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send + 'a>>;
+
+fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
+    params.iter().map(|p| p.as_ref() as Param<'a>).collect()
+}
+
+impl PostgresStore {
+    /// Runs a read on a connection, again if the connection was broken or the clock stepped.
+    pub(super) async fn read<T, F>(
+        &self,
+        purpose: Use,
+        what: &'static str,
+        work: impl Fn(Arc<Conn>) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        self.read_within(ROUND_TRIP, purpose, what, work).await
+    }
+
+    /// As [`Self::read`], for one that may take longer.
+    pub(super) async fn read_within<T, F>(
+        &self,
+        limit: Duration,
+        purpose: Use,
+        what: &'static str,
+        work: impl Fn(Arc<Conn>) -> F,
+    ) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let mut backoff = Backoff::default();
+        let mut attempt = 1;
+        loop {
+            let fault = match self.read_once(limit, purpose, what, &work).await {
+                Ok(value) => return Ok(value),
+                Err(fault) => fault,
+            };
+            let again = match &fault {
+                Fault::Stepped => {
+                    self.correct_clock().await.map_err(Fault::told)?;
+                    true
+                }
+                Fault::Slow(_) => false,
+                broken if broken.is_lost_connection() => {
+                    self.pool.renew();
+                    true
+                }
+                other => other.is_contention(),
+            };
+            if !again || attempt >= ATTEMPTS {
+                return Err(fault.told());
+            }
+            attempt += 1;
+            backoff.wait().await;
+        }
+    }
+
+    async fn read_once<T, F>(
+        &self,
+        limit: Duration,
+        purpose: Use,
+        what: &'static str,
+        work: &impl Fn(Arc<Conn>) -> F,
+    ) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>>,
+    {
+        let lent = self.lend(purpose).await?;
+        let result = in_time(what, limit, work(lent.conn())).await;
+        let is_sound = match &result {
+            Ok(_) => true,
+            Err(fault) if fault.is_lost_connection() => false,
+            Err(_) => in_time("rolling back", ROUND_TRIP, lent.simple("ROLLBACK")).await.is_ok(),
+        };
+        if is_sound {
+            lent.give_back();
+        }
+        result
+    }
+
+    /// What a read gives, with its time.
+    fn loaded(&self, state: State, reading: &Reading) -> Result<Loaded, Fault> {
+        Ok(Loaded { state, now: self.time(reading)?, cursor: reading.cursor() })
+    }
+
+    pub(super) async fn load_rows(&self, ask: &Ask) -> Result<Loaded, StoreError> {
+        self.read(Use::Read, "reading rows", |conn| async move { self.load_once(&conn, ask).await }).await
+    }
+
+    async fn load_once(&self, conn: &Conn, ask: &Ask) -> Result<Loaded, Fault> {
+        let [tenants, kinds, keys] = KeyColumns::of(ask.keys.iter()).0;
+        let leases: Vec<Uuid> = ask.leases.iter().map(|id| id.0).collect();
+        let whole: Vec<Uuid> = ask.whole.iter().map(|id| id.0).collect();
+        let [whole_tenants, whole_names] = PairColumns::of_holders(ask.whole_holders.iter()).0;
+        let [holder_tenants, holder_names] = PairColumns::of_holders(ask.holders.iter()).0;
+        let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] =
+            RequestColumns::of(ask.requests.iter()).0;
+        let [collections, record_ids] = PairColumns::of(ask.records.iter().map(|(c, id)| (c, id))).0;
+        let hangs = !whole.is_empty() || !ask.whole_holders.is_empty();
+        let wants_resources = hangs || !keys.is_empty() || !leases.is_empty();
+        let wants_holders = !ask.holders.is_empty() || !whole.is_empty();
+        let asked = Tick::now();
+        let (begin, clock, resources, holders, requests, records) = join!(biased;
+            conn.simple(SNAPSHOT),
+            async { conn.query(Sql::SnapshotClock, &[]).await },
+            async {
+                let params: [Param<'_>; 7] =
+                    [&tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names];
+                conn.query_if(wants_resources, Sql::LoadResources, &params).await
+            },
+            async {
+                conn.query_if(wants_holders, Sql::LoadHolders, &[&holder_tenants, &holder_names, &whole]).await
+            },
+            async {
+                let params: [Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
+                conn.query_if(!ask.requests.is_empty(), Sql::Requests, &params).await
+            },
+            async { conn.query_if(!ask.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
+        );
+        begin?;
+        let reading = Reading::of(&clock?, asked)?;
+        let mut state = State::default();
+        let mut sessions = ask.sessions.clone();
+        for row in &resources? {
+            load_resource(&mut state, &mut sessions, row)?;
+        }
+        for row in &holders? {
+            let holder = rows::holder(row)?;
+            sessions.extend(holder.session);
+            state.load_holder(holder);
+        }
+        for row in &requests? {
+            let (request, until) = rows::request(row)?;
+            state.load_request(request, until);
+        }
+        for row in &records? {
+            state.load_record(rows::record(row)?);
+        }
+        finish(conn, &mut state, &sessions).await?;
+        self.loaded(state, &reading)
+    }
+
+    pub(super) async fn find(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+        self.read(Use::Read, "finding resources", |conn| async move { self.find_once(&conn, query).await })
+            .await
+    }
+
+    async fn find_once(&self, conn: &Conn, query: &ResourceQuery) -> Result<Found, Fault> {
+        let (sql, params) = resource_query(query, self.given_ms())?;
+        let statement = conn.shaped(&sql).await?;
+        let (reading, found) = snapshot(&conn, &statement, &params).await?;
+        let mut state = State::default();
+        let mut sessions = BTreeSet::new();
+        let mut keys = Vec::new();
+        let more = found.len() > query.limit;
+        for row in found.iter().take(query.limit) {
+            keys.push(load_resource(&mut state, &mut sessions, row)?);
+        }
+        finish(conn, &mut state, &sessions).await?;
+        Ok(Found { loaded: self.loaded(state, &reading)?, keys, more })
+    }
+
+    pub(super) async fn find_names(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+        self.read(
+            Use::Read,
+            "finding holders",
+            |conn| async move { self.find_names_once(&conn, query).await },
+        )
+        .await
+    }
+
+    async fn find_names_once(&self, conn: &Conn, query: &HolderQuery) -> Result<FoundHolders, Fault> {
+        let (sql, params) = holder_query(query);
+        let statement = conn.shaped(&sql).await?;
+        let (reading, found) = snapshot(&conn, &statement, &params).await?;
+        let mut state = State::default();
+        let mut sessions = BTreeSet::new();
+        let mut keys = Vec::new();
+        let more = found.len() > query.limit;
+        for row in found.iter().take(query.limit) {
+            let holder = rows::holder(row)?;
+            sessions.extend(holder.session);
+            keys.push(holder.key.clone());
+            state.load_holder(holder);
+        }
+        finish(conn, &mut state, &sessions).await?;
+        Ok(FoundHolders { loaded: self.loaded(state, &reading)?, keys, more })
+    }
+
+    pub(super) async fn read_events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+        self.read(Use::Read, "reading events", |conn| async move {
+            let (sql, params) = event_query(query);
+            let statement = conn.shaped(&sql).await?;
+            let (reading, found) = snapshot(&conn, &statement, &params).await?;
+            conn.simple("COMMIT").await?;
+            let events = found.iter().map(rows::event).collect::<Result<Vec<_>, _>>()?;
+            Ok(EventPage { events, floor: reading.floor, head: reading.cursor() })
+        })
+        .await
+    }
+
+    pub(super) async fn count(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
+        self.read(Use::Read, "counting", |conn| async move {
+            let (of, mut params): (_, Params<'_>) = match tenant {
+                Some(_) => (" AND tenant = $2", vec![]),
+                None => ("", vec![]),
+            };
+            params.push(Box::new(self.given_ms()));
+            params.extend(tenant.map(|t| Box::new(t.as_str()) as _));
+            let now = read_now!();
+            let sql = format!(
+                "SELECT (SELECT count(*) FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+                    LEFT JOIN solehold.sessions s ON s.id = l.session_id \
+                    WHERE l.lease_id IS NOT NULL AND coalesce(s.deadline_ms, l.deadline_ms) > {now}{}), \
+                 (SELECT count(*) FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+                    WHERE (r.declared OR l.lease_id IS NOT NULL){}), \
+                 (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now}{of})",
+                of.replace("tenant", "r.tenant"),
+                of.replace("tenant", "r.tenant"),
+            );
+            let statement = conn.shaped(&sql).await?;
+            let (reading, found) = snapshot(&conn, &statement, &params).await?;
+            conn.simple("COMMIT").await?;
+            self.time(&reading)?;
+            let row = found.first().ok_or_else(|| rows::unreadable("nothing was counted"))?;
+            let number = |at: usize| row.try_get::<_, i64>(at).map(|n| n as u64);
+            Ok(Usage { live_leases: number(0)?, resources: number(1)?, sessions: number(2)? })
+        })
+        .await
+    }
+}
+
+/// Begins a snapshot, reads the clock in it and runs a query.
+async fn snapshot(
+    conn: &Conn,
+    statement: &Statement,
+    params: &Params<'_>,
+) -> Result<(Reading, Vec<Row>), Fault> {
+    let params = refs(params);
+    let asked = Tick::now();
+    let (begin, clock, found) = join!(biased;
+        conn.simple(SNAPSHOT),
+        async { conn.query(Sql::SnapshotClock, &[]).await },
+        async { Ok::<_, Fault>(conn.client.query(statement, &params).await?) },
+    );
+    begin?;
+    Ok((Reading::of(&clock?, asked)?, found?))
+}
+
+/// Loads the sessions that the rows hang on, and ends the snapshot.
+async fn finish(conn: &Conn, state: &mut State, sessions: &BTreeSet<SessionId>) -> Result<(), Fault> {
+    let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
+    let (found, end) = join!(biased;
+        async { conn.query_if(!ids.is_empty(), Sql::LoadSessions, &[&ids]).await },
+        conn.simple("COMMIT")
+    );
+    for row in &found? {
+        state.load_session(rows::session(row)?);
+    }
+    end
+}
+
+/// Loads a resource with its lease and state beside it; notes the sessions that it hangs on.
+pub(super) fn load_resource(
+    state: &mut State,
+    sessions: &mut BTreeSet<SessionId>,
+    row: &Row,
+) -> Result<solehold_core::key::ResourceKey, Fault> {
+    let is = rows::described(row)?;
+    let handover = rows::handover(row, DESCRIBED_COLUMNS + LEASE_COLUMNS)?.map(|(_, handover)| handover);
+    let resource = rows::resource(&is, rows::lease_row(row, DESCRIBED_COLUMNS)?, handover);
+    sessions.extend(resource.sessions());
+    state.load_resource(resource);
+    Ok(is.key)
+}
+
+/// Collects conditions and their parameters.
+struct Conditions<'a> {
+    sql: String,
+    params: Params<'a>,
+}
+
+impl<'a> Conditions<'a> {
+    fn new(select: String, first: Params<'a>) -> Self {
+        Self { sql: format!("{select} WHERE true"), params: first }
+    }
+
+    /// Adds a condition; `{}` in it stands for the parameter.
+    fn and(&mut self, condition: &str, param: impl tokio_postgres::types::ToSql + Sync + Send + 'a) {
+        let at = self.param(param);
+        let _ = write!(self.sql, " AND {}", condition.replace("{}", &at));
+    }
+
+    fn param(&mut self, param: impl tokio_postgres::types::ToSql + Sync + Send + 'a) -> String {
+        self.params.push(Box::new(param));
+        format!("${}", self.params.len())
+    }
+
+    fn end(mut self, order: &str, limit: usize) -> (String, Params<'a>) {
+        let limit = self.param(i64::try_from(limit).unwrap_or(i64::MAX));
+        let _ = write!(self.sql, " ORDER BY {order} LIMIT {limit}");
+        (self.sql, self.params)
+    }
+}
+
+fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Params<'_>), Fault> {
+    let select = format!(
+        "SELECT {}, {}, {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
+         LEFT JOIN solehold.states t ON t.resource_id = r.id LEFT JOIN solehold.sessions s ON s.id = l.session_id",
+        resource_columns!(),
+        lease_columns!(),
+        state_columns!()
+    );
+    let mut all = Conditions::new(select, vec![Box::new(given_ms)]);
+    let _ = write!(all.sql, " AND {} > 0", read_now!());
+    if let Some(tenant) = &query.tenant {
+        all.and("r.tenant = {}", tenant.as_str());
+    }
+    if let Some(kind) = &query.kind {
+        all.and("r.kind = {}", kind.as_str());
+    }
+    if let Some(site) = &query.site {
+        all.and("r.site = {}", site.as_str());
+    }
+    if let Some(holder) = &query.holder {
+        all.and("l.holder = {}", holder.as_str());
+    }
+    if let Some(session) = query.session {
+        all.and("(l.session_id = {} OR l.pending_session_id = {})", session.0);
+    }
+    if let Some(leased) = query.leased {
+        let deadline =
+            "coalesce(CASE WHEN l.lease_id IS NOT NULL THEN coalesce(s.deadline_ms, l.deadline_ms) END, 0)";
+        let _ = write!(all.sql, " AND {deadline} {} {}", if leased { ">" } else { "<=" }, read_now!());
+    }
+    for (label, value) in &query.labels {
+        let wanted = serde_json::json!({ text::stored(label): text::stored(value) });
+        all.and("r.labels @> {}", wanted);
+    }
+    if !query.undeclared {
+        all.sql.push_str(" AND r.declared");
+    }
+    if let Some(after) = &query.after {
+        let tenant = all.param(after.tenant.as_str());
+        let kind = all.param(after.kind.as_str());
+        let key = all.param(after.key.as_str());
+        let _ = write!(all.sql, " AND (r.tenant, r.kind, r.key) > ({tenant}, {kind}, {key})");
+    }
+    Ok(all.end("r.tenant, r.kind, r.key", query.limit.saturating_add(1)))
+}
+
+fn holder_query(query: &HolderQuery) -> (String, Params<'_>) {
+    let select = "SELECT h.tenant, h.name, h.registered, h.session_id, h.status, h.registered_at_ms, h.heard_at_ms, \
+                  h.site, h.attributes, h.metrics FROM solehold.holders h";
+    let mut all = Conditions::new(select.to_owned(), vec![]);
+    if let Some(tenant) = &query.tenant {
+        all.and("h.tenant = {}", tenant.as_str());
+    }
+    if query.registered {
+        all.sql.push_str(" AND h.registered");
+    }
+    if let Some(after) = &query.after {
+        let tenant = all.param(after.tenant.as_str());
+        let name = all.param(after.name.as_str());
+        let _ = write!(all.sql, " AND (h.tenant, h.name) > ({tenant}, {name})");
+    }
+    all.end("h.tenant, h.name", query.limit.saturating_add(1))
+}
+
+fn event_query(query: &EventQuery) -> (String, Params<'_>) {
+    let select =
+        "SELECT e.revision, e.at_ms, e.tenant, e.kind, e.key, e.details FROM solehold.lease_events e";
+    let mut all = Conditions::new(select.to_owned(), vec![]);
+    // Events up to the floor are gone, even while their rows wait to be removed.
+    all.and("e.revision > greatest({}, (SELECT floor_revision FROM solehold.clock))", query.after.0 as i64);
+    if let Some(lease) = query.lease {
+        all.and("e.lease_id = {}", lease.0);
+    }
+    if let Some(resource) = &query.resource {
+        all.and("e.resource_hash = {}", resource_hash(resource));
+        all.and("e.tenant = {}", resource.tenant.as_str());
+        all.and("e.kind = {}", resource.kind.as_str());
+        all.and("e.key = {}", resource.key.as_str());
+    }
+    all.end("e.revision", query.limit)
+}

@@ -1,0 +1,286 @@
+//! Every fixed statement. Each is prepared once a connection; sets of rows travel as arrays, never row by row.
+
+macro_rules! statements {
+    ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
+        /// A statement that every connection has prepared.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Sql { $($(#[$doc])* $name,)* }
+
+        impl Sql {
+            /// The text of all, in the order of the variants.
+            pub(super) const ALL: &[&str] = &[$($text,)*];
+        }
+    };
+}
+
+macro_rules! session_columns {
+    () => {
+        "s.id, s.tenant, s.holder, s.ttl_ms, s.opened_at_ms, s.renewed_at_ms, s.deadline_ms, s.standing, s.capacity, \
+         s.lease_count, s.lease_revision, s.metrics"
+    };
+}
+macro_rules! holder_columns {
+    () => {
+        "h.tenant, h.name, h.registered, h.session_id, h.status, h.registered_at_ms, h.heard_at_ms, h.site, \
+         h.attributes, h.metrics"
+    };
+}
+macro_rules! lease_columns {
+    () => {
+        "l.resource_id, l.version, l.last_token, l.held_back_until_ms, l.due_ms, l.lease_id, l.holder, l.session_id, \
+         l.ttl_ms, l.deadline_ms, l.acquired_at_ms, l.renewed_at_ms, l.request, l.attributes, l.stats, l.has_state, \
+         l.pending_lease_id, l.pending_session_id, l.pending_holder, l.pending_asked_at_ms, l.pending_deadline_ms, \
+         l.pending_attributes"
+    };
+}
+macro_rules! resource_columns {
+    () => {
+        "r.id, r.tenant, r.kind, r.key, r.version, r.declared, r.site, r.labels, r.attributes, r.lock_delay_ms, \
+         r.created_at_ms"
+    };
+}
+macro_rules! state_columns {
+    () => {
+        "t.resource_id, t.sequence, t.token, t.written_at_ms, t.document"
+    };
+}
+macro_rules! clock_columns {
+    () => {
+        "c.epoch, c.revision, c.last_ms, c.offset_ms, c.floor_revision, c.grants_barred_until_ms, c.synchronous, \
+         coalesce(current_setting('synchronous_standby_names', true), '') <> ''"
+    };
+}
+/// Store time in a read: by the transaction's own start, so that the whole of it has one time; `$1` is the latest time
+/// that this process has given already.
+macro_rules! read_now {
+    () => {
+        "(SELECT greatest(last_ms, (extract(epoch FROM now()) * 1000)::bigint + offset_ms, $1) FROM solehold.clock)"
+    };
+}
+pub(super) use {lease_columns, read_now, resource_columns, state_columns};
+
+/// Resources by key (`$1..$3`), by a lease on them (`$4`), or by a session (`$5`) or present session of a holder (`$6, $7`)
+/// that something of theirs hangs on.
+macro_rules! wanted {
+    () => {
+        "WITH whole AS (SELECT unnest($5::uuid[]) AS id \
+            UNION SELECT h.session_id FROM unnest($6::text[], $7::text[]) AS k(tenant, name) \
+                  JOIN solehold.holders h USING (tenant, name) WHERE h.session_id IS NOT NULL), \
+         wanted AS (SELECT r.id FROM unnest($1::text[], $2::text[], $3::text[]) AS k(tenant, kind, key) \
+                  JOIN solehold.resources r USING (tenant, kind, key) \
+            UNION SELECT resource_id FROM solehold.leases WHERE lease_id = ANY($4::uuid[]) \
+            UNION SELECT resource_id FROM solehold.leases WHERE pending_lease_id = ANY($4::uuid[]) \
+            UNION SELECT l.resource_id FROM whole JOIN solehold.leases l ON l.session_id = whole.id \
+            UNION SELECT l.resource_id FROM whole JOIN solehold.leases l ON l.pending_session_id = whole.id) "
+    };
+}
+
+statements! {
+    /// What is known of resources before any lock is taken.
+    Resolve = concat!(wanted!(), "SELECT ", resource_columns!(),
+        ", l.lease_id, l.session_id, l.pending_lease_id, l.pending_session_id, l.has_state \
+         FROM wanted JOIN solehold.resources r USING (id) JOIN solehold.leases l ON l.resource_id = r.id");
+    /// The present sessions of holders (`$1, $2`).
+    ResolveHolders = "SELECT h.tenant, h.name, h.session_id FROM unnest($1::text[], $2::text[]) AS k(tenant, name) \
+        JOIN solehold.holders h USING (tenant, name)";
+    /// Whose sessions these are.
+    ResolveSessions = "SELECT s.id, s.tenant, s.holder FROM solehold.sessions s WHERE s.id = ANY($1::uuid[])";
+
+    LockSessions = concat!("SELECT ", session_columns!(),
+        " FROM solehold.sessions s WHERE s.id = ANY($1::uuid[]) ORDER BY s.id FOR UPDATE");
+    LockHolders = concat!("SELECT ", holder_columns!(), " FROM solehold.holders h \
+         WHERE (h.tenant, h.name) IN (SELECT * FROM unnest($1::text[], $2::text[])) \
+         ORDER BY h.tenant, h.name FOR UPDATE");
+    LockLeases = concat!("SELECT ", lease_columns!(),
+        " FROM solehold.leases l WHERE l.resource_id = ANY($1::bigint[]) ORDER BY l.resource_id FOR UPDATE");
+    LockLeasesAndHanging = concat!("SELECT ", lease_columns!(), " FROM solehold.leases l \
+         WHERE l.resource_id = ANY($1::bigint[]) OR l.session_id = ANY($2::uuid[]) \
+            OR l.pending_session_id = ANY($2::uuid[]) ORDER BY l.resource_id FOR UPDATE");
+    /// The inner select waits for the lock; the outer one reads the time when it is held.
+    LockClock = concat!("SELECT c.*, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM (SELECT ",
+        clock_columns!(), " FROM solehold.clock c WHERE c.id = 1 FOR UPDATE) c");
+    ReadClock = concat!("SELECT ", clock_columns!(), ", (extract(epoch FROM clock_timestamp()) * 1000)::bigint \
+         FROM solehold.clock c WHERE c.id = 1");
+    /// As [`Sql::ReadClock`], at the start of the transaction that it is in.
+    SnapshotClock = concat!("SELECT ", clock_columns!(), ", (extract(epoch FROM now()) * 1000)::bigint \
+         FROM solehold.clock c WHERE c.id = 1");
+
+    AnyResources = "SELECT 1 FROM unnest($1::text[], $2::text[], $3::text[]) AS k(tenant, kind, key) \
+        JOIN solehold.resources r USING (tenant, kind, key) LIMIT 1";
+    Requests = "SELECT q.tenant, q.kind, q.key, q.holder, q.request, q.until_ms \
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS k(tenant, kind, key, holder, request) \
+        JOIN solehold.requests q USING (tenant, kind, key, holder, request)";
+    Records = "SELECT d.collection, d.id, d.document FROM unnest($1::text[], $2::text[]) AS k(collection, id) \
+        JOIN solehold.records d USING (collection, id)";
+    States = concat!("SELECT ", state_columns!(),
+        " FROM solehold.states t WHERE t.resource_id = ANY($1::bigint[])");
+
+    /// Who holds what.
+    UpdateLeases = "UPDATE solehold.leases l SET last_token = u.last_token, held_back_until_ms = u.held_back_until_ms, \
+        due_ms = u.due_ms, lease_id = u.lease_id, holder = u.holder, session_id = u.session_id, ttl_ms = u.ttl_ms, \
+        deadline_ms = u.deadline_ms, acquired_at_ms = u.acquired_at_ms, renewed_at_ms = u.renewed_at_ms, \
+        request = u.request, attributes = u.attributes, stats = u.stats \
+        FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::uuid[], $6::text[], $7::uuid[], \
+            $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[]) \
+        AS u(resource_id, last_token, held_back_until_ms, due_ms, lease_id, holder, session_id, ttl_ms, \
+            deadline_ms, acquired_at_ms, renewed_at_ms, request, attributes, stats) \
+        WHERE l.resource_id = u.resource_id";
+    /// Nobody holds these any more, and nothing is left to wait for.
+    FreeLeases = "UPDATE solehold.leases SET held_back_until_ms = NULL, due_ms = NULL, lease_id = NULL, holder = NULL, \
+        session_id = NULL, ttl_ms = NULL, deadline_ms = NULL, acquired_at_ms = NULL, renewed_at_ms = NULL, request = NULL, \
+        attributes = NULL, stats = NULL WHERE resource_id = ANY($1::bigint[])";
+    /// What is beside the leases has changed.
+    MarkLeases = "UPDATE solehold.leases l SET version = u.version, has_state = u.has_state \
+        FROM unnest($1::bigint[], $2::bigint[], $3::boolean[]) AS u(resource_id, version, has_state) \
+        WHERE l.resource_id = u.resource_id";
+    InsertLeases = "INSERT INTO solehold.leases (resource_id, last_token, held_back_until_ms, due_ms, lease_id, \
+            holder, session_id, ttl_ms, deadline_ms, acquired_at_ms, renewed_at_ms, request, attributes, stats, version, \
+            has_state) \
+        SELECT *, resource_id, false FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::uuid[], \
+            $6::text[], $7::uuid[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], \
+            $14::text[]) AS u(resource_id)";
+    UpdatePending = "UPDATE solehold.leases l SET pending_lease_id = u.lease_id, pending_session_id = u.session_id, \
+        pending_holder = u.holder, pending_asked_at_ms = u.asked_at_ms, pending_deadline_ms = u.deadline_ms, \
+        pending_attributes = u.attributes \
+        FROM unnest($1::bigint[], $2::uuid[], $3::uuid[], $4::text[], $5::bigint[], $6::bigint[], $7::text[]) \
+        AS u(resource_id, lease_id, session_id, holder, asked_at_ms, deadline_ms, attributes) \
+        WHERE l.resource_id = u.resource_id";
+    InsertResources = "INSERT INTO solehold.resources (id, tenant, kind, key, version, declared, site, labels, attributes, \
+            lock_delay_ms, created_at_ms) \
+        SELECT id, tenant, kind, key, version, declared, site, labels::jsonb, attributes, lock_delay_ms, created_at_ms \
+        FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], \
+            $9::text[], $10::bigint[], $11::bigint[]) \
+        AS u(id, tenant, kind, key, version, declared, site, labels, attributes, lock_delay_ms, created_at_ms)";
+    UpdateResources = "UPDATE solehold.resources r SET version = u.version, declared = u.declared, site = u.site, \
+        labels = u.labels::jsonb, attributes = u.attributes, lock_delay_ms = u.lock_delay_ms, \
+        created_at_ms = u.created_at_ms \
+        FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], \
+            $9::text[], $10::bigint[], $11::bigint[]) \
+        AS u(id, tenant, kind, key, version, declared, site, labels, attributes, lock_delay_ms, created_at_ms) \
+        WHERE r.id = u.id";
+    DeleteResources = "WITH a AS (DELETE FROM solehold.leases WHERE resource_id = ANY($1::bigint[])), \
+        b AS (DELETE FROM solehold.states WHERE resource_id = ANY($1::bigint[])) \
+        DELETE FROM solehold.resources WHERE id = ANY($1::bigint[])";
+    UpsertStates = "INSERT INTO solehold.states (resource_id, sequence, token, written_at_ms, document) \
+        SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::text[]) \
+        ON CONFLICT (resource_id) DO UPDATE SET sequence = excluded.sequence, token = excluded.token, \
+            written_at_ms = excluded.written_at_ms, document = excluded.document";
+    DeleteStates = "DELETE FROM solehold.states WHERE resource_id = ANY($1::bigint[])";
+
+    InsertSessions = "INSERT INTO solehold.sessions (id, tenant, holder, ttl_ms, opened_at_ms, renewed_at_ms, deadline_ms, \
+            due_ms, standing, capacity, lease_count, lease_revision, metrics) \
+        SELECT id, tenant, holder, ttl_ms, opened_at_ms, renewed_at_ms, deadline_ms, deadline_ms, standing, capacity, \
+            lease_count, lease_revision, metrics \
+        FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[], \
+            $9::bigint[], $10::bigint[], $11::bigint[], $12::text[]) \
+        AS u(id, tenant, holder, ttl_ms, opened_at_ms, renewed_at_ms, deadline_ms, standing, capacity, lease_count, \
+            lease_revision, metrics)";
+    /// `metrics` is left alone where none are given: a large text is not written again with every heartbeat.
+    UpdateSessions = "UPDATE solehold.sessions s SET renewed_at_ms = u.renewed_at_ms, deadline_ms = u.deadline_ms, \
+        standing = u.standing, lease_count = u.lease_count, lease_revision = u.lease_revision, \
+        metrics = coalesce(u.metrics, s.metrics) \
+        FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::text[]) \
+        AS u(id, renewed_at_ms, deadline_ms, standing, lease_count, lease_revision, metrics) WHERE s.id = u.id";
+    DeleteSessions = "DELETE FROM solehold.sessions WHERE id = ANY($1::uuid[])";
+
+    UpsertHolders = "INSERT INTO solehold.holders (tenant, name, registered, session_id, status, registered_at_ms, \
+            heard_at_ms, site, attributes, metrics) \
+        SELECT * FROM unnest($1::text[], $2::text[], $3::boolean[], $4::uuid[], $5::text[], $6::bigint[], $7::bigint[], \
+            $8::text[], $9::text[], $10::text[]) \
+        ON CONFLICT (tenant, name) DO UPDATE SET registered = excluded.registered, session_id = excluded.session_id, \
+            status = excluded.status, registered_at_ms = excluded.registered_at_ms, heard_at_ms = excluded.heard_at_ms, \
+            site = excluded.site, attributes = excluded.attributes, metrics = excluded.metrics";
+    DeleteHolders = "DELETE FROM solehold.holders h USING unnest($1::text[], $2::text[]) AS u(tenant, name) \
+        WHERE h.tenant = u.tenant AND h.name = u.name";
+    UpsertRequests = "INSERT INTO solehold.requests (tenant, kind, key, holder, request, until_ms) \
+        SELECT * FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::bigint[]) \
+        ON CONFLICT (tenant, kind, key, holder, request) DO UPDATE SET until_ms = excluded.until_ms";
+    DeleteRequests = "DELETE FROM solehold.requests q \
+        USING unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS u(tenant, kind, key, holder, request) \
+        WHERE (q.tenant, q.kind, q.key, q.holder, q.request) = (u.tenant, u.kind, u.key, u.holder, u.request)";
+    UpsertRecords = "INSERT INTO solehold.records (collection, id, document) \
+        SELECT * FROM unnest($1::text[], $2::text[], $3::text[]) \
+        ON CONFLICT (collection, id) DO UPDATE SET document = excluded.document";
+    DeleteRecords = "DELETE FROM solehold.records d USING unnest($1::text[], $2::text[]) AS u(collection, id) \
+        WHERE d.collection = u.collection AND d.id = u.id";
+    InsertEvents = "INSERT INTO solehold.lease_events (revision, at_ms, resource_hash, tenant, kind, key, event_type, \
+            lease_id, holder, session_id, token, details) \
+        SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], \
+            $8::uuid[], $9::text[], $10::uuid[], $11::bigint[], $12::text[])";
+    /// The clock goes on, and the batch leaves word that it did.
+    UpdateClock = "WITH word AS (INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $3, true)) \
+        UPDATE solehold.clock SET revision = $2, last_ms = greatest(last_ms, $3), synchronous = $4 WHERE id = 1";
+
+    /// Whether a batch was committed; if it was not, it cannot be any more. Waits for one that is on its way. A row that was
+    /// there is written again, so that this answer waits for a synchronous standby as the commit itself would have.
+    SettleCommit = "INSERT INTO solehold.commits (batch_id, at_ms, committed) \
+        VALUES ($1, (SELECT last_ms FROM solehold.clock), false) \
+        ON CONFLICT (batch_id) DO UPDATE SET at_ms = excluded.at_ms RETURNING committed";
+
+    LoadResources = concat!(wanted!(), "SELECT ", resource_columns!(), ", ", lease_columns!(), ", ", state_columns!(),
+        " FROM wanted JOIN solehold.resources r USING (id) JOIN solehold.leases l ON l.resource_id = r.id \
+         LEFT JOIN solehold.states t ON t.resource_id = r.id");
+    LoadSessions = concat!("SELECT ", session_columns!(), " FROM solehold.sessions s WHERE s.id = ANY($1::uuid[])");
+    /// Holders by name (`$1, $2`) and those of sessions (`$3`).
+    LoadHolders = concat!("SELECT ", holder_columns!(), " FROM solehold.holders h \
+         WHERE (h.tenant, h.name) IN (SELECT * FROM unnest($1::text[], $2::text[]) \
+            UNION SELECT s.tenant, s.holder FROM solehold.sessions s WHERE s.id = ANY($3::uuid[]))");
+    CollectionRecords = "SELECT d.collection, d.id, d.document FROM solehold.records d WHERE d.collection = $1 \
+        ORDER BY d.id";
+    Cursor = "SELECT epoch, revision FROM solehold.clock WHERE id = 1";
+
+    DueLeases = "SELECT l.resource_id, r.tenant, r.kind, r.key, \
+            CASE WHEN l.lease_id IS NOT NULL AND l.session_id IS NULL THEN \
+                l.deadline_ms + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
+            CASE WHEN l.pending_lease_id IS NOT NULL AND l.lease_id IS NULL THEN coalesce(l.held_back_until_ms, 0) END, \
+            l.pending_deadline_ms \
+        FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+        WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL) \
+        ORDER BY l.due_ms LIMIT $2";
+    DueSessions = "SELECT s.id, s.deadline_ms, \
+            EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id), \
+            EXISTS (SELECT 1 FROM solehold.leases l WHERE l.pending_session_id = s.id) \
+        FROM solehold.sessions s WHERE s.due_ms <= $1 ORDER BY s.due_ms LIMIT $2";
+    /// Resources that hang on dead sessions (`$1`), and whether they can be judged: one that someone waits for is left alone
+    /// until its lock-delay is over.
+    DueHanging = "SELECT s.id, s.deadline_ms, r.tenant, r.kind, r.key, \
+            l.pending_lease_id IS NULL OR s.deadline_ms + r.lock_delay_ms <= $2 \
+        FROM solehold.sessions s JOIN solehold.leases l ON l.session_id = s.id \
+        JOIN solehold.resources r ON r.id = l.resource_id \
+        WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 ORDER BY s.deadline_ms LIMIT $3";
+    NextDue = "SELECT least((SELECT min(due_ms) FROM solehold.leases WHERE due_ms > $1), \
+        (SELECT min(due_ms) FROM solehold.sessions WHERE due_ms > $1))";
+    /// Moves the sweeper's lower bounds up, past those that were renewed. Whoever is busy is left for the next time.
+    BumpLeases = "UPDATE solehold.leases SET due_ms = CASE WHEN session_id IS NULL \
+            THEN least(deadline_ms, pending_deadline_ms) ELSE pending_deadline_ms END \
+        WHERE resource_id IN (SELECT resource_id FROM solehold.leases WHERE resource_id = ANY($1::bigint[]) \
+            ORDER BY resource_id FOR UPDATE SKIP LOCKED) AND due_ms <= $2 AND lease_id IS NOT NULL";
+    BumpSessions = "UPDATE solehold.sessions SET due_ms = deadline_ms \
+        WHERE id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
+
+    TickClock = "UPDATE solehold.clock SET last_ms = greatest(last_ms, $1) WHERE id = 1 AND last_ms < $1";
+    ForgetRequests = "DELETE FROM solehold.requests WHERE (tenant, kind, key, holder, request) IN \
+        (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 \
+         LIMIT $2 FOR UPDATE SKIP LOCKED)";
+    ForgetCommits = "DELETE FROM solehold.commits WHERE batch_id IN \
+        (SELECT batch_id FROM solehold.commits WHERE at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)";
+    /// Rows of resources that were held back and say nothing any more.
+    ForgetResources = "WITH gone AS (DELETE FROM solehold.leases WHERE resource_id IN \
+            (SELECT l.resource_id FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+             WHERE l.due_ms <= $1 AND l.lease_id IS NULL AND l.pending_lease_id IS NULL AND NOT l.has_state \
+                AND coalesce(l.held_back_until_ms, 0) <= $1 AND NOT r.declared \
+             ORDER BY l.resource_id LIMIT $2 FOR UPDATE OF l SKIP LOCKED) RETURNING resource_id) \
+        DELETE FROM solehold.resources WHERE id IN (SELECT resource_id FROM gone)";
+    /// The last event that may go by age (`$1`), looked for among the oldest (`$2` of them).
+    FloorByAge = "SELECT max(revision) FROM \
+        (SELECT revision, at_ms FROM solehold.lease_events \
+         WHERE (SELECT at_ms FROM solehold.lease_events ORDER BY revision LIMIT 1) < $1 ORDER BY revision LIMIT $2) e \
+        WHERE at_ms < $1";
+    /// How many events there may be, by their revisions.
+    EventSpan = "SELECT max(revision) - min(revision) + 1 FROM solehold.lease_events";
+    /// The last event that may go because `$1` newer ones are there.
+    FloorByNumber = "SELECT revision FROM solehold.lease_events ORDER BY revision DESC OFFSET $1 LIMIT 1";
+    RaiseFloor = "UPDATE solehold.clock SET floor_revision = $1 WHERE id = 1 AND floor_revision < $1";
+    ForgetEvents = "DELETE FROM solehold.lease_events WHERE revision IN (SELECT revision FROM solehold.lease_events \
+        WHERE revision <= (SELECT floor_revision FROM solehold.clock) ORDER BY revision LIMIT $1)";
+}

@@ -1,0 +1,224 @@
+//! What seems to have run out, and what can be forgotten.
+
+use std::sync::MutexGuard;
+
+use solehold_core::{command::Command, key::SessionId};
+use tokio::join;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    fault::Fault,
+    pool::{Conn, ROUND_TRIP, Use, in_time},
+    rows::Columns,
+    sql::Sql,
+};
+use crate::store::{Due, Retention, StoreError};
+
+/// The clock's mark is moved on this often when nothing else does.
+const MARK_EVERY_MS: i64 = 500;
+/// Most rows that one round of forgetting removes from one table.
+const FORGET_MAX: i64 = 5_000;
+/// Word of a commit is kept for this long, many times longer than anyone asks for it.
+const COMMITS_KEPT_MS: i64 = 10 * 60 * 1_000;
+/// Most events that one round removes.
+const FORGET_EVENTS_MAX: i64 = 20_000;
+/// Forgetting is not urgent.
+const FORGET_EVERY_MS: i64 = 1_000;
+/// Counting events means reading an index over all of them.
+const COUNT_EVERY_MS: i64 = 60_000;
+
+/// When what was last done, by store time.
+#[derive(Debug, Default)]
+pub(super) struct Chores {
+    forgot_ms: Option<i64>,
+    counted_ms: Option<i64>,
+}
+
+/// A nomination and since when it is due.
+type Nominated = (i64, Command);
+
+impl PostgresStore {
+    pub(super) async fn nominate(&self, limit: usize) -> Result<Due, StoreError> {
+        self.read(Use::Write, "looking for what is due", |conn| async move {
+            self.nominate_once(&conn, limit).await
+        })
+        .await
+    }
+
+    async fn nominate_once(&self, conn: &Conn, limit: usize) -> Result<Due, Fault> {
+        let now = self.time(&self.read_clock(conn).await?)?.0 as i64;
+        let most = i64::try_from(limit).unwrap_or(i64::MAX);
+        let (leases, sessions, next) = join!(biased;
+            async { conn.query(Sql::DueLeases, &[&now, &most]).await },
+            async { conn.query(Sql::DueSessions, &[&now, &most]).await },
+            async { conn.query(Sql::NextDue, &[&now]).await },
+        );
+        let mut nominated: Vec<Nominated> = Vec::new();
+        let mut renewed_leases: Vec<i64> = Vec::new();
+        for row in &leases? {
+            let mut c = Columns::from(row, 0);
+            let (id, key) = (c.next::<i64>()?, c.resource_key()?);
+            let times: [Option<i64>; 3] = [c.next()?, c.next()?, c.next()?];
+            match times.into_iter().flatten().filter(|at| *at <= now).min() {
+                Some(since) => nominated.push((since, Command::Expire { key })),
+                None => renewed_leases.push(id),
+            }
+        }
+        let (mut renewed, mut dead) = (Vec::<Uuid>::new(), Vec::<(i64, Uuid)>::new());
+        for row in &sessions? {
+            let mut c = Columns::from(row, 0);
+            let (id, deadline) = (c.next::<Uuid>()?, c.next::<i64>()?);
+            let (has_leases, is_waited_for) = (c.next::<bool>()?, c.next::<bool>()?);
+            match (deadline <= now, has_leases, is_waited_for) {
+                (false, _, _) => renewed.push(id),
+                (true, true, _) => dead.push((deadline, id)),
+                (true, false, false) => nominated.push((deadline, Command::ExpireSession(SessionId(id)))),
+                // Whoever waits on it lapses first, by its own deadline.
+                (true, false, true) => {}
+            }
+        }
+        if !dead.is_empty() {
+            nominated.extend(hanging_on(conn, dead, now, most).await?);
+        }
+        self.move_bounds(conn, &renewed_leases, &renewed, now).await?;
+        nominated.sort_by_key(|(since, _)| *since);
+        nominated.truncate(limit);
+        let next: Option<i64> = next?.first().map(|row| row.try_get(0)).transpose()?.flatten();
+        Ok(Due {
+            lag_ms: nominated.first().map_or(0, |(since, _)| (now - since).max(0) as u64),
+            next_in_ms: next.map(|at| (at - now).max(0) as u64),
+            commands: nominated.into_iter().map(|(_, command)| command).collect(),
+        })
+    }
+
+    /// Moves the bounds of what was renewed up, so that it is not looked at again before its time.
+    async fn move_bounds(
+        &self,
+        conn: &Conn,
+        leases: &[i64],
+        sessions: &[Uuid],
+        now: i64,
+    ) -> Result<(), Fault> {
+        let (leases, sessions) = join!(biased;
+            async { conn.execute_if(!leases.is_empty(), Sql::BumpLeases, &[&leases, &now]).await },
+            async { conn.execute_if(!sessions.is_empty(), Sql::BumpSessions, &[&sessions]).await },
+        );
+        for moved in [leases, sessions] {
+            match moved {
+                Err(fault) if !fault.is_contention() => return Err(fault),
+                // Someone was in the way: the next time will do.
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn maintain_once(&self, retention: &Retention) -> Result<(), StoreError> {
+        let now = self
+            .read(Use::Write, "moving the clock's mark", |conn| async move {
+                let reading = self.read_clock(&conn).await?;
+                let now = self.time(&reading)?.0 as i64;
+                if now - reading.last_ms >= MARK_EVERY_MS {
+                    conn.execute(Sql::TickClock, &[&now]).await?;
+                }
+                Ok(now)
+            })
+            .await?;
+        if !is_time(&mut self.chores().forgot_ms, now, FORGET_EVERY_MS) {
+            return Ok(());
+        }
+        match self.forget(retention, now).await {
+            Err(fault) if fault.is_contention() => Ok(()),
+            other => other.map_err(Fault::told),
+        }
+    }
+
+    fn chores(&self) -> MutexGuard<'_, Chores> {
+        self.chores.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Forgets what is over, a bounded part of it at a time; while there is more, the next round is due at once.
+    async fn forget(&self, retention: &Retention, now: i64) -> Result<(), Fault> {
+        let lent = self.lend(Use::Write).await?;
+        let conn = &*lent;
+        let work = async {
+            let old_commits = now - COMMITS_KEPT_MS;
+            let mut most = conn.execute(Sql::ForgetRequests, &[&now, &FORGET_MAX]).await?;
+            most = most.max(conn.execute(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?);
+            most = most.max(conn.execute(Sql::ForgetCommits, &[&old_commits, &FORGET_MAX]).await?);
+            let events = self.forget_events(conn, retention, now).await?;
+            if most as i64 >= FORGET_MAX || events as i64 >= FORGET_EVENTS_MAX {
+                self.chores().forgot_ms = None;
+            }
+            Ok(())
+        };
+        // Several statements, each with its own bound on the server.
+        let result = in_time("forgetting what is over", 4 * ROUND_TRIP, work).await;
+        match &result {
+            Err(fault) if fault.is_lost_connection() => {}
+            _ => lent.give_back(),
+        }
+        result
+    }
+
+    /// Drops events past their retention. The floor is raised in a commit of its own before: a reader sees either the events,
+    /// or that they are gone.
+    async fn forget_events(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<u64, Fault> {
+        let too_old = now.saturating_sub(i64::try_from(retention.events_ms).unwrap_or(i64::MAX));
+        let too_many = i64::try_from(retention.events_max).unwrap_or(i64::MAX);
+        let (by_age, span) = join!(biased;
+            async { conn.query(Sql::FloorByAge, &[&too_old, &FORGET_EVENTS_MAX]).await },
+            async { conn.query(Sql::EventSpan, &[]).await },
+        );
+        let mut floor = number(&by_age?)?;
+        let may_be_too_many = number(&span?)?.is_some_and(|span| span > too_many);
+        if may_be_too_many && is_time(&mut self.chores().counted_ms, now, COUNT_EVERY_MS) {
+            floor = floor.max(number(&conn.query(Sql::FloorByNumber, &[&too_many]).await?)?);
+        }
+        if let Some(floor) = floor {
+            conn.execute(Sql::RaiseFloor, &[&floor]).await?;
+        }
+        conn.execute(Sql::ForgetEvents, &[&FORGET_EVENTS_MAX]).await
+    }
+}
+
+/// What hangs on dead sessions, and then those of them whose all is nominated.
+async fn hanging_on(
+    conn: &Conn,
+    mut dead: Vec<(i64, Uuid)>,
+    now: i64,
+    most: i64,
+) -> Result<Vec<Nominated>, Fault> {
+    let ids: Vec<Uuid> = dead.iter().map(|(_, id)| *id).collect();
+    let rows = conn.query(Sql::DueHanging, &[&ids, &now, &most]).await?;
+    let mut nominated = Vec::new();
+    for row in &rows {
+        let mut c = Columns::from(row, 0);
+        let (id, deadline) = (c.next::<Uuid>()?, c.next::<i64>()?);
+        let key = c.resource_key()?;
+        match c.next::<bool>()? {
+            true => nominated.push((deadline, Command::Expire { key })),
+            false => dead.retain(|(_, dead)| *dead != id),
+        }
+    }
+    if (rows.len() as i64) < most {
+        let sessions = dead.into_iter().map(|(since, id)| (since, Command::ExpireSession(SessionId(id))));
+        nominated.extend(sessions);
+    }
+    Ok(nominated)
+}
+
+/// Whether it is time for a chore; notes that it is done.
+fn is_time(last: &mut Option<i64>, now: i64, every_ms: i64) -> bool {
+    let is_time = last.is_none_or(|last| now - last >= every_ms);
+    if is_time {
+        *last = Some(now);
+    }
+    is_time
+}
+
+/// The one number that a query gives, if it gives one.
+fn number(rows: &[tokio_postgres::Row]) -> Result<Option<i64>, Fault> {
+    Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
+}

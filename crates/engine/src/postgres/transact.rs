@@ -1,0 +1,342 @@
+//! One batch, one transaction: plan, lock, decide, write, commit; and what to do when any of it goes wrong.
+
+use std::{sync::Arc, time::Duration};
+
+use solehold_core::{
+    event::What,
+    state::Dirty,
+    time::{Moment, StoreTime},
+};
+use tokio::join;
+use tokio_postgres::error::Severity;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    cache::Known,
+    fault::Fault,
+    lock::Held,
+    plan::{Ask, Plan},
+    pool::{Conn, ROUND_TRIP, Use, in_time},
+    retry::Backoff,
+    rows::{Described, unreadable},
+    sql::Sql,
+    write::{Before, Touched, Writes},
+};
+use crate::{
+    clock::Tick,
+    store::{Cursor, Decided, Decider, StoreError},
+};
+
+/// How often others may be in the way.
+const CONTENDED_MAX: u32 = 50;
+/// And for how long.
+const CONTENDED_FOR: Duration = Duration::from_secs(8);
+/// How often rows may turn out to be others than planned.
+const STALE_MAX: u32 = 100;
+/// How often a connection may break before the store is said to be away.
+const BROKEN_MAX: u32 = 3;
+/// How long to ask what became of a commit.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// How an attempt failed.
+enum Failed {
+    /// Nothing was done.
+    Before(Fault),
+    /// COMMIT was sent, and no answer came. A batch that left word of itself can be asked for.
+    Lost { decided: Decided, cursor: Cursor, batch: Option<Uuid>, fault: Fault },
+    /// COMMIT was answered with a warning: it may not have reached a standby.
+    Warned(String),
+}
+
+impl<F: Into<Fault>> From<F> for Failed {
+    fn from(fault: F) -> Self {
+        Self::Before(fault.into())
+    }
+}
+
+/// What has gone wrong so far.
+#[derive(Default)]
+struct Tries {
+    contended: u32,
+    stale: u32,
+    broken: u32,
+    backoff: Backoff,
+    /// A commit without word of itself may have happened.
+    maybe_done: bool,
+}
+
+impl PostgresStore {
+    pub(super) async fn run(
+        &self,
+        mut ask: Ask,
+        news: bool,
+        decider: &mut dyn Decider,
+    ) -> Result<Decided, StoreError> {
+        let mut tries = Tries::default();
+        let began = Tick::now();
+        let mut fresh = false;
+        loop {
+            let fault = match self.attempt(&ask, fresh, news, decider).await {
+                Ok(decided) => return Ok(decided),
+                Err(Failed::Warned(warning)) => {
+                    return Err(StoreError::Unknown(format!(
+                        "COMMIT was answered with a warning: {warning}"
+                    )));
+                }
+                Err(Failed::Lost { decided, cursor, batch: Some(batch), fault }) => {
+                    tracing::warn!(error = %fault, "the answer to a COMMIT was lost; asking what became of it");
+                    if self.settle(batch).await? {
+                        self.tell(cursor);
+                        return Ok(decided);
+                    }
+                    fault
+                }
+                Err(Failed::Lost { fault, .. }) => {
+                    tries.maybe_done = true;
+                    fault
+                }
+                Err(Failed::Before(fault)) => fault,
+            };
+            if let Fault::Late(session) = fault {
+                ask.sessions.insert(session);
+            }
+            fresh = true;
+            self.next_try(&mut tries, fault, began).await?;
+        }
+    }
+
+    /// Prepares the next attempt, or says why there is none.
+    async fn next_try(&self, tries: &mut Tries, fault: Fault, began: Tick) -> Result<(), StoreError> {
+        let give_up = match &fault {
+            Fault::Stale | Fault::Late(_) => {
+                tries.stale += 1;
+                if tries.stale % 10 == 0 {
+                    tries.backoff.wait().await;
+                }
+                tries.stale > STALE_MAX
+            }
+            Fault::Stepped => {
+                tries.contended += 1;
+                match self.correct_clock().await {
+                    Ok(()) => {}
+                    Err(fault) if fault.is_contention() => tries.backoff.wait().await,
+                    Err(fault) => return Err(tries.told(fault)),
+                }
+                tries.contended > CONTENDED_MAX
+            }
+            contention if contention.is_contention() => {
+                tries.contended += 1;
+                tries.backoff.wait().await;
+                tries.contended > CONTENDED_MAX || Tick::now().since(began) > CONTENDED_FOR
+            }
+            broken if broken.is_lost_connection() => {
+                // The others were most likely cut off with it.
+                self.pool.renew();
+                tries.broken += 1;
+                if matches!(broken, Fault::Slow(_)) || tries.broken >= BROKEN_MAX {
+                    return Err(tries.told(fault));
+                }
+                return Ok(());
+            }
+            _ => return Err(tries.told(fault)),
+        };
+        if !give_up {
+            return Ok(());
+        }
+        if tries.maybe_done {
+            return Err(tries.told(fault));
+        }
+        Err(StoreError::Contended { attempts: tries.contended + tries.stale, last: fault.to_string() })
+    }
+
+    async fn attempt(
+        &self,
+        ask: &Ask,
+        fresh: bool,
+        news: bool,
+        decider: &mut dyn Decider,
+    ) -> Result<Decided, Failed> {
+        let lent = self.lend(Use::Write).await?;
+        let result = self.work(&lent, ask, fresh, news, decider).await;
+        let is_sound = match &result {
+            Ok(_) | Err(Failed::Warned(_)) => true,
+            Err(Failed::Before(fault)) if !fault.is_lost_connection() => {
+                in_time("rolling back", ROUND_TRIP, lent.simple("ROLLBACK")).await.is_ok()
+            }
+            Err(_) => false,
+        };
+        if is_sound {
+            lent.give_back();
+        }
+        result
+    }
+
+    async fn work(
+        &self,
+        conn: &Conn,
+        ask: &Ask,
+        fresh: bool,
+        news: bool,
+        decider: &mut dyn Decider,
+    ) -> Result<Decided, Failed> {
+        let plan = self.plan(conn, ask, fresh).await?;
+        let mut held = self.lock(conn, ask, &plan, news).await?;
+        let now = self.time(&held.reading)?;
+        if news {
+            Self::check_barred(&held.reading, now)?;
+        }
+        let moment = Moment { now, revision: held.reading.revision };
+        let decided = decider.decide(&mut held.state, moment).map_err(|late| Fault::Late(late.0))?;
+        let dirty = held.state.take_dirty();
+        if dirty.is_empty() && decided.events.is_empty() && decided.revision == held.reading.revision {
+            in_time("rolling back", ROUND_TRIP, conn.simple("ROLLBACK")).await?;
+            return Ok(decided);
+        }
+        if !news && decided.revision != held.reading.revision {
+            return Err(unreadable("a renewal made events").into());
+        }
+        self.write(conn, &plan, &held, dirty, decided, news.then_some(now)).await
+    }
+
+    /// Writes what is dirty and commits. With events, `clock` is the time that the clock goes on from.
+    async fn write(
+        &self,
+        conn: &Conn,
+        plan: &Plan,
+        held: &Held,
+        dirty: Dirty,
+        decided: Decided,
+        clock: Option<StoreTime>,
+    ) -> Result<Decided, Failed> {
+        let before = Before { resources: &held.resources, sessions: &held.sessions };
+        let version_of = |id: i64| plan.known.get(&id).map_or(id, |k| k.is.version);
+        let touched = Touched::by(&decided.events);
+        let mut writes = Writes::of(&held.state, &dirty, &touched, &before, version_of)?;
+        writes.events(&decided.events)?;
+        let batch = Uuid::now_v7();
+        let (revision, now) = (decided.revision.0 as i64, clock.map_or(0, |now| now.0 as i64));
+        let is_synchronous = held.reading.is_synchronous;
+        let commit = async {
+            join!(biased;
+                async {
+                    conn.execute_if(clock.is_some(), Sql::UpdateClock, &[&batch, &revision, &now, &is_synchronous])
+                        .await
+                },
+                conn.simple("COMMIT")
+            )
+        };
+        conn.take_warning();
+        let cursor = Cursor { epoch: held.reading.epoch, revision: decided.revision };
+        let sent = async { Ok(writes.send(conn, commit).await) };
+        let (fault, at_commit) = match in_time("committing", ROUND_TRIP, sent).await {
+            Ok((Ok(()), (Ok(_), Ok(())))) => {
+                if let Some(warning) = conn.take_warning() {
+                    return Err(Failed::Warned(warning));
+                }
+                self.learn(plan, held, &dirty, &decided, &writes);
+                if clock.is_some() {
+                    self.tell(cursor);
+                }
+                return Ok(decided);
+            }
+            Ok((Err(fault), _)) | Ok((Ok(()), (Err(fault), _))) => (fault, false),
+            Ok((Ok(()), (Ok(_), Err(fault)))) => (fault, true),
+            Err(slow) => (slow, true),
+        };
+        let severity = match &fault {
+            Fault::Postgres(error) => error.as_db_error().and_then(|db| db.parsed_severity()),
+            _ => None,
+        };
+        // PostgreSQL's own word on a statement means that the transaction has failed. Anything else, and a COMMIT that it was
+        // stopped in, leaves open what became of it: everything had been sent.
+        match severity {
+            Some(Severity::Error) => Err(Failed::Before(fault)),
+            Some(_) if !at_commit => Err(Failed::Before(fault)),
+            _ => Err(Failed::Lost { decided, cursor, batch: clock.is_some().then_some(batch), fault }),
+        }
+    }
+
+    /// Remembers what was written, so that the next batch need not look it up.
+    fn learn(&self, plan: &Plan, held: &Held, dirty: &Dirty, decided: &Decided, writes: &Writes<'_>) {
+        let seen = writes.written.iter().filter_map(|(key, written)| {
+            let resource = held.state.resource(key)?;
+            let leases = [resource.lease.as_ref().map(|l| l.id), resource.pending.as_ref().map(|p| p.id)];
+            let known = match (written.version, plan.known.get(&written.id)) {
+                (None, Some(known)) if known.is_still(resource) => known.clone(),
+                (None, Some(known)) => Arc::new(Known::of(known.is.clone(), resource)),
+                (version, _) => {
+                    let is = Described {
+                        id: written.id,
+                        key: (*key).clone(),
+                        version: version.unwrap_or(written.id),
+                        declared: resource.declared.clone().map(Arc::new),
+                        created_at: resource.created_at,
+                    };
+                    Arc::new(Known::of(is, resource))
+                }
+            };
+            Some((known, leases))
+        });
+        self.cache.learn(seen);
+        let gone = dirty.resources.iter().filter(|key| held.state.resource(key).is_none());
+        let ended = decided.events.iter().filter_map(|event| match &event.what {
+            What::Released(e) | What::Expired(e) | What::Revoked(e) => Some(e.lease),
+            _ => None,
+        });
+        self.cache.forget(gone, ended);
+    }
+
+    /// Asks what became of a batch whose COMMIT was not answered: whether it was committed. If it was not, it never will be.
+    async fn settle(&self, batch: Uuid) -> Result<bool, StoreError> {
+        let ask = async {
+            let mut backoff = Backoff::default();
+            loop {
+                match self.ask_of(batch).await {
+                    Ok(committed) => return committed,
+                    Err(fault) => tracing::debug!(error = %fault, "cannot ask yet what became of a commit"),
+                }
+                self.pool.renew();
+                backoff.wait().await;
+            }
+        };
+        tokio::time::timeout(SETTLE, ask).await.map_err(|_| {
+            StoreError::Unknown(
+                "the answer to a COMMIT was lost, and PostgreSQL cannot be asked about it".to_owned(),
+            )
+        })
+    }
+
+    async fn ask_of(&self, batch: Uuid) -> Result<bool, Fault> {
+        let lent = self.lend(Use::Write).await?;
+        lent.take_warning();
+        let rows = in_time("asking about a commit", SETTLE, lent.query(Sql::SettleCommit, &[&batch])).await?;
+        if let Some(warning) = lent.take_warning() {
+            return Err(unreadable(format!("the answer came with a warning: {warning}")));
+        }
+        let row = rows.first().ok_or_else(|| unreadable("no word about a commit"))?;
+        let committed = row.try_get(0)?;
+        lent.give_back();
+        Ok(committed)
+    }
+
+    /// Wakes whoever waits for news.
+    pub(super) fn tell(&self, cursor: Cursor) {
+        self.head.send_if_modified(|head| {
+            let is_newer = cursor > *head;
+            if is_newer {
+                *head = cursor;
+            }
+            is_newer
+        });
+    }
+}
+
+impl Tries {
+    fn told(&self, fault: Fault) -> StoreError {
+        match fault.told() {
+            StoreError::Unavailable(what) if self.maybe_done => StoreError::Unknown(what),
+            other => other,
+        }
+    }
+}

@@ -1,0 +1,534 @@
+//! What a batch changed, as one statement for each sort of row.
+
+use std::{
+    borrow::Cow,
+    collections::{HashMap, HashSet},
+};
+
+use solehold_core::{
+    event::{Event, What},
+    key::{Document, ResourceKey, SessionId},
+    lease::{Pending, Resource, Tenure},
+    session::{Holder, Session},
+    state::{Dirty, Record, State},
+    time::Revision,
+};
+use tokio::join;
+use uuid::Uuid;
+
+use super::{
+    fault::Fault,
+    lock::Stored,
+    plan::{PairColumns, RequestColumns},
+    pool::{Conn, Param},
+    rows::{document_text, labels_text, standing_text, status_text, unreadable},
+    sql::Sql,
+    text,
+};
+
+type Text<'a> = Option<Cow<'a, str>>;
+
+/// What events of a resource are found by. It is stored: it must never change.
+pub(super) fn resource_hash(key: &ResourceKey) -> i64 {
+    let mut hasher = blake3::Hasher::new();
+    for part in [&key.tenant, &key.kind, &key.key] {
+        hasher.update(part.as_str().as_bytes()).update(&[0]);
+    }
+    let mut first = [0; 8];
+    hasher.finalize_xof().fill(&mut first);
+    i64::from_le_bytes(first)
+}
+
+/// Rows as one array a column.
+macro_rules! columns {
+    ($(#[$doc:meta])* $name:ident { $($column:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub(super) struct $name<'a> { $($column: Vec<$type>,)* none: std::marker::PhantomData<&'a ()> }
+
+        impl $name<'_> {
+            fn params(&self) -> Vec<Param<'_>> { vec![$(&self.$column),*] }
+        }
+    };
+}
+
+columns! {
+    /// Rows of `leases`.
+    Leases {
+        resource_id: i64, last_token: i64, held_back_until: Option<i64>, due: Option<i64>, lease_id: Option<Uuid>,
+        holder: Option<&'a str>, session_id: Option<Uuid>, ttl: Option<i64>, deadline: Option<i64>,
+        acquired_at: Option<i64>, renewed_at: Option<i64>, request: Option<&'a str>, attributes: Text<'a>,
+        stats: Text<'a>,
+    }
+}
+columns! {
+    /// What rows of `leases` have of what is beside them.
+    Marks { resource_id: i64, version: i64, has_state: bool, }
+}
+columns! {
+    /// The pending part of rows of `leases`.
+    Pendings {
+        resource_id: i64, lease_id: Option<Uuid>, session_id: Option<Uuid>, holder: Option<&'a str>,
+        asked_at: Option<i64>, deadline: Option<i64>, attributes: Text<'a>,
+    }
+}
+columns! {
+    /// Rows of `resources`.
+    Resources {
+        id: i64, tenant: &'a str, kind: &'a str, key: &'a str, version: i64, declared: bool, site: Option<&'a str>,
+        labels: String, attributes: Text<'a>, lock_delay: i64, created_at: i64,
+    }
+}
+columns! {
+    /// Rows of `states`.
+    States { resource_id: i64, sequence: i64, token: i64, written_at: i64, document: Cow<'a, str>, }
+}
+columns! {
+    /// New rows of `sessions`.
+    NewSessions {
+        id: Uuid, tenant: &'a str, holder: &'a str, ttl: i64, opened_at: i64, renewed_at: i64, deadline: i64,
+        standing: &'static str, capacity: Option<i64>, lease_count: i64, lease_revision: i64, metrics: Text<'a>,
+    }
+}
+columns! {
+    /// What changes in rows of `sessions`.
+    Sessions {
+        id: Uuid, renewed_at: i64, deadline: i64, standing: &'static str, lease_count: i64, lease_revision: i64,
+        metrics: Text<'a>,
+    }
+}
+columns! {
+    /// Rows of `holders`.
+    Holders {
+        tenant: &'a str, name: &'a str, registered: bool, session_id: Option<Uuid>, status: &'static str,
+        registered_at: i64, heard_at: i64, site: Option<&'a str>, attributes: Text<'a>, metrics: Text<'a>,
+    }
+}
+columns! {
+    /// Rows of `requests`.
+    Requests {
+        tenant: &'a str, kind: &'a str, key: &'a str, holder: &'a str, request: &'a str, until: i64,
+    }
+}
+columns! {
+    /// Rows of `records`.
+    Records { collection: &'a str, id: &'a str, document: Cow<'a, str>, }
+}
+columns! {
+    /// Rows of `lease_events`.
+    Events {
+        revision: i64, at: i64, resource_hash: i64, tenant: &'a str, kind: &'a str, key: &'a str, event_type: &'static str,
+        lease_id: Option<Uuid>, holder: Option<&'a str>, session_id: Option<Uuid>, token: Option<i64>,
+        details: String,
+    }
+}
+
+/// What the rows were before: new ones are inserted, others updated.
+pub(super) struct Before<'a> {
+    pub(super) resources: &'a HashMap<ResourceKey, Stored>,
+    pub(super) sessions: &'a HashMap<SessionId, Document>,
+}
+
+/// What a resource's row is made from, where a batch wrote it: its id, and the version of its declaration.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Written {
+    pub(super) id: i64,
+    /// None: the declaration was not touched.
+    pub(super) version: Option<i64>,
+}
+
+/// Everything that a batch writes.
+#[derive(Debug, Default)]
+pub(super) struct Writes<'a> {
+    leases: Leases<'a>,
+    free_leases: Vec<i64>,
+    new_leases: Leases<'a>,
+    marks: Marks<'a>,
+    pendings: Pendings<'a>,
+    resources: Resources<'a>,
+    new_resources: Resources<'a>,
+    gone_resources: Vec<i64>,
+    states: States<'a>,
+    gone_states: Vec<i64>,
+    sessions: Sessions<'a>,
+    new_sessions: NewSessions<'a>,
+    gone_sessions: Vec<Uuid>,
+    holders: Holders<'a>,
+    gone_holders: [Vec<&'a str>; 2],
+    requests: Requests<'a>,
+    gone_requests: [Vec<&'a str>; 5],
+    records: Records<'a>,
+    gone_records: [Vec<&'a str>; 2],
+    events: Events<'a>,
+    /// What became of each resource that stays.
+    pub(super) written: Vec<(&'a ResourceKey, Written)>,
+}
+
+fn ms(time: solehold_core::time::StoreTime) -> i64 {
+    i64::try_from(time.0).unwrap_or(i64::MAX)
+}
+
+impl<'a> Writes<'a> {
+    /// Collects what `dirty` names, as it is in `state` now. `version_of` tells the version of a declaration as it was.
+    pub(super) fn of(
+        state: &'a State,
+        dirty: &'a Dirty,
+        touched: &Touched<'a>,
+        before: &Before<'_>,
+        version_of: impl Fn(i64) -> i64,
+    ) -> Result<Self, Fault> {
+        let mut writes = Self::default();
+        for key in &dirty.resources {
+            let stored = before.resources.get(key);
+            match state.resource(key) {
+                Some(resource) => writes.resource(resource, stored, touched, &version_of)?,
+                None => writes.gone_resources.extend(stored.map(|s| s.id)),
+            }
+        }
+        for id in &dirty.sessions {
+            match (state.session(*id), before.sessions.get(id)) {
+                (Some(session), Some(metrics)) => writes.session(session, metrics),
+                (Some(session), None) => writes.new_session(session),
+                (None, Some(_)) => writes.gone_sessions.push(id.0),
+                (None, None) => {}
+            }
+        }
+        for key in &dirty.holders {
+            if let Some(holder) = state.holder(key) {
+                writes.holder(holder);
+            }
+        }
+        writes.gone_holders =
+            PairColumns::of_holders(dirty.holders.iter().filter(|key| state.holder(key).is_none())).0;
+        for request in &dirty.requests {
+            if let Some(until) = state.spent_until(request) {
+                writes.request(request, ms(until));
+            }
+        }
+        let gone = dirty.requests.iter().filter(|request| state.spent_until(request).is_none());
+        writes.gone_requests = RequestColumns::of(gone).0;
+        for (collection, id) in &dirty.records {
+            if let Some(record) = state.record(collection, id) {
+                writes.record(record);
+            }
+        }
+        let gone = dirty.records.iter().filter(|(collection, id)| state.record(collection, id).is_none());
+        writes.gone_records = PairColumns::of(gone.map(|(collection, id)| (collection, id))).0;
+        Ok(writes)
+    }
+
+    /// Adds events.
+    pub(super) fn events(&mut self, events: &'a [Event]) -> Result<(), Fault> {
+        events.iter().try_for_each(|event| self.event(event))
+    }
+
+    fn resource(
+        &mut self,
+        resource: &'a Resource,
+        stored: Option<&Stored>,
+        touched: &Touched<'a>,
+        version_of: &impl Fn(i64) -> i64,
+    ) -> Result<(), Fault> {
+        let key = &resource.key;
+        let made_by = touched.first.get(key).map(|revision| revision.0 as i64);
+        let (id, is_new) = match (stored, made_by) {
+            (Some(stored), _) => (stored.id, false),
+            (None, Some(made_by)) => (made_by, true),
+            (None, None) => return Err(unreadable(format!("{key} appeared without an event"))),
+        };
+        let declared = touched.declared.get(key).map(|revision| revision.0 as i64);
+        // Removed and made anew within the batch: the row stays, and what it is has changed.
+        let is_made_anew = stored.is_some_and(|s| s.created_at != resource.created_at);
+        let version = declared.or(made_by.filter(|_| is_new || is_made_anew));
+        self.written.push((key, Written { id, version }));
+        let due = due_ms(resource, stored.and_then(|s| s.due_ms));
+        let has_state_changed = touched.state.contains(key);
+        // A new row is marked with its own id for a version, and with no state.
+        if (version.is_some() && version != Some(id)) || has_state_changed {
+            self.marks.resource_id.push(id);
+            self.marks.version.push(version.unwrap_or_else(|| version_of(id)));
+            self.marks.has_state.push(resource.state.is_some());
+        }
+        let is_free = resource.lease.is_none() && resource.held_back_until.is_none() && due.is_none();
+        match stored {
+            None => self.new_leases.push(id, due, resource),
+            Some(stored) if is_free && stored.last_token == resource.last_token => self.free_leases.push(id),
+            Some(_) => self.leases.push(id, due, resource),
+        }
+        if let Some(version) = version {
+            let rows = if is_new { &mut self.new_resources } else { &mut self.resources };
+            rows.push(id, version, resource)?;
+        }
+        if resource.pending.is_some() || stored.is_some_and(|s| s.had_pending) {
+            self.pendings.push(id, resource.pending.as_ref());
+        }
+        if has_state_changed {
+            match &resource.state {
+                Some(state) => {
+                    let rows = &mut self.states;
+                    rows.resource_id.push(id);
+                    rows.sequence.push(state.sequence as i64);
+                    rows.token.push(state.token.0 as i64);
+                    rows.written_at.push(ms(state.written_at));
+                    rows.document.push(text::stored(state.document.as_str()));
+                }
+                None => self.gone_states.push(id),
+            }
+        }
+        Ok(())
+    }
+
+    fn session(&mut self, session: &'a Session, metrics: &Document) {
+        let rows = &mut self.sessions;
+        rows.id.push(session.id.0);
+        rows.renewed_at.push(ms(session.renewed_at));
+        rows.deadline.push(ms(session.deadline));
+        rows.standing.push(standing_text(session.standing));
+        rows.lease_count.push(session.lease_count.into());
+        rows.lease_revision.push(session.lease_revision.0 as i64);
+        let changed = session.metrics != *metrics;
+        rows.metrics.push(changed.then(|| text::stored(session.metrics.as_str())));
+    }
+
+    fn new_session(&mut self, session: &'a Session) {
+        let rows = &mut self.new_sessions;
+        rows.id.push(session.id.0);
+        rows.tenant.push(session.holder.tenant.as_str());
+        rows.holder.push(session.holder.name.as_str());
+        rows.ttl.push(session.ttl_ms as i64);
+        rows.opened_at.push(ms(session.opened_at));
+        rows.renewed_at.push(ms(session.renewed_at));
+        rows.deadline.push(ms(session.deadline));
+        rows.standing.push(standing_text(session.standing));
+        rows.capacity.push(session.capacity.map(i64::from));
+        rows.lease_count.push(session.lease_count.into());
+        rows.lease_revision.push(session.lease_revision.0 as i64);
+        rows.metrics.push(document_text(&session.metrics));
+    }
+
+    fn holder(&mut self, holder: &'a Holder) {
+        let rows = &mut self.holders;
+        rows.tenant.push(holder.key.tenant.as_str());
+        rows.name.push(holder.key.name.as_str());
+        rows.registered.push(holder.registered);
+        rows.session_id.push(holder.session.map(|id| id.0));
+        rows.status.push(status_text(holder.status));
+        rows.registered_at.push(ms(holder.registered_at));
+        rows.heard_at.push(ms(holder.heard_at));
+        rows.site.push(holder.site.as_ref().map(|site| site.as_str()));
+        rows.attributes.push(document_text(&holder.attributes));
+        rows.metrics.push(document_text(&holder.metrics));
+    }
+
+    fn request(&mut self, request: &'a solehold_core::key::RequestKey, until: i64) {
+        let rows = &mut self.requests;
+        rows.tenant.push(request.resource.tenant.as_str());
+        rows.kind.push(request.resource.kind.as_str());
+        rows.key.push(request.resource.key.as_str());
+        rows.holder.push(request.holder.as_str());
+        rows.request.push(request.request.as_str());
+        rows.until.push(until);
+    }
+
+    fn record(&mut self, record: &'a Record) {
+        self.records.collection.push(record.collection.as_str());
+        self.records.id.push(record.id.as_str());
+        self.records.document.push(text::stored(record.document.as_str()));
+    }
+
+    fn event(&mut self, event: &'a Event) -> Result<(), Fault> {
+        let rows = &mut self.events;
+        rows.revision.push(event.revision.0 as i64);
+        rows.at.push(ms(event.at));
+        rows.resource_hash.push(resource_hash(&event.key));
+        rows.tenant.push(event.key.tenant.as_str());
+        rows.kind.push(event.key.kind.as_str());
+        rows.key.push(event.key.key.as_str());
+        rows.event_type.push(event.name().as_str());
+        rows.lease_id.push(event.lease().map(|id| id.0));
+        rows.holder.push(event.holder().map(|name| name.as_str()));
+        rows.session_id.push(event.session().map(|id| id.0));
+        rows.token.push(event.token().map(|token| token.0 as i64));
+        // JSON escapes control characters, NUL among them, so that any text can be stored.
+        rows.details.push(serde_json::to_string(&event.what).map_err(unreadable)?);
+        Ok(())
+    }
+
+    /// Sends it all at once; `last` is sent right behind.
+    pub(super) async fn send<T>(&self, conn: &Conn, last: impl Future<Output = T>) -> (Result<(), Fault>, T) {
+        macro_rules! write {
+            ($sql:ident, $rows:expr, $first:ident) => {
+                async {
+                    let rows = &$rows;
+                    conn.execute_if(!rows.$first.is_empty(), Sql::$sql, &rows.params()).await
+                }
+            };
+        }
+        macro_rules! remove {
+            ($sql:ident, $($column:expr),+) => {
+                async {
+                    let columns: &[Param<'_>] = &[$(&$column),+];
+                    conn.execute_if(remove!(@any $($column),+), Sql::$sql, columns).await
+                }
+            };
+            (@any $first:expr $(, $more:expr)*) => { !$first.is_empty() };
+        }
+        let [holder_tenants, holder_names] = &self.gone_holders;
+        let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = &self.gone_requests;
+        let [collections, record_ids] = &self.gone_records;
+        let (rows, more, last) = join!(biased;
+            async {
+                join!(biased;
+                    write!(UpdateLeases, self.leases, resource_id),
+                    remove!(FreeLeases, self.free_leases),
+                    write!(InsertResources, self.new_resources, id),
+                    write!(InsertLeases, self.new_leases, resource_id),
+                    write!(MarkLeases, self.marks, resource_id),
+                    write!(UpdatePending, self.pendings, resource_id),
+                    write!(UpdateResources, self.resources, id),
+                    remove!(DeleteResources, self.gone_resources),
+                    write!(UpsertStates, self.states, resource_id),
+                    remove!(DeleteStates, self.gone_states),
+                    write!(UpdateSessions, self.sessions, id),
+                    write!(InsertSessions, self.new_sessions, id),
+                    remove!(DeleteSessions, self.gone_sessions),
+                )
+            },
+            async {
+                join!(biased;
+                    write!(UpsertHolders, self.holders, tenant),
+                    remove!(DeleteHolders, *holder_tenants, *holder_names),
+                    write!(UpsertRequests, self.requests, tenant),
+                    remove!(DeleteRequests, *rq_tenants, *rq_kinds, *rq_keys, *rq_holders, *rq_requests),
+                    write!(UpsertRecords, self.records, collection),
+                    remove!(DeleteRecords, *collections, *record_ids),
+                    write!(InsertEvents, self.events, revision),
+                )
+            },
+            last,
+        );
+        let (a, b, c, d, e, f, g, h, i, j, k, s, t) = rows;
+        let (l, m, n, o, p, q, r) = more;
+        let all = [a, b, c, d, e, f, g, h, i, j, k, s, t, l, m, n, o, p, q, r];
+        (all.into_iter().find_map(Result::err).map_or(Ok(()), Err), last)
+    }
+}
+
+impl<'a> Leases<'a> {
+    fn push(&mut self, id: i64, due: Option<i64>, resource: &'a Resource) {
+        self.resource_id.push(id);
+        self.last_token.push(resource.last_token.0 as i64);
+        self.held_back_until.push(resource.held_back_until.map(ms));
+        self.due.push(due);
+        let lease = resource.lease.as_ref();
+        let (ttl, deadline) = match lease.map(|l| l.tenure) {
+            Some(Tenure::Own { ttl_ms, deadline }) => (Some(ttl_ms as i64), Some(ms(deadline))),
+            _ => (None, None),
+        };
+        self.lease_id.push(lease.map(|l| l.id.0));
+        self.holder.push(lease.map(|l| l.holder.as_str()));
+        self.session_id.push(lease.and_then(|l| l.tenure.session()).map(|id| id.0));
+        self.ttl.push(ttl);
+        self.deadline.push(deadline);
+        self.acquired_at.push(lease.map(|l| ms(l.acquired_at)));
+        self.renewed_at.push(lease.and_then(|l| l.renewed_at).map(ms));
+        self.request.push(lease.and_then(|l| l.request.as_ref()).map(|name| name.as_str()));
+        self.attributes.push(lease.and_then(|l| document_text(&l.attributes)));
+        self.stats.push(lease.and_then(|l| document_text(&l.stats)));
+    }
+}
+
+impl<'a> Pendings<'a> {
+    fn push(&mut self, id: i64, pending: Option<&'a Pending>) {
+        self.resource_id.push(id);
+        self.lease_id.push(pending.map(|p| p.id.0));
+        self.session_id.push(pending.map(|p| p.session.0));
+        self.holder.push(pending.map(|p| p.holder.as_str()));
+        self.asked_at.push(pending.map(|p| ms(p.asked_at)));
+        self.deadline.push(pending.map(|p| ms(p.deadline)));
+        self.attributes.push(pending.and_then(|p| document_text(&p.attributes)));
+    }
+}
+
+impl<'a> Resources<'a> {
+    fn push(&mut self, id: i64, version: i64, resource: &'a Resource) -> Result<(), Fault> {
+        let declared = resource.declared.as_ref();
+        self.id.push(id);
+        self.tenant.push(resource.key.tenant.as_str());
+        self.kind.push(resource.key.kind.as_str());
+        self.key.push(resource.key.key.as_str());
+        self.version.push(version);
+        self.declared.push(declared.is_some());
+        self.site.push(declared.and_then(|d| d.site.as_ref()).map(|site| site.as_str()));
+        self.labels.push(declared.map_or(Ok("{}".to_owned()), |d| labels_text(&d.labels))?);
+        self.attributes.push(declared.and_then(|d| document_text(&d.attributes)));
+        self.lock_delay.push(declared.map_or(0, |d| d.lock_delay_ms as i64));
+        self.created_at.push(ms(resource.created_at));
+        Ok(())
+    }
+}
+
+/// When the sweeper should look at a resource next. A bound that lies before that already is kept: a renewal then changes
+/// no index.
+fn due_ms(resource: &Resource, kept: Option<i64>) -> Option<i64> {
+    let pending = resource.pending.as_ref();
+    let wanted = match &resource.lease {
+        Some(lease) => match lease.tenure {
+            Tenure::Own { deadline, .. } => {
+                Some(deadline).into_iter().chain(pending.map(|p| p.deadline)).min()
+            }
+            Tenure::Session(_) => pending.map(|p| p.deadline),
+        },
+        None => match pending {
+            Some(pending) => {
+                Some(resource.held_back_until.map_or(pending.asked_at, |b| b.min(pending.deadline)))
+            }
+            // Nobody's any more when it is no longer held back.
+            None => {
+                resource.held_back_until.filter(|_| resource.declared.is_none() && resource.state.is_none())
+            }
+        },
+    };
+    let wanted = wanted.map(ms)?;
+    Some(kept.filter(|kept| *kept <= wanted).unwrap_or(wanted))
+}
+
+/// Which resources were made, declared or given another state by events.
+#[derive(Debug, Default)]
+pub(super) struct Touched<'a> {
+    /// The first event of each.
+    first: HashMap<&'a ResourceKey, Revision>,
+    /// The last declaration or deletion of each.
+    declared: HashMap<&'a ResourceKey, Revision>,
+    state: HashSet<&'a ResourceKey>,
+}
+
+impl<'a> Touched<'a> {
+    /// Rows that come from elsewhere, all at once: they get numbers from 1 on, since no event of this store made them.
+    pub(super) fn imported(state: &'a State) -> Self {
+        let first = (1..).map(Revision).zip(state.resources()).map(|(number, r)| (&r.key, number)).collect();
+        let with_state = state.resources().filter(|r| r.state.is_some());
+        Self { first, declared: HashMap::new(), state: with_state.map(|r| &r.key).collect() }
+    }
+
+    pub(super) fn by(events: &'a [Event]) -> Self {
+        let mut touched = Self::default();
+        for event in events {
+            touched.first.entry(&event.key).or_insert(event.revision);
+            match event.what {
+                What::Declared(_) => {
+                    touched.declared.insert(&event.key, event.revision);
+                }
+                What::Deleted => {
+                    touched.declared.insert(&event.key, event.revision);
+                    touched.state.insert(&event.key);
+                }
+                What::StateChanged(_) => {
+                    touched.state.insert(&event.key);
+                }
+                _ => {}
+            }
+        }
+        touched
+    }
+}

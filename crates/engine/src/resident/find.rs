@@ -1,0 +1,185 @@
+//! Reading the rows of a resident store.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use solehold_core::{
+    command::Footprint,
+    event::Event,
+    key::{HolderKey, Name, ResourceKey, SessionId},
+    lease::Resource,
+    state::{Dirty, State},
+    time::StoreTime,
+};
+
+use crate::store::{EventQuery, Header, HolderQuery, ResourceQuery, Row};
+
+/// The rows that a footprint names, with all that is loaded beside them.
+pub(super) fn part(all: &State, footprint: &Footprint) -> State {
+    let mut part = State::default();
+    let mut whole: Vec<SessionId> = footprint.whole_sessions.clone();
+    for key in footprint.holders.iter().chain(&footprint.whole_holders) {
+        load_holder(all, &mut part, key);
+    }
+    for key in &footprint.whole_holders {
+        whole.extend(all.holder(key).and_then(|h| h.session));
+    }
+    for id in &footprint.sessions {
+        load_session(all, &mut part, *id);
+    }
+    for id in whole {
+        load_session(all, &mut part, id);
+        if let Some(session) = all.session(id) {
+            load_holder(all, &mut part, &session.holder);
+        }
+        for key in all.hanging_on(id) {
+            load_resource(all, &mut part, key);
+        }
+    }
+    for key in footprint.resources.iter().chain(footprint.leases.iter().filter_map(|id| all.resource_of(*id)))
+    {
+        load_resource(all, &mut part, key);
+    }
+    for request in &footprint.requests {
+        if let Some(until) = all.spent_until(request) {
+            part.load_request(request.clone(), until);
+        }
+    }
+    for (collection, id) in &footprint.records {
+        if let Some(record) = all.record(collection, id) {
+            part.load_record(record.clone());
+        }
+    }
+    part
+}
+
+fn load_resource(all: &State, part: &mut State, key: &ResourceKey) {
+    if let Some(resource) = all.resource(key) {
+        for id in resource.sessions() {
+            load_session(all, part, id);
+        }
+        part.load_resource(resource.clone());
+    }
+}
+
+fn load_session(all: &State, part: &mut State, id: SessionId) {
+    if let Some(session) = all.session(id) {
+        part.load_session(session.clone());
+    }
+}
+
+fn load_holder(all: &State, part: &mut State, key: &HolderKey) {
+    if let Some(holder) = all.holder(key) {
+        part.load_holder(holder.clone());
+        if let Some(id) = holder.session {
+            load_session(all, part, id);
+        }
+    }
+}
+
+/// The keys of resources that match, and whether there are more.
+pub(super) fn resources(all: &State, query: &ResourceQuery, now: StoreTime) -> (Vec<ResourceKey>, bool) {
+    let mut keys = Vec::new();
+    let mut more = false;
+    let mut take = |resource: &Resource| {
+        let is_after = query.after.as_ref().is_none_or(|after| resource.key > *after);
+        if is_after && matches(all, resource, query, now) {
+            more = keys.len() == query.limit;
+            if !more {
+                keys.push(resource.key.clone());
+            }
+        }
+        !more
+    };
+    if let Some(session) = query.session {
+        all.hanging_on(session).filter_map(|key| all.resource(key)).all(&mut take);
+    } else if let (Some(tenant), Some(name)) = (&query.tenant, &query.holder) {
+        let holder = HolderKey { tenant: tenant.clone(), name: name.clone() };
+        all.held_by(&holder).filter_map(|key| all.resource(key)).all(&mut take);
+    } else {
+        let is_its = |key: &ResourceKey| {
+            query.tenant.as_ref().is_none_or(|t| *t == key.tenant)
+                && (query.tenant.is_none() || query.kind.as_ref().is_none_or(|k| *k == key.kind))
+        };
+        let from = first_of(query);
+        all.resources_from(&from).take_while(|r| is_its(&r.key)).all(&mut take);
+    }
+    (keys, more)
+}
+
+/// Where the resources of a query begin: at its page, or at the least name of its tenant and kind.
+fn first_of(query: &ResourceQuery) -> ResourceKey {
+    let least = Name::new(" ").expect("no printable character comes before the space");
+    let tenant = query.tenant.clone().unwrap_or_else(|| least.clone());
+    let kind = query.kind.clone().filter(|_| query.tenant.is_some()).unwrap_or_else(|| least.clone());
+    let first = ResourceKey { tenant, kind, key: least };
+    query.after.clone().map_or(first.clone(), |after| after.max(first))
+}
+
+fn matches(all: &State, resource: &Resource, query: &ResourceQuery, now: StoreTime) -> bool {
+    fn is(asked: Option<&Name>, found: Option<&Name>) -> bool {
+        asked.is_none_or(|asked| Some(asked) == found)
+    }
+    let declared = resource.declared.as_ref();
+    let lease = resource.lease.as_ref();
+    let is_live = lease.is_some_and(|l| all.deadline_of(l).is_ok_and(|deadline| now < deadline));
+    is(query.tenant.as_ref(), Some(&resource.key.tenant))
+        && is(query.kind.as_ref(), Some(&resource.key.kind))
+        && is(query.site.as_ref(), declared.and_then(|d| d.site.as_ref()))
+        && is(query.holder.as_ref(), lease.map(|l| &l.holder))
+        && query.session.is_none_or(|id| resource.sessions().any(|s| s == id))
+        && query.leased.is_none_or(|leased| leased == is_live)
+        && query.labels.iter().all(|(k, v)| declared.is_some_and(|d| d.labels.get(k) == Some(v)))
+        && (query.undeclared || declared.is_some())
+}
+
+/// The keys of holders that match, and whether there are more.
+pub(super) fn holders(all: &State, query: &HolderQuery) -> (Vec<HolderKey>, bool) {
+    let mut keys: Vec<_> = all
+        .holders()
+        .filter(|h| query.tenant.as_ref().is_none_or(|t| *t == h.key.tenant))
+        .filter(|h| !query.registered || h.registered)
+        .filter(|h| query.after.as_ref().is_none_or(|after| h.key > *after))
+        .map(|h| h.key.clone())
+        .take(query.limit.saturating_add(1))
+        .collect();
+    let more = keys.len() > query.limit;
+    keys.truncate(query.limit);
+    (keys, more)
+}
+
+/// The events that match, the oldest first.
+pub(super) fn events(events: &VecDeque<Event>, query: &EventQuery) -> Vec<Event> {
+    let first = events.partition_point(|e| e.revision <= query.after);
+    events
+        .range(first..)
+        .filter(|e| query.lease.is_none_or(|id| e.lease() == Some(id)))
+        .filter(|e| query.resource.as_ref().is_none_or(|key| e.key == *key))
+        .take(query.limit)
+        .cloned()
+        .collect()
+}
+
+/// All rows as lines of an export.
+pub(super) fn dump(all: &State, header: Header, events: Vec<Event>) -> Vec<Row> {
+    let mut lines = vec![Row::Header(header)];
+    lines.extend(all.sessions().cloned().map(Row::Session));
+    lines.extend(all.holders().cloned().map(Row::Holder));
+    lines.extend(all.resources().cloned().map(Row::Resource));
+    lines.extend(all.requests().map(|(request, until)| Row::Request { request: request.clone(), until }));
+    lines.extend(all.records().cloned().map(Row::Record));
+    lines.extend(events.into_iter().map(Row::Event));
+    let rows = lines.len() as u64 - 1;
+    lines.push(Row::End { rows });
+    lines
+}
+
+/// Every row that there is.
+pub(super) fn all_of(state: &State) -> Dirty {
+    Dirty {
+        sessions: state.sessions().map(|s| s.id).collect(),
+        resources: state.resources().map(|r| r.key.clone()).collect(),
+        holders: state.holders().map(|h| h.key.clone()).collect(),
+        requests: state.requests().map(|(k, _)| k.clone()).collect(),
+        records: state.records().map(|r| r.key()).collect::<BTreeSet<_>>(),
+    }
+}

@@ -1,0 +1,227 @@
+//! What a resident store writes down before it answers.
+
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use solehold_core::{
+    event::Event,
+    key::{HolderKey, Name, RequestKey, ResourceKey, SessionId},
+    state::{Dirty, State},
+    time::{Revision, StoreTime},
+};
+
+use crate::{
+    clock::{Tick, boot_id},
+    store::{Cursor, Decided, EventQuery, Retention, Row, StoreError},
+};
+
+/// Store time and when that was, on which boot (rule 3). Never ahead of what was decided.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Mark {
+    /// Store time.
+    pub now: StoreTime,
+    /// The boot on which it was read; empty where the kernel does not say.
+    pub boot_id: String,
+    /// The tick of that boot at which it was read.
+    pub tick_ms: u64,
+}
+
+impl Mark {
+    /// Whether ticks can be compared with this one.
+    pub fn is_of_this_boot(&self, tick: Tick) -> bool {
+        !self.boot_id.is_empty() && self.boot_id == boot_id() && self.tick_ms <= tick.as_ms()
+    }
+}
+
+/// The identity of a row: of one that is gone, there is nothing else to say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gone {
+    /// A session.
+    Session(SessionId),
+    /// A holder.
+    Holder(HolderKey),
+    /// A resource.
+    Resource(ResourceKey),
+    /// A spent request.
+    Request(RequestKey),
+    /// A record, by collection and id.
+    Record(Name, Name),
+}
+
+impl Gone {
+    /// The identity of a row; none for the lines of an export that are no rows.
+    pub fn of(row: &Row) -> Option<Self> {
+        Some(match row {
+            Row::Session(s) => Self::Session(s.id),
+            Row::Holder(h) => Self::Holder(h.key.clone()),
+            Row::Resource(r) => Self::Resource(r.key.clone()),
+            Row::Request { request, .. } => Self::Request(request.clone()),
+            Row::Record(r) => Self::Record(r.collection.clone(), r.id.clone()),
+            Row::Header(_) | Row::Event(_) | Row::End { .. } => return None,
+        })
+    }
+}
+
+/// One committed batch: the rows as they are after it, the rows that are gone, and the events.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The clock after it.
+    pub mark: Mark,
+    /// Where the history stands after it.
+    pub cursor: Cursor,
+    /// Rows as they are now.
+    pub rows: Vec<Row>,
+    /// Rows that are gone.
+    pub gone: Vec<Gone>,
+    /// What happened.
+    pub events: Vec<Event>,
+}
+
+impl Entry {
+    /// What a batch changed.
+    pub fn new(part: &State, dirty: &Dirty, mark: Mark, decided: &Decided, epoch: u64) -> Self {
+        let (mut rows, mut gone) = (Vec::new(), Vec::new());
+        let mut add = |row: Option<Row>, else_gone: Gone| match row {
+            Some(row) => rows.push(row),
+            None => gone.push(else_gone),
+        };
+        for id in &dirty.sessions {
+            add(part.session(*id).cloned().map(Row::Session), Gone::Session(*id));
+        }
+        for key in &dirty.holders {
+            add(part.holder(key).cloned().map(Row::Holder), Gone::Holder(key.clone()));
+        }
+        for key in &dirty.resources {
+            add(part.resource(key).cloned().map(Row::Resource), Gone::Resource(key.clone()));
+        }
+        for key in &dirty.requests {
+            let row = part.spent_until(key).map(|until| Row::Request { request: key.clone(), until });
+            add(row, Gone::Request(key.clone()));
+        }
+        for (collection, id) in &dirty.records {
+            let row = part.record(collection, id).cloned().map(Row::Record);
+            add(row, Gone::Record(collection.clone(), id.clone()));
+        }
+        let cursor = Cursor { epoch, revision: decided.revision };
+        Self { mark, cursor, rows, gone, events: decided.events.clone() }
+    }
+
+    /// Which rows it changed.
+    pub fn dirty(&self) -> Dirty {
+        let mut dirty = Dirty::default();
+        for gone in self.rows.iter().filter_map(Gone::of).chain(self.gone.iter().cloned()) {
+            match gone {
+                Gone::Session(id) => drop(dirty.sessions.insert(id)),
+                Gone::Holder(key) => drop(dirty.holders.insert(key)),
+                Gone::Resource(key) => drop(dirty.resources.insert(key)),
+                Gone::Request(key) => drop(dirty.requests.insert(key)),
+                Gone::Record(collection, id) => drop(dirty.records.insert((collection, id))),
+            }
+        }
+        dirty
+    }
+}
+
+/// Everything that a journal has.
+#[derive(Debug)]
+pub struct Image {
+    /// The rows.
+    pub state: State,
+    /// The newest events, oldest first.
+    pub events: VecDeque<Event>,
+    /// Where the history stands.
+    pub cursor: Cursor,
+    /// Events up to this revision are gone.
+    pub floor: Revision,
+    /// The clock at the last entry; none if the journal is new.
+    pub mark: Option<Mark>,
+}
+
+/// Where a resident store writes down its batches.
+#[async_trait]
+pub trait Journal: Send + 'static {
+    /// Whether it keeps the events, or those in memory are all that there are.
+    fn keeps_events(&self) -> bool;
+
+    /// Reads everything; called at the start, and again after a failed append.
+    fn load(&mut self) -> Result<Image, StoreError>;
+
+    /// Writes one batch. `Ok` means that it is on the disk; an error, that it may or may not be.
+    async fn append(&mut self, entry: Entry) -> Result<(), StoreError>;
+
+    /// Rows that its snapshot lacks, if it is time to bring it up to date.
+    fn unfolded(&self) -> Option<&Dirty>;
+
+    /// Brings the snapshot up to date with rows as they are now; `more` are rows beyond those that it knows to lack,
+    /// changed by the passing of time at the start.
+    fn fold(&mut self, state: &State, more: Dirty, mark: Mark) -> Result<(), StoreError>;
+
+    /// Reads events, the oldest first.
+    async fn events(&mut self, query: &EventQuery) -> Result<Vec<Event>, StoreError>;
+
+    /// Writes the clock, brings the snapshot up to date if rows for it are given, and drops events past their retention.
+    /// Tells the new floor if it dropped any.
+    async fn tidy(
+        &mut self,
+        folded: Option<Entry>,
+        mark: Mark,
+        retention: &Retention,
+    ) -> Result<Option<Revision>, StoreError>;
+
+    /// Says that events up to `floor` were never here.
+    fn set_floor(&mut self, floor: Revision) -> Result<(), StoreError>;
+
+    /// Lets go of everything that it has open. Nothing can be written any more.
+    fn close(&mut self) -> Result<(), StoreError>;
+}
+
+/// The journal of a store that forgets.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Forgetful;
+
+#[async_trait]
+impl Journal for Forgetful {
+    fn keeps_events(&self) -> bool {
+        false
+    }
+
+    fn load(&mut self) -> Result<Image, StoreError> {
+        let cursor = Cursor { epoch: 1, revision: Revision(0) };
+        Ok(Image { state: State::default(), events: VecDeque::new(), cursor, floor: Revision(0), mark: None })
+    }
+
+    async fn append(&mut self, _: Entry) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn unfolded(&self) -> Option<&Dirty> {
+        None
+    }
+
+    fn fold(&mut self, _: &State, _: Dirty, _: Mark) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    async fn events(&mut self, _: &EventQuery) -> Result<Vec<Event>, StoreError> {
+        Ok(Vec::new())
+    }
+
+    async fn tidy(
+        &mut self,
+        _: Option<Entry>,
+        _: Mark,
+        _: &Retention,
+    ) -> Result<Option<Revision>, StoreError> {
+        Ok(None)
+    }
+
+    fn set_floor(&mut self, _: Revision) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), StoreError> {
+        Ok(())
+    }
+}

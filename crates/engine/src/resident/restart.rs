@@ -1,0 +1,92 @@
+//! Time at a start: it goes on, and nobody loses what was left (rule 3).
+
+use solehold_core::{
+    key::{ResourceKey, SessionId},
+    lease::{Resource, Tenure},
+    limits::RESTART_GRACE_MS,
+    resume,
+    state::{Dirty, State},
+    time::StoreTime,
+};
+
+use super::Mark;
+use crate::clock::{Tick, wall_ms};
+
+/// Store time at a start: by the tick on the same boot; otherwise from the wall's time if it is later than the mark, and
+/// whatever was live keeps the time that it had left. Tells the rows that have changed by it.
+pub(super) fn go_on(state: &mut State, mark: Option<&Mark>, tick: Tick) -> (StoreTime, Dirty) {
+    let Some(mark) = mark else { return (StoreTime(wall_ms()), Dirty::default()) };
+    if mark.is_of_this_boot(tick) {
+        let passed = tick.as_ms().saturating_sub(mark.tick_ms);
+        let now = mark.now.plus_ms(passed);
+        return (now, give_back(state, mark.now, 0, now, RESTART_GRACE_MS));
+    }
+    let now = mark.now.max(StoreTime(wall_ms()));
+    (now, give_back(state, mark.now, now.ms_after(mark.now), now, RESTART_GRACE_MS))
+}
+
+/// Gives back `gap_ms` that passed unobserved, to spent requests, too; tells the rows that have changed by it.
+pub(super) fn give_back(
+    state: &mut State,
+    stopped_at: StoreTime,
+    gap_ms: u64,
+    now: StoreTime,
+    grace_ms: u64,
+) -> Dirty {
+    let before = Times::of(state);
+    resume(state, stopped_at, gap_ms, now, grace_ms);
+    state.take_dirty();
+    let mut dirty = before.changed(state);
+    if gap_ms > 0 {
+        let requests: Vec<_> = state.requests().map(|(request, until)| (request.clone(), until)).collect();
+        for (request, until) in requests {
+            state.load_request(request.clone(), until.plus_ms(gap_ms));
+            dirty.requests.insert(request);
+        }
+    }
+    dirty
+}
+
+/// Every time of a row that a restart may move: most rows have none, and need not be written anew.
+struct Times {
+    sessions: Vec<(SessionId, StoreTime)>,
+    resources: Vec<(ResourceKey, [Option<StoreTime>; 3])>,
+}
+
+impl Times {
+    fn of(state: &State) -> Self {
+        let resources = state.resources().map(|r| (r, times(r))).filter(|(_, t)| *t != [None; 3]);
+        Self {
+            sessions: state.sessions().map(|s| (s.id, s.deadline)).collect(),
+            resources: resources.map(|(r, times)| (r.key.clone(), times)).collect(),
+        }
+    }
+
+    fn changed(self, state: &State) -> Dirty {
+        let is_new = |id: SessionId, was| state.session(id).is_some_and(|s| s.deadline != was);
+        let differs = |key: &ResourceKey, was| state.resource(key).is_some_and(|r| times(r) != was);
+        Dirty {
+            sessions: self
+                .sessions
+                .into_iter()
+                .filter(|(id, was)| is_new(*id, *was))
+                .map(|(id, _)| id)
+                .collect(),
+            resources: self
+                .resources
+                .into_iter()
+                .filter(|(k, was)| differs(k, *was))
+                .map(|(k, _)| k)
+                .collect(),
+            ..Default::default()
+        }
+    }
+}
+
+fn times(resource: &Resource) -> [Option<StoreTime>; 3] {
+    let own = resource.lease.as_ref().and_then(|l| match l.tenure {
+        Tenure::Own { deadline, .. } => Some(deadline),
+        Tenure::Session(_) => None,
+    });
+    [own, resource.pending.as_ref().map(|p| p.deadline), resource.held_back_until]
+}

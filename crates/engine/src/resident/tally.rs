@@ -1,0 +1,90 @@
+//! How much there is of everything, kept in step with the rows: a quota must not cost a walk through all of them.
+
+use std::collections::BTreeMap;
+
+use solehold_core::{
+    key::Name,
+    lease::{Resource, Tenure},
+    session::Session,
+    state::{Dirty, State},
+    time::StoreTime,
+};
+
+use super::timers::{Item, Timers};
+use crate::store::Usage;
+
+/// What each tenant has, dead or alive.
+#[derive(Debug, Default)]
+pub(super) struct Tally(BTreeMap<Name, Usage>);
+
+impl Tally {
+    /// The tally of all rows.
+    pub(super) fn of(state: &State) -> Self {
+        let mut tally = Self::default();
+        state.resources().for_each(|resource| tally.count_resource(resource, 1));
+        state.sessions().for_each(|session| tally.count_session(session, 1));
+        tally
+    }
+
+    /// Takes note of rows of `state` that are about to become as they are in `part`.
+    pub(super) fn touch(&mut self, state: &State, part: &State, dirty: &Dirty) {
+        for key in &dirty.resources {
+            state.resource(key).into_iter().for_each(|old| self.count_resource(old, -1));
+            part.resource(key).into_iter().for_each(|new| self.count_resource(new, 1));
+        }
+        for id in &dirty.sessions {
+            state.session(*id).into_iter().for_each(|old| self.count_session(old, -1));
+            part.session(*id).into_iter().for_each(|new| self.count_session(new, 1));
+        }
+        self.0.retain(|_, usage| *usage != Usage::default());
+    }
+
+    fn count_resource(&mut self, resource: &Resource, by: i64) {
+        let usage = self.0.entry(resource.key.tenant.clone()).or_default();
+        add(&mut usage.resources, by);
+        add(&mut usage.live_leases, if resource.lease.is_some() { by } else { 0 });
+    }
+
+    fn count_session(&mut self, session: &Session, by: i64) {
+        add(&mut self.0.entry(session.holder.tenant.clone()).or_default().sessions, by);
+    }
+
+    /// How much there is at `now`: what has run out and was not swept yet does not count.
+    pub(super) fn usage(
+        &self,
+        state: &State,
+        timers: &Timers,
+        tenant: Option<&Name>,
+        now: StoreTime,
+    ) -> Usage {
+        let is_its = |name: &Name| tenant.is_none_or(|t| t == name);
+        let mut usage = Usage::default();
+        for (_, its) in self.0.iter().filter(|(name, _)| is_its(name)) {
+            usage.live_leases += its.live_leases;
+            usage.resources += its.resources;
+            usage.sessions += its.sessions;
+        }
+        for item in timers.overdue(now) {
+            match item {
+                Item::Resource(key) if is_its(&key.tenant) => {
+                    let lease = state.resource(key).and_then(|r| r.lease.as_ref());
+                    let is_dead = lease
+                        .is_some_and(|l| matches!(l.tenure, Tenure::Own { deadline, .. } if deadline <= now));
+                    add(&mut usage.live_leases, if is_dead { -1 } else { 0 });
+                }
+                Item::Session(id) => {
+                    let dead = state.session(*id).filter(|s| !s.is_live(now) && is_its(&s.holder.tenant));
+                    add(&mut usage.sessions, if dead.is_some() { -1 } else { 0 });
+                    // As many as hang there by lease; whatever waits there is no lease yet.
+                    add(&mut usage.live_leases, dead.map_or(0, |s| -i64::from(s.lease_count)));
+                }
+                Item::Resource(_) => {}
+            }
+        }
+        usage
+    }
+}
+
+fn add(count: &mut u64, by: i64) {
+    *count = count.saturating_add_signed(by);
+}

@@ -1,0 +1,381 @@
+//! What an engine needs of a place where rows are kept. One trait, one conformance suite, thin implementations.
+//!
+//! A store locks and loads rows, reads its clock, lets a [`Decider`] judge, and commits once. It judges nothing itself.
+//! Stored are sessions, holders, resources with the lease and the pending lease on each, spent requests, records, the
+//! clock (time, revision, epoch) and the events. Not stored: renewals as events (nobody's news), waiters' connections,
+//! and anything that can be told from time, such as whether a lease is live.
+
+use async_trait::async_trait;
+use serde::{Deserialize, Serialize};
+use solehold_core::{
+    command::{Command, Footprint},
+    event::Event,
+    key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    lease::Resource,
+    outcome::LeaseView,
+    session::{Holder, Session},
+    state::{FoundLate, Record, State},
+    time::{Moment, Revision, StoreTime},
+};
+
+/// What can go wrong with a store. A refusal is not among it: that is an outcome.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StoreError {
+    /// Nothing was done: the store cannot be reached, or is stopping.
+    #[error("the store is not reachable: {0}")]
+    Unavailable(String),
+    /// The store may or may not have done it, and could not be asked (rule 8).
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+    /// Nothing was done: others were in the way too often.
+    #[error("gave up after {attempts} attempts against concurrent transactions: {last}")]
+    Contended {
+        /// How often it was tried.
+        attempts: u32,
+        /// What the last attempt ended with.
+        last: String,
+    },
+    /// Nothing was done: what is stored cannot be used by this program.
+    #[error("{0}")]
+    Unusable(String),
+}
+
+/// Judges a batch. A store may call it again with rows loaded anew, when others were in the way: only the last call counts.
+pub trait Decider: Send {
+    /// Decides all commands of the batch, one after the other, and applies them to `state`.
+    fn decide(&mut self, state: &mut State, moment: Moment) -> Result<Decided, FoundLate>;
+}
+
+/// What a batch has come to: the rows that it changed are dirty in its state.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Decided {
+    /// The events, in order of their revisions.
+    pub events: Vec<Event>,
+    /// The last revision given.
+    pub revision: Revision,
+}
+
+/// Where the history stands. The epoch changes when the store was restored or failed over (rule 23).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Cursor {
+    /// The store's epoch.
+    pub epoch: u64,
+    /// The last revision seen.
+    pub revision: Revision,
+}
+
+/// Rows, and when they were so: all read in one snapshot.
+#[derive(Debug, Clone)]
+pub struct Loaded {
+    /// The rows.
+    pub state: State,
+    /// Store time.
+    pub now: StoreTime,
+    /// Where the history stands.
+    pub cursor: Cursor,
+}
+
+/// Which resources to find. All that is given must match.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ResourceQuery {
+    /// Of this tenant only; of all, if none.
+    pub tenant: Option<Name>,
+    /// Of this kind only.
+    pub kind: Option<Name>,
+    /// At this site only.
+    pub site: Option<Name>,
+    /// Held by this holder only.
+    pub holder: Option<Name>,
+    /// Hanging on this session only, held or pending.
+    pub session: Option<SessionId>,
+    /// With a live lease only (`true`), or without one only (`false`): judged by time.
+    pub leased: Option<bool>,
+    /// With every one of these labels only.
+    pub labels: Vec<(String, String)>,
+    /// Also resources that nobody declared: held for the while, or held back.
+    pub undeclared: bool,
+    /// After this one, in key order.
+    pub after: Option<ResourceKey>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Resources that were found, with the sessions that their leases hang on loaded beside them.
+#[derive(Debug, Clone)]
+pub struct Found {
+    /// The rows.
+    pub loaded: Loaded,
+    /// The keys that match, in order.
+    pub keys: Vec<ResourceKey>,
+    /// Whether there are more after the last.
+    pub more: bool,
+}
+
+impl Found {
+    /// The leases on the resources that were found, judged by time; unswept ones show as expired.
+    pub fn leases(&self) -> Vec<LeaseView> {
+        let resources = self.keys.iter().filter_map(|key| self.loaded.state.resource(key));
+        resources
+            .filter_map(|r| LeaseView::of(&self.loaded.state, r, self.loaded.now).ok().flatten())
+            .collect()
+    }
+}
+
+/// Which sessions or holders to find.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HolderQuery {
+    /// Of this tenant only; of all, if none.
+    pub tenant: Option<Name>,
+    /// Registered ones only.
+    pub registered: bool,
+    /// After this one, in order of tenant and name.
+    pub after: Option<HolderKey>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// Holders that were found, with their present sessions loaded beside them.
+#[derive(Debug, Clone)]
+pub struct FoundHolders {
+    /// The rows.
+    pub loaded: Loaded,
+    /// The keys that match, in order.
+    pub keys: Vec<HolderKey>,
+    /// Whether there are more after the last.
+    pub more: bool,
+}
+
+/// Which events to read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct EventQuery {
+    /// After this revision.
+    pub after: Revision,
+    /// Of this lease only.
+    pub lease: Option<LeaseId>,
+    /// Of this resource only.
+    pub resource: Option<ResourceKey>,
+    /// At most so many, the oldest first.
+    pub limit: usize,
+}
+
+/// Events in order, with the floor read in the same snapshot as the page (rule 18).
+#[derive(Debug, Clone)]
+pub struct EventPage {
+    /// The events.
+    pub events: Vec<Event>,
+    /// Events up to this revision are gone; a reader who needs one of them must start over.
+    pub floor: Revision,
+    /// Where the history stands: beyond the last event only if the page is not full.
+    pub head: Cursor,
+}
+
+/// What the sweeper should nominate.
+#[derive(Debug, Clone, Default)]
+pub struct Due {
+    /// The nominations, the most overdue first.
+    pub commands: Vec<Command>,
+    /// How late the most overdue of them is.
+    pub lag_ms: u64,
+    /// When the next is due, as far as is known: a wait that may be cut short.
+    pub next_in_ms: Option<u64>,
+}
+
+/// How long events are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Retention {
+    /// For at least this long.
+    pub events_ms: u64,
+    /// But at most so many.
+    pub events_max: u64,
+}
+
+/// How much there is of everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Leases that live now.
+    pub live_leases: u64,
+    /// Resources that are declared or held.
+    pub resources: u64,
+    /// Sessions that live now.
+    pub sessions: u64,
+}
+
+/// One line of an export: everything that a store keeps, one row a line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Row {
+    /// The first line.
+    Header(Header),
+    /// A session.
+    Session(Session),
+    /// A holder.
+    Holder(Holder),
+    /// A resource with its leases and state.
+    Resource(Resource),
+    /// A spent request.
+    Request {
+        /// Which one.
+        request: RequestKey,
+        /// It is remembered until then.
+        until: StoreTime,
+    },
+    /// A record.
+    Record(Record),
+    /// An event.
+    Event(Event),
+    /// The last line: an export that lacks it was cut off.
+    End {
+        /// How many lines stand between the first and this.
+        rows: u64,
+    },
+}
+
+impl Row {
+    /// Loads it into `state`; an event or a frame line of an export is no row of the state.
+    pub fn load_into(self, state: &mut State) {
+        match self {
+            Self::Session(session) => state.load_session(session),
+            Self::Holder(holder) => state.load_holder(holder),
+            Self::Resource(resource) => state.load_resource(resource),
+            Self::Request { request, until } => state.load_request(request, until),
+            Self::Record(record) => state.load_record(record),
+            Self::Header(_) | Self::Event(_) | Self::End { .. } => {}
+        }
+    }
+}
+
+/// What an export begins with.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Header {
+    /// The version of this format.
+    pub format: u32,
+    /// Store time at the export.
+    pub now: StoreTime,
+    /// The last revision given.
+    pub revision: Revision,
+    /// The store's epoch.
+    pub epoch: u64,
+    /// Events up to this revision are not in the export.
+    pub floor: Revision,
+}
+
+/// A place where rows are kept.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// What it is, in a word: `memory`, `embedded`, `postgres`.
+    fn name(&self) -> &'static str;
+
+    /// Locks and loads what `footprint` names, reads the clock after that, lets `decider` judge, and commits once: rows,
+    /// events and clock together, or nothing. `news` tells whether there may be events; without, the clock is not locked.
+    ///
+    /// `Ok` means durable. A store retries by itself, with bounds, when others were in the way or a session was found
+    /// late, and finds out what became of a commit whose answer was lost before it says [`StoreError::Unknown`].
+    async fn transact(
+        &self,
+        footprint: &Footprint,
+        news: bool,
+        decider: &mut dyn Decider,
+    ) -> Result<Decided, StoreError>;
+
+    /// Reads what `footprint` names, in one snapshot, without locks.
+    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError>;
+
+    /// Finds resources.
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError>;
+
+    /// Finds holders.
+    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError>;
+
+    /// All records of a collection.
+    async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError>;
+
+    /// Reads events.
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError>;
+
+    /// Waits until the history goes beyond `after`, or for a while; tells where it stands, as just read from the store.
+    async fn news(&self, after: Cursor) -> Result<Cursor, StoreError>;
+
+    /// What has run out and can be judged, at most `limit` commands, the most overdue first; of a dead session all that
+    /// hangs on it, then the session. What was nominated may be left out of the next answers for a second.
+    async fn due(&self, limit: usize) -> Result<Due, StoreError>;
+
+    /// Persists the clock's mark if it is due, forgets what is over, and drops events past their retention.
+    async fn maintain(&self, retention: &Retention) -> Result<(), StoreError>;
+
+    /// How much there is, of one tenant or of all.
+    async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError>;
+
+    /// Everything, in one snapshot, from header to end.
+    async fn export(&self) -> Result<Vec<Row>, StoreError>;
+
+    /// Takes over an export. Refused unless the store is empty. Tokens go on from above; what was live keeps the time
+    /// that it had left, and spent requests theirs. Store time does not go back behind the export's. The epoch is raised
+    /// above that of the export, so that a cursor of the old store, which may have gone on by itself, is of no use here.
+    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError>;
+
+    /// Stops cleanly: what was answered is kept, and the place can be opened again. Twice is as good as once.
+    async fn close(&self);
+}
+
+/// The version of the export format that this program writes and reads.
+pub const EXPORT_FORMAT: u32 = 1;
+
+/// Why an import is refused.
+pub const NOT_EMPTY: &str = "the store is not empty: import only into one that has never been used";
+
+/// An export that was read and found whole.
+#[derive(Debug)]
+pub struct Import {
+    /// Its first line.
+    pub header: Header,
+    /// Its rows.
+    pub state: State,
+    /// Its events, in order.
+    pub events: Vec<Event>,
+}
+
+impl Import {
+    /// Reads the lines of an export; refuses one that is cut off, out of order, or of another format.
+    pub fn read(lines: Vec<Row>) -> Result<Self, StoreError> {
+        let count = lines.len();
+        let mut lines = lines.into_iter();
+        let unusable = |what: String| Err(StoreError::Unusable(format!("the export cannot be used: {what}")));
+        let Some(Row::Header(header)) = lines.next() else {
+            return unusable("its first line is not a header".to_owned());
+        };
+        if header.format != EXPORT_FORMAT {
+            return unusable(format!(
+                "its format is {}, and this program reads {EXPORT_FORMAT}",
+                header.format
+            ));
+        }
+        let (mut state, mut events, mut is_whole) = (State::default(), Vec::<Event>::new(), false);
+        for (number, row) in lines.enumerate() {
+            let line = number + 2;
+            match row {
+                Row::Event(event) if events.last().is_some_and(|last| last.revision >= event.revision) => {
+                    return unusable(format!("line {line} is an event out of order"));
+                }
+                Row::Event(event) => events.push(event),
+                Row::Header(_) => return unusable(format!("line {line} is a second header")),
+                Row::End { rows } if rows + 2 == count as u64 && line == count => is_whole = true,
+                Row::End { rows } => {
+                    return unusable(format!(
+                        "line {line} ends it after {rows} rows, and it has {}",
+                        count - 2
+                    ));
+                }
+                row => row.load_into(&mut state),
+            }
+        }
+        if !is_whole {
+            return unusable(format!("it is cut off after line {count}"));
+        }
+        for resource in state.resources() {
+            if let Some(late) = resource.sessions().find(|id| state.session(*id).is_none()) {
+                return unusable(format!("{} hangs on session {late}, which it lacks", resource.key));
+            }
+        }
+        Ok(Self { header, state, events })
+    }
+}

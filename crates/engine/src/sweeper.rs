@@ -1,0 +1,54 @@
+//! The sweeper: it nominates what seems to have run out, and `decide` judges (rule 11).
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{driver::Driver, engine::EngineOptions, health::Health, observe::Observer, store::Store};
+
+/// Nominations start within this long of their time.
+const SWEEP_EVERY: Duration = Duration::from_millis(50);
+/// How often that is in a second.
+const SWEEPS_PER_SECOND: usize = 20;
+/// How often what is over is forgotten and the clock's mark is written.
+const MAINTAIN_EVERY_SWEEPS: u32 = 10;
+
+pub(crate) struct Sweeper {
+    pub store: Arc<dyn Store>,
+    pub driver: Driver,
+    pub health: Arc<Health>,
+    pub observer: Arc<dyn Observer>,
+    pub options: EngineOptions,
+}
+
+impl Sweeper {
+    /// Sweeps for ever.
+    pub async fn run(self) {
+        let mut turns = tokio::time::interval(SWEEP_EVERY);
+        turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        // What is nominated together is taken in together: leave places for everyone else.
+        let places = (self.options.driver.queue_max / 2).max(1);
+        let most = (self.options.sweep_per_second / SWEEPS_PER_SECOND).clamp(1, places);
+        for turn in 0u32.. {
+            turns.tick().await;
+            if self.health.check().is_err() {
+                continue;
+            }
+            self.sweep(most).await;
+            if turn % MAINTAIN_EVERY_SWEEPS == 0 {
+                let result = self.store.maintain(&self.options.retention).await;
+                self.health.heard(&result);
+            }
+        }
+    }
+
+    async fn sweep(&self, most: usize) {
+        let due = self.store.due(most).await;
+        self.health.heard(&due);
+        let Ok(due) = due else { return };
+        self.observer.swept(due.commands.len(), due.lag_ms);
+        let outcomes = self.driver.submit_all(due.commands).await;
+        let not_judged = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+        if let Some(error) = outcomes.into_iter().find_map(Result::err) {
+            tracing::warn!(%error, not_judged, "nominations were not judged; they come again");
+        }
+    }
+}

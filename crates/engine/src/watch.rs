@@ -1,0 +1,487 @@
+//! The watch hub: events in revision order, for any number of watchers, with bounded memory (rule 18).
+//!
+//! One task tails the store and keeps the newest events in one shared window. A watcher has no buffer of its own: it reads
+//! from the window at its own pace, and from the store when it has fallen behind the window. If it has fallen behind the
+//! store's floor it is told `compacted`. A watcher therefore cannot slow down anyone else, nor miss anything silently.
+
+use std::{
+    collections::{BTreeSet, VecDeque},
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use solehold_core::{
+    command::Footprint,
+    event::{Change, Event},
+    key::{Name, ResourceKey, SessionId},
+    lease::LeaseStatus,
+    outcome::LeaseView,
+    time::Revision,
+};
+use tokio::sync::{Notify, broadcast, watch};
+
+use crate::{
+    clock::Tick,
+    store::{Cursor, EventQuery, ResourceQuery, Store, StoreError},
+};
+
+/// Events in the shared window.
+const WINDOW_EVENTS: usize = 8_192;
+/// Events that are read from the store at a time.
+const PAGE_EVENTS: usize = 500;
+/// Renewals that a watcher may be behind before it misses some.
+const RENEWALS_BEHIND_MAX: usize = 1_024;
+/// Leases in one snapshot.
+const SNAPSHOT_LEASES_MAX: usize = 200_000;
+/// A silent watch gets a progress mark this often, if the store was read meanwhile.
+const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// How long the tail waits after the store did not answer.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+
+/// What to tell a watcher of. All that is given must match.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Of this tenant only; of all, if none.
+    pub tenant: Option<Name>,
+    /// Of this kind only.
+    pub kind: Option<Name>,
+    /// Of this holder only; events that are about no holder are left out.
+    pub holder: Option<Name>,
+    /// Renewals, too.
+    pub renewals: bool,
+}
+
+impl Filter {
+    fn wants(&self, key: &ResourceKey, holder: Option<&Name>) -> bool {
+        self.tenant.as_ref().is_none_or(|t| *t == key.tenant)
+            && self.kind.as_ref().is_none_or(|k| *k == key.kind)
+            && self.holder.as_ref().is_none_or(|h| Some(h) == holder)
+    }
+}
+
+/// What a watcher is told.
+#[derive(Debug, Clone)]
+pub enum Frame {
+    /// All live leases that match, as of the cursor.
+    Snapshot {
+        /// The leases.
+        leases: Vec<LeaseView>,
+        /// Watch on from here.
+        cursor: Cursor,
+    },
+    /// Something happened.
+    Event {
+        /// What.
+        event: Box<Event>,
+        /// Watch on from here.
+        cursor: Cursor,
+    },
+    /// A lease was renewed at this replica; never replayed (rule 19).
+    Renewed(Box<LeaseView>),
+    /// Nothing else happened up to here, as just read from the store.
+    Progress(Cursor),
+    /// What comes after the cursor is gone: take a snapshot.
+    Compacted {
+        /// Events up to here are gone.
+        floor: Cursor,
+    },
+}
+
+/// Why a watch cannot begin or go on.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum WatchError {
+    /// The store could not be read.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The cursor is ahead of the history: it is not from this store.
+    #[error("the cursor {}.{} is ahead of the history, which stands at {}.{}", given.epoch, given.revision.0, head.epoch, head.revision.0)]
+    Ahead {
+        /// What was given.
+        given: Cursor,
+        /// Where the history stands.
+        head: Cursor,
+    },
+    /// There are more live leases than one snapshot may have.
+    #[error("more than {most} leases match, which is the bound of a snapshot: narrow the filter")]
+    TooMany {
+        /// How many there may be.
+        most: usize,
+    },
+    /// The engine is stopping.
+    #[error("the engine is stopping")]
+    Stopping,
+}
+
+/// How far the tail has read.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Head {
+    cursor: Option<Cursor>,
+    /// Counts successful reads of the store.
+    reads: u64,
+    is_stopping: bool,
+}
+
+/// The newest events: all of those after `from`, up to where the tail has read.
+struct Window {
+    from: Cursor,
+    events: VecDeque<Arc<Event>>,
+}
+
+impl Window {
+    /// Nothing, up to `at`.
+    fn empty(at: Cursor) -> Self {
+        Self { from: at, events: VecDeque::new() }
+    }
+
+    fn extend(&mut self, events: Vec<Event>) {
+        self.events.extend(events.into_iter().map(Arc::new));
+        let surplus = self.events.len().saturating_sub(WINDOW_EVENTS);
+        if let Some(last) = self.events.drain(..surplus).next_back() {
+            self.from.revision = last.revision;
+        }
+    }
+
+    /// A page of events after `after`; none if the window does not reach back so far.
+    fn after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
+        if after.epoch != self.from.epoch || after.revision < self.from.revision {
+            return None;
+        }
+        let first = self.events.partition_point(|e| e.revision <= after.revision);
+        Some(self.events.range(first..).take(PAGE_EVENTS).cloned().collect())
+    }
+}
+
+/// Leases that were renewed and that watchers are still to be told of: each once, however often it was renewed.
+#[derive(Debug, Default)]
+struct Renewed {
+    resources: BTreeSet<ResourceKey>,
+    sessions: BTreeSet<SessionId>,
+}
+
+/// Tails the store for all watchers.
+pub struct Hub {
+    store: Arc<dyn Store>,
+    window: RwLock<Option<Window>>,
+    head: watch::Sender<Head>,
+    renewals: broadcast::Sender<Arc<LeaseView>>,
+    renewed: Mutex<Renewed>,
+    were_renewed: Notify,
+    renewal_watchers: AtomicUsize,
+    watchers: AtomicUsize,
+    wanted: Notify,
+}
+
+impl Hub {
+    pub(crate) fn new(store: Arc<dyn Store>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            window: RwLock::default(),
+            head: watch::Sender::new(Head { cursor: None, reads: 0, is_stopping: false }),
+            renewals: broadcast::Sender::new(RENEWALS_BEHIND_MAX),
+            renewed: Mutex::default(),
+            were_renewed: Notify::new(),
+            renewal_watchers: AtomicUsize::new(0),
+            watchers: AtomicUsize::new(0),
+            wanted: Notify::new(),
+        })
+    }
+
+    pub(crate) fn stop(&self) {
+        self.head.send_modify(|head| head.is_stopping = true);
+    }
+
+    /// Reads the store for as long as anyone watches; for ever.
+    pub(crate) async fn tail(self: Arc<Self>) {
+        loop {
+            if self.watchers.load(Ordering::SeqCst) == 0 {
+                // Whoever comes next starts from the store; a window with a hole in it would lose events.
+                self.start_over();
+                self.wanted.notified().await;
+                continue;
+            }
+            if let Err(error) = self.read_on().await {
+                tracing::debug!(%error, "the watch hub could not read the store");
+                tokio::time::sleep(RETRY_AFTER).await;
+            }
+        }
+    }
+
+    fn start_over(&self) {
+        *self.window.write().unwrap_or_else(|e| e.into_inner()) = None;
+        self.head.send_modify(|head| head.cursor = None);
+    }
+
+    async fn read_on(&self) -> Result<(), StoreError> {
+        let Some(at) = self.head.borrow().cursor else {
+            // A fresh start: watchers page up to here by themselves.
+            let query = EventQuery { after: Revision(u64::MAX >> 1), limit: 1, ..Default::default() };
+            let page = self.store.events(&query).await?;
+            self.advance(page.head, Vec::new());
+            return Ok(());
+        };
+        let head = self.store.news(at).await?;
+        if head == at {
+            self.advance(at, Vec::new());
+            return Ok(());
+        }
+        let query = EventQuery { after: at.revision, limit: PAGE_EVENTS, ..Default::default() };
+        let page = self.store.events(&query).await?;
+        if page.head.epoch != at.epoch || page.floor > at.revision {
+            // What lies between is gone: each watcher finds out by itself what that means for it.
+            self.start_over();
+            return Ok(());
+        }
+        let last = page.events.last().map_or(at.revision, |e| e.revision);
+        let is_full = page.events.len() == PAGE_EVENTS;
+        let revision = if is_full { last } else { page.head.revision.max(last) };
+        self.advance(Cursor { revision: revision.max(at.revision), ..at }, page.events);
+        Ok(())
+    }
+
+    fn advance(&self, to: Cursor, events: Vec<Event>) {
+        let mut window = self.window.write().unwrap_or_else(|e| e.into_inner());
+        window.get_or_insert_with(|| Window::empty(to)).extend(events);
+        self.head.send_modify(|head| {
+            head.cursor = Some(to);
+            head.reads += 1;
+        });
+    }
+
+    /// A page of events after `after` from the window; none if the window does not reach back so far.
+    fn window_after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
+        self.window.read().unwrap_or_else(|e| e.into_inner()).as_ref()?.after(after)
+    }
+
+    /// Takes note of renewals that were just committed here, if anyone asks for them.
+    pub(crate) fn renewed(&self, renewals: &[Change]) {
+        if self.renewal_watchers.load(Ordering::Relaxed) == 0 || renewals.is_empty() {
+            return;
+        }
+        let mut renewed = self.renewed.lock().unwrap_or_else(|e| e.into_inner());
+        for change in renewals {
+            match change {
+                Change::LeaseRenewed { key, .. } => drop(renewed.resources.insert(key.clone())),
+                Change::SessionRenewed { id, .. } => drop(renewed.sessions.insert(*id)),
+                _ => {}
+            }
+        }
+        self.were_renewed.notify_one();
+    }
+
+    /// Tells those who ask of renewals; for ever.
+    pub(crate) async fn tell_renewals(self: Arc<Self>) {
+        loop {
+            self.were_renewed.notified().await;
+            let renewed = std::mem::take(&mut *self.renewed.lock().unwrap_or_else(|e| e.into_inner()));
+            if let Err(error) = self.tell_renewed(renewed).await {
+                tracing::debug!(%error, "renewals could not be told");
+            }
+        }
+    }
+
+    async fn tell_renewed(&self, renewed: Renewed) -> Result<(), StoreError> {
+        let Renewed { resources, sessions } = renewed;
+        let whole_sessions = sessions.iter().copied().collect();
+        let footprint = Footprint {
+            resources: resources.iter().cloned().collect(),
+            whole_sessions,
+            ..Default::default()
+        };
+        let loaded = self.store.load(&footprint).await?;
+        for resource in loaded.state.resources() {
+            let Ok(Some(view)) = LeaseView::of(&loaded.state, resource, loaded.now) else { continue };
+            // A resource may be loaded because someone waits for it: then its lease is another's.
+            let hangs_there = view.lease.tenure.session().is_some_and(|id| sessions.contains(&id));
+            if (hangs_there || resources.contains(&view.key)) && view.status == LeaseStatus::Active {
+                // Nobody listening is no error.
+                let _ = self.renewals.send(Arc::new(view));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn watch(
+        self: Arc<Self>,
+        from: Option<Cursor>,
+        filter: Filter,
+    ) -> Result<Watch, WatchError> {
+        if self.head.borrow().is_stopping {
+            return Err(WatchError::Stopping);
+        }
+        self.watchers.fetch_add(1, Ordering::SeqCst);
+        if filter.renewals {
+            self.renewal_watchers.fetch_add(1, Ordering::SeqCst);
+        }
+        self.wanted.notify_one();
+        let (head, renewals) = (self.head.subscribe(), self.renewals.subscribe());
+        let at = from.unwrap_or(Cursor { epoch: 0, revision: Revision(0) });
+        let (progress, ready) = (Progress::new(), VecDeque::new());
+        let mut watch = Watch { hub: self, filter, at, head, renewals, ready, progress, is_over: false };
+        match from {
+            Some(cursor) => watch.check(cursor).await?,
+            None => watch.snapshot().await?,
+        }
+        Ok(watch)
+    }
+
+    /// How many watch now.
+    pub fn watchers(&self) -> usize {
+        self.watchers.load(Ordering::SeqCst)
+    }
+}
+
+/// When a silent watcher gets its next progress mark: after a read of the store that ended when it was due already.
+#[derive(Debug, Clone, Copy)]
+struct Progress {
+    since: Tick,
+    /// The reads of the store when it came due; more are needed.
+    reads: Option<u64>,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { since: Tick::now(), reads: None }
+    }
+
+    /// How long until a mark is due.
+    fn due_in(&self) -> Duration {
+        PROGRESS_EVERY.saturating_sub(Tick::now().since(self.since))
+    }
+
+    /// Whether a mark can be given now.
+    fn is_due(&mut self, head: &Head) -> bool {
+        self.due_in().is_zero() && head.reads > *self.reads.get_or_insert(head.reads)
+    }
+}
+
+/// One watcher's place in the history. Dropping it ends the watch.
+pub struct Watch {
+    hub: Arc<Hub>,
+    filter: Filter,
+    at: Cursor,
+    head: watch::Receiver<Head>,
+    renewals: broadcast::Receiver<Arc<LeaseView>>,
+    ready: VecDeque<Frame>,
+    progress: Progress,
+    is_over: bool,
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.hub.watchers.fetch_sub(1, Ordering::SeqCst);
+        if self.filter.renewals {
+            self.hub.renewal_watchers.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Watch {
+    /// What comes next; none when the watch is over, after `compacted` or when the engine stops. It may be dropped and
+    /// called again: nothing is lost by it.
+    pub async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = self.ready.pop_front() {
+                self.is_over = matches!(frame, Frame::Compacted { .. });
+                if !matches!(frame, Frame::Renewed(_)) {
+                    self.progress = Progress::new();
+                }
+                return Some(frame);
+            }
+            let head = *self.head.borrow_and_update();
+            if self.is_over || head.is_stopping {
+                return None;
+            }
+            if head.cursor.is_some_and(|cursor| cursor > self.at) {
+                if let Err(error) = self.read_on(head.cursor.unwrap_or(self.at)).await {
+                    tracing::debug!(%error, "a watcher could not read the store");
+                    tokio::time::sleep(RETRY_AFTER).await;
+                }
+            } else if self.progress.is_due(&head) && head.cursor == Some(self.at) {
+                self.ready.push_back(Frame::Progress(self.at));
+            } else {
+                self.wait(head).await;
+            }
+        }
+    }
+
+    /// Reads on from the window, or from the store when the window does not reach back so far.
+    async fn read_on(&mut self, head: Cursor) -> Result<(), StoreError> {
+        if let Some(events) = self.hub.window_after(self.at) {
+            // What was in the window goes at least as far as the head that was read before it.
+            let to = if events.len() < PAGE_EVENTS { head } else { self.at };
+            self.take(events.iter().map(|e| &**e), to);
+            return Ok(());
+        }
+        let query = EventQuery { after: self.at.revision, limit: PAGE_EVENTS, ..Default::default() };
+        let page = self.hub.store.events(&query).await?;
+        if self.at.epoch != page.head.epoch || self.at.revision < page.floor {
+            let floor = Cursor { epoch: page.head.epoch, revision: page.floor };
+            self.ready.push_back(Frame::Compacted { floor });
+            return Ok(());
+        }
+        let to = if page.events.len() < PAGE_EVENTS { page.head } else { self.at };
+        self.take(page.events.iter(), to);
+        Ok(())
+    }
+
+    fn take<'a>(&mut self, events: impl Iterator<Item = &'a Event>, to: Cursor) {
+        for event in events {
+            let cursor = Cursor { epoch: self.at.epoch, revision: event.revision };
+            self.at = cursor;
+            if self.filter.wants(&event.key, event.holder()) {
+                self.ready.push_back(Frame::Event { event: Box::new(event.clone()), cursor });
+            }
+        }
+        self.at = self.at.max(to);
+    }
+
+    /// Waits for news, a renewal, the time for a progress mark, or the read of the store that it needs.
+    async fn wait(&mut self, seen: Head) {
+        let (at, progress) = (self.at, self.progress);
+        let is_news = |head: &Head| {
+            let is_read = progress.reads.is_some_and(|reads| head.reads > reads) && head.reads != seen.reads;
+            head.is_stopping || head.cursor.is_some_and(|cursor| cursor > at) || is_read
+        };
+        tokio::select! {
+            _ = self.head.wait_for(is_news) => {}
+            renewed = self.renewals.recv(), if self.filter.renewals => {
+                if let Ok(view) = renewed
+                    && self.filter.wants(&view.key, Some(&view.lease.holder))
+                {
+                    self.ready.push_back(Frame::Renewed(Box::new((*view).clone())));
+                }
+            }
+            () = tokio::time::sleep(progress.due_in()), if progress.reads.is_none() => {}
+        }
+    }
+
+    /// A cursor from which a watch can begin: not ahead of the history.
+    async fn check(&mut self, given: Cursor) -> Result<(), WatchError> {
+        let query = EventQuery { after: given.revision, limit: 1, ..Default::default() };
+        let head = self.hub.store.events(&query).await?.head;
+        if given > head { Err(WatchError::Ahead { given, head }) } else { Ok(()) }
+    }
+
+    /// All live leases that match, and the cursor, in one read.
+    async fn snapshot(&mut self) -> Result<(), WatchError> {
+        let query = ResourceQuery {
+            tenant: self.filter.tenant.clone(),
+            kind: self.filter.kind.clone(),
+            holder: self.filter.holder.clone(),
+            leased: Some(true),
+            undeclared: true,
+            limit: SNAPSHOT_LEASES_MAX,
+            ..Default::default()
+        };
+        let found = self.hub.store.find_resources(&query).await?;
+        if found.more {
+            return Err(WatchError::TooMany { most: SNAPSHOT_LEASES_MAX });
+        }
+        self.at = found.loaded.cursor;
+        self.ready.push_back(Frame::Snapshot { leases: found.leases(), cursor: self.at });
+        Ok(())
+    }
+}

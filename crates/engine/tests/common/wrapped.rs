@@ -1,0 +1,225 @@
+//! A store that does as it is told: fails, holds its breath, changes its epoch.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+};
+
+use async_trait::async_trait;
+use solehold_core::{
+    command::Footprint,
+    key::Name,
+    state::Record,
+    time::{Moment, StoreTime},
+};
+use solehold_engine::{
+    clock::ManualTicks,
+    conformance::Fixture,
+    observe::{Lane, Observer},
+    resident::{self, Resident},
+    store::*,
+};
+use tokio::sync::watch;
+
+/// A door that is open or shut.
+pub struct Door(watch::Sender<bool>);
+
+impl Default for Door {
+    fn default() -> Self {
+        Self(watch::Sender::new(true))
+    }
+}
+
+impl Door {
+    pub fn shut(&self) {
+        self.0.send_replace(false);
+    }
+
+    pub fn open(&self) {
+        self.0.send_replace(true);
+    }
+
+    async fn pass(&self) {
+        self.0.subscribe().wait_for(|is_open| *is_open).await.expect("the door lives");
+    }
+}
+
+pub struct Wrapped {
+    pub inner: Arc<Resident>,
+    pub ticks: Arc<ManualTicks>,
+    /// What every call is answered with, if anything.
+    pub fault: Mutex<Option<StoreError>>,
+    /// Batches that may make events wait here.
+    pub news_door: Door,
+    /// Readers of the history wait here.
+    pub history_door: Door,
+    /// Batches that have come so far.
+    pub batches: AtomicUsize,
+    /// Judges each batch twice, as a store does when others were in the way.
+    pub twice: AtomicBool,
+    /// Added to the epoch that is told.
+    pub epoch: AtomicU64,
+}
+
+impl Wrapped {
+    pub fn new() -> Arc<Self> {
+        let ticks = Arc::new(ManualTicks::default());
+        Arc::new(Self {
+            inner: resident::memory(ticks.clone()).expect("memory"),
+            ticks,
+            fault: Mutex::default(),
+            news_door: Door::default(),
+            history_door: Door::default(),
+            batches: AtomicUsize::new(0),
+            twice: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+        })
+    }
+
+    pub fn fail_with(&self, fault: Option<StoreError>) {
+        *self.fault.lock().expect("no panic") = fault;
+    }
+
+    fn check(&self) -> Result<(), StoreError> {
+        self.fault.lock().expect("no panic").clone().map_or(Ok(()), Err)
+    }
+
+    fn raised(&self, cursor: Cursor) -> Cursor {
+        Cursor { epoch: cursor.epoch + self.epoch.load(Ordering::SeqCst), ..cursor }
+    }
+}
+
+#[async_trait]
+impl Store for Wrapped {
+    fn name(&self) -> &'static str {
+        "wrapped"
+    }
+    async fn transact(
+        &self,
+        footprint: &Footprint,
+        news: bool,
+        decider: &mut dyn Decider,
+    ) -> Result<Decided, StoreError> {
+        self.batches.fetch_add(1, Ordering::SeqCst);
+        if news {
+            self.news_door.pass().await;
+        }
+        self.check()?;
+        if self.twice.load(Ordering::SeqCst) {
+            let Loaded { mut state, now, cursor } = self.inner.load(footprint).await?;
+            decider.decide(&mut state, Moment { now, revision: cursor.revision }).expect("all is loaded");
+        }
+        self.inner.transact(footprint, news, decider).await
+    }
+    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
+        self.check()?;
+        let loaded = self.inner.load(footprint).await?;
+        Ok(Loaded { cursor: self.raised(loaded.cursor), ..loaded })
+    }
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+        self.check()?;
+        let mut found = self.inner.find_resources(query).await?;
+        found.loaded.cursor = self.raised(found.loaded.cursor);
+        Ok(found)
+    }
+    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+        self.check()?;
+        self.inner.find_holders(query).await
+    }
+    async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
+        self.check()?;
+        self.inner.records(collection).await
+    }
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+        self.history_door.pass().await;
+        self.check()?;
+        let page = self.inner.events(query).await?;
+        Ok(EventPage { head: self.raised(page.head), ..page })
+    }
+    async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
+        self.history_door.pass().await;
+        self.check()?;
+        let raised = self.epoch.load(Ordering::SeqCst);
+        let after = Cursor { epoch: after.epoch.saturating_sub(raised), ..after };
+        let head = self.inner.news(after).await?;
+        self.history_door.pass().await;
+        self.check()?;
+        Ok(self.raised(head))
+    }
+    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+        self.check()?;
+        self.inner.due(limit).await
+    }
+    async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
+        self.check()?;
+        self.inner.maintain(retention).await
+    }
+    async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
+        self.check()?;
+        self.inner.usage(tenant).await
+    }
+    async fn export(&self) -> Result<Vec<Row>, StoreError> {
+        self.check()?;
+        self.inner.export().await
+    }
+    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
+        self.check()?;
+        self.inner.import(rows).await
+    }
+    async fn close(&self) {
+        self.inner.close().await;
+    }
+}
+
+/// So that a bench can stand over it.
+#[async_trait]
+impl Fixture for Wrapped {
+    async fn open(&self) -> Arc<dyn Store> {
+        self.inner.clone()
+    }
+    async fn open_fresh(&self) -> Arc<dyn Store> {
+        resident::memory(self.ticks.clone()).expect("memory")
+    }
+    fn is_durable(&self) -> bool {
+        false
+    }
+    async fn pass_until(&self, store: &dyn Store, until: StoreTime) {
+        let now = store.load(&Footprint::default()).await.expect("memory").now;
+        self.ticks.advance_ms(until.ms_after(now));
+    }
+}
+
+/// Takes notes.
+#[derive(Default)]
+pub struct Notes {
+    batches: Mutex<Vec<(Lane, usize)>>,
+    swept: Mutex<Vec<usize>>,
+    pub events: AtomicUsize,
+}
+
+impl Notes {
+    /// The sizes of the batches of a lane.
+    pub fn sizes(&self, lane: Lane) -> Vec<usize> {
+        let batches = self.batches.lock().expect("no panic");
+        batches.iter().filter(|(of, _)| *of == lane).map(|(_, size)| *size).collect()
+    }
+
+    /// How many were nominated in each sweep that nominated any.
+    pub fn swept(&self) -> Vec<usize> {
+        self.swept.lock().expect("no panic").clone()
+    }
+}
+
+impl Observer for Notes {
+    fn batch(&self, lane: Lane, commands: usize, _: std::time::Duration) {
+        self.batches.lock().expect("no panic").push((lane, commands));
+    }
+    fn committed(&self, events: &[solehold_core::event::Event], _: &[solehold_core::event::Change]) {
+        self.events.fetch_add(events.len(), Ordering::SeqCst);
+    }
+    fn swept(&self, nominated: usize, _: u64) {
+        if nominated > 0 {
+            self.swept.lock().expect("no panic").push(nominated);
+        }
+    }
+}

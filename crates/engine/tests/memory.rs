@@ -1,0 +1,45 @@
+//! The memory store against the conformance suite. Its clock moves when it is told to.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use solehold_core::{command::Footprint, time::StoreTime};
+use solehold_engine::{
+    clock::ManualTicks,
+    conformance::{self, Fixture},
+    resident,
+    store::Store,
+};
+
+#[derive(Default)]
+struct Memory(Arc<ManualTicks>);
+
+#[async_trait]
+impl Fixture for Memory {
+    async fn open(&self) -> Arc<dyn Store> {
+        self.open_fresh().await
+    }
+
+    async fn open_fresh(&self) -> Arc<dyn Store> {
+        resident::memory(self.0.clone()).expect("memory")
+    }
+
+    fn is_durable(&self) -> bool {
+        false
+    }
+
+    async fn pass_until(&self, store: &dyn Store, until: StoreTime) {
+        let now = store.load(&Footprint::default()).await.expect("memory").now;
+        self.0.advance_ms(until.ms_after(now));
+    }
+}
+
+conformance::suite!(Memory::default());
+
+/// More of the model than a store with a disk has time for.
+#[tokio::test]
+async fn many_seeds_of_the_model() {
+    for seed in 100..140 {
+        conformance::model::play(&Memory::default(), seed, 200, 1 + seed as usize % 9).await;
+    }
+}

@@ -1,0 +1,9 @@
+//! The PostgreSQL store against the conformance suite, on one server with a database for each case.
+
+#[path = "postgres/fixture.rs"]
+mod fixture;
+
+use fixture::Database;
+use solehold_engine::conformance;
+
+conformance::suite!(Database::prepared("").await);

@@ -1,0 +1,67 @@
+//! A database for each case of the conformance suite.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use solehold_core::{command::Footprint, time::StoreTime};
+use solehold_engine::{
+    conformance::Fixture,
+    postgres::{PostgresOptions, PostgresStore},
+    store::Store,
+};
+use solehold_testkit::Postgres;
+use tokio_postgres::NoTls;
+
+/// A database, and what is done to each that is made for the case.
+pub struct Database {
+    url: String,
+    prepare: &'static str,
+}
+
+impl Database {
+    /// With this SQL run once the schema is there.
+    pub async fn prepared(prepare: &'static str) -> Self {
+        let url = create().await;
+        PostgresStore::open(&url, PostgresOptions::default()).await.expect("a store").close().await;
+        execute(&url, prepare).await;
+        Self { url, prepare }
+    }
+}
+
+async fn create() -> String {
+    Postgres::shared().await.expect("PostgreSQL").create_database("suite").await.expect("a database")
+}
+
+async fn execute(url: &str, sql: &str) {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("a connection");
+    let connection = tokio::spawn(connection);
+    client.batch_execute(sql).await.expect("the statement");
+    drop(client);
+    connection.await.expect("the connection").expect("a clean end");
+}
+
+async fn open(url: &str) -> Arc<dyn Store> {
+    PostgresStore::open(url, PostgresOptions::default()).await.expect("a store")
+}
+
+#[async_trait]
+impl Fixture for Database {
+    async fn open(&self) -> Arc<dyn Store> {
+        open(&self.url).await
+    }
+
+    async fn open_fresh(&self) -> Arc<dyn Store> {
+        open(&Self::prepared(self.prepare).await.url).await
+    }
+
+    /// Moves the clock's row on, as a replica does that gives time back: every store follows.
+    async fn pass_until(&self, store: &dyn Store, until: StoreTime) {
+        let now = store.load(&Footprint::default()).await.expect("the store").now;
+        let ms = until.ms_after(now);
+        let sql = format!(
+            "UPDATE solehold.clock SET offset_ms = offset_ms + {ms}, \
+             last_ms = greatest(last_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms) + {ms}"
+        );
+        execute(&self.url, &sql).await;
+    }
+}
