@@ -37,7 +37,10 @@ pub struct Options {
 
 /// Runs the benchmarks and prints what they came to.
 pub async fn run(options: Options) -> Result<()> {
-    ensure!(options.rounds > 0 && !options.connections.is_empty(), "at least one round and one number of connections");
+    ensure!(
+        options.rounds > 0 && !options.connections.is_empty(),
+        "at least one round and one number of connections"
+    );
     let most = options.connections.iter().copied().max().unwrap_or(1);
     let scenes: Vec<_> = (0..most)
         .flat_map(|connection| (0..SCENES_A_CONNECTION).map(move |index| load::scene(connection, index)))
@@ -80,7 +83,11 @@ impl Ours {
     }
 }
 
-async fn submit_all(engine: &Engine, scenes: &[String], command: impl Fn(ResourceKey) -> Command) -> Result<()> {
+async fn submit_all(
+    engine: &Engine,
+    scenes: &[String],
+    command: impl Fn(ResourceKey) -> Command,
+) -> Result<()> {
     let mut commands = Vec::with_capacity(scenes.len());
     for scene in scenes {
         let (tenant, kind) = (Name::new("default")?, Name::new("scene")?);
@@ -93,7 +100,10 @@ async fn submit_all(engine: &Engine, scenes: &[String], command: impl Fn(Resourc
 }
 
 async fn compare(options: &Options, ours: &Ours, seed: Option<&Seed>, engine: &str) -> Result<()> {
-    println!("{engine}: acquire+release cycles over HTTP, {} rounds of {:?} each", options.rounds, options.round);
+    println!(
+        "{engine}: acquire+release cycles over HTTP, {} rounds of {:?} each",
+        options.rounds, options.round
+    );
     println!("{:>11}  {:>14}  {:>9}  {:>9}  {:>8}", "connections", "who", "cycles/s", "p50 ms", "p99 ms");
     for &connections in &options.connections {
         let (mut us, mut them) = (Side::default(), Side::default());
@@ -114,7 +124,9 @@ async fn compare(options: &Options, ours: &Ours, seed: Option<&Seed>, engine: &s
     let [few, many] = heartbeat::medians(ours.0.engine()).await?;
     let [few_leases, many_leases] = heartbeat::LEASES;
     let ratio = many.as_secs_f64() / few.as_secs_f64();
-    println!("heartbeat of a runner: {few_leases} leases {few:?}, {many_leases} leases {many:?}, ratio {ratio:.2}");
+    println!(
+        "heartbeat of a runner: {few_leases} leases {few:?}, {many_leases} leases {many:?}, ratio {ratio:.2}"
+    );
     Ok(())
 }
 

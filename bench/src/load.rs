@@ -39,6 +39,11 @@ impl Measured {
     }
 }
 
+/// Up to a minute, in microseconds.
+fn latencies() -> Result<Histogram<u64>> {
+    Histogram::new_with_max(60_000_000, 3).context("a histogram")
+}
+
 /// The name of a connection's scene.
 pub fn scene(connection: usize, index: usize) -> String {
     format!("bench-{connection}-{index}")
@@ -52,8 +57,7 @@ pub async fn cycles(server: SocketAddr, connections: usize, duration: Duration) 
     for connection in 0..connections {
         clients.spawn(client(server, connection, until));
     }
-    let mut measured =
-        Measured { cycles: 0, took: Duration::ZERO, latency_us: Histogram::new(3).context("a histogram")? };
+    let mut measured = Measured { cycles: 0, took: Duration::ZERO, latency_us: latencies()? };
     while let Some(done) = clients.join_next().await {
         let (cycles, latency) = done.context("a client ended badly")??;
         measured.cycles += cycles;
@@ -72,7 +76,7 @@ async fn client(server: SocketAddr, connection: usize, until: Instant) -> Result
             (request("POST", &path, &holder), request("DELETE", &path, &holder))
         })
         .collect();
-    let (mut cycles, mut latency) = (0, Histogram::new(3).context("a histogram")?);
+    let (mut cycles, mut latency) = (0, latencies()?);
     for (acquire, release) in requests.iter().cycle() {
         for (request, expected) in [(acquire, 201), (release, 204)] {
             let sent = Instant::now();
@@ -92,7 +96,8 @@ async fn client(server: SocketAddr, connection: usize, until: Instant) -> Result
 
 fn request(method: &str, path: &str, body: &str) -> Vec<u8> {
     let length = body.len();
-    format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n{body}").into_bytes()
+    format!("{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {length}\r\n\r\n{body}")
+        .into_bytes()
 }
 
 /// One keep-alive connection that sends a request and reads its answer.
@@ -115,7 +120,8 @@ impl Wire {
         self.stream.write_all(request).await.context("sending a request")?;
         self.filled = 0;
         loop {
-            let read = self.stream.read(&mut self.buffer[self.filled..]).await.context("reading an answer")?;
+            let read =
+                self.stream.read(&mut self.buffer[self.filled..]).await.context("reading an answer")?;
             if read == 0 {
                 bail!("the server closed the connection in the middle of an answer");
             }

@@ -31,7 +31,8 @@ const LOCK: &str = "SELECT * FROM solehold_bench_seed.scene_leases WHERE scene_i
 const ACQUIRE: &str = "UPDATE solehold_bench_seed.scene_leases
     SET holder_id = $2, expires_at = NOW() + INTERVAL '30 seconds', version = version + 1
     WHERE scene_id = $1 AND (holder_id IS NULL OR expires_at < NOW())";
-const READ: &str = "SELECT version, expires_at::text FROM solehold_bench_seed.scene_leases WHERE scene_id = $1";
+const READ: &str =
+    "SELECT version, expires_at::text FROM solehold_bench_seed.scene_leases WHERE scene_id = $1";
 const RELEASE: &str = "UPDATE solehold_bench_seed.scene_leases
     SET holder_id = NULL, expires_at = NULL WHERE scene_id = $1 AND holder_id = $2";
 

@@ -148,6 +148,8 @@ paths! {
     RESOURCE_LEASE_REVOKE resource_lease_revoke(kind, key) "/resources/{kind}/{key}/lease/revoke";
     /// Its hand-over document.
     RESOURCE_STATE resource_state(kind, key) "/resources/{kind}/{key}/state";
+    /// What happened to it.
+    RESOURCE_HISTORY resource_history(kind, key) "/resources/{kind}/{key}/history";
 
     /// The stream of changes.
     WATCH watch() "/watch";

@@ -19,7 +19,18 @@ use crate::{
     limits::{REASON_BYTES_MAX, RESOURCE_TTL},
     page::PageCursor,
     time::Timestamp,
+    watch::LeaseEvent,
 };
+
+/// What happened to a resource and to the leases on it, oldest first.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ResourceHistory {
+    /// What happened, as far back as the audit trail goes.
+    pub events: Vec<LeaseEvent>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+}
 
 /// Declares a resource, or declares it anew: what is left out is cleared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]

@@ -90,6 +90,11 @@ async fn leases() -> Result<()> {
         history,
         "TIME AFTER EVENT HOLDER TOKEN DETAILS\nTIME - lease_acquired w1 1 ttl TTL\nTIME +TTL lease_released w1 1"
     );
+    assert_eq!(
+        seen(&server, "lease history job/nightly").await?,
+        history,
+        "ended, and still told by its resource"
+    );
     let history = json_of(&server, &format!("lease history {id}")).await?;
     let events: Vec<_> =
         history["events"].as_array().context("events")?.iter().map(|e| &e["event_type"]).collect();

@@ -12,7 +12,7 @@ use solehold_api::{
     page::PageCursor,
     paths,
     problem::ErrorCode,
-    resources::{AcquireResource, Grant, HeldLease, RevokeResource, Revoked},
+    resources::{AcquireResource, Grant, HeldLease, ResourceHistory, RevokeResource, Revoked},
     watch::LeaseEvent,
 };
 use uuid::Uuid;
@@ -21,7 +21,6 @@ use crate::{
     args::GlobalArgs,
     client::{Client, Page},
     commands::watch,
-    exit::Exit,
     failure::{Failure, Outcome},
     human::{count, duration_ms},
     output,
@@ -85,9 +84,9 @@ pub enum LeaseCommand {
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
-    /// Show what happened to a lease
+    /// Show what happened to a lease, or to a resource and all leases on it
     History {
-        /// A lease id, or the resource that it is on as KIND/KEY
+        /// A lease id, or a resource as KIND/KEY
         lease: LeaseArg,
         /// At most so many events, the oldest first [default: all of them]
         #[arg(long, value_name = "N")]
@@ -148,6 +147,13 @@ impl Page for LeaseList {
 }
 
 impl Page for LeaseHistory {
+    type Item = LeaseEvent;
+    fn into_parts(self) -> (Vec<LeaseEvent>, Option<PageCursor>) {
+        (self.events, self.next)
+    }
+}
+
+impl Page for ResourceHistory {
     type Item = LeaseEvent;
     fn into_parts(self) -> (Vec<LeaseEvent>, Option<PageCursor>) {
         (self.events, self.next)
@@ -228,20 +234,22 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
         }
         LeaseCommand::History { lease, limit } => {
             let doing = |failure: Failure| failure.doing(format!("show the history of {lease}"));
-            let id = match &lease {
-                LeaseArg::Id(id) => *id,
-                LeaseArg::On(_) => match find(client, &lease).await {
-                    Ok(lease) => lease.lease_id,
-                    Err(failure) if failure.exit == Exit::NotFound => {
-                        return Err(doing(failure).hint("a lease that has ended is named by its id"));
-                    }
-                    Err(failure) => return Err(doing(failure)),
-                },
+            let (named, events) = match &lease {
+                LeaseArg::Id(id) => {
+                    let path = paths::lease_history(&id.to_string());
+                    (json!({ "lease_id": id }), client.list::<LeaseHistory>(&path, &[], limit).await)
+                }
+                LeaseArg::On(on) => {
+                    let path = paths::resource_history(&on.kind, &on.key);
+                    let named = json!({ "kind": on.kind, "key": on.key });
+                    (named, client.list::<ResourceHistory>(&path, &[], limit).await)
+                }
             };
-            let path = paths::lease_history(&id.to_string());
-            let events = client.list::<LeaseHistory>(&path, &[], limit).await.map_err(doing)?;
+            let events = events.map_err(doing)?;
             if global.json {
-                return output::json(&json!({ "lease_id": id, "events": events }));
+                let mut document = named;
+                document["events"] = json!(events);
+                return output::json(&document);
             }
             output::print(&watch::table(&events))
         }

@@ -41,7 +41,7 @@ async fn survives(api: &Api, name: &str, step: impl AsyncFnOnce() -> Result<Api>
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_clock_steps_while_running() -> Result<()> {
     let postgres = Postgres::builder().fake_clock().start().await?;
-    let server = Solehold::builder().engine(&postgres.url()).start().await?;
+    let server = Solehold::builder().engine(postgres.url()).start().await?;
     let api = Api::new(server.url())?;
     for (name, offset) in [("forward", HOUR), ("back", -HOUR), ("home", 0)] {
         survives(&api, name, async || {
@@ -56,7 +56,7 @@ async fn postgres_clock_steps_while_running() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn postgres_clock_steps_between_a_stop_and_a_start_of_everything() -> Result<()> {
     let postgres = Postgres::builder().fake_clock().start().await?;
-    let builder = Solehold::builder().engine(&postgres.url());
+    let builder = Solehold::builder().engine(postgres.url());
     let mut server = builder.start().await?;
     for (name, offset) in [("forward", HOUR), ("back", -HOUR)] {
         let api = Api::new(server.url())?;

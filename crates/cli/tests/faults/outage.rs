@@ -80,9 +80,10 @@ async fn postgres_stops_and_starts_again_under_load() -> Result<()> {
     for task in load {
         task.await??;
     }
-    for (token, key) in granted.lock().expect("no panic").iter() {
-        let (status, lease) = api.lease(key).await?;
-        assert_eq!((status, lease["token"].as_u64()), (200, Some(*token)), "{key}: {lease}");
+    let granted = granted.lock().expect("no panic").clone();
+    for (token, key) in granted {
+        let (status, lease) = api.lease(&key).await?;
+        assert_eq!((status, lease["token"].as_u64()), (200, Some(token)), "{key}: {lease}");
     }
     Ok(())
 }

@@ -147,7 +147,8 @@ async fn a_watch_goes_on_across_replicas_and_restarts_with_no_gap_and_no_double(
     while cursor.is_none() {
         let chunk = snapshot.next().await.context("a snapshot")??;
         for frame in decoder.push(&chunk)? {
-            if frame.event.as_deref() == Some("snapshot") && frame.data.contains(&token(&first)?.to_string()) {
+            if frame.event.as_deref() == Some("snapshot") && frame.data.contains(&token(&first)?.to_string())
+            {
                 cursor = frame.id.clone();
             }
         }

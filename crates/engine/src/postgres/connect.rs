@@ -75,7 +75,7 @@ pub(super) struct Connected {
 impl Connector {
     /// Reads a connection string, as libpq has them. Errors never show it: there may be a password in it.
     pub(super) fn new(url: &str) -> Result<Self, StoreError> {
-        let (url, tls) = TlsOptions::split_off(url)?;
+        let (url, tls) = TlsOptions::split_off(url);
         let mut config: Config = url.parse().map_err(|e| {
             StoreError::Unusable(format!("the connection string is not usable: {}", words(&e)))
         })?;
@@ -171,7 +171,7 @@ struct TlsOptions {
 
 impl TlsOptions {
     /// Takes `sslmode=verify-*` and `sslrootcert` out of a connection string.
-    fn split_off(url: &str) -> Result<(String, Self), StoreError> {
+    fn split_off(url: &str) -> (String, Self) {
         let mut options = Self::default();
         let mut keep = |pair: &str| {
             let Some((name, value)) = pair.split_once('=') else { return true };
@@ -180,7 +180,6 @@ impl TlsOptions {
                 ("sslmode", "verify-full") => options.verify = Some(true),
                 ("sslmode", "verify-ca") => options.verify = Some(false),
                 ("sslrootcert", path) => options.roots = Some(path.replace("%2F", "/").replace("%2f", "/")),
-                ("sslcert" | "sslkey", _) => return true,
                 _ => return true,
             }
             false
@@ -195,7 +194,7 @@ impl TlsOptions {
             },
             None => url.split(' ').filter(|pair| keep(pair)).collect::<Vec<_>>().join(" "),
         };
-        Ok((rest, options))
+        (rest, options)
     }
 
     fn client(self) -> Result<ClientConfig, StoreError> {
@@ -296,11 +295,10 @@ mod tests {
     #[test]
     fn tls_options_are_taken_out_of_either_form() {
         let url = "postgres://u:p@h/db?sslmode=verify-full&connect_timeout=1&sslrootcert=%2Fetc%2Fca.pem";
-        let (rest, options) = TlsOptions::split_off(url).expect("well formed");
+        let (rest, options) = TlsOptions::split_off(url);
         assert_eq!(rest, "postgres://u:p@h/db?connect_timeout=1");
         assert_eq!((options.verify, options.roots.as_deref()), (Some(true), Some("/etc/ca.pem")));
-        let (rest, options) =
-            TlsOptions::split_off("host=h sslmode=verify-ca dbname=d").expect("well formed");
+        let (rest, options) = TlsOptions::split_off("host=h sslmode=verify-ca dbname=d");
         assert_eq!(rest, "host=h dbname=d");
         assert_eq!(options.verify, Some(false));
     }

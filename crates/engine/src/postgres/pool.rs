@@ -18,10 +18,14 @@ use tokio_postgres::{Client, Row, Statement, types::ToSql};
 
 use super::{connect::Connector, epoch::Identity, fault::Fault, sql::Sql};
 
+use crate::store::StoreError;
+
 /// Connections for the lanes, the sweeper and the clock: they never wait behind readers.
 const WRITERS: usize = 6;
 /// Connections for reads.
 const READERS: usize = 8;
+/// Statements of other shapes that a connection keeps prepared.
+const SHAPED_MAX: usize = 256;
 /// One round trip takes no longer, or the server hangs.
 pub(super) const ROUND_TRIP: Duration = Duration::from_secs(3);
 
@@ -91,6 +95,9 @@ impl Conn {
             return Ok(statement.clone());
         }
         let statement = self.client.prepare(text).await?;
+        if known.len() >= SHAPED_MAX {
+            known.clear();
+        }
         known.insert(text.to_owned(), statement.clone());
         Ok(statement)
     }
@@ -168,7 +175,7 @@ impl Pool {
             Use::Read => &self.readers,
         };
         let permit = in_time("all connections are busy", ROUND_TRIP, async {
-            room.acquire().await.map_err(|_| Fault::Slow("the store is closed"))
+            room.acquire().await.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()).into())
         })
         .await?;
         if let Some(conn) = self.take_idle() {

@@ -185,7 +185,7 @@ impl PostgresStore {
     async fn find_once(&self, conn: &Conn, query: &ResourceQuery) -> Result<Found, Fault> {
         let (sql, params) = resource_query(query, self.given_ms())?;
         let statement = conn.shaped(&sql).await?;
-        let (reading, found) = snapshot(&conn, &statement, &params).await?;
+        let (reading, found) = snapshot(conn, &statement, &params).await?;
         let mut state = State::default();
         let mut sessions = BTreeSet::new();
         let mut keys = Vec::new();
@@ -209,7 +209,7 @@ impl PostgresStore {
     async fn find_names_once(&self, conn: &Conn, query: &HolderQuery) -> Result<FoundHolders, Fault> {
         let (sql, params) = holder_query(query);
         let statement = conn.shaped(&sql).await?;
-        let (reading, found) = snapshot(&conn, &statement, &params).await?;
+        let (reading, found) = snapshot(conn, &statement, &params).await?;
         let mut state = State::default();
         let mut sessions = BTreeSet::new();
         let mut keys = Vec::new();
@@ -244,16 +244,14 @@ impl PostgresStore {
             };
             params.push(Box::new(self.given_ms()));
             params.extend(tenant.map(|t| Box::new(t.as_str()) as _));
-            let now = read_now!();
+            let (now, of_resource) = (read_now!(), of.replace("tenant", "r.tenant"));
+            let held = "solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id";
             let sql = format!(
-                "SELECT (SELECT count(*) FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
-                    LEFT JOIN solehold.sessions s ON s.id = l.session_id \
-                    WHERE l.lease_id IS NOT NULL AND coalesce(s.deadline_ms, l.deadline_ms) > {now}{}), \
-                 (SELECT count(*) FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
-                    WHERE (r.declared OR l.lease_id IS NOT NULL){}), \
-                 (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now}{of})",
-                of.replace("tenant", "r.tenant"),
-                of.replace("tenant", "r.tenant"),
+                "SELECT (SELECT count(*) FROM {held} LEFT JOIN solehold.sessions s ON s.id = l.session_id \
+                    WHERE l.lease_id IS NOT NULL AND coalesce(s.deadline_ms, l.deadline_ms) > {now}{of_resource}), \
+                 (SELECT count(*) FROM solehold.resources r WHERE r.declared{of_resource}) \
+                    + (SELECT count(*) FROM {held} WHERE l.lease_id IS NOT NULL AND NOT r.declared{of_resource}), \
+                 (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now}{of})"
             );
             let statement = conn.shaped(&sql).await?;
             let (reading, found) = snapshot(&conn, &statement, &params).await?;
@@ -333,6 +331,15 @@ impl<'a> Conditions<'a> {
         format!("${}", self.params.len())
     }
 
+    /// Goes on after a place in the order of `columns`. What is given as equal anyway is left out of the comparison, which
+    /// lets the index be entered at the place and not at the beginning of the equal part.
+    fn after<'n: 'a>(&mut self, columns: &[&str], place: impl Iterator<Item = (&'n Name, Option<&'n Name>)>) {
+        let place: Vec<_> = place.collect();
+        let skip = place.iter().take_while(|(at, given)| *given == Some(*at)).count();
+        let values: Vec<_> = place[skip..].iter().map(|(at, _)| self.param(at.as_str())).collect();
+        let _ = write!(self.sql, " AND ({}) > ({})", columns[skip..].join(", "), values.join(", "));
+    }
+
     fn end(mut self, order: &str, limit: usize) -> (String, Params<'a>) {
         let limit = self.param(i64::try_from(limit).unwrap_or(i64::MAX));
         let _ = write!(self.sql, " ORDER BY {order} LIMIT {limit}");
@@ -378,10 +385,11 @@ fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Param
         all.sql.push_str(" AND r.declared");
     }
     if let Some(after) = &query.after {
-        let tenant = all.param(after.tenant.as_str());
-        let kind = all.param(after.kind.as_str());
-        let key = all.param(after.key.as_str());
-        let _ = write!(all.sql, " AND (r.tenant, r.kind, r.key) > ({tenant}, {kind}, {key})");
+        let given = [query.tenant.as_ref(), query.kind.as_ref(), None];
+        all.after(
+            &["r.tenant", "r.kind", "r.key"],
+            [&after.tenant, &after.kind, &after.key].into_iter().zip(given),
+        );
     }
     Ok(all.end("r.tenant, r.kind, r.key", query.limit.saturating_add(1)))
 }
@@ -397,9 +405,8 @@ fn holder_query(query: &HolderQuery) -> (String, Params<'_>) {
         all.sql.push_str(" AND h.registered");
     }
     if let Some(after) = &query.after {
-        let tenant = all.param(after.tenant.as_str());
-        let name = all.param(after.name.as_str());
-        let _ = write!(all.sql, " AND (h.tenant, h.name) > ({tenant}, {name})");
+        let given = [query.tenant.as_ref(), None];
+        all.after(&["h.tenant", "h.name"], [&after.tenant, &after.name].into_iter().zip(given));
     }
     all.end("h.tenant, h.name", query.limit.saturating_add(1))
 }

@@ -10,6 +10,7 @@ use super::{
     PostgresStore,
     fault::Fault,
     pool::{Conn, ROUND_TRIP, Use, in_time},
+    retry::Backoff,
     rows::Columns,
     sql::Sql,
 };
@@ -25,6 +26,8 @@ const COMMITS_KEPT_MS: i64 = 10 * 60 * 1_000;
 const FORGET_EVENTS_MAX: i64 = 20_000;
 /// Forgetting is not urgent.
 const FORGET_EVERY_MS: i64 = 1_000;
+/// How often a round is tried when others are in the way.
+const FORGET_ATTEMPTS: u32 = 8;
 /// Counting events means reading an index over all of them.
 const COUNT_EVERY_MS: i64 = 60_000;
 
@@ -128,10 +131,16 @@ impl PostgresStore {
         if !is_time(&mut self.chores().forgot_ms, now, FORGET_EVERY_MS) {
             return Ok(());
         }
-        match self.forget(retention, now).await {
-            Err(fault) if fault.is_contention() => Ok(()),
-            other => other.map_err(Fault::told),
+        let mut backoff = Backoff::default();
+        for _ in 0..FORGET_ATTEMPTS {
+            match self.forget(retention, now).await {
+                Err(fault) if fault.is_contention() => self.chores().counted_ms = None,
+                other => return other.map_err(Fault::told),
+            }
+            backoff.wait().await;
         }
+        // Others were in the way all the time: there is another round.
+        Ok(())
     }
 
     fn chores(&self) -> MutexGuard<'_, Chores> {

@@ -111,7 +111,7 @@ impl PostgresStore {
         let give_up = match &fault {
             Fault::Stale | Fault::Late(_) => {
                 tries.stale += 1;
-                if tries.stale % 10 == 0 {
+                if tries.stale.is_multiple_of(10) {
                     tries.backoff.wait().await;
                 }
                 tries.stale > STALE_MAX

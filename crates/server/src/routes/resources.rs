@@ -1,17 +1,16 @@
 //! Resources of any kind: declared, leased, and handed over under their tokens. Scenes, cameras and zones are among them.
 
 use axum::{Json, extract::State, http::StatusCode};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use solehold_api::{
     field::FieldError,
-    page::{PageCursor, PageQuery},
+    page::PageQuery,
     problem::{ErrorCode, Problem},
     resources::{
         AcquireResource, CancelRequest, DeleteQuery, Grant, HeldLease, PutResource, PutState,
-        ReleaseResource, RenewResource, Resource, ResourceList, ResourceQuery, RevokeResource, Revoked,
-        State as HandoverState,
+        ReleaseResource, RenewResource, Resource, ResourceHistory, ResourceList, ResourceQuery,
+        RevokeResource, Revoked, State as HandoverState,
     },
-    watch::LeaseEvent,
 };
 use solehold_core::{
     command::{Command, Undeclared},
@@ -393,15 +392,6 @@ async fn cancel(
     let key = path.key(&caller, query.tenant.as_deref())?;
     submit(&context, Command::CancelRequest(body.request(key)?)).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// What happened to a resource, oldest first.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct ResourceHistory {
-    /// What happened, as far back as the audit trail goes.
-    events: Vec<LeaseEvent>,
-    /// Where the next page begins; null on the last.
-    next: Option<PageCursor>,
 }
 
 /// Shows what happened to a resource and its leases.
