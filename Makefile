@@ -26,7 +26,7 @@ verify: ## format, lints, tidy, documentation; writes nothing to the source
 suite: ## build, then run every test
 	@$(STAGE) build cargo test --workspace --no-run
 ifeq ($(NEXTEST),yes)
-	@$(STAGE) tests cargo nextest run --workspace
+	@$(STAGE) tests cargo nextest run --workspace --no-fail-fast
 	@$(STAGE) doctests cargo test --workspace --doc
 else
 	@$(STAGE) tests cargo test --workspace
