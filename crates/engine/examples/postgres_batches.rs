@@ -11,7 +11,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use solehold_core::{
@@ -26,6 +26,7 @@ use solehold_core::{
     time::Moment,
 };
 use solehold_engine::{
+    clock::Tick,
     postgres::{PostgresOptions, PostgresStore},
     store::{Decided, Decider, Store, StoreError},
 };
@@ -128,10 +129,10 @@ async fn main() {
     }
     let (stop, beats) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let beating = tokio::spawn(beat(store.clone(), heartbeats, stop.clone(), beats.clone()));
-    let began = Instant::now();
+    let began = Tick::now();
     let (mut batches, mut slowest, mut at) = (0_u32, Duration::ZERO, 0);
-    while began.elapsed() < Duration::from_secs(seconds as u64) {
-        let round = Instant::now();
+    while Tick::now().since(began) < Duration::from_secs(seconds as u64) {
+        let round = Tick::now();
         let keys: Vec<_> = (0..batch).map(|n| (at + n * 7) % resources).collect();
         at = (at + batch * 7 + 1) % resources;
         let mut granted: Vec<_> = Vec::new();
@@ -146,10 +147,10 @@ async fn main() {
             Command::Release { claim, state: None }
         };
         run(&store, granted.into_iter().map(release).collect()).await.expect("released");
-        slowest = slowest.max(round.elapsed());
+        slowest = slowest.max(Tick::now().since(round));
         batches += 2;
     }
-    let took = began.elapsed().as_secs_f64();
+    let took = Tick::now().since(began).as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     beating.await.expect("beats");
     let (batches_s, beats) = (f64::from(batches) / took, beats.load(Ordering::Relaxed) as f64 / took);

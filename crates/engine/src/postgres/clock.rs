@@ -202,7 +202,7 @@ impl PostgresStore {
     /// unwitnessed, or was jumped over, is given back to all that was live.
     pub(super) async fn resume_clock(&self, conn: &Conn) -> Result<(), Fault> {
         let reading = self.read_clock(conn).await?;
-        if (0..=UNWITNESSED_MS).contains(&(reading.by_wall() - reading.last_ms)) {
+        if (-TOLERANCE_MS..=UNWITNESSED_MS).contains(&(reading.by_wall() - reading.last_ms)) {
             return Ok(());
         }
         in_time("giving time back", GIVE_BACK, async {

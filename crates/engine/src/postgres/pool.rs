@@ -174,10 +174,10 @@ impl Pool {
             Use::Write => &self.writers,
             Use::Read => &self.readers,
         };
-        let permit = in_time("all connections are busy", ROUND_TRIP, async {
-            room.acquire().await.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()).into())
-        })
-        .await?;
+        let no = |why: &str| Fault::Told(StoreError::Unavailable(why.to_owned()));
+        let permit = tokio::time::timeout(ROUND_TRIP, room.acquire()).await;
+        let permit =
+            permit.map_err(|_| no("all connections are busy"))?.map_err(|_| no("the store is closed"))?;
         if let Some(conn) = self.take_idle() {
             return Ok((Lent { conn, pool: self, _permit: permit }, false));
         }

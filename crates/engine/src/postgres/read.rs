@@ -73,10 +73,10 @@ impl PostgresStore {
                 Err(fault) => fault,
             };
             let again = match &fault {
-                Fault::Stepped => {
-                    self.correct_clock().await.map_err(Fault::told)?;
-                    true
-                }
+                Fault::Stepped => match self.correct_clock().await {
+                    Err(fault) if !fault.is_contention() => return Err(fault.told()),
+                    _ => true,
+                },
                 Fault::Slow(_) => false,
                 broken if broken.is_lost_connection() => {
                     self.pool.renew();

@@ -112,9 +112,10 @@ impl PostgresStore {
                     lent.give_back();
                     return Ok(());
                 }
-                Err(Fault::Stepped) if attempt < ATTEMPTS => {
-                    self.correct_clock().await.map_err(Fault::told)?
-                }
+                Err(Fault::Stepped) if attempt < ATTEMPTS => match self.correct_clock().await {
+                    Err(fault) if !fault.is_contention() => return Err(fault.told()),
+                    _ => {}
+                },
                 Err(fault) if fault.is_contention() && attempt < ATTEMPTS => backoff.wait().await,
                 // The end of it may have happened.
                 Err(fault) if fault.is_lost_connection() => {
