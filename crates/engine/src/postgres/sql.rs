@@ -264,13 +264,14 @@ statements! {
          LIMIT $2 FOR UPDATE SKIP LOCKED)";
     ForgetCommits = "DELETE FROM solehold.commits WHERE batch_id IN \
         (SELECT batch_id FROM solehold.commits WHERE at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)";
-    /// Rows of resources that were held back and say nothing any more.
-    ForgetResources = "WITH gone AS (DELETE FROM solehold.leases WHERE resource_id IN \
-            (SELECT l.resource_id FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
-             WHERE l.due_ms <= $1 AND l.lease_id IS NULL AND l.pending_lease_id IS NULL AND NOT l.has_state \
-                AND coalesce(l.held_back_until_ms, 0) <= $1 AND NOT r.declared \
-             ORDER BY l.resource_id LIMIT $2 FOR UPDATE OF l SKIP LOCKED) RETURNING resource_id) \
-        DELETE FROM solehold.resources WHERE id IN (SELECT resource_id FROM gone)";
+    /// Rows of resources that were held back and say nothing any more, found by `due_ms` first: a plan that began with the
+    /// resources, or in the order of a key, would read all of them.
+    ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id FROM solehold.leases \
+             WHERE due_ms <= $1 AND lease_id IS NULL AND pending_lease_id IS NULL AND NOT has_state \
+                AND coalesce(held_back_until_ms, 0) <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED), \
+        forgotten AS (DELETE FROM solehold.resources \
+            WHERE id = ANY(ARRAY(SELECT resource_id FROM due)) AND NOT declared RETURNING id) \
+        DELETE FROM solehold.leases WHERE resource_id = ANY(ARRAY(SELECT id FROM forgotten))";
     /// The last event that may go by age (`$1`), looked for among the oldest (`$2` of them).
     FloorByAge = "SELECT max(revision) FROM \
         (SELECT revision, at_ms FROM solehold.lease_events \
