@@ -36,5 +36,5 @@ fix: ## format, and apply what clippy can repair
 	cargo fmt --all
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
-bench: ## cycles a second of the embedded engine beside the seed's own SQL
+bench: ## cycles a second of the embedded engine; with --engine, PostgreSQL beside the seed's own SQL
 	cargo run --release -- bench --embedded
