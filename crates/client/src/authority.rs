@@ -1,0 +1,285 @@
+//! Whoever decides: a Solehold server, or the engine in this process. Same guards, same rules.
+//!
+//! A refusal is an outcome and tells what the caller needs to go on; an error means that the outcome is unknown, or that
+//! nobody was reached (rule 8).
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use serde_json::Value;
+use solehold_api::problem::{ErrorCode, Problem};
+use solehold_core::{
+    key::{LeaseId, Name, NameError, SessionId},
+    time::{Revision, Token},
+};
+
+use crate::deadline::StoreClock;
+
+/// What was answered: done, refused, or unknown.
+pub type Reply<T> = Result<Result<T, Refusal>, AuthorityError>;
+
+/// A thing that one holder at a time may work on. Whose it is, the authority knows.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Resource {
+    /// What sort of thing.
+    pub kind: Name,
+    /// Which one of that sort.
+    pub key: Name,
+}
+
+impl Resource {
+    /// Checks both names.
+    ///
+    /// ```
+    /// use solehold_client::Resource;
+    ///
+    /// assert_eq!(Resource::new("job", "nightly")?.to_string(), "job/nightly");
+    /// assert_eq!(Resource::new("job", "").expect_err("empty").to_string(), "the key is empty; a name has 1 to 255 bytes");
+    /// # Ok::<(), solehold_client::BadName>(())
+    /// ```
+    pub fn new(kind: impl AsRef<str>, key: impl AsRef<str>) -> Result<Self, BadName> {
+        Ok(Self { kind: checked("kind", kind)?, key: checked("key", key)? })
+    }
+}
+
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.key)
+    }
+}
+
+/// A text that should be a name is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the {what} {why}")]
+pub struct BadName {
+    what: &'static str,
+    why: NameError,
+}
+
+pub(crate) fn checked(what: &'static str, text: impl AsRef<str>) -> Result<Name, BadName> {
+    Name::new(text).map_err(|why| BadName { what, why })
+}
+
+/// An acquire. The lease will hang on the session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ask {
+    /// What is asked for.
+    pub resource: Resource,
+    /// Who asks.
+    pub holder: Name,
+    /// The session that keeps the lease.
+    pub session: SessionId,
+    /// The client's own name for this acquire: a repeat gets the same grant, never a second one (rule 7).
+    pub request: Name,
+}
+
+/// A lease that is held, as its holder proves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Held {
+    /// What is held.
+    pub resource: Resource,
+    /// The identity of the grant.
+    pub lease: LeaseId,
+    /// Its fencing token.
+    pub token: Token,
+}
+
+/// A write of the hand-over document.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StateWrite {
+    /// Above the stored one under the same token (rule 17).
+    pub sequence: u64,
+    /// What the next holder gets.
+    pub document: Value,
+}
+
+/// The hand-over document of a resource.
+#[derive(Debug, Clone, PartialEq)]
+pub struct State {
+    /// The document.
+    pub document: Value,
+    /// The token that it was written under.
+    pub token: Token,
+    /// Grows with each write under one token.
+    pub sequence: u64,
+}
+
+/// One of the operations that are sent together.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Operation {
+    /// Hold a resource.
+    Acquire(Ask),
+    /// Keep a lease, and with it the session that it hangs on.
+    Renew(Held),
+    /// Let go.
+    Release {
+        /// Of what.
+        held: Held,
+        /// The last word for the next holder.
+        state: Option<StateWrite>,
+    },
+}
+
+/// What an operation came to.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Done {
+    /// A lease was granted or renewed.
+    Held(Granted),
+    /// It was released.
+    Released,
+}
+
+/// A lease as its holder gets to know it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Granted {
+    /// The lease.
+    pub held: Held,
+    /// How long it has left, by the authority.
+    pub ttl_left: Duration,
+    /// What the former holder left.
+    pub state: Option<State>,
+    /// It was granted to a waiter and lapses unless it is renewed within this time (rule 15).
+    pub confirm_within: Option<Duration>,
+}
+
+/// A session was opened or kept: everything that hangs on it, as of a revision.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Beat {
+    /// The session.
+    pub session: SessionId,
+    /// How long it has left, by the authority.
+    pub ttl_left: Duration,
+    /// The revision of the set: it is never applied over a newer grant (rule 9).
+    pub revision: Revision,
+    /// Everything that hangs on it; what is not here it does not hold.
+    pub leases: Arc<[Held]>,
+}
+
+/// What a session tells of itself: presence, and how its node fares.
+pub type Metrics = serde_json::Map<String, Value>;
+
+/// A live session among all.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// The name of its holder.
+    pub node_id: String,
+    /// The session.
+    pub session: SessionId,
+    /// How long it has left.
+    pub ttl_left: Duration,
+    /// How many leases hang on it.
+    pub lease_count: u32,
+    /// What it last told of itself.
+    pub metrics: Metrics,
+}
+
+/// Why the authority refused. Nothing was changed by what was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{detail}")]
+pub struct Refusal {
+    /// What programs look at.
+    pub code: ErrorCode,
+    /// What happened, to what, and what to do.
+    pub detail: String,
+    /// Who holds the resource now.
+    pub holder: Option<String>,
+    /// The token of the present or last grant.
+    pub token: Option<Token>,
+    /// It is of no use to ask again before this time has passed, unless its holder lets go.
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    /// Whether the session is over: unknown, expired, closed or superseded.
+    pub fn ends_session(&self) -> bool {
+        self.code == ErrorCode::NoSession
+    }
+
+    /// Whether the session is over because someone opened another one under the same name.
+    pub fn is_superseded(&self) -> bool {
+        self.ends_session() && self.detail.contains("superseded")
+    }
+
+    /// Whether a lease that was named is not held (any more).
+    pub fn ends_lease(&self) -> bool {
+        matches!(self.code, ErrorCode::Lost | ErrorCode::NotFound | ErrorCode::NotYours)
+    }
+
+    /// Whether the same acquire may succeed later.
+    pub fn is_worth_another_try(&self) -> bool {
+        matches!(self.code, ErrorCode::Held | ErrorCode::HeldBack | ErrorCode::NoSession)
+    }
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self {
+            code: problem.code,
+            detail: problem.detail,
+            holder: problem.holder,
+            token: problem.token.map(Token),
+            retry_after: problem.retry_after_ms.map(Duration::from_millis),
+        }
+    }
+}
+
+/// Why there is no outcome.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AuthorityError {
+    /// Nothing was done: nobody was reached who could do it.
+    #[error("the authority cannot be reached: {why}")]
+    Unreachable {
+        /// Who was asked, and what came of it.
+        why: String,
+        /// It is of no use to ask again before this time has passed.
+        retry_after: Option<Duration>,
+    },
+    /// It may have been done or not.
+    #[error("the outcome is unknown: {0}")]
+    Unknown(String),
+}
+
+impl AuthorityError {
+    /// How long to wait at least before asking again.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Unreachable { retry_after, .. } => *retry_after,
+            Self::Unknown(_) => None,
+        }
+    }
+}
+
+/// Whoever decides who holds what.
+///
+/// Every method may be called again after an error: a repeat changes nothing that the first call has changed, but for
+/// [`write_state`](Self::write_state), which is refused as a repeat then.
+#[async_trait]
+pub trait Authority: Send + Sync + 'static {
+    /// Opens a session under that name; the name's former one is superseded.
+    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat>;
+
+    /// Keeps a session, within the time given. It has a way of its own, so that nothing else can delay it.
+    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat>;
+
+    /// Closes a session: everything that hangs on it is released.
+    async fn close(&self, session: SessionId) -> Reply<()>;
+
+    /// Does many things at once, each decided by itself; one outcome for each, in order.
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>>;
+
+    /// Acquires, and waits in line for at most `wait`. Asked again with the same request it keeps its place. `None` means
+    /// that this authority has no line to wait in.
+    async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>>;
+
+    /// Spends a request, seen or not: it gets nothing any more, and what it got is released.
+    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()>;
+
+    /// Writes the hand-over document under a lease.
+    async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()>;
+
+    /// All live sessions.
+    async fn nodes(&self) -> Result<Vec<Node>, AuthorityError>;
+
+    /// What its store counts time by, as far as is known by now.
+    fn store_clock(&self) -> StoreClock;
+}

@@ -1,0 +1,349 @@
+//! The engine in this process, straight on PostgreSQL, a folder or memory: a service can scale with its database alone.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use solehold_api::{
+    document::{read, to_document, to_value},
+    problem::Problem,
+};
+use solehold_core::{
+    command::{self, Acquire, AskedTenure, Claim, Command, Target, Undeclared},
+    key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    lease::Handover,
+    limits::SESSION_LEASES_MAX,
+    outcome::{self, Answer, Outcome, SessionView},
+    time::Revision,
+};
+use solehold_engine::{
+    Engine, EngineError, EngineOptions, open,
+    postgres::PostgresOptions,
+    store::{HolderQuery, ResourceQuery, StoreError},
+};
+use uuid::Uuid;
+
+use crate::{
+    authority::{
+        Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
+        Resource, State, StateWrite,
+    },
+    deadline::StoreClock,
+};
+
+/// The tenant of those who name none, as a server without keys has it.
+const TENANT_DEFAULT: &str = "default";
+/// Holders that are read at once.
+const PAGE: usize = 1_000;
+/// Sessions of this process whose lease sets are kept between heartbeats.
+const SETS_MAX: usize = 64;
+
+/// Why an engine cannot be opened.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("cannot open the engine: {0}")]
+pub struct EmbeddedError(#[from] StoreError);
+
+/// The engine in this process.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+/// use std::sync::Arc;
+/// use solehold_client::{Embedded, Session, SessionConfig};
+///
+/// // In real life `postgres://...` or a folder: what is in memory is gone with the process.
+/// let authority = Arc::new(Embedded::open("memory:").await?);
+/// let session = Session::open(authority, SessionConfig::new("worker-1")).await?;
+/// let guard = session.acquire("job", "nightly").await?;
+/// assert!(guard.is_live());
+/// guard.release().await?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).expect("it runs");
+/// ```
+pub struct Embedded {
+    engine: Engine,
+    tenant: Name,
+    /// The last lease set of each session, by the revision of its last change: a heartbeat reads a set only once.
+    sets: Mutex<HashMap<SessionId, (Revision, Arc<[Held]>)>>,
+}
+
+impl std::fmt::Debug for Embedded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Embedded").field("engine", &self.engine).field("tenant", &self.tenant).finish()
+    }
+}
+
+impl Embedded {
+    /// Opens `postgres://...`, a folder, or `memory:`, in the current runtime.
+    pub async fn open(engine: &str) -> Result<Self, EmbeddedError> {
+        Self::open_with(engine, PostgresOptions::default()).await
+    }
+
+    /// The same, with a say in what sort of PostgreSQL is taken.
+    pub async fn open_with(engine: &str, postgres: PostgresOptions) -> Result<Self, EmbeddedError> {
+        let store = open(engine, postgres).await?;
+        Ok(Self::over(Engine::start(store, EngineOptions::default(), Arc::new(()))))
+    }
+
+    /// Over an engine that runs already.
+    pub fn over(engine: Engine) -> Self {
+        let tenant = Name::new(TENANT_DEFAULT).expect("a short name");
+        Self { engine, tenant, sets: Mutex::default() }
+    }
+
+    /// The same for another tenant.
+    #[must_use]
+    pub fn tenant(self, tenant: Name) -> Self {
+        Self { tenant, ..self }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Stops the engine: what was asked is answered, then the store is closed.
+    pub async fn stop(&self) {
+        self.engine.stop().await;
+    }
+
+    fn key(&self, resource: &Resource) -> ResourceKey {
+        ResourceKey { tenant: self.tenant.clone(), kind: resource.kind.clone(), key: resource.key.clone() }
+    }
+
+    fn claim(&self, held: &Held) -> Claim {
+        let target = Target::Resource(self.key(&held.resource));
+        Claim { target, token: Some(held.token), session: None, holder: None }
+    }
+
+    fn acquire(&self, ask: &Ask) -> Acquire {
+        Acquire {
+            key: self.key(&ask.resource),
+            lease: LeaseId(Uuid::now_v7()),
+            holder: ask.holder.clone(),
+            tenure: AskedTenure::Session(ask.session),
+            request: Some(ask.request.clone()),
+            attributes: Document::default(),
+            undeclared: Undeclared::Allow,
+        }
+    }
+
+    fn command(&self, operation: &Operation) -> Result<Command, Refusal> {
+        Ok(match operation {
+            Operation::Acquire(ask) => Command::Acquire(self.acquire(ask)),
+            Operation::Renew(held) => Command::Renew { claim: self.claim(held), ttl_ms: None, stats: None },
+            Operation::Release { held, state } => {
+                let state = state.as_ref().map(write).transpose()?;
+                Command::Release { claim: self.claim(held), state }
+            }
+        })
+    }
+
+    async fn ask(&self, command: Command) -> Reply<Answer> {
+        outcome(self.engine.submit(command).await)
+    }
+
+    /// Everything that hangs on a session that was just opened or kept.
+    async fn beat(&self, view: SessionView) -> Result<Beat, AuthorityError> {
+        let session = view.session;
+        let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
+        let beat = |revision, leases| Beat { session: session.id, ttl_left, revision, leases };
+        if session.lease_count == 0 {
+            return Ok(beat(session.lease_revision, Arc::from([])));
+        }
+        let kept = self.sets.lock().unwrap_or_else(|e| e.into_inner()).get(&session.id).cloned();
+        if let Some((revision, leases)) = kept.filter(|(revision, _)| *revision == session.lease_revision) {
+            return Ok(beat(revision, leases));
+        }
+        let query = ResourceQuery {
+            tenant: Some(self.tenant.clone()),
+            session: Some(session.id),
+            leased: Some(true),
+            undeclared: true,
+            // Each lease that it holds, and each that waits for it.
+            limit: SESSION_LEASES_MAX as usize * 2,
+            ..Default::default()
+        };
+        let found = self.engine.find_resources(&query).await.map_err(failed)?;
+        let mut leases = found.leases();
+        leases.retain(|lease| lease.lease.tenure.session() == Some(session.id));
+        let leases: Arc<[Held]> = leases.into_iter().map(held).collect();
+        // Meanwhile the set may have changed again, so its revision is what was read beside it. Without a lease the session
+        // was not read: nothing hung on it as of all that had happened by then.
+        let changed = found.loaded.state.session(session.id).map(|session| session.lease_revision);
+        let Some(revision) = changed else { return Ok(beat(found.loaded.cursor.revision, leases)) };
+        let mut sets = self.sets.lock().unwrap_or_else(|e| e.into_inner());
+        if sets.len() >= SETS_MAX {
+            sets.clear();
+        }
+        sets.insert(session.id, (revision, leases.clone()));
+        Ok(beat(revision, leases))
+    }
+
+    async fn session(&self, command: Command) -> Reply<Beat> {
+        match self.ask(command).await? {
+            Ok(Answer::Session(view)) => Ok(Ok(self.beat(view).await?)),
+            Ok(other) => Err(odd(&other)),
+            Err(refusal) => Ok(Err(refusal)),
+        }
+    }
+}
+
+/// What was written, as core keeps it.
+fn write(write: &StateWrite) -> Result<command::StateWrite, Refusal> {
+    let document =
+        to_document("state", &write.document).map_err(|fault| Refusal::from(Problem::from(fault)))?;
+    Ok(command::StateWrite { sequence: write.sequence, document })
+}
+
+fn outcome(answered: Result<Outcome, EngineError>) -> Reply<Answer> {
+    match answered {
+        Ok(Ok(answer)) => Ok(Ok(answer)),
+        Ok(Err(refusal)) => Ok(Err(Problem::from_refusal(&refusal).into())),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn failed(error: EngineError) -> AuthorityError {
+    match error {
+        EngineError::Store(StoreError::Unknown(why)) => AuthorityError::Unknown(why),
+        other => AuthorityError::Unreachable { why: other.to_string(), retry_after: None },
+    }
+}
+
+/// The machine answers what it was asked; anything else is a fault of ours, and its outcome unknown.
+fn odd(answer: &Answer) -> AuthorityError {
+    AuthorityError::Unknown(format!("the engine answered something else: {answer:?}"))
+}
+
+fn held(view: outcome::LeaseView) -> Held {
+    let resource = Resource { kind: view.key.kind, key: view.key.key };
+    Held { resource, lease: view.lease.id, token: view.lease.token }
+}
+
+fn granted(grant: outcome::Grant) -> Granted {
+    let state = |state: Handover| State {
+        document: to_value(&state.document),
+        token: state.token,
+        sequence: state.sequence,
+    };
+    Granted {
+        ttl_left: Duration::from_millis(grant.lease.ttl_left_ms()),
+        state: grant.state.map(state),
+        held: held(grant.lease),
+        confirm_within: None,
+    }
+}
+
+fn done(answer: Answer) -> Result<Done, AuthorityError> {
+    match answer {
+        Answer::Granted(grant) | Answer::Renewed(grant) => Ok(Done::Held(granted(grant))),
+        Answer::Released(_) => Ok(Done::Released),
+        other => Err(odd(&other)),
+    }
+}
+
+fn told(metrics: &Metrics) -> Result<Option<Document>, Refusal> {
+    let document = to_document("metrics", metrics).map_err(|fault| Refusal::from(Problem::from(fault)))?;
+    Ok(Some(document))
+}
+
+#[async_trait]
+impl Authority for Embedded {
+    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+        let metrics = match told(metrics) {
+            Ok(metrics) => metrics,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let command = Command::OpenSession {
+            id: SessionId(Uuid::now_v7()),
+            holder: HolderKey { tenant: self.tenant.clone(), name: holder.clone() },
+            ttl_ms: ttl.as_millis() as u64,
+            replace: None,
+            fenced: false,
+            registration: None,
+            metrics,
+        };
+        self.session(command).await
+    }
+
+    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat> {
+        let metrics = match told(metrics) {
+            Ok(metrics) => metrics,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let command = Command::Heartbeat { tenant: self.tenant.clone(), session, holder: None, metrics };
+        let slow = |_| AuthorityError::Unknown("no answer in time".to_owned());
+        tokio::time::timeout(within, self.session(command)).await.map_err(slow)?
+    }
+
+    async fn close(&self, session: SessionId) -> Reply<()> {
+        let command = Command::CloseSession { tenant: self.tenant.clone(), session };
+        self.sets.lock().unwrap_or_else(|e| e.into_inner()).remove(&session);
+        Ok(self.ask(command).await?.map(|_| ()))
+    }
+
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>> {
+        let commands: Vec<_> = operations.iter().map(|operation| self.command(operation)).collect();
+        let good = commands.iter().filter_map(|command| command.as_ref().ok().cloned()).collect();
+        let mut answered = self.engine.submit_all(good).await.into_iter();
+        let each = commands.into_iter().map(|command| match command {
+            Err(refusal) => Ok(Err(refusal)),
+            Ok(_) => {
+                let missing = || Err(EngineError::Stopping);
+                match outcome(answered.next().unwrap_or_else(missing))? {
+                    Ok(answer) => done(answer).map(Ok),
+                    Err(refusal) => Ok(Err(refusal)),
+                }
+            }
+        });
+        each.collect()
+    }
+
+    async fn acquire_waiting(&self, _ask: &Ask, _wait: Duration) -> Option<Reply<Granted>> {
+        None
+    }
+
+    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
+        let (holder, request) = (holder.clone(), request.clone());
+        let request = RequestKey { resource: self.key(resource), holder, request };
+        Ok(self.ask(Command::CancelRequest(request)).await?.map(|_| ()))
+    }
+
+    async fn write_state(&self, held: &Held, state: &StateWrite) -> Reply<()> {
+        match write(state) {
+            Err(refusal) => Ok(Err(refusal)),
+            Ok(write) => {
+                let command = Command::WriteState { claim: self.claim(held), write };
+                Ok(self.ask(command).await?.map(|_| ()))
+            }
+        }
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
+        let mut query = HolderQuery { tenant: Some(self.tenant.clone()), limit: PAGE, ..Default::default() };
+        let mut nodes = Vec::new();
+        loop {
+            let found = self.engine.find_holders(&query).await.map_err(failed)?;
+            let (state, now) = (&found.loaded.state, found.loaded.now);
+            let sessions = found.keys.iter().filter_map(|key| state.session(state.holder(key)?.session?));
+            nodes.extend(sessions.filter(|session| session.is_live(now)).map(|session| Node {
+                node_id: session.holder.name.to_string(),
+                session: session.id,
+                ttl_left: Duration::from_millis(session.deadline.ms_after(now)),
+                lease_count: session.lease_count,
+                metrics: read(&session.metrics).unwrap_or_default(),
+            }));
+            match found.keys.last().filter(|_| found.more) {
+                Some(last) => query.after = Some(last.clone()),
+                None => return Ok(nodes),
+            }
+        }
+    }
+
+    fn store_clock(&self) -> StoreClock {
+        StoreClock::of_store(self.engine.store_name())
+    }
+}

@@ -1,0 +1,216 @@
+//! A guard: the right to work on one resource, for as long as it lasts.
+
+use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+
+use serde::Serialize;
+use serde_json::Value;
+use solehold_core::{key::LeaseId, time::Token};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    authority::{AuthorityError, Operation, Refusal, Resource, StateWrite},
+    clock::Tick,
+    renewer::Lost,
+    session::{Holding, Inner},
+};
+
+/// How often whoever waits for a release asks again when its answer was lost; from then on nobody waits for it.
+const RELEASE_ATTEMPTS: u32 = 5;
+
+/// Why a hand-over document was not written, or a lease not released.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GuardError {
+    /// The lease is not held any more.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    /// The document cannot be kept.
+    #[error("the state cannot be kept: {0}")]
+    State(String),
+    /// The authority refused.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It is not known what became of it, or nobody was reached.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
+}
+
+/// A lease that is held. Not `Clone`: there is one right, and one who has it.
+///
+/// Dropping it asks for release, in the background; the ttl is the net under that. [`Guard::release`] waits for it.
+///
+/// **The trust window.** Until [`Guard::deadline`] nobody else holds the resource. The guard is lost before that moment, or
+/// at it, unless it was renewed. To be lost is to be told to stop: work that has an effect outside must show the
+/// [token](Guard::token) there, and a gate must refuse an older one.
+#[must_use = "dropping a guard releases its lease"]
+#[derive(Debug)]
+pub struct Guard {
+    inner: Arc<Inner>,
+    holding: Arc<Holding>,
+    released: bool,
+}
+
+impl Guard {
+    pub(crate) fn new(inner: Arc<Inner>, holding: Arc<Holding>) -> Self {
+        Self { inner, holding, released: false }
+    }
+
+    /// What is held.
+    pub fn resource(&self) -> &Resource {
+        &self.holding.resource
+    }
+
+    /// The identity of the grant.
+    pub fn lease_id(&self) -> LeaseId {
+        self.holding.held().lease
+    }
+
+    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::Policy::Grace) a lease that was won
+    /// back has another one: ask for each piece of work.
+    pub fn token(&self) -> Token {
+        self.holding.token()
+    }
+
+    /// Until when nobody else holds the resource, unless it is renewed before. Every heartbeat moves it.
+    pub fn deadline(&self) -> Tick {
+        self.inner.trusted_until()
+    }
+
+    /// Whether the work may go on, by the clock and not by whether a timer ran: right also after a long pause of the process
+    /// or the machine.
+    pub fn is_live(&self) -> bool {
+        !self.holding.cancel.is_cancelled() && self.inner.clock().now() < self.inner.stop_at()
+    }
+
+    /// Whether the deadline has passed and only the grace of the policy lets the work go on.
+    pub fn is_in_grace(&self) -> bool {
+        self.is_live() && self.inner.clock().now() >= self.inner.trusted_until()
+    }
+
+    /// The token if the work may go on, or why not: to be asked right before an effect.
+    pub fn check(&self) -> Result<Token, Lost> {
+        if self.is_live() { Ok(self.token()) } else { Err(self.why()) }
+    }
+
+    /// Waits until the lease is lost, and tells why.
+    pub async fn lost(&self) -> Lost {
+        self.holding.cancel.cancelled().await;
+        self.why()
+    }
+
+    /// Is cancelled when the lease is lost: for code that takes such a token.
+    pub fn cancellation(&self) -> CancellationToken {
+        // A child, so that nobody else can say that the lease is lost.
+        self.holding.cancel.child_token()
+    }
+
+    fn why(&self) -> Lost {
+        // Past the stop and not told yet: the driver is about to.
+        self.holding.lost().unwrap_or(Lost::Deadline)
+    }
+
+    /// Runs `work` while the lease is held, and drops it when it is lost: it is not polled once more from then on.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+    /// # use std::sync::Arc;
+    /// # use solehold_client::{Embedded, Session, SessionConfig};
+    /// # let authority = Arc::new(Embedded::open("memory:").await?);
+    /// # let session = Session::open(authority, SessionConfig::new("worker-1")).await?;
+    /// let guard = session.acquire("job", "nightly").await?;
+    /// let token = guard.token();
+    /// let done = guard.run(async { format!("worked under token {token}") }).await?;
+    /// # assert!(done.starts_with("worked"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// # }).expect("it runs");
+    /// ```
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Lost> {
+        let mut work = pin!(work);
+        let mut cancelled = pin!(self.holding.cancel.cancelled());
+        poll_fn(|context| {
+            // The clock is asked before each poll: after a long pause no timer may have run yet.
+            if cancelled.as_mut().poll(context).is_ready() || !self.is_live() {
+                return Poll::Ready(Err(self.why()));
+            }
+            work.as_mut().poll(context).map(Ok)
+        })
+        .await
+    }
+
+    /// The hand-over document: what the former holder left, or what was written since.
+    pub fn state(&self) -> Option<Value> {
+        let state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
+        state.0.as_ref().map(|state| state.document.clone())
+    }
+
+    /// Writes the hand-over document, for the next holder. After an error it may be written or not; write again.
+    pub async fn write_state(&self, document: &impl Serialize) -> Result<(), GuardError> {
+        let write = self.state_write(document)?;
+        self.check()?;
+        let held = self.holding.held();
+        self.inner.authority.write_state(&held, &write).await??;
+        let mut state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
+        if state.0.as_ref().is_none_or(|s| (s.token, s.sequence) < (held.token, write.sequence)) {
+            let (document, sequence) = (write.document, write.sequence);
+            state.0 = Some(crate::authority::State { document, token: held.token, sequence });
+        }
+        Ok(())
+    }
+
+    /// The next write: its sequence number is above that of any write that was tried before.
+    fn state_write(&self, document: &impl Serialize) -> Result<StateWrite, GuardError> {
+        let document = serde_json::to_value(document).map_err(|e| GuardError::State(e.to_string()))?;
+        let mut state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
+        state.1 += 1;
+        Ok(StateWrite { sequence: state.1, document })
+    }
+
+    /// Lets go, and waits until it is known. A lease that has ended otherwise counts as released.
+    pub async fn release(self) -> Result<(), GuardError> {
+        self.let_go(None).await
+    }
+
+    /// Lets go, and leaves a last word for the next holder in the same step. If the lease is lost, that word was not taken.
+    pub async fn release_with(self, document: &impl Serialize) -> Result<(), GuardError> {
+        let write = self.state_write(document)?;
+        self.let_go(Some(write)).await
+    }
+
+    async fn let_go(mut self, state: Option<StateWrite>) -> Result<(), GuardError> {
+        let held = self.holding.held();
+        self.inner.let_go(held.lease);
+        let has_word = state.is_some();
+        let operation = Operation::Release { held, state };
+        let mut failures = 0;
+        let outcome = loop {
+            match self.inner.coalescer.submit(operation.clone()).await {
+                Err(error) if failures < RELEASE_ATTEMPTS => {
+                    failures += 1;
+                    self.inner.pause(self.inner.backoff(failures, error.retry_after())).await;
+                }
+                outcome => break outcome?,
+            }
+        };
+        self.released = true;
+        match outcome {
+            Ok(_) => Ok(()),
+            // The first answer was lost, and it was released by then.
+            Err(refusal) if refusal.ends_lease() && (!has_word || failures > 0) => Ok(()),
+            Err(refusal) if refusal.ends_lease() => Err(Lost::Refused(refusal).into()),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if self.released {
+            return;
+        }
+        let held = self.holding.held();
+        self.inner.let_go(held.lease);
+        if matches!(self.holding.lost(), Some(Lost::Refused(_) | Lost::Ended)) {
+            return;
+        }
+        self.inner.release(held);
+    }
+}

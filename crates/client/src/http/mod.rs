@@ -1,0 +1,274 @@
+//! The authority behind REST: one Solehold server, or several over one store with failover between them.
+
+mod servers;
+mod wire;
+
+use std::{sync::Mutex, time::Duration};
+
+use async_trait::async_trait;
+use reqwest::Method;
+use secrecy::SecretString;
+use solehold_api::{
+    batch::{AcquireItem, Batch, BatchResults, ReleaseItem, RenewItem},
+    ops::Health,
+    paths,
+    problem::ErrorCode,
+    resources::{CancelRequest, PutState},
+    sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, Session},
+};
+use solehold_core::key::{Name, SessionId};
+
+use self::servers::{Call, Lane, Servers};
+use crate::{
+    authority::{
+        Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
+        Resource, StateWrite,
+    },
+    deadline::StoreClock,
+};
+
+/// Most pages of nodes that are read: a tenant has at most as many sessions by quota.
+const NODE_PAGES_MAX: usize = 1_000;
+
+/// How to reach servers.
+#[derive(Debug, Clone)]
+pub struct HttpConfig {
+    /// Their URLs, such as `http://127.0.0.1:7070`; all over one store. The first is preferred to begin with.
+    pub servers: Vec<String>,
+    /// The API key to show.
+    pub api_key: Option<SecretString>,
+    /// The tenant to speak for, with a key that may see several.
+    pub tenant: Option<String>,
+    /// Certificate authorities to trust besides the system's, as PEM.
+    pub ca_certs: Option<Vec<u8>>,
+    /// How long one server may take to answer before another is asked. Heartbeats have their own bound.
+    pub request_timeout: Duration,
+}
+
+impl HttpConfig {
+    /// Servers at these URLs, without a key.
+    pub fn new<U: Into<String>>(servers: impl IntoIterator<Item = U>) -> Self {
+        Self {
+            servers: servers.into_iter().map(Into::into).collect(),
+            api_key: None,
+            tenant: None,
+            ca_certs: None,
+            request_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Why servers cannot be asked as configured.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct HttpError(pub(crate) String);
+
+/// Solehold servers.
+///
+/// ```
+/// use solehold_client::{Http, HttpConfig};
+///
+/// let authority = Http::new(HttpConfig::new(["http://10.0.0.1:7070", "http://10.0.0.2:7070"]))?;
+/// let refused = Http::new(HttpConfig::new(["10.0.0.1:7070"])).expect_err("no scheme");
+/// assert!(refused.to_string().contains("as in http://127.0.0.1:7070"), "{refused}");
+/// # Ok::<(), solehold_client::HttpError>(())
+/// ```
+#[derive(Debug)]
+pub struct Http {
+    servers: Servers,
+    timeout: Duration,
+    clock: Mutex<Option<StoreClock>>,
+}
+
+impl Http {
+    /// Checks the configuration; nobody is asked yet.
+    pub fn new(config: HttpConfig) -> Result<Self, HttpError> {
+        let timeout = config.request_timeout;
+        if timeout.is_zero() {
+            return Err(HttpError("request_timeout is 0: no server could answer in time".to_owned()));
+        }
+        Ok(Self { servers: Servers::new(&config)?, timeout, clock: Mutex::default() })
+    }
+
+    /// One server, without a key.
+    pub fn to(url: impl Into<String>) -> Result<Self, HttpError> {
+        Self::new(HttpConfig::new([url]))
+    }
+
+    /// Learns what the store counts time by. Until it is known the client takes the larger margin.
+    async fn learn_clock(&self, within: Duration) {
+        if self.known_clock().is_some() {
+            return;
+        }
+        let call = Call::new(Method::GET, paths::HEALTH.to_owned()).within(within);
+        if let Ok(Ok(health)) = self.servers.ask::<Health>(Lane::Beats, &call).await {
+            let clock = StoreClock::of_store(&health.engine);
+            *self.clock.lock().unwrap_or_else(|e| e.into_inner()) = Some(clock);
+        }
+    }
+
+    fn known_clock(&self) -> Option<StoreClock> {
+        *self.clock.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn call(&self, method: Method, path: String) -> Call {
+        Call::new(method, path).within(self.timeout)
+    }
+
+    /// One request for operations of one sort.
+    async fn batch<T: serde::Serialize>(
+        &self,
+        path: String,
+        resources: Vec<Resource>,
+        items: Vec<T>,
+    ) -> Vec<Reply<Done>> {
+        let count = items.len();
+        let call = match self.call(Method::POST, path).body(&Batch { items }) {
+            Ok(call) => call,
+            Err(error) => return vec![Err(error); count],
+        };
+        match self.servers.ask::<BatchResults>(Lane::Work, &call).await {
+            Err(error) => vec![Err(error); count],
+            Ok(Err(refusal)) => vec![Ok(Err(refusal)); count],
+            Ok(Ok(results)) if results.results.len() != count => {
+                let odd = format!("{} results for {count} items", results.results.len());
+                vec![Err(AuthorityError::Unknown(odd)); count]
+            }
+            Ok(Ok(results)) => {
+                resources.into_iter().zip(results.results).map(|(r, item)| wire::outcome(r, item)).collect()
+            }
+        }
+    }
+}
+
+/// Operations of one sort each, with the places that their outcomes go to.
+#[derive(Default)]
+struct Sorted {
+    acquires: (Vec<usize>, Vec<Resource>, Vec<AcquireItem>),
+    renewals: (Vec<usize>, Vec<Resource>, Vec<RenewItem>),
+    releases: (Vec<usize>, Vec<Resource>, Vec<ReleaseItem>),
+}
+
+impl Sorted {
+    fn of(operations: Vec<Operation>) -> Self {
+        let mut sorted = Self::default();
+        for (at, operation) in operations.into_iter().enumerate() {
+            match operation {
+                Operation::Acquire(ask) => {
+                    sorted.acquires.0.push(at);
+                    sorted.acquires.2.push(wire::acquire(&ask));
+                    sorted.acquires.1.push(ask.resource);
+                }
+                Operation::Renew(held) => {
+                    sorted.renewals.0.push(at);
+                    sorted.renewals.2.push(wire::renew(&held));
+                    sorted.renewals.1.push(held.resource);
+                }
+                Operation::Release { held, state } => {
+                    sorted.releases.0.push(at);
+                    sorted.releases.2.push(wire::release(&held, state));
+                    sorted.releases.1.push(held.resource);
+                }
+            }
+        }
+        sorted
+    }
+}
+
+#[async_trait]
+impl Authority for Http {
+    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+        self.learn_clock(self.timeout).await;
+        let body = OpenSession {
+            holder: holder.to_string(),
+            ttl_ms: Some((ttl.as_millis() as u64).into()),
+            metrics: Some(wire::metrics(metrics)),
+            ..Default::default()
+        };
+        let call = self.call(Method::POST, paths::sessions()).body(&body)?;
+        Ok(self.servers.ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
+    }
+
+    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat> {
+        let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)) };
+        let path = paths::session_heartbeat(&session.to_string());
+        let call = Call::new(Method::PUT, path).within(within / self.servers.count()).body(&body)?;
+        Ok(self.servers.ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
+    }
+
+    async fn close(&self, session: SessionId) -> Reply<()> {
+        let call = self.call(Method::DELETE, paths::session(&session.to_string()));
+        Ok(self.servers.ask::<ClosedSession>(Lane::Work, &call).await?.map(|_| ()))
+    }
+
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>> {
+        let unanswered = || Err(AuthorityError::Unknown("it was not answered".to_owned()));
+        let mut outcomes: Vec<Reply<Done>> = operations.iter().map(|_| unanswered()).collect();
+        let Sorted { acquires, renewals, releases } = Sorted::of(operations);
+        let mut take = |places: Vec<usize>, got: Vec<Reply<Done>>| {
+            for (at, outcome) in places.into_iter().zip(got) {
+                outcomes[at] = outcome;
+            }
+        };
+        if !acquires.0.is_empty() {
+            take(acquires.0, self.batch(paths::batch_acquire(), acquires.1, acquires.2).await);
+        }
+        if !renewals.0.is_empty() {
+            take(renewals.0, self.batch(paths::batch_renew(), renewals.1, renewals.2).await);
+        }
+        if !releases.0.is_empty() {
+            take(releases.0, self.batch(paths::batch_release(), releases.1, releases.2).await);
+        }
+        outcomes
+    }
+
+    async fn acquire_waiting(&self, _ask: &Ask, _wait: Duration) -> Option<Reply<Granted>> {
+        None
+    }
+
+    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
+        let body = CancelRequest { holder: holder.to_string(), request_id: request.to_string() };
+        let path = paths::resource_lease_cancel(resource.kind.as_str(), resource.key.as_str());
+        let call = self.call(Method::POST, path).body(&body)?;
+        Ok(self.servers.ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+    }
+
+    async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()> {
+        let body = PutState {
+            token: Some(held.token.0),
+            lease_id: Some(held.lease.0),
+            sequence: write.sequence,
+            document: write.document.clone(),
+            ..Default::default()
+        };
+        let path = paths::resource_state(held.resource.kind.as_str(), held.resource.key.as_str());
+        let call = self.call(Method::PUT, path).body(&body)?.once();
+        Ok(self.servers.ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+    }
+
+    async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
+        let (mut nodes, mut cursor) = (Vec::new(), None::<String>);
+        for _ in 0..NODE_PAGES_MAX {
+            let mut call = self.call(Method::GET, paths::nodes());
+            call.query.push(("limit", solehold_api::limits::PAGE_SIZE_MAX.to_string()));
+            call.query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
+            let page = self.servers.ask::<NodeList>(Lane::Work, &call).await?.map_err(denied)?;
+            nodes.extend(page.nodes.into_iter().map(wire::node));
+            match page.next {
+                Some(next) => cursor = Some(next.to_string()),
+                None => break,
+            }
+        }
+        Ok(nodes)
+    }
+
+    fn store_clock(&self) -> StoreClock {
+        self.known_clock().unwrap_or(StoreClock::Wall)
+    }
+}
+
+/// A read has no outcome: whatever is said against it, nothing was read.
+fn denied(refusal: Refusal) -> AuthorityError {
+    let why = format!("{}: {}", ErrorCode::as_str(refusal.code), refusal.detail);
+    AuthorityError::Unreachable { why, retry_after: refusal.retry_after }
+}

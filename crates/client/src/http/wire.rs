@@ -1,0 +1,109 @@
+//! Between the wire's types and ours.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use serde_json::Value;
+use solehold_api::{
+    batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
+    resources::{FinalState, Grant, HeldLease},
+    sessions,
+};
+use solehold_core::{
+    key::{LeaseId, Name, SessionId},
+    time::{Revision, Token},
+};
+
+use super::servers::judged;
+use crate::authority::{
+    Ask, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Refusal, Reply, Resource, State,
+    StateWrite,
+};
+
+pub fn metrics(metrics: &Metrics) -> BTreeMap<String, Value> {
+    metrics.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+pub fn acquire(ask: &Ask) -> AcquireItem {
+    AcquireItem {
+        kind: ask.resource.kind.to_string(),
+        key: ask.resource.key.to_string(),
+        holder: ask.holder.to_string(),
+        session_id: Some(ask.session.0),
+        request_id: Some(ask.request.to_string()),
+        ..Default::default()
+    }
+}
+
+pub fn renew(held: &Held) -> RenewItem {
+    RenewItem {
+        kind: Some(held.resource.kind.to_string()),
+        key: Some(held.resource.key.to_string()),
+        token: Some(held.token.0),
+        ..Default::default()
+    }
+}
+
+pub fn release(held: &Held, state: Option<StateWrite>) -> ReleaseItem {
+    ReleaseItem {
+        kind: Some(held.resource.kind.to_string()),
+        key: Some(held.resource.key.to_string()),
+        token: Some(held.token.0),
+        state: state.map(|write| FinalState { sequence: write.sequence, document: write.document }),
+        ..Default::default()
+    }
+}
+
+/// What became of one item.
+pub fn outcome(resource: Resource, item: BatchItem) -> Reply<Done> {
+    match item {
+        BatchItem::Granted { lease } | BatchItem::Renewed { lease } => {
+            Ok(Ok(Done::Held(granted(resource, *lease))))
+        }
+        BatchItem::Released { .. } => Ok(Ok(Done::Released)),
+        BatchItem::Refused { problem } => Ok(Err(Refusal::from(*problem))),
+        BatchItem::Failed { problem } => match judged(*problem) {
+            // It failed without a code that says so: nobody knows.
+            Ok(Err(refusal)) => Err(AuthorityError::Unknown(refusal.detail)),
+            other => other,
+        },
+    }
+}
+
+pub fn granted(resource: Resource, grant: Grant) -> Granted {
+    let state = grant.state.map(|state| State {
+        document: state.document.unwrap_or_default(),
+        token: Token(state.token),
+        sequence: state.sequence,
+    });
+    Granted {
+        held: Held { resource, lease: LeaseId(grant.lease.lease_id), token: Token(grant.lease.token) },
+        ttl_left: Duration::from_millis(grant.lease.ttl_ms),
+        state,
+        confirm_within: None,
+    }
+}
+
+pub fn beat(session: sessions::Session) -> Beat {
+    Beat {
+        session: SessionId(session.session_id),
+        ttl_left: Duration::from_millis(session.ttl_ms),
+        revision: Revision(session.revision),
+        leases: session.leases.into_iter().filter_map(held).collect(),
+    }
+}
+
+/// A lease of a set. One under a name that cannot be is none that this client could hold.
+fn held(lease: HeldLease) -> Option<Held> {
+    let resource = Resource { kind: Name::new(lease.kind).ok()?, key: Name::new(lease.key).ok()? };
+    Some(Held { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
+}
+
+pub fn node(node: sessions::Node) -> Node {
+    Node {
+        node_id: node.node,
+        session: SessionId(node.session_id),
+        ttl_left: Duration::from_millis(node.ttl_ms),
+        lease_count: node.lease_count,
+        metrics: node.metrics.into_iter().collect(),
+    }
+}

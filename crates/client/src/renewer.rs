@@ -1,0 +1,269 @@
+//! The renewer: what a session does to stay trusted, as a machine that reads no clock and sends nothing.
+//!
+//! ```text
+//!            poll: now >= next beat                   on_answer: trusted longer
+//!   idle ---------------------------> beat in flight ------------------------> idle
+//!    |                                 |   on_failure: `immediate` loses,
+//!    |                                 |   the others try again, sooner and then slower
+//!    |  poll: now >= stop              |   on_refusal
+//!    v                                 v
+//!   lost  <----------------------------+          nothing leads out of here
+//! ```
+//! Whoever drives it asks [`Renewer::poll`] what to do, does it, and tells how it went.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use solehold_core::{
+    key::LeaseId,
+    time::{Revision, Token},
+};
+
+use crate::{
+    authority::{Beat, Refusal},
+    chance::Backoff,
+    clock::Tick,
+    deadline::{StoreClock, local_deadline},
+};
+
+/// The least time that a heartbeat gets.
+const BEAT_TIMEOUT_MIN: Duration = Duration::from_millis(250);
+
+/// What to do when a renewal fails. A refusal stops the work at once under each of them, but for rule 22.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Policy {
+    /// Stop at the first renewal that fails, even though the lease is still ours.
+    Immediate,
+    /// Try again until the local deadline, then stop.
+    #[default]
+    Deadline,
+    /// Work on for so long past the deadline while the authority cannot be reached. Only for work that goes through a gate:
+    /// someone else may hold the lease by then, and only its fencing token tells.
+    Grace(Duration),
+}
+
+/// Why a lease is not held any more.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Lost {
+    /// The authority said so.
+    #[error("the lease is lost: {0}")]
+    Refused(Refusal),
+    /// The authority's set of the session's leases lacks it: someone else ended it.
+    #[error("the lease is lost: it was ended by someone else")]
+    Ended,
+    /// The authority was not reached until the deadline, or until the grace after it was over.
+    #[error("the lease is lost: it was not renewed by its deadline")]
+    Deadline,
+    /// One renewal failed, and the policy is to stop then.
+    #[error("the lease is lost: a renewal failed ({0})")]
+    Failed(String),
+    /// The session was closed by its own program.
+    #[error("the lease is lost: its session was closed")]
+    Closed,
+}
+
+/// How a session is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// How long a heartbeat keeps it.
+    pub ttl: Duration,
+    /// How often to renew, before jitter.
+    pub every: Duration,
+    /// What to do when that fails.
+    pub policy: Policy,
+    /// What the authority's store counts time by.
+    pub clock: StoreClock,
+}
+
+impl Timing {
+    fn grace(&self) -> Duration {
+        match self.policy {
+            Policy::Grace(grace) => grace,
+            Policy::Immediate | Policy::Deadline => Duration::ZERO,
+        }
+    }
+
+    /// Retries begin quickly, since the time left is short, and never come less often than heartbeats do.
+    fn backoff(&self) -> Backoff {
+        Backoff { first: (self.every / 8).min(Duration::from_millis(200)), cap: self.every }
+    }
+
+    /// How long one heartbeat may take: short enough that one which nobody answers leaves time for others before the
+    /// deadline. Where one failure is the end, it gets the whole pause between two.
+    pub fn beat_timeout(&self) -> Duration {
+        match self.policy {
+            Policy::Immediate => self.every,
+            Policy::Deadline | Policy::Grace(_) => (self.every / 3).max(BEAT_TIMEOUT_MIN).min(self.every),
+        }
+    }
+}
+
+/// What is to be done now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Send a heartbeat, and tell how it went.
+    Beat,
+    /// Nothing until then.
+    Sleep(Tick),
+    /// The session is lost, and all that hangs on it.
+    Lost(Lost),
+}
+
+/// The machine.
+#[derive(Debug, Clone)]
+pub struct Renewer {
+    timing: Timing,
+    trusted_until: Tick,
+    next_beat: Tick,
+    in_flight: bool,
+    failures: u32,
+    lost: Option<Lost>,
+    /// What is held. The token is the revision of the grant's event.
+    held: BTreeMap<LeaseId, Token>,
+    /// The newest set that was heard of.
+    set: (Revision, BTreeSet<LeaseId>),
+}
+
+impl Renewer {
+    /// A session that was opened by what was sent at `sent`.
+    pub fn new(timing: Timing, sent: Tick, opened: &Beat, unit: f64) -> Self {
+        Self {
+            trusted_until: local_deadline(sent, opened.ttl_left, timing.clock),
+            next_beat: sent.plus(jittered(timing.every, unit)),
+            timing,
+            in_flight: false,
+            failures: 0,
+            lost: None,
+            held: BTreeMap::new(),
+            set: (opened.revision, opened.leases.iter().map(|held| held.lease).collect()),
+        }
+    }
+
+    /// How the session is kept.
+    pub fn timing(&self) -> Timing {
+        self.timing
+    }
+
+    /// The local deadline: until then nobody else holds what this session holds.
+    pub fn trusted_until(&self) -> Tick {
+        self.trusted_until
+    }
+
+    /// The work stops then, unless a renewal comes first: the deadline, and the grace if there is one.
+    pub fn stop_at(&self) -> Tick {
+        self.trusted_until.plus(self.timing.grace())
+    }
+
+    /// When [`Self::poll`] must be asked at the latest.
+    pub fn next_wake(&self) -> Tick {
+        if self.in_flight { self.stop_at() } else { self.next_beat.min(self.stop_at()) }
+    }
+
+    /// What is to be done at `now`.
+    pub fn poll(&mut self, now: Tick) -> Step {
+        if let Some(lost) = self.poll_lost(now) {
+            return Step::Lost(lost.clone());
+        }
+        if !self.in_flight && now >= self.next_beat {
+            self.in_flight = true;
+            return Step::Beat;
+        }
+        Step::Sleep(self.next_wake())
+    }
+
+    /// A heartbeat that was sent at `sent` was answered. Gives the leases that have ended: those that the set lacks
+    /// although it is newer than their grant (rule 9). What is lost stays lost, however good the news.
+    pub fn on_answer(&mut self, sent: Tick, now: Tick, beat: &Beat, unit: f64) -> Vec<LeaseId> {
+        self.in_flight = false;
+        if self.poll_lost(now).is_some() {
+            return Vec::new();
+        }
+        self.failures = 0;
+        self.trust(sent, beat.ttl_left);
+        self.next_beat = sent.plus(jittered(self.timing.every, unit)).max(now);
+        if beat.revision < self.set.0 {
+            return Vec::new();
+        }
+        self.set = (beat.revision, beat.leases.iter().map(|held| held.lease).collect());
+        let is_over = |(lease, token): (&LeaseId, &Token)| self.has_ended(*lease, *token).then_some(*lease);
+        let ended: Vec<LeaseId> = self.held.iter().filter_map(is_over).collect();
+        for lease in &ended {
+            self.held.remove(lease);
+        }
+        ended
+    }
+
+    /// A lease of the session was renewed by itself, and the session with it (rule 9), by what was sent at `sent`.
+    pub fn on_renewed(&mut self, sent: Tick, now: Tick, ttl_left: Duration) {
+        if self.poll_lost(now).is_none() {
+            self.trust(sent, ttl_left);
+        }
+    }
+
+    /// A heartbeat was refused: the session is over.
+    pub fn on_refusal(&mut self, refusal: Refusal) {
+        self.in_flight = false;
+        self.lost.get_or_insert(Lost::Refused(refusal));
+    }
+
+    /// It is not known what became of a heartbeat, or nobody was reached.
+    pub fn on_failure(&mut self, now: Tick, why: &str, unit: f64) {
+        self.in_flight = false;
+        self.failures = self.failures.saturating_add(1);
+        if self.timing.policy == Policy::Immediate {
+            self.lost.get_or_insert(Lost::Failed(why.to_owned()));
+        }
+        self.next_beat = now.plus(self.timing.backoff().wait(self.failures, unit));
+    }
+
+    /// The program closed the session.
+    pub fn on_closed(&mut self) {
+        self.lost.get_or_insert(Lost::Closed);
+    }
+
+    /// A lease was granted; false if it is known by now that it has ended again, or that the session is lost.
+    pub fn granted(&mut self, lease: LeaseId, token: Token, now: Tick) -> bool {
+        if self.poll_lost(now).is_some() || self.has_ended(lease, token) {
+            return false;
+        }
+        self.held.insert(lease, token);
+        true
+    }
+
+    /// A lease is not held any more, by its holder's own doing.
+    pub fn released(&mut self, lease: LeaseId) {
+        self.held.remove(&lease);
+    }
+
+    /// Why the session is lost, if it is.
+    pub fn lost(&self) -> Option<&Lost> {
+        self.lost.as_ref()
+    }
+
+    fn poll_lost(&mut self, now: Tick) -> Option<&Lost> {
+        if self.lost.is_none() && now >= self.stop_at() {
+            self.lost = Some(Lost::Deadline);
+        }
+        self.lost.as_ref()
+    }
+
+    /// A set that is newer than a grant and lacks it says that it has ended; an older one says nothing.
+    fn has_ended(&self, lease: LeaseId, token: Token) -> bool {
+        self.set.0.0 >= token.0 && !self.set.1.contains(&lease)
+    }
+
+    /// Trust never shrinks: each answer was true when it was given.
+    fn trust(&mut self, sent: Tick, ttl_left: Duration) {
+        self.trusted_until = self.trusted_until.max(local_deadline(sent, ttl_left, self.timing.clock));
+    }
+}
+
+/// Up to a fifth earlier, so that a fleet that started together does not beat together.
+fn jittered(every: Duration, unit: f64) -> Duration {
+    every.mul_f64(1.0 - 0.2 * unit.clamp(0.0, 1.0))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,200 @@
+//! The machine by itself: any order of answers, failures and pauses.
+
+use proptest::prelude::*;
+use solehold_api::problem::{ErrorCode, Problem};
+use solehold_core::key::SessionId;
+use uuid::Uuid;
+
+use super::*;
+use crate::authority::{Held, Resource};
+
+const TTL: Duration = Duration::from_secs(30);
+
+fn timing(policy: Policy) -> Timing {
+    Timing { ttl: TTL, every: TTL / 3, policy, clock: StoreClock::Steady }
+}
+
+fn at(ms: u64) -> Tick {
+    Tick::from_nanos(1_000_000_000_000 + ms * 1_000_000)
+}
+
+fn lease(number: u64) -> LeaseId {
+    LeaseId(Uuid::from_u128(number.into()))
+}
+
+fn beat(revision: u64, leases: &[u64]) -> Beat {
+    let held = |number: &u64| Held {
+        resource: Resource::new("job", number.to_string()).expect("a name"),
+        lease: lease(*number),
+        token: Token(*number),
+    };
+    Beat {
+        session: SessionId(Uuid::from_u128(1)),
+        ttl_left: TTL,
+        revision: Revision(revision),
+        leases: leases.iter().map(held).collect(),
+    }
+}
+
+fn renewer(policy: Policy) -> Renewer {
+    Renewer::new(timing(policy), at(0), &beat(0, &[]), 0.0)
+}
+
+fn refusal() -> Refusal {
+    Problem::new(ErrorCode::NoSession, "it has expired").into()
+}
+
+/// The deadline of a ttl of 30 s is 600 ms before its end.
+const DEADLINE_MS: u64 = 29_400;
+
+#[test]
+fn it_beats_at_a_third_of_the_ttl() {
+    let mut renewer = renewer(Policy::Deadline);
+    assert_eq!(renewer.poll(at(0)), Step::Sleep(at(10_000)));
+    assert_eq!(renewer.poll(at(9_999)), Step::Sleep(at(10_000)));
+    assert_eq!(renewer.poll(at(10_000)), Step::Beat);
+    // In flight: nothing to do but to watch the deadline.
+    assert_eq!(renewer.poll(at(11_000)), Step::Sleep(at(DEADLINE_MS)));
+    assert_eq!(renewer.on_answer(at(10_000), at(11_500), &beat(0, &[]), 0.0), []);
+    assert_eq!(renewer.trusted_until(), at(10_000 + DEADLINE_MS));
+    assert_eq!(renewer.poll(at(11_500)), Step::Sleep(at(20_000)));
+    // With jitter it comes earlier, never later.
+    renewer.on_answer(at(20_000), at(20_001), &beat(0, &[]), 0.5);
+    assert_eq!(renewer.next_wake(), at(29_000));
+}
+
+#[test]
+fn the_policies_differ_in_what_a_failure_means() {
+    let after_failure = |policy, now| {
+        let mut renewer = renewer(policy);
+        assert_eq!(renewer.poll(at(10_000)), Step::Beat);
+        renewer.on_failure(at(10_050), "away", 0.0);
+        renewer.poll(at(now))
+    };
+    assert_eq!(after_failure(Policy::Immediate, 10_050), Step::Lost(Lost::Failed("away".to_owned())));
+    assert_eq!(after_failure(Policy::Deadline, 10_050), Step::Sleep(at(10_150)));
+    assert_eq!(after_failure(Policy::Deadline, DEADLINE_MS - 1), Step::Beat);
+    assert_eq!(after_failure(Policy::Deadline, DEADLINE_MS), Step::Lost(Lost::Deadline));
+    let grace = Policy::Grace(Duration::from_secs(60));
+    assert_eq!(after_failure(grace, DEADLINE_MS + 59_999), Step::Beat);
+    assert_eq!(after_failure(grace, DEADLINE_MS + 60_000), Step::Lost(Lost::Deadline));
+}
+
+#[test]
+fn a_refusal_is_at_once_and_for_good() {
+    for policy in [Policy::Immediate, Policy::Deadline, Policy::Grace(TTL)] {
+        let mut renewer = renewer(policy);
+        assert_eq!(renewer.poll(at(10_000)), Step::Beat);
+        renewer.on_refusal(refusal());
+        assert_eq!(renewer.poll(at(10_001)), Step::Lost(Lost::Refused(refusal())));
+        // A late answer to an earlier heartbeat changes nothing.
+        renewer.on_answer(at(9_000), at(10_002), &beat(7, &[]), 0.0);
+        assert_eq!(renewer.poll(at(10_003)), Step::Lost(Lost::Refused(refusal())));
+        assert!(!renewer.granted(lease(9), Token(9), at(10_004)));
+    }
+}
+
+#[test]
+fn an_answer_after_the_deadline_does_not_bring_it_back() {
+    let mut renewer = renewer(Policy::Deadline);
+    assert_eq!(renewer.poll(at(10_000)), Step::Beat);
+    renewer.on_answer(at(10_000), at(DEADLINE_MS), &beat(0, &[]), 0.0);
+    assert_eq!(renewer.poll(at(DEADLINE_MS)), Step::Lost(Lost::Deadline));
+}
+
+#[test]
+fn an_older_set_is_never_applied_over_a_newer_grant() {
+    let mut renewer = renewer(Policy::Deadline);
+    assert!(renewer.granted(lease(5), Token(5), at(1)));
+    assert_eq!(renewer.on_answer(at(2), at(3), &beat(4, &[]), 0.0), []);
+    assert_eq!(renewer.on_answer(at(4), at(5), &beat(5, &[5]), 0.0), []);
+    // Heard late: this set is older than the last.
+    assert_eq!(renewer.on_answer(at(1), at(6), &beat(3, &[]), 0.0), []);
+    assert_eq!(renewer.on_answer(at(7), at(8), &beat(6, &[]), 0.0), [lease(5)]);
+    // Told once.
+    assert_eq!(renewer.on_answer(at(9), at(9), &beat(6, &[]), 0.0), []);
+}
+
+#[test]
+fn a_grant_that_is_known_to_have_ended_is_not_taken_up() {
+    let mut renewer = renewer(Policy::Deadline);
+    renewer.on_answer(at(1), at(2), &beat(8, &[6]), 0.0);
+    assert!(!renewer.granted(lease(5), Token(5), at(3)), "the set as of 8 lacks it");
+    assert!(renewer.granted(lease(6), Token(6), at(3)));
+    assert!(renewer.granted(lease(9), Token(9), at(3)), "newer than the set");
+}
+
+#[derive(Debug, Clone)]
+enum Event {
+    Pass(u64),
+    Answer { sent_ago_ms: u64, ttl_left_ms: u64 },
+    Failure,
+    Refusal,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (1u64..15_000).prop_map(Event::Pass),
+        3 => (0u64..40_000, 0u64..30_000).prop_map(|(sent_ago_ms, ttl_left_ms)| Event::Answer { sent_ago_ms, ttl_left_ms }),
+        2 => Just(Event::Failure),
+        1 => Just(Event::Refusal),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        Just(Policy::Immediate),
+        Just(Policy::Deadline),
+        (1u64..60_000).prop_map(|ms| Policy::Grace(Duration::from_millis(ms)))
+    ]
+}
+
+proptest! {
+    /// Whatever comes in whatever order: nobody is trusted longer than an answer allows, trust never shrinks, what is lost
+    /// stays lost, and whoever sleeps until it is told to wakes in time for the stop.
+    #[test]
+    fn trust_is_never_longer_than_what_was_told(policy in policy(), events in prop::collection::vec(event(), 1..60), unit in 0.0..1.0f64) {
+        let mut renewer = Renewer::new(timing(policy), at(0), &beat(0, &[]), unit);
+        let (mut now, mut told) = (0u64, local_deadline(at(0), TTL, StoreClock::Steady));
+        let mut was_lost = false;
+        for event in events {
+            let before = renewer.trusted_until();
+            match event {
+                Event::Pass(ms) => now += ms,
+                Event::Answer { sent_ago_ms, ttl_left_ms } => {
+                    let sent = at(now.saturating_sub(sent_ago_ms));
+                    let ttl_left = Duration::from_millis(ttl_left_ms);
+                    renewer.on_answer(sent, at(now), &Beat { ttl_left, ..beat(0, &[]) }, unit);
+                    told = told.max(local_deadline(sent, ttl_left, StoreClock::Steady));
+                }
+                Event::Failure => renewer.on_failure(at(now), "away", unit),
+                Event::Refusal => renewer.on_refusal(refusal()),
+            }
+            prop_assert!(renewer.trusted_until() >= before);
+            prop_assert!(renewer.trusted_until() <= told);
+            let step = renewer.poll(at(now));
+            let is_lost = matches!(step, Step::Lost(_));
+            prop_assert!(is_lost || !was_lost, "back from the dead");
+            prop_assert!(is_lost || at(now) < renewer.stop_at());
+            if let Step::Sleep(until) = step {
+                prop_assert!(until > at(now) && until <= renewer.stop_at());
+            }
+            was_lost = is_lost;
+        }
+    }
+
+    /// Retries never come in a flood, and never less often than heartbeats.
+    #[test]
+    fn retries_are_spaced(failures in 1u32..50, unit in 0.0..1.0f64) {
+        let mut renewer = renewer(Policy::Grace(Duration::from_secs(3_600)));
+        let mut now = at(10_000);
+        for _ in 0..failures {
+            prop_assert_eq!(renewer.poll(now), Step::Beat);
+            renewer.on_failure(now, "away", unit);
+            let Step::Sleep(until) = renewer.poll(now) else { panic!("it waits") };
+            let wait = until.since(now);
+            prop_assert!(wait >= Duration::from_millis(50) && wait <= TTL / 3);
+            now = until;
+        }
+    }
+}

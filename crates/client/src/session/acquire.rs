@@ -1,0 +1,189 @@
+//! Acquiring: with a request id of our own, so that an answer that was lost is asked for again and never granted twice.
+
+use std::sync::Arc;
+
+use solehold_api::problem::ErrorCode;
+use solehold_core::key::{Name, SessionId};
+
+use super::inner::Inner;
+use crate::{
+    authority::{Ask, AuthorityError, BadName, Done, Operation, Refusal, Resource},
+    coalesce::Sent,
+    guard::Guard,
+    renewer::Lost,
+};
+
+/// How often an acquire that should answer now is asked again when its answer was lost.
+const ATTEMPTS_NOW: u32 = 3;
+
+/// Why something was not acquired.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AcquireError {
+    /// The resource has no proper name.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// The authority refused.
+    #[error("{resource} was not acquired: {refusal}")]
+    Refused {
+        /// What was asked for.
+        resource: Resource,
+        /// Why not.
+        refusal: Refusal,
+    },
+    /// There is no answer. What was asked for is spent, so that nothing is held by accident.
+    #[error("{resource} was not acquired: {error}")]
+    Authority {
+        /// What was asked for.
+        resource: Resource,
+        /// What is known.
+        error: AuthorityError,
+    },
+    /// It was not granted in time.
+    #[error("{resource} was not acquired in time{}", held_by(holder))]
+    TimedOut {
+        /// What was asked for.
+        resource: Resource,
+        /// Who held it last, as far as is known.
+        holder: Option<String>,
+    },
+    /// The session is over and there will be no other.
+    #[error("nothing can be acquired: {0}")]
+    SessionOver(Lost),
+}
+
+fn held_by(holder: &Option<String>) -> String {
+    holder.as_ref().map(|holder| format!(": {holder} holds it")).unwrap_or_default()
+}
+
+/// One acquire, from its first attempt to its guard. Dropped before that, it is spent: whatever it got is let go.
+pub(crate) struct Request {
+    pub inner: Arc<Inner>,
+    pub resource: Resource,
+    pub id: Name,
+    sent: Sent,
+    settled: bool,
+}
+
+/// What one attempt came to.
+pub(crate) enum Attempt {
+    Won(Guard),
+    Refused(Refusal),
+    Unknown(AuthorityError),
+}
+
+impl Request {
+    pub fn new(inner: &Arc<Inner>, resource: Resource) -> Self {
+        let id = inner.fresh_request();
+        Self { inner: inner.clone(), resource, id, sent: Sent::default(), settled: false }
+    }
+
+    pub fn ask(&self, session: SessionId) -> Ask {
+        let (resource, holder) = (self.resource.clone(), self.inner.holder.clone());
+        Ask { resource, holder, session, request: self.id.clone() }
+    }
+
+    /// Asks once.
+    pub async fn attempt(&mut self, session: SessionId) -> Attempt {
+        let ask = Operation::Acquire(self.ask(session));
+        let outcome = self.inner.coalescer.submit_marked(ask, self.sent.clone()).await;
+        match outcome {
+            Ok(Ok(Done::Held(granted))) => match self.inner.hold(session, granted) {
+                Some(holding) => {
+                    self.settled = true;
+                    Attempt::Won(Guard::new(self.inner.clone(), holding))
+                }
+                // Granted to a session that is over by now: it is spent with this request.
+                None => {
+                    Attempt::Unknown(AuthorityError::Unknown("the session was lost meanwhile".to_owned()))
+                }
+            },
+            Ok(Ok(Done::Released)) => {
+                Attempt::Unknown(AuthorityError::Unknown("an odd answer: released".to_owned()))
+            }
+            Ok(Err(refusal)) => Attempt::Refused(refusal),
+            Err(error) => Attempt::Unknown(error),
+        }
+    }
+
+    /// Another request in its place: this one got what it could get.
+    pub fn renew(&mut self) {
+        let next = Self::new(&self.inner, self.resource.clone());
+        drop(std::mem::replace(self, next));
+    }
+
+    /// It may have been sent by another way than [`Self::attempt`].
+    pub fn mark_sent(&self) {
+        self.sent.mark();
+    }
+
+    /// Its lease is in someone's hands, or it is known that there is none.
+    pub fn settle(&mut self) {
+        self.settled = true;
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.settled && self.sent.is_set() {
+            self.inner.spend(self.resource.clone(), self.id.clone());
+        }
+    }
+}
+
+/// Acquires if it can be had now.
+pub(super) async fn now(inner: &Arc<Inner>, resource: Resource) -> Result<Guard, AcquireError> {
+    let mut request = Request::new(inner, resource.clone());
+    for failures in 1.. {
+        let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
+        let error = match request.attempt(session).await {
+            Attempt::Won(guard) => return Ok(guard),
+            Attempt::Refused(refusal) if refusal.ends_session() && failures < ATTEMPTS_NOW => {
+                AuthorityError::Unknown(refusal.detail)
+            }
+            Attempt::Refused(refusal) => {
+                request.settle();
+                return Err(AcquireError::Refused { resource, refusal });
+            }
+            Attempt::Unknown(error) => error,
+        };
+        if failures >= ATTEMPTS_NOW {
+            return Err(AcquireError::Authority { resource, error });
+        }
+        inner.pause(inner.backoff(failures, error.retry_after())).await;
+    }
+    unreachable!("attempts are bounded")
+}
+
+/// Acquires, with growing pauses between attempts, until it is granted or known that it never will be.
+pub(super) async fn until_granted(inner: &Arc<Inner>, resource: Resource) -> Result<Guard, AcquireError> {
+    let mut request = Request::new(inner, resource.clone());
+    for failures in 1.. {
+        let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
+        let wait = match request.attempt(session).await {
+            Attempt::Won(guard) => return Ok(guard),
+            Attempt::Refused(refusal) if refusal.code == ErrorCode::RequestSpent => {
+                request.renew();
+                continue;
+            }
+            Attempt::Refused(refusal) if refusal.is_worth_another_try() => pause(inner, failures, &refusal),
+            Attempt::Refused(refusal) => {
+                request.settle();
+                return Err(AcquireError::Refused { resource, refusal });
+            }
+            Attempt::Unknown(error) => inner.backoff(failures, error.retry_after()),
+        };
+        inner.pause(wait).await;
+    }
+    unreachable!("it is tried until it is granted")
+}
+
+/// How long to wait after a refusal. What is held back is so for the time told; what is held may be let go any time, and
+/// is free at the latest then.
+pub(crate) fn pause(inner: &Inner, failures: u32, refusal: &Refusal) -> std::time::Duration {
+    let wait = inner.backoff(failures, None);
+    match refusal.retry_after {
+        Some(told) if refusal.code == ErrorCode::HeldBack => wait.max(told),
+        Some(told) => wait.min(told),
+        None => wait,
+    }
+}

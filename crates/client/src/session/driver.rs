@@ -1,0 +1,126 @@
+//! Drives the renewer: asks it what to do, does it, and tells how it went. It judges nothing.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use super::{
+    inner::{Inner, Phase},
+    reclaim,
+};
+use crate::{
+    authority::{AuthorityError, Refusal},
+    clock::Tick,
+    renewer::{Lost, Policy, Step},
+};
+
+/// Keeps the session for as long as anyone holds a handle to it.
+pub(super) async fn drive(session: Weak<Inner>) {
+    let mut failures = 0;
+    loop {
+        let Some(inner) = session.upgrade() else { return };
+        let until = match inner.phase() {
+            Phase::Over(_) => return,
+            Phase::Live(_) => {
+                failures = 0;
+                step(&inner).await
+            }
+            Phase::Reopening => {
+                failures += 1;
+                reopen(&inner, failures).await
+            }
+        };
+        let Some(until) = until else { continue };
+        let (clock, changed) = (inner.clock_handle(), inner.changed());
+        // Not kept meanwhile: a session that nobody has any more ends.
+        drop(inner);
+        tokio::select! {
+            () = clock.sleep_until(until) => {}
+            () = changed.notified() => {}
+        }
+    }
+}
+
+/// Does what the renewer says; gives the time to sleep until, if that is what it says.
+async fn step(inner: &Arc<Inner>) -> Option<Tick> {
+    let now = inner.clock().now();
+    match inner.with_renewer(|renewer| renewer.poll(now))? {
+        Step::Beat => beat(inner).await,
+        Step::Lost(lost) => lose(inner, &lost).await,
+        Step::Sleep(until) => return Some(until),
+    }
+    None
+}
+
+/// One heartbeat. It ends in time for the deadline, whatever the authority does.
+async fn beat(inner: &Arc<Inner>) {
+    let Phase::Live(session) = inner.phase() else { return };
+    let (sent, metrics) = (inner.clock().now(), inner.metrics());
+    let timeout = inner.with_renewer(|renewer| renewer.timing().beat_timeout());
+    let within = timeout.unwrap_or(Duration::ZERO);
+    let limit = sent.plus(within).min(inner.stop_at());
+    let answer = tokio::select! {
+        biased;
+        answer = inner.authority.heartbeat(session, &metrics, within) => answer,
+        () = inner.clock().sleep_until(limit) => Err(AuthorityError::Unknown("no answer in time".to_owned())),
+    };
+    let (now, unit) = (inner.clock().now(), inner.unit());
+    match answer {
+        Ok(Ok(beat)) => {
+            let ended = inner.with_renewer(|renewer| renewer.on_answer(sent, now, &beat, unit));
+            inner.ended(&ended.unwrap_or_default(), &Lost::Ended);
+        }
+        Ok(Err(refusal)) if refusal.ends_session() => {
+            inner.with_renewer(|renewer| renewer.on_refusal(refusal));
+        }
+        // Such as a key that was revoked: it says nothing of the lease, so it is a renewal that failed.
+        Ok(Err(refusal)) => failed(inner, now, &refusal.to_string(), unit),
+        Err(error) => failed(inner, now, &error.to_string(), unit),
+    }
+}
+
+fn failed(inner: &Inner, now: Tick, why: &str, unit: f64) {
+    let left = inner.trusted_until().after(now);
+    tracing::warn!(holder = %inner.holder, why, ?left, "a heartbeat failed");
+    inner.with_renewer(|renewer| renewer.on_failure(now, why, unit));
+}
+
+/// The session is lost: so are its guards, and another one is opened, unless someone else has taken the name.
+async fn lose(inner: &Arc<Inner>, lost: &Lost) {
+    tracing::warn!(holder = %inner.holder, %lost, "the session is lost");
+    match lost {
+        Lost::Refused(refusal) if may_reclaim(inner, refusal) => reclaim::reclaim(inner).await,
+        Lost::Refused(refusal) if refusal.is_superseded() => {
+            inner.lose_all(lost, Phase::Over(lost.clone()));
+        }
+        Lost::Closed => inner.lose_all(lost, Phase::Over(lost.clone())),
+        _ => inner.lose_all(lost, Phase::Reopening),
+    }
+}
+
+/// Rule 22: told that it expired, a holder with grace may acquire again at once.
+fn may_reclaim(inner: &Inner, refusal: &Refusal) -> bool {
+    let is_grace = matches!(inner.config.policy, Policy::Grace(_));
+    is_grace && !refusal.is_superseded() && inner.clock().now() >= inner.trusted_until()
+}
+
+/// Tries to open another session; gives the time of the next attempt, if it did not work.
+async fn reopen(inner: &Arc<Inner>, failures: u32) -> Option<Tick> {
+    let retry_after = match inner.try_open().await {
+        Ok(Ok((sent, beat))) => {
+            tracing::info!(holder = %inner.holder, session = %beat.session, "another session is open");
+            if !inner.begin(sent, &beat) {
+                // Closed meanwhile. If this does not work, its time runs out.
+                let _ = inner.authority.close(beat.session).await;
+            }
+            return None;
+        }
+        Ok(Err(refusal)) => {
+            tracing::warn!(holder = %inner.holder, %refusal, "no session is opened");
+            refusal.retry_after
+        }
+        Err(error) => error.retry_after(),
+    };
+    Some(inner.clock().now().plus(inner.backoff(failures, retry_after)))
+}

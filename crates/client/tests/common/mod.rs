@@ -1,0 +1,92 @@
+//! Authorities of every sort, each private to its test.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::{sync::Arc, time::Duration};
+
+use solehold_client::{Authority, Embedded, Http, HttpConfig, Session, SessionConfig};
+use solehold_engine::{
+    clock::BootTicks,
+    postgres::{PostgresOptions, PostgresStore},
+    resident,
+    store::Store,
+};
+use solehold_server::{Running, Server, ServerConfig};
+use solehold_testkit::{Postgres, TempDir};
+
+/// How long a test waits for what must come.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub fn memory() -> Arc<dyn Store> {
+    resident::memory(BootTicks).expect("memory")
+}
+
+/// A server in this process on a free port.
+pub async fn serve(store: Arc<dyn Store>) -> Running {
+    let config =
+        ServerConfig { listen: "127.0.0.1:0".parse().expect("an address"), ..ServerConfig::default() };
+    Server::start(config, store).await.expect("a server")
+}
+
+pub async fn postgres_store(url: &str) -> Arc<dyn Store> {
+    PostgresStore::open(url, PostgresOptions::default()).await.expect("a store")
+}
+
+pub async fn database() -> String {
+    Postgres::shared().await.expect("a server").create_database("client").await.expect("a database")
+}
+
+pub fn http(running: &[&Running]) -> Arc<Http> {
+    Arc::new(Http::new(HttpConfig::new(running.iter().map(|running| running.url()))).expect("good URLs"))
+}
+
+/// What an authority needs to be there.
+pub struct Behind {
+    pub authority: Arc<dyn Authority>,
+    pub running: Option<Running>,
+    _folder: Option<TempDir>,
+}
+
+async fn embedded(engine: &str) -> Arc<dyn Authority> {
+    Arc::new(Embedded::open(engine).await.expect("an engine"))
+}
+
+/// Every sort of authority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sort {
+    Memory,
+    Folder,
+    Postgres,
+    HttpMemory,
+    HttpPostgres,
+}
+
+impl Sort {
+    pub const ALL: [Self; 5] =
+        [Self::Memory, Self::Folder, Self::Postgres, Self::HttpMemory, Self::HttpPostgres];
+
+    pub async fn start(self) -> Behind {
+        let folder = TempDir::new().expect("a folder");
+        let behind = |authority, running| Behind { authority, running, _folder: None };
+        let served = |running: Running| behind(http(&[&running]), Some(running));
+        match self {
+            Self::Memory => behind(embedded("memory:").await, None),
+            Self::Postgres => behind(embedded(&database().await).await, None),
+            Self::HttpMemory => served(serve(memory()).await),
+            Self::HttpPostgres => served(serve(postgres_store(&database().await).await).await),
+            Self::Folder => {
+                let path = folder.path().join("data").to_string_lossy().into_owned();
+                Behind { _folder: Some(folder), ..behind(embedded(&path).await, None) }
+            }
+        }
+    }
+}
+
+impl Behind {
+    pub async fn session(&self, holder: &str) -> Session {
+        self.session_with(SessionConfig::new(holder)).await
+    }
+
+    pub async fn session_with(&self, config: SessionConfig) -> Session {
+        Session::open(self.authority.clone(), config).await.expect("a session")
+    }
+}

@@ -1,0 +1,251 @@
+//! Sessions and guards against every sort of authority: the same rules for all of them.
+
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::{Behind, PATIENCE, Sort, database, http, memory, postgres_store, serve};
+use serde_json::json;
+use solehold_api::problem::ErrorCode;
+use solehold_client::{
+    AcquireError, Authority, GuardError, Http, HttpConfig, Lost, Policy, Session, SessionConfig,
+    deadline::StoreClock,
+};
+use solehold_core::key::Name;
+use solehold_testkit::{Proxy, wait_for};
+
+/// Runs a test against every sort of authority, one after the other.
+async fn for_all(test: impl AsyncFn(&Behind)) {
+    for sort in Sort::ALL {
+        println!("{sort:?}");
+        test(&sort.start().await).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_goes_from_hand_to_hand() {
+    for_all(async |behind| {
+        let (one, two) = (behind.session("one").await, behind.session("two").await);
+        let first = one.acquire("job", "a/ä b").await.expect("granted");
+        assert!(first.is_live() && !first.is_in_grace());
+        assert_eq!((first.resource().to_string().as_str(), first.state()), ("job/a/ä b", None));
+        let refused = two.try_acquire("job", "a/ä b").await.expect_err("held");
+        let AcquireError::Refused { refusal, .. } = refused else { panic!("{refused}") };
+        assert_eq!((refusal.code, refusal.token), (ErrorCode::Held, Some(first.token())));
+        assert_eq!(refusal.holder.as_deref(), Some("one"));
+        assert!(refusal.retry_after.is_some_and(|after| after <= Duration::from_secs(30)));
+
+        first.write_state(&json!({"seen": 1})).await.expect("written");
+        first.write_state(&json!({"seen": 2})).await.expect("written");
+        assert_eq!(first.state(), Some(json!({"seen": 2})));
+        let token = first.token();
+        first.release_with(&json!({"seen": 3})).await.expect("released");
+
+        let second = two.acquire("job", "a/ä b").await.expect("granted");
+        assert!(second.token() > token);
+        assert_eq!(second.state(), Some(json!({"seen": 3})));
+        second.write_state(&json!("mine")).await.expect("written");
+        drop(second);
+        let third = tokio::time::timeout(PATIENCE, one.acquire("job", "a/ä b")).await;
+        assert_eq!(third.expect("dropping releases").expect("granted").state(), Some(json!("mine")));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn heartbeats_keep_what_is_held_and_tell_of_what_is_not() {
+    for_all(async |behind| {
+        let config = SessionConfig { ttl: Duration::from_secs(2), ..SessionConfig::new("one") };
+        let session = behind.session_with(config).await;
+        let other = behind.session("other").await;
+        let guard = session.acquire("job", "a").await.expect("granted");
+        let first = guard.deadline();
+        let has_moved = async || guard.deadline() > first.plus(Duration::from_secs(3));
+        wait_for("heartbeats past the first ttl", PATIENCE, has_moved).await.expect("kept");
+        assert!(guard.is_live());
+        assert!(other.try_acquire("job", "a").await.is_err());
+        // Someone closes the session behind its back.
+        behind.authority.close(session.id().expect("open")).await.expect("an outcome").expect("closed");
+        let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told");
+        assert!(matches!(&lost, Lost::Refused(refusal) if refusal.ends_session()), "{lost}");
+        let again = tokio::time::timeout(PATIENCE, session.acquire("job", "a")).await.expect("in time");
+        assert!(again.expect("granted").token() > guard.token());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_under_the_same_name_supersedes() {
+    for_all(async |behind| {
+        let config = SessionConfig { ttl: Duration::from_secs(2), ..SessionConfig::new("twin") };
+        let first = behind.session_with(config.clone()).await;
+        let guard = first.acquire("job", "a").await.expect("granted");
+        let second = behind.session_with(config).await;
+        let lost = tokio::time::timeout(PATIENCE, guard.lost()).await.expect("told");
+        // The words of the authority are looked at to tell this from a session that ran out.
+        assert!(matches!(&lost, Lost::Refused(refusal) if refusal.is_superseded()), "{lost}");
+        assert_eq!(first.ready().await, Err(lost));
+        assert!(second.is_live());
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_that_is_given_up_holds_nothing() {
+    for_all(async |behind| {
+        let (one, two) = (behind.session("one").await, behind.session("two").await);
+        for _ in 0..20 {
+            // Polled once or twice, then dropped, at whatever point that is.
+            let acquire = one.acquire("job", "a");
+            let _ = tokio::time::timeout(Duration::from_micros(300), acquire).await;
+        }
+        let guard = tokio::time::timeout(PATIENCE, two.acquire("job", "a")).await;
+        drop(guard.expect("nothing is held by accident").expect("granted"));
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn bad_input_is_named() {
+    let behind = Sort::Memory.start().await;
+    let session = behind.session("one").await;
+    let message = |error: AcquireError| error.to_string();
+    assert_eq!(
+        message(session.acquire("", "a").await.expect_err("empty")),
+        "the kind is empty; a name has 1 to 255 bytes"
+    );
+    assert!(message(session.acquire("job", "a\nb").await.expect_err("odd")).contains("control character"));
+    let open = async |config: SessionConfig| {
+        Session::open(behind.authority.clone(), config).await.expect_err("bad").to_string()
+    };
+    let named = |name: &str| SessionConfig::new(name);
+    assert!(open(named("")).await.contains("the holder is empty"));
+    let short = SessionConfig { ttl: Duration::from_millis(1), ..named("x") };
+    assert!(open(short).await.contains("it must be 1s to 86400s"));
+    let rare = SessionConfig { every: Some(Duration::from_secs(15)), ..named("x") };
+    assert!(open(rare).await.contains("not below half of the ttl"));
+    let guard = session.acquire("job", "a").await.expect("granted");
+    let large = guard.write_state(&"x".repeat(100_000)).await.expect_err("too large");
+    assert!(matches!(&large, GuardError::Refused(refusal) if refusal.detail.contains("65536")), "{large}");
+    guard.write_state(&1).await.expect("and it goes on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_margin_follows_the_store() {
+    for (sort, clock) in [
+        (Sort::Memory, StoreClock::Steady),
+        (Sort::Postgres, StoreClock::Wall),
+        (Sort::HttpMemory, StoreClock::Steady),
+        (Sort::HttpPostgres, StoreClock::Wall),
+    ] {
+        let behind = sort.start().await;
+        let _session = behind.session("one").await;
+        assert_eq!(behind.authority.store_clock(), clock, "{sort:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_servers_and_one_of_them_goes() {
+    let url = database().await;
+    let (first, second) = (serve(postgres_store(&url).await).await, serve(postgres_store(&url).await).await);
+    let proxy = Proxy::start(first.local_addr()).await.expect("a proxy");
+    let servers = [format!("http://{}", proxy.addr()), second.url()];
+    let authority = Arc::new(Http::new(HttpConfig::new(servers)).expect("good URLs"));
+    let config =
+        SessionConfig { ttl: Duration::from_secs(3), policy: Policy::Immediate, ..SessionConfig::new("one") };
+    let session = Session::open(authority, config).await.expect("a session");
+    let guard = session.acquire("job", "a").await.expect("granted");
+    // Not even `immediate` notices that a server is gone, while another one answers.
+    proxy.cut().await;
+    let from = guard.deadline();
+    let has_moved = async || guard.deadline() > from.plus(Duration::from_secs(4));
+    wait_for("heartbeats by the other server", PATIENCE, has_moved).await.expect("kept");
+    assert!(guard.is_live());
+    session.acquire("job", "b").await.expect("granted").release().await.expect("released");
+    // The first comes back, the second goes.
+    proxy.restore().await.expect("a listener");
+    second.shutdown().await;
+    let from = guard.deadline();
+    let has_moved = async || guard.deadline() > from.plus(Duration::from_secs(4));
+    wait_for("heartbeats by the first server", PATIENCE, has_moved).await.expect("kept");
+    session.acquire("job", "c").await.expect("granted").release().await.expect("released");
+    assert!(guard.is_live());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_the_network_swallows_is_asked_for_again() {
+    let running = serve(memory()).await;
+    let proxy = Proxy::start(running.local_addr()).await.expect("a proxy");
+    let direct = http(&[&running]);
+    let far = Arc::new(Http::to(format!("http://{}", proxy.addr())).expect("a URL"));
+    let session = Session::open(far, SessionConfig::new("one")).await.expect("a session");
+    proxy.drop_responses();
+    let acquiring = tokio::spawn({
+        let session = session.clone();
+        async move { session.acquire("job", "a").await.expect("granted") }
+    });
+    let is_held = async || {
+        let nodes = direct.nodes().await.expect("nodes");
+        nodes.iter().any(|node| node.lease_count == 1)
+    };
+    wait_for("the grant that nobody hears of", PATIENCE, is_held).await.expect("granted");
+    proxy.restore().await.expect("fair weather");
+    let guard = acquiring.await.expect("it ends");
+    assert!(guard.is_live());
+    assert_eq!(direct.nodes().await.expect("nodes")[0].lease_count, 1, "one grant, not two");
+    // And one that is given up while its answers are lost is spent.
+    proxy.drop_responses();
+    let acquire = session.acquire("job", "b");
+    let _ = tokio::time::timeout(Duration::from_millis(300), acquire).await;
+    proxy.restore().await.expect("fair weather");
+    let other = Session::open(direct.clone(), SessionConfig::new("two")).await.expect("a session");
+    let guard = tokio::time::timeout(PATIENCE, other.acquire("job", "b")).await;
+    drop(guard.expect("nothing is held by accident").expect("granted"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_request_does_not_delay_a_heartbeat() {
+    // All connections but those of heartbeats are taken: a thousand requests wait at a server that does not answer them.
+    let behind = Sort::HttpMemory.start().await;
+    let running = behind.running.as_ref().expect("a server");
+    let config = SessionConfig { ttl: Duration::from_secs(2), ..SessionConfig::new("one") };
+    let session = behind.session_with(config).await;
+    let guard = session.acquire("job", "held").await.expect("granted");
+    let waiting: Vec<_> = (0..1_000)
+        .map(|n| {
+            let session = session.clone();
+            tokio::spawn(async move {
+                session.acquire("job", &format!("job-{n}")).await.map(|guard| guard.token())
+            })
+        })
+        .collect();
+    let from = guard.deadline();
+    let has_moved = async || guard.deadline() > from.plus(Duration::from_secs(2));
+    wait_for("heartbeats", PATIENCE, has_moved).await.expect("kept");
+    for task in waiting {
+        task.await.expect("it ends").expect("granted");
+    }
+    assert!(guard.is_live() && running.connections() > 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_and_tenants_are_honoured() {
+    use solehold_server::{Role, keys};
+    let running = serve(memory()).await;
+    let name = |text: &str| Name::new(text).expect("a name");
+    let new =
+        keys::NewKey { name: name("t"), role: Role::Runner, tenant: Some(name("acme")), expires_in_ms: None };
+    let key = keys::create(running.engine(), new).await.expect("a key").text;
+    let with = |api_key: Option<secrecy::SecretString>| {
+        Arc::new(Http::new(HttpConfig { api_key, ..HttpConfig::new([running.url()]) }).expect("good"))
+    };
+    let is_closed = async || with(None).nodes().await.is_err();
+    wait_for("keys to be required", PATIENCE, is_closed).await.expect("401");
+    let quick = SessionConfig { open_timeout: Duration::ZERO, ..SessionConfig::new("one") };
+    let refused = Session::open(with(None), quick.clone()).await.expect_err("no key");
+    assert!(refused.to_string().contains("refused to open a session"), "{refused}");
+    let session = Session::open(with(Some(key.clone())), quick).await.expect("a session");
+    let guard = session.acquire("job", "a").await.expect("granted");
+    assert!(guard.is_live());
+    assert_eq!(with(Some(key)).nodes().await.expect("nodes")[0].node_id, "one");
+}
