@@ -130,6 +130,11 @@ impl Engine {
         self.shared.store.name()
     }
 
+    /// How far the store's clock may run ahead of a holder's unnoticed, within one lease (rule 4).
+    pub fn clock_slack_ms(&self) -> u64 {
+        self.shared.store.clock_slack_ms()
+    }
+
     /// Submits a command and waits for its outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
         self.shared.driver.submit(command).await

@@ -265,6 +265,12 @@ pub trait Store: Send + Sync + 'static {
     /// What it is, in a word: `memory`, `embedded`, `postgres`.
     fn name(&self) -> &'static str;
 
+    /// How far its clock may run ahead of a holder's unnoticed, within one lease: a holder takes it off the time that it
+    /// trusts (rule 4).
+    fn clock_slack_ms(&self) -> u64 {
+        0
+    }
+
     /// Locks and loads what `footprint` names, reads the clock after that, lets `decider` judge, and commits once: rows,
     /// events and clock together, or nothing. `news` tells whether there may be events; without, the clock is not locked.
     ///
