@@ -24,6 +24,15 @@ pub enum StoreError {
     /// Nothing was done: the store cannot be reached, or is stopping.
     #[error("the store is not reachable: {0}")]
     Unavailable(String),
+    /// Nothing was done: grants may have been lost in a failover, so that nothing is granted for a while (rule 23). The
+    /// store answers otherwise, and renews.
+    #[error(
+        "the store has failed over or was restored, and grants may have been lost: nothing is granted for another {retry_after_ms} ms"
+    )]
+    Barred {
+        /// How long.
+        retry_after_ms: u64,
+    },
     /// The store may or may not have done it, and could not be asked (rule 8).
     #[error("the outcome is unknown: {0}")]
     Unknown(String),

@@ -294,7 +294,10 @@ fn outcome_label(outcome: &Result<Outcome, EngineError>) -> &'static str {
             "overloaded"
         }
         Err(EngineError::Store(StoreError::Unusable(_))) => "internal",
-        Err(EngineError::Store(StoreError::Unavailable(_)) | EngineError::Stopping) => "unavailable",
+        Err(
+            EngineError::Store(StoreError::Unavailable(_) | StoreError::Barred { .. })
+            | EngineError::Stopping,
+        ) => "unavailable",
     }
 }
 
