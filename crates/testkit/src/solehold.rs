@@ -2,25 +2,22 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::process::Command;
 
 use anyhow::{Context, Result};
-use rustix::process::Signal;
 
-use crate::FakeClock;
 use crate::server::Server;
+use crate::{FakeClock, Program};
 
 /// What the server prints, before its address, once it serves.
 const LISTENING: &str = "solehold listening on ";
-const START: Duration = Duration::from_secs(60);
-const END: Duration = Duration::from_secs(60);
 
-/// A running `solehold serve`. It is killed when this value is dropped; its output is shown if the test panics.
+/// A running `solehold serve`: a [`Program`] with a URL.
 #[derive(Debug)]
 pub struct Solehold {
-    server: Server,
+    program: Program,
     url: String,
 }
 
@@ -48,35 +45,13 @@ impl Solehold {
     pub fn url(&self) -> &str {
         &self.url
     }
+}
 
-    /// The process, if it runs.
-    pub fn pid(&self) -> Result<u32> {
-        Ok(self.server.pid()?.as_raw_nonzero().get().unsigned_abs())
-    }
+impl Deref for Solehold {
+    type Target = Program;
 
-    /// Asks it to end (SIGTERM) and waits until it has.
-    pub async fn terminate(&self) -> Result<ExitStatus> {
-        self.server.end_by(Signal::TERM, END).await
-    }
-
-    /// Ends it with SIGKILL, and waits until it has ended.
-    pub async fn kill9(&self) -> Result<()> {
-        self.server.kill9().await
-    }
-
-    /// Stops it in its tracks (SIGSTOP), as a long pause of the machine would.
-    pub async fn pause(&self) -> Result<()> {
-        self.server.pause().await
-    }
-
-    /// Lets it go on after [`Solehold::pause`].
-    pub fn resume(&self) -> Result<()> {
-        self.server.resume()
-    }
-
-    /// The last thousands of lines that it printed, stdout and stderr together.
-    pub fn logs(&self) -> String {
-        self.server.output().text()
+    fn deref(&self) -> &Program {
+        &self.program
     }
 }
 
@@ -139,10 +114,10 @@ impl SoleholdBuilder {
     /// Starts it, and waits until it says that it listens.
     pub async fn start(&self) -> Result<Solehold> {
         let server = Server::new("solehold", "KILL")?;
-        server.spawn(&self.command(server.folder())?, None)?;
-        let address = |line: &String| line.strip_prefix(LISTENING)?.split(' ').next().map(str::to_owned);
-        let url = server.wait_ready(START, || server.output().find_map(address)).await?;
-        Ok(Solehold { server, url })
+        let command = self.command(server.folder())?;
+        let program = Program::start_in(server, &command, LISTENING).await?;
+        let url = program.said().split(' ').next().unwrap_or_default().to_owned();
+        Ok(Solehold { program, url })
     }
 
     fn command(&self, folder: &Path) -> Result<Command> {
