@@ -1,9 +1,9 @@
 //! What an engine needs of a place where rows are kept. One trait, one conformance suite, thin implementations.
 //!
 //! A store locks and loads rows, reads its clock, lets a [`Decider`] judge, and commits once. It judges nothing itself.
-//! Stored are sessions, holders, resources with the lease and the pending lease on each, spent requests, records, the
-//! clock (time, revision, epoch) and the events. Not stored: renewals as events (nobody's news), waiters' connections,
-//! and anything that can be told from time, such as whether a lease is live.
+//! Stored are sessions, holders, resources with the lease and the pending lease on each, who waits in line for them, spent
+//! requests, records, the clock (time, revision, epoch) and the events. Not stored: renewals as events (nobody's news),
+//! waiters' connections, and anything that can be told from time, such as whether a lease is live.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,7 @@ use solehold_core::{
     session::{Holder, Session},
     state::{FoundLate, Record, State},
     time::{Moment, Revision, StoreTime},
+    waiter::Waiter,
 };
 
 /// What can go wrong with a store. A refusal is not among it: that is an outcome.
@@ -212,6 +213,7 @@ pub struct Usage {
 /// One line of an export: everything that a store keeps, one row a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant, reason = "most rows are resources, the largest")]
 pub enum Row {
     /// The first line.
     Header(Header),
@@ -230,6 +232,9 @@ pub enum Row {
     },
     /// A record.
     Record(Record),
+    /// Someone who waits in line. Never in an export: a waiter is a connection that waits, and asks again where it is
+    /// moved to. A waiting room is not in one either.
+    Waiter(Waiter),
     /// An event.
     Event(Event),
     /// The last line: an export that lacks it was cut off.
@@ -248,6 +253,7 @@ impl Row {
             Self::Resource(resource) => state.load_resource(resource),
             Self::Request { request, until } => state.load_request(request, until),
             Self::Record(record) => state.load_record(record),
+            Self::Waiter(waiter) => state.load_waiter(waiter),
             Self::Header(_) | Self::Event(_) | Self::End { .. } => {}
         }
     }
@@ -380,6 +386,7 @@ impl Import {
                         count - 2
                     ));
                 }
+                Row::Waiter(_) => return unusable(format!("line {line} is a waiter, which no export has")),
                 row => row.load_into(&mut state),
             }
         }
