@@ -146,13 +146,11 @@ class Client:
         holder: str,
         session_id: str,
         request_id: str,
-        ttl: float,
         wait: float,
         doubts: Doubts | None = None,
     ) -> tuple[float, Grant]:
         """Asks for a lock, and waits in line for it; a repeat under the same request id keeps its place."""
-        body = _said(holder_id=holder, session_id=session_id, request_id=request_id)
-        body |= {"ttl_ms": round(ttl * 1000), "wait_ms": round(wait * 1000)}
+        body = _said(holder=holder, session_id=session_id, request_id=request_id, wait_ms=round(wait * 1000))
         call = Call("POST", wire.path("locks", name), body)
         # Not longer than the wait itself: the caller comes back as long as it wants.
         until = self.clock.now() + min(wait, self.retry_for)

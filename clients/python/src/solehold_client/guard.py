@@ -83,9 +83,15 @@ class Guard:
         """Whether the work may go on, by a look at the clock now. Once false, false for good."""
         return self._judge() is None
 
-    def in_grace(self) -> bool:
+    def is_in_grace(self) -> bool:
         """Whether the deadline has passed and the work goes on by the policy `grace`."""
-        return self.is_live() and self._session.in_grace()
+        return self.is_live() and self._session.is_in_grace()
+
+    def check(self) -> int:
+        """The token, or raises `Lost`: for a look just before something is put out."""
+        if lost := self._judge():
+            raise lost.again()
+        return self.token
 
     async def lost(self) -> Lost:
         """Waits until it is lost, also by release, and tells why."""
@@ -101,7 +107,7 @@ class Guard:
     async def write_state(self, document: Json) -> State:
         """Writes the hand-over document: the next holder gets it."""
         async with self._writing:
-            self._check()
+            self.check()
             hold = self._hold
             hold.sequence += 1
             self._state = await self._session.client.write_state(
@@ -156,7 +162,3 @@ class Guard:
 
     def _judge(self) -> Lost | None:
         return self._hold.loss.declared or self._session._judge()
-
-    def _check(self) -> None:
-        if lost := self._judge():
-            raise lost.again()

@@ -104,7 +104,6 @@ class Locks:
             holder=acquire.session.holder,
             session_id=acquire.session.session_id,
             request_id=acquire.request_id,
-            ttl=acquire.session.config.ttl,
             wait=wait,
             doubts=acquire.doubts,
         )

@@ -52,6 +52,7 @@ class Loss:
             if not task.done():  # we are cancelled ourselves
                 task.cancel()
                 await asyncio.wait({task})
+            steps.close()
         lost = self.declared or judge()
         if lost is None:
             return task.result()
@@ -69,6 +70,11 @@ class _Steps(Generic[T]):
 
     async def run(self) -> T:
         return await self
+
+    def close(self) -> None:
+        """Of work that was stopped before its first step, Python would complain that nobody awaited it."""
+        if asyncio.iscoroutine(self._work):
+            self._work.close()
 
     def stopper(self, task: asyncio.Task[T]) -> Callable[[], object]:
         def stop() -> None:

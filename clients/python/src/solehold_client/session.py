@@ -90,7 +90,7 @@ class Session:
         """Whether work under it may go on, by a look at the clock now. Once false, false for good."""
         return self._judge() is None
 
-    def in_grace(self) -> bool:
+    def is_in_grace(self) -> bool:
         """Whether the deadline has passed and work goes on by the policy `grace`."""
         return self.is_live() and self.client.clock.now() >= self.deadline
 
