@@ -6,7 +6,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test deps verify suite fix bench
+.PHONY: help test deps verify suite python fix bench
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -31,6 +31,10 @@ ifeq ($(NEXTEST),yes)
 else
 	@$(STAGE) tests cargo test --workspace
 endif
+	@$(STAGE) python clients/python/test
+
+python: ## the tests of the Python client, against the server that was built last
+	@$(STAGE) python clients/python/test
 
 fix: ## format, and apply what clippy can repair
 	cargo fmt --all

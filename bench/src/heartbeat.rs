@@ -73,6 +73,7 @@ async fn runner(engine: &Engine, leases: usize) -> Result<SessionId> {
             request: None,
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
+            wait: None,
         }));
     }
     for outcome in engine.submit_all(commands).await {

@@ -2,22 +2,13 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-use solehold_core::{
-    event::Event,
-    key::RequestKey,
-    lease::Resource,
-    session::{Holder, Session},
-    state::Record,
-    time::{Revision, StoreTime},
-};
-
 use crate::{
     field::{Checked, Faults},
     limits::{KEY_EXPIRY_SECONDS_MAX, KEY_GRACE_SECONDS_DEFAULT, KEY_GRACE_SECONDS_MAX},
     page::PageCursor,
     time::Timestamp,
 };
+use serde::{Deserialize, Serialize};
 
 /// What a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -115,7 +106,7 @@ impl RotateKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiKey {
-    /// Its identity, which is also the part of the key before the dot.
+    /// Its identity, which is also the part of the key between its underscores.
     pub id: String,
     /// What people call it.
     pub name: String,
@@ -228,48 +219,6 @@ pub struct RaisedToken {
     pub above: u64,
 }
 
-/// The number that an export's first line bears, raised when its lines change their meaning.
-pub const EXPORT_FORMAT: u32 = 1;
-
-/// One line of an export. The first is `header`, the last `end`: an export that was cut off has no end, and is refused.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "row", content = "value", rename_all = "snake_case", deny_unknown_fields)]
-pub enum ExportLine {
-    /// What the lines after it are.
-    Header {
-        /// [`EXPORT_FORMAT`].
-        format: u32,
-        /// The epoch of the store.
-        epoch: u64,
-        /// The last revision given; tokens go on from above it.
-        revision: Revision,
-        /// The store's time.
-        time: StoreTime,
-    },
-    /// A session.
-    Session(Box<Session>),
-    /// A holder.
-    Holder(Box<Holder>),
-    /// A resource with the lease on it, its pending lease and its state.
-    Resource(Box<Resource>),
-    /// A spent request id.
-    Request {
-        /// Which one.
-        request: RequestKey,
-        /// It is remembered until then.
-        until: StoreTime,
-    },
-    /// A record: keys, quotas.
-    Record(Record),
-    /// An event of the audit trail.
-    Event(Box<Event>),
-    /// Nothing follows.
-    End {
-        /// How many lines there are between header and end.
-        rows: u64,
-    },
-}
-
 /// What an import took in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -283,13 +232,10 @@ pub struct Imported {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use solehold_core::session::HolderStatus;
+    use solehold_core::time::StoreTime;
 
     use super::*;
-    use crate::{
-        body,
-        testing::{document, key, lease_view, name, resource, round_trip, session},
-    };
+    use crate::{body, testing::round_trip};
 
     fn fields<T: fmt::Debug>(checked: Checked<T>) -> Vec<String> {
         checked.expect_err("odd").into_iter().map(|fault| fault.field).collect()
@@ -328,11 +274,11 @@ mod tests {
             rotated_at: None,
             grace_until: None,
         };
-        let new = NewKey { key: Secret::new("k1.hunter2"), about };
+        let new = NewKey { key: Secret::new("shk_k1_hunter2"), about };
         round_trip(&new);
         assert!(!format!("{new:?}").contains("hunter2"));
-        assert_eq!(serde_json::to_value(&new).expect("a key")["key"], json!("k1.hunter2"));
-        assert_eq!(new.key.reveal(), "k1.hunter2");
+        assert_eq!(serde_json::to_value(&new).expect("a key")["key"], json!("shk_k1_hunter2"));
+        assert_eq!(new.key.reveal(), "shk_k1_hunter2");
         round_trip(&KeyList { keys: vec![new.about], next: None });
     }
 
@@ -345,48 +291,5 @@ mod tests {
         assert!(body::parse::<PutTenant>(br#"{"quotas": {"cameras": 5}}"#).is_err());
         assert!(body::parse::<RaiseToken>(br#"{"above": -1}"#).is_err());
         round_trip(&RaisedToken { above: 1 << 53 });
-    }
-
-    #[test]
-    fn every_line_of_an_export_comes_back() {
-        let view = lease_view(key("söhne/1"), r#"{"a":"\n"}"#);
-        let row = resource(&view, "{}");
-        let request = RequestKey { resource: key("k"), holder: name("w"), request: name("r") };
-        let event = Event {
-            revision: Revision(42),
-            at: StoreTime(1_000),
-            key: key("k"),
-            what: solehold_core::event::What::Acquired(view.lease),
-        };
-        let holder = Holder {
-            key: session().holder,
-            registered: true,
-            session: None,
-            status: HolderStatus::Maintenance,
-            registered_at: StoreTime(1),
-            heard_at: StoreTime(2),
-            site: None,
-            attributes: document("{}"),
-            metrics: document("{}"),
-        };
-        let record = Record { collection: name("keys"), id: name("k1"), document: document("{}") };
-        for line in [
-            ExportLine::Header {
-                format: EXPORT_FORMAT,
-                epoch: 1,
-                revision: Revision(42),
-                time: StoreTime(5),
-            },
-            ExportLine::Session(Box::new(session())),
-            ExportLine::Holder(Box::new(holder)),
-            ExportLine::Resource(Box::new(row)),
-            ExportLine::Request { request, until: StoreTime(9) },
-            ExportLine::Record(record),
-            ExportLine::Event(Box::new(event)),
-            ExportLine::End { rows: 6 },
-        ] {
-            assert!(!serde_json::to_string(&line).expect("a line").contains('\n'));
-            round_trip(&line);
-        }
     }
 }

@@ -30,7 +30,7 @@ impl Asked {
     /// The whole command.
     pub fn acquire(self, key: ResourceKey, lease: LeaseId, undeclared: Undeclared) -> Acquire {
         let Self { holder, tenure, request, attributes } = self;
-        Acquire { key, lease, holder, tenure, request, attributes, undeclared }
+        Acquire { key, lease, holder, tenure, request, attributes, undeclared, wait: None }
     }
 }
 

@@ -298,7 +298,7 @@ mod tests {
     fn results_say_what_became_of_each() {
         let lease = lease_view(key("k"), "{}");
         let grant = outcome::Grant { lease, state: None, revision: Revision(7), repeated: false };
-        let lease = Box::new(Grant::of(&grant));
+        let lease = Box::new(Grant::of(&grant, 500));
         let problem = Box::new(Problem::from_refusal(&Refusal::Exists));
         let results = BatchResults {
             results: vec![

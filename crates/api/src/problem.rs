@@ -247,6 +247,9 @@ impl Problem {
             Refusal::AtCapacity { capacity, .. } => {
                 problem(Code::AtCapacity).limit("capacity", (*capacity).into())
             }
+            Refusal::QueueFull { waiting, .. } => {
+                problem(Code::Overloaded).limit("waiters", u64::from(*waiting))
+            }
             Refusal::StaleSequence { .. } => problem(Code::StaleSequence),
             Refusal::AlreadyPending { holder } => problem(Code::AlreadyPending).holder(holder),
             Refusal::InUse { holder, token } => problem(Code::InUse).holder(holder).token(token.0),

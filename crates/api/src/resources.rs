@@ -342,16 +342,19 @@ pub struct Grant {
     pub revision: u64,
     /// Whether this grant was given before, to the same request id.
     pub repeated: bool,
+    /// How far the store's clock may run ahead of yours unnoticed: take it off `ttl_ms`, beside your own margin.
+    pub slack_ms: u64,
 }
 
 impl Grant {
     /// A grant as the machine gave it.
-    pub fn of(grant: &outcome::Grant) -> Self {
+    pub fn of(grant: &outcome::Grant, slack_ms: u64) -> Self {
         Self {
             lease: HeldLease::of(&grant.lease),
             state: grant.state.as_ref().map(State::of),
             revision: grant.revision.0,
             repeated: grant.repeated,
+            slack_ms,
         }
     }
 }

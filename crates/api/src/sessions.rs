@@ -101,6 +101,8 @@ pub struct Session {
     pub ttl_ms: u64,
     /// How long a heartbeat keeps it.
     pub full_ttl_ms: u64,
+    /// How far the store's clock may run ahead of yours unnoticed: take it off `ttl_ms`, beside your own margin.
+    pub slack_ms: u64,
     /// When it was opened.
     pub opened_at: Timestamp,
     /// When it was last renewed.
@@ -119,6 +121,7 @@ impl Session {
         session: &core::Session,
         leases: impl IntoIterator<Item = &'a LeaseView>,
         now: StoreTime,
+        slack_ms: u64,
     ) -> Self {
         Self {
             session_id: session.id.0,
@@ -127,6 +130,7 @@ impl Session {
             standing: session.standing,
             ttl_ms: session.deadline.ms_after(now),
             full_ttl_ms: session.ttl_ms,
+            slack_ms,
             opened_at: session.opened_at.into(),
             renewed_at: session.renewed_at.into(),
             expires_at: session.deadline.into(),
@@ -151,7 +155,7 @@ pub struct ClosedSession {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Node {
     /// The holder's name.
-    pub node: String,
+    pub node_id: String,
     /// Whose it is.
     pub tenant: String,
     /// Its session.
@@ -175,7 +179,7 @@ impl Node {
     /// A live session at a time.
     pub fn of(session: &core::Session, now: StoreTime) -> Self {
         Self {
-            node: session.holder.name.to_string(),
+            node_id: session.holder.name.to_string(),
             tenant: session.holder.tenant.to_string(),
             session_id: session.id.0,
             standing: session.standing,
@@ -230,9 +234,12 @@ mod tests {
     #[test]
     fn a_session_is_shown_with_what_hangs_on_it() {
         let (session, lease) = (session(), lease_view(key("k"), "{}"));
-        let shown = Session::of(&session, [&lease], StoreTime(2_000));
+        let shown = Session::of(&session, [&lease], StoreTime(2_000), 500);
         round_trip(&shown);
-        assert_eq!((shown.ttl_ms, shown.full_ttl_ms, shown.revision), (29_000, 30_000, 44));
+        assert_eq!(
+            (shown.ttl_ms, shown.full_ttl_ms, shown.slack_ms, shown.revision),
+            (29_000, 30_000, 500, 44)
+        );
         assert_eq!(shown.leases[0].token, 42);
         let node = Node::of(&session, StoreTime(40_000));
         assert_eq!((node.ttl_ms, node.lease_count), (0, 2));

@@ -38,6 +38,7 @@ pub fn lease_view(key: ResourceKey, attributes: &str) -> LeaseView {
             tenure: Tenure::Session(session_id()),
             acquired_at: StoreTime(1_000),
             renewed_at: None,
+            confirm_by: None,
             request: None,
             attributes: document(attributes),
             stats: document(r#"{"fps":25}"#),
@@ -82,6 +83,7 @@ pub fn session() -> Session {
         standing: Standing::Current,
         capacity: None,
         lease_count: 2,
+        waiting: 0,
         lease_revision: Revision(44),
         metrics: document(r#"{"cpu":0.5}"#),
     }

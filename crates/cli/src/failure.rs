@@ -95,7 +95,7 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let text = error.to_string();
         let code = match &error {
-            StoreError::Unavailable(_) => ErrorCode::Unavailable,
+            StoreError::Unavailable(_) | StoreError::Barred { .. } => ErrorCode::Unavailable,
             StoreError::Unknown(_) => ErrorCode::UnknownOutcome,
             StoreError::Contended { .. } => ErrorCode::Overloaded,
             // The store has one word for all that it cannot work with; what can be done differs.

@@ -2,10 +2,12 @@
 
 use crate::{
     event::{Change, Event, What},
+    key::ResourceKey,
     lease::{Lease, Resource, Tenure},
     session::Session,
     state::State,
     time::{Revision, StoreTime},
+    waiter::Waiter,
 };
 
 /// Applies one change. Together with [`crate::decide()`] this is the whole machine.
@@ -17,6 +19,22 @@ pub fn apply(state: &mut State, change: &Change) {
             if let Some(lease) = &mut resource.lease {
                 to_lease(lease, change);
                 state.put_resource(resource);
+            }
+        }
+        Change::Waits(waiter) => {
+            match state.remove_waiter(waiter.place()) {
+                Some(old) => count_on_sessions(state, &old, -1),
+                None => count_in_line(state, &waiter.key, 1),
+            }
+            count_on_sessions(state, waiter, 1);
+            state.put_waiter(waiter.clone());
+        }
+        Change::WaitEnded { key, arrival, at } => {
+            let Some(old) = state.remove_waiter((key.clone(), *arrival)) else { return };
+            count_on_sessions(state, &old, -1);
+            count_in_line(state, key, -1);
+            if state.resource(key).is_some_and(|r| r.is_forgettable(*at)) {
+                state.remove_resource(key);
             }
         }
         Change::SessionOpened(session) => state.put_session(session.clone()),
@@ -65,6 +83,18 @@ fn apply_event(state: &mut State, event: &Event) {
     }
 }
 
+fn count_on_sessions(state: &mut State, waiter: &Waiter, by: i32) {
+    for id in waiter.sessions() {
+        state.edit_session(id, |s| s.waiting = s.waiting.saturating_add_signed(by));
+    }
+}
+
+fn count_in_line(state: &mut State, key: &ResourceKey, by: i32) {
+    let Some(mut resource) = state.resource(key).cloned() else { return };
+    resource.queued = resource.queued.saturating_add_signed(by);
+    state.put_resource(resource);
+}
+
 fn count(session: &mut Session, revision: Revision, change: i32) {
     session.lease_count = session.lease_count.saturating_add_signed(change);
     session.lease_revision = revision;
@@ -72,8 +102,9 @@ fn count(session: &mut Session, revision: Revision, change: i32) {
 
 /// What a renewal does to the lease.
 pub(crate) fn to_lease(lease: &mut Lease, change: &Change) {
-    if let Change::LeaseRenewed { at, tenure, stats, .. } = change {
+    if let Change::LeaseRenewed { at, tenure, stats, confirm_by, .. } = change {
         lease.tenure = *tenure;
+        lease.confirm_by = *confirm_by;
         lease.renewed_at = Some(*at);
         if let Some(stats) = stats {
             lease.stats = stats.clone();
@@ -124,11 +155,19 @@ pub fn resume(state: &mut State, stopped_at: StoreTime, gap_ms: u64, now: StoreT
         if let Some(Tenure::Own { ttl_ms, deadline }) = resource.lease.as_mut().map(|l| &mut l.tenure) {
             *deadline = later(*deadline, *ttl_ms);
         }
+        if let Some(by) = resource.lease.as_mut().and_then(|l| l.confirm_by.as_mut()) {
+            *by = later(*by, 0);
+        }
         if let Some(pending) = &mut resource.pending {
             pending.deadline = later(pending.deadline, 0);
         }
         resource.held_back_until = resource.held_back_until.map(|until| later(until, 0));
         state.put_resource(resource);
+    }
+    let waiters: Vec<_> = state.waiters().cloned().collect();
+    for mut waiter in waiters {
+        waiter.deadline = later(waiter.deadline, 0);
+        state.put_waiter(waiter);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What can be asked of the lease machine.
 
+use serde::{Deserialize, Serialize};
+
 use crate::{
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::Declaration,
@@ -37,7 +39,8 @@ pub struct Claim {
 }
 
 /// What keeps a lease that is asked for alive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum AskedTenure {
     /// A session of its own with this time to live.
     Own {
@@ -49,12 +52,22 @@ pub enum AskedTenure {
 }
 
 /// What to do with a resource that nobody declared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Undeclared {
     /// It does not exist.
     Refuse,
     /// It exists for as long as someone holds it.
     Allow,
+}
+
+/// A wish to wait in line while a resource is not free (rule 15).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wait {
+    /// The waiting room of the replica that the client is connected to.
+    pub room: SessionId,
+    /// For how long.
+    pub wait_ms: u64,
 }
 
 /// An acquire.
@@ -74,6 +87,8 @@ pub struct Acquire {
     pub attributes: Document,
     /// Whether an undeclared resource is refused.
     pub undeclared: Undeclared,
+    /// Whether to wait in line while it is not free; refused otherwise.
+    pub wait: Option<Wait>,
 }
 
 /// A write of the hand-over document.
@@ -128,6 +143,13 @@ pub enum Command {
     },
     /// Spend a request id, seen or not (rule 7). A live grant that it got is released.
     CancelRequest(RequestKey),
+    /// Leave the line for a resource. Whoever has got it already is told so, and keeps it.
+    LeaveQueue {
+        /// The resource.
+        key: ResourceKey,
+        /// The id that the grant would have.
+        lease: LeaseId,
+    },
     /// Write the hand-over document under a live token.
     WriteState {
         /// Which lease.
@@ -169,6 +191,13 @@ pub enum Command {
         registration: Option<Registration>,
         /// What it tells of itself.
         metrics: Option<Document>,
+    },
+    /// Open a waiting room: a replica's own session, on which its clients' places in line hang (rule 15).
+    OpenRoom {
+        /// The id that the room gets; fresh.
+        id: SessionId,
+        /// How long a heartbeat keeps it.
+        ttl_ms: u64,
     },
     /// Keep a session and everything that hangs on it.
     Heartbeat {
@@ -248,7 +277,9 @@ pub enum Command {
 /// The rows that commands may read or change, which an engine locks and loads for them.
 ///
 /// Beside what is named here an engine loads, for each resource, the sessions that its lease and its pending lease hang
-/// on, and for each holder its present session.
+/// on, and for each holder its present session. For each resource that has a line it loads the first
+/// [`WAITERS_LOADED`](crate::limits::WAITERS_LOADED) waiters, and those of the named requests; with each waiter its room
+/// and its session. More of a line is loaded when [`FoundLate`](crate::state::FoundLate) asks for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Resources by key.
@@ -257,7 +288,8 @@ pub struct Footprint {
     pub leases: Vec<LeaseId>,
     /// Sessions by id.
     pub sessions: Vec<SessionId>,
-    /// Sessions by id, with their holders and all resources that hang on them.
+    /// Sessions by id, with their holders, all resources that hang on them, and the first
+    /// [`SESSION_WAITERS_LOADED`](crate::limits::SESSION_WAITERS_LOADED) waiters on them with their resources.
     pub whole_sessions: Vec<SessionId>,
     /// Holders by name, with their present sessions.
     pub holders: Vec<HolderKey>,
@@ -265,6 +297,8 @@ pub struct Footprint {
     pub whole_holders: Vec<HolderKey>,
     /// Spent requests.
     pub requests: Vec<RequestKey>,
+    /// Waiters by the resource that they wait for and the id that their grant will have.
+    pub waiters: Vec<(ResourceKey, LeaseId)>,
     /// Records by collection and id.
     pub records: Vec<(Name, Name)>,
 }
@@ -293,6 +327,10 @@ impl Command {
                 if let AskedTenure::Session(id) = a.tenure {
                     to.sessions.push(id);
                 }
+                if let Some(wait) = a.wait {
+                    to.sessions.push(wait.room);
+                    to.waiters.push((a.key.clone(), a.lease));
+                }
                 if let Some(request) = &a.request {
                     let request = request.clone();
                     to.requests.push(RequestKey {
@@ -310,6 +348,10 @@ impl Command {
                 to.resources.push(request.resource.clone());
                 to.requests.push(request.clone());
             }
+            Self::LeaveQueue { key, lease } => {
+                to.resources.push(key.clone());
+                to.waiters.push((key.clone(), *lease));
+            }
             Self::HandOver { key, to: session, .. } => {
                 to.resources.push(key.clone());
                 to.sessions.push(*session);
@@ -322,6 +364,7 @@ impl Command {
                 to.holders.push(holder.clone());
                 to.whole_sessions.extend(*replace);
             }
+            Self::OpenRoom { id, .. } => to.sessions.push(*id),
             Self::Heartbeat { session, .. } => to.sessions.push(*session),
             Self::CloseSession { session, .. } | Self::ExpireSession(session) => {
                 to.whole_sessions.push(*session)

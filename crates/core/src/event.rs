@@ -10,6 +10,7 @@ use crate::{
     session::{Holder, Session, Standing},
     state::Record,
     time::{Revision, StoreTime, Token},
+    waiter::Waiter,
 };
 
 /// One change of a lease or a resource, at its place in the one total order.
@@ -232,6 +233,19 @@ pub enum Change {
         tenure: Tenure,
         /// What it told.
         stats: Option<Document>,
+        /// Whether it is still to be confirmed, and by when.
+        confirm_by: Option<StoreTime>,
+    },
+    /// Someone stands in line, at the end or, asking again, where it stood.
+    Waits(Waiter),
+    /// Someone stands in line no more.
+    WaitEnded {
+        /// The resource that it waited for.
+        key: ResourceKey,
+        /// Its place there.
+        arrival: Revision,
+        /// When.
+        at: StoreTime,
     },
     /// A session was opened.
     SessionOpened(Session),

@@ -26,7 +26,23 @@ pub enum NameError {
 #[serde(try_from = "String", into = "String")]
 pub struct Name(Arc<str>);
 
+/// The tenant of waiting rooms: a text that no client can make a name of.
+const ROOMS: &str = "\u{1}rooms";
+
 impl Name {
+    /// The tenant of waiting rooms (rule 15). No name of the wire is equal to it, since it has a control character.
+    pub fn rooms() -> Self {
+        Self(ROOMS.into())
+    }
+
+    /// A name as a store has kept it: one that was checked once, or [`Self::rooms`].
+    pub fn stored(text: impl AsRef<str>) -> Result<Self, NameError> {
+        match text.as_ref() {
+            ROOMS => Ok(Self::rooms()),
+            text => Self::new(text),
+        }
+    }
+
     /// Checks a text and makes it a name.
     pub fn new(text: impl AsRef<str>) -> Result<Self, NameError> {
         let text = text.as_ref();
@@ -51,7 +67,7 @@ impl Name {
 impl TryFrom<String> for Name {
     type Error = NameError;
     fn try_from(text: String) -> Result<Self, NameError> {
-        Self::new(text)
+        Self::stored(text)
     }
 }
 
@@ -117,6 +133,13 @@ pub struct HolderKey {
     pub tenant: Name,
     /// Its name.
     pub name: Name,
+}
+
+impl HolderKey {
+    /// Whether it stands for a replica's waiting room, and for no holder.
+    pub fn is_room(&self) -> bool {
+        self.tenant.as_str() == ROOMS
+    }
 }
 
 /// A client's own name for one acquire, so that a repeat is known as a repeat (rule 7).
@@ -225,6 +248,8 @@ mod tests {
         assert_eq!(Name::new("x".repeat(10_000)), Err(NameError::TooLong(10_000)));
         assert_eq!(Name::new("a\nb"), Err(NameError::Control(1)));
         assert_eq!(Name::new("a\0"), Err(NameError::Control(1)));
+        assert_eq!(Name::new(Name::rooms().as_str()), Err(NameError::Control(0)));
+        assert_eq!(Name::stored(Name::rooms().as_str()), Ok(Name::rooms()));
     }
 
     #[test]

@@ -65,6 +65,9 @@ pub struct Lease {
     pub acquired_at: StoreTime,
     /// When it was last renewed by itself.
     pub renewed_at: Option<StoreTime>,
+    /// It was waited for, and is dead from this time on unless its holder renews it before (rule 15).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm_by: Option<StoreTime>,
     /// The client's name for the request that got it.
     pub request: Option<Name>,
     /// What the adapter keeps with it; opaque.
@@ -135,6 +138,13 @@ pub struct Resource {
     pub pending: Option<Pending>,
     /// What the last holder left for the next.
     pub state: Option<Handover>,
+    /// How many stand in line for it, dead ones that nobody has passed yet among them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub queued: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
 }
 
 impl Resource {
@@ -149,6 +159,7 @@ impl Resource {
             lease: None,
             pending: None,
             state: None,
+            queued: 0,
         }
     }
 
@@ -163,6 +174,7 @@ impl Resource {
             && self.lease.is_none()
             && self.pending.is_none()
             && self.state.is_none()
+            && self.queued == 0
             && self.held_back_until.is_none_or(|until| until <= now)
     }
 

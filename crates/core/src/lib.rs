@@ -17,6 +17,9 @@
 //! the whole store, so the tokens of a resource grow through release, expiry, deletion, re-declaration and restart, and
 //! none is ever used twice.
 //!
+//! **Waiting.** Whoever asks to wait stands in line ([`waiter::Waiter`]), in order of arrival. Whatever ends a lease grants
+//! to the first in line who is still there, in the same step; that grant lapses unless it is soon confirmed by a renewal.
+//!
 //! **Failures.** A lost answer is asked for again by request id, which gives the same grant or says that it is spent,
 //! never a second one. A lease ended by anyone but its holder holds the resource back until the old deadline has passed,
 //! since the holder may work until then. A holder that comes back is a new session: its former one is superseded and can
@@ -39,6 +42,7 @@
 //!     request: None,
 //!     attributes: Document::default(),
 //!     undeclared: Undeclared::Allow,
+//!     wait: None,
 //! });
 //! let decision = decide(&state, &acquire, moment)?;
 //! for change in &decision.changes {
@@ -60,6 +64,7 @@ pub mod outcome;
 pub mod session;
 pub mod state;
 pub mod time;
+pub mod waiter;
 
 pub use apply::{apply, forget, resume};
 pub use decide::{Decision, decide};

@@ -16,6 +16,20 @@ pub const LOCK_DELAY_MS_MAX: u64 = 5 * 60 * 1_000;
 pub const PENDING_MS_MAX: u64 = 60 * 60 * 1_000;
 /// Leases that may hang on one session.
 pub const SESSION_LEASES_MAX: u32 = 10_000;
+/// Waiters that may stand in line for one resource.
+pub const WAITERS_MAX: u32 = 10_000;
+/// Waiters that may hang on one session: a client's own, or the waiting room of a replica.
+pub const SESSION_WAITERS_MAX: u32 = 10_000;
+/// Longest time that anyone may wait in line.
+pub const WAIT_MS_MAX: u64 = 60 * 60 * 1_000;
+/// Waiters that are loaded from the head of a line at first; more are asked for when they turn out to be needed.
+pub const WAITERS_LOADED: usize = 8;
+/// Waiters that are loaded with a session that everything is to be let go of, at first.
+pub const SESSION_WAITERS_LOADED: usize = 1_000;
+/// A waited grant that nobody confirms lapses after this time (rule 15).
+pub const CONFIRM_MS: u64 = 2_000;
+/// How long a heartbeat keeps a replica's waiting room, and so everyone in it (rule 15).
+pub const ROOM_TTL_MS: u64 = 2_000;
 /// A spent request id is remembered for this long after its lease ended (rule 7).
 pub const REQUEST_KEPT_MS: u64 = 60 * 60 * 1_000;
 /// Least time that a live session gets after a restart of an embedded store (rule 3).

@@ -16,6 +16,10 @@ pub type Outcome = Result<Answer, Refusal>;
 pub enum Answer {
     /// A lease was granted, or the grant of the same request is given again.
     Granted(Grant),
+    /// The resource is not free, and the asker stands in line for it.
+    Waiting(Place),
+    /// The asker stands in line no more.
+    Left,
     /// A lease was renewed.
     Renewed(Grant),
     /// A lease was released.
@@ -75,6 +79,21 @@ pub struct Grant {
     pub repeated: bool,
 }
 
+/// A place in line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The id that the grant will have.
+    pub lease: LeaseId,
+    /// The place: who came earlier comes first.
+    pub arrival: Revision,
+    /// At most so many come before.
+    pub ahead: u32,
+    /// The place is given up then.
+    pub deadline: StoreTime,
+    /// The time at which this is so.
+    pub now: StoreTime,
+}
+
 /// A session as its holder gets to know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionView {
@@ -129,6 +148,11 @@ impl LeaseView {
             renewed_at,
             now,
         }))
+    }
+
+    /// How long its holder has left to confirm it by a renewal, if it was waited for and is not confirmed yet (rule 15).
+    pub fn confirm_within_ms(&self) -> Option<u64> {
+        self.lease.confirm_by.map(|by| by.ms_after(self.now))
     }
 
     /// How long it has left.
@@ -214,6 +238,14 @@ pub enum Refusal {
         session: SessionId,
         /// How many it may hold.
         capacity: u32,
+    },
+    /// As many wait in line as may.
+    #[error("{waiting} wait {where_} already, which is the bound")]
+    QueueFull {
+        /// How many.
+        waiting: u32,
+        /// In which line.
+        where_: &'static str,
     },
     /// The hand-over document has a later write already (rule 17).
     #[error("state sequence {given} is not above the stored {stored}")]

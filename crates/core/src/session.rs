@@ -40,6 +40,9 @@ pub struct Session {
     pub capacity: Option<u32>,
     /// How many leases hang on it now.
     pub lease_count: u32,
+    /// How many places in line hang on it, as their room or as the session of who waits.
+    #[serde(default)]
+    pub waiting: u32,
     /// The revision of the last change to the set of leases that hang on it (rule 9).
     pub lease_revision: Revision,
     /// What its last heartbeat told about itself; opaque.
@@ -50,6 +53,11 @@ impl Session {
     /// Whether its leases are held: it lives until its deadline, whatever its standing.
     pub fn is_live(&self, now: StoreTime) -> bool {
         now < self.deadline
+    }
+
+    /// Whether it is a replica's waiting room, and nobody's session.
+    pub fn is_room(&self) -> bool {
+        self.holder.is_room()
     }
 
     /// Whether a heartbeat may still keep it.

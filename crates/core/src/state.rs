@@ -11,7 +11,8 @@ use crate::{
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
     session::{Holder, Session},
-    time::StoreTime,
+    time::{Revision, StoreTime},
+    waiter::{Lines, PlaceKey, Waiter},
 };
 
 /// A named document that the engine keeps for its host: API keys, tenants' quotas. Core does not read it.
@@ -32,10 +33,19 @@ impl Record {
     }
 }
 
-/// A session that a lease hangs on was not loaded: the batch must begin again with it (rule 10).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("session {0} was found late")]
-pub struct FoundLate(pub SessionId);
+/// Something that has to be judged was not loaded: the batch must begin again with it (rule 10).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FoundLate {
+    /// A session that a lease or a waiter hangs on.
+    #[error("session {0} was found late")]
+    Session(SessionId),
+    /// More of the line for a resource, from its head.
+    #[error("waiters for {0} were found late")]
+    Line(ResourceKey),
+    /// All waiters that hang on a session, and their resources.
+    #[error("waiters on session {0} were found late")]
+    WaitersOn(SessionId),
+}
 
 /// Which rows have changed since they were loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,6 +60,8 @@ pub struct Dirty {
     pub requests: BTreeSet<RequestKey>,
     /// Records, by collection and id.
     pub records: BTreeSet<(Name, Name)>,
+    /// Waiters, by resource and arrival.
+    pub waiters: BTreeSet<PlaceKey>,
 }
 
 impl Dirty {
@@ -60,6 +72,7 @@ impl Dirty {
         self.holders.extend(more.holders);
         self.requests.extend(more.requests);
         self.records.extend(more.records);
+        self.waiters.extend(more.waiters);
     }
 
     /// Whether nothing has changed.
@@ -69,6 +82,7 @@ impl Dirty {
             && self.holders.is_empty()
             && self.requests.is_empty()
             && self.records.is_empty()
+            && self.waiters.is_empty()
     }
 }
 
@@ -86,6 +100,8 @@ pub struct State {
     hanging: BTreeSet<(SessionId, ResourceKey)>,
     /// Which resources a holder holds, or held until its time ran out unswept.
     held: BTreeSet<(HolderKey, ResourceKey)>,
+    /// Who waits for what.
+    lines: Lines,
     dirty: Dirty,
 }
 
@@ -162,12 +178,72 @@ impl State {
         self.held.range(from..).take_while(move |(key, _)| key == holder).map(|(_, key)| key)
     }
 
-    /// From when on `lease` is dead, unless it is renewed.
+    /// From when on `lease` is dead, unless it is renewed; one that waits to be confirmed is dead without that, too.
     pub fn deadline_of(&self, lease: &Lease) -> Result<StoreTime, FoundLate> {
-        match lease.tenure {
-            Tenure::Own { deadline, .. } => Ok(deadline),
-            Tenure::Session(id) => self.session(id).map(|s| s.deadline).ok_or(FoundLate(id)),
+        let deadline = match lease.tenure {
+            Tenure::Own { deadline, .. } => deadline,
+            Tenure::Session(id) => self.session(id).map(|s| s.deadline).ok_or(FoundLate::Session(id))?,
+        };
+        Ok(lease.confirm_by.map_or(deadline, |by| by.min(deadline)))
+    }
+
+    /// Who stands at a place in line.
+    pub fn waiter(&self, place: &PlaceKey) -> Option<&Waiter> {
+        self.lines.get(place)
+    }
+
+    /// All waiters, by resource and arrival.
+    pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.lines.all()
+    }
+
+    /// Those who wait for a resource, as far as they are loaded, in order of arrival.
+    pub fn waiters_for(&self, key: &ResourceKey) -> impl Iterator<Item = &Waiter> {
+        self.lines.of(key)
+    }
+
+    /// Who waits for the grant of this id.
+    pub fn waiter_of_lease(&self, lease: LeaseId) -> Option<&Waiter> {
+        self.lines.of_lease(lease)
+    }
+
+    /// Who waits by this request.
+    pub fn waiter_of_request(&self, request: &RequestKey) -> Option<&Waiter> {
+        self.lines.of_request(request)
+    }
+
+    /// Those whose place hangs on a session, as far as they are loaded.
+    pub fn waiters_on(&self, session: SessionId) -> impl Iterator<Item = &Waiter> {
+        self.lines.on(session)
+    }
+
+    /// Whether everyone who came before a waiter is loaded.
+    pub(crate) fn knows_all_before(&self, waiter: &Waiter) -> bool {
+        self.lines.is_head(waiter) || {
+            let queued = self.resource(&waiter.key).map_or(0, |r| r.queued);
+            self.lines.of(&waiter.key).count() == queued as usize
         }
+    }
+
+    /// Puts a waiter as an engine loaded it: it is not dirty.
+    pub fn load_waiter(&mut self, waiter: Waiter) {
+        self.lines.put(waiter);
+    }
+
+    /// Says that everyone in line for a resource, up to an arrival, is loaded.
+    pub fn load_head(&mut self, key: ResourceKey, arrival: Revision) {
+        self.lines.set_head(key, arrival);
+    }
+
+    pub(crate) fn put_waiter(&mut self, waiter: Waiter) {
+        self.dirty.waiters.insert(waiter.place());
+        self.lines.put(waiter);
+    }
+
+    pub(crate) fn remove_waiter(&mut self, place: PlaceKey) -> Option<Waiter> {
+        let old = self.lines.remove(&place);
+        self.dirty.waiters.insert(place);
+        old
     }
 
     /// Puts a session as an engine loaded it: it is not dirty.
@@ -220,6 +296,12 @@ impl State {
         copy(&mut self.records, &part.records, &dirty.records);
         for key in &dirty.resources {
             self.index(key, part.resources.get(key).cloned());
+        }
+        for place in &dirty.waiters {
+            match part.waiter(place) {
+                Some(waiter) => self.lines.put(waiter.clone()),
+                None => drop(self.lines.remove(place)),
+            }
         }
     }
 

@@ -51,6 +51,7 @@ async fn cycle(engine: &Engine, key: &ResourceKey) {
         request: None,
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
+        wait: None,
     });
     let granted = engine.submit(acquire).await.expect("the store answers");
     assert!(matches!(granted, Ok(Answer::Granted(_))), "{granted:?}");

@@ -82,6 +82,7 @@ fn acquire(n: usize) -> Command {
         request: None,
         attributes: Document::default(),
         undeclared: Undeclared::Refuse,
+        wait: None,
     })
 }
 

@@ -1,9 +1,12 @@
 //! The engine: a store and everything that runs over it.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use solehold_core::{
-    command::{Command, Footprint},
+    command::{Acquire, Command, Footprint},
     event::{Change, Event},
     key::{LeaseId, Name, ResourceKey, SessionId},
     outcome::{LeaseView, Outcome},
@@ -21,6 +24,7 @@ use crate::{
     resident::Resident,
     store::*,
     sweeper::Sweeper,
+    waiting::WaitingRoom,
     watch::{Filter, Hub, Watch, WatchError},
 };
 
@@ -68,6 +72,7 @@ struct Shared {
     driver: Driver,
     health: Arc<Health>,
     hub: Arc<Hub>,
+    waiting: Arc<WaitingRoom>,
     running: std::sync::Mutex<Option<Running>>,
 }
 
@@ -82,18 +87,23 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// Tells both the host's observer and those who watch renewals.
-struct Both {
+/// Tells the host's observer, those who watch renewals, and those who wait in line.
+struct All {
     host: Arc<dyn Observer>,
     hub: Arc<Hub>,
+    /// Made after the driver that it works with.
+    waiting: Arc<OnceLock<Arc<WaitingRoom>>>,
 }
 
-impl Observer for Both {
-    fn batch(&self, lane: Lane, commands: usize, took: std::time::Duration) {
+impl Observer for All {
+    fn batch(&self, lane: Lane, commands: usize, took: Duration) {
         self.host.batch(lane, commands, took);
     }
     fn committed(&self, events: &[Event], renewals: &[Change]) {
         self.hub.renewed(renewals);
+        if let Some(waiting) = self.waiting.get() {
+            waiting.committed(events);
+        }
         self.host.committed(events, renewals);
     }
     fn swept(&self, nominated: usize, lag_ms: u64) {
@@ -106,8 +116,12 @@ impl Engine {
     pub fn start(store: Arc<dyn Store>, options: EngineOptions, observer: Arc<dyn Observer>) -> Self {
         let health = Arc::new(Health::default());
         let hub = Hub::new(store.clone());
-        let observer: Arc<dyn Observer> = Arc::new(Both { host: observer, hub: hub.clone() });
+        let late = Arc::new(OnceLock::new());
+        let observer: Arc<dyn Observer> =
+            Arc::new(All { host: observer, hub: hub.clone(), waiting: late.clone() });
         let (driver, lanes) = Driver::start(store.clone(), health.clone(), observer.clone(), options.driver);
+        let waiting = WaitingRoom::new(store.clone(), driver.clone(), hub.clone());
+        let waiting = late.get_or_init(|| waiting).clone();
         let sweeper = Sweeper {
             store: store.clone(),
             driver: driver.clone(),
@@ -120,9 +134,10 @@ impl Engine {
             tokio::spawn(sweeper.run()),
             tokio::spawn(hub.clone().tail()),
             tokio::spawn(hub.clone().tell_renewals()),
+            tokio::spawn(waiting.clone().run()),
         ];
         let running = std::sync::Mutex::new(Some(Running { lanes, tasks }));
-        Self { shared: Arc::new(Shared { store, driver, health, hub, running }) }
+        Self { shared: Arc::new(Shared { store, driver, health, hub, waiting, running }) }
     }
 
     /// What the store is, in a word.
@@ -130,9 +145,24 @@ impl Engine {
         self.shared.store.name()
     }
 
+    /// How far the store's clock may run ahead of a holder's unnoticed, within one lease (rule 4).
+    pub fn clock_slack_ms(&self) -> u64 {
+        self.shared.store.clock_slack_ms()
+    }
+
     /// Submits a command and waits for its outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
         self.shared.driver.submit(command).await
+    }
+
+    /// Acquires, waiting in line for at most `wait`: first come, first served, whichever replica anyone waits at (rule 15).
+    ///
+    /// A grant that was waited for has to be confirmed by a renewal within [`LeaseView::confirm_within_ms`]; until then it
+    /// is not to be relied on. Out of time, the answer is the refusal that an acquire without waiting would get. Dropping
+    /// the future leaves the line, and releases a grant that came first. Asked again by the same request, here or at
+    /// another replica, it keeps its place; what waited before hears nothing any more, until its time is out.
+    pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
+        self.shared.waiting.acquire(acquire, wait).await
     }
 
     /// Submits commands that are decided in their order, and waits for all outcomes.
@@ -248,6 +278,7 @@ impl Engine {
     pub async fn stop(&self) {
         let running = self.shared.running.lock().unwrap_or_else(|e| e.into_inner()).take();
         let Some(Running { lanes, tasks }) = running else { return };
+        self.shared.waiting.stop().await;
         for task in &tasks {
             task.abort();
         }

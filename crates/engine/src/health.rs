@@ -36,7 +36,8 @@ impl Health {
     pub fn heard<T>(&self, result: &Result<T, StoreError>) {
         let trouble = match result {
             Err(StoreError::Unavailable(what) | StoreError::Unknown(what)) => Some(what.clone()),
-            Ok(_) | Err(StoreError::Contended { .. } | StoreError::Unusable(_)) => None,
+            Ok(_)
+            | Err(StoreError::Contended { .. } | StoreError::Unusable(_) | StoreError::Barred { .. }) => None,
         };
         let mut known = self.trouble.lock().unwrap_or_else(|e| e.into_inner());
         match (&*known, &trouble) {

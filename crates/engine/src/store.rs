@@ -1,9 +1,9 @@
 //! What an engine needs of a place where rows are kept. One trait, one conformance suite, thin implementations.
 //!
 //! A store locks and loads rows, reads its clock, lets a [`Decider`] judge, and commits once. It judges nothing itself.
-//! Stored are sessions, holders, resources with the lease and the pending lease on each, spent requests, records, the
-//! clock (time, revision, epoch) and the events. Not stored: renewals as events (nobody's news), waiters' connections,
-//! and anything that can be told from time, such as whether a lease is live.
+//! Stored are sessions, holders, resources with the lease and the pending lease on each, who waits in line for them, spent
+//! requests, records, the clock (time, revision, epoch) and the events. Not stored: renewals as events (nobody's news),
+//! waiters' connections, and anything that can be told from time, such as whether a lease is live.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -16,6 +16,7 @@ use solehold_core::{
     session::{Holder, Session},
     state::{FoundLate, Record, State},
     time::{Moment, Revision, StoreTime},
+    waiter::Waiter,
 };
 
 /// What can go wrong with a store. A refusal is not among it: that is an outcome.
@@ -24,6 +25,15 @@ pub enum StoreError {
     /// Nothing was done: the store cannot be reached, or is stopping.
     #[error("the store is not reachable: {0}")]
     Unavailable(String),
+    /// Nothing was done: grants may have been lost in a failover, so that nothing is granted for a while (rule 23). The
+    /// store answers otherwise, and renews.
+    #[error(
+        "the store has failed over or was restored, and grants may have been lost: nothing is granted for another {retry_after_ms} ms"
+    )]
+    Barred {
+        /// How long.
+        retry_after_ms: u64,
+    },
     /// The store may or may not have done it, and could not be asked (rule 8).
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -203,6 +213,7 @@ pub struct Usage {
 /// One line of an export: everything that a store keeps, one row a line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[allow(clippy::large_enum_variant, reason = "most rows are resources, the largest")]
 pub enum Row {
     /// The first line.
     Header(Header),
@@ -221,6 +232,9 @@ pub enum Row {
     },
     /// A record.
     Record(Record),
+    /// Someone who waits in line. Never in an export: a waiter is a connection that waits, and asks again where it is
+    /// moved to. A waiting room is not in one either.
+    Waiter(Waiter),
     /// An event.
     Event(Event),
     /// The last line: an export that lacks it was cut off.
@@ -239,6 +253,7 @@ impl Row {
             Self::Resource(resource) => state.load_resource(resource),
             Self::Request { request, until } => state.load_request(request, until),
             Self::Record(record) => state.load_record(record),
+            Self::Waiter(waiter) => state.load_waiter(waiter),
             Self::Header(_) | Self::Event(_) | Self::End { .. } => {}
         }
     }
@@ -264,6 +279,12 @@ pub struct Header {
 pub trait Store: Send + Sync + 'static {
     /// What it is, in a word: `memory`, `embedded`, `postgres`.
     fn name(&self) -> &'static str;
+
+    /// How far its clock may run ahead of a holder's unnoticed, within one lease: a holder takes it off the time that it
+    /// trusts (rule 4).
+    fn clock_slack_ms(&self) -> u64 {
+        0
+    }
 
     /// Locks and loads what `footprint` names, reads the clock after that, lets `decider` judge, and commits once: rows,
     /// events and clock together, or nothing. `news` tells whether there may be events; without, the clock is not locked.
@@ -365,6 +386,7 @@ impl Import {
                         count - 2
                     ));
                 }
+                Row::Waiter(_) => return unusable(format!("line {line} is a waiter, which no export has")),
                 row => row.load_into(&mut state),
             }
         }

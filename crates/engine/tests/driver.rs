@@ -256,3 +256,13 @@ async fn contention_is_no_ill_health() {
     stage.store.fail_with(None);
     granted(stage.engine.submit(asks("a", 1).remove(0)).await.unwrap());
 }
+
+/// After a failover nothing is granted for a while, but holders keep what they have.
+#[tokio::test]
+async fn barred_grants_are_no_ill_health() {
+    let stage = Stage::new(DriverLimits::default());
+    stage.store.fail_with(Some(StoreError::Barred { retry_after_ms: 7 }));
+    let refused = stage.engine.submit(asks("a", 1).remove(0)).await;
+    is!(refused, Err(EngineError::Store(StoreError::Barred { retry_after_ms: 7 })));
+    assert!(stage.engine.check().is_ok());
+}

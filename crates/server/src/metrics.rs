@@ -266,10 +266,12 @@ pub(crate) fn operation_label(command: &Command) -> &'static str {
         Command::Release { .. } => "release",
         Command::Revoke { .. } => "revoke",
         Command::CancelRequest(_) => "cancel_request",
+        Command::LeaveQueue { .. } => "leave_queue",
         Command::WriteState { .. } => "write_state",
         Command::HandOver { .. } => "hand_over",
         Command::Expire { .. } => "expire",
         Command::OpenSession { .. } => "open_session",
+        Command::OpenRoom { .. } => "open_room",
         Command::Heartbeat { .. } => "heartbeat",
         Command::CloseSession { .. } => "close_session",
         Command::ExpireSession(_) => "expire_session",
@@ -294,7 +296,10 @@ fn outcome_label(outcome: &Result<Outcome, EngineError>) -> &'static str {
             "overloaded"
         }
         Err(EngineError::Store(StoreError::Unusable(_))) => "internal",
-        Err(EngineError::Store(StoreError::Unavailable(_)) | EngineError::Stopping) => "unavailable",
+        Err(
+            EngineError::Store(StoreError::Unavailable(_) | StoreError::Barred { .. })
+            | EngineError::Stopping,
+        ) => "unavailable",
     }
 }
 

@@ -32,6 +32,7 @@ async fn acquire(asking: &Asking, key: ResourceKey, holder: &str) -> LeaseId {
         request: None,
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
+        wait: None,
     };
     asking.running.engine().submit(Command::Acquire(acquire)).await.expect("answered").expect("granted");
     lease

@@ -118,7 +118,7 @@ fn a_grant_and_a_resource_are_shown() {
         revision: Revision(50),
         repeated: false,
     };
-    let shown = Grant::of(&grant);
+    let shown = Grant::of(&grant, 500);
     round_trip(&shown);
     let json = serde_json::to_value(&shown).expect("a grant");
     assert_eq!(

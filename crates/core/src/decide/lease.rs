@@ -18,6 +18,9 @@ impl Draft<'_> {
         if let AskedTenure::Own { ttl_ms } = ask.tenure {
             within("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         }
+        if let Some(wait) = &ask.wait {
+            self.check_wait(wait)?;
+        }
         let mut resource = self.asked_for(ask)?;
         if let Some(again) = self.repeated(ask, &resource)? {
             return Ok(again);
@@ -25,7 +28,15 @@ impl Draft<'_> {
         let tenure = self.tenure(ask)?;
         let before = resource.lease.clone();
         self.settle(&mut resource)?;
-        self.refuse_unless_free(&resource)?;
+        // It may have been this one's turn in line.
+        if let Some(again) = self.repeated(ask, &resource)? {
+            return Ok(again);
+        }
+        match (self.refuse_unless_free(&resource), ask.wait) {
+            (Ok(()), _) => {}
+            (Err(Stop::Refused(_)), Some(wait)) => return self.wait(ask, wait, &mut resource),
+            (Err(stop), _) => return Err(stop),
+        }
         if let Some(before) = before.filter(|l| l.holder != ask.holder) {
             let mut ended = Ended::of(&before);
             ended.reason = Some(format!("taken over by {}", ask.holder));
@@ -38,6 +49,7 @@ impl Draft<'_> {
             tenure,
             acquired_at: self.now(),
             renewed_at: None,
+            confirm_by: None,
             request: ask.request.clone(),
             attributes: ask.attributes.clone(),
             stats: Default::default(),
@@ -58,7 +70,7 @@ impl Draft<'_> {
 
     /// The grant that the same request got before; refused if that is over (rule 7). The fresh id that a driver stamps an
     /// acquire with makes the driver's own retry after a lost COMMIT a repeat, too.
-    fn repeated(&self, ask: &Acquire, resource: &Resource) -> Result<Option<Answer>, Stop> {
+    pub(super) fn repeated(&self, ask: &Acquire, resource: &Resource) -> Result<Option<Answer>, Stop> {
         let spent = |request: &Name| Err(Refusal::RequestSpent(request.clone()).into());
         if let Some(request) = &ask.request {
             let (resource, holder) = (ask.key.clone(), ask.holder.clone());
@@ -88,15 +100,12 @@ impl Draft<'_> {
         if session.holder.name != ask.holder {
             return Err(Refusal::NotYourSession { session: id, holder: ask.holder.clone() });
         }
-        let capacity = session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
-        if session.lease_count >= capacity {
-            return Err(Refusal::AtCapacity { session: id, capacity });
-        }
+        has_room(session)?;
         Ok(Tenure::Session(id))
     }
 
     /// A session of the resource's tenant that may take on more.
-    fn able_session(&self, id: SessionId, key: &ResourceKey) -> Result<&Session, Refusal> {
+    pub(super) fn able_session(&self, id: SessionId, key: &ResourceKey) -> Result<&Session, Refusal> {
         let session = self.known_session(&key.tenant, id)?;
         match session.standing {
             Standing::Current => Ok(session),
@@ -135,6 +144,9 @@ impl Draft<'_> {
         let at = self.now();
         let mut resource = self.claimed(claim)?.clone();
         let Some(lease) = &mut resource.lease else { return Err(lost(&resource).into()) };
+        // A name alone is not proof that whoever waited knows of the grant.
+        let confirm_by = lease.confirm_by.filter(|_| proven(claim).is_err());
+        let is_confirmed = confirm_by != lease.confirm_by;
         let mut session = None;
         match &mut lease.tenure {
             Tenure::Own { ttl_ms: kept, deadline } => {
@@ -145,15 +157,15 @@ impl Draft<'_> {
                 session = Some(self.renew_session(&resource.key.tenant, *id, None, None)?)
             }
         }
-        if session.is_none() || stats.is_some() {
+        if session.is_none() || stats.is_some() || is_confirmed {
             let (key, tenure, stats) = (resource.key.clone(), lease.tenure, stats.cloned());
-            let change = Change::LeaseRenewed { key, at, tenure, stats };
+            let change = Change::LeaseRenewed { key, at, tenure, stats, confirm_by };
             to_lease(lease, &change);
             self.changes.push(change);
         }
         let mut grant = self.view(&resource, false)?;
         if let Some(session) = session {
-            grant.lease.deadline = session.deadline;
+            grant.lease.deadline = confirm_by.map_or(session.deadline, |by| by.min(session.deadline));
             grant.lease.renewed_at = Some(at);
         }
         Ok(Answer::Renewed(grant))
@@ -218,6 +230,9 @@ impl Draft<'_> {
         }
         let Some(mut resource) = got_it else {
             self.spend(request.clone());
+            if let Some(waiter) = self.state.waiter_of_request(request) {
+                self.leave_line(waiter)?;
+            }
             return Ok(Answer::Spent);
         };
         self.settle_wholly(&mut resource)?;
@@ -267,6 +282,7 @@ impl Draft<'_> {
         }
         let Some(held) = &resource.lease else { return Err(lost(&resource).into()) };
         let session = self.able_session(to, key)?;
+        has_room(session)?;
         if held.tenure.session() == Some(to) {
             return Err(Refusal::AlreadyPending { holder: held.holder.clone() }.into());
         }
@@ -331,10 +347,19 @@ impl Draft<'_> {
         Ok(self.state.deadline_of(lease)?)
     }
 
-    fn view(&self, resource: &Resource, repeated: bool) -> Result<Grant, Stop> {
+    pub(super) fn view(&self, resource: &Resource, repeated: bool) -> Result<Grant, Stop> {
         let lease = LeaseView::of(self.state, resource, self.now())?.ok_or_else(|| lost(resource))?;
         Ok(Grant { lease, state: resource.state.clone(), revision: self.moment.revision, repeated })
     }
+}
+
+/// Refuses if a session has as many leases as it may.
+fn has_room(session: &Session) -> Result<(), Refusal> {
+    let capacity = session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
+    if session.lease_count >= capacity {
+        return Err(Refusal::AtCapacity { session: session.id, capacity });
+    }
+    Ok(())
 }
 
 /// Whether a claim shows more than a name, which may renew and release but writes nothing (rule 6).

@@ -9,24 +9,31 @@
 //!      |                    |                                                             |
 //!      |      HandOver      |   the holder's release or expiry activates it               |
 //!      |  pending ----------+   in the same commit, with a new token                      |
+//!      |                    |                                                             |
+//!      |  Acquire, waiting  |   so does whatever ends a lease for the first in line, who  |
+//!      |  in line ----------+   has to confirm it by a renewal                            |
 //!      +----------------------------------------------------------------------------------+
 //! ```
 
 mod lease;
 mod registry;
 mod session;
+mod waiting;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     apply::to_resource,
     command::{Command, Target},
     event::{Change, Ended, Event, What},
-    key::{LeaseId, RequestKey},
-    lease::{Lease, Resource, Tenure},
+    key::{LeaseId, RequestKey, SessionId},
+    lease::{Lease, Pending, Resource, Tenure},
     limits,
     outcome::{Answer, Outcome, Refusal},
     session::Standing,
     state::{FoundLate, State},
     time::{Moment, StoreTime, Token},
+    waiter::PlaceKey,
 };
 
 /// What was decided of one command: the answer, and the changes that make it so.
@@ -42,7 +49,8 @@ pub struct Decision {
 
 /// Decides one command. It reads no clock, no chance and nothing but its arguments.
 pub fn decide(state: &State, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
-    let mut draft = Draft { state, moment, changes: Vec::new() };
+    let mut draft =
+        Draft { state, moment, changes: Vec::new(), left: BTreeSet::new(), taken: BTreeMap::new() };
     let outcome = match draft.dispatch(command) {
         Ok(answer) => Ok(answer),
         Err(Stop::Refused(refusal)) => Err(*refusal),
@@ -74,6 +82,10 @@ struct Draft<'a> {
     state: &'a State,
     moment: Moment,
     changes: Vec<Change>,
+    /// Places in line that this decision has cleared.
+    left: BTreeSet<PlaceKey>,
+    /// How many leases this decision has hung on each session for those who waited.
+    taken: BTreeMap<SessionId, u32>,
 }
 
 impl Draft<'_> {
@@ -84,12 +96,14 @@ impl Draft<'_> {
             Command::Release { claim, state } => self.release(claim, state.as_ref()),
             Command::Revoke { claim, fenced, reason } => self.revoke(claim, *fenced, reason.clone()),
             Command::CancelRequest(request) => self.cancel_request(request),
+            Command::LeaveQueue { key, lease } => self.leave_queue(key, *lease),
             Command::WriteState { claim, write } => self.write_state(claim, write),
             Command::HandOver { key, lease, to, within_ms, attributes } => {
                 self.hand_over(key, *lease, *to, *within_ms, attributes)
             }
             Command::Expire { key } => self.expire(key),
             Command::OpenSession { .. } => self.open_session(command),
+            Command::OpenRoom { id, ttl_ms } => self.open_room(*id, *ttl_ms),
             Command::Heartbeat { tenant, session, holder, metrics } => {
                 self.heartbeat(tenant, *session, holder.as_ref(), metrics.as_ref())
             }
@@ -144,18 +158,28 @@ impl Draft<'_> {
     /// is granted. Reads and acquires judge by time, never by whether the sweeper ran (rule 11).
     fn settle(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         let now = self.now();
-        if let Some(pending) = resource.pending.clone().filter(|p| now >= p.deadline) {
+        let free_at = self.free_at(resource)?;
+        // One whose turn had come before its deadline is granted, however late that is noticed.
+        let has_lapsed = |p: &Pending| now >= p.deadline && free_at >= p.deadline;
+        if let Some(pending) = resource.pending.clone().filter(has_lapsed) {
             self.emit(resource, What::Expired(Ended::of_pending(&pending, "not granted in time")));
         }
         if let Some(lease) = &resource.lease {
             let deadline = self.state.deadline_of(lease)?;
-            let free_at = deadline.plus_ms(resource.lock_delay_ms());
             if now < deadline || (resource.pending.is_some() && now < free_at) {
                 return Ok(());
             }
             self.run_out(resource, free_at);
         }
         self.activate(resource)
+    }
+
+    /// When a resource becomes free by time alone.
+    fn free_at(&self, resource: &Resource) -> Result<StoreTime, Stop> {
+        Ok(match &resource.lease {
+            Some(lease) => self.state.deadline_of(lease)?.plus_ms(resource.lock_delay_ms()),
+            None => resource.held_back_until.unwrap_or_default(),
+        })
     }
 
     /// As [`Self::settle`], and a lease that has run out does not stay for the sake of a pending one: what is left here
@@ -177,17 +201,17 @@ impl Draft<'_> {
         self.end(resource, What::Expired, |e| e.held_back_until = Some(free_at).filter(|at| *at > now));
     }
 
-    /// Grants a free resource to the lease that waits for it (rule 16).
+    /// Grants a free resource to the lease that is pending (rule 16), or else to the first in line (rule 15).
     fn activate(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         let now = self.now();
         if resource.lease.is_some() || resource.held_back_until.is_some_and(|until| until > now) {
             return Ok(());
         }
-        let Some(pending) = resource.pending.clone() else { return Ok(()) };
-        let session = self.state.session(pending.session).ok_or(FoundLate(pending.session))?;
+        let Some(pending) = resource.pending.clone() else { return self.grant_first_in_line(resource) };
+        let session = self.state.session(pending.session).ok_or(FoundLate::Session(pending.session))?;
         if session.standing != Standing::Current || !session.is_live(now) {
             self.emit(resource, What::Expired(Ended::of_pending(&pending, "its session is over")));
-            return Ok(());
+            return self.grant_first_in_line(resource);
         }
         let lease = Lease {
             id: pending.id,
@@ -196,6 +220,7 @@ impl Draft<'_> {
             tenure: Tenure::Session(pending.session),
             acquired_at: now,
             renewed_at: None,
+            confirm_by: None,
             request: None,
             attributes: pending.attributes,
             stats: Default::default(),

@@ -50,6 +50,7 @@ impl Draft<'_> {
             self.emit(&mut resource, What::Expired(Ended::of_pending(&pending, "its resource was deleted")));
         }
         self.emit(&mut resource, What::Deleted);
+        self.activate(&mut resource)?;
         Ok(Answer::Removed)
     }
 

@@ -37,7 +37,7 @@ impl Draft<'_> {
             self.replace_session(*old, key, *fenced)?;
         }
         if let Some(old) = before.and_then(|h| h.session).filter(|old| Some(*old) != *replace) {
-            self.state.session(old).ok_or(FoundLate(old))?;
+            self.state.session(old).ok_or(FoundLate::Session(old))?;
             self.changes.push(Change::SessionStanding { id: old, standing: Standing::Superseded });
         }
         let mut holder = before.cloned().unwrap_or_else(|| new_holder(key, now));
@@ -63,6 +63,7 @@ impl Draft<'_> {
             standing: standing(holder.status),
             capacity,
             lease_count: 0,
+            waiting: 0,
             lease_revision: self.moment.revision,
             metrics: metrics.clone().unwrap_or_default(),
         };
@@ -79,6 +80,7 @@ impl Draft<'_> {
         if session.holder.name != holder.name {
             return Err(Refusal::NotYourSession { session: old, holder: holder.name.clone() }.into());
         }
+        self.leave_all_lines(old)?;
         self.let_go(old, Some(fenced))?;
         self.changes.push(Change::SessionEnded(old));
         Ok(())
@@ -139,6 +141,8 @@ impl Draft<'_> {
 
     /// Lets go of all that hangs on a session and ends it; its holder has none then.
     fn close(&mut self, id: SessionId) -> Result<usize, Stop> {
+        // First the lines: what it lets go of is for others.
+        self.leave_all_lines(id)?;
         let released = self.let_go(id, None)?;
         self.end_session(id);
         Ok(released)
@@ -187,14 +191,17 @@ impl Draft<'_> {
         Ok(released)
     }
 
-    /// Ends a dead session once nothing hangs on it; what hangs there is nominated lease by lease, at a bounded rate.
+    /// Ends a dead session once nothing hangs on it; what hangs there is nominated lease by lease, at a bounded rate. The
+    /// places in line that hang on it are given up, as many as are loaded.
     pub(super) fn expire_session(&mut self, id: SessionId) -> Result<Answer, Stop> {
-        let is_over = self.state.session(id).is_some_and(|s| !s.is_live(self.now()))
-            && self.state.hanging_on(id).next().is_none();
-        if is_over {
+        let Some(session) = self.state.session(id).filter(|s| !s.is_live(self.now())) else {
+            return Ok(Answer::Judged { expired: false });
+        };
+        let left = self.leave_lines(id)?;
+        if left == session.waiting as usize && self.state.hanging_on(id).next().is_none() {
             self.end_session(id);
         }
-        Ok(Answer::Judged { expired: is_over })
+        Ok(Answer::Judged { expired: !self.changes.is_empty() })
     }
 
     pub(super) fn heard_of(&mut self, key: &HolderKey, metrics: Option<&Document>) -> Result<Answer, Stop> {
@@ -210,7 +217,7 @@ impl Draft<'_> {
     pub(super) fn set_status(&mut self, key: &HolderKey, status: HolderStatus) -> Result<Answer, Stop> {
         let holder = Holder { status, ..self.registered(key)?.clone() };
         if let Some(id) = holder.session {
-            self.state.session(id).ok_or(FoundLate(id))?;
+            self.state.session(id).ok_or(FoundLate::Session(id))?;
             self.changes.push(Change::SessionStanding { id, standing: standing(status) });
         }
         self.changes.push(Change::HolderPut(holder.clone()));
@@ -219,7 +226,7 @@ impl Draft<'_> {
 
     pub(super) fn remove_holder(&mut self, key: &HolderKey) -> Result<Answer, Stop> {
         if let Some(id) = self.registered(key)?.session {
-            self.state.session(id).ok_or(FoundLate(id))?;
+            self.state.session(id).ok_or(FoundLate::Session(id))?;
             self.close(id)?;
         }
         self.changes.push(Change::HolderRemoved(key.clone()));

@@ -10,7 +10,7 @@
 
 use solehold_core::{
     Decision, apply,
-    command::{Acquire, AskedTenure, Claim, Command, Registration, StateWrite, Target, Undeclared},
+    command::{Acquire, AskedTenure, Claim, Command, Registration, StateWrite, Target, Undeclared, Wait},
     decide,
     event::Change,
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -28,6 +28,8 @@ pub const TENANT: &str = "acme";
 pub const TTL_MS: u64 = 10_000;
 /// How long a hand-over may take in every story that does not say otherwise.
 pub const WITHIN_MS: u64 = 5_000;
+/// How long anyone waits in line in every story that does not say otherwise.
+pub const WAIT_MS: u64 = 60_000;
 
 pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
@@ -115,11 +117,21 @@ fn words(outcome: &Outcome) -> String {
             let again = if g.repeated { " again" } else { "" };
             let state =
                 g.state.as_ref().map(|s| format!(" with {}", s.document.as_str())).unwrap_or_default();
-            format!("granted{again} {:?} for {} ms{state}", g.lease.lease.token, g.lease.ttl_left_ms())
+            let confirm =
+                g.lease.confirm_within_ms().map(|ms| format!(", to confirm in {ms}")).unwrap_or_default();
+            format!(
+                "granted{again} {:?} for {} ms{confirm}{state}",
+                g.lease.lease.token,
+                g.lease.ttl_left_ms()
+            )
         }
         Ok(Answer::Renewed(g)) => {
             format!("renewed {:?} for {} ms", g.lease.lease.token, g.lease.ttl_left_ms())
         }
+        Ok(Answer::Waiting(p)) => {
+            format!("waiting behind {} for {} ms", p.ahead, p.deadline.ms_after(p.now))
+        }
+        Ok(Answer::Left) => "left".to_owned(),
         Ok(Answer::Released(_)) => "released".to_owned(),
         Ok(Answer::Revoked { held_back_ms, .. }) => format!("revoked, held back for {held_back_ms} ms"),
         Ok(Answer::Spent) => "spent".to_owned(),
@@ -202,6 +214,7 @@ impl World {
             request: None,
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
+            wait: None,
         }
     }
 
@@ -218,6 +231,50 @@ impl World {
     pub fn request(&mut self, who: &str, what: &str, request: &str) -> Told {
         let ask = Acquire { request: Some(name(request)), ..self.asks(who, what) };
         self.told(Command::Acquire(ask))
+    }
+
+    /// Opens a waiting room that lives as long as a story.
+    pub fn room(&mut self) -> SessionId {
+        self.room_for(100 * TTL_MS)
+    }
+
+    pub fn room_for(&mut self, ttl_ms: u64) -> SessionId {
+        let id = SessionId(self.fresh());
+        self.told(Command::OpenRoom { id, ttl_ms });
+        id
+    }
+
+    /// Asks to wait in line; the request of a story that names none is the asker's name.
+    pub fn waits(&mut self, room: SessionId, who: &str, what: &str) -> Told {
+        self.waits_for(room, who, what, WAIT_MS)
+    }
+
+    pub fn waits_for(&mut self, room: SessionId, who: &str, what: &str, wait_ms: u64) -> Told {
+        let wait = Some(Wait { room, wait_ms });
+        let ask = Acquire { request: Some(name(who)), wait, ..self.asks(who, what) };
+        self.told(Command::Acquire(ask))
+    }
+
+    pub fn waits_in(&mut self, room: SessionId, session: SessionId, who: &str, what: &str) -> Told {
+        let wait = Some(Wait { room, wait_ms: WAIT_MS });
+        let tenure = AskedTenure::Session(session);
+        let ask = Acquire { request: Some(name(who)), wait, tenure, ..self.asks(who, what) };
+        self.told(Command::Acquire(ask))
+    }
+
+    pub fn leave(&mut self, what: &str, lease: LeaseId) -> Told {
+        self.told(Command::LeaveQueue { key: key(what), lease })
+    }
+
+    /// The names of those in line, dead or alive, in order.
+    pub fn line(&self, what: &str) -> String {
+        let key = key(what);
+        self.state.waiters_for(&key).map(|w| w.holder.as_str()).collect::<Vec<_>>().join(" ")
+    }
+
+    pub fn waiter(&self, who: &str, what: &str) -> LeaseId {
+        let key = key(what);
+        self.state.waiters_for(&key).find(|w| w.holder == name(who)).expect("it waits").lease
     }
 
     pub fn cancel(&mut self, who: &str, what: &str, request: &str) -> Told {

@@ -4,14 +4,14 @@ use solehold_core::{
     Decision, apply,
     command::{Command, Footprint},
     decide, forget, limits, resume,
-    state::State,
+    state::{FoundLate, State},
     time::{Moment, StoreTime},
 };
 
 use crate::{
     common::World,
     invariants,
-    load::{Loaded, only_rows},
+    load::{Depth, Loaded, only_rows},
     memory::Memory,
     promises::Promises,
     script::{Act, Ask, Wait},
@@ -57,15 +57,10 @@ impl Harness {
         let mut footprint = Footprint::default();
         commands.iter().for_each(|command| command.footprint(&mut footprint));
         let before = self.world.state.clone();
-        let loaded = Loaded::of(&before, footprint);
-        let mut part = loaded.part(&before);
-        let mut decisions = Vec::new();
-        for command in &commands {
-            let moment = self.world.moment;
-            let decision = self.step(command);
-            assert_eq!(decide_and_apply(&mut part, command, moment), decision, "the batch of {commands:?}");
-            decisions.push(decision);
-        }
+        let moment = self.world.moment;
+        let decisions: Vec<_> = commands.iter().map(|command| self.step(command)).collect();
+        let (loaded, mut part, decided) = on_a_part(&before, &footprint, &commands, moment);
+        assert_eq!(decided, decisions, "the batch of {commands:?}");
         let dirty = part.take_dirty();
         loaded.assert_covers(&dirty, &before);
         let mut absorbed = before;
@@ -105,6 +100,35 @@ impl Harness {
     }
 }
 
+/// Decides a batch on what its footprint names; more of a line is loaded when it turns out to be needed.
+pub fn on_a_part(
+    full: &State,
+    footprint: &Footprint,
+    commands: &[Command],
+    at: Moment,
+) -> (Loaded, State, Vec<Decision>) {
+    'depth: for depth in (0..).map(|n| Depth(1 << n)) {
+        let loaded = Loaded::of(full, footprint.clone(), depth);
+        let (mut part, mut moment, mut decisions) = (loaded.part(full), at, Vec::new());
+        for command in commands {
+            match decide(&part, command, moment) {
+                Ok(decision) => {
+                    decision.changes.iter().for_each(|change| apply(&mut part, change));
+                    moment = decision.moment;
+                    decisions.push(decision);
+                }
+                Err(FoundLate::Session(id)) => panic!("session {id} is found late"),
+                Err(late) => {
+                    assert!(depth.0 <= full.waiters().count(), "{late} though all of it is loaded");
+                    continue 'depth;
+                }
+            }
+        }
+        return (loaded, part, decisions);
+    }
+    unreachable!("lines are finite")
+}
+
 /// Lets time pass.
 pub fn pass(world: &mut World, wait: &Wait) {
     let now = world.moment.now;
@@ -132,6 +156,7 @@ fn deadlines(state: &State, now: StoreTime) -> Vec<StoreTime> {
         all.extend(resource.pending.as_ref().map(|p| p.deadline));
         all.extend(resource.held_back_until);
     }
+    all.extend(state.waiters().map(|w| w.deadline));
     all.retain(|deadline| *deadline > now);
     all.sort();
     all.dedup();

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use solehold_core::{
     command::Footprint,
     key::{HolderKey, ResourceKey, SessionId},
+    limits::SESSION_WAITERS_LOADED,
     state::{Dirty, State},
+    time::Revision,
+    waiter::{PlaceKey, Waiter},
 };
 
 /// The rows that an engine has locked, whether or not they exist.
@@ -14,11 +17,17 @@ pub struct Loaded {
     sessions: BTreeSet<SessionId>,
     resources: BTreeSet<ResourceKey>,
     holders: BTreeSet<HolderKey>,
+    waiters: BTreeSet<PlaceKey>,
+    heads: Vec<(ResourceKey, Revision)>,
     footprint: Footprint,
 }
 
+/// How much of each line is loaded: little at first, so that more has to be asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Depth(pub usize);
+
 impl Loaded {
-    pub fn of(full: &State, footprint: Footprint) -> Self {
+    pub fn of(full: &State, footprint: Footprint, Depth(depth): Depth) -> Self {
         let mut loaded = Self::default();
         let mut whole: BTreeSet<SessionId> = footprint.whole_sessions.iter().copied().collect();
         for key in footprint.holders.iter().chain(&footprint.whole_holders) {
@@ -33,11 +42,25 @@ impl Loaded {
             for resource in full.resources().filter(|r| r.sessions().any(|s| s == id)) {
                 loaded.resources.insert(resource.key.clone());
             }
+            for waiter in full.waiters_on(id).take(SESSION_WAITERS_LOADED) {
+                loaded.resources.insert(waiter.key.clone());
+                loaded.waiters.insert(waiter.place());
+            }
         }
         loaded.resources.extend(footprint.resources.iter().cloned());
         loaded.resources.extend(footprint.leases.iter().filter_map(|id| full.resource_of(*id).cloned()));
         for resource in loaded.resources.iter().filter_map(|key| full.resource(key)) {
             loaded.sessions.extend(resource.sessions());
+            let head = full.waiters_for(&resource.key).take(depth);
+            loaded.waiters.extend(head.map(Waiter::place));
+            let last = full.waiters_for(&resource.key).take(depth).last();
+            loaded.heads.extend(last.map(|w| w.place()));
+        }
+        let by_request = footprint.requests.iter().filter_map(|r| full.waiter_of_request(r));
+        let by_lease = footprint.waiters.iter().filter_map(|(_, lease)| full.waiter_of_lease(*lease));
+        loaded.waiters.extend(by_request.chain(by_lease).map(Waiter::place));
+        for waiter in loaded.waiters.iter().filter_map(|place| full.waiter(place)) {
+            loaded.sessions.extend(waiter.sessions());
         }
         loaded.sessions.extend(footprint.sessions.iter().copied());
         loaded.footprint = footprint;
@@ -58,6 +81,12 @@ impl Loaded {
             .filter_map(|key| full.resource(key))
             .for_each(|r| part.load_resource(r.clone()));
         self.holders.iter().filter_map(|key| full.holder(key)).for_each(|h| part.load_holder(h.clone()));
+        for waiter in self.waiters.iter().filter_map(|place| full.waiter(place)) {
+            part.load_waiter(waiter.clone());
+        }
+        for (key, arrival) in &self.heads {
+            part.load_head(key.clone(), *arrival);
+        }
         for request in &self.footprint.requests {
             if let Some(until) = full.spent_until(request) {
                 part.load_request(request.clone(), until);
@@ -86,6 +115,10 @@ impl Loaded {
         for request in &dirty.requests {
             assert!(self.resources.contains(&request.resource), "request {request:?} was not under lock");
         }
+        for place in &dirty.waiters {
+            let is_new = full.waiter(place).is_none();
+            assert!(is_new || self.waiters.contains(place), "waiter {place:?} was not loaded");
+        }
         for record in &dirty.records {
             assert!(self.footprint.records.contains(record), "record {record:?} was not loaded");
         }
@@ -100,5 +133,6 @@ pub fn only_rows(full: &State) -> State {
     full.holders().for_each(|h| rows.load_holder(h.clone()));
     full.requests().for_each(|(request, until)| rows.load_request(request.clone(), until));
     full.records().for_each(|r| rows.load_record(r.clone()));
+    full.waiters().for_each(|w| rows.load_waiter(w.clone()));
     rows
 }

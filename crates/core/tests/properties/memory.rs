@@ -1,7 +1,7 @@
 //! What a script has seen so far, from which it takes former tokens, lease ids, sessions and commands.
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Claim, Command, Registration, StateWrite, Target, Undeclared},
+    command::{Acquire, AskedTenure, Claim, Command, Registration, StateWrite, Target, Undeclared, Wait},
     event::{Change, What},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Declaration, Lease},
@@ -42,6 +42,8 @@ fn request(n: u8) -> Name {
 pub struct Memory {
     sessions: Vec<(SessionId, HolderKey)>,
     leases: Vec<(LeaseId, Name)>,
+    rooms: Vec<SessionId>,
+    waited: Vec<(ResourceKey, LeaseId)>,
     tokens: Vec<Token>,
     commands: Vec<Command>,
 }
@@ -57,7 +59,11 @@ impl Memory {
         self.commands.push(step.command.clone());
         for change in &step.decision.changes {
             match change {
-                Change::SessionOpened(session) => self.sessions.push((session.id, session.holder.clone())),
+                Change::SessionOpened(session) => {
+                    self.sessions.push((session.id, session.holder.clone()));
+                    self.rooms.extend(session.is_room().then_some(session.id));
+                }
+                Change::Waits(waiter) => self.waited.push((waiter.key.clone(), waiter.lease)),
                 Change::Event(event) => {
                     if let What::Acquired(lease) = &event.what {
                         self.tokens.push(lease.token);
@@ -77,6 +83,7 @@ impl Memory {
                 self.sessions.iter().rev().find(|(_, h)| *h == holder).map_or(unknown, |(id, _)| *id)
             }
             Who::Former(nth) => nth_last(&self.sessions, *nth).map_or(unknown, |(id, _)| id),
+            Who::Room(nth) => nth_last(&self.rooms, *nth).unwrap_or(unknown),
             Who::Unknown => unknown,
         }
     }
@@ -130,7 +137,7 @@ impl Memory {
     /// The command that an ask stands for now.
     pub fn command(&self, world: &mut World, ask: &Ask) -> Command {
         match ask {
-            Ask::Acquire { what, who, keep, request: asked, strict } => Command::Acquire(Acquire {
+            Ask::Acquire { what, who, keep, request: asked, strict, wait } => Command::Acquire(Acquire {
                 key: resource(*what),
                 lease: LeaseId(world.fresh()),
                 holder: holder(*who).name,
@@ -142,7 +149,14 @@ impl Memory {
                 request: asked.map(request),
                 attributes: Document::default(),
                 undeclared: if *strict { Undeclared::Refuse } else { Undeclared::Allow },
+                wait: wait.map(|(wait_ms, room)| Wait { room: self.session(&Who::Room(room)), wait_ms }),
             }),
+            Ask::Leave { nth } => {
+                let unknown = (resource(0), LeaseId(Uuid::from_u128(u128::MAX)));
+                let (key, lease) = nth_last(&self.waited, *nth).unwrap_or(unknown);
+                Command::LeaveQueue { key, lease }
+            }
+            Ask::OpenRoom { ttl_ms } => Command::OpenRoom { id: SessionId(world.fresh()), ttl_ms: *ttl_ms },
             Ask::Renew { claim, ttl_ms, stats } => Command::Renew {
                 claim: self.claim(world, claim),
                 ttl_ms: *ttl_ms,
@@ -241,7 +255,9 @@ impl Memory {
                 Command::Acquire(Acquire { lease, .. }) | Command::HandOver { lease, .. } => {
                     *lease = LeaseId(world.fresh());
                 }
-                Command::OpenSession { id, .. } => *id = SessionId(world.fresh()),
+                Command::OpenSession { id, .. } | Command::OpenRoom { id, .. } => {
+                    *id = SessionId(world.fresh())
+                }
                 _ => {}
             }
         }

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Command},
+    command::{Acquire, AskedTenure, Command, Target},
     event::{Change, Ended, Event, What},
     key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
     lease::Lease,
+    limits,
     outcome::{Answer, Grant},
     time::{StoreTime, Token},
+    waiter::{PlaceKey, Waiter},
 };
 
 /// How a hold came to its end.
@@ -71,6 +73,8 @@ pub struct Hold {
     pub token: Token,
     pub holder: Name,
     pub tenure: Tenure,
+    /// It was waited for, and ends then unless it is confirmed.
+    pub confirm_by: Option<StoreTime>,
     pub end: Option<End>,
 }
 
@@ -81,6 +85,8 @@ pub struct Promises {
     /// The session that each holder opened last.
     pub last_opened: BTreeMap<HolderKey, SessionId>,
     pub lock_delays: BTreeMap<ResourceKey, u64>,
+    /// What those in line asked for.
+    pub waiting: BTreeMap<PlaceKey, Waiter>,
 }
 
 impl Promises {
@@ -88,8 +94,8 @@ impl Promises {
     pub fn until(&self, hold: &Hold) -> StoreTime {
         match (&hold.end, hold.tenure) {
             (Some(end), _) => end.until,
-            (None, Tenure::Own(promise)) => promise.until,
-            (None, Tenure::Session(id)) => self.sessions[&id].until,
+            (None, Tenure::Own(promise)) => confirmed(hold, promise.until),
+            (None, Tenure::Session(id)) => confirmed(hold, self.sessions[&id].until),
         }
     }
 
@@ -108,6 +114,14 @@ impl Promises {
         for change in changes {
             match change {
                 Change::Event(event) => self.learn_event(command, event),
+                Change::Waits(waiter) => drop(self.waiting.insert(waiter.place(), waiter.clone())),
+                Change::WaitEnded { key, arrival, .. } => {
+                    self.waiting.remove(&(key.clone(), *arrival));
+                }
+                Change::SessionOpened(session) if session.is_room() => {
+                    self.sessions.insert(session.id, Promise::new(now, session.ttl_ms));
+                    self.last_opened.insert(session.holder.clone(), session.id);
+                }
                 Change::SessionOpened(session) => {
                     let Command::OpenSession { ttl_ms, id, holder, .. } = command else {
                         panic!("{command:?} opened session {}", session.id)
@@ -120,7 +134,15 @@ impl Promises {
         }
         match (command, outcome) {
             (Command::Heartbeat { session, .. }, Ok(_)) => self.renew_session(*session, now),
-            (Command::Renew { ttl_ms, .. }, Ok(Answer::Renewed(grant))) => self.renew(grant, *ttl_ms, now),
+            (Command::Renew { ttl_ms, claim, .. }, Ok(Answer::Renewed(grant))) => {
+                self.renew(grant, *ttl_ms, now);
+                // A name alone confirms nothing.
+                let is_by_id = matches!(claim.target, Target::Lease { .. });
+                if is_by_id || claim.token.is_some() || claim.session.is_some() {
+                    let holds = self.holds.get_mut(&grant.lease.key);
+                    holds.and_then(|holds| holds.last_mut()).expect("it is held").confirm_by = None;
+                }
+            }
             _ => {}
         }
     }
@@ -148,11 +170,18 @@ impl Promises {
     pub fn learn_event(&mut self, command: &Command, event: &Event) {
         match &event.what {
             What::Acquired(lease) => {
+                let waited = self.waiting.values().find(|w| w.lease == lease.id && w.key == event.key);
+                let ttl_ms = waited.map(|w| match w.tenure {
+                    AskedTenure::Own { ttl_ms } => ttl_ms,
+                    AskedTenure::Session(id) => self.sessions[&id].ttl_ms,
+                });
+                let confirm_ms = ttl_ms.map(|ttl_ms| ttl_ms.min(limits::CONFIRM_MS));
                 let hold = Hold {
+                    confirm_by: confirm_ms.map(|ms| Promise::new(event.at, ms).until),
                     lease: lease.id,
                     token: lease.token,
                     holder: lease.holder.clone(),
-                    tenure: tenure(command, lease, event.at),
+                    tenure: tenure(command, waited, lease, event.at),
                     end: None,
                 };
                 self.holds.entry(event.key.clone()).or_default().push(hold);
@@ -188,6 +217,9 @@ impl Promises {
             session.restart(stopped_at, gap_ms, now, grace_ms);
         }
         for hold in self.holds.values_mut().flatten().filter(|h| h.end.is_none()) {
+            if let Some(by) = hold.confirm_by.as_mut().filter(|by| **by > stopped_at) {
+                *by = Promise::new(*by, gap_ms).until.max(now);
+            }
             if let Tenure::Own(promise) = &mut hold.tenure {
                 promise.restart(stopped_at, gap_ms, now, grace_ms);
             }
@@ -195,8 +227,19 @@ impl Promises {
     }
 }
 
+/// An unconfirmed hold ends early.
+fn confirmed(hold: &Hold, until: StoreTime) -> StoreTime {
+    hold.confirm_by.map_or(until, |by| by.min(until))
+}
+
 /// What a grant hangs on, by what was asked, or by the session that it was offered to.
-fn tenure(command: &Command, lease: &Lease, at: StoreTime) -> Tenure {
+fn tenure(command: &Command, waited: Option<&Waiter>, lease: &Lease, at: StoreTime) -> Tenure {
+    if let Some(waiter) = waited {
+        return match waiter.tenure {
+            AskedTenure::Own { ttl_ms } => Tenure::Own(Promise::new(at, ttl_ms)),
+            AskedTenure::Session(id) => Tenure::Session(id),
+        };
+    }
     match command {
         Command::Acquire(Acquire { lease: id, tenure, .. }) if *id == lease.id => match tenure {
             AskedTenure::Own { ttl_ms } => Tenure::Own(Promise::new(at, *ttl_ms)),

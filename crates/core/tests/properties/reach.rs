@@ -11,7 +11,10 @@ use solehold_core::{Decision, event::EventName};
 use crate::{common::events, harness::Harness, script};
 
 /// The answers and refusals, as their `Debug` begins.
-const OUTCOMES: [&str; 35] = [
+const OUTCOMES: [&str; 38] = [
+    "Ok(Waiting",
+    "Ok(Left",
+    "confirm_by: Some",
     "Ok(Granted",
     "Ok(Renewed",
     "Ok(Released",
@@ -80,7 +83,7 @@ impl Reached {
 fn scripts_reach_every_event_answer_and_refusal() {
     let (mut runner, scripts, mut reached) =
         (TestRunner::deterministic(), script::script(60..61), Reached::default());
-    for _ in 0..150 {
+    for _ in 0..250 {
         let mut harness = Harness::default();
         for act in scripts.new_tree(&mut runner).expect("a script").current() {
             harness.play(&act).iter().for_each(|decision| reached.note(decision));

@@ -43,6 +43,8 @@ pub enum Who {
     LastOf(u8),
     /// The nth last that anyone opened.
     Former(u8),
+    /// The nth last waiting room, which is nobody's session.
+    Room(u8),
     Unknown,
 }
 
@@ -90,6 +92,15 @@ pub enum Ask {
         keep: Keep,
         request: Option<u8>,
         strict: bool,
+        /// For how long, and in which room, to wait in line.
+        wait: Option<(u64, u8)>,
+    },
+    /// Leaves a line that was joined as the nth last.
+    Leave {
+        nth: u8,
+    },
+    OpenRoom {
+        ttl_ms: u64,
     },
     Renew {
         claim: Claiming,
@@ -188,12 +199,13 @@ pub fn script(length: std::ops::Range<usize>) -> BoxedStrategy<Vec<Act>> {
 
 fn everyone_opens() -> Act {
     let open = |who| Ask::Open { who, ttl_ms: 6_000, replace: None, fenced: false, capacity: None };
-    Act::Batch((0..HOLDERS).map(open).collect())
+    Act::Batch((0..HOLDERS).map(open).chain([Ask::OpenRoom { ttl_ms: 6_000 }]).collect())
 }
 
 fn everyone_is_heard_of() -> Act {
     let heartbeat = |who| Ask::Heartbeat { session: Who::LastOf(who), who: None };
-    Act::Batch((0..HOLDERS).map(heartbeat).collect())
+    let room = Ask::Heartbeat { session: Who::Room(0), who: None };
+    Act::Batch((0..HOLDERS).map(heartbeat).chain([room]).collect())
 }
 
 fn act() -> BoxedStrategy<Act> {
@@ -236,7 +248,7 @@ fn ttl() -> BoxedStrategy<u64> {
 }
 
 fn session() -> BoxedStrategy<Who> {
-    prop_oneof![16 => who().prop_map(Who::LastOf), 3 => (0..6u8).prop_map(Who::Former), 1 => Just(Who::Unknown)].boxed()
+    prop_oneof![16 => who().prop_map(Who::LastOf), 2 => (0..2u8).prop_map(Who::Room), 3 => (0..6u8).prop_map(Who::Former), 1 => Just(Who::Unknown)].boxed()
 }
 
 fn shown() -> BoxedStrategy<Shown> {
@@ -294,8 +306,17 @@ fn acquire() -> BoxedStrategy<Ask> {
         5 => Just(Keep::Present),
         1 => session().prop_map(Keep::Session),
     ];
-    (what(), who(), keep, option::weighted(0.4, 0..3u8), proptest::bool::weighted(0.1))
-        .prop_map(|(what, who, keep, request, strict)| Ask::Acquire { what, who, keep, request, strict })
+    let wait_ms = prop_oneof![20 => 1..8_000u64, 1 => prop_oneof![Just(0), Just(u64::MAX)]];
+    let wait = option::weighted(0.6, (wait_ms, prop_oneof![9 => Just(0u8), 1 => 0..3u8]));
+    (what(), who(), keep, option::weighted(0.4, 0..3u8), proptest::bool::weighted(0.1), wait)
+        .prop_map(|(what, who, keep, request, strict, wait)| Ask::Acquire {
+            what,
+            who,
+            keep,
+            request,
+            strict,
+            wait,
+        })
         .boxed()
 }
 
@@ -323,6 +344,7 @@ fn of_leases() -> BoxedStrategy<Ask> {
         14 => (what(), session(), within())
             .prop_map(|(what, to, within_ms)| Ask::HandOver { what, to, within_ms }),
         4 => what().prop_map(|what| Ask::Expire { what }),
+        2 => (0..4u8).prop_map(|nth| Ask::Leave { nth }),
     ]
     .boxed()
 }
@@ -330,6 +352,7 @@ fn of_leases() -> BoxedStrategy<Ask> {
 fn of_sessions() -> BoxedStrategy<Ask> {
     prop_oneof![
         8 => open(),
+        2 => ttl().prop_map(|ttl_ms| Ask::OpenRoom { ttl_ms }),
         8 => (session(), option::weighted(0.2, who()))
             .prop_map(|(session, who)| Ask::Heartbeat { session, who }),
         1 => session().prop_map(|session| Ask::Close { session }),

@@ -49,7 +49,8 @@ impl Step<'_> {
             | Command::Revoke { claim, .. }
             | Command::WriteState { claim, .. } => of(&claim.target),
             Command::CancelRequest(request) => Some(request.resource.clone()),
-            Command::HandOver { key, .. }
+            Command::LeaveQueue { key, .. }
+            | Command::HandOver { key, .. }
             | Command::Expire { key }
             | Command::Declare { key, .. }
             | Command::Delete { key, .. } => Some(key.clone()),

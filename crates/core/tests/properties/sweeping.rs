@@ -1,8 +1,8 @@
 //! Rule 11: who gets what is judged by time, never by whether the sweeper ran. Two worlds live through the same script;
 //! in one of them the sweeper comes by at every step, in the other never.
 //!
-//! Without hand-overs and request ids, that is: a pending lease has a deadline of its own, and lapses if nobody came by
-//! before it; and the hour for which a spent request is kept begins when the end of its lease was noticed.
+//! Without hand-overs, waiting and request ids, that is: a pending lease has a deadline of its own, and lapses if nobody came by
+//! before it, as anyone in line does; and the hour for which a spent request is kept begins when the end of its lease was noticed.
 
 use proptest::{collection::vec, prelude::*};
 use solehold_core::{
@@ -51,7 +51,7 @@ fn comparable(ask: Ask) -> Ask {
         // Nor does a driver try again after the sweeper came by.
         Ask::Again { nth, .. } => Ask::Again { nth, is_fresh: true },
         Ask::Acquire { what, who, keep, strict, .. } => {
-            Ask::Acquire { what, who, keep, request: None, strict }
+            Ask::Acquire { what, who, keep, request: None, strict, wait: None }
         }
         Ask::Raise { .. } => Ask::Expire { what: 0 },
         Ask::Renew { claim, ttl_ms, stats } => Ask::Renew { claim: tokenless(claim), ttl_ms, stats },

@@ -165,7 +165,7 @@ pub async fn nothing_by_halves(fixture: &dyn Fixture) {
     impl Decider for Late {
         fn decide(&mut self, state: &mut State, moment: Moment) -> Result<Decided, FoundLate> {
             self.0.decide(state, moment)?;
-            Err(FoundLate(SessionId(Uuid::nil())))
+            Err(FoundLate::Session(SessionId(Uuid::nil())))
         }
     }
     let bench = Bench::new(fixture).await;

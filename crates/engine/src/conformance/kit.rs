@@ -216,6 +216,7 @@ pub fn ask(key: &ResourceKey, holder: &str) -> Acquire {
         request: None,
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
+        wait: None,
     }
 }
 

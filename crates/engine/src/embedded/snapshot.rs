@@ -71,6 +71,9 @@ fn id_of(gone: &Gone) -> Result<(&'static str, String), StoreError> {
             ("request", serde_json::to_string(&(&key.tenant, &key.kind, &key.key, &r.holder, &r.request)))
         }
         Gone::Record(collection, id) => ("record", serde_json::to_string(&(collection, id))),
+        Gone::Waiter(key, arrival) => {
+            ("waiter", serde_json::to_string(&(&key.tenant, &key.kind, &key.key, arrival)))
+        }
     };
     Ok((table, id.map_err(|e| unreadable("row", e))?))
 }

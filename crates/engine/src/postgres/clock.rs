@@ -21,7 +21,7 @@ use super::{
 use crate::{clock::Tick, store::Cursor};
 
 /// A step of less than this goes unnoticed, and is part of every holder's margin.
-const TOLERANCE_MS: i64 = 500;
+pub(super) const TOLERANCE_MS: i64 = 500;
 /// The stated drift bound: one part in so many.
 const DRIFT: i64 = 100;
 /// Time that nobody witnessed for longer than this is given back when a store is opened.

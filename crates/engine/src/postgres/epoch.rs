@@ -145,10 +145,6 @@ impl PostgresStore {
         if left_ms <= 0 {
             return Ok(());
         }
-        let text = format!(
-            "PostgreSQL has failed over or was restored, and grants may have been lost: nothing is granted for another {} s",
-            (left_ms + 999) / 1_000
-        );
-        Err(StoreError::Unavailable(text).into())
+        Err(StoreError::Barred { retry_after_ms: left_ms as u64 }.into())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use solehold_core::key::SessionId;
+use solehold_core::{key::SessionId, state::FoundLate};
 use tokio_postgres::{Error, error::Severity};
 
 use crate::store::StoreError;
@@ -29,6 +29,15 @@ pub(super) enum Fault {
 impl From<Error> for Fault {
     fn from(error: Error) -> Self {
         Self::Postgres(error)
+    }
+}
+
+impl From<FoundLate> for Fault {
+    fn from(late: FoundLate) -> Self {
+        match late {
+            FoundLate::Session(id) => Self::Late(id),
+            other => Self::Unreadable(other.to_string()),
+        }
     }
 }
 

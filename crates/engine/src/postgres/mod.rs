@@ -182,6 +182,10 @@ impl Store for PostgresStore {
         "postgres"
     }
 
+    fn clock_slack_ms(&self) -> u64 {
+        clock::TOLERANCE_MS as u64
+    }
+
     async fn transact(
         &self,
         footprint: &Footprint,

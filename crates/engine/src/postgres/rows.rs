@@ -136,6 +136,7 @@ pub(super) fn session(row: &Row) -> Result<Session, Fault> {
         },
         capacity: c.next::<Option<i64>>()?.map(|n| n as u32),
         lease_count: c.number()? as u32,
+        waiting: 0,
         lease_revision: Revision(c.number()?),
         metrics: c.document()?,
     })
@@ -257,6 +258,7 @@ fn lease(c: &mut Columns<'_>, id: LeaseId, token: Token) -> Result<Lease, Fault>
         tenure,
         acquired_at: c.time()?,
         renewed_at: c.maybe_time()?,
+        confirm_by: None,
         request: c.maybe_name()?,
         attributes: c.document()?,
         stats: c.document()?,
@@ -284,6 +286,7 @@ pub(super) fn resource(is: &Described, row: LeaseRow, state: Option<Handover>) -
         lease: row.lease,
         pending: row.pending,
         state,
+        queued: 0,
     }
 }
 

@@ -187,7 +187,7 @@ impl PostgresStore {
             Self::check_barred(&held.reading, now)?;
         }
         let moment = Moment { now, revision: held.reading.revision };
-        let decided = decider.decide(&mut held.state, moment).map_err(|late| Fault::Late(late.0))?;
+        let decided = decider.decide(&mut held.state, moment).map_err(Fault::from)?;
         let dirty = held.state.take_dirty();
         if dirty.is_empty() && decided.events.is_empty() && decided.revision == held.reading.revision {
             in_time("rolling back", ROUND_TRIP, conn.simple("ROLLBACK")).await?;

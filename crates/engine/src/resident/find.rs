@@ -1,20 +1,48 @@
 //! Reading the rows of a resident store.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use solehold_core::{
     command::Footprint,
     event::Event,
     key::{HolderKey, Name, ResourceKey, SessionId},
     lease::Resource,
-    state::{Dirty, State},
+    limits::{SESSION_WAITERS_LOADED, WAITERS_LOADED},
+    session::Session,
+    state::{Dirty, FoundLate, State},
     time::StoreTime,
+    waiter::Waiter,
 };
 
 use crate::store::{EventQuery, Header, HolderQuery, ResourceQuery, Row};
 
+/// What was found late, and has to be loaded beside what a footprint names.
+#[derive(Debug, Default)]
+pub(super) struct More {
+    sessions: BTreeSet<SessionId>,
+    lines: BTreeMap<ResourceKey, usize>,
+    waiters_on: BTreeSet<SessionId>,
+}
+
+impl More {
+    /// Takes note of what was found late; tells whether it can be loaded, and was not before.
+    pub(super) fn add(&mut self, all: &State, late: FoundLate) -> bool {
+        match late {
+            FoundLate::Session(id) => all.session(id).is_some() && self.sessions.insert(id),
+            FoundLate::WaitersOn(id) => self.waiters_on.insert(id),
+            FoundLate::Line(key) => {
+                let queued = all.resource(&key).map_or(0, |r| r.queued as usize);
+                let loaded = self.lines.entry(key).or_insert(WAITERS_LOADED);
+                let is_more = *loaded < queued;
+                *loaded = loaded.saturating_mul(WAITERS_LOADED);
+                is_more
+            }
+        }
+    }
+}
+
 /// The rows that a footprint names, with all that is loaded beside them.
-pub(super) fn part(all: &State, footprint: &Footprint) -> State {
+pub(super) fn part(all: &State, footprint: &Footprint, more: &More) -> State {
     let mut part = State::default();
     let mut whole: Vec<SessionId> = footprint.whole_sessions.clone();
     for key in footprint.holders.iter().chain(&footprint.whole_holders) {
@@ -34,11 +62,20 @@ pub(super) fn part(all: &State, footprint: &Footprint) -> State {
         for key in all.hanging_on(id) {
             load_resource(all, &mut part, key);
         }
+        let most = if more.waiters_on.contains(&id) { usize::MAX } else { SESSION_WAITERS_LOADED };
+        for waiter in all.waiters_on(id).take(most) {
+            load_resource(all, &mut part, &waiter.key);
+            load_waiter(all, &mut part, waiter);
+        }
+    }
+    for id in &more.sessions {
+        load_session(all, &mut part, *id);
     }
     for key in footprint.resources.iter().chain(footprint.leases.iter().filter_map(|id| all.resource_of(*id)))
     {
         load_resource(all, &mut part, key);
     }
+    load_lines(all, &mut part, footprint, more);
     for request in &footprint.requests {
         if let Some(until) = all.spent_until(request) {
             part.load_request(request.clone(), until);
@@ -50,6 +87,34 @@ pub(super) fn part(all: &State, footprint: &Footprint) -> State {
         }
     }
     part
+}
+
+/// Of each line the head, and those who are named.
+fn load_lines(all: &State, part: &mut State, footprint: &Footprint, more: &More) {
+    let keys: Vec<_> = part.resources().filter(|r| r.queued > 0).map(|r| r.key.clone()).collect();
+    for key in keys {
+        let most = more.lines.get(&key).copied().unwrap_or(WAITERS_LOADED);
+        let mut last = None;
+        for waiter in all.waiters_for(&key).take(most) {
+            load_waiter(all, part, waiter);
+            last = Some(waiter.arrival);
+        }
+        if let Some(last) = last {
+            part.load_head(key, last);
+        }
+    }
+    let by_request = footprint.requests.iter().filter_map(|request| all.waiter_of_request(request));
+    let by_lease = footprint.waiters.iter().filter_map(|(_, lease)| all.waiter_of_lease(*lease));
+    for waiter in by_request.chain(by_lease) {
+        load_waiter(all, part, waiter);
+    }
+}
+
+fn load_waiter(all: &State, part: &mut State, waiter: &Waiter) {
+    for id in waiter.sessions() {
+        load_session(all, part, id);
+    }
+    part.load_waiter(waiter.clone());
 }
 
 fn load_resource(all: &State, part: &mut State, key: &ResourceKey) {
@@ -159,12 +224,13 @@ pub(super) fn events(events: &VecDeque<Event>, query: &EventQuery) -> Vec<Event>
         .collect()
 }
 
-/// All rows as lines of an export.
+/// All rows as lines of an export, but for those who wait: they ask again.
 pub(super) fn dump(all: &State, header: Header, events: Vec<Event>) -> Vec<Row> {
     let mut lines = vec![Row::Header(header)];
-    lines.extend(all.sessions().cloned().map(Row::Session));
+    let sessions = all.sessions().filter(|s| !s.is_room()).cloned();
+    lines.extend(sessions.map(|session| Row::Session(Session { waiting: 0, ..session })));
     lines.extend(all.holders().cloned().map(Row::Holder));
-    lines.extend(all.resources().cloned().map(Row::Resource));
+    lines.extend(all.resources().cloned().map(|resource| Row::Resource(Resource { queued: 0, ..resource })));
     lines.extend(all.requests().map(|(request, until)| Row::Request { request: request.clone(), until }));
     lines.extend(all.records().cloned().map(Row::Record));
     lines.extend(events.into_iter().map(Row::Event));
@@ -181,5 +247,6 @@ pub(super) fn all_of(state: &State) -> Dirty {
         holders: state.holders().map(|h| h.key.clone()).collect(),
         requests: state.requests().map(|(k, _)| k.clone()).collect(),
         records: state.records().map(|r| r.key()).collect::<BTreeSet<_>>(),
+        waiters: state.waiters().map(Waiter::place).collect(),
     }
 }

@@ -48,6 +48,8 @@ pub enum Gone {
     Request(RequestKey),
     /// A record, by collection and id.
     Record(Name, Name),
+    /// A waiter, by resource and arrival.
+    Waiter(ResourceKey, Revision),
 }
 
 impl Gone {
@@ -59,6 +61,7 @@ impl Gone {
             Row::Resource(r) => Self::Resource(r.key.clone()),
             Row::Request { request, .. } => Self::Request(request.clone()),
             Row::Record(r) => Self::Record(r.collection.clone(), r.id.clone()),
+            Row::Waiter(w) => Self::Waiter(w.key.clone(), w.arrival),
             Row::Header(_) | Row::Event(_) | Row::End { .. } => return None,
         })
     }
@@ -104,6 +107,10 @@ impl Entry {
             let row = part.record(collection, id).cloned().map(Row::Record);
             add(row, Gone::Record(collection.clone(), id.clone()));
         }
+        for place in &dirty.waiters {
+            let row = part.waiter(place).cloned().map(Row::Waiter);
+            add(row, Gone::Waiter(place.0.clone(), place.1));
+        }
         let cursor = Cursor { epoch, revision: decided.revision };
         Self { mark, cursor, rows, gone, events: decided.events.clone() }
     }
@@ -118,6 +125,7 @@ impl Entry {
                 Gone::Resource(key) => drop(dirty.resources.insert(key)),
                 Gone::Request(key) => drop(dirty.requests.insert(key)),
                 Gone::Record(collection, id) => drop(dirty.records.insert((collection, id))),
+                Gone::Waiter(key, arrival) => drop(dirty.waiters.insert((key, arrival))),
             }
         }
         dirty

@@ -260,14 +260,19 @@ impl Store for Resident {
     ) -> Result<Decided, StoreError> {
         let mut turn = self.take_turn().await?;
         let tick = self.ticks.now();
-        let (mut part, moment) = {
+        let moment = {
             let rows = self.read();
-            let moment = Moment { now: rows.now(tick), revision: rows.cursor.revision };
-            (find::part(&rows.state, footprint), moment)
+            Moment { now: rows.now(tick), revision: rows.cursor.revision }
         };
-        let decided = decider
-            .decide(&mut part, moment)
-            .map_err(|late| StoreError::Unusable(format!("a lease hangs on nothing: {late}")))?;
+        let mut more = find::More::default();
+        let (mut part, decided) = loop {
+            let mut part = find::part(&self.read().state, footprint, &more);
+            match decider.decide(&mut part, moment) {
+                Ok(decided) => break (part, decided),
+                Err(late) if more.add(&self.read().state, late.clone()) => {}
+                Err(late) => return Err(StoreError::Unusable(format!("a lease hangs on nothing: {late}"))),
+            }
+        };
         let dirty = part.take_dirty();
         if !dirty.is_empty() || decided.revision != moment.revision {
             self.commit(&mut turn, &part, dirty, (moment.now, tick), &decided).await?;
@@ -278,7 +283,7 @@ impl Store for Resident {
     async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
         self.settled().await?;
         let rows = self.read();
-        let state = find::part(&rows.state, footprint);
+        let state = find::part(&rows.state, footprint, &find::More::default());
         Ok(Loaded { state, now: rows.now(self.ticks.now()), cursor: rows.cursor })
     }
 
@@ -288,7 +293,7 @@ impl Store for Resident {
         let now = rows.now(self.ticks.now());
         let (keys, more) = find::resources(&rows.state, query, now);
         let footprint = Footprint { resources: keys.clone(), ..Default::default() };
-        let state = find::part(&rows.state, &footprint);
+        let state = find::part(&rows.state, &footprint, &find::More::default());
         Ok(Found { loaded: Loaded { state, now, cursor: rows.cursor }, keys, more })
     }
 
@@ -297,7 +302,7 @@ impl Store for Resident {
         let rows = self.read();
         let (keys, more) = find::holders(&rows.state, query);
         let footprint = Footprint { holders: keys.clone(), ..Default::default() };
-        let state = find::part(&rows.state, &footprint);
+        let state = find::part(&rows.state, &footprint, &find::More::default());
         let loaded = Loaded { state, now: rows.now(self.ticks.now()), cursor: rows.cursor };
         Ok(FoundHolders { loaded, keys, more })
     }

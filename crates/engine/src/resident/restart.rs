@@ -7,6 +7,7 @@ use solehold_core::{
     resume,
     state::{Dirty, State},
     time::StoreTime,
+    waiter::PlaceKey,
 };
 
 use super::Mark;
@@ -50,22 +51,31 @@ pub(super) fn give_back(
 /// Every time of a row that a restart may move: most rows have none, and need not be written anew.
 struct Times {
     sessions: Vec<(SessionId, StoreTime)>,
-    resources: Vec<(ResourceKey, [Option<StoreTime>; 3])>,
+    resources: Vec<(ResourceKey, [Option<StoreTime>; 4])>,
+    waiters: Vec<(PlaceKey, StoreTime)>,
 }
 
 impl Times {
     fn of(state: &State) -> Self {
-        let resources = state.resources().map(|r| (r, times(r))).filter(|(_, t)| *t != [None; 3]);
+        let resources = state.resources().map(|r| (r, times(r))).filter(|(_, t)| *t != [None; 4]);
         Self {
             sessions: state.sessions().map(|s| (s.id, s.deadline)).collect(),
             resources: resources.map(|(r, times)| (r.key.clone(), times)).collect(),
+            waiters: state.waiters().map(|w| (w.place(), w.deadline)).collect(),
         }
     }
 
     fn changed(self, state: &State) -> Dirty {
         let is_new = |id: SessionId, was| state.session(id).is_some_and(|s| s.deadline != was);
         let differs = |key: &ResourceKey, was| state.resource(key).is_some_and(|r| times(r) != was);
+        let waits_on = |place: &PlaceKey, was| state.waiter(place).is_some_and(|w| w.deadline != was);
         Dirty {
+            waiters: self
+                .waiters
+                .into_iter()
+                .filter(|(place, was)| waits_on(place, *was))
+                .map(|(place, _)| place)
+                .collect(),
             sessions: self
                 .sessions
                 .into_iter()
@@ -83,10 +93,11 @@ impl Times {
     }
 }
 
-fn times(resource: &Resource) -> [Option<StoreTime>; 3] {
+fn times(resource: &Resource) -> [Option<StoreTime>; 4] {
     let own = resource.lease.as_ref().and_then(|l| match l.tenure {
         Tenure::Own { deadline, .. } => Some(deadline),
         Tenure::Session(_) => None,
     });
-    [own, resource.pending.as_ref().map(|p| p.deadline), resource.held_back_until]
+    let confirm_by = resource.lease.as_ref().and_then(|l| l.confirm_by);
+    [own, confirm_by, resource.pending.as_ref().map(|p| p.deadline), resource.held_back_until]
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use solehold_core::{
     key::Name,
-    lease::{Resource, Tenure},
+    lease::Resource,
     session::Session,
     state::{Dirty, State},
     time::StoreTime,
@@ -46,6 +46,10 @@ impl Tally {
     }
 
     fn count_session(&mut self, session: &Session, by: i64) {
+        // A replica's waiting room is nobody's.
+        if session.is_room() {
+            return;
+        }
         add(&mut self.0.entry(session.holder.tenant.clone()).or_default().sessions, by);
     }
 
@@ -68,12 +72,16 @@ impl Tally {
             match item {
                 Item::Resource(key) if is_its(&key.tenant) => {
                     let lease = state.resource(key).and_then(|r| r.lease.as_ref());
-                    let is_dead = lease
-                        .is_some_and(|l| matches!(l.tenure, Tenure::Own { deadline, .. } if deadline <= now));
+                    // What hangs on a dead session is counted with that.
+                    let hangs = |id| state.session(id).is_some_and(|s| s.is_live(now));
+                    let is_dead = lease.is_some_and(|l| {
+                        l.tenure.session().is_none_or(hangs) && state.deadline_of(l).is_ok_and(|at| at <= now)
+                    });
                     add(&mut usage.live_leases, if is_dead { -1 } else { 0 });
                 }
                 Item::Session(id) => {
-                    let dead = state.session(*id).filter(|s| !s.is_live(now) && is_its(&s.holder.tenant));
+                    let is_its = |s: &&Session| is_its(&s.holder.tenant) && !s.is_room();
+                    let dead = state.session(*id).filter(|s| !s.is_live(now)).filter(is_its);
                     add(&mut usage.sessions, if dead.is_some() { -1 } else { 0 });
                     // As many as hang there by lease; whatever waits there is no lease yet.
                     add(&mut usage.live_leases, dead.map_or(0, |s| -i64::from(s.lease_count)));

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use solehold_core::{
     command::Command,
     key::{RequestKey, ResourceKey, SessionId},
-    lease::{Resource, Tenure},
+    lease::{Lease, Resource, Tenure},
     state::{Dirty, State},
     time::StoreTime,
 };
@@ -223,24 +223,30 @@ fn nominate(
 
 /// When something of a resource runs out, apart from the session that it hangs on.
 fn runs_out_at(resource: &Resource) -> Option<StoreTime> {
-    let own = resource.lease.as_ref().and_then(|l| match l.tenure {
+    let own = resource.lease.as_ref().and_then(own_deadline);
+    own.into_iter().chain(due_at(resource)).min()
+}
+
+/// From when on a lease is dead, apart from the session that it hangs on.
+fn own_deadline(lease: &Lease) -> Option<StoreTime> {
+    let own = match lease.tenure {
         Tenure::Own { deadline, .. } => Some(deadline),
         Tenure::Session(_) => None,
-    });
-    own.into_iter().chain(due_at(resource)).min()
+    };
+    own.into_iter().chain(lease.confirm_by).min()
 }
 
 /// When a resource has something to judge, apart from the session that it hangs on.
 fn due_at(resource: &Resource) -> Option<StoreTime> {
-    let own = resource.lease.as_ref().and_then(|l| match l.tenure {
-        Tenure::Own { deadline, .. } => Some(free_at(resource, deadline)),
-        Tenure::Session(_) => None,
-    });
+    let own = resource.lease.as_ref().and_then(own_deadline).map(|deadline| free_at(resource, deadline));
+    // Whoever is first in line gets it when it is no longer held back.
+    let is_waited_for = resource.queued > 0 && resource.lease.is_none();
+    let first = is_waited_for.then(|| resource.held_back_until.unwrap_or_default());
     let pending = resource.pending.as_ref().map(|p| match (&resource.lease, resource.held_back_until) {
         (None, Some(until)) => p.deadline.min(until),
         _ => p.deadline,
     });
-    own.into_iter().chain(pending).min()
+    own.into_iter().chain(pending).chain(first).min()
 }
 
 /// The same, with the session that its lease hangs on.

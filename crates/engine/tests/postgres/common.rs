@@ -63,6 +63,7 @@ pub fn acquire(key: &ResourceKey, holder: &str, ttl_ms: u64) -> Command {
         request: None,
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
+        wait: None,
     })
 }
 
@@ -75,6 +76,7 @@ pub fn acquire_on(key: &ResourceKey, session: &Session) -> Command {
         request: None,
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
+        wait: None,
     })
 }
 

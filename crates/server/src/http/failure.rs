@@ -54,7 +54,8 @@ impl From<Vec<FieldError>> for Failure {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         let code = match &error {
-            EngineError::Store(StoreError::Unavailable(_)) | EngineError::Stopping => ErrorCode::Unavailable,
+            EngineError::Store(StoreError::Unavailable(_) | StoreError::Barred { .. })
+            | EngineError::Stopping => ErrorCode::Unavailable,
             EngineError::Store(StoreError::Unknown(_)) => ErrorCode::UnknownOutcome,
             EngineError::Store(StoreError::Contended { .. }) | EngineError::Overloaded { .. } => {
                 ErrorCode::Overloaded
@@ -64,7 +65,11 @@ impl From<EngineError> for Failure {
         if code == ErrorCode::Internal {
             tracing::error!(%error, "the store cannot be used");
         }
-        Problem::new(code, error.to_string()).retry_after_ms(STORE_RETRY_AFTER_MS).into()
+        let retry_after_ms = match error {
+            EngineError::Store(StoreError::Barred { retry_after_ms }) => retry_after_ms,
+            _ => STORE_RETRY_AFTER_MS,
+        };
+        Problem::new(code, error.to_string()).retry_after_ms(retry_after_ms).into()
     }
 }
 

@@ -101,13 +101,14 @@ async fn release(
 
 async fn results(context: &Context, commands: Vec<Command>) -> Json<BatchResults> {
     let outcomes = context.submit_all(commands).await;
-    Json(BatchResults { results: outcomes.into_iter().map(result).collect() })
+    let slack_ms = context.engine().clock_slack_ms();
+    Json(BatchResults { results: outcomes.into_iter().map(|outcome| result(outcome, slack_ms)).collect() })
 }
 
-fn result(outcome: Result<Outcome, EngineError>) -> BatchItem {
+fn result(outcome: Result<Outcome, EngineError>, slack_ms: u64) -> BatchItem {
     match outcome {
-        Ok(Ok(Answer::Granted(grant))) => BatchItem::Granted { lease: Box::new(Grant::of(&grant)) },
-        Ok(Ok(Answer::Renewed(grant))) => BatchItem::Renewed { lease: Box::new(Grant::of(&grant)) },
+        Ok(Ok(Answer::Granted(grant))) => BatchItem::Granted { lease: Box::new(Grant::of(&grant, slack_ms)) },
+        Ok(Ok(Answer::Renewed(grant))) => BatchItem::Renewed { lease: Box::new(Grant::of(&grant, slack_ms)) },
         Ok(Ok(Answer::Released(id))) => BatchItem::Released { lease_id: id.0 },
         Ok(Ok(other)) => BatchItem::Failed { problem: convert::odd(&other).0 },
         Ok(Err(refusal)) => BatchItem::Refused { problem: Failure::from(refusal).0 },

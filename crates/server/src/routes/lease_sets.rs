@@ -182,6 +182,7 @@ mod tests {
             request: None,
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
+            wait: None,
         };
         engine.submit(Command::Acquire(acquire)).await.expect("an outcome").expect("a grant");
     }

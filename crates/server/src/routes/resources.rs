@@ -245,7 +245,7 @@ async fn acquire(
     let ask = asked.acquire(key, convert::fresh_lease(), Undeclared::Allow);
     let grant = convert::acquire(&context, ask).await?;
     let status = if grant.repeated { StatusCode::OK } else { StatusCode::CREATED };
-    Ok((status, Json(Grant::of(&grant))))
+    Ok((status, Json(Grant::of(&grant, context.engine().clock_slack_ms()))))
 }
 
 /// Lets go of a resource.
@@ -295,7 +295,7 @@ async fn renew(
     let key = path.key(&caller, query.tenant.as_deref())?;
     let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
     let grant = convert::renew(&context, claim, body.ttl_ms()?, None).await?;
-    Ok(Json(Grant::of(&grant)))
+    Ok(Json(Grant::of(&grant, context.engine().clock_slack_ms())))
 }
 
 /// Ends someone's lease. The resource is held back until the old deadline, unless the old holder is known to be fenced.

@@ -44,7 +44,8 @@ fn no_session(id: &str) -> Failure {
 async fn shown(context: &Context, view: &SessionView) -> Result<Session, Failure> {
     let set = context.lease_sets().of(context.engine(), view).await?;
     let leases: Vec<_> = set.lasting(view).collect();
-    Ok(Session { revision: set.revision.0, ..Session::of(&view.session, &leases, view.now) })
+    let slack_ms = context.engine().clock_slack_ms();
+    Ok(Session { revision: set.revision.0, ..Session::of(&view.session, &leases, view.now, slack_ms) })
 }
 
 /// Opens a session. Its holder's former one is superseded, and what hangs there runs out, or is closed with `replace`.

@@ -32,7 +32,7 @@ async fn a_session_keeps_what_hangs_on_it() {
     let nodes = api.get("/nodes").await.is(200);
     let node = &nodes["nodes"][0];
     assert_eq!(
-        (&node["node"], &node["metrics"], &node["lease_count"]),
+        (&node["node_id"], &node["metrics"], &node["lease_count"]),
         (&json!("node-1"), &json!({"chats": 7}), &json!(1))
     );
     let closed = api.delete(&format!("/sessions/{id}")).await.is(200);
@@ -100,5 +100,5 @@ async fn sessions_are_checked() {
     let page = api.get("/nodes?limit=2").await.is(200);
     assert_eq!((page["nodes"].as_array().map(Vec::len), &page["next"]), (Some(2), &json!("b")));
     let last = api.get("/nodes?limit=2&cursor=b").await.is(200);
-    assert_eq!((&last["nodes"][0]["node"], &last["next"]), (&json!("c"), &json!(null)));
+    assert_eq!((&last["nodes"][0]["node_id"], &last["next"]), (&json!("c"), &json!(null)));
 }

@@ -52,7 +52,13 @@ pub fn say_what_is_stored(step: &Step<'_>) {
             let count = step.events().filter(|e| e.name().as_str() == "lease_released").count();
             assert_eq!(*released, count);
         }
-        Answer::Spent | Answer::Judged { .. } | Answer::Removed | Answer::Raised(_) => {}
+        Answer::Waiting(place) => {
+            let waiter = after.waiter_of_lease(place.lease).expect("who waits has a row");
+            assert_eq!((waiter.arrival, waiter.deadline), (place.arrival, place.deadline));
+            let ahead = after.waiters_for(&waiter.key).filter(|w| w.arrival < waiter.arrival).count();
+            assert!(ahead <= place.ahead as usize, "{ahead} stand before {place:?}");
+        }
+        Answer::Left | Answer::Spent | Answer::Judged { .. } | Answer::Removed | Answer::Raised(_) => {}
     }
 }
 

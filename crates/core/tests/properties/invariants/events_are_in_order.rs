@@ -1,14 +1,24 @@
 //! Events take the revisions after the last one, without gaps; only a raise leaves one.
 
-use solehold_core::{command::Command, time::Revision};
+use solehold_core::{command::Command, event::Change, time::Revision};
 
 use crate::step::Step;
 
 pub fn revisions_have_no_gaps(step: &Step<'_>) {
     let mut revision = step.at.revision;
-    for event in step.events() {
-        revision = Revision(revision.0 + 1);
-        assert_eq!((event.revision, event.at), (revision, step.now()));
+    for change in &step.decision.changes {
+        match change {
+            Change::Event(event) => {
+                revision = Revision(revision.0 + 1);
+                assert_eq!((event.revision, event.at), (revision, step.now()));
+            }
+            // Whoever comes to stand in line takes a revision of its own, too.
+            Change::Waits(waiter) if step.before.waiter(&waiter.place()).is_none() => {
+                revision = Revision(revision.0 + 1);
+                assert_eq!(waiter.arrival, revision);
+            }
+            _ => {}
+        }
     }
     if let Command::RaiseRevision { above } = step.command
         && step.decision.outcome.is_ok()

@@ -3,14 +3,17 @@
 
 use solehold_core::command::Footprint;
 
-use crate::{harness::decide_and_apply, load::Loaded, step::Step};
+use crate::{
+    harness::{decide_and_apply, on_a_part},
+    step::Step,
+};
 
 pub fn holds_all_that_is_read_or_changed(step: &Step<'_>) {
     let mut footprint = Footprint::default();
     step.command.footprint(&mut footprint);
-    let loaded = Loaded::of(step.before, footprint);
-    let mut part = loaded.part(step.before);
-    assert_eq!(&decide_and_apply(&mut part, step.command, step.at), step.decision, "decided on a part");
+    let (loaded, mut part, decided) =
+        on_a_part(step.before, &footprint, std::slice::from_ref(step.command), step.at);
+    assert_eq!([step.decision], [&decided[0]], "decided on a part");
 
     let mut full = step.before.clone();
     decide_and_apply(&mut full, step.command, step.at);

@@ -19,6 +19,7 @@ mod stolen;
 mod superseded;
 mod tenants;
 mod token_monotonic;
+mod waiting;
 
 use crate::step::Invariant;
 
@@ -46,5 +47,9 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(stolen::stands_between_expired_and_acquired),
         Box::new(answers::say_what_is_stored),
         Box::new(tenants::keep_to_themselves),
+        Box::new(waiting::is_first_come_first_served),
+        Box::new(waiting::ends_with_what_is_free),
+        Box::new(waiting::is_counted),
+        Box::<waiting::WhoLeftGetsNothing>::default(),
     ]
 }

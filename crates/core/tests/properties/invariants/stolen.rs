@@ -22,7 +22,9 @@ pub fn stands_between_expired_and_acquired(step: &Step<'_>) {
 /// The lease of another holder that expired on the way to the grant that was asked for, if there was one.
 fn taken_over<'a>(step: &Step<'_>, events: &[&'a Event]) -> Option<&'a Ended> {
     let Command::Acquire(ask) = step.command else { return None };
-    let grant = events.iter().position(|e| matches!(&e.what, What::Acquired(l) if l.id == ask.lease))?;
+    let grant = events
+        .iter()
+        .position(|e| matches!(&e.what, What::Acquired(l) if l.id == ask.lease && l.confirm_by.is_none()))?;
     events[..grant].iter().find_map(|event| match &event.what {
         What::Expired(ended) if ended.token.is_some() && ended.holder != ask.holder => Some(ended),
         _ => None,

@@ -1,0 +1,60 @@
+"""Solehold's client for Python: leases with fencing tokens, for asyncio.
+
+Words and rules are those of Solehold: a `Session` is one incarnation of a holder, a `Guard` is one lease that it holds,
+a token grows at each change of owner.
+"""
+
+from .backoff import BackoffConfig
+from .client import Client
+from .clock import BootClock, Clock
+from .errors import (
+    BadRequest,
+    FieldError,
+    Forbidden,
+    Lost,
+    NoSession,
+    NotFound,
+    Refused,
+    SoleholdError,
+    Unauthorized,
+    Unavailable,
+    Unknown,
+)
+from .guard import Guard
+from .http import AnswerLost, HttpTransport, NotSent, Request, Response, Server, Transport
+from .locks import Locks
+from .renewer import Policy
+from .session import Session, SessionConfig
+from .wire import Json, State
+
+__all__ = [
+    "AnswerLost",
+    "BackoffConfig",
+    "BadRequest",
+    "BootClock",
+    "Client",
+    "Clock",
+    "FieldError",
+    "Forbidden",
+    "Guard",
+    "HttpTransport",
+    "Json",
+    "Locks",
+    "Lost",
+    "NoSession",
+    "NotFound",
+    "NotSent",
+    "Policy",
+    "Refused",
+    "Request",
+    "Response",
+    "Server",
+    "Session",
+    "SessionConfig",
+    "SoleholdError",
+    "State",
+    "Transport",
+    "Unauthorized",
+    "Unavailable",
+    "Unknown",
+]

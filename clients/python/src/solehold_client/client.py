@@ -1,0 +1,254 @@
+"""The servers, and what can be asked of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+from . import wire
+from .backoff import BackoffConfig
+from .channel import Answer, Call, Channel, Doubts
+from .clock import BootClock, Clock
+from .errors import NotFound, Refused
+from .http import HttpTransport, Server, Transport
+from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
+from .wire import Grant, Json, SessionView, State
+
+
+class Client:
+    """Servers of one Solehold, any of which may answer.
+
+    `timeout` is how long one server has for one request, `retry_for` how long a request is repeated while no server
+    answers. Clock, randomness and transport are arguments, so that all of it can be simulated.
+    """
+
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        *,
+        key: str | None = None,
+        tenant: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout: float = 5.0,
+        retry_for: float = 15.0,
+        backoff: BackoffConfig | None = None,
+        response_bytes_max: int = RESPONSE_BYTES_MAX,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        transport: Callable[[], Transport] | None = None,
+    ) -> None:
+        urls = [urls] if isinstance(urls, str) else list(urls)
+        if not 1 <= len(urls) <= SERVERS_MAX:
+            raise ValueError(f"{len(urls)} server URLs were given: give 1 to {SERVERS_MAX}")
+        if not 0 < timeout < float("inf") or not 0 <= retry_for < float("inf"):
+            raise ValueError(f"timeout {timeout} and retry_for {retry_for} must be seconds, above 0 and not below 0")
+        self.clock: Clock = clock or BootClock()
+        self.rng: random.Random = rng or random.SystemRandom()
+        self.timeout = timeout
+        self.retry_for = retry_for
+        self.backoff = backoff or BackoffConfig()
+        self._servers = tuple(Server.parse(url) for url in urls)
+        self._tenant = tenant
+        headers = _headers(key)
+
+        def http() -> Transport:
+            return HttpTransport(headers=headers, tls=tls, response_bytes_max=response_bytes_max)
+
+        self._transport = transport or http
+        self._channel = self.channel()
+        self._short = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
+        self._waiting = asyncio.Semaphore(WAITERS_AT_ONCE_MAX)
+
+    def __repr__(self) -> str:
+        return f"Client({', '.join(map(str, self._servers))})"
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the connections. Sessions are closed before."""
+        await self._channel.close()
+
+    def channel(self) -> Channel:
+        """Another way to the servers, with connections of its own."""
+        return Channel(
+            self._servers, self._transport(), clock=self.clock, rng=self.rng, tenant=self._tenant, backoff=self.backoff
+        )
+
+    def request_id(self) -> str:
+        """A new name for a request."""
+        return f"{self.rng.getrandbits(128):032x}"
+
+    async def request(
+        self, method: str, path: str, body: Mapping[str, Json] | None = None, *, repeatable: bool | None = None
+    ) -> Json:
+        """Asks anything, such as `request("PUT", "/api/v1/scenes/hall", {})`.
+
+        Without an answer, a GET is asked again; anything else only if `repeatable` says that twice is the same as once.
+        """
+        if not path.startswith("/") or any(ord(char) <= 32 or ord(char) > 126 for char in path):
+            raise ValueError(f"the path {path!r} must begin with / and have its special characters escaped")
+        call = Call(method, path, body, repeatable=method == "GET" if repeatable is None else repeatable)
+        return (await self._ask(call)).value
+
+    async def open_session(
+        self, holder: str, *, ttl: float, replace: str | None = None, metrics: Mapping[str, Json] | None = None
+    ) -> tuple[float, SessionView]:
+        """Opens a session, and tells the tick before the answered request was sent.
+
+        A repeat supersedes what a lost answer may have opened; nothing hangs on that one, and it runs out.
+        """
+        body = _said(holder=holder, ttl_ms=round(ttl * 1000), replace=replace, metrics=_copy(metrics))
+        answer = await self._ask(Call("POST", wire.path("sessions"), body))
+        return answer.sent, wire.session(answer.value)
+
+    async def heartbeat(
+        self, channel: Channel, session_id: str, *, timeout: float, metrics: Mapping[str, Json] | None = None
+    ) -> tuple[float, SessionView]:
+        """Keeps a session: asks each server once, over the session's own connections."""
+        call = Call("PUT", wire.path("sessions", session_id, "heartbeat"), _said(metrics=_copy(metrics)))
+        answer = await channel.call(call, timeout=timeout, until=self.clock.now())
+        return answer.sent, wire.session(answer.value)
+
+    async def close_session(self, session_id: str, *, until: float | None = None) -> None:
+        """Closes it: everything that hangs on it is released."""
+        await self._ask(Call("DELETE", wire.path("sessions", session_id)), until=until)
+
+    async def acquire(
+        self,
+        kind: str,
+        key: str,
+        *,
+        holder: str,
+        session_id: str,
+        request_id: str,
+        attributes: Mapping[str, Json] | None = None,
+        until: float | None = None,
+        doubts: Doubts | None = None,
+    ) -> tuple[float, Grant]:
+        """Asks for a resource once; repeated under the same request id while no server answers."""
+        body = _said(holder=holder, session_id=session_id, request_id=request_id, attributes=_copy(attributes))
+        call = Call("POST", wire.path("resources", kind, key, "lease"), body)
+        return _granted(await self._ask(call, until=until, doubts=doubts))
+
+    async def wait_for_lock(
+        self,
+        name: str,
+        *,
+        holder: str,
+        session_id: str,
+        request_id: str,
+        wait: float,
+        doubts: Doubts | None = None,
+    ) -> tuple[float, Grant]:
+        """Asks for a lock, and waits in line for it; a repeat under the same request id keeps its place."""
+        body = _said(holder=holder, session_id=session_id, request_id=request_id, wait_ms=round(wait * 1000))
+        call = Call("POST", wire.path("locks", name), body)
+        # Not longer than the wait itself: the caller comes back as long as it wants.
+        until = self.clock.now() + min(wait, self.retry_for)
+        async with self._waiting:
+            return _granted(await self._channel.call(call, timeout=wait + self.timeout, until=until, doubts=doubts))
+
+    async def renew_lock(self, name: str, *, grant: Grant, session_id: str, until: float) -> tuple[float, Grant]:
+        """Keeps a lock, and with it its session."""
+        call = Call("POST", wire.path("locks", name, "renew"), _proof(grant.token, grant.lease_id, session_id))
+        return _granted(await self._ask(call, until=until))
+
+    async def cancel(self, kind: str, key: str, *, holder: str, request_id: str, until: float | None = None) -> None:
+        """Spends a request id: it can get nothing any more, and what it got is released."""
+        body = _said(holder=holder, request_id=request_id)
+        await self._ask(Call("POST", wire.path("resources", kind, key, "lease", "cancel"), body), until=until)
+
+    async def release(
+        self,
+        kind: str,
+        key: str,
+        *,
+        token: int,
+        lease_id: str,
+        session_id: str,
+        state: tuple[int, Json] | None = None,
+        until: float | None = None,
+    ) -> bool:
+        """Lets go, with a last (sequence, document) if given. False if it was lost before: nothing has changed."""
+        body = _proof(token, lease_id, session_id)
+        if state is not None:
+            body["state"] = {"sequence": state[0], "document": state[1]}
+        doubts = Doubts()
+        try:
+            await self._ask(Call("DELETE", wire.path("resources", kind, key, "lease"), body), until=until, doubts=doubts)
+            return True
+        except (Refused, NotFound) as error:
+            if isinstance(error, Refused) and error.code not in ("lost", "no_session", "not_yours"):
+                raise
+        # A repeat finds the lease gone, by our own first attempt or not: how it ended is kept.
+        return doubts.any and await self._ended_as(lease_id) == "released"
+
+    async def write_state(
+        self, kind: str, key: str, *, token: int, lease_id: str, session_id: str, sequence: int, document: Json
+    ) -> State:
+        """Writes the hand-over document under a live lease."""
+        target = wire.path("resources", kind, key, "state")
+        body = _proof(token, lease_id, session_id)
+        body |= {"sequence": sequence, "document": document}
+        doubts = Doubts()
+        try:
+            return wire.state((await self._ask(Call("PUT", target, body), doubts=doubts)).value)
+        except Refused as error:
+            if not (doubts.any and error.code == "stale_sequence"):
+                raise
+            written = wire.state((await self._ask(Call("GET", target))).value)
+            if (written.token, written.sequence) != (token, sequence):
+                raise
+            return written  # by an attempt whose answer was lost
+
+    async def read_state(self, kind: str, key: str) -> State | None:
+        """The hand-over document of a resource, if one was written."""
+        try:
+            return wire.state((await self._ask(Call("GET", wire.path("resources", kind, key, "state")))).value)
+        except NotFound:
+            return None
+
+    async def _ended_as(self, lease_id: str) -> str | None:
+        try:
+            return wire.ended_as((await self._ask(Call("GET", wire.path("leases", lease_id)))).value)
+        except NotFound:
+            return None
+
+    async def _ask(self, call: Call, *, until: float | None = None, doubts: Doubts | None = None) -> Answer:
+        until = self.clock.now() + self.retry_for if until is None else until
+        async with self._short:
+            return await self._channel.call(call, timeout=self.timeout, until=until, doubts=doubts)
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    headers = {"accept": "application/json", "user-agent": "solehold-client-python"}
+    if key is not None:
+        if not key or any(ord(char) <= 32 or ord(char) > 126 for char in key):
+            raise ValueError("the key is empty or has characters that no key has: check for a stray newline")
+        headers["authorization"] = f"Bearer {key}"
+    return headers
+
+
+def _said(**fields: Json) -> dict[str, Json]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _copy(fields: Mapping[str, Json] | None) -> Json:
+    return None if fields is None else dict(fields)
+
+
+def _proof(token: int, lease_id: str, session_id: str) -> dict[str, Json]:
+    return {"token": token, "lease_id": lease_id, "session_id": session_id}
+
+
+def _granted(answer: Answer) -> tuple[float, Grant]:
+    return answer.sent, wire.grant(answer.value)

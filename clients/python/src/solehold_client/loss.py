@@ -1,0 +1,106 @@
+"""Being told that something is lost: a session, or one lease of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Generic, TypeVar
+
+from .errors import Lost
+
+T = TypeVar("T")
+
+
+class Loss:
+    """Declared once, for good."""
+
+    def __init__(self) -> None:
+        self.declared: Lost | None = None
+        self._event = asyncio.Event()
+        self._listeners: set[Callable[[], object]] = set()
+
+    def declare(self, lost: Lost) -> None:
+        """It is lost. What was said first stands."""
+        if self.declared is None:
+            self.declared = lost
+            self._event.set()
+            for listener in list(self._listeners):
+                listener()
+
+    async def wait(self) -> Lost:
+        """Waits until it is lost."""
+        await self._event.wait()
+        assert self.declared is not None, "the event is set after the reason"
+        return self.declared
+
+    async def interrupt(self, work: Awaitable[T], judge: Callable[[], Lost | None]) -> T:
+        """The result of the work. When this is declared or `judge` says so, it is cancelled; once it has ended, raises `Lost`.
+
+        `judge` is asked before each step of the work: after a long pause of the process, which no timer has told yet, the
+        work does not get even one step further.
+        """
+        steps = _Steps(work, judge)
+        task: asyncio.Task[T] = asyncio.ensure_future(steps.run())
+        listener = steps.stopper(task)
+        self._listeners.add(listener)
+        if self.declared is not None:
+            listener()
+        try:
+            await asyncio.wait({task})
+        finally:
+            self._listeners.discard(listener)
+            if not task.done():  # we are cancelled ourselves
+                task.cancel()
+                await asyncio.wait({task})
+            steps.close()
+        lost = self.declared or judge()
+        if lost is None:
+            return task.result()
+        cause = None if task.cancelled() else task.exception()
+        raise lost.again() from (None if isinstance(cause, Lost) else cause)
+
+
+class _Steps(Generic[T]):
+    """Runs an awaitable step by step, with a look at the judge before each."""
+
+    def __init__(self, work: Awaitable[T], judge: Callable[[], Lost | None]) -> None:
+        self._work = work
+        self._judge = judge
+        self._stopped = False
+
+    async def run(self) -> T:
+        return await self
+
+    def close(self) -> None:
+        """Of work that was stopped before its first step, Python would complain that nobody awaited it."""
+        if asyncio.iscoroutine(self._work):
+            self._work.close()
+
+    def stopper(self, task: asyncio.Task[T]) -> Callable[[], object]:
+        def stop() -> None:
+            if not self._stopped:
+                self._stopped = True
+                task.cancel()
+
+        return stop
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        steps = self._work.__await__()
+        try:
+            yielded = self._step(steps, None)
+            while True:
+                try:
+                    value = yield yielded
+                except BaseException as error:
+                    yielded = steps.throw(error)
+                else:
+                    yielded = self._step(steps, value)
+        except StopIteration as done:
+            result: T = done.value
+            return result
+
+    def _step(self, steps: Generator[Any, Any, T], value: Any) -> Any:
+        if not self._stopped and self._judge() is not None:
+            self._stopped = True
+            return steps.throw(asyncio.CancelledError())
+        return steps.send(value)

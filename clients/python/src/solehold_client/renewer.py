@@ -1,0 +1,151 @@
+"""When to renew a session, and when its holder must stop. Pure: ticks and randomness are arguments.
+
+    live --(a renewal is answered)--> live, with a later deadline
+    live --(the authority refuses)--> lost
+    live --(a renewal fails, `immediate`)--> lost
+    live --(the deadline passes, and the grace if there is one)--> lost
+
+Lost is for good: an answer that comes after it changes nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from . import trust
+from .backoff import Backoff, BackoffConfig
+from .errors import Lost
+
+# Heartbeats go out at a third of the ttl or a little earlier, so that those of a fleet spread.
+INTERVAL_SHARE = 1 / 3
+INTERVAL_JITTER = 0.2
+# One server has this share of the ttl to answer a heartbeat, so that another can be asked before the deadline.
+TIMEOUT_SHARE = 1 / 6
+RETRY_SHARE_FIRST = 1 / 200
+RETRY_SHARE_MAX = 1 / 12
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What to do while renewals fail. A refusal always stops at once.
+
+    `IMMEDIATE` stops at the first renewal that fails. `DEADLINE` tries again until the local deadline, then stops.
+    `grace(seconds)` works on for so long after the deadline while the authority is unreachable; it needs a gate that
+    refuses old tokens.
+    """
+
+    name: Literal["immediate", "deadline", "grace"]
+    grace_seconds: float = 0.0
+
+    IMMEDIATE: ClassVar[Policy]
+    DEADLINE: ClassVar[Policy]
+
+    @staticmethod
+    def grace(seconds: float) -> Policy:
+        """Works on for `seconds` after the deadline while the authority is unreachable."""
+        if not 0 < seconds < float("inf"):
+            raise ValueError(f"a grace of {seconds} s makes no sense: give seconds above 0")
+        return Policy("grace", seconds)
+
+
+Policy.IMMEDIATE = Policy("immediate")
+Policy.DEADLINE = Policy("deadline")
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a heartbeat now; each server has `timeout` seconds."""
+
+    timeout: float
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until this tick, or until something happens."""
+
+    until: float
+
+
+@dataclass(frozen=True)
+class Stop:
+    """It is lost."""
+
+    lost: Lost
+
+
+class Renewer:
+    """The trust window of one session."""
+
+    def __init__(
+        self, policy: Policy, *, ttl: float, sent: float, ttl_left: float, slack: float | None, rng: random.Random
+    ) -> None:
+        self._policy = policy
+        self._ttl = ttl
+        self._rng = rng
+        self._retries = Backoff(BackoffConfig(first=ttl * RETRY_SHARE_FIRST, cap=ttl * RETRY_SHARE_MAX), rng)
+        self._in_flight = False
+        self._failure = "no renewal was answered"
+        self.deadline = trust.deadline(sent, ttl_left, ttl, slack)
+        """The tick at which trust in the last answer ends."""
+        self.lost: Lost | None = None
+        """Why it is lost, once it is."""
+        self._next = self._after(sent)
+
+    @property
+    def ends_at(self) -> float:
+        """The tick at which the work stops if no renewal comes through."""
+        return self.deadline + self._policy.grace_seconds
+
+    def is_live(self, now: float) -> bool:
+        """Whether the work may go on. Once false, false for good."""
+        return self._judge(now) is None
+
+    def poll(self, now: float) -> Send | Wait | Stop:
+        """What to do at this tick."""
+        if lost := self._judge(now):
+            return Stop(lost)
+        if self._in_flight:
+            return Wait(self.ends_at)
+        if now < self._next:
+            return Wait(min(self._next, self.ends_at))
+        self._in_flight = True
+        return Send(self._ttl * TIMEOUT_SHARE)
+
+    def answered(self, now: float, *, sent: float, ttl_left: float, slack: float | None) -> None:
+        """A heartbeat was answered."""
+        self._in_flight = False
+        self.extended(now, sent=sent, ttl_left=ttl_left, slack=slack)
+
+    def extended(self, now: float, *, sent: float, ttl_left: float, slack: float | None) -> None:
+        """The session was renewed, also by way of a lease that hangs on it. A deadline never moves earlier."""
+        if self._judge(now) is None:
+            self.deadline = max(self.deadline, trust.deadline(sent, ttl_left, self._ttl, slack))
+            self._next = max(self._next, self._after(sent))
+            self._retries.reset()
+
+    def failed(self, now: float, detail: str, retry_after: float | None = None) -> None:
+        """A heartbeat had no answer, or none that decides anything."""
+        self._in_flight = False
+        self._failure = detail
+        if self._policy.name == "immediate" and self._judge(now) is None:
+            self.lost = Lost("failed", f"a renewal failed, and the policy is to stop at once: {detail}")
+        self._next = now + self._retries.delay(least=min(retry_after or 0.0, self._ttl * RETRY_SHARE_MAX))
+
+    def refused(self, detail: str) -> None:
+        """The authority said that the session is over."""
+        self._in_flight = False
+        self.lost = self.lost or Lost("refused", f"the authority refused to renew: {detail}")
+
+    def closed(self) -> None:
+        """The holder closed the session."""
+        self.lost = self.lost or Lost("closed", "the session was closed")
+
+    def _judge(self, now: float) -> Lost | None:
+        if self.lost is None and now >= self.ends_at:
+            self.lost = Lost("deadline", f"the deadline passed without a renewal: {self._failure}")
+        return self.lost
+
+    def _after(self, sent: float) -> float:
+        return sent + self._ttl * INTERVAL_SHARE * self._rng.uniform(1 - INTERVAL_JITTER, 1.0)

@@ -1,0 +1,163 @@
+"""What the answers say, as values. An answer that lacks something is no answer: the outcome is then unknown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Union
+from urllib.parse import quote
+
+from .errors import Unknown
+from .limits import NAME_BYTES_MAX
+
+Json = Union[None, bool, int, float, str, "list[Json]", "dict[str, Json]"]
+"""Anything that JSON can say."""
+
+BASE = "/api/v1"
+
+
+@dataclass(frozen=True)
+class State:
+    """The hand-over document of a resource, as written under `token`."""
+
+    token: int
+    sequence: int
+    document: Json
+    written_at: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A lease as an acquire or renewal got it."""
+
+    lease_id: str
+    token: int
+    ttl_left: float
+    slack: float | None
+    revision: int
+    state: State | None
+    repeated: bool
+    confirm_within: float | None
+    """For a grant that was waited for: it lapses unless it is renewed within these seconds (rule 15)."""
+
+
+@dataclass(frozen=True)
+class SessionView:
+    """A session, and everything that hangs on it as of `revision`."""
+
+    session_id: str
+    ttl_left: float
+    full_ttl: float
+    slack: float | None
+    revision: int
+    lease_ids: frozenset[str]
+
+
+def path(*names: str) -> str:
+    """A path below the base; names are escaped, so a slash within one is `%2F`.
+
+    >>> path("resources", "scene", "hall/7 süd", "lease")
+    '/api/v1/resources/scene/hall%2F7%20s%C3%BCd/lease'
+    """
+    return "/".join([BASE, *(segment(name) for name in names)])
+
+
+def segment(name: str) -> str:
+    """A name as one segment of a path."""
+    size = len(name.encode())
+    if not 1 <= size <= NAME_BYTES_MAX or name in (".", ".."):
+        shown = name if size <= NAME_BYTES_MAX else name[:32] + "..."
+        raise ValueError(f"the name {shown!r} has {size} bytes: a name has 1 to {NAME_BYTES_MAX}, and is not '.' or '..'")
+    return quote(name, safe="")
+
+
+def encode(value: Mapping[str, Json]) -> bytes:
+    """A body. What JSON cannot say is a `ValueError` or `TypeError`."""
+    return json.dumps(dict(value), allow_nan=False, separators=(",", ":")).encode()
+
+
+def decode(body: bytes) -> Json:
+    """What an answer says."""
+    try:
+        value: Json = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Unknown("the answer is not JSON") from error
+    return value
+
+
+def grant(value: Json) -> Grant:
+    """The answer to an acquire or a renewal."""
+    fields = _Fields(value, "a grant")
+    return Grant(
+        lease_id=fields.text("lease_id"),
+        token=fields.whole("token"),
+        ttl_left=fields.whole("ttl_ms") / 1000,
+        slack=fields.seconds_or_none("slack_ms"),
+        revision=fields.whole("revision"),
+        state=None if fields.get("state") is None else state(fields.get("state")),
+        repeated=fields.get("repeated") is True,
+        confirm_within=fields.seconds_or_none("confirm_within_ms"),
+    )
+
+
+def session(value: Json) -> SessionView:
+    """The answer to an opening or a heartbeat."""
+    fields = _Fields(value, "a session")
+    leases = fields.get("leases")
+    if not isinstance(leases, list):
+        raise Unknown("the answer is not a session: `leases` is not a list")
+    return SessionView(
+        session_id=fields.text("session_id"),
+        ttl_left=fields.whole("ttl_ms") / 1000,
+        full_ttl=fields.whole("full_ttl_ms") / 1000,
+        slack=fields.seconds_or_none("slack_ms"),
+        revision=fields.whole("revision"),
+        lease_ids=frozenset(_Fields(lease, "a lease").text("lease_id") for lease in leases),
+    )
+
+
+def state(value: Json) -> State:
+    """A hand-over document."""
+    fields = _Fields(value, "a state")
+    return State(
+        token=fields.whole("token"),
+        sequence=fields.whole("sequence"),
+        document=fields.get("document"),
+        written_at=fields.text("written_at"),
+    )
+
+
+def ended_as(value: Json) -> str | None:
+    """How a lease ended, from the answer about it; none while it is held."""
+    fields = _Fields(value, "an answer about a lease")
+    return None if fields.get("success") is True else fields.text("status")
+
+
+class _Fields:
+    """Reads an object, and says what it lacks."""
+
+    def __init__(self, value: Json, what: str) -> None:
+        if not isinstance(value, dict):
+            raise Unknown(f"the answer is not {what}: it is not an object")
+        self._value: dict[str, Any] = value
+        self._what = what
+
+    def get(self, name: str) -> Json:
+        value: Json = self._value.get(name)
+        return value
+
+    def text(self, name: str) -> str:
+        value = self._value.get(name)
+        if not isinstance(value, str):
+            raise Unknown(f"the answer is not {self._what}: `{name}` is not a string")
+        return value
+
+    def whole(self, name: str) -> int:
+        value = self._value.get(name)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise Unknown(f"the answer is not {self._what}: `{name}` is not a whole number")
+        return value
+
+    def seconds_or_none(self, name: str) -> float | None:
+        return None if self._value.get(name) is None else self.whole(name) / 1000

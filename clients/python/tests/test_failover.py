@@ -1,0 +1,48 @@
+"""Two servers over one PostgreSQL: either may go."""
+
+from __future__ import annotations
+
+import asyncio
+import unittest
+
+from solehold_client import Client, Session
+
+from .support.server import Postgres, Solehold
+
+
+@unittest.skipUnless(Postgres.programs(), "PostgreSQL is not installed")
+class Failover(unittest.IsolatedAsyncioTestCase):
+    def setUp(self) -> None:
+        self.postgres = Postgres()
+        self.addCleanup(self.postgres.stop)
+        self.servers = [Solehold("--engine", self.postgres.url) for _ in range(2)]
+        for server in self.servers:
+            self.addCleanup(server.stop)
+
+    async def test_a_session_survives_the_loss_of_its_server(self) -> None:
+        first, second = self.servers
+        async with Client([first.url, second.url]) as client, Session.open(client, "survivor", ttl=6.0) as session:
+            left = session.deadline - client.clock.now()
+            self.assertLessEqual(left, 6.0 - 0.12 - 0.5, "PostgreSQL's clock may run ahead unnoticed")
+            async with await session.acquire("scene", "hall") as guard:
+                token, deadline = guard.token, guard.deadline
+                first.kill()
+                while guard.deadline <= deadline + 6.0:
+                    self.assertTrue(guard.is_live())
+                    await asyncio.sleep(0.01)
+                self.assertEqual(guard.check(), token)
+                await guard.write_state({"kept": True})
+            async with await session.acquire("scene", "hall") as again:
+                self.assertGreater(again.token, token)
+                assert again.state is not None
+                self.assertEqual(again.state.document, {"kept": True})
+
+    async def test_waiting_at_one_server_for_what_is_held_at_the_other(self) -> None:
+        first, second = self.servers
+        async with Client(first.url) as one, Client(second.url) as other:
+            async with Session.open(one, "one") as holder, Session.open(other, "other") as waiter:
+                guard = await holder.acquire("scene", "hall")
+                waiting = asyncio.ensure_future(waiter.acquire("scene", "hall"))
+                await guard.release()
+                async with await waiting as heir:
+                    self.assertGreater(heir.token, guard.token)

@@ -1,0 +1,169 @@
+"""The renewer, the trust window and the lease sets, by themselves."""
+
+from __future__ import annotations
+
+import doctest
+import random
+import unittest
+
+from solehold_client import Policy, backoff, trust, wire
+from solehold_client.backoff import Backoff, BackoffConfig
+from solehold_client.holdings import Holdings
+from solehold_client.renewer import Renewer, Send, Stop, Wait
+
+TTL = 30.0
+
+
+def renewer(policy: Policy = Policy.DEADLINE, *, sent: float = 100.0, seed: int = 1) -> Renewer:
+    return Renewer(policy, ttl=TTL, sent=sent, ttl_left=TTL, slack=0.0, rng=random.Random(seed))
+
+
+class Trust(unittest.TestCase):
+    def test_the_examples_hold(self) -> None:
+        for module in (trust, wire, backoff):
+            self.assertEqual(doctest.testmod(module).failed, 0)
+
+    def test_the_margin_is_bounded_on_both_sides(self) -> None:
+        for ttl in (1.0, 2.0, 5.0, 30.0, 3600.0, 86400.0):
+            for slack in (0.0, 0.5, None):
+                margin = trust.margin(ttl, slack)
+                self.assertLessEqual(margin, ttl / 2)
+                self.assertGreaterEqual(margin, min(0.1, ttl / 2))
+        self.assertEqual(trust.margin(30.0, None), trust.margin(30.0, 0.5), "what is not known counts as the larger")
+
+    def test_a_deadline_is_never_later_than_the_store_s_by_a_clock_that_drifts(self) -> None:
+        rng = random.Random(4)
+        for _ in range(5000):
+            ttl, drift = rng.uniform(1, 3600), rng.uniform(0.99, 1.01)
+            sent, under_way = rng.uniform(0, 1e6), rng.uniform(0, 2)
+            # The store's deadline, told on a local clock that runs at `drift` of the store's.
+            store_deadline = sent + (under_way + ttl) * drift
+            self.assertLessEqual(trust.deadline(sent, ttl, ttl, 0.0), store_deadline)
+
+
+class Renewing(unittest.TestCase):
+    def test_heartbeats_go_out_at_a_third_of_the_ttl_or_a_little_before(self) -> None:
+        starts = set()
+        for seed in range(200):
+            action = renewer(seed=seed).poll(100.0)
+            assert isinstance(action, Wait)
+            self.assertTrue(108.0 <= action.until <= 110.0, action)
+            starts.add(action.until)
+        self.assertGreater(len(starts), 150, "they spread")
+
+    def test_an_answer_moves_the_deadline_from_before_its_request(self) -> None:
+        machine = renewer()
+        self.assertEqual(machine.deadline, 129.4)
+        self.assertIsInstance(machine.poll(110.0), Send)
+        self.assertEqual(machine.poll(111.0), Wait(129.4), "one at a time")
+        machine.answered(115.0, sent=110.0, ttl_left=TTL, slack=0.0)
+        self.assertEqual(machine.deadline, 139.4)
+
+    def test_a_deadline_never_moves_earlier(self) -> None:
+        machine = renewer()
+        machine.extended(101.0, sent=100.5, ttl_left=3.0, slack=None)
+        self.assertEqual(machine.deadline, 129.4)
+
+    def test_failures_are_tried_again_until_the_deadline_and_not_after(self) -> None:
+        machine, now, sends = renewer(), 100.0, 0
+        while not isinstance(action := machine.poll(now), Stop):
+            if isinstance(action, Send):
+                sends += 1
+                machine.failed(now, "no route")
+            else:
+                now = action.until
+        self.assertEqual(now, 129.4)
+        self.assertEqual(action.lost.why, "deadline")
+        self.assertIn("no route", str(action.lost))
+        self.assertTrue(8 <= sends <= 40, sends)
+
+    def test_a_heartbeat_in_flight_does_not_hold_up_the_deadline(self) -> None:
+        machine = renewer()
+        self.assertIsInstance(machine.poll(110.0), Send)
+        self.assertIsInstance(machine.poll(129.4), Stop)
+
+    def test_lost_is_for_good(self) -> None:
+        machine = renewer()
+        machine.poll(110.0)
+        # The answer was there in time for the store, but the work had to stop before it was read.
+        machine.answered(129.5, sent=110.0, ttl_left=TTL, slack=0.0)
+        self.assertFalse(machine.is_live(129.5))
+        self.assertIsInstance(machine.poll(129.6), Stop)
+
+    def test_immediate_stops_at_the_first_failure(self) -> None:
+        machine = renewer(Policy.IMMEDIATE)
+        machine.poll(110.0)
+        machine.failed(110.2, "no route")
+        action = machine.poll(110.2)
+        assert isinstance(action, Stop)
+        self.assertEqual(action.lost.why, "failed")
+
+    def test_grace_works_on_while_the_authority_is_away(self) -> None:
+        machine = renewer(Policy.grace(300))
+        machine.poll(110.0)
+        machine.failed(110.2, "no route")
+        self.assertTrue(machine.is_live(429.3))
+        machine.answered(429.3, sent=429.2, ttl_left=TTL, slack=0.0)
+        self.assertEqual(machine.ends_at, 429.2 + 29.4 + 300, "heard again, it starts anew")
+        machine.failed(430.0, "no route")
+        self.assertFalse(machine.is_live(machine.ends_at))
+
+    def test_a_refusal_stops_every_policy_at_once(self) -> None:
+        for policy in (Policy.IMMEDIATE, Policy.DEADLINE, Policy.grace(300)):
+            machine = renewer(policy)
+            machine.poll(110.0)
+            machine.refused("no_session: the session is over")
+            action = machine.poll(110.0)
+            assert isinstance(action, Stop)
+            self.assertEqual(action.lost.why, "refused")
+
+    def test_policies_are_checked(self) -> None:
+        for seconds in (0.0, -1.0, float("nan"), float("inf")):
+            with self.assertRaisesRegex(ValueError, "grace"):
+                Policy.grace(seconds)
+
+
+class LeaseSets(unittest.TestCase):
+    def test_a_set_says_nothing_about_a_newer_grant(self) -> None:
+        holdings = Holdings()
+        self.assertTrue(holdings.granted("a", 10))
+        self.assertEqual(holdings.take(8, frozenset()), [], "older than the grant")
+        self.assertEqual(holdings.take(10, frozenset({"a"})), [])
+        self.assertTrue(holdings.granted("b", 12))
+        self.assertEqual(holdings.take(13, frozenset({"b"})), ["a"])
+        self.assertEqual(holdings.take(14, frozenset({"b"})), [], "told once")
+
+    def test_an_older_set_is_not_applied_over_a_newer(self) -> None:
+        holdings = Holdings()
+        holdings.granted("a", 10)
+        holdings.take(20, frozenset({"a"}))
+        self.assertEqual(holdings.take(15, frozenset()), [])
+
+    def test_a_grant_that_arrives_after_its_end_is_not_held(self) -> None:
+        holdings = Holdings()
+        holdings.take(20, frozenset())
+        self.assertFalse(holdings.granted("a", 10))
+        self.assertTrue(holdings.granted("b", 21))
+
+    def test_what_was_let_go_is_not_missed(self) -> None:
+        holdings = Holdings()
+        holdings.granted("a", 10)
+        holdings.let_go("a")
+        self.assertEqual(holdings.take(11, frozenset()), [])
+
+
+class Delays(unittest.TestCase):
+    def test_they_double_to_the_cap_with_jitter(self) -> None:
+        series = Backoff(BackoffConfig(first=0.1, cap=1.0), random.Random(1))
+        for whole in (0.1, 0.2, 0.4, 0.8, 1.0, 1.0):
+            delay = series.delay()
+            self.assertTrue(whole / 2 <= delay <= whole, (whole, delay))
+        self.assertEqual(series.delay(least=5.0), 5.0)
+        self.assertEqual(series.delay(most=0.01), 0.01)
+        series.reset()
+        self.assertLessEqual(series.delay(), 0.1)
+
+    def test_nonsense_is_refused(self) -> None:
+        for first, cap in ((0.0, 1.0), (2.0, 1.0), (float("nan"), 1.0)):
+            with self.assertRaises(ValueError):
+                BackoffConfig(first, cap)

@@ -1,0 +1,255 @@
+//! Decisions about waiting in line (rule 15).
+//!
+//! A free resource has nobody in line who could take it: whatever frees it grants it to the first who can, in the same
+//! step, and drops the dead ones before. So nobody who asks later can come before someone who waits.
+
+use super::{Draft, Stop};
+use crate::{
+    command::{Acquire, AskedTenure, Undeclared, Wait},
+    event::Change,
+    key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    lease::{Lease, Resource, Tenure},
+    limits,
+    outcome::{Answer, Place, Refusal, SessionView, within},
+    session::{Session, Standing},
+    state::FoundLate,
+    time::{StoreTime, Token},
+    waiter::Waiter,
+};
+
+impl<'a> Draft<'a> {
+    /// Opens a replica's waiting room: a session without a holder, which no client can name.
+    pub(super) fn open_room(&mut self, id: SessionId, ttl_ms: u64) -> Result<Answer, Stop> {
+        within("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
+        let now = self.now();
+        if let Some(session) = self.state.session(id).cloned() {
+            let is_room = session.is_room();
+            let view = SessionView { session, holder: None, now };
+            return if is_room { Ok(Answer::Session(view)) } else { Err(Refusal::Exists.into()) };
+        }
+        let name = Name::stored(id.to_string()).unwrap_or_else(|_| Name::rooms());
+        let session = Session {
+            id,
+            holder: HolderKey { tenant: Name::rooms(), name },
+            ttl_ms,
+            opened_at: now,
+            renewed_at: now,
+            deadline: now.plus_ms(ttl_ms),
+            standing: Standing::Current,
+            capacity: None,
+            lease_count: 0,
+            waiting: 0,
+            lease_revision: self.moment.revision,
+            metrics: Document::default(),
+        };
+        self.changes.push(Change::SessionOpened(session.clone()));
+        Ok(Answer::Session(SessionView { session, holder: None, now }))
+    }
+
+    /// Refuses a wait that is too long, or in a room that is not there.
+    pub(super) fn check_wait(&self, wait: &Wait) -> Result<(), Refusal> {
+        within("wait_ms", wait.wait_ms, 1, limits::WAIT_MS_MAX)?;
+        self.known_session(&Name::rooms(), wait.room)?;
+        Ok(())
+    }
+
+    /// Stands in line. Whoever asks again by the same request keeps its place, wherever it asks: it moves to the room that
+    /// it asks from, and the former grant id can get nothing any more.
+    pub(super) fn wait(
+        &mut self,
+        ask: &Acquire,
+        wait: Wait,
+        resource: &mut Resource,
+    ) -> Result<Answer, Stop> {
+        let stood = self.stands(ask).cloned();
+        let is_there = match &stood {
+            Some(waiter) => self.can_take(waiter, resource)?,
+            None => false,
+        };
+        if !is_there {
+            self.refuse_if_full(ask, wait.room, resource, stood.as_ref())?;
+            if let Some(dead) = &stood {
+                self.leave_line(dead)?;
+            }
+        }
+        let kept = stood.filter(|_| is_there);
+        // Where exactly a place is in a long line is not known without loading all of it.
+        let ahead = self.queued(&resource.key).saturating_sub(u32::from(kept.is_some()));
+        let now = self.now();
+        let arrival = kept.map_or_else(|| self.moment.next_revision(), |waiter| waiter.arrival);
+        let deadline = now.plus_ms(wait.wait_ms);
+        self.changes.push(Change::Waits(Waiter {
+            key: ask.key.clone(),
+            arrival,
+            lease: ask.lease,
+            holder: ask.holder.clone(),
+            tenure: ask.tenure,
+            request: ask.request.clone(),
+            attributes: ask.attributes.clone(),
+            undeclared: ask.undeclared,
+            room: wait.room,
+            deadline,
+        }));
+        Ok(Answer::Waiting(Place { lease: ask.lease, arrival, ahead, deadline, now }))
+    }
+
+    /// Where the same request stands in line already.
+    fn stands(&self, ask: &Acquire) -> Option<&'a Waiter> {
+        let by_request = ask.request.as_ref().and_then(|request| {
+            let (resource, holder) = (ask.key.clone(), ask.holder.clone());
+            self.state.waiter_of_request(&RequestKey { resource, holder, request: request.clone() })
+        });
+        let by_lease = || self.state.waiter_of_lease(ask.lease).filter(|w| w.key == ask.key);
+        by_request.or_else(by_lease).filter(|waiter| !self.left.contains(&waiter.place()))
+    }
+
+    fn refuse_if_full(
+        &self,
+        ask: &Acquire,
+        room: SessionId,
+        resource: &Resource,
+        leaves: Option<&Waiter>,
+    ) -> Result<(), Refusal> {
+        let refuse = |waiting, where_| Err(Refusal::QueueFull { waiting, where_ });
+        let leaves_line = u32::from(leaves.is_some());
+        if self.queued(&resource.key).saturating_sub(leaves_line) >= limits::WAITERS_MAX {
+            return refuse(limits::WAITERS_MAX, "for the resource");
+        }
+        let own = match ask.tenure {
+            AskedTenure::Own { .. } => None,
+            AskedTenure::Session(id) => Some((id, "on the session")),
+        };
+        for (id, where_) in [(room, "at this replica")].into_iter().chain(own) {
+            let leaves_here = u32::from(leaves.is_some_and(|w| w.sessions().any(|s| s == id)));
+            let waiting = self.state.session(id).map_or(0, |s| s.waiting);
+            if waiting.saturating_sub(leaves_here) >= limits::SESSION_WAITERS_MAX {
+                return refuse(limits::SESSION_WAITERS_MAX, where_);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many stand in line, but for those that this decision has dropped.
+    fn queued(&self, key: &ResourceKey) -> u32 {
+        let queued = self.state.resource(key).map_or(0, |r| r.queued);
+        let from = (key.clone(), crate::time::Revision(0));
+        let left = self.left.range(from..).take_while(|(k, _)| k == key).count();
+        queued.saturating_sub(left as u32)
+    }
+
+    pub(super) fn leave_queue(&mut self, key: &ResourceKey, lease: LeaseId) -> Result<Answer, Stop> {
+        let mut resource = self.state.resource(key).ok_or(Refusal::NoLease(lease))?.clone();
+        self.settle(&mut resource)?;
+        let is_live = |deadline: StoreTime| self.now() < deadline;
+        if let Some(held) = resource.lease.as_ref().filter(|l| l.id == lease)
+            && is_live(self.state.deadline_of(held)?)
+        {
+            return Ok(Answer::Granted(self.view(&resource, true)?));
+        }
+        let waiter = self.state.waiter_of_lease(lease).filter(|w| w.key == *key);
+        let waiter = waiter.filter(|w| !self.left.contains(&w.place())).ok_or(Refusal::NoLease(lease))?;
+        self.leave_line(waiter)?;
+        Ok(Answer::Left)
+    }
+
+    /// Clears a place in line. The sessions that it hangs on count their waiters, and so must be there.
+    pub(super) fn leave_line(&mut self, waiter: &Waiter) -> Result<(), Stop> {
+        for id in waiter.sessions() {
+            self.state.session(id).ok_or(FoundLate::Session(id))?;
+        }
+        if self.left.insert(waiter.place()) {
+            let (key, arrival, at) = (waiter.key.clone(), waiter.arrival, self.now());
+            self.changes.push(Change::WaitEnded { key, arrival, at });
+        }
+        Ok(())
+    }
+
+    /// Clears the places in line that hang on a session, as many as are loaded; tells how many those are.
+    pub(super) fn leave_lines(&mut self, id: SessionId) -> Result<usize, Stop> {
+        let state = self.state;
+        let mut left = 0;
+        for waiter in state.waiters_on(id).filter(|w| state.resource(&w.key).is_some()) {
+            self.leave_line(waiter)?;
+            left += 1;
+        }
+        Ok(left)
+    }
+
+    /// Clears all places in line that hang on a session.
+    pub(super) fn leave_all_lines(&mut self, id: SessionId) -> Result<(), Stop> {
+        let left = self.leave_lines(id)?;
+        let waiting = self.state.session(id).map_or(0, |s| s.waiting);
+        if left < waiting as usize { Err(FoundLate::WaitersOn(id).into()) } else { Ok(()) }
+    }
+
+    /// Grants a free resource to the first in line who can take it; the dead ones before are dropped.
+    pub(super) fn grant_first_in_line(&mut self, resource: &mut Resource) -> Result<(), Stop> {
+        while let Some(waiter) = self.first_in_line(&resource.key)? {
+            if !self.can_take(waiter, resource)? {
+                self.leave_line(waiter)?;
+                resource.queued = self.queued(&resource.key);
+                continue;
+            }
+            let now = self.now();
+            let (tenure, ttl_ms) = match waiter.tenure {
+                AskedTenure::Own { ttl_ms } => {
+                    (Tenure::Own { ttl_ms, deadline: now.plus_ms(ttl_ms) }, ttl_ms)
+                }
+                AskedTenure::Session(id) => {
+                    *self.taken.entry(id).or_default() += 1;
+                    (Tenure::Session(id), self.state.session(id).map_or(0, |s| s.ttl_ms))
+                }
+            };
+            let lease = Lease {
+                id: waiter.lease,
+                token: Token::default(),
+                holder: waiter.holder.clone(),
+                tenure,
+                acquired_at: now,
+                renewed_at: None,
+                confirm_by: Some(now.plus_ms(limits::CONFIRM_MS.min(ttl_ms))),
+                request: waiter.request.clone(),
+                attributes: waiter.attributes.clone(),
+                stats: Document::default(),
+            };
+            // The grant comes first: a row that has neither lease nor line would be forgotten in between.
+            self.grant(resource, lease);
+            self.leave_line(waiter)?;
+            resource.queued = self.queued(&resource.key);
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// The first in line, if there is a line.
+    fn first_in_line(&self, key: &ResourceKey) -> Result<Option<&'a Waiter>, Stop> {
+        if self.queued(key) == 0 {
+            return Ok(None);
+        }
+        let mut loaded = self.state.waiters_for(key);
+        let first = loaded.find(|w| !self.left.contains(&w.place()));
+        match first.filter(|waiter| self.state.knows_all_before(waiter)) {
+            Some(waiter) => Ok(Some(waiter)),
+            None => Err(FoundLate::Line(key.clone()).into()),
+        }
+    }
+
+    /// Whether someone in line is still there and can take the resource. A draining or full session takes nothing.
+    fn can_take(&self, waiter: &Waiter, resource: &Resource) -> Result<bool, Stop> {
+        let now = self.now();
+        let session = |id| self.state.session(id).ok_or(FoundLate::Session(id));
+        let is_present = session(waiter.room)?.is_live(now) && now < waiter.deadline;
+        let is_able = match waiter.tenure {
+            AskedTenure::Own { .. } => true,
+            AskedTenure::Session(id) => {
+                let session = session(id)?;
+                let held = session.lease_count + self.taken.get(&id).copied().unwrap_or(0);
+                session.is_live(now)
+                    && session.standing == Standing::Current
+                    && held < session.capacity.unwrap_or(limits::SESSION_LEASES_MAX)
+            }
+        };
+        let is_wanted = resource.declared.is_some() || waiter.undeclared == Undeclared::Allow;
+        Ok(is_present && is_able && is_wanted)
+    }
+}

@@ -1,0 +1,446 @@
+//! Waiting in line, as a replica does it for its clients (rule 15).
+//!
+//! ```text
+//!   acquire_waiting -> in line (a row) ---- granted: told by the commit here, or by the tail of another replica's
+//!        |                |                 out of time: leaves the line, unless the grant came first
+//!        |                v                 dropped: leaves the line, and releases a grant that came first
+//!        +--- hangs on the waiting room: one session a replica, kept by one heartbeat however many wait
+//! ```
+//! Nobody polls: one task follows the events and wakes whoever they are about. A room that was lost, since the store was
+//! away for longer than its ttl, is opened anew, and everyone in it asks again by the same request.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use solehold_core::{
+    command::{Acquire, Claim, Command, Footprint, Target, Wait},
+    event::{Event, What},
+    key::{LeaseId, Name, ResourceKey, SessionId},
+    lease::LeaseStatus,
+    limits::{ROOM_TTL_MS, SESSION_WAITERS_MAX, WAIT_MS_MAX},
+    outcome::{Answer, Grant, LeaseView, Outcome, Refusal},
+    time::Revision,
+};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, oneshot},
+};
+use uuid::Uuid;
+
+use crate::{
+    clock::Tick,
+    driver::{Driver, EngineError},
+    store::{Cursor, EventQuery, Store, StoreError},
+    watch::{Filter, Frame, Hub},
+};
+
+/// A room is kept this often: a few times within its ttl.
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(ROOM_TTL_MS / 4);
+/// A room that nobody was in for so many heartbeats is closed.
+const EMPTY_BEATS_MAX: u32 = 60;
+/// Leaving the line is tried so often; after that the wait's own deadline ends it.
+const LEAVE_ATTEMPTS: u32 = 10;
+/// How long to wait before something is tried again.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// How long a stopping engine tries to close its room; its ttl ends it anyway.
+const CLOSE_WITHIN: Duration = Duration::from_millis(500);
+
+/// What someone in line is told.
+enum Told {
+    /// It has got what it waits for.
+    Granted,
+    /// Its place may be lost: ask again.
+    AskAgain,
+}
+
+/// Someone who waits here.
+struct Here {
+    key: ResourceKey,
+    tell: oneshot::Sender<Told>,
+    /// Whether the store has it in line, as far as is known.
+    is_in_line: bool,
+}
+
+/// A replica's waiting room, and who waits in it.
+pub(crate) struct WaitingRoom {
+    store: Arc<dyn Store>,
+    driver: Driver,
+    hub: Arc<Hub>,
+    /// Where those who are dropped outside of it can still leave from.
+    runtime: Handle,
+    room: tokio::sync::Mutex<Option<SessionId>>,
+    /// Where the history stood before the room was opened: no grant to anyone in it comes earlier.
+    opened_at: Mutex<Option<Cursor>>,
+    was_opened: Notify,
+    here: Mutex<BTreeMap<LeaseId, Here>>,
+    /// How many are here, to be asked on every commit.
+    count: AtomicUsize,
+    places: Arc<Semaphore>,
+    is_stopping: AtomicBool,
+}
+
+/// How an attempt to get a lease went; none, if the place in line was lost, or may be: try again.
+type Attempt = Option<Outcome>;
+
+impl WaitingRoom {
+    pub(crate) fn new(store: Arc<dyn Store>, driver: Driver, hub: Arc<Hub>) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            driver,
+            hub,
+            runtime: Handle::current(),
+            room: tokio::sync::Mutex::default(),
+            opened_at: Mutex::default(),
+            was_opened: Notify::new(),
+            here: Mutex::default(),
+            count: AtomicUsize::new(0),
+            places: Arc::new(Semaphore::new(SESSION_WAITERS_MAX as usize)),
+            is_stopping: AtomicBool::new(false),
+        })
+    }
+
+    /// Acquires, waiting in line for at most `wait`.
+    pub(crate) async fn acquire(
+        self: &Arc<Self>,
+        mut ask: Acquire,
+        wait: Duration,
+    ) -> Result<Outcome, EngineError> {
+        let began = Tick::now();
+        let Ok(permit) = self.places.clone().try_acquire_owned() else {
+            return Ok(Err(Refusal::QueueFull { waiting: SESSION_WAITERS_MAX, where_: "at this replica" }));
+        };
+        let permit = Arc::new(permit);
+        let is_made_up = ask.request.is_none();
+        if is_made_up {
+            ask.request = Some(fresh_request()?);
+        }
+        loop {
+            let left = wait.saturating_sub(Tick::now().since(began));
+            let attempt = self.attempt(&mut ask, left, &permit).await?;
+            match attempt {
+                // The grant lapsed before it could be told of. Nobody else knows of the request, so it may have another.
+                Some(Err(Refusal::RequestSpent(_))) if is_made_up => {
+                    ask.request = Some(fresh_request()?);
+                }
+                Some(outcome) => return Ok(outcome),
+                None => {}
+            }
+            ask.lease = LeaseId(Uuid::now_v7());
+        }
+    }
+
+    async fn attempt(
+        self: &Arc<Self>,
+        ask: &mut Acquire,
+        left: Duration,
+        permit: &Arc<OwnedSemaphorePermit>,
+    ) -> Result<Attempt, EngineError> {
+        let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).min(WAIT_MS_MAX);
+        if wait_ms == 0 {
+            ask.wait = None;
+            return Ok(Some(self.driver.submit(Command::Acquire(ask.clone())).await?));
+        }
+        // First here, then the room: it is not closed while anyone is here.
+        let mut place = Place::take(self, ask, permit);
+        let room = self.room().await?;
+        ask.wait = Some(Wait { room, wait_ms });
+        match self.driver.submit(Command::Acquire(ask.clone())).await? {
+            Ok(Answer::Waiting(_)) => self.is_in_line(ask.lease),
+            Err(Refusal::NoSession { session, .. }) if session == room => {
+                place.give_up();
+                self.lost(room).await;
+                return Ok(None);
+            }
+            outcome => {
+                place.give_up();
+                return Ok(Some(outcome));
+            }
+        }
+        let told = tokio::time::timeout(left, &mut place.told).await;
+        match told {
+            Ok(Ok(Told::Granted)) => {
+                let granted = self.granted(ask).await?;
+                place.give_up();
+                Ok(granted.map(|grant| Ok(Answer::Granted(grant))))
+            }
+            Ok(Ok(Told::AskAgain)) => {
+                place.give_up();
+                Ok(None)
+            }
+            Ok(Err(_)) => Err(EngineError::Stopping),
+            Err(_) => {
+                let outcome = self.out_of_time(ask).await?;
+                place.give_up();
+                Ok(Some(outcome))
+            }
+        }
+    }
+
+    /// Leaves the line, and asks one last time: whoever has got it meanwhile is told so, everyone else who holds it.
+    async fn out_of_time(&self, ask: &mut Acquire) -> Result<Outcome, EngineError> {
+        ask.wait = None;
+        let leave = Command::LeaveQueue { key: ask.key.clone(), lease: ask.lease };
+        let mut outcomes = self.driver.submit_all(vec![leave, Command::Acquire(ask.clone())]).await;
+        outcomes.pop().unwrap_or(Err(EngineError::Stopping))
+    }
+
+    /// The grant that an event told of, if it lives still.
+    async fn granted(&self, ask: &Acquire) -> Result<Option<Grant>, StoreError> {
+        let footprint = Footprint { resources: vec![ask.key.clone()], ..Default::default() };
+        let loaded = self.store.load(&footprint).await?;
+        let Some(resource) = loaded.state.resource(&ask.key) else { return Ok(None) };
+        let view = LeaseView::of(&loaded.state, resource, loaded.now).ok().flatten();
+        let its = view.filter(|view| view.lease.id == ask.lease && view.status == LeaseStatus::Active);
+        let (state, revision) = (resource.state.clone(), loaded.cursor.revision);
+        Ok(its.map(|lease| Grant { lease, state, revision, repeated: false }))
+    }
+
+    fn here(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Here>> {
+        self.here.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn is_in_line(&self, lease: LeaseId) {
+        if let Some(here) = self.here().get_mut(&lease) {
+            here.is_in_line = true;
+        }
+    }
+
+    fn tell(&self, lease: LeaseId, told: Told) {
+        if let Some(here) = self.here().get_mut(&lease) {
+            let (gone, _) = oneshot::channel();
+            // Whoever has just gone away does not hear it.
+            let _ = std::mem::replace(&mut here.tell, gone).send(told);
+        }
+    }
+
+    /// Tells those that events are about.
+    pub(crate) fn committed(&self, events: &[Event]) {
+        if self.count.load(Ordering::SeqCst) > 0 {
+            events.iter().for_each(|event| self.heard_of(event));
+        }
+    }
+
+    fn heard_of(&self, event: &Event) {
+        if let What::Acquired(lease) = &event.what {
+            self.tell(lease.id, Told::Granted);
+        }
+    }
+
+    fn all_ask_again(&self) {
+        let all: Vec<LeaseId> = self.here().iter().filter(|(_, h)| h.is_in_line).map(|(id, _)| *id).collect();
+        all.into_iter().for_each(|lease| self.tell(lease, Told::AskAgain));
+    }
+
+    /// The room that is open, or a new one.
+    async fn room(&self) -> Result<SessionId, EngineError> {
+        let mut room = self.room.lock().await;
+        if let Some(id) = *room {
+            return Ok(id);
+        }
+        let opened_at = self.head().await?;
+        let id = SessionId(Uuid::now_v7());
+        let opened = self.driver.submit(Command::OpenRoom { id, ttl_ms: ROOM_TTL_MS }).await?;
+        opened.map_err(|refusal| StoreError::Unusable(format!("no waiting room: {refusal}")))?;
+        *room = Some(id);
+        *self.opened_at.lock().unwrap_or_else(|e| e.into_inner()) = Some(opened_at);
+        self.was_opened.notify_one();
+        Ok(id)
+    }
+
+    async fn head(&self) -> Result<Cursor, StoreError> {
+        let query = EventQuery { after: Revision(u64::MAX >> 1), limit: 1, ..Default::default() };
+        Ok(self.store.events(&query).await?.head)
+    }
+
+    /// A room is over: whoever was in it asks again.
+    async fn lost(&self, id: SessionId) {
+        let mut room = self.room.lock().await;
+        if room.take_if(|room| *room == id).is_some() {
+            self.all_ask_again();
+        }
+    }
+
+    /// Keeps the room while anyone is in it, and tells them of what happens elsewhere; for ever.
+    pub(crate) async fn run(self: Arc<Self>) {
+        loop {
+            self.was_opened.notified().await;
+            let from = self.opened_at.lock().unwrap_or_else(|e| e.into_inner()).take();
+            tokio::select! {
+                () = self.keep() => {}
+                () = self.follow(from) => {}
+            }
+        }
+    }
+
+    /// Until the room is lost, or closed since nobody is in it.
+    async fn keep(&self) {
+        let (mut empty_beats, mut had_missing) = (0, false);
+        loop {
+            tokio::time::sleep(HEARTBEAT_EVERY).await;
+            let Some(session) = *self.room.lock().await else { return };
+            empty_beats = if self.count.load(Ordering::SeqCst) == 0 { empty_beats + 1 } else { 0 };
+            if empty_beats > EMPTY_BEATS_MAX && self.close_if_empty().await {
+                return;
+            }
+            let tenant = Name::rooms();
+            let beat = Command::Heartbeat { tenant, session, holder: None, metrics: None };
+            match self.driver.submit(beat).await {
+                Ok(Ok(Answer::Session(view))) => {
+                    let in_line = self.here().values().filter(|h| h.is_in_line).count();
+                    let is_missing = (view.session.waiting as usize) < in_line;
+                    // A grant is told of a little later than it is made: only what stays missing is looked for.
+                    if is_missing && had_missing {
+                        self.look_for_missing().await;
+                    }
+                    had_missing = is_missing;
+                }
+                Ok(_) => return self.lost(session).await,
+                Err(error) => tracing::debug!(%error, "a waiting room could not be kept; it is tried again"),
+            }
+        }
+    }
+
+    /// Someone's place was cleared by other means than a grant: its session was closed, or its request cancelled elsewhere.
+    async fn look_for_missing(&self) {
+        let all: Vec<_> = {
+            let here = self.here();
+            here.iter().filter(|(_, h)| h.is_in_line).map(|(id, h)| (h.key.clone(), *id)).collect()
+        };
+        let resources: BTreeSet<_> = all.iter().map(|(key, _)| key.clone()).collect();
+        let footprint = Footprint {
+            resources: resources.into_iter().collect(),
+            waiters: all.clone(),
+            ..Default::default()
+        };
+        let Ok(loaded) = self.store.load(&footprint).await else { return };
+        for (_, lease) in all.into_iter().filter(|(_, id)| loaded.state.waiter_of_lease(*id).is_none()) {
+            self.tell(lease, Told::AskAgain);
+        }
+    }
+
+    /// Follows the events of all replicas.
+    async fn follow(&self, mut from: Option<Cursor>) {
+        loop {
+            if let Err(error) = self.follow_from(from.take()).await {
+                tracing::debug!(%error, "the waiting room could not read the events");
+            }
+            tokio::time::sleep(RETRY_AFTER).await;
+        }
+    }
+
+    async fn follow_from(&self, from: Option<Cursor>) -> Result<(), EngineError> {
+        let start = match from {
+            Some(cursor) => cursor,
+            None => self.head().await?,
+        };
+        let watch = self.hub.clone().watch(Some(start), Filter::default()).await;
+        let mut watch = watch.map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        if from.is_none() {
+            // What happened since it was last read is not known.
+            self.all_ask_again();
+        }
+        while let Some(frame) = watch.next().await {
+            match frame {
+                Frame::Event { event, .. } => self.heard_of(&event),
+                Frame::Compacted { .. } => break,
+                Frame::Snapshot { .. } | Frame::Renewed(_) | Frame::Progress(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn close_if_empty(&self) -> bool {
+        let mut room = self.room.lock().await;
+        if self.count.load(Ordering::SeqCst) > 0 {
+            return false;
+        }
+        if let Some(session) = room.take() {
+            // Its ttl ends it if this does not.
+            let _ = self.driver.submit(Command::CloseSession { tenant: Name::rooms(), session }).await;
+        }
+        true
+    }
+
+    /// Nobody waits here any more, and the room is closed.
+    pub(crate) async fn stop(&self) {
+        self.is_stopping.store(true, Ordering::SeqCst);
+        self.here().clear();
+        let close = async {
+            if let Some(session) = self.room.lock().await.take() {
+                let _ = self.driver.submit(Command::CloseSession { tenant: Name::rooms(), session }).await;
+            }
+        };
+        let _ = tokio::time::timeout(CLOSE_WITHIN, close).await;
+    }
+
+    /// Leaves the line on behalf of someone who has gone away, and releases what it got meanwhile.
+    async fn leave(&self, key: ResourceKey, lease: LeaseId) {
+        for _ in 0..LEAVE_ATTEMPTS {
+            let left = self.driver.submit(Command::LeaveQueue { key: key.clone(), lease }).await;
+            let left = match left {
+                Ok(Ok(Answer::Granted(_))) => {
+                    let target = Target::Lease { tenant: key.tenant.clone(), id: lease };
+                    let claim = Claim { target, token: None, session: None, holder: None };
+                    self.driver.submit(Command::Release { claim, state: None }).await
+                }
+                other => other,
+            };
+            match left {
+                Ok(_) | Err(EngineError::Stopping) => return,
+                Err(_) => tokio::time::sleep(RETRY_AFTER).await,
+            }
+        }
+    }
+}
+
+fn fresh_request() -> Result<Name, StoreError> {
+    Name::new(Uuid::now_v7().to_string()).map_err(|error| StoreError::Unusable(error.to_string()))
+}
+
+/// A place here. Whoever drops it without having got an answer leaves the line.
+struct Place {
+    room: Arc<WaitingRoom>,
+    key: ResourceKey,
+    lease: LeaseId,
+    told: oneshot::Receiver<Told>,
+    is_given_up: bool,
+    permit: Arc<OwnedSemaphorePermit>,
+}
+
+impl Place {
+    fn take(room: &Arc<WaitingRoom>, ask: &Acquire, permit: &Arc<OwnedSemaphorePermit>) -> Self {
+        let (tell, told) = oneshot::channel();
+        let (key, lease) = (ask.key.clone(), ask.lease);
+        room.here().insert(lease, Here { key: key.clone(), tell, is_in_line: false });
+        room.count.fetch_add(1, Ordering::SeqCst);
+        Self { room: room.clone(), key, lease, told, is_given_up: false, permit: permit.clone() }
+    }
+
+    /// There is nothing to leave.
+    fn give_up(&mut self) {
+        self.is_given_up = true;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.room.here().remove(&self.lease);
+        self.room.count.fetch_sub(1, Ordering::SeqCst);
+        if self.is_given_up || self.room.is_stopping.load(Ordering::SeqCst) {
+            return;
+        }
+        let (room, key, lease, permit) =
+            (self.room.clone(), self.key.clone(), self.lease, self.permit.clone());
+        self.room.runtime.spawn(async move {
+            room.leave(key, lease).await;
+            // The place is another's only now.
+            drop(permit);
+        });
+    }
+}
