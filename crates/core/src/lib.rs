@@ -61,6 +61,7 @@ pub mod key;
 pub mod lease;
 pub mod limits;
 pub mod outcome;
+pub mod route;
 pub mod session;
 pub mod state;
 pub mod time;
