@@ -13,8 +13,6 @@ use solehold_core::{
     time::{Revision, Token},
 };
 
-use crate::deadline::StoreClock;
-
 /// What was answered: done, refused, or unknown.
 pub type Reply<T> = Result<Result<T, Refusal>, AuthorityError>;
 
@@ -136,6 +134,8 @@ pub struct Granted {
     pub held: Held,
     /// How long it has left, by the authority.
     pub ttl_left: Duration,
+    /// How far the store's clock may run ahead of the holder's unnoticed.
+    pub slack: Duration,
     /// What the former holder left.
     pub state: Option<State>,
     /// It was granted to a waiter and lapses unless it is renewed within this time (rule 15).
@@ -149,6 +149,8 @@ pub struct Beat {
     pub session: SessionId,
     /// How long it has left, by the authority.
     pub ttl_left: Duration,
+    /// How far the store's clock may run ahead of the holder's unnoticed.
+    pub slack: Duration,
     /// The revision of the set: it is never applied over a newer grant (rule 9).
     pub revision: Revision,
     /// Everything that hangs on it; what is not here it does not hold.
@@ -280,6 +282,6 @@ pub trait Authority: Send + Sync + 'static {
     /// All live sessions.
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError>;
 
-    /// What its store counts time by, as far as is known by now.
-    fn store_clock(&self) -> StoreClock;
+    /// The longest that one call of [`acquire_waiting`](Self::acquire_waiting) may wait.
+    fn wait_max(&self) -> Duration;
 }

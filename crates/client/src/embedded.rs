@@ -15,7 +15,7 @@ use solehold_core::{
     command::{self, Acquire, AskedTenure, Claim, Command, Target, Undeclared},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::Handover,
-    limits::SESSION_LEASES_MAX,
+    limits::{SESSION_LEASES_MAX, WAIT_MS_MAX},
     outcome::{self, Answer, Outcome, SessionView},
     time::Revision,
 };
@@ -26,12 +26,9 @@ use solehold_engine::{
 };
 use uuid::Uuid;
 
-use crate::{
-    authority::{
-        Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
-        Resource, State, StateWrite,
-    },
-    deadline::StoreClock,
+use crate::authority::{
+    Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
+    Resource, State, StateWrite,
 };
 
 /// The tenant of those who name none, as a server without keys has it.
@@ -109,6 +106,11 @@ impl Embedded {
         self.engine.stop().await;
     }
 
+    /// How far the store's clock may run ahead of ours unnoticed.
+    fn slack(&self) -> Duration {
+        Duration::from_millis(self.engine.clock_slack_ms())
+    }
+
     fn key(&self, resource: &Resource) -> ResourceKey {
         ResourceKey { tenant: self.tenant.clone(), kind: resource.kind.clone(), key: resource.key.clone() }
     }
@@ -127,6 +129,7 @@ impl Embedded {
             request: Some(ask.request.clone()),
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
+            wait: None,
         }
     }
 
@@ -149,7 +152,8 @@ impl Embedded {
     async fn beat(&self, view: SessionView) -> Result<Beat, AuthorityError> {
         let session = view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
-        let beat = |revision, leases| Beat { session: session.id, ttl_left, revision, leases };
+        let slack = self.slack();
+        let beat = |revision, leases| Beat { session: session.id, ttl_left, slack, revision, leases };
         if session.lease_count == 0 {
             return Ok(beat(session.lease_revision, Arc::from([])));
         }
@@ -209,6 +213,12 @@ fn outcome(answered: Result<Outcome, EngineError>) -> Reply<Answer> {
 fn failed(error: EngineError) -> AuthorityError {
     match error {
         EngineError::Store(StoreError::Unknown(why)) => AuthorityError::Unknown(why),
+        EngineError::Store(ref barred @ StoreError::Barred { retry_after_ms }) => {
+            AuthorityError::Unreachable {
+                why: barred.to_string(),
+                retry_after: Some(Duration::from_millis(retry_after_ms)),
+            }
+        }
         other => AuthorityError::Unreachable { why: other.to_string(), retry_after: None },
     }
 }
@@ -223,7 +233,7 @@ fn held(view: outcome::LeaseView) -> Held {
     Held { resource, lease: view.lease.id, token: view.lease.token }
 }
 
-fn granted(grant: outcome::Grant) -> Granted {
+fn granted(grant: outcome::Grant, slack: Duration) -> Granted {
     let state = |state: Handover| State {
         document: to_value(&state.document),
         token: state.token,
@@ -231,15 +241,16 @@ fn granted(grant: outcome::Grant) -> Granted {
     };
     Granted {
         ttl_left: Duration::from_millis(grant.lease.ttl_left_ms()),
+        slack,
         state: grant.state.map(state),
+        confirm_within: grant.lease.confirm_within_ms().map(Duration::from_millis),
         held: held(grant.lease),
-        confirm_within: None,
     }
 }
 
-fn done(answer: Answer) -> Result<Done, AuthorityError> {
+fn done(answer: Answer, slack: Duration) -> Result<Done, AuthorityError> {
     match answer {
-        Answer::Granted(grant) | Answer::Renewed(grant) => Ok(Done::Held(granted(grant))),
+        Answer::Granted(grant) | Answer::Renewed(grant) => Ok(Done::Held(granted(grant, slack))),
         Answer::Released(_) => Ok(Done::Released),
         other => Err(odd(&other)),
     }
@@ -294,7 +305,7 @@ impl Authority for Embedded {
             Ok(_) => {
                 let missing = || Err(EngineError::Stopping);
                 match outcome(answered.next().unwrap_or_else(missing))? {
-                    Ok(answer) => done(answer).map(Ok),
+                    Ok(answer) => done(answer, self.slack()).map(Ok),
                     Err(refusal) => Ok(Err(refusal)),
                 }
             }
@@ -302,8 +313,14 @@ impl Authority for Embedded {
         each.collect()
     }
 
-    async fn acquire_waiting(&self, _ask: &Ask, _wait: Duration) -> Option<Reply<Granted>> {
-        None
+    async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>> {
+        let wait = wait.min(self.wait_max());
+        Some(match outcome(self.engine.acquire_waiting(self.acquire(ask), wait).await) {
+            Ok(Ok(Answer::Granted(grant))) => Ok(Ok(granted(grant, self.slack()))),
+            Ok(Ok(other)) => Err(odd(&other)),
+            Ok(Err(refusal)) => Ok(Err(refusal)),
+            Err(error) => Err(error),
+        })
     }
 
     async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
@@ -343,7 +360,7 @@ impl Authority for Embedded {
         }
     }
 
-    fn store_clock(&self) -> StoreClock {
-        StoreClock::of_store(self.engine.store_name())
+    fn wait_max(&self) -> Duration {
+        Duration::from_millis(WAIT_MS_MAX)
     }
 }

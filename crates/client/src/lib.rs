@@ -60,6 +60,7 @@ pub mod deadline;
 mod embedded;
 mod guard;
 mod http;
+mod locks;
 pub mod renewer;
 mod session;
 
@@ -68,6 +69,7 @@ pub use authority::{Authority, AuthorityError, BadName, Metrics, Refusal, Resour
 pub use embedded::{Embedded, EmbeddedError};
 pub use guard::{Guard, GuardError};
 pub use http::{Http, HttpConfig, HttpError};
+pub use locks::{LOCK_KIND, LockConfig, Locks};
 pub use renewer::{Lost, Policy};
 pub use session::{AcquireError, OpenError, Session, SessionConfig, Surroundings};
 pub use solehold_core::{

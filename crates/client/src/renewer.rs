@@ -25,7 +25,7 @@ use crate::{
     authority::{Beat, Refusal},
     chance::Backoff,
     clock::Tick,
-    deadline::{StoreClock, local_deadline},
+    deadline::local_deadline,
 };
 
 /// The least time that a heartbeat gets.
@@ -73,8 +73,6 @@ pub struct Timing {
     pub every: Duration,
     /// What to do when that fails.
     pub policy: Policy,
-    /// What the authority's store counts time by.
-    pub clock: StoreClock,
 }
 
 impl Timing {
@@ -130,7 +128,7 @@ impl Renewer {
     /// A session that was opened by what was sent at `sent`.
     pub fn new(timing: Timing, sent: Tick, opened: &Beat, unit: f64) -> Self {
         Self {
-            trusted_until: local_deadline(sent, opened.ttl_left, timing.clock),
+            trusted_until: local_deadline(sent, opened.ttl_left, opened.slack),
             next_beat: sent.plus(jittered(timing.every, unit)),
             timing,
             in_flight: false,
@@ -181,7 +179,7 @@ impl Renewer {
             return Vec::new();
         }
         self.failures = 0;
-        self.trust(sent, beat.ttl_left);
+        self.trust(sent, beat.ttl_left, beat.slack);
         self.next_beat = sent.plus(jittered(self.timing.every, unit)).max(now);
         if beat.revision < self.set.0 {
             return Vec::new();
@@ -196,9 +194,9 @@ impl Renewer {
     }
 
     /// A lease of the session was renewed by itself, and the session with it (rule 9), by what was sent at `sent`.
-    pub fn on_renewed(&mut self, sent: Tick, now: Tick, ttl_left: Duration) {
+    pub fn on_renewed(&mut self, sent: Tick, now: Tick, ttl_left: Duration, slack: Duration) {
         if self.poll_lost(now).is_none() {
-            self.trust(sent, ttl_left);
+            self.trust(sent, ttl_left, slack);
         }
     }
 
@@ -255,8 +253,8 @@ impl Renewer {
     }
 
     /// Trust never shrinks: each answer was true when it was given.
-    fn trust(&mut self, sent: Tick, ttl_left: Duration) {
-        self.trusted_until = self.trusted_until.max(local_deadline(sent, ttl_left, self.timing.clock));
+    fn trust(&mut self, sent: Tick, ttl_left: Duration, slack: Duration) {
+        self.trusted_until = self.trusted_until.max(local_deadline(sent, ttl_left, slack));
     }
 }
 

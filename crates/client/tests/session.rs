@@ -9,7 +9,6 @@ use serde_json::json;
 use solehold_api::problem::ErrorCode;
 use solehold_client::{
     AcquireError, Authority, GuardError, Http, HttpConfig, Lost, Policy, Session, SessionConfig,
-    deadline::StoreClock,
 };
 use solehold_core::key::Name;
 use solehold_testkit::{Proxy, wait_for};
@@ -132,15 +131,13 @@ async fn bad_input_is_named() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_margin_follows_the_store() {
-    for (sort, clock) in [
-        (Sort::Memory, StoreClock::Steady),
-        (Sort::Postgres, StoreClock::Wall),
-        (Sort::HttpMemory, StoreClock::Steady),
-        (Sort::HttpPostgres, StoreClock::Wall),
-    ] {
+    for sort in Sort::ALL {
         let behind = sort.start().await;
-        let _session = behind.session("one").await;
-        assert_eq!(behind.authority.store_clock(), clock, "{sort:?}");
+        let holder = Name::new("one").expect("a name");
+        let opened = behind.authority.open(&holder, Duration::from_secs(30), &Default::default()).await;
+        let slack = opened.expect("an outcome").expect("open").slack;
+        let is_wall = matches!(sort, Sort::Postgres | Sort::HttpPostgres);
+        assert_eq!(slack, Duration::from_millis(if is_wall { 500 } else { 0 }), "{sort:?}");
     }
 }
 

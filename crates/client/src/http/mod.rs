@@ -3,14 +3,13 @@
 mod servers;
 mod wire;
 
-use std::{sync::Mutex, time::Duration};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use reqwest::Method;
 use secrecy::SecretString;
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchResults, ReleaseItem, RenewItem},
-    ops::Health,
     paths,
     problem::ErrorCode,
     resources::{CancelRequest, PutState},
@@ -19,13 +18,11 @@ use solehold_api::{
 use solehold_core::key::{Name, SessionId};
 
 use self::servers::{Call, Lane, Servers};
-use crate::{
-    authority::{
-        Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
-        Resource, StateWrite,
-    },
-    deadline::StoreClock,
+use crate::authority::{
+    Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
+    Resource, StateWrite,
 };
+use crate::locks::LOCK_KIND;
 
 /// Most pages of nodes that are read: a tenant has at most as many sessions by quota.
 const NODE_PAGES_MAX: usize = 1_000;
@@ -77,7 +74,6 @@ pub struct HttpError(pub(crate) String);
 pub struct Http {
     servers: Servers,
     timeout: Duration,
-    clock: Mutex<Option<StoreClock>>,
 }
 
 impl Http {
@@ -87,28 +83,12 @@ impl Http {
         if timeout.is_zero() {
             return Err(HttpError("request_timeout is 0: no server could answer in time".to_owned()));
         }
-        Ok(Self { servers: Servers::new(&config)?, timeout, clock: Mutex::default() })
+        Ok(Self { servers: Servers::new(&config)?, timeout })
     }
 
     /// One server, without a key.
     pub fn to(url: impl Into<String>) -> Result<Self, HttpError> {
         Self::new(HttpConfig::new([url]))
-    }
-
-    /// Learns what the store counts time by. Until it is known the client takes the larger margin.
-    async fn learn_clock(&self, within: Duration) {
-        if self.known_clock().is_some() {
-            return;
-        }
-        let call = Call::new(Method::GET, paths::HEALTH.to_owned()).within(within);
-        if let Ok(Ok(health)) = self.servers.ask::<Health>(Lane::Beats, &call).await {
-            let clock = StoreClock::of_store(&health.engine);
-            *self.clock.lock().unwrap_or_else(|e| e.into_inner()) = Some(clock);
-        }
-    }
-
-    fn known_clock(&self) -> Option<StoreClock> {
-        *self.clock.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     fn call(&self, method: Method, path: String) -> Call {
@@ -178,7 +158,6 @@ impl Sorted {
 #[async_trait]
 impl Authority for Http {
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
-        self.learn_clock(self.timeout).await;
         let body = OpenSession {
             holder: holder.to_string(),
             ttl_ms: Some((ttl.as_millis() as u64).into()),
@@ -222,8 +201,21 @@ impl Authority for Http {
         outcomes
     }
 
-    async fn acquire_waiting(&self, _ask: &Ask, _wait: Duration) -> Option<Reply<Granted>> {
-        None
+    async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>> {
+        let resource = &ask.resource;
+        let path = match resource.kind.as_str() {
+            LOCK_KIND => wire::lock_path(resource.key.as_str()),
+            kind => paths::resource_lease(kind, resource.key.as_str()),
+        };
+        let wait = wait.min(self.wait_max());
+        let call = match Call::new(Method::POST, path).body(&wire::waiting(ask, wait)) {
+            Ok(call) => call.within(wait + self.timeout),
+            Err(error) => return Some(Err(error)),
+        };
+        match self.servers.ask::<wire::Waited>(Lane::Waits, &call).await {
+            Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
+            answer => Some(answer.map(|outcome| outcome.map(|waited| waited.granted(resource.clone())))),
+        }
     }
 
     async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
@@ -262,8 +254,8 @@ impl Authority for Http {
         Ok(nodes)
     }
 
-    fn store_clock(&self) -> StoreClock {
-        self.known_clock().unwrap_or(StoreClock::Wall)
+    fn wait_max(&self) -> Duration {
+        wire::WAIT_MAX
     }
 }
 

@@ -26,8 +26,10 @@ const SERVERS_MAX: usize = 32;
 pub enum Lane {
     /// Opening and keeping sessions.
     Beats,
-    /// Everything else.
+    /// Everything else that is answered at once.
     Work,
+    /// Waiting in line: each wait has a connection of its own.
+    Waits,
 }
 
 /// A request, before it is known whom it goes to.
@@ -75,6 +77,7 @@ pub struct Servers {
     tenant: Option<String>,
     beats: Way,
     work: Way,
+    waits: Way,
 }
 
 /// Connections, and the server that answered last over them.
@@ -94,7 +97,7 @@ impl Servers {
         let bases = urls.iter().map(|url| url.as_str().trim_end_matches('/').to_owned()).collect();
         let way = || Ok::<_, HttpError>(Way { http: client(config, &urls)?, preferred: AtomicUsize::new(0) });
         let tenant = config.tenant.clone().filter(|tenant| !tenant.is_empty());
-        Ok(Self { bases, tenant, beats: way()?, work: way()? })
+        Ok(Self { bases, tenant, beats: way()?, work: way()?, waits: way()? })
     }
 
     /// How many there are.
@@ -107,6 +110,7 @@ impl Servers {
         let way = match lane {
             Lane::Beats => &self.beats,
             Lane::Work => &self.work,
+            Lane::Waits => &self.waits,
         };
         let first = way.preferred.load(Ordering::Relaxed);
         let mut failures: Vec<AuthorityError> = Vec::new();

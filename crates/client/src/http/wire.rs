@@ -2,9 +2,11 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use solehold_api::{
     batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
+    paths,
     resources::{FinalState, Grant, HeldLease},
     sessions,
 };
@@ -12,6 +14,7 @@ use solehold_core::{
     key::{LeaseId, Name, SessionId},
     time::{Revision, Token},
 };
+use uuid::Uuid;
 
 use super::servers::judged;
 use crate::authority::{
@@ -31,6 +34,47 @@ pub fn acquire(ask: &Ask) -> AcquireItem {
         session_id: Some(ask.session.0),
         request_id: Some(ask.request.to_string()),
         ..Default::default()
+    }
+}
+
+/// The longest that one request may wait in line.
+pub const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Where a lock is.
+pub fn lock_path(name: &str) -> String {
+    format!("{}/locks/{}", paths::BASE, paths::segment(name))
+}
+
+/// An acquire that waits in line.
+#[derive(Debug, Serialize)]
+pub struct Waiting {
+    holder: String,
+    session_id: Uuid,
+    request_id: String,
+    wait_ms: u64,
+}
+
+/// What it got.
+#[derive(Debug, Deserialize)]
+pub struct Waited {
+    #[serde(flatten)]
+    grant: Grant,
+    confirm_within_ms: Option<u64>,
+}
+
+impl Waited {
+    pub fn granted(self, resource: Resource) -> Granted {
+        let confirm_within = self.confirm_within_ms.map(Duration::from_millis);
+        Granted { confirm_within, ..granted(resource, self.grant) }
+    }
+}
+
+pub fn waiting(ask: &Ask, wait: Duration) -> Waiting {
+    Waiting {
+        holder: ask.holder.to_string(),
+        session_id: ask.session.0,
+        request_id: ask.request.to_string(),
+        wait_ms: wait.as_millis() as u64,
     }
 }
 
@@ -78,6 +122,7 @@ pub fn granted(resource: Resource, grant: Grant) -> Granted {
     Granted {
         held: Held { resource, lease: LeaseId(grant.lease.lease_id), token: Token(grant.lease.token) },
         ttl_left: Duration::from_millis(grant.lease.ttl_ms),
+        slack: Duration::from_millis(grant.slack_ms),
         state,
         confirm_within: None,
     }
@@ -87,6 +132,7 @@ pub fn beat(session: sessions::Session) -> Beat {
     Beat {
         session: SessionId(session.session_id),
         ttl_left: Duration::from_millis(session.ttl_ms),
+        slack: Duration::from_millis(session.slack_ms),
         revision: Revision(session.revision),
         leases: session.leases.into_iter().filter_map(held).collect(),
     }
@@ -100,7 +146,7 @@ fn held(lease: HeldLease) -> Option<Held> {
 
 pub fn node(node: sessions::Node) -> Node {
     Node {
-        node_id: node.node,
+        node_id: node.node_id,
         session: SessionId(node.session_id),
         ttl_left: Duration::from_millis(node.ttl_ms),
         lease_count: node.lease_count,

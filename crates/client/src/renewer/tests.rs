@@ -11,7 +11,7 @@ use crate::authority::{Held, Resource};
 const TTL: Duration = Duration::from_secs(30);
 
 fn timing(policy: Policy) -> Timing {
-    Timing { ttl: TTL, every: TTL / 3, policy, clock: StoreClock::Steady }
+    Timing { ttl: TTL, every: TTL / 3, policy }
 }
 
 fn at(ms: u64) -> Tick {
@@ -31,6 +31,7 @@ fn beat(revision: u64, leases: &[u64]) -> Beat {
     Beat {
         session: SessionId(Uuid::from_u128(1)),
         ttl_left: TTL,
+        slack: Duration::ZERO,
         revision: Revision(revision),
         leases: leases.iter().map(held).collect(),
     }
@@ -155,7 +156,7 @@ proptest! {
     #[test]
     fn trust_is_never_longer_than_what_was_told(policy in policy(), events in prop::collection::vec(event(), 1..60), unit in 0.0..1.0f64) {
         let mut renewer = Renewer::new(timing(policy), at(0), &beat(0, &[]), unit);
-        let (mut now, mut told) = (0u64, local_deadline(at(0), TTL, StoreClock::Steady));
+        let (mut now, mut told) = (0u64, local_deadline(at(0), TTL, Duration::ZERO));
         let mut was_lost = false;
         for event in events {
             let before = renewer.trusted_until();
@@ -165,7 +166,7 @@ proptest! {
                     let sent = at(now.saturating_sub(sent_ago_ms));
                     let ttl_left = Duration::from_millis(ttl_left_ms);
                     renewer.on_answer(sent, at(now), &Beat { ttl_left, ..beat(0, &[]) }, unit);
-                    told = told.max(local_deadline(sent, ttl_left, StoreClock::Steady));
+                    told = told.max(local_deadline(sent, ttl_left, Duration::ZERO));
                 }
                 Event::Failure => renewer.on_failure(at(now), "away", unit),
                 Event::Refusal => renewer.on_refusal(refusal()),

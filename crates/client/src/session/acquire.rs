@@ -7,7 +7,7 @@ use solehold_core::key::{Name, SessionId};
 
 use super::inner::Inner;
 use crate::{
-    authority::{Ask, AuthorityError, BadName, Done, Operation, Refusal, Resource},
+    authority::{Ask, AuthorityError, BadName, Done, Granted, Operation, Refusal, Resource},
     coalesce::Sent,
     guard::Guard,
     renewer::Lost,
@@ -87,11 +87,8 @@ impl Request {
         let ask = Operation::Acquire(self.ask(session));
         let outcome = self.inner.coalescer.submit_marked(ask, self.sent.clone()).await;
         match outcome {
-            Ok(Ok(Done::Held(granted))) => match self.inner.hold(session, granted) {
-                Some(holding) => {
-                    self.settled = true;
-                    Attempt::Won(Guard::new(self.inner.clone(), holding))
-                }
+            Ok(Ok(Done::Held(granted))) => match self.take_up(session, granted) {
+                Some(guard) => Attempt::Won(guard),
                 // Granted to a session that is over by now: it is spent with this request.
                 None => {
                     Attempt::Unknown(AuthorityError::Unknown("the session was lost meanwhile".to_owned()))
@@ -103,6 +100,13 @@ impl Request {
             Ok(Err(refusal)) => Attempt::Refused(refusal),
             Err(error) => Attempt::Unknown(error),
         }
+    }
+
+    /// Makes a guard of what was granted; none if the session is not the present one any more.
+    pub fn take_up(&mut self, session: SessionId, granted: Granted) -> Option<Guard> {
+        let holding = self.inner.hold(session, granted)?;
+        self.settled = true;
+        Some(Guard::new(self.inner.clone(), holding))
     }
 
     /// Another request in its place: this one got what it could get.

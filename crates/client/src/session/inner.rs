@@ -183,12 +183,8 @@ impl Inner {
     /// A session was opened: it is the present one from now on, unless this one was closed meanwhile. Whatever hung on
     /// another is lost by now, or moved.
     pub fn begin(&self, sent: Tick, beat: &Beat) -> bool {
-        let timing = Timing {
-            ttl: self.config.ttl,
-            every: self.config.every(),
-            policy: self.config.policy,
-            clock: self.authority.store_clock(),
-        };
+        let config = &self.config;
+        let timing = Timing { ttl: config.ttl, every: config.every(), policy: config.policy };
         let mut core = self.core();
         if matches!(*self.phase.borrow(), Phase::Over(_)) {
             return false;

@@ -13,6 +13,7 @@ use solehold_core::{
 };
 
 pub use self::acquire::AcquireError;
+pub(crate) use self::acquire::{Attempt, Request};
 pub(crate) use self::inner::{Holding, Inner};
 use crate::{
     authority::{Authority, AuthorityError, BadName, Metrics, Refusal, Resource, checked},

@@ -4,7 +4,9 @@
 use std::{sync::Arc, time::Duration};
 
 use solehold_client::{Authority, Embedded, Http, HttpConfig, Session, SessionConfig};
+use solehold_core::key::{Name, ResourceKey};
 use solehold_engine::{
+    Engine,
     clock::BootTicks,
     postgres::{PostgresOptions, PostgresStore},
     resident,
@@ -42,12 +44,19 @@ pub fn http(running: &[&Running]) -> Arc<Http> {
 /// What an authority needs to be there.
 pub struct Behind {
     pub authority: Arc<dyn Authority>,
+    pub engine: Engine,
     pub running: Option<Running>,
     _folder: Option<TempDir>,
 }
 
-async fn embedded(engine: &str) -> Arc<dyn Authority> {
-    Arc::new(Embedded::open(engine).await.expect("an engine"))
+async fn embedded(engine: &str) -> Behind {
+    let authority = Arc::new(Embedded::open(engine).await.expect("an engine"));
+    Behind { engine: authority.engine().clone(), authority, running: None, _folder: None }
+}
+
+pub fn served(running: Running) -> Behind {
+    let (authority, engine) = (http(&[&running]), running.engine().clone());
+    Behind { authority, engine, running: Some(running), _folder: None }
 }
 
 /// Every sort of authority.
@@ -66,16 +75,14 @@ impl Sort {
 
     pub async fn start(self) -> Behind {
         let folder = TempDir::new().expect("a folder");
-        let behind = |authority, running| Behind { authority, running, _folder: None };
-        let served = |running: Running| behind(http(&[&running]), Some(running));
         match self {
-            Self::Memory => behind(embedded("memory:").await, None),
-            Self::Postgres => behind(embedded(&database().await).await, None),
+            Self::Memory => embedded("memory:").await,
+            Self::Postgres => embedded(&database().await).await,
             Self::HttpMemory => served(serve(memory()).await),
             Self::HttpPostgres => served(serve(postgres_store(&database().await).await).await),
             Self::Folder => {
                 let path = folder.path().join("data").to_string_lossy().into_owned();
-                Behind { _folder: Some(folder), ..behind(embedded(&path).await, None) }
+                Behind { _folder: Some(folder), ..embedded(&path).await }
             }
         }
     }
@@ -88,5 +95,13 @@ impl Behind {
 
     pub async fn session_with(&self, config: SessionConfig) -> Session {
         Session::open(self.authority.clone(), config).await.expect("a session")
+    }
+
+    /// How many stand in line for a lock.
+    pub async fn queued(&self, lock: &str) -> u32 {
+        let name = |text: &str| Name::new(text).expect("a name");
+        let key = ResourceKey { tenant: name("default"), kind: name("lock"), key: name(lock) };
+        let loaded = self.engine.resource(&key).await.expect("a read");
+        loaded.state.resource(&key).map_or(0, |resource| resource.queued)
     }
 }

@@ -6,4 +6,5 @@ mod network;
 mod policies;
 mod random;
 mod requests;
+mod waiting;
 mod world;

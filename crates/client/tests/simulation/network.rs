@@ -12,7 +12,6 @@ use async_trait::async_trait;
 use solehold_client::{
     Authority, AuthorityError, Embedded, Metrics, Resource, SessionId,
     authority::{Ask, Beat, Done, Granted, Held, Node, Operation, Reply, StateWrite},
-    deadline::StoreClock,
 };
 use solehold_core::key::Name;
 
@@ -102,7 +101,7 @@ impl Authority for Network {
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
         self.through(self.authority.nodes()).await?
     }
-    fn store_clock(&self) -> StoreClock {
-        self.authority.store_clock()
+    fn wait_max(&self) -> Duration {
+        self.authority.wait_max()
     }
 }

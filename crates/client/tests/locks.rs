@@ -1,0 +1,245 @@
+//! Locks: one at a time, in the order of asking, and a line that is left clean.
+
+mod common;
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use common::{Behind, PATIENCE, Sort};
+use solehold_client::{
+    AcquireError, Authority, AuthorityError, LockConfig, Locks, Metrics, Resource, SessionId,
+    authority::{Ask, Beat, Done, Granted, Held, Node, Operation, Reply, StateWrite},
+};
+use solehold_core::key::Name;
+use solehold_testkit::wait_for;
+
+fn config() -> LockConfig {
+    LockConfig { acquire_timeout: PATIENCE, ..LockConfig::default() }
+}
+
+async fn locks(behind: &Behind, holder: &str) -> Locks {
+    Locks::open(behind.authority.clone(), holder, config()).await.expect("locks")
+}
+
+async fn for_all(test: impl AsyncFn(&Behind)) {
+    for sort in Sort::ALL {
+        println!("{sort:?}");
+        test(&sort.start().await).await;
+    }
+}
+
+/// Waits until so many stand in line.
+async fn in_line(behind: &Behind, lock: &str, count: u32) {
+    let are_there = async || behind.queued(lock).await == count;
+    wait_for(&format!("{count} in line"), PATIENCE, are_there).await.expect("they come");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_are_served_in_the_order_of_their_coming() {
+    for_all(async |behind| {
+        let nodes = [locks(behind, "a").await, locks(behind, "b").await, locks(behind, "c").await];
+        let held = nodes[0].acquire("chat/7").await.expect("free");
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let mut waiting = Vec::new();
+        for n in 0..12 {
+            let (locks, order) = (nodes[n % 3].clone(), order.clone());
+            waiting.push(tokio::spawn(async move {
+                let guard = locks.acquire("chat/7").await.expect("its turn");
+                order.lock().expect("unhurt").push((n, guard.token()));
+                assert!(guard.is_live());
+                guard.release().await.expect("released");
+            }));
+            in_line(behind, "chat/7", n as u32 + 1).await;
+        }
+        held.release().await.expect("released");
+        for task in waiting {
+            task.await.expect("it ends");
+        }
+        let order = order.lock().expect("unhurt");
+        let (who, tokens): (Vec<_>, Vec<_>) = order.iter().copied().unzip();
+        assert_eq!(who, (0..12).collect::<Vec<_>>());
+        assert!(tokens.is_sorted());
+        assert_eq!(behind.queued("chat/7").await, 0);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tasks_of_one_process_exclude_each_other() {
+    for_all(async |behind| {
+        let locks = locks(behind, "one").await;
+        let (inside, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let tasks: Vec<_> = (0..40)
+            .map(|_| {
+                let (locks, inside, most) = (locks.clone(), inside.clone(), most.clone());
+                tokio::spawn(async move {
+                    let guard = locks.acquire("one at a time").await.expect("its turn");
+                    most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    tokio::task::yield_now().await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                    guard.release().await.expect("released");
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.expect("it ends");
+        }
+        assert_eq!(most.load(Ordering::SeqCst), 1);
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_gives_up_leaves_the_line_clean() {
+    for_all(async |behind| {
+        let (one, two) = (locks(behind, "one").await, locks(behind, "two").await);
+        let held = one.acquire("a").await.expect("free");
+        let gone: Vec<_> = (0..5)
+            .map(|_| {
+                let two = two.clone();
+                tokio::spawn(async move { two.acquire("a").await.map(drop) })
+            })
+            .collect();
+        in_line(behind, "a", 5).await;
+        let last = tokio::spawn({
+            let two = two.clone();
+            async move { two.acquire("a").await.expect("its turn") }
+        });
+        in_line(behind, "a", 6).await;
+        for task in gone {
+            task.abort();
+        }
+        in_line(behind, "a", 1).await;
+        held.release().await.expect("released");
+        let guard = tokio::time::timeout(PATIENCE, last).await.expect("in time").expect("it ends");
+        guard.release().await.expect("released");
+        assert_eq!(behind.queued("a").await, 0);
+        one.try_acquire("a").await.expect("free again").release().await.expect("released");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_too_long_names_who_holds_it() {
+    for_all(async |behind| {
+        let (one, two) = (locks(behind, "one").await, locks(behind, "two").await);
+        let held = one.acquire("a").await.expect("free");
+        let error = two.acquire_within("a", Duration::from_millis(300)).await.expect_err("held");
+        assert_eq!(error.to_string(), "lock/a was not acquired in time: one holds it");
+        assert!(matches!(error, AcquireError::TimedOut { .. }));
+        in_line(behind, "a", 0).await;
+        assert!(held.is_live());
+        let error = two.acquire("").await.expect_err("no name");
+        assert_eq!(error.to_string(), "the name of the lock is empty; a name has 1 to 255 bytes");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_dies_makes_room_for_the_next() {
+    for_all(async |behind| {
+        let short = LockConfig {
+            ttl: Duration::from_secs(1),
+            refresh_interval: Duration::from_millis(300),
+            ..config()
+        };
+        // A session that nobody keeps: opened straight at the authority.
+        let holder = Name::new("dead").expect("a name");
+        let opened = behind.authority.open(&holder, short.ttl, &Metrics::new()).await;
+        let session = opened.expect("an outcome").expect("open").session;
+        let (resource, request) =
+            (Resource::new("lock", "a").expect("names"), Name::new("r").expect("a name"));
+        let ask = Operation::Acquire(Ask { resource, holder, session, request });
+        behind.authority.submit(vec![ask]).await.remove(0).expect("an outcome").expect("granted");
+        let two = Locks::open(behind.authority.clone(), "two", short).await.expect("locks");
+        let guard = two.acquire("a").await.expect("after the ttl");
+        assert!(guard.is_live());
+    })
+    .await;
+}
+
+/// A thousand in line, handed over in order.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_waiters() {
+    let behind = Sort::Memory.start().await;
+    let locks = locks(&behind, "crowd").await;
+    let held = locks.acquire("a").await.expect("free");
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let tasks: Vec<_> = (0..1_000)
+        .map(|_| {
+            let (locks, order) = (locks.clone(), order.clone());
+            tokio::spawn(async move {
+                let guard = locks.acquire("a").await.expect("its turn");
+                order.lock().expect("unhurt").push(guard.token());
+                guard.release().await.expect("released");
+            })
+        })
+        .collect();
+    in_line(&behind, "a", 1_000).await;
+    held.release().await.expect("released");
+    for task in tasks {
+        task.await.expect("it ends");
+    }
+    let order = order.lock().expect("unhurt");
+    assert!(order.len() == 1_000 && order.is_sorted(), "in the order of their tokens");
+    assert_eq!(behind.queued("a").await, 0);
+}
+
+/// An authority that has no line to wait in, as a server of an older version.
+struct Lineless(Arc<dyn Authority>);
+
+#[async_trait]
+impl Authority for Lineless {
+    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+        self.0.open(holder, ttl, metrics).await
+    }
+    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat> {
+        self.0.heartbeat(session, metrics, within).await
+    }
+    async fn close(&self, session: SessionId) -> Reply<()> {
+        self.0.close(session).await
+    }
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>> {
+        self.0.submit(operations).await
+    }
+    async fn acquire_waiting(&self, _: &Ask, _: Duration) -> Option<Reply<Granted>> {
+        None
+    }
+    async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
+        self.0.cancel(resource, holder, request).await
+    }
+    async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()> {
+        self.0.write_state(held, write).await
+    }
+    async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
+        self.0.nodes().await
+    }
+    fn wait_max(&self) -> Duration {
+        self.0.wait_max()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_line_it_is_asked_for_every_now_and_then() {
+    let behind = Sort::HttpMemory.start().await;
+    let authority = Arc::new(Lineless(behind.authority.clone()));
+    let quick = LockConfig { poll_interval: Duration::from_millis(20), ..config() };
+    let one = Locks::open(authority.clone(), "one", quick).await.expect("locks");
+    let two = Locks::open(authority, "two", quick).await.expect("locks");
+    let held = one.acquire("a").await.expect("free");
+    let error = two.acquire_within("a", Duration::from_millis(100)).await.expect_err("held");
+    assert_eq!(error.to_string(), "lock/a was not acquired in time: one holds it");
+    let waiting = tokio::spawn({
+        let two = two.clone();
+        async move { two.acquire("a").await.expect("its turn").token() }
+    });
+    let token = held.token();
+    held.release().await.expect("released");
+    assert!(waiting.await.expect("it ends") > token);
+}

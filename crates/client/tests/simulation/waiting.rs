@@ -1,0 +1,61 @@
+//! Waiting in line over a bad network: a grant that nobody confirms goes to the next, and what is trusted was confirmed.
+
+use std::time::Duration;
+
+use solehold_client::{AcquireError, LockConfig, Locks, Policy};
+
+use crate::{
+    network::Weather,
+    world::{TTL, World},
+};
+
+fn config(acquire_timeout: Duration) -> LockConfig {
+    LockConfig { acquire_timeout, ..LockConfig::default() }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_does_not_confirm_is_passed_over() {
+    let world = World::new(30);
+    let (one, _) = world.holder("one", Policy::Deadline).await;
+    let (two, network) = world.holder("two", Policy::Deadline).await;
+    let (three, _) = world.holder("three", Policy::Deadline).await;
+    let [one, two, three] = [one, two, three].map(|session| Locks::over(session, config(TTL)));
+    let held = one.acquire("a").await.expect("free");
+    // The second hears of its grant late: it has lapsed by then.
+    network.turns(Weather::Late(Duration::from_secs(4)));
+    let second = tokio::spawn(async move { two.acquire("a").await.map(|guard| guard.token()) });
+    world.pass(Duration::from_millis(10)).await;
+    let third = tokio::spawn(async move { three.acquire("a").await.expect("its turn") });
+    world.pass(Duration::from_millis(10)).await;
+    held.release().await.expect("released");
+    let guard = third.await.expect("it ends");
+    assert!(guard.is_live());
+    assert_eq!(world.holder_of("lock", "a").await.as_deref(), Some("three"));
+    network.turns(Weather::Fair);
+    let token = guard.token();
+    guard.release().await.expect("released");
+    // It has gone to the end of the line, and gets it there.
+    assert!(second.await.expect("it ends").expect("its turn") > token);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_whose_answers_are_lost_ends_in_time_and_holds_nothing() {
+    let world = World::new(31);
+    let (one, _) = world.holder("one", Policy::Deadline).await;
+    let (two, network) = world.holder("two", Policy::Deadline).await;
+    let (one, two) = (Locks::over(one, config(TTL)), Locks::over(two, config(TTL)));
+    let held = one.acquire("a").await.expect("free");
+    network.turns(Weather::AnswersLost);
+    let waiting = tokio::spawn({
+        let two = two.clone();
+        async move { two.acquire_within("a", Duration::from_secs(5)).await.map(drop) }
+    });
+    world.pass(Duration::from_secs(1)).await;
+    held.release().await.expect("released");
+    let error = waiting.await.expect("it ends").expect_err("nothing was heard");
+    assert!(matches!(error, AcquireError::TimedOut { .. }), "{error}");
+    network.turns(Weather::Fair);
+    world.pass(TTL).await;
+    assert!(two.session().is_live());
+    assert_eq!(world.holder_of("lock", "a").await, None);
+}
