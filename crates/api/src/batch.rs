@@ -80,6 +80,7 @@ impl AcquireItem {
             ttl_seconds: item.ttl_seconds,
             session_id: item.session_id,
             request_id: item.request_id,
+            wait_ms: None,
             attributes: item.attributes,
         };
         let asked = faults.take_all("", ask.asked());

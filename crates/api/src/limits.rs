@@ -27,6 +27,10 @@ pub const SNAPSHOT_RESOURCES_MAX: usize = 500;
 /// Largest frame that a watch sends or a reader takes, in bytes.
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
+/// Longest that one request may wait in line, in milliseconds. Whoever wants to wait for longer asks again with the same
+/// request id, and keeps its place.
+pub const WAIT_MS_MAX: u64 = 30_000;
+
 /// Least capacity of a runner.
 pub const CAPACITY_MIN: u32 = 1;
 /// Most capacity of a runner.

@@ -151,6 +151,11 @@ paths! {
     /// What happened to it.
     RESOURCE_HISTORY resource_history(kind, key) "/resources/{kind}/{key}/history";
 
+    /// A lock: a resource of the kind `lock` that nobody declares.
+    LOCK lock(name) "/locks/{name}";
+    /// Its renewal.
+    LOCK_RENEW lock_renew(name) "/locks/{name}/renew";
+
     /// The stream of changes.
     WATCH watch() "/watch";
 

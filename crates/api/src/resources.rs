@@ -1,6 +1,6 @@
 //! Resources of any kind: declared, leased and handed over under their tokens. Ours, so unknown fields are refused.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
@@ -15,8 +15,8 @@ use uuid::Uuid;
 use crate::{
     ask::{Ask, Asked, Proof, state_write},
     document::{to_document, to_fields, to_value},
-    field::{Checked, Faults},
-    limits::{REASON_BYTES_MAX, RESOURCE_TTL},
+    field::{Checked, Faults, FieldError},
+    limits::{REASON_BYTES_MAX, RESOURCE_TTL, WAIT_MS_MAX},
     page::PageCursor,
     time::Timestamp,
     watch::LeaseEvent,
@@ -79,8 +79,12 @@ pub struct AcquireResource {
     pub ttl_seconds: Option<Number>,
     /// The session that the lease hangs on, if not one of its own; its ttl counts then.
     pub session_id: Option<Uuid>,
-    /// The client's name for this acquire, so that a repeat gets the same grant.
+    /// The client's name for this acquire, so that a repeat gets the same grant, or keeps its place in line.
     pub request_id: Option<String>,
+    /// How long to wait in line, first come, first served, while someone holds it; at most 30 s, and not at all if not
+    /// given. A grant that was waited for says within what time it must be renewed.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub wait_ms: Option<Number>,
     /// What the holder keeps with the lease.
     #[serde(default)]
     pub attributes: BTreeMap<String, Value>,
@@ -99,6 +103,19 @@ impl AcquireResource {
             request_id: self.request_id.as_deref(),
         };
         ask.checked(RESOURCE_TTL, faults, attributes)
+    }
+
+    /// How long to wait in line, if at all.
+    pub fn wait(&self) -> Checked<Option<Duration>> {
+        let Some(wait) = &self.wait_ms else { return Ok(None) };
+        match wait.as_u64().filter(|ms| *ms <= WAIT_MS_MAX) {
+            Some(0) => Ok(None),
+            Some(ms) => Ok(Some(Duration::from_millis(ms))),
+            None => {
+                let message = format!("is {wait}; it must be 0 to {WAIT_MS_MAX} milliseconds");
+                Err(vec![FieldError::new("wait_ms", message)])
+            }
+        }
     }
 }
 
@@ -344,6 +361,10 @@ pub struct Grant {
     pub repeated: bool,
     /// How far the store's clock may run ahead of yours unnoticed: take it off `ttl_ms`, beside your own margin.
     pub slack_ms: u64,
+    /// It was waited for, and lapses unless it is renewed within this time by its token, lease id or session. Count your
+    /// deadline from that renewal. Left out otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm_within_ms: Option<u64>,
 }
 
 impl Grant {
@@ -355,6 +376,7 @@ impl Grant {
             revision: grant.revision.0,
             repeated: grant.repeated,
             slack_ms,
+            confirm_within_ms: grant.lease.confirm_within_ms(),
         }
     }
 }
@@ -431,6 +453,8 @@ pub struct Resource {
     pub lease: Option<HeldLease>,
     /// Who gets it next.
     pub pending: Option<PendingLease>,
+    /// How many stand in line for it.
+    pub waiting: u32,
     /// What the last holder left, without the document.
     pub state: Option<State>,
 }
@@ -458,6 +482,7 @@ impl Resource {
             created_at: resource.created_at.into(),
             last_token: resource.last_token.0,
             held_back_ms: until.map_or(0, |until| until.ms_after(now)),
+            waiting: resource.queued,
             lease: live.map(HeldLease::of),
             pending: pending.map(|pending| PendingLease {
                 lease_id: pending.id.0,

@@ -4,7 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use axum::http::HeaderValue;
 use solehold_api::admin::Quotas;
-use solehold_core::{command::Command, key::Name, outcome::Outcome};
+use solehold_core::{
+    command::{Acquire, Command},
+    key::Name,
+    outcome::Outcome,
+};
 use solehold_engine::{Engine, EngineError, clock::Tick};
 use tokio::sync::{Mutex, watch};
 
@@ -92,6 +96,14 @@ impl Context {
         let (operation, began) = (operation_label(&command), Tick::now());
         let outcome = self.inner.engine.submit(command).await;
         self.inner.metrics.operation(operation, &outcome, Tick::now().since(began));
+        outcome
+    }
+
+    /// Acquires, waiting in line for at most so long, and measures what comes of it.
+    pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
+        let began = Tick::now();
+        let outcome = self.inner.engine.acquire_waiting(acquire, wait).await;
+        self.inner.metrics.operation("acquire_waiting", &outcome, Tick::now().since(began));
         outcome
     }
 

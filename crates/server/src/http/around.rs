@@ -20,6 +20,7 @@ use axum::{
 use futures_util::FutureExt;
 use serde::Serialize;
 use solehold_api::{
+    limits::WAIT_MS_MAX,
     paths,
     problem::{ErrorCode, Problem},
 };
@@ -88,7 +89,11 @@ async fn let_in(context: &Context, request: &mut Request, asked: &mut Asked) -> 
 /// Serves it, within its time. A panic is the handler's, not the connection's.
 async fn serve(context: &Context, asked: &Asked, request: Request, next: Next) -> Response {
     let served = AssertUnwindSafe(next.run(request)).catch_unwind();
-    let timeout = context.limits().request_timeout;
+    let mut timeout = context.limits().request_timeout;
+    if asked.method == Method::POST && matches!(asked.route.as_str(), paths::LOCK | paths::RESOURCE_LEASE) {
+        // Waiting in line is no failure to answer.
+        timeout += Duration::from_millis(WAIT_MS_MAX);
+    }
     let served = match asked.route.as_str() {
         // As long as it takes to send.
         paths::IMPORT => Ok(served.await),

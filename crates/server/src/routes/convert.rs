@@ -1,5 +1,7 @@
 //! What the surfaces share: naming a thing, asking for it, and reading it as it stands.
 
+use std::time::Duration;
+
 use serde::Deserialize;
 use solehold_api::{
     field, page,
@@ -15,7 +17,10 @@ use solehold_core::{
     outcome::{Answer, Grant, LeaseView, Refusal},
     time::{Revision, StoreTime},
 };
-use solehold_engine::store::{self, EventQuery, Found, Loaded, ResourceQuery};
+use solehold_engine::{
+    EngineError,
+    store::{self, EventQuery, Found, Loaded, ResourceQuery},
+};
 use uuid::Uuid;
 
 use crate::{
@@ -176,6 +181,19 @@ pub async fn acquire(context: &Context, acquire: Acquire) -> Result<Grant, Failu
     match submit(context, Command::Acquire(acquire)).await? {
         Answer::Granted(grant) => Ok(grant),
         other => Err(odd(&other)),
+    }
+}
+
+/// Acquires, waiting in line for at most so long. Whoever hangs up leaves the line, and so does everyone when the server
+/// stops: another replica goes on from the same place in line, by the request id.
+pub async fn acquire_waiting(context: &Context, acquire: Acquire, wait: Duration) -> Result<Grant, Failure> {
+    let mut stopping = context.stopping();
+    tokio::select! {
+        answer = context.acquire_waiting(acquire, wait) => match answer?? {
+            Answer::Granted(grant) => Ok(grant),
+            other => Err(odd(&other)),
+        },
+        _ = stopping.wait_for(|stopping| *stopping) => Err(EngineError::Stopping.into()),
     }
 }
 

@@ -6,6 +6,7 @@ mod config;
 mod convert;
 mod lease_sets;
 mod leases;
+mod locks;
 mod nodes;
 mod openapi;
 mod ops;
@@ -41,6 +42,7 @@ fn all() -> OpenApiRouter<Context> {
         .merge(nodes::routes())
         .merge(config::routes())
         .merge(resources::routes())
+        .merge(locks::routes())
         .merge(batch::routes())
         .merge(watch::routes())
         .merge(admin::routes())

@@ -59,9 +59,11 @@ fn shown(seen: &Seen) -> Resource {
     Resource::of(&seen.resource, seen.lease.as_ref(), seen.now)
 }
 
-/// Reads a resource that is there: declared, held, or with a document for its next holder. What is only held back is not.
+/// Reads a resource that is there: declared, held, waited for, or with a document for its next holder. What is only held
+/// back is not.
 async fn see(context: &Context, key: &ResourceKey) -> Result<Seen, Failure> {
-    let is_there = |s: &Seen| s.declared().is_some() || s.live().is_some() || s.resource.state.is_some();
+    let is_used = |s: &Seen| s.live().is_some() || s.resource.queued > 0 || s.resource.state.is_some();
+    let is_there = |s: &Seen| s.declared().is_some() || is_used(s);
     let seen = convert::see(context, key).await?.filter(is_there);
     seen.ok_or_else(|| Refusal::NoResource(key.clone()).into())
 }
@@ -145,8 +147,12 @@ async fn get(
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Resource>, Failure> {
     caller.must_be(Role::Reader)?;
-    let key = path.key(&caller, query.tenant.as_deref())?;
-    Ok(Json(shown(&see(&context, &key).await?)))
+    show(&context, &path.key(&caller, query.tenant.as_deref())?).await
+}
+
+/// Shows a resource that is there.
+pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<Resource>, Failure> {
+    Ok(Json(shown(&see(context, key).await?)))
 }
 
 /// Declares a resource, or declares it anew.
@@ -171,7 +177,7 @@ async fn put(
     let key = path.key(&caller, query.tenant.as_deref())?;
     let (_, created) = convert::declare(&context, key.clone(), body.declaration()?, false).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(shown(&see(&context, &key).await?))))
+    Ok((status, show(&context, &key).await?))
 }
 
 /// Removes a resource.
@@ -240,10 +246,22 @@ async fn acquire(
 ) -> Result<(StatusCode, Json<Grant>), Failure> {
     caller.must_be(Role::Runner)?;
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let asked = body.asked()?;
-    convert::may_exist(&context, &key).await?;
+    hold(&context, key, &body).await
+}
+
+/// Acquires a resource, waiting in line for it if the body says so.
+pub async fn hold(
+    context: &Context,
+    key: ResourceKey,
+    body: &AcquireResource,
+) -> Result<(StatusCode, Json<Grant>), Failure> {
+    let (asked, wait) = (body.asked()?, body.wait()?);
+    convert::may_exist(context, &key).await?;
     let ask = asked.acquire(key, convert::fresh_lease(), Undeclared::Allow);
-    let grant = convert::acquire(&context, ask).await?;
+    let grant = match wait {
+        Some(wait) => convert::acquire_waiting(context, ask, wait).await?,
+        None => convert::acquire(context, ask).await?,
+    };
     let status = if grant.repeated { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Grant::of(&grant, context.engine().clock_slack_ms()))))
 }
@@ -267,9 +285,17 @@ async fn release(
     Body(body): Body<ReleaseResource>,
 ) -> Result<StatusCode, Failure> {
     caller.must_be(Role::Runner)?;
-    let key = path.key(&caller, query.tenant.as_deref())?;
-    let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
-    convert::release(&context, claim, body.state()?).await?;
+    let_go(&context, path.key(&caller, query.tenant.as_deref())?, &body).await
+}
+
+/// Releases the lease on a resource.
+pub async fn let_go(
+    context: &Context,
+    key: ResourceKey,
+    body: &ReleaseResource,
+) -> Result<StatusCode, Failure> {
+    let claim = convert::on_resource(context, &key, body.claim(key.clone())?).await?;
+    convert::release(context, claim, body.state()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -292,9 +318,13 @@ async fn renew(
     Body(body): Body<RenewResource>,
 ) -> Result<Json<Grant>, Failure> {
     caller.must_be(Role::Runner)?;
-    let key = path.key(&caller, query.tenant.as_deref())?;
-    let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
-    let grant = convert::renew(&context, claim, body.ttl_ms()?, None).await?;
+    keep(&context, path.key(&caller, query.tenant.as_deref())?, &body).await
+}
+
+/// Renews the lease on a resource.
+pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> Result<Json<Grant>, Failure> {
+    let claim = convert::on_resource(context, &key, body.claim(key.clone())?).await?;
+    let grant = convert::renew(context, claim, body.ttl_ms()?, None).await?;
     Ok(Json(Grant::of(&grant, context.engine().clock_slack_ms())))
 }
 

@@ -4,6 +4,7 @@ mod batch;
 mod common;
 mod config;
 mod leases;
+mod locks;
 mod names;
 mod resources;
 mod runners;

@@ -265,7 +265,6 @@ async fn a_tenant_has_no_more_than_its_quota() {
 async fn routes_of_later_issues_are_not_there() {
     let api = Api::start().await;
     for (method, path) in [
-        ("POST", "/locks/l"),
         ("POST", "/resources/job/x/handover"),
         ("GET", "/resources/job/x/explain"),
         ("GET", "/route/job/x"),

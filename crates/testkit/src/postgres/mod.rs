@@ -127,6 +127,13 @@ impl Postgres {
         self.start_again().await
     }
 
+    /// Makes a standby the primary, and waits until it is.
+    pub async fn promote(&self) -> Result<()> {
+        let promoted = self.connect().await?.query_one("SELECT pg_promote(true)", &[]).await?;
+        anyhow::ensure!(promoted.get::<_, bool>(0), "PostgreSQL did not become the primary in a minute");
+        Ok(())
+    }
+
     /// SIGKILL to all its processes, as when the machine loses power; waits until all have ended.
     pub async fn kill9(&self) -> Result<()> {
         self.server.kill9().await?;
@@ -182,6 +189,7 @@ pub struct PostgresBuilder {
     env: Vec<(String, String)>,
     own_clock: bool,
     clock: Option<FakeClock>,
+    primary: Option<SocketAddr>,
 }
 
 impl PostgresBuilder {
@@ -194,6 +202,12 @@ impl PostgresBuilder {
     /// Runs it by a wall clock of its own; see [`Postgres::set_clock_offset`] and [`Postgres::clock`].
     pub fn fake_clock(mut self) -> Self {
         self.own_clock = true;
+        self
+    }
+
+    /// Makes it a hot standby of that server, which streams to it. [`Postgres::promote`] makes a primary of it.
+    pub fn standby_of(mut self, primary: &Postgres) -> Self {
+        self.primary = Some(primary.addr());
         self
     }
 
@@ -214,13 +228,16 @@ impl PostgresBuilder {
         }
     }
 
-    /// A folder with fresh data, and a port.
+    /// A folder with fresh data, or with that of the primary, and a port.
     async fn prepare(&self) -> Result<Postgres> {
         let server = Server::new("postgres", "QUIT")?;
-        let folder = server.folder().to_owned();
+        let (folder, primary) = (server.folder().to_owned(), self.primary);
         let install = tokio::task::spawn_blocking(move || {
             let install = Install::find()?;
-            template::copy_into(&install, &folder)?;
+            match primary {
+                Some(primary) => template::follow(&install, primary, &folder)?,
+                None => template::copy_into(&install, &folder)?,
+            }
             anyhow::Ok(install)
         });
         Ok(Postgres {

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddr;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,6 +20,15 @@ pub(super) fn copy_into(install: &Install, folder: &Path) -> Result<()> {
     let template = template(install)?;
     give(install, folder)?;
     copy(&template, &folder.join("data"))
+}
+
+/// Gives `folder` to the user that PostgreSQL runs as, with a copy of the primary's data that follows it.
+pub(super) fn follow(install: &Install, primary: SocketAddr, folder: &Path) -> Result<()> {
+    give(install, folder)?;
+    let mut backup = Command::new(install.program("pg_basebackup"));
+    backup.arg("-D").arg(folder.join("data")).args(["-U", "postgres", "-h", &primary.ip().to_string()]);
+    backup.args(["-p", &primary.port().to_string(), "--write-recovery-conf", "--checkpoint=fast"]);
+    run(as_user(install, backup.current_dir(folder)))
 }
 
 /// The template for this version, user and way of `initdb`; made under a lock by whoever comes first.
@@ -41,11 +51,7 @@ fn make(install: &Install, template: &Path) -> Result<()> {
     give(install, folder.path())?;
     let data = folder.path().join("data");
     let mut initdb = Command::new(install.program("initdb"));
-    initdb.arg("-D").arg(&data).args(INITDB).current_dir(folder.path());
-    if let Some(user) = install.user {
-        initdb.uid(user.uid).gid(user.gid);
-    }
-    run(&mut initdb)?;
+    run(as_user(install, initdb.arg("-D").arg(&data).args(INITDB).current_dir(folder.path())))?;
     let partial = template.with_extension("partial");
     if partial.exists() {
         fs::remove_dir_all(&partial)?;
@@ -54,6 +60,13 @@ fn make(install: &Install, template: &Path) -> Result<()> {
     // A machine that loses power now must not keep a template with holes.
     run(Command::new("sync").arg("--file-system").arg(&partial))?;
     fs::rename(&partial, template).context("cannot put the PostgreSQL template in its place")
+}
+
+fn as_user<'a>(install: &Install, command: &'a mut Command) -> &'a mut Command {
+    match install.user {
+        Some(user) => command.uid(user.uid).gid(user.gid),
+        None => command,
+    }
 }
 
 fn give(install: &Install, folder: &Path) -> Result<()> {
