@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import unittest
 
-from solehold_client import Client, Session
+from solehold_client import Client, Locks, Session
 
 from .support.server import Postgres, Solehold
 
@@ -46,3 +46,21 @@ class Failover(unittest.IsolatedAsyncioTestCase):
                 await guard.release()
                 async with await waiting as heir:
                     self.assertGreater(heir.token, guard.token)
+
+    async def test_a_lock_is_waited_for_across_servers_and_the_loss_of_one(self) -> None:
+        first, second = self.servers
+        async with Client(second.url) as one, Client([first.url, second.url]) as other:
+            async with Session.open(one, "one") as holder, Session.open(other, "other") as waiter:
+                guard = await Locks(holder).acquire("shared")
+                waiting = asyncio.ensure_future(Locks(waiter).acquire("shared"))
+                while await self.waiting(one) == 0:
+                    await asyncio.sleep(0.01)
+                first.kill()
+                await guard.release()
+                async with await waiting as heir:
+                    self.assertGreater(heir.token, guard.token)
+
+    async def waiting(self, client: Client) -> int:
+        lock = await client.request("GET", "/api/v1/locks/shared")
+        assert isinstance(lock, dict)
+        return int(str(lock["waiting"]))

@@ -286,6 +286,7 @@ class Acquiring(Case):
             for _ in range(rng.randrange(12)):
                 await asyncio.sleep(0)
             if not asking.cancel():
+                await asking.result().release()
                 continue
             with self.assertRaises(asyncio.CancelledError):
                 await asking

@@ -294,11 +294,12 @@ class Session:
         """A guard was dropped without a release, perhaps in another thread, perhaps after the loop."""
         if hold.let_go or loop.is_closed() or hold.loss.declared is not None:
             return
-        warnings.warn(f"the guard of {hold.kind}/{hold.key} was dropped without a release", ResourceWarning, stacklevel=2)
         try:
             loop.call_soon_threadsafe(lambda: self._settle(lambda: self._release(hold, None)))
         except RuntimeError:
-            pass  # the loop was closed meanwhile; the ttl is the net
+            return  # the loop was closed meanwhile; the ttl is the net
+        # Last, since a program may turn warnings into errors.
+        warnings.warn(f"the guard of {hold.kind}/{hold.key} was dropped without a release", ResourceWarning, stacklevel=2)
 
 
 class Opening:
