@@ -6,7 +6,7 @@ import asyncio
 import unittest
 from unittest import mock
 
-from solehold_client import Client, Guard, Locks, Lost, NotFound, Refused, Session, locks
+from solehold_client import Client, Guard, Locks, Lost, NotFound, Refused, Session, Unavailable, client, locks
 
 from .support.model import Authority
 from .support.server import Solehold
@@ -149,6 +149,19 @@ class Waiting(Case):
                 await self.until_waiting("ended", 1)
             with self.assertRaises(Lost):
                 await waiter
+
+
+    async def test_more_than_may_wait_at_once_ask_again(self) -> None:
+        with mock.patch.object(client, "WAITERS_AT_ONCE_MAX", 2):
+            first = await self.locks.acquire("crowded")
+            waiters = [await self.in_line("crowded", place) for place in (1, 2)]
+            with self.assertRaisesRegex(Unavailable, "2 tasks of this client wait"):
+                await self.locks.acquire("crowded", timeout=0.3)
+            waiters.append(asyncio.ensure_future(self.locks.acquire("crowded")))
+            await first.release()
+            for waiter in waiters:
+                async with await waiter:
+                    pass
 
 
 class OwnSession(Case):

@@ -82,7 +82,8 @@ class Locks:
     async def _attempt(self, acquire: Acquire) -> Grant:
         if self._has_line:
             try:
-                grant = await self._wait_in_line(acquire)
+                with self._client.waiter():
+                    grant = await self._wait_in_line(acquire)
             except NotFound as error:
                 if error.code != "no_such_route":
                     raise

@@ -16,7 +16,7 @@ from .acquire import Acquire
 from .backoff import Backoff, BackoffConfig
 from .client import Client
 from .clock import sleep_until
-from .errors import Lost, NotFound, Refused, SoleholdError, Unavailable, Unknown
+from .errors import Lost, Refused, SoleholdError, Unavailable, Unknown
 from .guard import Guard, Hold
 from .holdings import Holdings
 from .limits import STEP_SECONDS_MAX, TTL_SECONDS_MAX, TTL_SECONDS_MIN
@@ -140,7 +140,7 @@ class Session:
             if lost is None or lost.why in ("deadline", "failed"):
                 until = min(self.client.clock.now() + self.client.retry_for, self._renewer.ends_at)
                 await self.client.close_session(self.session_id, until=until)
-        except (Refused, NotFound, Unavailable, Unknown):
+        except SoleholdError:
             pass  # it is over, or runs out by itself
         finally:
             await self._channel.close()
