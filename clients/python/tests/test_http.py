@@ -119,7 +119,8 @@ class Answers(Case):
             await reader.read()
 
         transport = HttpTransport()
-        with self.assertRaisesRegex(AnswerLost, "no answer within 0.05 s"):
+        # A busy machine may not even connect in that time.
+        with self.assertRaisesRegex((AnswerLost, NotSent), "no answer within 0.05 s"):
             await transport.send(await self.serve(silent), Request("GET", "/", None, 0.05))
         await transport.close()
 

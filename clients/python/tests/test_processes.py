@@ -11,7 +11,7 @@ from solehold_client import Client, Session
 from .support.server import Process, Solehold, python, wait_for
 
 WORKER = str(Path(__file__).with_name("worker.py"))
-TTL = "2"
+TTL = "3"
 
 
 class Workers(unittest.IsolatedAsyncioTestCase):

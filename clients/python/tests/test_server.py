@@ -129,7 +129,7 @@ class Guards(Case):
         self.assertEqual((await self.client.read_state("scene", "state")), heir.state)
 
     async def test_a_release_after_loss_changes_nothing(self) -> None:
-        one, other = await self.open("one", ttl=1.0), await self.open("other")
+        one, other = await self.open("one", ttl=2.0), await self.open("other")
         guard = await self.hold(one, "scene", "late")
         stop_heartbeats(one)
         heir = await self.hold(other, "scene", "late", timeout=60)
@@ -148,7 +148,7 @@ class Guards(Case):
                 await guard.run(fail())
 
     async def test_run_stops_the_work_when_the_lease_is_revoked(self) -> None:
-        session = await self.open("runner", ttl=1.0)
+        session = await self.open("runner", ttl=3.0)
         guard = await self.hold(session, "scene", "revoked")
         cleaned: list[str] = []
 
@@ -171,7 +171,7 @@ class Guards(Case):
             await guard.run(never)
 
     async def test_a_body_that_outlived_its_lease_hears_of_it(self) -> None:
-        session = await self.open("outlived", ttl=1.0)
+        session = await self.open("outlived", ttl=2.0)
         with self.assertRaises(Lost) as lost:
             async with await session.acquire("scene", "outlived") as guard:
                 stop_heartbeats(session)
@@ -221,12 +221,12 @@ class Guards(Case):
 
 class Sessions(Case):
     async def test_heartbeats_keep_it_past_its_ttl(self) -> None:
-        session = await self.open("beating", ttl=1.0)
+        session = await self.open("beating", ttl=3.0)
         guard = await self.hold(session, "scene", "beating")
         first = guard.deadline
         other = await self.open("other")
         with self.assertRaises(Refused):
-            await other.acquire("scene", "beating", timeout=3.0)
+            await other.acquire("scene", "beating", timeout=4.0)
         self.assertTrue(guard.is_live())
         self.assertGreater(guard.deadline, first + 1.0)
 
@@ -241,9 +241,9 @@ class Sessions(Case):
         await session.close()
 
     async def test_another_session_of_the_holder_ends_it(self) -> None:
-        former = await self.open("twin", ttl=1.0)
+        former = await self.open("twin", ttl=3.0)
         guard = await self.hold(former, "scene", "twin")
-        latter = await self.open("twin", ttl=1.0)
+        latter = await self.open("twin", ttl=3.0)
         self.assertEqual((await guard.lost()).why, "refused")
         heir = await self.hold(latter, "scene", "twin", timeout=30)
         self.assertGreater(heir.token, guard.token)
@@ -395,7 +395,7 @@ class Killed(unittest.IsolatedAsyncioTestCase):
             server = Solehold(data_dir=f"{folder}/data")
             self.addCleanup(server.stop)
             async with Client(server.url, retry_for=0.5) as client:
-                async with Session.open(client, "mourner", ttl=1.0) as session:
+                async with Session.open(client, "mourner", ttl=2.0) as session:
                     guard = await session.acquire("scene", "hall")
                     steps: list[float] = []
                     server.kill()
@@ -413,7 +413,7 @@ class Killed(unittest.IsolatedAsyncioTestCase):
         server = Solehold()
         self.addCleanup(server.stop)
         async with Client(server.url, timeout=30.0, retry_for=0.0) as client:
-            session = await Session.open(client, "hung", ttl=1.0)
+            session = await Session.open(client, "hung", ttl=2.0)
             guard = await session.acquire("scene", "hall")
             server.process.send(signal.SIGSTOP)
             self.assertEqual((await guard.lost()).why, "deadline")

@@ -328,7 +328,7 @@ class Fleet:
 class Fleets(unittest.TestCase):
     def test_no_token_ever_works_after_a_newer_one(self) -> None:
         takeovers = 0
-        for seed in range(1, 13):
+        for seed in range(1, 9):
             policy = Policy.IMMEDIATE if seed % 4 == 0 else Policy.DEADLINE
             fleet = Fleet(seed)
 
@@ -338,4 +338,4 @@ class Fleets(unittest.TestCase):
             simulate(whole())
             self.assertGreater(fleet.steps, 500, f"seed {seed}")
             takeovers += fleet.takeovers
-        self.assertGreater(takeovers, 100)
+        self.assertGreater(takeovers, 60)

@@ -21,7 +21,7 @@ KIND = "lock"
 """A lock is a resource of this kind that nobody declares."""
 # A place in line is asked for again after this share of a wait.
 ASK_AGAIN_SHARE = 2 / 3
-OVERLAP_SECONDS = 0.3
+OVERLAP_SECONDS = 0.4
 
 
 class Locks:
@@ -156,7 +156,10 @@ class Locks:
         """A grant that was waited for is trusted after a renewal, from before that was sent (rule 15)."""
         until = self._client.clock.now() + within
         session = acquire.session
-        sent, renewed = await self._client.renew_lock(acquire.key, grant=grant, session_id=session.session_id, until=until)
+        try:
+            sent, renewed = await self._client.renew_lock(acquire.key, grant=grant, session_id=session.session_id, until=until)
+        except NotFound as error:
+            raise Refused(f"the lock lapsed before it was confirmed: {error.detail}", code="lost") from error
         if renewed.token != grant.token:
             raise Refused("the lock changed hands before it was confirmed", code="lost", token=renewed.token)
         session._renewed(sent, renewed)
