@@ -139,7 +139,7 @@ async fn a_dead_replica_is_passed_over() {
     let held = granted(live.acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers"));
     // It has a runtime of its own, which is pulled from under it.
     let (there, at) = (url.clone(), job.clone());
-    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let dying = runtime.block_on(replica(&there));

@@ -54,13 +54,15 @@ impl Fixture for Database {
         open(&Self::prepared(self.prepare).await.url).await
     }
 
-    /// Moves the clock's row on, as a replica does that gives time back: every store follows.
+    /// Moves the clock's row on, as a replica does that gives time back: every store follows. Whatever the default isolation,
+    /// it waits for a batch that is under way.
     async fn pass_until(&self, store: &dyn Store, until: StoreTime) {
         let now = store.load(&Footprint::default()).await.expect("the store").now;
         let ms = until.ms_after(now);
         let sql = format!(
-            "UPDATE solehold.clock SET offset_ms = offset_ms + {ms}, \
-             last_ms = greatest(last_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms) + {ms}"
+            "BEGIN ISOLATION LEVEL READ COMMITTED; UPDATE solehold.clock SET offset_ms = offset_ms + {ms}, \
+             last_ms = greatest(last_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms) + {ms}; \
+             COMMIT"
         );
         execute(&self.url, &sql).await;
     }
