@@ -21,7 +21,7 @@ use std::{
 use solehold_core::{
     command::{Acquire, Claim, Command, Footprint, Target, Wait},
     event::{Event, What},
-    key::{LeaseId, Name, ResourceKey, SessionId},
+    key::{LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::LeaseStatus,
     limits::{ROOM_TTL_MS, SESSION_WAITERS_MAX, WAIT_MS_MAX},
     outcome::{Answer, Grant, LeaseView, Outcome, Refusal},
@@ -64,6 +64,8 @@ enum Told {
 /// Someone who waits here.
 struct Here {
     key: ResourceKey,
+    /// What it asks by; the same request may ask anew elsewhere, and keeps its place there.
+    request: Option<RequestKey>,
     tell: oneshot::Sender<Told>,
     /// Whether the store has it in line, as far as is known.
     is_in_line: bool,
@@ -182,7 +184,7 @@ impl WaitingRoom {
         let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).min(WAIT_MS_MAX);
         ask.wait = Some(Wait { room, wait_ms });
         match self.driver.submit(Command::Acquire(ask.clone())).await? {
-            Ok(Answer::Waiting(_)) => self.is_in_line(ask.lease),
+            Ok(Answer::Waiting(_)) => self.is_in_line(ask.lease, true),
             Err(Refusal::NoSession { session, .. }) if session == room => {
                 self.lost(room).await;
                 return Ok(None);
@@ -229,13 +231,19 @@ impl WaitingRoom {
     /// Someone is here, who is told by the grant id that it asks by.
     fn enter(&self, ask: &Acquire) -> oneshot::Receiver<Told> {
         let (tell, told) = oneshot::channel();
-        self.here().by_lease.insert(ask.lease, Here { key: ask.key.clone(), tell, is_in_line: false });
+        let request = ask.request.clone().map(|request| RequestKey {
+            resource: ask.key.clone(),
+            holder: ask.holder.clone(),
+            request,
+        });
+        let here = Here { key: ask.key.clone(), request, tell, is_in_line: false };
+        self.here().by_lease.insert(ask.lease, here);
         told
     }
 
-    fn is_in_line(&self, lease: LeaseId) {
+    fn is_in_line(&self, lease: LeaseId, is_in_line: bool) {
         if let Some(here) = self.here().by_lease.get_mut(&lease) {
-            here.is_in_line = true;
+            here.is_in_line = is_in_line;
         }
     }
 
@@ -336,20 +344,27 @@ impl WaitingRoom {
     }
 
     /// Someone's place was cleared by other means than a grant: its session was closed, or its request cancelled elsewhere.
+    /// One whose request stands in line by another call has not lost its place; it only waits for its time to be out.
     async fn look_for_missing(&self) {
         let all: Vec<_> = {
-            let here = self.here();
-            here.by_lease.iter().filter(|(_, h)| h.is_in_line).map(|(id, h)| (h.key.clone(), *id)).collect()
+            let in_line = |(id, here): (&LeaseId, &Here)| (here.key.clone(), *id, here.request.clone());
+            self.here().by_lease.iter().filter(|(_, h)| h.is_in_line).map(in_line).collect()
         };
-        let resources: BTreeSet<_> = all.iter().map(|(key, _)| key.clone()).collect();
+        let resources: BTreeSet<_> = all.iter().map(|(key, ..)| key.clone()).collect();
         let footprint = Footprint {
             resources: resources.into_iter().collect(),
-            waiters: all.clone(),
+            waiters: all.iter().map(|(key, id, _)| (key.clone(), *id)).collect(),
+            requests: all.iter().filter_map(|(.., request)| request.clone()).collect(),
             ..Default::default()
         };
         let Ok(loaded) = self.store.load(&footprint).await else { return };
-        for (_, lease) in all.into_iter().filter(|(_, id)| loaded.state.waiter_of_lease(*id).is_none()) {
-            self.tell(lease, Told::AskAgain);
+        for (_, lease, request) in all {
+            let moved_to = request.and_then(|request| loaded.state.waiter_of_request(&request));
+            match (loaded.state.waiter_of_lease(lease), moved_to) {
+                (Some(_), _) => {}
+                (None, Some(_)) => self.is_in_line(lease, false),
+                (None, None) => self.tell(lease, Told::AskAgain),
+            }
         }
     }
 
