@@ -2,8 +2,7 @@
 //!
 //! There are two lanes. Commands that may make events take the clock's row and so are serialized anyway; renewals are
 //! not, and never wait behind them. A lane works on one batch at a time; what arrives meanwhile is the next batch. An
-//! idle lane starts at once. Lanes have a thread of their own (see `thread`): hundreds of requests wait for each batch, and
-//! a batch should not wait in line behind them.
+//! idle lane starts at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +22,6 @@ use crate::{
     health::Health,
     observe::{Lane, Observer},
     store::{Decided, Decider, Store, StoreError},
-    thread,
 };
 
 /// Bounds of the driver.
@@ -104,7 +102,7 @@ impl Driver {
             let (sender, jobs) = mpsc::channel(limits.queue_max);
             let (store, health, observer) = (store.clone(), health.clone(), observer.clone());
             let worker = Worker { store, health, observer, limits, lane, before: 0 };
-            (sender, thread::lanes().spawn(worker.run(jobs, stop.subscribe())))
+            (sender, tokio::spawn(worker.run(jobs, stop.subscribe())))
         };
         let (news, news_lane) = start(Lane::News);
         let (quiet, quiet_lane) = start(Lane::Quiet);

@@ -18,7 +18,6 @@ pub mod postgres;
 pub mod resident;
 pub mod store;
 mod sweeper;
-mod thread;
 pub mod watch;
 
 #[cfg(feature = "conformance")]

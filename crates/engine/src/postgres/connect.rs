@@ -13,10 +13,7 @@ use rustls::{
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
 };
-use tokio::{
-    io,
-    task::{AbortHandle, JoinSet},
-};
+use tokio::{io, task::AbortHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config, NoTls,
     config::{SslMode, TargetSessionAttrs},
@@ -25,7 +22,7 @@ use tokio_postgres::{
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use super::fault::{Fault, words};
-use crate::{store::StoreError, thread};
+use crate::store::StoreError;
 
 /// A server that cannot be reached is known not to be after this.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -108,34 +105,23 @@ impl Connector {
     /// Connects and sets the session up.
     pub(super) async fn connect(&self) -> Result<Connected, Fault> {
         let hosts = self.config.get_hosts().len().clamp(1, 8) as u32;
-        let (config, tls) = (self.config.clone(), self.tls.clone());
-        // Its bytes are moved where the lanes are, that wait for them. Given up here, it is given up there.
-        let mut connecting = JoinSet::new();
-        connecting.spawn_on(connect(config, tls), &thread::lanes());
-        let connected = async {
-            match connecting.join_next().await {
-                Some(Ok(connected)) => connected,
-                _ => Err(Fault::Slow("connecting")),
-            }
+        let connect = async {
+            let connected = match &self.tls {
+                Some(tls) => {
+                    let (client, connection) = self.config.connect(tls.clone()).await?;
+                    attend(client, connection)
+                }
+                None => {
+                    let (client, connection) = self.config.connect(NoTls).await?;
+                    attend(client, connection)
+                }
+            };
+            set_up(&connected.client).await?;
+            Ok(connected)
         };
         let slow = |_| Fault::Slow("connecting");
-        tokio::time::timeout((CONNECT + Duration::from_millis(500)) * hosts, connected).await.map_err(slow)?
+        tokio::time::timeout((CONNECT + Duration::from_millis(500)) * hosts, connect).await.map_err(slow)?
     }
-}
-
-async fn connect(config: Config, tls: Option<MakeRustlsConnect>) -> Result<Connected, Fault> {
-    let connected = match tls {
-        Some(tls) => {
-            let (client, connection) = config.connect(tls).await?;
-            attend(client, connection)
-        }
-        None => {
-            let (client, connection) = config.connect(NoTls).await?;
-            attend(client, connection)
-        }
-    };
-    set_up(&connected.client).await?;
-    Ok(connected)
 }
 
 async fn set_up(client: &Client) -> Result<(), Fault> {
