@@ -2,11 +2,12 @@
 //!
 //! Rounds of ours and of the peer's alternate, and the ratio is that of the medians: these machines are shared and noisy.
 
+mod bare;
 mod heartbeat;
 mod load;
 mod seed;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
@@ -14,9 +15,10 @@ use solehold_core::{
     command::Command,
     key::{Name, ResourceKey},
 };
-use solehold_engine::{Engine, postgres::PostgresOptions};
+use solehold_engine::{Engine, clock::BootTicks, postgres::PostgresOptions, resident, store::Store};
 use solehold_server::{Running, Server, ServerConfig};
 
+use bare::Bare;
 use load::{Measured, SCENES_A_CONNECTION};
 use seed::Seed;
 
@@ -47,17 +49,38 @@ pub async fn run(options: Options) -> Result<()> {
         .collect();
     if let Some(url) = &options.postgres {
         let seed = Seed::start(url, &scenes).await?;
-        let ours = Ours::start(url, &scenes).await?;
+        let store = solehold_engine::open(url, PostgresOptions::default()).await?;
+        let ours = Ours::start(store, &scenes).await?;
         compare(&options, &ours, Some(&seed), "postgres").await?;
         ours.stop(&scenes).await?;
         seed.stop().await?;
     }
     if options.embedded {
         let folder = tempfile::tempdir().context("a temporary folder")?;
-        let ours = Ours::start(&folder.path().to_string_lossy(), &scenes).await?;
+        let store =
+            solehold_engine::open(&folder.path().to_string_lossy(), PostgresOptions::default()).await?;
+        let ours = Ours::start(store, &scenes).await?;
         compare(&options, &ours, None, "embedded").await?;
         ours.stop(&scenes).await?;
     }
+    floors(&options, &scenes).await
+}
+
+/// What the client and HTTP cost by themselves, and with our server around a store that keeps nothing.
+async fn floors(options: &Options, scenes: &[String]) -> Result<()> {
+    let bare = Bare::start().await?;
+    let ours = Ours::start(resident::memory(BootTicks)?, scenes).await?;
+    println!("for comparison, without a durable store:");
+    print_head();
+    for &connections in &options.connections {
+        for (who, address) in [("http alone", bare.address), ("in memory", ours.0.local_addr())] {
+            let mut side = Side::default();
+            side.add(load::cycles(address, connections, options.round).await?)?;
+            side.print(connections, who);
+        }
+    }
+    ours.stop(scenes).await?;
+    bare.stop();
     Ok(())
 }
 
@@ -65,8 +88,7 @@ pub async fn run(options: Options) -> Result<()> {
 struct Ours(Running);
 
 impl Ours {
-    async fn start(engine: &str, scenes: &[String]) -> Result<Self> {
-        let store = solehold_engine::open(engine, PostgresOptions::default()).await?;
+    async fn start(store: Arc<dyn Store>, scenes: &[String]) -> Result<Self> {
         let mut config = ServerConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServerConfig::default() };
         config.limits.requests_per_second = 0;
         let running = Server::start(config, store).await?;
@@ -104,7 +126,7 @@ async fn compare(options: &Options, ours: &Ours, seed: Option<&Seed>, engine: &s
         "{engine}: acquire+release cycles over HTTP, {} rounds of {:?} each",
         options.rounds, options.round
     );
-    println!("{:>11}  {:>14}  {:>9}  {:>9}  {:>8}", "connections", "who", "cycles/s", "p50 ms", "p99 ms");
+    print_head();
     for &connections in &options.connections {
         let (mut us, mut them) = (Side::default(), Side::default());
         for _ in 0..options.rounds {
@@ -130,16 +152,28 @@ async fn compare(options: &Options, ours: &Ours, seed: Option<&Seed>, engine: &s
     Ok(())
 }
 
+fn print_head() {
+    println!(
+        "{:>11}  {:>14}  {:>9}  {:>9}  {:>8}  {:>12}",
+        "connections", "who", "cycles/s", "p50 ms", "p99 ms", "CPU µs/cycle"
+    );
+}
+
 /// The rounds of one side.
 #[derive(Default)]
 struct Side {
     rates: Vec<f64>,
+    /// What this process spent, client and server, and no database.
+    cpu: Duration,
+    cycles: u64,
     latency_us: Option<Histogram<u64>>,
 }
 
 impl Side {
     fn add(&mut self, measured: Measured) -> Result<()> {
         self.rates.push(measured.rate());
+        self.cpu += measured.cpu;
+        self.cycles += measured.cycles;
         match &mut self.latency_us {
             Some(all) => all.add(measured.latency_us).context("histograms of one shape")?,
             None => self.latency_us = Some(measured.latency_us),
@@ -156,6 +190,7 @@ impl Side {
     fn print(&self, connections: usize, who: &str) {
         let at = |q: f64| self.latency_us.as_ref().map_or(0.0, |l| l.value_at_quantile(q) as f64 / 1_000.0);
         let (rate, p50, p99) = (self.median(), at(0.5), at(0.99));
-        println!("{connections:>11}  {who:>14}  {rate:>9.0}  {p50:>9.2}  {p99:>8.2}");
+        let cpu_us = self.cpu.as_secs_f64() * 1e6 / self.cycles.max(1) as f64;
+        println!("{connections:>11}  {who:>14}  {rate:>9.0}  {p50:>9.2}  {p99:>8.2}  {cpu_us:>12.0}");
     }
 }

@@ -28,6 +28,8 @@ pub struct Measured {
     pub cycles: u64,
     /// How long it took.
     pub took: Duration,
+    /// What this process spent on it, client and server.
+    pub cpu: Duration,
     /// How long each request took, in microseconds.
     pub latency_us: Histogram<u64>,
 }
@@ -44,6 +46,12 @@ fn latencies() -> Result<Histogram<u64>> {
     Histogram::new_with_max(60_000_000, 3).context("a histogram")
 }
 
+/// What this process has spent so far.
+fn cpu() -> Result<Duration> {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    spent.try_into().context("the time that this process has spent")
+}
+
 /// The name of a connection's scene.
 pub fn scene(connection: usize, index: usize) -> String {
     format!("bench-{connection}-{index}")
@@ -52,18 +60,20 @@ pub fn scene(connection: usize, index: usize) -> String {
 /// Runs cycles over so many connections for so long.
 pub async fn cycles(server: SocketAddr, connections: usize, duration: Duration) -> Result<Measured> {
     let mut clients = JoinSet::new();
-    let began = Instant::now();
+    let (began, spent) = (Instant::now(), cpu()?);
     let until = began + duration;
     for connection in 0..connections {
         clients.spawn(client(server, connection, until));
     }
-    let mut measured = Measured { cycles: 0, took: Duration::ZERO, latency_us: latencies()? };
+    let mut measured =
+        Measured { cycles: 0, took: Duration::ZERO, cpu: Duration::ZERO, latency_us: latencies()? };
     while let Some(done) = clients.join_next().await {
         let (cycles, latency) = done.context("a client ended badly")??;
         measured.cycles += cycles;
         measured.latency_us.add(latency).context("histograms of one shape")?;
     }
     measured.took = began.elapsed();
+    measured.cpu = cpu()?.saturating_sub(spent);
     Ok(measured)
 }
 
