@@ -50,6 +50,17 @@ pub(crate) struct Holding {
     pub state: Mutex<(Option<State>, u64)>,
     pub cancel: CancellationToken,
     lost: OnceLock<Lost>,
+    /// What else the work depends on, if there is something.
+    bond: OnceLock<Bond>,
+}
+
+/// Something that is held together with a lease, and without which the work must stop.
+#[derive(Debug, Clone)]
+pub(crate) struct Bond {
+    /// The work stops then, in nanoseconds since boot, unless whoever keeps it moves it on.
+    pub until: Arc<AtomicU64>,
+    /// The lease is not held any more: let go of it.
+    pub over: CancellationToken,
 }
 
 impl Holding {
@@ -61,6 +72,7 @@ impl Holding {
             state: Mutex::default(),
             cancel: CancellationToken::new(),
             lost: OnceLock::new(),
+            bond: OnceLock::new(),
         };
         holding.renewed_as(granted);
         holding
@@ -90,6 +102,25 @@ impl Holding {
 
     pub fn lost(&self) -> Option<Lost> {
         self.lost.get().cloned()
+    }
+
+    /// Ties the work to something else, once.
+    #[cfg(feature = "legacy")]
+    pub fn tie(&self, bond: Bond) {
+        let _ = self.bond.set(bond);
+    }
+
+    /// The work is over: so is what it was tied to.
+    pub fn untie(&self) {
+        if let Some(bond) = self.bond.get() {
+            bond.over.cancel();
+        }
+    }
+
+    /// When what the work is tied to runs out.
+    pub fn tied_until(&self) -> Tick {
+        let until = self.bond.get().map_or(u64::MAX, |bond| bond.until.load(Ordering::SeqCst));
+        Tick::from_nanos(until)
     }
 }
 
