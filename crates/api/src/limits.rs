@@ -31,6 +31,11 @@ pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// request id, and keeps its place.
 pub const WAIT_MS_MAX: u64 = 30_000;
 
+/// Most weight of a node among those that keys are routed to.
+pub const WEIGHT_MAX: f64 = 1_000.0;
+/// Most nodes of a tenant among which a key is routed.
+pub const ROUTED_NODES_MAX: usize = 10_000;
+
 /// Least capacity of a runner.
 pub const CAPACITY_MIN: u32 = 1;
 /// Most capacity of a runner.

@@ -156,6 +156,9 @@ paths! {
     /// Its renewal.
     LOCK_RENEW lock_renew(name) "/locks/{name}/renew";
 
+    /// The live node that should serve a key.
+    ROUTE route(kind, key) "/route/{kind}/{key}";
+
     /// The stream of changes.
     WATCH watch() "/watch";
 

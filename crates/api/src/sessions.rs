@@ -8,6 +8,7 @@ use serde_json::{Number, Value};
 use solehold_core::{
     key::{Document, Name},
     outcome::LeaseView,
+    route::{Candidate, WEIGHT_ONE},
     session as core,
     time::StoreTime,
 };
@@ -16,7 +17,7 @@ use uuid::Uuid;
 use crate::{
     document::{to_document, to_fields},
     field::{Checked, Faults},
-    limits::SESSION_TTL,
+    limits::{SESSION_TTL, WEIGHT_MAX},
     page::PageCursor,
     resources::HeldLease,
     time::Timestamp,
@@ -171,6 +172,10 @@ pub struct Node {
     pub ttl_ms: u64,
     /// How many leases hang on it.
     pub lease_count: u32,
+    /// What it belongs to, as its metrics say under `group`: keys are routed within a group.
+    pub group: Option<String>,
+    /// How many keys it should serve, against the others of its group, as its metrics say under `weight`; 1 if they do not.
+    pub weight: f64,
     /// What it last told of itself.
     pub metrics: BTreeMap<String, Value>,
 }
@@ -178,6 +183,7 @@ pub struct Node {
 impl Node {
     /// A live session at a time.
     pub fn of(session: &core::Session, now: StoreTime) -> Self {
+        let metrics = to_fields(&session.metrics);
         Self {
             node_id: session.holder.name.to_string(),
             tenant: session.holder.tenant.to_string(),
@@ -187,9 +193,34 @@ impl Node {
             expires_at: session.deadline.into(),
             ttl_ms: session.deadline.ms_after(now),
             lease_count: session.lease_count,
-            metrics: to_fields(&session.metrics),
+            group: metrics.get("group").and_then(Value::as_str).map(str::to_owned),
+            weight: metrics
+                .get("weight")
+                .and_then(Value::as_f64)
+                .filter(|w| (0.0..=WEIGHT_MAX).contains(w))
+                .unwrap_or(1.0),
+            metrics,
         }
     }
+
+    /// The node as one that a key may be routed to. One that drains gets no keys.
+    pub fn candidate(&self) -> Candidate<'_> {
+        let is_able = self.standing == core::Standing::Current;
+        let weight = if is_able { (self.weight * f64::from(WEIGHT_ONE)) as u32 } else { 0 };
+        Candidate { name: &self.node_id, weight }
+    }
+}
+
+/// Where a key should be served.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Routed {
+    /// What sort of key.
+    pub kind: String,
+    /// Which one of that sort.
+    pub key: String,
+    /// The node that should serve it.
+    pub node: Node,
 }
 
 /// A page of nodes.

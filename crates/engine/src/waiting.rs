@@ -112,6 +112,9 @@ impl WaitingRoom {
         wait: Duration,
     ) -> Result<Outcome, EngineError> {
         let began = Tick::now();
+        if self.is_stopping.load(Ordering::SeqCst) {
+            return Err(EngineError::Stopping);
+        }
         let Ok(permit) = self.places.clone().try_acquire_owned() else {
             return Ok(Err(Refusal::QueueFull { waiting: SESSION_WAITERS_MAX, where_: "at this replica" }));
         };

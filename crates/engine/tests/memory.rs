@@ -43,3 +43,9 @@ async fn many_seeds_of_the_model() {
         conformance::model::play(&Memory::default(), seed, 200, 1 + seed as usize % 9).await;
     }
 }
+
+/// A thousand in one line, more than a store with a disk has time for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_waiters_in_order() {
+    conformance::waiting::hand_down(&Memory::default(), 1_000).await;
+}

@@ -14,5 +14,6 @@ mod rule_11_expiry;
 mod rule_12_held_back;
 mod rule_13_new_session;
 mod rule_14_takeover;
+mod rule_15_waiting;
 mod rule_16_hand_over;
 mod rule_17_state;

@@ -1,8 +1,12 @@
 //! Rule 16: a hand-over has no unowned gap, and either side may crash at any step.
 
-use solehold_core::{command::Command, key::SessionId, session::HolderStatus};
+use solehold_core::{
+    command::{Command, Registration},
+    key::SessionId,
+    session::HolderStatus,
+};
 
-use crate::common::{Proof, WITHIN_MS, World, holder, key, lease, on};
+use crate::common::{Proof, TTL_MS, WITHIN_MS, World, holder, key, lease, on};
 
 /// Ann holds the lobby with token 1, and it is offered to bob's session.
 fn offered() -> (World, SessionId, SessionId) {
@@ -191,4 +195,39 @@ fn with_a_lock_delay_expiry_and_activation_are_one_commit_after_it() {
     w.acquire("cat", "lobby").says("refused: held back for another 1 ms after token 2", "");
     w.wait(1);
     w.expire("lobby").says("judged, expired: true", "lease_expired lease_acquired");
+}
+
+#[test]
+fn a_turn_that_came_before_the_deadline_is_granted_however_late_it_is_noticed() {
+    let mut w = World::new();
+    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    w.acquire_in(ann, "ann", "lobby");
+    w.wait(6_000);
+    w.heartbeat(bob);
+    // Ann's time ends a second before the offer does, and nobody looks until both are over.
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    w.wait(WITHIN_MS + 1_000);
+    w.expire("lobby").says("judged, expired: true", "lease_expired lease_acquired");
+    w.renew(on("lobby").session(bob)).says("renewed #4 for 10000 ms", "");
+}
+
+#[test]
+fn a_session_that_is_full_is_offered_nothing() {
+    let mut w = World::new();
+    let id = SessionId(w.fresh());
+    let registration = Registration { site: None, capacity: Some(1), attributes: Default::default() };
+    w.told(Command::OpenSession {
+        id,
+        holder: holder("bob"),
+        ttl_ms: TTL_MS,
+        replace: None,
+        fenced: false,
+        registration: Some(registration),
+        metrics: None,
+    });
+    w.acquire_in(id, "bob", "yard");
+    w.acquire("ann", "lobby");
+    w.hand_over("lobby", id).says("refused: session ~1 holds 1 leases, which is its capacity", "");
+    w.release(on("yard").session(id));
+    w.hand_over("lobby", id).says("offered to bob", "lease_pending");
 }

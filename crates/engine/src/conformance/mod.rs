@@ -35,6 +35,7 @@ pub mod moving;
 pub mod request;
 pub mod session;
 pub mod sweep;
+pub mod waiting;
 pub mod watching;
 
 use std::{sync::Arc, time::Duration};
@@ -114,6 +115,12 @@ macro_rules! conformance_suite {
             moving {
                 export_and_import, import_into_memory, import_refused, cut_off_export, reopen_keeps_everything,
                 reopen_keeps_time_left, tokens_grow_through_reopen
+            }
+            waiting {
+                first_come_first_served, whatever_ends_a_lease, unconfirmed_grants_lapse, a_dead_room_is_skipped,
+                the_same_request_keeps_its_place, leaving, hand_over_and_delete, rooms_are_nobodys,
+                a_line_outlives_a_restart, a_long_line_is_not_loaded, an_engine_waits, dropping_leaves_the_line,
+                a_lost_room_is_opened_anew, a_cleared_place_is_noticed, many_in_order
             }
             watching {
                 snapshot_then_events, no_gap_no_double, slow_watcher, resume_from_a_cursor, compacted, filter, renewals,

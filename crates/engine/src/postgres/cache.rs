@@ -27,17 +27,22 @@ pub(super) struct Known {
     pub(super) sessions: [Option<SessionId>; 2],
     /// Whether it had a hand-over document.
     pub(super) has_state: bool,
+    /// Whether there was a line for it.
+    pub(super) is_queued: bool,
 }
 
 impl Known {
     /// What is known of a resource that was just seen or written.
     pub(super) fn of(is: Described, resource: &Resource) -> Self {
-        Self { is, sessions: sessions(resource), has_state: resource.state.is_some() }
+        let (has_state, is_queued) = (resource.state.is_some(), resource.queued > 0);
+        Self { is, sessions: sessions(resource), has_state, is_queued }
     }
 
-    /// Whether a resource hangs where it did, and has a document or none as before.
+    /// Whether a resource hangs where it did, and has a document and a line or none as before.
     pub(super) fn is_still(&self, resource: &Resource) -> bool {
-        self.sessions == sessions(resource) && self.has_state == resource.state.is_some()
+        self.sessions == sessions(resource)
+            && self.has_state == resource.state.is_some()
+            && self.is_queued == (resource.queued > 0)
     }
 }
 

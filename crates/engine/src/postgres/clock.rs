@@ -237,12 +237,14 @@ fn give_back(last_ms: i64, gap: i64) -> String {
     };
     format!(
         "UPDATE solehold.sessions SET deadline_ms = deadline_ms + {gap} WHERE deadline_ms > {last_ms}; \
-         UPDATE solehold.leases SET {}, {}, {} WHERE deadline_ms > {last_ms} OR pending_deadline_ms > {last_ms} \
-            OR held_back_until_ms > {last_ms}; \
+         UPDATE solehold.leases SET {}, {}, {}, {} WHERE deadline_ms > {last_ms} OR pending_deadline_ms > {last_ms} \
+            OR held_back_until_ms > {last_ms} OR confirm_by_ms > {last_ms}; \
+         UPDATE solehold.waiters SET deadline_ms = deadline_ms + {gap} WHERE deadline_ms > {last_ms}; \
          UPDATE solehold.clock SET last_ms = last_ms + {gap} WHERE id = 1",
         later("deadline_ms"),
         later("pending_deadline_ms"),
         later("held_back_until_ms"),
+        later("confirm_by_ms"),
     )
 }
 

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use solehold_core::{key::SessionId, state::FoundLate};
+use solehold_core::state::FoundLate;
 use tokio_postgres::{Error, error::Severity};
 
 use crate::store::StoreError;
@@ -16,8 +16,8 @@ pub(super) enum Fault {
     Slow(&'static str),
     /// What was known before the locks were taken is not so any more: look again.
     Stale,
-    /// A session was found late: begin again with it.
-    Late(SessionId),
+    /// Something to be judged was found late: begin again with it.
+    Late(FoundLate),
     /// The clock was stepped: correct it first.
     Stepped,
     /// A stored row cannot be read.
@@ -34,10 +34,7 @@ impl From<Error> for Fault {
 
 impl From<FoundLate> for Fault {
     fn from(late: FoundLate) -> Self {
-        match late {
-            FoundLate::Session(id) => Self::Late(id),
-            other => Self::Unreadable(other.to_string()),
-        }
+        Self::Late(late)
     }
 }
 
@@ -93,7 +90,7 @@ impl std::fmt::Display for Fault {
             Self::Postgres(error) => f.write_str(&words(error)),
             Self::Slow(what) => write!(f, "PostgreSQL did not answer in time: {what}"),
             Self::Stale => f.write_str("rows changed while they were being locked"),
-            Self::Late(session) => write!(f, "session {session} was found late"),
+            Self::Late(late) => write!(f, "{late}"),
             Self::Stepped => f.write_str("the clock of PostgreSQL was stepped"),
             Self::Unreadable(what) => f.write_str(what),
             Self::Told(error) => write!(f, "{error}"),

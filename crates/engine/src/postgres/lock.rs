@@ -7,12 +7,12 @@
 //! One round trip. Statements that run after the clock's lock see every commit with events, since each of those held it: so
 //! what only such commits change (requests, records, declarations, whether a row exists at all) is read there, unlocked.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use solehold_core::{
     key::{Document, HolderKey, ResourceKey, SessionId},
     lease::Handover,
-    state::State,
+    state::{FoundLate, State},
     time::{StoreTime, Token},
 };
 use tokio::join;
@@ -21,8 +21,10 @@ use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    cache::Known,
     clock::Reading,
     fault::Fault,
+    line,
     plan::{Ask, KeyColumns, PairColumns, Plan, RequestColumns},
     pool::{Conn, ROUND_TRIP, in_time},
     rows::{self, Columns, LeaseRow},
@@ -60,6 +62,7 @@ struct Answers {
     requests: Vec<Row>,
     records: Vec<Row>,
     states: Vec<Row>,
+    waiters: Vec<Row>,
     asked: Tick,
 }
 
@@ -83,7 +86,12 @@ impl PostgresStore {
             held.state.load_session(session);
         }
         load_holders(&mut held, &answers, ask, plan, news)?;
-        load_resources(&mut held, &answers, plan)?;
+        load_resources(&mut held, &answers, plan, news)?;
+        let key_of = |id: i64| plan.known.get(&id).map(|k| &k.is.key);
+        let sessions = line::load(&mut held.state, &answers.waiters, key_of)?;
+        if let Some(late) = sessions.into_iter().find(|id| !plan.sessions.contains(id)) {
+            return Err(FoundLate::Session(late).into());
+        }
         for row in &answers.requests {
             let (request, until) = rows::request(row)?;
             held.state.load_request(request, until);
@@ -104,6 +112,7 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
     let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = RequestColumns::of(ask.requests.iter()).0;
     let [collections, record_ids] = PairColumns::of(ask.records.iter().map(|(c, id)| (c, id))).0;
     let has_holders = !plan.holders.is_empty();
+    let lines = plan.lines(ask);
     let asked = Tick::now();
     let answers = join!(biased;
         conn.simple("BEGIN"),
@@ -130,8 +139,10 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
         },
         async { conn.query_if(!ask.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
         async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
+        async { if news { lines.read(conn).await } else { Ok(Vec::new()) } },
     );
-    let (begin, sessions, holders, leases, clock, missing, holders_now, requests, records, states) = answers;
+    let (begin, sessions, holders, leases, clock, missing, holders_now, requests, records, states, waiters) =
+        answers;
     begin?;
     Ok(Answers {
         sessions: sessions?,
@@ -143,6 +154,7 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
         requests: requests?,
         records: records?,
         states: states?,
+        waiters: waiters?,
         asked,
     })
 }
@@ -156,7 +168,7 @@ fn load_holders(held: &mut Held, answers: &Answers, ask: &Ask, plan: &Plan, news
         let holder = rows::holder(row)?;
         if let Some(session) = holder.session {
             if !plan.sessions.contains(&session) {
-                return Err(Fault::Late(session));
+                return Err(FoundLate::Session(session).into());
             }
             if ask.whole_holders.contains(&holder.key) && !plan.whole.contains(&session.0) {
                 return Err(Fault::Stale);
@@ -175,7 +187,7 @@ fn load_holders(held: &mut Held, answers: &Answers, ask: &Ask, plan: &Plan, news
     Ok(())
 }
 
-fn load_resources(held: &mut Held, answers: &Answers, plan: &Plan) -> Result<(), Fault> {
+fn load_resources(held: &mut Held, answers: &Answers, plan: &Plan, news: bool) -> Result<(), Fault> {
     let mut states = HashMap::new();
     for row in &answers.states {
         states.extend(rows::handover(row, 0)?);
@@ -183,6 +195,11 @@ fn load_resources(held: &mut Held, answers: &Answers, plan: &Plan) -> Result<(),
     let mut found = 0;
     for row in &answers.leases {
         let row = rows::lease_row(row, 0)?;
+        let is_planned = |known: &Arc<Known>| known.is_queued || row.queued == 0;
+        // A line that came up meanwhile has to be looked at; renewals do not care.
+        if news && !plan.known.get(&row.resource_id).is_some_and(is_planned) {
+            return Err(Fault::Stale);
+        }
         found += load_resource(held, row, &mut states, plan)?;
     }
     // One that was there before the locks and is not now: its key may be another row's by now.
@@ -206,7 +223,7 @@ fn load_resource(
     let held_by = row.lease.as_ref().and_then(|l| l.tenure.session());
     let waiting_for = row.pending.as_ref().map(|p| p.session);
     if let Some(late) = held_by.into_iter().chain(waiting_for).find(|id| !plan.sessions.contains(id)) {
-        return Err(Fault::Late(late));
+        return Err(FoundLate::Session(late).into());
     }
     let stored = Stored {
         id: row.resource_id,

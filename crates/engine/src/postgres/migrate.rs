@@ -10,7 +10,7 @@ use super::{
 use crate::store::StoreError;
 
 /// The schema's versions, in order; the first is 1.
-const VERSIONS: [&str; 1] = [include_str!("schema.sql")];
+const VERSIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("schema_2.sql")];
 /// A migration may rewrite tables.
 const MIGRATION: Duration = Duration::from_secs(300);
 /// How often others may be in the way.

@@ -9,7 +9,7 @@
 //!
 //! **Stored**, in the schema `solehold`: the clock's one row (time, offset, revision, epoch, floor), sessions, holders,
 //! resources (what was declared of each, rarely written), `leases` (one narrow row for each resource with all that is judged
-//! under a lock), hand-over states, spent requests, records, events, and word of the last commits. **Not stored**: whether a
+//! under a lock), who waits in line, hand-over states, spent requests, records, events, and word of the last commits. **Not stored**: whether a
 //! lease or a session is live (time tells), the token of a lease apart from the resource's last token (they are the same while
 //! it is held), the deadline of a lease on a session (it is the session's), renewals as events (nobody's news), and anything
 //! that this process remembers to save itself a look: that is borne out by a locked row before it is used.
@@ -30,6 +30,7 @@ mod clock;
 mod connect;
 mod epoch;
 mod fault;
+mod line;
 mod lock;
 mod migrate;
 mod plan;

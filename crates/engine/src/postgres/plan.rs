@@ -1,21 +1,25 @@
 //! What a batch has to lock, as far as can be told before any lock is taken.
 
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
 };
 
 use solehold_core::{
     command::Footprint,
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    limits::{WAITERS_LOADED, WAITERS_MAX},
+    state::FoundLate,
 };
 use tokio::join;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
     PostgresStore,
     cache::Known,
     fault::Fault,
+    line::{self, LinesAsk},
     pool::{Conn, ROUND_TRIP, in_time},
     rows::{self, Columns, DESCRIBED_COLUMNS},
     sql::Sql,
@@ -32,6 +36,11 @@ pub(super) struct Ask {
     pub(super) whole_holders: BTreeSet<HolderKey>,
     pub(super) requests: Vec<RequestKey>,
     pub(super) records: Vec<(Name, Name)>,
+    pub(super) waiters: Vec<(ResourceKey, LeaseId)>,
+    /// How much of a line was found to be needed, where it is more than usual.
+    pub(super) lines: BTreeMap<ResourceKey, usize>,
+    /// Sessions of which all waiters were found to be needed.
+    pub(super) waiters_on: BTreeSet<SessionId>,
 }
 
 impl Ask {
@@ -47,6 +56,20 @@ impl Ask {
             whole_holders,
             requests: once_each(&footprint.requests),
             records: once_each(&footprint.records),
+            waiters: once_each(&footprint.waiters),
+            ..Self::default()
+        }
+    }
+
+    /// Asks for what was found late, too.
+    pub(super) fn add(&mut self, late: &FoundLate) {
+        match late {
+            FoundLate::Session(id) => drop(self.sessions.insert(*id)),
+            FoundLate::WaitersOn(id) => drop(self.waiters_on.insert(*id)),
+            FoundLate::Line(key) => {
+                let most = self.lines.entry(key.clone()).or_insert(WAITERS_LOADED);
+                *most = most.saturating_mul(WAITERS_LOADED).min(2 * WAITERS_MAX as usize);
+            }
         }
     }
 }
@@ -103,6 +126,9 @@ impl<'a> RequestColumns<'a> {
     }
 }
 
+/// What is known of a resource, and the leases on it.
+type Seen = (Arc<Known>, [Option<LeaseId>; 2]);
+
 /// What to lock. All of it is borne out by the locked rows, or the batch begins again.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
@@ -114,9 +140,29 @@ pub(super) struct Plan {
     /// Sessions whose hanging resources are wanted, too.
     pub(super) whole: Vec<Uuid>,
     pub(super) holders: BTreeSet<HolderKey>,
+    /// Whether waiters may hang on the whole sessions.
+    has_waiters: bool,
 }
 
 impl Plan {
+    /// What to read of lines.
+    pub(super) fn lines<'a>(&'a self, ask: &'a Ask) -> LinesAsk<'a> {
+        let queued = self.known.values().filter(|k| k.is_queued).map(|k| (&k.is.key, k.is.id)).collect();
+        LinesAsk::of(ask, &queued, if self.has_waiters { &self.whole } else { &[] })
+    }
+
+    /// Adds a resource; tells what to remember of it.
+    fn know(&mut self, row: &Row) -> Result<Seen, Fault> {
+        let is = rows::described(row)?;
+        let mut c = Columns::from(row, DESCRIBED_COLUMNS);
+        let (held, held_by) = (c.lease_id()?, c.session_id()?);
+        let (waiting, waiting_for) = (c.lease_id()?, c.session_id()?);
+        let (has_state, is_queued) = (c.next()?, c.number()? > 0);
+        let known = Arc::new(Known { is, sessions: [held_by, waiting_for], has_state, is_queued });
+        self.known.insert(known.is.id, known.clone());
+        Ok((known, [held, waiting]))
+    }
+
     /// Adds the sessions that the resources hang on, by what is known.
     fn with_hanging(mut self) -> Self {
         self.sessions.extend(self.known.values().flat_map(|k| k.sessions).flatten());
@@ -126,16 +172,40 @@ impl Plan {
 
 impl PostgresStore {
     /// Plans a batch: by what is remembered, or, if something is not or `fresh` is asked for, by one look at the store.
-    pub(super) async fn plan(&self, conn: &Conn, ask: &Ask, fresh: bool) -> Result<Plan, Fault> {
+    pub(super) async fn plan(&self, conn: &Conn, ask: &Ask, fresh: bool, news: bool) -> Result<Plan, Fault> {
         let is_simple = ask.holders.is_empty() && ask.whole.is_empty();
         if !fresh
             && is_simple
             && let Some(found) = self.cache.all(ask.keys.iter(), ask.leases.iter())
         {
             let known = found.into_values().map(|k| (k.is.id, k)).collect();
-            return Ok(Plan { known, sessions: ask.sessions.clone(), ..Plan::default() }.with_hanging());
+            let plan = Plan { known, sessions: ask.sessions.clone(), ..Plan::default() }.with_hanging();
+            return self.with_lines(conn, ask, plan, news).await;
         }
-        in_time("looking rows up", ROUND_TRIP, self.look_up(conn, ask)).await
+        let plan = in_time("looking rows up", ROUND_TRIP, self.look_up(conn, ask)).await?;
+        self.with_lines(conn, ask, plan, news).await
+    }
+
+    /// Adds what lines bring with them. Where there is none, as mostly, nothing is asked; renewals do not care.
+    async fn with_lines(&self, conn: &Conn, ask: &Ask, mut plan: Plan, news: bool) -> Result<Plan, Fault> {
+        if news && (plan.has_waiters || plan.known.values().any(|k| k.is_queued)) {
+            in_time("looking lines up", ROUND_TRIP, self.look_up_lines(conn, ask, &mut plan)).await?;
+        }
+        Ok(plan)
+    }
+
+    /// Adds the sessions that those in line hang on, and the resources of those who hang on whole sessions.
+    async fn look_up_lines(&self, conn: &Conn, ask: &Ask, plan: &mut Plan) -> Result<(), Fault> {
+        let (resources, sessions) = line::touched(&plan.lines(ask).read(conn).await?)?;
+        plan.sessions.extend(sessions);
+        let more: Vec<i64> = resources.into_iter().filter(|id| !plan.known.contains_key(id)).collect();
+        let mut seen = Vec::new();
+        for row in conn.query_if(!more.is_empty(), Sql::ResolveIds, &[&more]).await? {
+            seen.push(plan.know(&row)?);
+        }
+        plan.sessions.extend(seen.iter().flat_map(|(known, _)| known.sessions).flatten());
+        self.cache.learn(seen.into_iter());
+        Ok(())
     }
 
     async fn look_up(&self, conn: &Conn, ask: &Ask) -> Result<Plan, Fault> {
@@ -169,21 +239,19 @@ impl PostgresStore {
                 whole.insert(session);
             }
         }
+        plan.has_waiters = !ask.whole_holders.is_empty();
         for row in sessions? {
-            plan.holders.insert(Columns::from(&row, 1).holder_key()?);
+            let mut c = Columns::from(&row, 1);
+            plan.holders.insert(c.holder_key()?);
+            plan.has_waiters |= c.number()? > 0;
         }
         plan.whole = whole.into_iter().map(|id| id.0).collect();
         let mut seen = Vec::new();
         let mut found = HashSet::new();
         for row in resources? {
-            let is = rows::described(&row)?;
-            let mut c = Columns::from(&row, DESCRIBED_COLUMNS);
-            let (held, held_by) = (c.lease_id()?, c.session_id()?);
-            let (waiting, waiting_for) = (c.lease_id()?, c.session_id()?);
-            let known = Arc::new(Known { is, sessions: [held_by, waiting_for], has_state: c.next()? });
+            let (known, leases) = plan.know(&row)?;
             found.insert(known.is.key.clone());
-            plan.known.insert(known.is.id, known.clone());
-            seen.push((known, [held, waiting]));
+            seen.push((known, leases));
         }
         self.cache.learn(seen.into_iter());
         plan.missing = ask.keys.iter().filter(|key| !found.contains(*key)).cloned().collect();

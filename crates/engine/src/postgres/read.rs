@@ -1,9 +1,14 @@
 //! Reads: each in one snapshot, judged at one time.
 
-use std::{collections::BTreeSet, fmt::Write as _, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fmt::Write as _,
+    sync::Arc,
+    time::Duration,
+};
 
 use solehold_core::{
-    key::{Name, SessionId},
+    key::{Name, ResourceKey, SessionId},
     state::State,
 };
 use tokio::join;
@@ -14,6 +19,7 @@ use super::{
     PostgresStore,
     clock::Reading,
     fault::Fault,
+    line::{self, LinesAsk},
     plan::{Ask, KeyColumns, PairColumns, RequestColumns},
     pool::{Conn, Param, ROUND_TRIP, Use, in_time},
     retry::Backoff,
@@ -158,8 +164,9 @@ impl PostgresStore {
         let reading = Reading::of(&clock?, asked)?;
         let mut state = State::default();
         let mut sessions = ask.sessions.clone();
+        let mut ids = HashMap::new();
         for row in &resources? {
-            load_resource(&mut state, &mut sessions, row)?;
+            ids.insert(load_resource(&mut state, &mut sessions, row)?, row.try_get(0)?);
         }
         for row in &holders? {
             let holder = rows::holder(row)?;
@@ -173,6 +180,7 @@ impl PostgresStore {
         for row in &records? {
             state.load_record(rows::record(row)?);
         }
+        sessions.extend(load_lines(conn, &mut state, &ids, ask).await?);
         finish(conn, &mut state, &sessions).await?;
         self.loaded(state, &reading)
     }
@@ -248,10 +256,11 @@ impl PostgresStore {
             let held = "solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id";
             let sql = format!(
                 "SELECT (SELECT count(*) FROM {held} LEFT JOIN solehold.sessions s ON s.id = l.session_id \
-                    WHERE l.lease_id IS NOT NULL AND coalesce(s.deadline_ms, l.deadline_ms) > {now}{of_resource}), \
+                    WHERE l.lease_id IS NOT NULL \
+                    AND least(coalesce(s.deadline_ms, l.deadline_ms), l.confirm_by_ms) > {now}{of_resource}), \
                  (SELECT count(*) FROM solehold.resources r WHERE r.declared{of_resource}) \
                     + (SELECT count(*) FROM {held} WHERE l.lease_id IS NOT NULL AND NOT r.declared{of_resource}), \
-                 (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now}{of})"
+                 (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now} AND tenant <> chr(1) || 'rooms'{of})"
             );
             let statement = conn.shaped(&sql).await?;
             let (reading, found) = snapshot(&conn, &statement, &params).await?;
@@ -282,6 +291,21 @@ async fn snapshot(
     Ok((Reading::of(&clock?, asked)?, found?))
 }
 
+/// Loads those who wait for what was loaded; tells the sessions that they hang on.
+async fn load_lines(
+    conn: &Conn,
+    state: &mut State,
+    ids: &HashMap<ResourceKey, i64>,
+    ask: &Ask,
+) -> Result<BTreeSet<SessionId>, Fault> {
+    let is_queued = |key: &ResourceKey| state.resource(key).is_some_and(|r| r.queued > 0);
+    let queued: HashMap<_, _> =
+        ids.iter().filter(|(key, _)| is_queued(key)).map(|(key, id)| (key, *id)).collect();
+    let rows = LinesAsk::of(ask, &queued, &[]).read(conn).await?;
+    let keys: HashMap<i64, &ResourceKey> = queued.into_iter().map(|(key, id)| (id, key)).collect();
+    line::load(state, &rows, |id| keys.get(&id).copied())
+}
+
 /// Loads the sessions that the rows hang on, and ends the snapshot.
 async fn finish(conn: &Conn, state: &mut State, sessions: &BTreeSet<SessionId>) -> Result<(), Fault> {
     let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
@@ -300,7 +324,7 @@ pub(super) fn load_resource(
     state: &mut State,
     sessions: &mut BTreeSet<SessionId>,
     row: &Row,
-) -> Result<solehold_core::key::ResourceKey, Fault> {
+) -> Result<ResourceKey, Fault> {
     let is = rows::described(row)?;
     let handover = rows::handover(row, DESCRIBED_COLUMNS + LEASE_COLUMNS)?.map(|(_, handover)| handover);
     let resource = rows::resource(&is, rows::lease_row(row, DESCRIBED_COLUMNS)?, handover);
@@ -373,8 +397,8 @@ fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Param
         all.and("(l.session_id = {} OR l.pending_session_id = {})", session.0);
     }
     if let Some(leased) = query.leased {
-        let deadline =
-            "coalesce(CASE WHEN l.lease_id IS NOT NULL THEN coalesce(s.deadline_ms, l.deadline_ms) END, 0)";
+        let deadline = "coalesce(CASE WHEN l.lease_id IS NOT NULL THEN \
+                least(coalesce(s.deadline_ms, l.deadline_ms), l.confirm_by_ms) END, 0)";
         let _ = write!(all.sql, " AND {deadline} {} {}", if leased { ">" } else { "<=" }, read_now!());
     }
     for (label, value) in &query.labels {

@@ -32,11 +32,11 @@ impl<'a> Columns<'a> {
         Ok(self.row.try_get(self.at - 1)?)
     }
 
-    fn number(&mut self) -> Result<u64, Fault> {
+    pub(super) fn number(&mut self) -> Result<u64, Fault> {
         Ok(self.next::<i64>()? as u64)
     }
 
-    fn time(&mut self) -> Result<StoreTime, Fault> {
+    pub(super) fn time(&mut self) -> Result<StoreTime, Fault> {
         self.number().map(StoreTime)
     }
 
@@ -53,7 +53,7 @@ impl<'a> Columns<'a> {
     }
 
     /// A document; none stands for the empty one.
-    fn document(&mut self) -> Result<Document, Fault> {
+    pub(super) fn document(&mut self) -> Result<Document, Fault> {
         match self.next::<Option<&str>>()? {
             Some(stored) => Document::new(text::restored(stored)).map_err(unreadable),
             None => Ok(Document::default()),
@@ -78,7 +78,7 @@ impl<'a> Columns<'a> {
 }
 
 fn name(text: &str) -> Result<Name, Fault> {
-    Name::new(text).map_err(|e| unreadable(format!("a stored name {e}")))
+    Name::stored(text).map_err(|e| unreadable(format!("a stored name {e}")))
 }
 
 /// A stored row that makes no sense to this program.
@@ -136,9 +136,9 @@ pub(super) fn session(row: &Row) -> Result<Session, Fault> {
         },
         capacity: c.next::<Option<i64>>()?.map(|n| n as u32),
         lease_count: c.number()? as u32,
-        waiting: 0,
         lease_revision: Revision(c.number()?),
         metrics: c.document()?,
+        waiting: c.number()? as u32,
     })
 }
 
@@ -210,10 +210,11 @@ pub(super) struct LeaseRow {
     held_back_until: Option<StoreTime>,
     pub(super) lease: Option<Lease>,
     pub(super) pending: Option<Pending>,
+    pub(super) queued: u32,
 }
 
 /// How many columns `lease_columns!` has.
-pub(super) const LEASE_COLUMNS: usize = 22;
+pub(super) const LEASE_COLUMNS: usize = 24;
 
 /// The part of a resource that is judged under a lock, from the column `at` on.
 pub(super) fn lease_row(row: &Row, at: usize) -> Result<LeaseRow, Fault> {
@@ -239,7 +240,21 @@ pub(super) fn lease_row(row: &Row, at: usize) -> Result<LeaseRow, Fault> {
         }),
         None => None,
     };
-    Ok(LeaseRow { resource_id, version, due_ms, has_state, last_token, held_back_until, lease, pending })
+    // What was added last stands last.
+    let mut c = Columns::from(row, at + LEASE_COLUMNS - 2);
+    let (confirm_by, queued) = (c.maybe_time()?, c.number()? as u32);
+    let lease = lease.map(|lease| Lease { confirm_by, ..lease });
+    Ok(LeaseRow {
+        resource_id,
+        version,
+        due_ms,
+        has_state,
+        last_token,
+        held_back_until,
+        lease,
+        pending,
+        queued,
+    })
 }
 
 fn lease(c: &mut Columns<'_>, id: LeaseId, token: Token) -> Result<Lease, Fault> {
@@ -286,7 +301,7 @@ pub(super) fn resource(is: &Described, row: LeaseRow, state: Option<Handover>) -
         lease: row.lease,
         pending: row.pending,
         state,
-        queued: 0,
+        queued: row.queued,
     }
 }
 

@@ -16,7 +16,7 @@ macro_rules! statements {
 macro_rules! session_columns {
     () => {
         "s.id, s.tenant, s.holder, s.ttl_ms, s.opened_at_ms, s.renewed_at_ms, s.deadline_ms, s.standing, s.capacity, \
-         s.lease_count, s.lease_revision, s.metrics"
+         s.lease_count, s.lease_revision, s.metrics, s.waiting"
     };
 }
 macro_rules! holder_columns {
@@ -30,7 +30,7 @@ macro_rules! lease_columns {
         "l.resource_id, l.version, l.last_token, l.held_back_until_ms, l.due_ms, l.lease_id, l.holder, l.session_id, \
          l.ttl_ms, l.deadline_ms, l.acquired_at_ms, l.renewed_at_ms, l.request, l.attributes, l.stats, l.has_state, \
          l.pending_lease_id, l.pending_session_id, l.pending_holder, l.pending_asked_at_ms, l.pending_deadline_ms, \
-         l.pending_attributes"
+         l.pending_attributes, l.confirm_by_ms, l.queued"
     };
 }
 macro_rules! resource_columns {
@@ -42,6 +42,12 @@ macro_rules! resource_columns {
 macro_rules! state_columns {
     () => {
         "t.resource_id, t.sequence, t.token, t.written_at_ms, t.document"
+    };
+}
+macro_rules! waiter_columns {
+    () => {
+        "w.resource_id, w.arrival, w.room_id, w.session_id, w.lease_id, w.holder, w.ttl_ms, w.request, w.attributes, \
+         w.undeclared, w.deadline_ms"
     };
 }
 macro_rules! clock_columns {
@@ -78,13 +84,13 @@ macro_rules! wanted {
 statements! {
     /// What is known of resources before any lock is taken.
     Resolve = concat!(wanted!(), "SELECT ", resource_columns!(),
-        ", l.lease_id, l.session_id, l.pending_lease_id, l.pending_session_id, l.has_state \
+        ", l.lease_id, l.session_id, l.pending_lease_id, l.pending_session_id, l.has_state, l.queued \
          FROM wanted JOIN solehold.resources r USING (id) JOIN solehold.leases l ON l.resource_id = r.id");
     /// The present sessions of holders (`$1, $2`).
     ResolveHolders = "SELECT h.tenant, h.name, h.session_id FROM unnest($1::text[], $2::text[]) AS k(tenant, name) \
         JOIN solehold.holders h USING (tenant, name)";
     /// Whose sessions these are.
-    ResolveSessions = "SELECT s.id, s.tenant, s.holder FROM solehold.sessions s WHERE s.id = ANY($1::uuid[])";
+    ResolveSessions = "SELECT s.id, s.tenant, s.holder, s.waiting FROM solehold.sessions s WHERE s.id = ANY($1::uuid[])";
 
     LockSessions = concat!("SELECT ", session_columns!(),
         " FROM solehold.sessions s WHERE s.id = ANY($1::uuid[]) ORDER BY s.id FOR UPDATE");
@@ -115,30 +121,59 @@ statements! {
     States = concat!("SELECT ", state_columns!(),
         " FROM solehold.states t WHERE t.resource_id = ANY($1::bigint[])");
 
+    /// What is known of resources by their numbers.
+    ResolveIds = concat!("SELECT ", resource_columns!(),
+        ", l.lease_id, l.session_id, l.pending_lease_id, l.pending_session_id, l.has_state, l.queued \
+         FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id WHERE r.id = ANY($1::bigint[])");
+    /// Who waits: the first so many (`$2`) of each line (`$1`), by grant id (`$3`), by request (`$4..$6`), and those who hang
+    /// on sessions (`$7`, at most `$8`). Repetitions do no harm.
+    Waiters = concat!("SELECT ", waiter_columns!(), ", true FROM unnest($1::bigint[], $2::bigint[]) AS k(id, most) \
+        CROSS JOIN LATERAL (SELECT * FROM solehold.waiters w WHERE w.resource_id = k.id ORDER BY w.arrival \
+            LIMIT k.most) w \
+        UNION ALL SELECT ", waiter_columns!(), ", false FROM solehold.waiters w WHERE w.lease_id = ANY($3::uuid[]) \
+        UNION ALL SELECT ", waiter_columns!(), ", false \
+            FROM unnest($4::bigint[], $5::text[], $6::text[]) AS k(resource_id, holder, request) \
+            JOIN solehold.waiters w ON w.resource_id = k.resource_id AND w.holder = k.holder AND w.request = k.request \
+        UNION ALL (SELECT ", waiter_columns!(), ", false FROM solehold.waiters w WHERE w.room_id = ANY($7::uuid[]) \
+            ORDER BY w.resource_id, w.arrival LIMIT $8) \
+        UNION ALL (SELECT ", waiter_columns!(), ", false FROM solehold.waiters w WHERE w.session_id = ANY($7::uuid[]) \
+            ORDER BY w.resource_id, w.arrival LIMIT $8)");
+
     /// Who holds what.
     UpdateLeases = "UPDATE solehold.leases l SET last_token = u.last_token, held_back_until_ms = u.held_back_until_ms, \
         due_ms = u.due_ms, lease_id = u.lease_id, holder = u.holder, session_id = u.session_id, ttl_ms = u.ttl_ms, \
         deadline_ms = u.deadline_ms, acquired_at_ms = u.acquired_at_ms, renewed_at_ms = u.renewed_at_ms, \
-        request = u.request, attributes = u.attributes, stats = u.stats \
+        request = u.request, attributes = u.attributes, stats = u.stats, confirm_by_ms = u.confirm_by_ms, \
+        queued = u.queued \
         FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::uuid[], $6::text[], $7::uuid[], \
-            $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[]) \
+            $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::text[], \
+            $15::bigint[], $16::bigint[]) \
         AS u(resource_id, last_token, held_back_until_ms, due_ms, lease_id, holder, session_id, ttl_ms, \
-            deadline_ms, acquired_at_ms, renewed_at_ms, request, attributes, stats) \
+            deadline_ms, acquired_at_ms, renewed_at_ms, request, attributes, stats, confirm_by_ms, queued) \
         WHERE l.resource_id = u.resource_id";
     /// Nobody holds these any more, and nothing is left to wait for.
     FreeLeases = "UPDATE solehold.leases SET held_back_until_ms = NULL, due_ms = NULL, lease_id = NULL, holder = NULL, \
         session_id = NULL, ttl_ms = NULL, deadline_ms = NULL, acquired_at_ms = NULL, renewed_at_ms = NULL, request = NULL, \
-        attributes = NULL, stats = NULL WHERE resource_id = ANY($1::bigint[])";
+        attributes = NULL, stats = NULL, confirm_by_ms = NULL, queued = 0 WHERE resource_id = ANY($1::bigint[])";
     /// What is beside the leases has changed.
     MarkLeases = "UPDATE solehold.leases l SET version = u.version, has_state = u.has_state \
         FROM unnest($1::bigint[], $2::bigint[], $3::boolean[]) AS u(resource_id, version, has_state) \
         WHERE l.resource_id = u.resource_id";
     InsertLeases = "INSERT INTO solehold.leases (resource_id, last_token, held_back_until_ms, due_ms, lease_id, \
-            holder, session_id, ttl_ms, deadline_ms, acquired_at_ms, renewed_at_ms, request, attributes, stats, version, \
-            has_state) \
+            holder, session_id, ttl_ms, deadline_ms, acquired_at_ms, renewed_at_ms, request, attributes, stats, \
+            confirm_by_ms, queued, version, has_state) \
         SELECT *, resource_id, false FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::uuid[], \
             $6::text[], $7::uuid[], $8::bigint[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], \
-            $14::text[]) AS u(resource_id)";
+            $14::text[], $15::bigint[], $16::bigint[]) AS u(resource_id)";
+    UpsertWaiters = "INSERT INTO solehold.waiters (resource_id, arrival, lease_id, holder, session_id, ttl_ms, request, \
+            attributes, undeclared, room_id, deadline_ms) \
+        SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::uuid[], $4::text[], $5::uuid[], $6::bigint[], $7::text[], \
+            $8::text[], $9::boolean[], $10::uuid[], $11::bigint[]) \
+        ON CONFLICT (resource_id, arrival) DO UPDATE SET lease_id = excluded.lease_id, session_id = excluded.session_id, \
+            ttl_ms = excluded.ttl_ms, attributes = excluded.attributes, undeclared = excluded.undeclared, \
+            room_id = excluded.room_id, deadline_ms = excluded.deadline_ms";
+    DeleteWaiters = "DELETE FROM solehold.waiters w USING unnest($1::bigint[], $2::bigint[]) AS u(resource_id, arrival) \
+        WHERE w.resource_id = u.resource_id AND w.arrival = u.arrival";
     UpdatePending = "UPDATE solehold.leases l SET pending_lease_id = u.lease_id, pending_session_id = u.session_id, \
         pending_holder = u.holder, pending_asked_at_ms = u.asked_at_ms, pending_deadline_ms = u.deadline_ms, \
         pending_attributes = u.attributes \
@@ -168,19 +203,20 @@ statements! {
     DeleteStates = "DELETE FROM solehold.states WHERE resource_id = ANY($1::bigint[])";
 
     InsertSessions = "INSERT INTO solehold.sessions (id, tenant, holder, ttl_ms, opened_at_ms, renewed_at_ms, deadline_ms, \
-            due_ms, standing, capacity, lease_count, lease_revision, metrics) \
+            due_ms, standing, capacity, lease_count, lease_revision, metrics, waiting) \
         SELECT id, tenant, holder, ttl_ms, opened_at_ms, renewed_at_ms, deadline_ms, deadline_ms, standing, capacity, \
-            lease_count, lease_revision, metrics \
+            lease_count, lease_revision, metrics, waiting \
         FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::text[], \
-            $9::bigint[], $10::bigint[], $11::bigint[], $12::text[]) \
+            $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::bigint[]) \
         AS u(id, tenant, holder, ttl_ms, opened_at_ms, renewed_at_ms, deadline_ms, standing, capacity, lease_count, \
-            lease_revision, metrics)";
+            lease_revision, metrics, waiting)";
     /// `metrics` is left alone where none are given: a large text is not written again with every heartbeat.
     UpdateSessions = "UPDATE solehold.sessions s SET renewed_at_ms = u.renewed_at_ms, deadline_ms = u.deadline_ms, \
         standing = u.standing, lease_count = u.lease_count, lease_revision = u.lease_revision, \
-        metrics = coalesce(u.metrics, s.metrics) \
-        FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::text[]) \
-        AS u(id, renewed_at_ms, deadline_ms, standing, lease_count, lease_revision, metrics) WHERE s.id = u.id";
+        metrics = coalesce(u.metrics, s.metrics), waiting = u.waiting \
+        FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], \
+            $8::bigint[]) \
+        AS u(id, renewed_at_ms, deadline_ms, standing, lease_count, lease_revision, metrics, waiting) WHERE s.id = u.id";
     DeleteSessions = "DELETE FROM solehold.sessions WHERE id = ANY($1::uuid[])";
 
     UpsertHolders = "INSERT INTO solehold.holders (tenant, name, registered, session_id, status, registered_at_ms, \
@@ -230,12 +266,13 @@ statements! {
     Cursor = "SELECT epoch, revision FROM solehold.clock WHERE id = 1";
 
     DueLeases = "SELECT l.resource_id, r.tenant, r.kind, r.key, \
-            CASE WHEN l.lease_id IS NOT NULL AND l.session_id IS NULL THEN \
-                l.deadline_ms + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
-            CASE WHEN l.pending_lease_id IS NOT NULL AND l.lease_id IS NULL THEN coalesce(l.held_back_until_ms, 0) END, \
+            CASE WHEN l.lease_id IS NOT NULL THEN least(l.deadline_ms, l.confirm_by_ms) \
+                + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
+            CASE WHEN (l.pending_lease_id IS NOT NULL OR l.queued > 0) AND l.lease_id IS NULL \
+                THEN coalesce(l.held_back_until_ms, 0) END, \
             l.pending_deadline_ms \
         FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
-        WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL) \
+        WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0) \
         ORDER BY l.due_ms LIMIT $2";
     DueSessions = "SELECT s.id, s.deadline_ms, \
             EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id), \
@@ -251,8 +288,7 @@ statements! {
     NextDue = "SELECT least((SELECT min(due_ms) FROM solehold.leases WHERE due_ms > $1), \
         (SELECT min(due_ms) FROM solehold.sessions WHERE due_ms > $1))";
     /// Moves the sweeper's lower bounds up, past those that were renewed. Whoever is busy is left for the next time.
-    BumpLeases = "UPDATE solehold.leases SET due_ms = CASE WHEN session_id IS NULL \
-            THEN least(deadline_ms, pending_deadline_ms) ELSE pending_deadline_ms END \
+    BumpLeases = "UPDATE solehold.leases SET due_ms = least(deadline_ms, confirm_by_ms, pending_deadline_ms) \
         WHERE resource_id IN (SELECT resource_id FROM solehold.leases WHERE resource_id = ANY($1::bigint[]) \
             ORDER BY resource_id FOR UPDATE SKIP LOCKED) AND due_ms <= $2 AND lease_id IS NOT NULL";
     BumpSessions = "UPDATE solehold.sessions SET due_ms = deadline_ms \
@@ -267,7 +303,7 @@ statements! {
     /// Rows of resources that were held back and say nothing any more, found by `due_ms` first: a plan that began with the
     /// resources, or in the order of a key, would read all of them.
     ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id FROM solehold.leases \
-             WHERE due_ms <= $1 AND lease_id IS NULL AND pending_lease_id IS NULL AND NOT has_state \
+             WHERE due_ms <= $1 AND lease_id IS NULL AND pending_lease_id IS NULL AND NOT has_state AND queued = 0 \
                 AND coalesce(held_back_until_ms, 0) <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED), \
         forgotten AS (DELETE FROM solehold.resources \
             WHERE id = ANY(ARRAY(SELECT resource_id FROM due)) AND NOT declared RETURNING id) \

@@ -98,8 +98,8 @@ impl PostgresStore {
                 }
                 Err(Failed::Before(fault)) => fault,
             };
-            if let Fault::Late(session) = fault {
-                ask.sessions.insert(session);
+            if let Fault::Late(late) = &fault {
+                ask.add(late);
             }
             fresh = true;
             self.next_try(&mut tries, fault, began).await?;
@@ -180,7 +180,7 @@ impl PostgresStore {
         news: bool,
         decider: &mut dyn Decider,
     ) -> Result<Decided, Failed> {
-        let plan = self.plan(conn, ask, fresh).await?;
+        let plan = self.plan(conn, ask, fresh, news).await?;
         let mut held = self.lock(conn, ask, &plan, news).await?;
         let now = self.time(&held.reading)?;
         if news {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use solehold_core::{event::Event, resume, state::State, time::Revision};
+use solehold_core::{event::Event, lease::Resource, resume, session::Session, state::State, time::Revision};
 use tokio::join;
 
 use super::{
@@ -56,9 +56,13 @@ impl PostgresStore {
         let ask =
             async |sql: &str| Ok::<Vec<tokio_postgres::Row>, Fault>(conn.client.query_typed(sql, &[]).await?);
         let columns = "s.id, s.tenant, s.holder, s.ttl_ms, s.opened_at_ms, s.renewed_at_ms, s.deadline_ms, s.standing, \
-                       s.capacity, s.lease_count, s.lease_revision, s.metrics";
+                       s.capacity, s.lease_count, s.lease_revision, s.metrics, s.waiting";
         for row in &ask(&format!("SELECT {columns} FROM solehold.sessions s ORDER BY s.id")).await? {
-            all.push(Row::Session(rows::session(row)?));
+            let session = rows::session(row)?;
+            // Those who wait are connections, and so are their rooms: they ask again where this is moved to.
+            if !session.is_room() {
+                all.push(Row::Session(Session { waiting: 0, ..session }));
+            }
         }
         let columns = "h.tenant, h.name, h.registered, h.session_id, h.status, h.registered_at_ms, h.heard_at_ms, \
                        h.site, h.attributes, h.metrics";
@@ -78,7 +82,7 @@ impl PostgresStore {
         for row in &ask(&sql).await? {
             load_resource(&mut state, &mut Default::default(), row)?;
         }
-        all.extend(state.resources().cloned().map(Row::Resource));
+        all.extend(state.resources().cloned().map(|r| Row::Resource(Resource { queued: 0, ..r })));
         let sql = "SELECT tenant, kind, key, holder, request, until_ms FROM solehold.requests \
                    ORDER BY tenant, kind, key, holder, request";
         for row in &ask(sql).await? {

@@ -6,12 +6,14 @@ use std::{
 };
 
 use solehold_core::{
+    command::{AskedTenure, Undeclared},
     event::{Event, What},
     key::{Document, ResourceKey, SessionId},
     lease::{Pending, Resource, Tenure},
     session::{Holder, Session},
     state::{Dirty, Record, State},
     time::Revision,
+    waiter::Waiter,
 };
 use tokio::join;
 use uuid::Uuid;
@@ -58,7 +60,14 @@ columns! {
         resource_id: i64, last_token: i64, held_back_until: Option<i64>, due: Option<i64>, lease_id: Option<Uuid>,
         holder: Option<&'a str>, session_id: Option<Uuid>, ttl: Option<i64>, deadline: Option<i64>,
         acquired_at: Option<i64>, renewed_at: Option<i64>, request: Option<&'a str>, attributes: Text<'a>,
-        stats: Text<'a>,
+        stats: Text<'a>, confirm_by: Option<i64>, queued: i64,
+    }
+}
+columns! {
+    /// Rows of `waiters`.
+    Waiters {
+        resource_id: i64, arrival: i64, lease_id: Uuid, holder: &'a str, session_id: Option<Uuid>, ttl: Option<i64>,
+        request: Option<&'a str>, attributes: Text<'a>, undeclared: bool, room_id: Uuid, deadline: i64,
     }
 }
 columns! {
@@ -88,13 +97,14 @@ columns! {
     NewSessions {
         id: Uuid, tenant: &'a str, holder: &'a str, ttl: i64, opened_at: i64, renewed_at: i64, deadline: i64,
         standing: &'static str, capacity: Option<i64>, lease_count: i64, lease_revision: i64, metrics: Text<'a>,
+        waiting: i64,
     }
 }
 columns! {
     /// What changes in rows of `sessions`.
     Sessions {
         id: Uuid, renewed_at: i64, deadline: i64, standing: &'static str, lease_count: i64, lease_revision: i64,
-        metrics: Text<'a>,
+        metrics: Text<'a>, waiting: i64,
     }
 }
 columns! {
@@ -159,6 +169,8 @@ pub(super) struct Writes<'a> {
     gone_requests: [Vec<&'a str>; 5],
     records: Records<'a>,
     gone_records: [Vec<&'a str>; 2],
+    waiters: Waiters<'a>,
+    gone_waiters: [Vec<i64>; 2],
     events: Events<'a>,
     /// What became of each resource that stays.
     pub(super) written: Vec<(&'a ResourceKey, Written)>,
@@ -214,6 +226,19 @@ impl<'a> Writes<'a> {
         }
         let gone = dirty.records.iter().filter(|(collection, id)| state.record(collection, id).is_none());
         writes.gone_records = PairColumns::of(gone.map(|(collection, id)| (collection, id))).0;
+        for place in &dirty.waiters {
+            let made_by = || touched.first.get(&place.0).map(|revision| revision.0 as i64);
+            let id = before.resources.get(&place.0).map(|stored| stored.id).or_else(made_by);
+            // Whoever came and went within the batch, with the resource itself, was never stored.
+            let Some(id) = id else { continue };
+            match state.waiter(place) {
+                Some(waiter) => writes.waiters.push(id, waiter),
+                None => {
+                    writes.gone_waiters[0].push(id);
+                    writes.gone_waiters[1].push(place.1.0 as i64);
+                }
+            }
+        }
         Ok(writes)
     }
 
@@ -249,7 +274,10 @@ impl<'a> Writes<'a> {
             self.marks.version.push(version.unwrap_or_else(|| version_of(id)));
             self.marks.has_state.push(resource.state.is_some());
         }
-        let is_free = resource.lease.is_none() && resource.held_back_until.is_none() && due.is_none();
+        let is_free = resource.lease.is_none()
+            && resource.held_back_until.is_none()
+            && resource.queued == 0
+            && due.is_none();
         match stored {
             None => self.new_leases.push(id, due, resource),
             Some(stored) if is_free && stored.last_token == resource.last_token => self.free_leases.push(id),
@@ -288,6 +316,7 @@ impl<'a> Writes<'a> {
         rows.lease_revision.push(session.lease_revision.0 as i64);
         let changed = session.metrics != *metrics;
         rows.metrics.push(changed.then(|| text::stored(session.metrics.as_str())));
+        rows.waiting.push(session.waiting.into());
     }
 
     fn new_session(&mut self, session: &'a Session) {
@@ -304,6 +333,7 @@ impl<'a> Writes<'a> {
         rows.lease_count.push(session.lease_count.into());
         rows.lease_revision.push(session.lease_revision.0 as i64);
         rows.metrics.push(document_text(&session.metrics));
+        rows.waiting.push(session.waiting.into());
     }
 
     fn holder(&mut self, holder: &'a Holder) {
@@ -376,6 +406,7 @@ impl<'a> Writes<'a> {
         let [holder_tenants, holder_names] = &self.gone_holders;
         let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = &self.gone_requests;
         let [collections, record_ids] = &self.gone_records;
+        let [line_ids, arrivals] = &self.gone_waiters;
         let (rows, more, last) = join!(biased;
             async {
                 join!(biased;
@@ -402,14 +433,16 @@ impl<'a> Writes<'a> {
                     remove!(DeleteRequests, *rq_tenants, *rq_kinds, *rq_keys, *rq_holders, *rq_requests),
                     write!(UpsertRecords, self.records, collection),
                     remove!(DeleteRecords, *collections, *record_ids),
+                    remove!(DeleteWaiters, *line_ids, *arrivals),
+                    write!(UpsertWaiters, self.waiters, resource_id),
                     write!(InsertEvents, self.events, revision),
                 )
             },
             last,
         );
         let (a, b, c, d, e, f, g, h, i, j, k, s, t) = rows;
-        let (l, m, n, o, p, q, r) = more;
-        let all = [a, b, c, d, e, f, g, h, i, j, k, s, t, l, m, n, o, p, q, r];
+        let (l, m, n, o, p, q, r, u, v) = more;
+        let all = [a, b, c, d, e, f, g, h, i, j, k, s, t, l, m, n, o, p, q, r, u, v];
         (all.into_iter().find_map(Result::err).map_or(Ok(()), Err), last)
     }
 }
@@ -435,6 +468,28 @@ impl<'a> Leases<'a> {
         self.request.push(lease.and_then(|l| l.request.as_ref()).map(|name| name.as_str()));
         self.attributes.push(lease.and_then(|l| document_text(&l.attributes)));
         self.stats.push(lease.and_then(|l| document_text(&l.stats)));
+        self.confirm_by.push(lease.and_then(|l| l.confirm_by).map(ms));
+        self.queued.push(resource.queued.into());
+    }
+}
+
+impl<'a> Waiters<'a> {
+    fn push(&mut self, id: i64, waiter: &'a Waiter) {
+        let ttl = match waiter.tenure {
+            AskedTenure::Own { ttl_ms } => Some(ttl_ms as i64),
+            AskedTenure::Session(_) => None,
+        };
+        self.resource_id.push(id);
+        self.arrival.push(waiter.arrival.0 as i64);
+        self.lease_id.push(waiter.lease.0);
+        self.holder.push(waiter.holder.as_str());
+        self.session_id.push(waiter.session().map(|id| id.0));
+        self.ttl.push(ttl);
+        self.request.push(waiter.request.as_ref().map(|name| name.as_str()));
+        self.attributes.push(document_text(&waiter.attributes));
+        self.undeclared.push(waiter.undeclared == Undeclared::Allow);
+        self.room_id.push(waiter.room.0);
+        self.deadline.push(ms(waiter.deadline));
     }
 }
 
@@ -473,16 +528,19 @@ impl<'a> Resources<'a> {
 fn due_ms(resource: &Resource, kept: Option<i64>) -> Option<i64> {
     let pending = resource.pending.as_ref();
     let wanted = match &resource.lease {
-        Some(lease) => match lease.tenure {
-            Tenure::Own { deadline, .. } => {
-                Some(deadline).into_iter().chain(pending.map(|p| p.deadline)).min()
-            }
-            Tenure::Session(_) => pending.map(|p| p.deadline),
-        },
+        Some(lease) => {
+            let own = match lease.tenure {
+                Tenure::Own { deadline, .. } => Some(deadline),
+                Tenure::Session(_) => None,
+            };
+            own.into_iter().chain(lease.confirm_by).chain(pending.map(|p| p.deadline)).min()
+        }
         None => match pending {
             Some(pending) => {
                 Some(resource.held_back_until.map_or(pending.asked_at, |b| b.min(pending.deadline)))
             }
+            // The first in line's when it is no longer held back.
+            None if resource.queued > 0 => Some(resource.held_back_until.unwrap_or_default()),
             // Nobody's any more when it is no longer held back.
             None => {
                 resource.held_back_until.filter(|_| resource.declared.is_none() && resource.state.is_none())

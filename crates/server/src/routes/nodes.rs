@@ -1,23 +1,28 @@
 //! Who is there: the live sessions of a tenant, and how each fares.
 
 use axum::{Json, extract::State};
+use serde::Deserialize;
 use solehold_api::{
+    limits::{PAGE_SIZE_MAX, ROUTED_NODES_MAX},
     page::{self, PageCursor, PageQuery},
-    problem::Problem,
-    sessions::{Node, NodeList},
+    problem::{ErrorCode, Problem},
+    sessions::{Node, NodeList, Routed},
 };
-use solehold_core::key::{HolderKey, Name};
+use solehold_core::{
+    key::{HolderKey, Name},
+    route,
+};
 use solehold_engine::store::{FoundHolders, HolderQuery};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::convert;
 use crate::{
     Context,
-    http::{Caller, Failure, Params, Role},
+    http::{Caller, Failure, NamePath, Params, Role},
 };
 
 pub fn routes() -> OpenApiRouter<Context> {
-    OpenApiRouter::new().routes(routes!(list))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(route))
 }
 
 /// Lists the nodes that live. A page may have fewer than asked for; the last has no `next`.
@@ -37,10 +42,75 @@ async fn list(
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let limit = page::size(query.limit)?;
     let (found, next) = holders(&context, &tenant, false, query.cursor.as_ref(), limit).await?;
+    let nodes = live(&found).collect();
+    Ok(Json(NodeList { nodes, next, cursor: convert::cursor(found.loaded.cursor) }))
+}
+
+/// The nodes that live among those found.
+fn live(found: &FoundHolders) -> impl Iterator<Item = Node> {
     let (state, now) = (&found.loaded.state, found.loaded.now);
     let sessions = found.keys.iter().filter_map(|key| state.session(state.holder(key)?.session?));
-    let nodes = sessions.filter(|session| session.is_live(now)).map(|session| Node::of(session, now));
-    Ok(Json(NodeList { nodes: nodes.collect(), next, cursor: convert::cursor(found.loaded.cursor) }))
+    sessions.filter(move |session| session.is_live(now)).map(move |session| Node::of(session, now))
+}
+
+/// Which nodes a key is routed among.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+struct RouteQuery {
+    /// Those whose metrics name this group; all, if not given.
+    group: Option<String>,
+    /// Whose, for a key that may see several tenants.
+    tenant: Option<String>,
+}
+
+/// Names the live node that should serve a key: the same for everyone who sees the same nodes. A node that leaves moves only
+/// its own keys, one that joins takes only its share.
+#[utoipa::path(
+    get, path = "/route/{kind}/{key}", tag = "sessions", operation_id = "route_key",
+    params(("kind" = String, Path, description = "What sort of key"), ("key" = String, Path, description = "Which one of that sort; a slash within is `%2F`"), RouteQuery),
+    responses(
+        (status = 200, description = "The node", body = Routed),
+        (status = 404, description = "No node lives that could serve it", body = Problem, content_type = "application/problem+json"),
+    )
+)]
+async fn route(
+    State(context): State<Context>,
+    caller: Caller,
+    NamePath((kind, key)): NamePath<(String, String)>,
+    Params(query): Params<RouteQuery>,
+) -> Result<Json<Routed>, Failure> {
+    caller.must_be(Role::Reader)?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let of = convert::key_of(tenant.clone(), &kind, "key", &key)?;
+    let mut nodes = all_live(&context, &tenant).await?;
+    nodes.retain(|node| query.group.is_none() || node.group == query.group);
+    let chosen = route::route(of.kind.as_str(), of.key.as_str(), nodes.iter().map(Node::candidate));
+    let chosen = chosen.and_then(|chosen| nodes.iter().find(|node| node.node_id == chosen.name));
+    let group = query.group.map(|group| format!(" of the group {group}")).unwrap_or_default();
+    let nobody =
+        || Problem::new(ErrorCode::NotFound, format!("no node{group} lives that could serve {kind}/{key}"));
+    let node = chosen.cloned().ok_or_else(nobody)?;
+    Ok(Json(Routed { kind, key, node }))
+}
+
+/// All nodes of a tenant that live.
+async fn all_live(context: &Context, tenant: &Name) -> Result<Vec<Node>, Failure> {
+    let (mut nodes, mut cursor) = (Vec::new(), None);
+    loop {
+        let (found, next) = holders(context, tenant, false, cursor.as_ref(), PAGE_SIZE_MAX).await?;
+        nodes.extend(live(&found));
+        if nodes.len() > ROUTED_NODES_MAX {
+            let problem = Problem::new(
+                ErrorCode::QuotaExceeded,
+                format!("more than {ROUTED_NODES_MAX} nodes live: a key is routed among at most so many"),
+            );
+            return Err(problem.limit("routed_nodes", ROUTED_NODES_MAX as u64).into());
+        }
+        match next {
+            Some(next) => cursor = Some(next),
+            None => return Ok(nodes),
+        }
+    }
 }
 
 /// A page of a tenant's holders, and where the next begins.

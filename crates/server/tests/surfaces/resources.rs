@@ -267,7 +267,6 @@ async fn routes_of_later_issues_are_not_there() {
     for (method, path) in [
         ("POST", "/resources/job/x/handover"),
         ("GET", "/resources/job/x/explain"),
-        ("GET", "/route/job/x"),
         ("GET", "/deployments"),
         ("POST", "/deployments/shift"),
     ] {

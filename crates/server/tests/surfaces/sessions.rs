@@ -102,3 +102,33 @@ async fn sessions_are_checked() {
     let last = api.get("/nodes?limit=2&cursor=b").await.is(200);
     assert_eq!((&last["nodes"][0]["node_id"], &last["next"]), (&json!("c"), &json!(null)));
 }
+
+#[tokio::test]
+async fn a_key_is_routed_among_the_nodes_of_a_group() {
+    let api = Api::start().await;
+    api.get("/route/chat/c1").await.problem(404, "not_found");
+    for node in ["gw-1", "gw-2", "gw-3"] {
+        let body = json!({"holder": node, "metrics": {"group": "gateway", "weight": 2}});
+        api.post("/sessions", body).await.is(201);
+    }
+    api.post("/sessions", json!({"holder": "other"})).await.is(201);
+    let mut homes = std::collections::BTreeMap::new();
+    for n in 0..60 {
+        let routed = api.get(&format!("/route/chat/c%2F{n}?group=gateway")).await.is(200);
+        assert_eq!((&routed["key"], &routed["node"]["weight"]), (&json!(format!("c/{n}")), &json!(2.0)));
+        homes.insert(n, routed["node"]["node_id"].as_str().expect("a name").to_owned());
+    }
+    let used: std::collections::BTreeSet<_> = homes.values().collect();
+    assert_eq!(used.len(), 3, "all of the group, and nobody else: {used:?}");
+    // One leaves: only its own keys move.
+    let nodes = api.get("/nodes").await.is(200);
+    let gone =
+        nodes["nodes"].as_array().expect("nodes").iter().find(|n| n["node_id"] == "gw-2").expect("gw-2");
+    api.delete(&format!("/sessions/{}", gone["session_id"].as_str().expect("an id"))).await.is(200);
+    for (n, before) in homes {
+        let routed = api.get(&format!("/route/chat/c%2F{n}?group=gateway")).await.is(200);
+        let now = routed["node"]["node_id"].as_str().expect("a name");
+        assert_eq!(now == before, before != "gw-2", "c/{n} went from {before} to {now}");
+    }
+    api.get("/route/chat/c1?group=nobody").await.problem(404, "not_found");
+}

@@ -23,6 +23,7 @@ async fn tenant_one(api: &Api) -> Loot {
     body["session_id"] = session.clone();
     let lease = api.post("/leases/acquire", body).await.is(200);
     let grant = api.post("/resources/job/j/lease", json!({"holder": "r", "ttl_seconds": 300})).await.is(201);
+    api.post("/locks/l", json!({"holder": "r", "ttl_seconds": 300})).await.is(201);
     let state = json!({"token": grant["token"], "sequence": 1, "document": {"secret": "of tenant-1"}});
     api.put("/resources/job/j/state", state).await.is(200);
     let text = |value: &Value| value.as_str().expect("an id").to_owned();
@@ -76,6 +77,7 @@ fn calls(loot: &Loot) -> Vec<(&'static str, Value, Own)> {
         ("get_session", json!(null), Missing),
         ("heartbeat_session", json!({}), Missing),
         ("close_session", json!(null), Missing),
+        ("route_key", json!(null), Missing),
         ("open_session", json!({"holder": "r", "replace": session}), Other(201)),
         ("list_nodes", json!(null), Other(200)),
         ("list_site_cameras", json!(null), Missing),
@@ -107,6 +109,10 @@ fn calls(loot: &Loot) -> Vec<(&'static str, Value, Own)> {
         ("delete_resource", json!(null), Missing),
         ("put_resource", json!({}), Other(201)),
         ("acquire_resource", json!({"holder": "r"}), Other(201)),
+        ("get_lock", json!(null), Missing),
+        ("renew_lock", json!({"holder": "r"}), Missing),
+        ("release_lock", json!({"lease_id": loot.lease}), Missing),
+        ("acquire_lock", json!({"holder": "r"}), Other(201)),
         ("register_runner", json!({"runner_id": "r", "replace": session}), Other(200)),
     ]
 }
@@ -128,7 +134,8 @@ async fn operations(api: &Api, loot: &Loot) -> Vec<(String, String, String)> {
     all
 }
 
-const SURFACES: [&str; 7] = ["scenes", "leases", "batch", "runners", "sessions", "config", "resources"];
+const SURFACES: [&str; 8] =
+    ["scenes", "leases", "batch", "runners", "sessions", "config", "resources", "locks"];
 
 fn fill(tag: &str, path: &str, loot: &Loot) -> String {
     let id = match tag {
@@ -146,6 +153,7 @@ fn fill(tag: &str, path: &str, loot: &Loot) -> String {
         ("{site}", "site-1"),
         ("{kind}", "job"),
         ("{key}", "j"),
+        ("{name}", "l"),
     ];
     filled.iter().fold(path.to_owned(), |path, (name, value)| path.replace(name, value))
 }

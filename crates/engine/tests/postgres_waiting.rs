@@ -1,0 +1,187 @@
+//! Waiting in line at several replicas over one PostgreSQL.
+
+#[path = "postgres/common.rs"]
+mod common;
+
+use std::{sync::Arc, time::Duration};
+
+use common::*;
+use solehold_core::{
+    command::{Acquire, AskedTenure, Command, Undeclared},
+    key::{Document, LeaseId, ResourceKey},
+    outcome::{Answer, Grant, Outcome, Refusal},
+};
+use solehold_engine::{Engine, EngineError, EngineOptions};
+use solehold_testkit::wait_for;
+use tokio::task::JoinHandle;
+use tokio_postgres::Client;
+use uuid::Uuid;
+
+async fn replica(url: &str) -> Engine {
+    Engine::start(open(url).await, EngineOptions::default(), Arc::new(()))
+}
+
+fn ask(key: &ResourceKey, holder: &str, request: Option<&str>) -> Acquire {
+    Acquire {
+        key: key.clone(),
+        lease: LeaseId(Uuid::now_v7()),
+        holder: name(holder),
+        tenure: AskedTenure::Own { ttl_ms: 60_000 },
+        request: request.map(name),
+        attributes: Document::default(),
+        undeclared: Undeclared::Allow,
+        wait: None,
+    }
+}
+
+type Answered = JoinHandle<Result<Outcome, EngineError>>;
+
+fn waiting(engine: &Engine, ask: Acquire) -> Answered {
+    let engine = engine.clone();
+    tokio::spawn(async move { engine.acquire_waiting(ask, 10 * SOON).await })
+}
+
+fn granted(outcome: Outcome) -> Grant {
+    match outcome {
+        Ok(Answer::Granted(grant)) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+async fn answer(task: Answered) -> Outcome {
+    let answered = tokio::time::timeout(SOON, task).await.expect("an answer in time");
+    answered.expect("no panic").expect("answers")
+}
+
+async fn line(client: &Client, holders: &[&str]) {
+    let reached = wait_for("the line", SOON, || async {
+        let rows =
+            client.query("SELECT holder FROM solehold.waiters ORDER BY arrival", &[]).await.expect("rows");
+        rows.iter().map(|row| row.get::<_, String>(0)).eq(holders.iter().map(|h| (*h).to_owned()))
+    });
+    reached.await.unwrap_or_else(|_| panic!("{holders:?} should wait"));
+}
+
+async fn done(engine: &Engine, command: Command) {
+    engine.submit(command).await.expect("answers").expect("not refused");
+}
+
+/// Waiters at three replicas stand in one line, and each is woken by a release at another.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_line_over_all_replicas() {
+    let url = database().await;
+    let (client, job) = (connect(&url).await, key("shared"));
+    let replicas = [replica(&url).await, replica(&url).await, replica(&url).await];
+    let first = replicas[0].acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers");
+    let mut held = granted(first);
+    let mut tasks = Vec::new();
+    let mut names = Vec::new();
+    for n in 0..9 {
+        let name: &'static str = ["w0", "w1", "w2", "w3", "w4", "w5", "w6", "w7", "w8"][n];
+        tasks.push(waiting(&replicas[n % 3], ask(&job, name, None)));
+        names.push(name);
+        line(&client, &names).await;
+    }
+    for (n, task) in tasks.into_iter().enumerate() {
+        // Released at another replica than the one where the next waits.
+        done(&replicas[(n + 1) % 3], release(&held)).await;
+        let next = granted(answer(task).await);
+        assert_eq!(next.lease.lease.holder.as_str(), names[n]);
+        assert!(next.lease.lease.token > held.lease.lease.token && next.lease.confirm_within_ms().is_some());
+        done(&replicas[n % 3], renew(&next)).await;
+        held = next;
+    }
+    for engine in replicas {
+        engine.stop().await;
+    }
+    assert_eq!(number(&client, "SELECT count(*) FROM solehold.sessions").await, 0, "the rooms are closed");
+}
+
+/// A client that comes back at another replica keeps its place, and one request gets one grant.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_moves_keeps_its_place() {
+    let url = database().await;
+    let (client, job) = (connect(&url).await, key("moves"));
+    let (a, b) = (replica(&url).await, replica(&url).await);
+    let held = granted(a.acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers"));
+    let at_a = waiting(&a, ask(&job, "bea", Some("r")));
+    line(&client, &["bea"]).await;
+    let carl = waiting(&a, ask(&job, "carl", None));
+    line(&client, &["bea", "carl"]).await;
+    let room = "SELECT count(DISTINCT room_id) FROM solehold.waiters";
+    assert_eq!(number(&client, room).await, 1);
+    let at_b = waiting(&b, ask(&job, "bea", Some("r")));
+    let moved = wait_for("bea to move", SOON, || async { number(&client, room).await == 2 });
+    moved.await.expect("two rooms");
+    line(&client, &["bea", "carl"]).await;
+    // Its former connection goes away, which is nothing to the one that it has now.
+    at_a.abort();
+    assert!(at_a.await.is_err_and(|error| error.is_cancelled()));
+    done(&a, release(&held)).await;
+    let bea = granted(answer(at_b).await);
+    assert_eq!(bea.lease.lease.holder, name("bea"));
+    done(&b, renew(&bea)).await;
+    done(&b, release(&bea)).await;
+    assert_eq!(granted(answer(carl).await).lease.lease.holder, name("carl"));
+    let again =
+        b.acquire_waiting(ask(&job, "bea", Some("r")), Duration::from_millis(1)).await.expect("answers");
+    assert!(matches!(again, Err(Refusal::RequestSpent(_))), "{again:?}");
+    a.stop().await;
+    b.stop().await;
+}
+
+/// A replica that dies takes its waiters with it within its room's ttl, and the line goes on without them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_replica_is_passed_over() {
+    let url = database().await;
+    let (client, job) = (connect(&url).await, key("orphaned"));
+    let live = replica(&url).await;
+    let held = granted(live.acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers"));
+    // It has a runtime of its own, which is pulled from under it.
+    let (there, at) = (url.clone(), job.clone());
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+        let dying = runtime.block_on(replica(&there));
+        runtime.spawn(async move { dying.acquire_waiting(ask(&at, "dead", None), 10 * SOON).await });
+        stopped.recv().expect("a word");
+        runtime.shutdown_background();
+    });
+    line(&client, &["dead"]).await;
+    let bea = waiting(&live, ask(&job, "bea", None));
+    line(&client, &["dead", "bea"]).await;
+    stop.send(()).expect("it listens");
+    thread.join().expect("no panic");
+    // The sweeper clears what hangs on the dead room, whoever holds.
+    line(&client, &["bea"]).await;
+    done(&live, release(&held)).await;
+    assert_eq!(granted(answer(bea).await).lease.lease.holder, name("bea"));
+    live.stop().await;
+}
+
+/// What a database of the version before has is kept, and can be waited for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_database_without_lines_gets_them() {
+    let url = database().await;
+    let client = connect(&url).await;
+    let prepare = "CREATE SCHEMA solehold; \
+        CREATE TABLE solehold.migrations (version int PRIMARY KEY, applied_at timestamptz NOT NULL); \
+        INSERT INTO solehold.migrations VALUES (0, now()), (1, now())";
+    client.batch_execute(prepare).await.expect("a schema");
+    client.batch_execute(include_str!("../src/postgres/schema.sql")).await.expect("version 1");
+    let held = "INSERT INTO solehold.resources VALUES (1, 'acme', 'job', 'old', 1, false, NULL, '{}', NULL, 0, 0); \
+        INSERT INTO solehold.leases (resource_id, version, last_token, due_ms, lease_id, holder, ttl_ms, deadline_ms, \
+            acquired_at_ms, has_state) \
+        SELECT 1, 1, 1, last_ms + 60000, gen_random_uuid(), 'ann', 60000, last_ms + 60000, last_ms, false \
+        FROM solehold.clock; UPDATE solehold.clock SET revision = 1";
+    client.batch_execute(held).await.expect("a lease");
+    let (engine, job) = (replica(&url).await, key("old"));
+    let bea = waiting(&engine, ask(&job, "bea", None));
+    line(&client, &["bea"]).await;
+    let target = solehold_core::command::Target::Resource(job.clone());
+    let claim =
+        solehold_core::command::Claim { target, token: None, session: None, holder: Some(name("ann")) };
+    done(&engine, Command::Release { claim, state: None }).await;
+    assert_eq!(granted(answer(bea).await).lease.lease.holder, name("bea"));
+    engine.stop().await;
+}
