@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use solehold_api::{
-    document::{read, to_document, to_value},
+    document::{to_document, to_value},
     problem::Problem,
 };
 use solehold_core::{
@@ -346,13 +346,9 @@ impl Authority for Embedded {
             let found = self.engine.find_holders(&query).await.map_err(failed)?;
             let (state, now) = (&found.loaded.state, found.loaded.now);
             let sessions = found.keys.iter().filter_map(|key| state.session(state.holder(key)?.session?));
-            nodes.extend(sessions.filter(|session| session.is_live(now)).map(|session| Node {
-                node_id: session.holder.name.to_string(),
-                session: session.id,
-                ttl_left: Duration::from_millis(session.deadline.ms_after(now)),
-                lease_count: session.lease_count,
-                metrics: read(&session.metrics).unwrap_or_default(),
-            }));
+            nodes.extend(
+                sessions.filter(|session| session.is_live(now)).map(|session| Node::of(session, now)),
+            );
             match found.keys.last().filter(|_| found.more) {
                 Some(last) => query.after = Some(last.clone()),
                 None => return Ok(nodes),

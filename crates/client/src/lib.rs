@@ -66,7 +66,7 @@ mod locks;
 pub mod renewer;
 mod session;
 
-pub use authority::{Authority, AuthorityError, BadName, Metrics, Refusal, Resource};
+pub use authority::{Authority, AuthorityError, BadName, Metrics, Node, Refusal, Resource};
 pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};
 #[cfg(feature = "legacy")]
 pub use cluster::{LegacyError, LegacyTable};

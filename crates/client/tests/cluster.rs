@@ -195,6 +195,17 @@ async fn every_node_sees_every_node_and_routes_alike() {
             ]
             .into();
             assert_eq!(homes.len(), 1, "{key} goes to {homes:?}");
+            if let Some(running) = behind.running.as_ref().filter(|_| n < 50) {
+                // And whoever asks the server is told the same.
+                let url = format!("{}/api/v1/route/session/{key}?group=gateway", running.url());
+                let told: serde_json::Value =
+                    reqwest::get(url).await.expect("an answer").json().await.expect("JSON");
+                assert_eq!(
+                    told["node"]["node_id"].as_str(),
+                    homes.first().cloned().flatten().as_deref(),
+                    "{told}"
+                );
+            }
             *shares.entry(homes.into_iter().next().flatten().expect("a node")).or_insert(0) += 1;
         }
         assert!((500..700).contains(&shares["b"]), "three fifths by its weight: {shares:?}");

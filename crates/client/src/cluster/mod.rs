@@ -11,7 +11,7 @@ use std::{
 
 use serde_json::{Value, json};
 use solehold_api::problem::ErrorCode;
-use solehold_core::route::{self, Candidate, WEIGHT_ONE};
+use solehold_core::route;
 
 pub use self::config::{ClusterConfig, ConfigError, SessionLocksConfig};
 #[cfg(feature = "legacy")]
@@ -242,9 +242,8 @@ impl Cluster {
     /// The same for keys of another kind.
     pub async fn route_as(&self, kind: &str, key: &str) -> Result<Option<String>, AuthorityError> {
         let nodes = self.nodes().await?;
-        let candidates =
-            nodes.iter().map(|node| Candidate { name: &node.node_id, weight: weight(&node.metrics) });
-        Ok(route::route(kind, key, candidates).map(|candidate| candidate.name.to_owned()))
+        let chosen = route::route(kind, key, nodes.iter().map(Node::candidate));
+        Ok(chosen.map(|chosen| chosen.name.to_owned()))
     }
 
     /// What this node says of itself when asked for its health.
@@ -290,19 +289,9 @@ fn announced(metrics: &Metrics) -> Metrics {
     metrics
 }
 
-/// A node's weight in thousandths; 1 if it does not say, and 0 if what it says is no weight.
-fn weight(metrics: &Metrics) -> u32 {
-    match metrics.get("weight") {
-        None => WEIGHT_ONE,
-        // Out of bounds, the cast takes the nearest.
-        Some(weight) => weight.as_f64().map_or(0, |weight| (weight * f64::from(WEIGHT_ONE)).round() as u32),
-    }
-}
-
 async fn gateways(authority: &dyn Authority) -> Result<Vec<Node>, AuthorityError> {
-    let is_gateway = |node: &Node| node.metrics.get("group").and_then(Value::as_str) == Some(GROUP);
     let mut nodes = authority.nodes().await?;
-    nodes.retain(is_gateway);
+    nodes.retain(|node| node.group.as_deref() == Some(GROUP));
     Ok(nodes)
 }
 
@@ -323,7 +312,7 @@ async fn refuse_beside(
 ) -> Result<(), ClusterError> {
     let nodes = gateways(authority).await.map_err(|error| ClusterError::Unknown(error.to_string()))?;
     match nodes.into_iter().find(|node| node.node_id != node_id) {
-        Some(node) => Err(another(node.node_id, Some(node.ttl_left), config)),
+        Some(node) => Err(another(node.node_id, Some(Duration::from_millis(node.ttl_ms)), config)),
         None => Ok(()),
     }
 }
@@ -342,21 +331,5 @@ async fn take_gateway_lock(session: &Session, config: &ClusterConfig) -> Result<
             let acquired = session.acquire(GATEWAY_KIND, GATEWAY_KEY).await;
             acquired.map_err(|error| ClusterError::Unknown(error.to_string()))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn weights_are_read_from_what_nodes_tell() {
-        let told = |weight: Value| weight_of(json!({ "weight": weight }));
-        fn weight_of(metrics: Value) -> u32 {
-            weight(metrics.as_object().expect("an object"))
-        }
-        assert_eq!(weight_of(json!({})), 1_000);
-        assert_eq!((told(json!(2)), told(json!(0.5)), told(json!(0))), (2_000, 500, 0));
-        assert_eq!((told(json!("a lot")), told(json!(-3)), told(json!(1e300))), (0, 0, u32::MAX));
     }
 }

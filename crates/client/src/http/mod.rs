@@ -246,7 +246,7 @@ impl Authority for Http {
             call.query.push(("limit", solehold_api::limits::PAGE_SIZE_MAX.to_string()));
             call.query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
             let page = self.servers.ask::<NodeList>(Lane::Work, &call).await?.map_err(denied)?;
-            nodes.extend(page.nodes.into_iter().map(wire::node));
+            nodes.extend(page.nodes);
             match page.next {
                 Some(next) => cursor = Some(next.to_string()),
                 None => break,

@@ -15,8 +15,7 @@ use solehold_core::{
 
 use super::servers::judged;
 use crate::authority::{
-    Ask, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Refusal, Reply, Resource, State,
-    StateWrite,
+    Ask, AuthorityError, Beat, Done, Granted, Held, Metrics, Refusal, Reply, Resource, State, StateWrite,
 };
 
 pub fn metrics(metrics: &Metrics) -> BTreeMap<String, Value> {
@@ -108,14 +107,4 @@ pub fn beat(session: sessions::Session) -> Beat {
 fn held(lease: HeldLease) -> Option<Held> {
     let resource = Resource { kind: Name::new(lease.kind).ok()?, key: Name::new(lease.key).ok()? };
     Some(Held { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
-}
-
-pub fn node(node: sessions::Node) -> Node {
-    Node {
-        node_id: node.node_id,
-        session: SessionId(node.session_id),
-        ttl_left: Duration::from_millis(node.ttl_ms),
-        lease_count: node.lease_count,
-        metrics: node.metrics.into_iter().collect(),
-    }
 }
