@@ -48,6 +48,8 @@ const EMPTY_BEATS_MAX: u32 = 60;
 const LEAVE_ATTEMPTS: u32 = 10;
 /// How long to wait before something is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
+/// The least that anyone waits: store time has milliseconds.
+const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// How long a stopping engine tries to close its room; its ttl ends it anyway.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
 
@@ -67,6 +69,14 @@ struct Here {
     is_in_line: bool,
 }
 
+/// Everyone who is here.
+#[derive(Default)]
+struct Everyone {
+    by_lease: BTreeMap<LeaseId, Here>,
+    /// How many there are for each resource.
+    by_key: BTreeMap<ResourceKey, usize>,
+}
+
 /// A replica's waiting room, and who waits in it.
 pub(crate) struct WaitingRoom {
     store: Arc<dyn Store>,
@@ -78,7 +88,7 @@ pub(crate) struct WaitingRoom {
     /// Where the history stood before the room was opened: no grant to anyone in it comes earlier.
     opened_at: Mutex<Option<Cursor>>,
     was_opened: Notify,
-    here: Mutex<BTreeMap<LeaseId, Here>>,
+    here: Mutex<Everyone>,
     /// How many are here, to be asked on every commit.
     count: AtomicUsize,
     places: Arc<Semaphore>,
@@ -118,79 +128,87 @@ impl WaitingRoom {
         let Ok(permit) = self.places.clone().try_acquire_owned() else {
             return Ok(Err(Refusal::QueueFull { waiting: SESSION_WAITERS_MAX, where_: "at this replica" }));
         };
-        let permit = Arc::new(permit);
         let is_made_up = ask.request.is_none();
         if is_made_up {
             ask.request = Some(fresh_request()?);
         }
+        let mut place = Place::take(self, &ask, permit);
+        // What nobody else asks for here is mostly free, and got without a room; all others go straight to the end of the line.
+        if place.is_alone || wait < LEAST_WAIT {
+            ask.wait = None;
+            let outcome = self.driver.submit(Command::Acquire(ask.clone())).await?;
+            if wait < LEAST_WAIT || !matches!(outcome, Err(Refusal::Held { .. } | Refusal::HeldBack { .. })) {
+                place.give_up();
+                return Ok(outcome);
+            }
+        }
         loop {
             let left = wait.saturating_sub(Tick::now().since(began));
-            let attempt = self.attempt(&mut ask, left, &permit).await?;
+            if left < LEAST_WAIT {
+                let outcome = self.out_of_time(&mut ask, &place).await?;
+                place.give_up();
+                return Ok(outcome);
+            }
+            let attempt = match self.attempt(&mut ask, left, &mut place).await {
+                Ok(attempt) => attempt,
+                // It asks by the same request, and so can ask again. Its place is lost only with its room.
+                Err(error) if place.has_waited && !matches!(error, EngineError::Stopping) => {
+                    tracing::debug!(%error, "someone in line could not ask again yet");
+                    tokio::time::sleep(RETRY_AFTER.min(left)).await;
+                    None
+                }
+                Err(error) => return Err(error),
+            };
             match attempt {
                 // The grant lapsed before it could be told of. Nobody else knows of the request, so it may have another.
-                Some(Err(Refusal::RequestSpent(_))) if is_made_up => {
-                    ask.request = Some(fresh_request()?);
+                Some(Err(Refusal::RequestSpent(_))) if is_made_up => ask.request = Some(fresh_request()?),
+                Some(outcome) => {
+                    place.give_up();
+                    return Ok(outcome);
                 }
-                Some(outcome) => return Ok(outcome),
                 None => {}
             }
-            ask.lease = LeaseId(Uuid::now_v7());
+            place.ask_anew(&mut ask);
         }
     }
 
     async fn attempt(
-        self: &Arc<Self>,
+        &self,
         ask: &mut Acquire,
         left: Duration,
-        permit: &Arc<OwnedSemaphorePermit>,
+        place: &mut Place,
     ) -> Result<Attempt, EngineError> {
-        let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).min(WAIT_MS_MAX);
-        if wait_ms == 0 {
-            ask.wait = None;
-            return Ok(Some(self.driver.submit(Command::Acquire(ask.clone())).await?));
-        }
-        // First here, then the room: it is not closed while anyone is here.
-        let mut place = Place::take(self, ask, permit);
         let room = self.room().await?;
+        let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).min(WAIT_MS_MAX);
         ask.wait = Some(Wait { room, wait_ms });
         match self.driver.submit(Command::Acquire(ask.clone())).await? {
             Ok(Answer::Waiting(_)) => self.is_in_line(ask.lease),
             Err(Refusal::NoSession { session, .. }) if session == room => {
-                place.give_up();
                 self.lost(room).await;
                 return Ok(None);
             }
-            outcome => {
-                place.give_up();
-                return Ok(Some(outcome));
-            }
+            outcome => return Ok(Some(outcome)),
         }
-        let told = tokio::time::timeout(left, &mut place.told).await;
-        match told {
+        place.has_waited = true;
+        match tokio::time::timeout(left, &mut place.told).await {
             Ok(Ok(Told::Granted)) => {
                 let granted = self.granted(ask).await?;
-                place.give_up();
                 Ok(granted.map(|grant| Ok(Answer::Granted(grant))))
             }
-            Ok(Ok(Told::AskAgain)) => {
-                place.give_up();
-                Ok(None)
-            }
+            Ok(Ok(Told::AskAgain)) => Ok(None),
             Ok(Err(_)) => Err(EngineError::Stopping),
-            Err(_) => {
-                let outcome = self.out_of_time(ask).await?;
-                place.give_up();
-                Ok(Some(outcome))
-            }
+            // Out of time, which whoever asked finds out.
+            Err(_) => Ok(None),
         }
     }
 
     /// Leaves the line, and asks one last time: whoever has got it meanwhile is told so, everyone else who holds it.
-    async fn out_of_time(&self, ask: &mut Acquire) -> Result<Outcome, EngineError> {
+    async fn out_of_time(&self, ask: &mut Acquire, place: &Place) -> Result<Outcome, EngineError> {
         ask.wait = None;
-        let leave = Command::LeaveQueue { key: ask.key.clone(), lease: ask.lease };
-        let mut outcomes = self.driver.submit_all(vec![leave, Command::Acquire(ask.clone())]).await;
-        outcomes.pop().unwrap_or(Err(EngineError::Stopping))
+        let leases = [place.former, Some(place.lease)].into_iter().flatten();
+        let leave = leases.map(|lease| Command::LeaveQueue { key: ask.key.clone(), lease });
+        let commands = leave.chain([Command::Acquire(ask.clone())]).collect();
+        self.driver.submit_all(commands).await.pop().unwrap_or(Err(EngineError::Stopping))
     }
 
     /// The grant that an event told of, if it lives still.
@@ -204,18 +222,25 @@ impl WaitingRoom {
         Ok(its.map(|lease| Grant { lease, state, revision, repeated: false }))
     }
 
-    fn here(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Here>> {
+    fn here(&self) -> MutexGuard<'_, Everyone> {
         self.here.lock().unwrap_or_else(|e| e.into_inner())
     }
 
+    /// Someone is here, who is told by the grant id that it asks by.
+    fn enter(&self, ask: &Acquire) -> oneshot::Receiver<Told> {
+        let (tell, told) = oneshot::channel();
+        self.here().by_lease.insert(ask.lease, Here { key: ask.key.clone(), tell, is_in_line: false });
+        told
+    }
+
     fn is_in_line(&self, lease: LeaseId) {
-        if let Some(here) = self.here().get_mut(&lease) {
+        if let Some(here) = self.here().by_lease.get_mut(&lease) {
             here.is_in_line = true;
         }
     }
 
     fn tell(&self, lease: LeaseId, told: Told) {
-        if let Some(here) = self.here().get_mut(&lease) {
+        if let Some(here) = self.here().by_lease.get_mut(&lease) {
             let (gone, _) = oneshot::channel();
             // Whoever has just gone away does not hear it.
             let _ = std::mem::replace(&mut here.tell, gone).send(told);
@@ -236,7 +261,8 @@ impl WaitingRoom {
     }
 
     fn all_ask_again(&self) {
-        let all: Vec<LeaseId> = self.here().iter().filter(|(_, h)| h.is_in_line).map(|(id, _)| *id).collect();
+        let in_line = |(id, here): (&LeaseId, &Here)| here.is_in_line.then_some(*id);
+        let all: Vec<LeaseId> = self.here().by_lease.iter().filter_map(in_line).collect();
         all.into_iter().for_each(|lease| self.tell(lease, Told::AskAgain));
     }
 
@@ -295,7 +321,7 @@ impl WaitingRoom {
             let beat = Command::Heartbeat { tenant, session, holder: None, metrics: None };
             match self.driver.submit(beat).await {
                 Ok(Ok(Answer::Session(view))) => {
-                    let in_line = self.here().values().filter(|h| h.is_in_line).count();
+                    let in_line = self.here().by_lease.values().filter(|h| h.is_in_line).count();
                     let is_missing = (view.session.waiting as usize) < in_line;
                     // A grant is told of a little later than it is made: only what stays missing is looked for.
                     if is_missing && had_missing {
@@ -313,7 +339,7 @@ impl WaitingRoom {
     async fn look_for_missing(&self) {
         let all: Vec<_> = {
             let here = self.here();
-            here.iter().filter(|(_, h)| h.is_in_line).map(|(id, h)| (h.key.clone(), *id)).collect()
+            here.by_lease.iter().filter(|(_, h)| h.is_in_line).map(|(id, h)| (h.key.clone(), *id)).collect()
         };
         let resources: BTreeSet<_> = all.iter().map(|(key, _)| key.clone()).collect();
         let footprint = Footprint {
@@ -373,7 +399,7 @@ impl WaitingRoom {
     /// Nobody waits here any more, and the room is closed.
     pub(crate) async fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
-        self.here().clear();
+        self.here().by_lease.clear();
         let close = async {
             if let Some(session) = self.room.lock().await.take() {
                 let _ = self.driver.submit(Command::CloseSession { tenant: Name::rooms(), session }).await;
@@ -411,18 +437,44 @@ struct Place {
     room: Arc<WaitingRoom>,
     key: ResourceKey,
     lease: LeaseId,
+    /// What it asked by before: it may stand in line by that, if it never heard what became of asking anew.
+    former: Option<LeaseId>,
     told: oneshot::Receiver<Told>,
+    /// Whether nobody else was here for the same resource.
+    is_alone: bool,
+    has_waited: bool,
     is_given_up: bool,
-    permit: Arc<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Place {
-    fn take(room: &Arc<WaitingRoom>, ask: &Acquire, permit: &Arc<OwnedSemaphorePermit>) -> Self {
-        let (tell, told) = oneshot::channel();
-        let (key, lease) = (ask.key.clone(), ask.lease);
-        room.here().insert(lease, Here { key: key.clone(), tell, is_in_line: false });
+    fn take(room: &Arc<WaitingRoom>, ask: &Acquire, permit: OwnedSemaphorePermit) -> Self {
         room.count.fetch_add(1, Ordering::SeqCst);
-        Self { room: room.clone(), key, lease, told, is_given_up: false, permit: permit.clone() }
+        let is_alone = {
+            let mut here = room.here();
+            let count = here.by_key.entry(ask.key.clone()).or_default();
+            *count += 1;
+            *count == 1
+        };
+        Self {
+            is_alone,
+            room: room.clone(),
+            key: ask.key.clone(),
+            lease: ask.lease,
+            former: None,
+            told: room.enter(ask),
+            has_waited: false,
+            is_given_up: false,
+            permit: Some(permit),
+        }
+    }
+
+    /// Asks by another grant id from now on.
+    fn ask_anew(&mut self, ask: &mut Acquire) {
+        self.room.here().by_lease.remove(&self.lease);
+        ask.lease = LeaseId(Uuid::now_v7());
+        self.former = Some(std::mem::replace(&mut self.lease, ask.lease));
+        self.told = self.room.enter(ask);
     }
 
     /// There is nothing to leave.
@@ -433,15 +485,26 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.room.here().remove(&self.lease);
+        {
+            let mut here = self.room.here();
+            here.by_lease.remove(&self.lease);
+            if let Some(count) = here.by_key.get_mut(&self.key) {
+                *count -= 1;
+                if *count == 0 {
+                    here.by_key.remove(&self.key);
+                }
+            }
+        }
         self.room.count.fetch_sub(1, Ordering::SeqCst);
         if self.is_given_up || self.room.is_stopping.load(Ordering::SeqCst) {
             return;
         }
-        let (room, key, lease, permit) =
-            (self.room.clone(), self.key.clone(), self.lease, self.permit.clone());
+        let (room, key, permit) = (self.room.clone(), self.key.clone(), self.permit.take());
+        let leases = [Some(self.lease), self.former];
         self.room.runtime.spawn(async move {
-            room.leave(key, lease).await;
+            for lease in leases.into_iter().flatten() {
+                room.leave(key.clone(), lease).await;
+            }
             // The place is another's only now.
             drop(permit);
         });

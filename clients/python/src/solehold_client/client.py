@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from . import wire
 from .backoff import BackoffConfig
 from .channel import Answer, Call, Channel, Doubts
 from .clock import BootClock, Clock
-from .errors import NotFound, Refused
+from .errors import NotFound, Refused, Unavailable
 from .http import HttpTransport, Server, Transport
 from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
 from .wire import Grant, Json, SessionView, State
@@ -60,7 +61,7 @@ class Client:
         self._transport = transport or http
         self._channel = self.channel()
         self._short = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
-        self._waiting = asyncio.Semaphore(WAITERS_AT_ONCE_MAX)
+        self._waiters = 0
 
     def __repr__(self) -> str:
         return f"Client({', '.join(map(str, self._servers))})"
@@ -154,8 +155,18 @@ class Client:
         call = Call("POST", wire.path("locks", name), body)
         # Not longer than the wait itself: the caller comes back as long as it wants.
         until = self.clock.now() + min(wait, self.retry_for)
-        async with self._waiting:
-            return _granted(await self._channel.call(call, timeout=wait + self.timeout, until=until, doubts=doubts))
+        return _granted(await self._channel.call(call, timeout=wait + self.timeout, until=until, doubts=doubts))
+
+    @contextmanager
+    def waiter(self) -> Iterator[None]:
+        """A place among those of this client that wait in line, or `Unavailable`."""
+        if self._waiters >= WAITERS_AT_ONCE_MAX:
+            raise Unavailable(f"{WAITERS_AT_ONCE_MAX} tasks of this client wait in line already: ask again later")
+        self._waiters += 1
+        try:
+            yield
+        finally:
+            self._waiters -= 1
 
     async def renew_lock(self, name: str, *, grant: Grant, session_id: str, until: float) -> tuple[float, Grant]:
         """Keeps a lock, and with it its session."""

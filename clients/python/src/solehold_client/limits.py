@@ -27,9 +27,9 @@ RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 INTERIM_ANSWERS_MAX: Final = 8
 
 # Connections of one client: short requests, and those that wait in line. Each has its own share, so that waiting for
-# a lock never keeps anyone from releasing it. What lies idle is kept up to a number.
+# a lock never keeps anyone from releasing it; whoever finds no place to wait asks again. What lies idle is kept up to a number.
 REQUESTS_AT_ONCE_MAX: Final = 64
-WAITERS_AT_ONCE_MAX: Final = 1024
+WAITERS_AT_ONCE_MAX: Final = 512
 IDLE_CONNECTIONS_MAX: Final = 16
 SERVERS_MAX: Final = 64
 CONNECT_SECONDS_MAX: Final = 3.0

@@ -19,6 +19,9 @@ from .wire import Grant
 
 KIND = "lock"
 """A lock is a resource of this kind that nobody declares."""
+# A place in line is asked for again after this share of a wait.
+ASK_AGAIN_SHARE = 2 / 3
+OVERLAP_SECONDS = 0.3
 
 
 class Locks:
@@ -79,11 +82,14 @@ class Locks:
     async def _attempt(self, acquire: Acquire) -> Grant:
         if self._has_line:
             try:
-                return await self._wait_in_line(acquire)
+                with self._client.waiter():
+                    grant = await self._wait_in_line(acquire)
             except NotFound as error:
                 if error.code != "no_such_route":
                     raise
                 self._has_line = False
+            else:
+                return grant if grant.confirm_within is None else await self._confirm(acquire, grant, grant.confirm_within)
         _, grant = await self._client.acquire(
             KIND,
             acquire.key,
@@ -96,7 +102,44 @@ class Locks:
         return grant
 
     async def _wait_in_line(self, acquire: Acquire) -> Grant:
-        wait = min(WAIT_SECONDS_MAX, acquire.time_left())
+        """Waits by as many requests as it takes.
+
+        Well before one ends the next is made under the same request id, which keeps the place. The former is given up a
+        little later: if the next had not arrived by then, that would leave the line.
+        """
+        clock = self._client.clock
+        calls: set[asyncio.Task[Grant]] = set()
+        try:
+            while True:
+                left = acquire.time_left()
+                wait = min(WAIT_SECONDS_MAX, left)
+                newest = asyncio.ensure_future(self._ask_in_line(acquire, wait))
+                calls.add(newest)
+                again_at = clock.now() + wait * ASK_AGAIN_SHARE if left > wait else float("inf")
+                if len(calls) > 1 and (grant := await self._granted_before(clock.now() + OVERLAP_SECONDS, calls)):
+                    return grant
+                if newest in calls:
+                    await _give_up(calls - {newest})
+                    calls &= {newest}
+                if grant := await self._granted_before(again_at, calls):
+                    return grant
+        finally:
+            await _give_up(calls)
+
+    async def _granted_before(self, tick: float, calls: set[asyncio.Task[Grant]]) -> Grant | None:
+        while (left := tick - self._client.clock.now()) > 0:
+            timeout = None if left == float("inf") else left
+            done, _ = await asyncio.wait(calls, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+            for call in done:
+                calls.remove(call)
+                failed = call.exception()
+                if failed is None:
+                    return call.result()
+                if not calls:  # whatever else a former request says, the later one has its place
+                    raise failed
+        return None
+
+    async def _ask_in_line(self, acquire: Acquire, wait: float) -> Grant:
         # Until it is granted or spent, the request may have a place in line.
         acquire.doubts.any = True
         _, grant = await self._client.wait_for_lock(
@@ -107,9 +150,7 @@ class Locks:
             wait=wait,
             doubts=acquire.doubts,
         )
-        if grant.confirm_within is None:
-            return grant
-        return await self._confirm(acquire, grant, grant.confirm_within)
+        return grant
 
     async def _confirm(self, acquire: Acquire, grant: Grant, within: float) -> Grant:
         """A grant that was waited for is trusted after a renewal, from before that was sent (rule 15)."""
@@ -120,6 +161,16 @@ class Locks:
             raise Refused("the lock changed hands before it was confirmed", code="lost", token=renewed.token)
         session._renewed(sent, renewed)
         return grant
+
+
+async def _give_up(calls: set[asyncio.Task[Grant]]) -> None:
+    for call in calls:
+        call.cancel()
+    if calls:
+        await asyncio.wait(calls)
+    for call in calls:
+        if not call.cancelled():
+            call.exception()  # looked at, so that nobody logs it
 
 
 def _own_name(client: Client) -> str:

@@ -16,7 +16,7 @@ from .acquire import Acquire
 from .backoff import Backoff, BackoffConfig
 from .client import Client
 from .clock import sleep_until
-from .errors import Lost, NotFound, Refused, SoleholdError, Unavailable, Unknown
+from .errors import Lost, Refused, SoleholdError, Unavailable, Unknown
 from .guard import Guard, Hold
 from .holdings import Holdings
 from .limits import STEP_SECONDS_MAX, TTL_SECONDS_MAX, TTL_SECONDS_MIN
@@ -140,7 +140,7 @@ class Session:
             if lost is None or lost.why in ("deadline", "failed"):
                 until = min(self.client.clock.now() + self.client.retry_for, self._renewer.ends_at)
                 await self.client.close_session(self.session_id, until=until)
-        except (Refused, NotFound, Unavailable, Unknown):
+        except SoleholdError:
             pass  # it is over, or runs out by itself
         finally:
             await self._channel.close()
@@ -294,11 +294,12 @@ class Session:
         """A guard was dropped without a release, perhaps in another thread, perhaps after the loop."""
         if hold.let_go or loop.is_closed() or hold.loss.declared is not None:
             return
-        warnings.warn(f"the guard of {hold.kind}/{hold.key} was dropped without a release", ResourceWarning, stacklevel=2)
         try:
             loop.call_soon_threadsafe(lambda: self._settle(lambda: self._release(hold, None)))
         except RuntimeError:
-            pass  # the loop was closed meanwhile; the ttl is the net
+            return  # the loop was closed meanwhile; the ttl is the net
+        # Last, since a program may turn warnings into errors.
+        warnings.warn(f"the guard of {hold.kind}/{hold.key} was dropped without a release", ResourceWarning, stacklevel=2)
 
 
 class Opening:

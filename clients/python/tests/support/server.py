@@ -30,7 +30,7 @@ def binary() -> str:
     for profile in ("debug", "release"):
         if (built := target / profile / "solehold").is_file():
             return str(built)
-    raise RuntimeError(f"there is no solehold in {target}: run `cargo build -p solehold-cli`, or set SOLEHOLD_BIN")
+    raise RuntimeError(f"there is no solehold in {target}: run `cargo build -p solehold`, or set SOLEHOLD_BIN")
 
 
 def wait_for(what: str, condition: Callable[[], bool], seconds: float = START_SECONDS_MAX) -> None:
@@ -123,7 +123,8 @@ class Solehold:
 
     def __init__(self, *args: str, port: int = 0, data_dir: str | None = None) -> None:
         self._folder = tempfile.mkdtemp(prefix="solehold-python-")
-        store = [] if "--engine" in args else ["--data-dir", data_dir or f"{self._folder}/data"]
+        self.data_dir = data_dir or f"{self._folder}/data"
+        store = [] if "--engine" in args else ["--data-dir", self.data_dir]
         self.process = Process([binary(), "serve", "--listen", f"127.0.0.1:{port}", *store, *args])
         try:
             self.url = self.process.wait_line(LISTENING).split(" ")[0]

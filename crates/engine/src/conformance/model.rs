@@ -10,7 +10,7 @@ use solehold_core::{
     forget,
     key::*,
     lease::{Declaration, Resource},
-    session::HolderStatus,
+    session::{HolderStatus, Session},
     state::{FoundLate, Record, State},
     time::*,
 };
@@ -45,6 +45,8 @@ struct Player {
     random: StdRng,
     sessions: Vec<(SessionId, String)>,
     leases: Vec<(ResourceKey, LeaseId, Token)>,
+    rooms: Vec<SessionId>,
+    waited: Vec<(ResourceKey, LeaseId)>,
 }
 
 const HOLDERS: [&str; 4] = ["ann", "bea", "carl", "dan"];
@@ -95,7 +97,32 @@ impl Player {
         let request =
             self.random.random_ratio(1, 2).then(|| name(&format!("r{}", self.random.random_range(0..6))));
         let undeclared = if self.random.random_ratio(1, 5) { Undeclared::Refuse } else { Undeclared::Allow };
-        Command::Acquire(Acquire { tenure, request, undeclared, ..ask(&key, &holder) })
+        let room = self.room().filter(|_| self.random.random_ratio(2, 3));
+        let wait = room.map(|room| Wait { room, wait_ms: self.random.random_range(1..6_000) });
+        Command::Acquire(Acquire { tenure, request, undeclared, wait, ..ask(&key, &holder) })
+    }
+
+    /// One of the newest rooms.
+    fn room(&mut self) -> Option<SessionId> {
+        let rooms = self.rooms.clone();
+        self.pick(&rooms[rooms.len().saturating_sub(3)..])
+    }
+
+    /// Rooms and those who wait in them.
+    fn waiting(&mut self) -> Command {
+        let (waited, room) = (self.waited.clone(), self.room());
+        let newest = &waited[waited.len().saturating_sub(20)..];
+        match (self.random.random_range(0..8), room, self.pick(newest)) {
+            (0..2, _, Some((key, lease))) => Command::LeaveQueue { key, lease },
+            (2..6, Some(session), _) => {
+                Command::Heartbeat { tenant: Name::rooms(), session, holder: None, metrics: None }
+            }
+            (6, Some(session), _) => Command::CloseSession { tenant: Name::rooms(), session },
+            _ => {
+                let ttl_ms = self.random.random_range(1_000..6_000);
+                Command::OpenRoom { id: SessionId(Uuid::new_v4()), ttl_ms }
+            }
+        }
     }
 
     fn open(&mut self) -> Command {
@@ -119,9 +146,10 @@ impl Player {
 
     fn command(&mut self) -> Command {
         match self.random.random_range(0..100) {
-            0..25 => self.acquire(),
-            25..33 => self.open(),
-            33..41 => Command::Heartbeat {
+            0..26 => self.acquire(),
+            26..31 => self.open(),
+            31..36 => self.waiting(),
+            36..41 => Command::Heartbeat {
                 tenant: name("acme"),
                 session: self.session(),
                 holder: None,
@@ -171,9 +199,25 @@ impl Player {
         }
     }
 
+    /// Commits a batch and compares; tells what the model has come to.
+    async fn play(&mut self, bench: &Bench<'_>, commands: Vec<Command>, model: &State) -> State {
+        let mut footprint = Footprint::default();
+        commands.iter().for_each(|command| command.footprint(&mut footprint));
+        let news = commands.iter().any(Command::may_make_news);
+        let judge = Judge { commands, ..Default::default() };
+        let mut twice = Twice { judge, model: model.clone(), after: State::default() };
+        bench.store.transact(&footprint, news, &mut twice).await.expect("the store commits");
+        self.learn(&twice.judge.changes);
+        let mut after = twice.after;
+        after.take_dirty();
+        after
+    }
+
     fn learn(&mut self, changes: &[Change]) {
         for change in changes {
             match change {
+                Change::SessionOpened(session) if session.is_room() => self.rooms.push(session.id),
+                Change::Waits(waiter) => self.waited.push((waiter.key.clone(), waiter.lease)),
                 Change::SessionOpened(session) => {
                     self.sessions.push((session.id, session.holder.name.to_string()));
                 }
@@ -188,12 +232,14 @@ impl Player {
     }
 }
 
-/// The rows of a state, in the order of an export, without those that may be forgotten by now.
+/// The rows of a state as an export has them, without those that may be forgotten by now.
 fn rows(mut state: State, now: StoreTime) -> Vec<Row> {
     forget(&mut state, now);
-    let mut rows: Vec<Row> = state.sessions().cloned().map(Row::Session).collect();
+    let sessions = state.sessions().filter(|s| !s.is_room()).cloned();
+    let mut rows: Vec<Row> = sessions.map(|s| Row::Session(Session { waiting: 0, ..s })).collect();
     rows.extend(state.holders().cloned().map(Row::Holder));
-    rows.extend(state.resources().cloned().map(Row::Resource));
+    let resources = state.resources().cloned().map(|r| Resource { queued: 0, ..r });
+    rows.extend(resources.filter(|r| !r.is_forgettable(now)).map(Row::Resource));
     rows.extend(state.requests().map(|(request, until)| Row::Request { request: request.clone(), until }));
     rows.extend(state.records().cloned().map(Row::Record));
     rows
@@ -217,19 +263,17 @@ pub async fn play(fixture: &dyn Fixture, seed: u64, rounds: usize, batch_max: us
     println!("seed {seed}");
     let mut bench = Bench::new(fixture).await;
     let mut model = State::default();
-    let mut player = Player { random: StdRng::seed_from_u64(seed), sessions: Vec::new(), leases: Vec::new() };
+    let mut player = Player {
+        random: StdRng::seed_from_u64(seed),
+        sessions: Vec::new(),
+        leases: Vec::new(),
+        rooms: Vec::new(),
+        waited: Vec::new(),
+    };
     for round in 0..rounds {
         let count = player.random.random_range(1..=batch_max);
-        let commands: Vec<_> = (0..count).map(|_| player.command()).collect();
-        let mut footprint = Footprint::default();
-        commands.iter().for_each(|command| command.footprint(&mut footprint));
-        let news = commands.iter().any(Command::may_make_news);
-        let judge = Judge { commands, ..Default::default() };
-        let mut twice = Twice { judge, model: model.clone(), after: State::default() };
-        bench.store.transact(&footprint, news, &mut twice).await.expect("the store commits");
-        player.learn(&twice.judge.changes);
-        model = twice.after;
-        model.take_dirty();
+        let commands = (0..count).map(|_| player.command()).collect();
+        model = player.play(&bench, commands, &model).await;
         if player.random.random_ratio(1, 8) {
             bench.pass(player.random.random_range(1..700)).await;
         }
@@ -238,6 +282,13 @@ pub async fn play(fixture: &dyn Fixture, seed: u64, rounds: usize, batch_max: us
             assert_eq!(rows(state, now), rows(model.clone(), now), "after {round} rounds");
         }
         if round % 120 == 119 && fixture.is_durable() {
+            // An export has no lines to go on from.
+            let rooms = model.sessions().filter(|s| s.is_room()).map(|s| s.id);
+            let tenant = Name::rooms();
+            let close = |session| Command::CloseSession { tenant: tenant.clone(), session };
+            let rooms: Vec<_> = rooms.flat_map(|id| [close(id), Command::ExpireSession(id)]).collect();
+            model = player.play(&bench, rooms, &model).await;
+            assert_eq!(model.waiters().count(), 0, "all rooms are closed");
             bench = bench.reopen().await;
             // A restart may give time back; everything else is as it was.
             let (state, now) = stored(&bench).await;

@@ -2,7 +2,7 @@
 //!
 //! What is in the file, for people who open it with `sqlite3`:
 //! - `log`: every batch since the last snapshot, as rows after it, in order; appended and synced before anyone is answered.
-//! - `sessions`, `holders`, `resources`, `requests`, `records`: the snapshot, views of the one table `rows`. After a clean
+//! - `sessions`, `holders`, `resources`, `requests`, `records`, `waiters`: the snapshot, views of the one table `rows`. After a clean
 //!   stop the snapshot is all there is, and the log is empty.
 //! - `lease_events`: the audit trail, one line an event; `event_index` is for looking events up.
 //! - `meta`: the clock's mark, the epoch, the revision, the floor of the events.

@@ -11,7 +11,7 @@ use crate::{
     store::{Cursor, Row, StoreError},
 };
 
-const SCHEMA_VERSION: i64 = 1;
+const SCHEMA_VERSION: i64 = 2;
 
 const SCHEMA: &str = "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -42,7 +42,14 @@ CREATE TABLE lease_events (
 CREATE TABLE event_index (hash INTEGER NOT NULL, revision INTEGER NOT NULL, PRIMARY KEY (hash, revision)) WITHOUT ROWID;
 ";
 
-/// Makes the tables of a new file; refuses a file that a newer program made.
+/// Version 2: who waits in line, for people to read.
+const SCHEMA_2: &str = "
+CREATE VIEW waiters AS SELECT row ->> '$.waiter.key.tenant' AS tenant, row ->> '$.waiter.key.kind' AS kind,
+    row ->> '$.waiter.key.key' AS key, row ->> '$.waiter.arrival' AS arrival, row ->> '$.waiter.holder' AS holder,
+    row ->> '$.waiter.lease' AS lease_id, row ->> '$.waiter.deadline' AS deadline_ms, row FROM rows WHERE tab = 'waiter';
+";
+
+/// Makes the tables of a new file, and what an older one lacks; refuses a file that a newer program made.
 pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     let version: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0)).map_err(failed)?;
     if version > SCHEMA_VERSION {
@@ -51,9 +58,11 @@ pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
         );
         return Err(StoreError::Unusable(text));
     }
-    if version == 0 {
+    if version < SCHEMA_VERSION {
         let tx = db.unchecked_transaction().map_err(failed)?;
-        tx.execute_batch(SCHEMA).map_err(failed)?;
+        for sql in [SCHEMA, SCHEMA_2].iter().skip(version.max(0) as usize) {
+            tx.execute_batch(sql).map_err(failed)?;
+        }
         tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed)?;
         tx.commit().map_err(failed)?;
     }
