@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, process::Command};
 use rustix::{
     io::Errno,
     process::{
-        Pid, PidfdFlags, Signal, getpid, getppid, kill_process, kill_process_group, pidfd_open,
+        Pid, PidfdFlags, Signal, getpgrp, getpid, getppid, kill_process, kill_process_group, pidfd_open,
         pidfd_send_signal,
     },
 };
@@ -137,7 +137,7 @@ pub fn signal_group(group: Pid, number: i32) {
         Some(signal) => drop(kill_process_group(group, signal)),
         // The real-time ones have no name that safe code could say.
         None => {
-            let script = r#"kill -"$0" -- -"$1""#;
+            let script = r#"kill -s "$0" -- -"$1""#;
             let mut kill = Command::new("/bin/sh");
             kill.args(["-c", script, &number.to_string(), &group.to_string()]);
             // Reaped with everything else below the keeper.
@@ -146,19 +146,24 @@ pub fn signal_group(group: Pid, number: i32) {
     }
 }
 
-/// True if somebody else than those who wait for us is in our process group, such as the rest of a pipeline.
-pub fn has_peers(group: Pid) -> bool {
-    let mut ours = BTreeSet::from([getpid().as_raw_nonzero().get()]);
+/// Who else is in our process group.
+pub fn peers() -> Vec<Pid> {
+    let group = Some(getpgrp());
+    let is_peer = |pid: &Pid| {
+        *pid != getpid() && Stat::of(*pid).is_some_and(|stat| stat.group == group && !stat.has_ended())
+    };
+    all().into_iter().filter(is_peer).collect()
+}
+
+/// True if one of them does not wait for us, as the rest of a pipeline does not.
+pub fn is_in_pipeline() -> bool {
+    let mut ancestors = Vec::new();
     let mut ancestor = getppid();
     while let Some(pid) = ancestor {
-        ours.insert(pid.as_raw_nonzero().get());
+        ancestors.push(pid);
         ancestor = Stat::of(pid).and_then(|stat| stat.parent);
     }
-    let is_peer = |pid: Pid| {
-        let is_ours = ours.contains(&pid.as_raw_nonzero().get());
-        !is_ours && Stat::of(pid).is_some_and(|stat| stat.group == Some(group) && !stat.has_ended())
-    };
-    all().into_iter().any(is_peer)
+    peers().iter().any(|peer| !ancestors.contains(peer))
 }
 
 #[cfg(test)]

@@ -13,10 +13,7 @@ use std::{
 };
 
 use nix::sys::signal::Signal as Named;
-use rustix::process::{
-    Pid, Signal, WaitOptions, getpgrp, getpid, kill_current_process_group, kill_process, set_child_subreaper,
-    wait,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
 use tokio::{sync::watch, time::sleep};
 use uuid::Uuid;
 
@@ -279,8 +276,12 @@ impl Holder {
 
 /// Stops this process and its group, as the terminal would, until a shell continues it.
 pub fn stop_here() {
+    for peer in proc::peers() {
+        let _ = kill_process(peer, Signal::TSTP);
+    }
     letting_through(Named::SIGTSTP, || {
-        // Without a shell that could continue us the kernel does not stop us.
-        let _ = kill_current_process_group(Signal::TSTP);
+        // To this thread: the one that reads signals would take it away otherwise. Without a shell that could continue us
+        // the kernel does not stop us.
+        let _ = nix::sys::signal::raise(Named::SIGTSTP);
     });
 }

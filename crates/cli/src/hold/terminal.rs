@@ -14,7 +14,7 @@ use super::{proc, signals};
 /// a pipeline, whose other parts would lose the terminal.
 pub fn ours(stdin: impl AsFd) -> Option<Pid> {
     let group = getpgrp();
-    let is_ours = is_foreground(stdin, group) && !proc::has_peers(group);
+    let is_ours = is_foreground(stdin, group) && !proc::is_in_pipeline();
     is_ours.then_some(group)
 }
 

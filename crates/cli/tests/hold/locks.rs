@@ -38,7 +38,7 @@ async fn one_at_a_time() -> Result<()> {
 #[tokio::test]
 async fn whoever_leaves_the_line_is_not_waited_for() -> Result<()> {
     let server = server().start().await?;
-    let mut first = Run::script(&server, "lock a --holder w1", "echo ready; read line")?;
+    let mut first = Run::script(&server, "lock a --holder w1", "echo ready; read line; exit 0")?;
     first.line("ready").await?;
     let leaving = Run::script(&server, "lock a", "echo never; sleep 600")?;
     leaving.signal(Signal::INT)?;

@@ -176,7 +176,7 @@ async fn input_and_output_go_through() -> Result<()> {
 #[tokio::test]
 async fn whoever_waits_gets_it_or_goes() -> Result<()> {
     let server = server().start().await?;
-    let mut first = Run::script(&server, "run --lease job/a --holder w1", "echo ready; read line")?;
+    let mut first = Run::script(&server, "run --lease job/a --holder w1", "echo ready; read line; exit 0")?;
     first.line("ready").await?;
     let waiting = Run::script(&server, "run --lease job/a", "echo ready")?;
     waiting.signal(Signal::TERM)?;
