@@ -65,6 +65,11 @@ impl Desk {
         self.cluster.node_id()
     }
 
+    /// Leaves the cluster: another node may go on at once.
+    pub async fn close(self) {
+        self.cluster.leave().await;
+    }
+
     /// Answers all that waits in a session.
     pub async fn answer(&self, session: &str) -> Result<(), Busy> {
         match self.cluster.lock_session(session).await? {

@@ -67,8 +67,12 @@ async fn main() -> Result<()> {
     let served = served.await;
     for task in tasks {
         task.abort();
+        // What matters is that it has let go of the desk.
+        let _ = task.await;
     }
-    desk.cluster().session().close().await;
+    if let Some(desk) = Arc::into_inner(desk) {
+        desk.close().await;
+    }
     authority.stop().await;
     Ok(served?)
 }

@@ -214,6 +214,16 @@ impl Cluster {
         }
     }
 
+    /// Leaves, when the work has stopped: another gateway may start at once.
+    pub async fn leave(self) {
+        if let Some(guard) = self.alone
+            && let Err(error) = guard.release().await
+        {
+            tracing::debug!(%error, "the gateway lock was not released; it runs out");
+        }
+        self.session.close().await;
+    }
+
     /// Says what others see of this node. `weight` (1 if not given) says how much is routed here, against the others.
     pub fn set_metrics(&self, metrics: &Metrics) {
         self.session.set_metrics(announced(metrics));
