@@ -127,6 +127,7 @@ async fn hold_and_run(
         policy: args.policy,
         on_lost_grace: args.on_lost_grace.unwrap_or(Duration::MAX),
     };
+    let warn = args.warn()?;
     let authority = server.authority()?;
     let interrupted = |number| Ok(Exit::of_signal(number));
     let session = tokio::select! {
@@ -150,7 +151,7 @@ async fn hold_and_run(
         command,
         env: vec![named, ("SOLEHOLD_HOLDER".to_owned(), holder)],
         env_remove: GIVEN.map(str::to_owned).to_vec(),
-        warn: args.term_before.unwrap_or_else(|| (args.ttl / 6).min(TERM_BEFORE_MAX)),
+        warn,
     };
     let ended = hold::supervise(job, tenure.standing(), &mut signals).await;
     // Only now: nothing of the command is left.
@@ -159,6 +160,17 @@ async fn hold_and_run(
 }
 
 impl HoldArgs {
+    fn warn(&self) -> Outcome<Duration> {
+        let warn = self.term_before.unwrap_or_else(|| (self.ttl / 6).min(TERM_BEFORE_MAX));
+        if warn < self.ttl / 2 {
+            return Ok(warn);
+        }
+        let (warn, ttl) = (humantime::format_duration(warn), humantime::format_duration(self.ttl));
+        Err(Failure::usage(format!(
+            "--term-before {warn} is not below half of the ttl, {ttl}: the command would be ended before a renewal could come"
+        )))
+    }
+
     fn patience(&self) -> Patience {
         if self.no_wait { Patience::None } else { Patience::AtMost(self.wait.unwrap_or(Duration::MAX)) }
     }

@@ -141,6 +141,7 @@ async fn without_the_lease_nothing_is_run() -> Result<()> {
         ("run --lease job/b", "http://127.0.0.1:1", 105, "127.0.0.1:1"),
         ("run --lease job/b --ttl 1ms", &url, 102, "the ttl is 1ms"),
         ("run --lease job/b --policy forever", &url, 102, "grace=5m"),
+        ("run --lease job/b --ttl 3s --term-before 2s", &url, 102, "not below half of the ttl, 3s"),
         ("run --lease nightly", &url, 102, "KIND/KEY"),
         ("run --lease job/b --wait 1s --no-wait", &url, 102, "cannot be used with"),
         ("run", &url, 102, "--lease"),
