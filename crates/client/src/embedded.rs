@@ -38,6 +38,9 @@ const PAGE: usize = 1_000;
 /// Sessions of this process whose lease sets are kept between heartbeats.
 const SETS_MAX: usize = 64;
 
+/// What hangs on a session, and the revision of the last change to it.
+type LeaseSet = (Revision, Arc<[Held]>);
+
 /// Why an engine cannot be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot open the engine: {0}")]
@@ -63,7 +66,7 @@ pub struct Embedded {
     engine: Engine,
     tenant: Name,
     /// The last lease set of each session, by the revision of its last change: a heartbeat reads a set only once.
-    sets: Mutex<HashMap<SessionId, (Revision, Arc<[Held]>)>>,
+    sets: Mutex<HashMap<SessionId, LeaseSet>>,
 }
 
 impl std::fmt::Debug for Embedded {

@@ -182,8 +182,7 @@ impl Guard {
     }
 
     async fn let_go(mut self, state: Option<StateWrite>) -> Result<(), GuardError> {
-        let held = self.holding.held();
-        self.inner.let_go(held.lease);
+        let held = self.inner.let_go(&self.holding);
         self.holding.untie();
         let has_word = state.is_some();
         let operation = Operation::Release { held, state };
@@ -213,8 +212,7 @@ impl Drop for Guard {
         if self.released {
             return;
         }
-        let held = self.holding.held();
-        self.inner.let_go(held.lease);
+        let held = self.inner.let_go(&self.holding);
         self.holding.untie();
         if matches!(self.holding.lost(), Some(Lost::Refused(_) | Lost::Ended)) {
             return;
