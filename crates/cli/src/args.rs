@@ -4,7 +4,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     client::ServerArgs,
-    commands::{admin, bench, completions, lease, resource, runner, serve, watch},
+    commands::{admin, bench, completions, hold, lease, resource, runner, serve, watch},
     config::Variables,
     exit,
     failure::Outcome,
@@ -61,6 +61,10 @@ impl GlobalArgs {
 pub enum Command {
     /// Run a server
     Serve(serve::ServeArgs),
+    /// Run a command only while holding a lease, and leave nothing of it behind
+    Run(hold::RunArgs),
+    /// Run a command only while holding a lock, first come, first served
+    Lock(hold::LockArgs),
     /// See, take, keep and end leases
     Lease(Asking<lease::LeaseCommand>),
     /// See, declare and remove resources

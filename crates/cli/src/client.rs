@@ -4,12 +4,14 @@ use std::{fs, path::PathBuf, time::Duration};
 
 use clap::Args;
 use reqwest::{Certificate, Method, Response, Url, header};
+use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::{
     page::PageCursor,
     paths,
     problem::{ErrorCode, Problem},
 };
+use solehold_client::{Http, HttpConfig};
 
 use crate::failure::{Failure, Outcome};
 
@@ -39,6 +41,28 @@ pub struct ServerArgs {
     /// How long an answer may take
     #[arg(long, global = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
+}
+
+impl ServerArgs {
+    /// The same for the library that keeps sessions. Several servers over one store may be given, with commas between.
+    pub fn authority(&self) -> Outcome<Http> {
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        let servers = given(&self.server).unwrap_or_else(|| DEFAULT.to_owned());
+        let ca_certs = match self.ca_cert.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+            Some(path) => Some(fs::read(path).map_err(|error| {
+                Failure::usage(format!("--ca-cert {}: {error}; give a PEM file", path.display()))
+            })?),
+            None => None,
+        };
+        let config = HttpConfig {
+            api_key: given(&self.api_key).map(SecretString::from),
+            tenant: given(&self.tenant),
+            ca_certs,
+            request_timeout: self.timeout,
+            ..HttpConfig::new(servers.split(',').map(str::trim))
+        };
+        Http::new(config).map_err(|error| Failure::usage(format!("--server {servers:?}: {error}")))
+    }
 }
 
 /// A server to ask.

@@ -43,8 +43,46 @@ exits! {
     Unavailable 5 "unavailable or unknown: server, store, port or data folder; ask again";
     /// The key does not allow it.
     Unauthorized 6 "no valid key, or one that may not do this";
+    /// As [`Exit::Failed`].
+    NotRunFailed 101 "run, lock: failed by itself; the command was not run, or was killed";
+    /// As [`Exit::Usage`].
+    NotRunUsage 102 "run, lock: bad usage; the command was not run";
+    /// As [`Exit::Refused`].
+    NotRunRefused 103 "run, lock: held by another, or refused; the command was not run";
+    /// As [`Exit::NotFound`].
+    NotRunNotFound 104 "run, lock: not found; the command was not run";
+    /// As [`Exit::Unavailable`].
+    NotRunUnavailable 105 "run, lock: the server does not answer; the command was not run";
+    /// As [`Exit::Unauthorized`].
+    NotRunUnauthorized 106 "run, lock: no valid key; the command was not run";
+    /// The work was not finished under the lease.
+    LeaseLost 107 "run, lock: the lease was lost or ran out; the command was ended";
+    /// As shells say it.
+    NotExecutable 126 "run, lock: the command is not executable";
+    /// As shells say it.
+    NoCommand 127 "run, lock: there is no such command";
     /// Stopped from outside.
     Interrupted 130 "interrupted by a signal before it was done";
+}
+
+impl Exit {
+    /// The same failure of `run` and `lock`, told apart from the codes that commands end with.
+    pub fn before_the_command(self) -> Self {
+        match self {
+            Self::Failed => Self::NotRunFailed,
+            Self::Usage => Self::NotRunUsage,
+            Self::Refused => Self::NotRunRefused,
+            Self::NotFound => Self::NotRunNotFound,
+            Self::Unavailable => Self::NotRunUnavailable,
+            Self::Unauthorized => Self::NotRunUnauthorized,
+            other => other,
+        }
+    }
+
+    /// The number for an end by a signal, as shells say it.
+    pub fn of_signal(signal: i32) -> u8 {
+        128_u8.saturating_add(u8::try_from(signal).unwrap_or_default())
+    }
 }
 
 impl From<ErrorCode> for Exit {

@@ -12,6 +12,7 @@ mod commands;
 mod config;
 mod exit;
 mod failure;
+mod hold;
 mod human;
 mod logs;
 mod output;
@@ -24,7 +25,7 @@ use clap::Parser;
 use crate::{
     args::{Cli, Command, GlobalArgs},
     client::Client,
-    commands::{admin, bench, completions, lease, resource, runner, serve, watch},
+    commands::{admin, bench, completions, hold as holding, lease, resource, runner, serve, watch},
     exit::Exit,
     failure::{Failure, Outcome},
 };
@@ -33,20 +34,32 @@ use crate::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    let cli = Cli::parse();
+    hold::play_role();
+    let cli = Cli::try_parse().unwrap_or_else(|error| misused(&error));
     let json = cli.global.json;
-    let exit = match run(cli) {
-        Ok(()) => Exit::Done,
-        Err(failure) => {
-            output::note(failure.show(json));
-            failure.exit
-        }
-    };
+    let runs_a_command = matches!(cli.command, Command::Run(_) | Command::Lock(_));
+    let code = run(cli).unwrap_or_else(|failure| {
+        output::note(failure.show(json));
+        let exit = if runs_a_command { failure.exit.before_the_command() } else { failure.exit };
+        exit.code()
+    });
     // At once: a task that still waits for something, such as stdin, is not waited for.
-    std::process::exit(exit.code().into());
+    std::process::exit(code.into());
 }
 
-fn run(cli: Cli) -> Outcome {
+/// Says what is wrong with the arguments, and ends.
+fn misused(error: &clap::Error) -> ! {
+    let is_command = |arg: &std::ffi::OsString| arg == "run" || arg == "lock";
+    let runs_a_command =
+        std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| is_command(&arg));
+    if error.use_stderr() && runs_a_command {
+        let _ = error.print();
+        std::process::exit(Exit::Usage.before_the_command().code().into());
+    }
+    error.exit()
+}
+
+fn run(cli: Cli) -> Outcome<u8> {
     let asks_only = !matches!(cli.command, Command::Serve(_) | Command::Admin(_) | Command::Bench(_));
     let mut runtime = if asks_only {
         tokio::runtime::Builder::new_current_thread()
@@ -58,11 +71,13 @@ fn run(cli: Cli) -> Outcome {
     runtime.block_on(dispatch(cli.command, &cli.global))
 }
 
-async fn dispatch(command: Command, global: &GlobalArgs) -> Outcome {
+async fn dispatch(command: Command, global: &GlobalArgs) -> Outcome<u8> {
     if !matches!(command, Command::Serve(_)) {
         global.logs()?.start("cli").map_err(Failure::usage)?;
     }
-    match command {
+    let done = match command {
+        Command::Run(args) => return holding::run(args).await,
+        Command::Lock(args) => return holding::lock(args).await,
         Command::Serve(args) => serve::run(args, global).await,
         Command::Lease(asking) => lease::run(asking.command, &Client::new(&asking.server)?, global).await,
         Command::Resource(asking) => {
@@ -73,5 +88,6 @@ async fn dispatch(command: Command, global: &GlobalArgs) -> Outcome {
         Command::Admin(args) => admin::run(args, global).await,
         Command::Bench(args) => bench::run(args).await,
         Command::Completions(args) => completions::run(&args),
-    }
+    };
+    done.map(|()| Exit::Done.code())
 }

@@ -8,6 +8,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use serde_json::Value;
 use solehold_api::problem::{ErrorCode, Problem};
+/// A live session among all: who is there, and how it fares.
+pub use solehold_api::sessions::Node;
 use solehold_core::{
     key::{LeaseId, Name, NameError, SessionId},
     time::{Revision, Token},
@@ -159,21 +161,6 @@ pub struct Beat {
 
 /// What a session tells of itself: presence, and how its node fares.
 pub type Metrics = serde_json::Map<String, Value>;
-
-/// A live session among all.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Node {
-    /// The name of its holder.
-    pub node_id: String,
-    /// The session.
-    pub session: SessionId,
-    /// How long it has left.
-    pub ttl_left: Duration,
-    /// How many leases hang on it.
-    pub lease_count: u32,
-    /// What it last told of itself.
-    pub metrics: Metrics,
-}
 
 /// Why the authority refused. Nothing was changed by what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

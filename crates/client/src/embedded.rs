@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 use solehold_api::{
-    document::{read, to_document, to_value},
+    document::{to_document, to_value},
     problem::Problem,
 };
 use solehold_core::{
@@ -38,6 +38,9 @@ const PAGE: usize = 1_000;
 /// Sessions of this process whose lease sets are kept between heartbeats.
 const SETS_MAX: usize = 64;
 
+/// What hangs on a session, and the revision of the last change to it.
+type LeaseSet = (Revision, Arc<[Held]>);
+
 /// Why an engine cannot be opened.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("cannot open the engine: {0}")]
@@ -63,7 +66,7 @@ pub struct Embedded {
     engine: Engine,
     tenant: Name,
     /// The last lease set of each session, by the revision of its last change: a heartbeat reads a set only once.
-    sets: Mutex<HashMap<SessionId, (Revision, Arc<[Held]>)>>,
+    sets: Mutex<HashMap<SessionId, LeaseSet>>,
 }
 
 impl std::fmt::Debug for Embedded {
@@ -346,13 +349,9 @@ impl Authority for Embedded {
             let found = self.engine.find_holders(&query).await.map_err(failed)?;
             let (state, now) = (&found.loaded.state, found.loaded.now);
             let sessions = found.keys.iter().filter_map(|key| state.session(state.holder(key)?.session?));
-            nodes.extend(sessions.filter(|session| session.is_live(now)).map(|session| Node {
-                node_id: session.holder.name.to_string(),
-                session: session.id,
-                ttl_left: Duration::from_millis(session.deadline.ms_after(now)),
-                lease_count: session.lease_count,
-                metrics: read(&session.metrics).unwrap_or_default(),
-            }));
+            nodes.extend(
+                sessions.filter(|session| session.is_live(now)).map(|session| Node::of(session, now)),
+            );
             match found.keys.last().filter(|_| found.more) {
                 Some(last) => query.after = Some(last.clone()),
                 None => return Ok(nodes),

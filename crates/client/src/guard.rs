@@ -54,6 +54,11 @@ impl Guard {
         Self { inner, holding, released: false }
     }
 
+    #[cfg(feature = "legacy")]
+    pub(crate) fn holding(&self) -> &Arc<Holding> {
+        &self.holding
+    }
+
     /// What is held.
     pub fn resource(&self) -> &Resource {
         &self.holding.resource
@@ -72,13 +77,14 @@ impl Guard {
 
     /// Until when nobody else holds the resource, unless it is renewed before. Every heartbeat moves it.
     pub fn deadline(&self) -> Tick {
-        self.inner.trusted_until()
+        self.inner.trusted_until().min(self.holding.tied_until())
     }
 
     /// Whether the work may go on, by the clock and not by whether a timer ran: right also after a long pause of the process
     /// or the machine.
     pub fn is_live(&self) -> bool {
-        !self.holding.cancel.is_cancelled() && self.inner.clock().now() < self.inner.stop_at()
+        let stop_at = self.inner.stop_at().min(self.holding.tied_until());
+        !self.holding.cancel.is_cancelled() && self.inner.clock().now() < stop_at
     }
 
     /// Whether the deadline has passed and only the grace of the policy lets the work go on.
@@ -176,8 +182,8 @@ impl Guard {
     }
 
     async fn let_go(mut self, state: Option<StateWrite>) -> Result<(), GuardError> {
-        let held = self.holding.held();
-        self.inner.let_go(held.lease);
+        let held = self.inner.let_go(&self.holding);
+        self.holding.untie();
         let has_word = state.is_some();
         let operation = Operation::Release { held, state };
         let mut failures = 0;
@@ -206,8 +212,8 @@ impl Drop for Guard {
         if self.released {
             return;
         }
-        let held = self.holding.held();
-        self.inner.let_go(held.lease);
+        let held = self.inner.let_go(&self.holding);
+        self.holding.untie();
         if matches!(self.holding.lost(), Some(Lost::Refused(_) | Lost::Ended)) {
             return;
         }

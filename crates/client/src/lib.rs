@@ -54,8 +54,10 @@
 pub mod authority;
 pub mod chance;
 pub mod clock;
+mod cluster;
 pub mod coalesce;
 pub mod deadline;
+mod elect;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod guard;
@@ -64,7 +66,11 @@ mod locks;
 pub mod renewer;
 mod session;
 
-pub use authority::{Authority, AuthorityError, BadName, Metrics, Refusal, Resource};
+pub use authority::{Authority, AuthorityError, BadName, Metrics, Node, Refusal, Resource};
+pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};
+#[cfg(feature = "legacy")]
+pub use cluster::{LegacyError, LegacyTable};
+pub use elect::{ROLE_KIND, elect};
 #[cfg(feature = "embedded")]
 pub use embedded::{Embedded, EmbeddedError};
 pub use guard::{Guard, GuardError};

@@ -107,12 +107,21 @@ impl Locks {
     pub async fn acquire_within(&self, name: &str, timeout: Duration) -> Result<Guard, AcquireError> {
         let key = checked("name of the lock", name)?;
         let resource = Resource { kind: checked("kind", LOCK_KIND)?, key };
-        let inner = self.session.inner();
-        let until = inner.clock().now().plus(timeout);
-        let poll_every = self.config.poll_interval;
-        let mut wait = Waiting { request: Request::new(inner, resource), until, poll_every, holder: None };
-        wait.run().await
+        wait_in_line(&self.session, resource, timeout, self.config.poll_interval).await
     }
+}
+
+/// Waits in line for a resource for at most `timeout`; where there is no line, asks every now and then.
+pub(crate) async fn wait_in_line(
+    session: &Session,
+    resource: Resource,
+    timeout: Duration,
+    poll_every: Duration,
+) -> Result<Guard, AcquireError> {
+    let inner = session.inner();
+    let until = inner.clock().now().plus(timeout);
+    let mut wait = Waiting { request: Request::new(inner, resource), until, poll_every, holder: None };
+    wait.run().await
 }
 
 /// One wait for a lock.

@@ -59,6 +59,9 @@ pub enum Lost {
     /// One renewal failed, and the policy is to stop then.
     #[error("the lease is lost: a renewal failed ({0})")]
     Failed(String),
+    /// The row of the old table of locks, without which the work must not go on while a fleet moves over.
+    #[error("the lease is lost with its row in the old table: {0}")]
+    Legacy(String),
     /// The session was closed by its own program.
     #[error("the lease is lost: its session was closed")]
     Closed,

@@ -191,7 +191,7 @@ async fn a_thousand_waiters() {
     assert_eq!(behind.queued("a").await, 0);
 }
 
-/// An authority that has no line to wait in, as a server of an older version.
+/// An authority that has no line to wait in, as an older server.
 struct Lineless(Arc<dyn Authority>);
 
 #[async_trait]

@@ -8,7 +8,8 @@ use common::{Behind, PATIENCE, Sort, database, http, memory, postgres_store, ser
 use serde_json::json;
 use solehold_api::problem::ErrorCode;
 use solehold_client::{
-    AcquireError, Authority, GuardError, Http, HttpConfig, Lost, Policy, Session, SessionConfig,
+    AcquireError, Authority, GuardError, Http, HttpConfig, LockConfig, Locks, Lost, Policy, Session,
+    SessionConfig,
 };
 use solehold_core::key::Name;
 use solehold_testkit::{Proxy, wait_for};
@@ -201,28 +202,35 @@ async fn an_answer_that_the_network_swallows_is_asked_for_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_slow_request_does_not_delay_a_heartbeat() {
-    // All connections but those of heartbeats are taken: a thousand requests wait at a server that does not answer them.
+async fn slow_requests_do_not_delay_a_heartbeat() {
     let behind = Sort::HttpMemory.start().await;
-    let running = behind.running.as_ref().expect("a server");
     let config = SessionConfig { ttl: Duration::from_secs(2), ..SessionConfig::new("one") };
     let session = behind.session_with(config).await;
-    let guard = session.acquire("job", "held").await.expect("granted");
-    let waiting: Vec<_> = (0..1_000)
-        .map(|n| {
-            let session = session.clone();
-            tokio::spawn(async move {
-                session.acquire("job", &format!("job-{n}")).await.map(|guard| guard.token())
-            })
+    let locks =
+        Locks::over(session.clone(), LockConfig { acquire_timeout: PATIENCE * 5, ..Default::default() });
+    let guard = locks.acquire("a").await.expect("free");
+    // A hundred requests that nobody answers for now, and many more that come and go.
+    let waiting: Vec<_> = (0..100)
+        .map(|_| {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.acquire("a").await.map(drop) })
         })
         .collect();
-    let from = guard.deadline();
-    let has_moved = async || guard.deadline() > from.plus(Duration::from_secs(2));
-    wait_for("heartbeats", PATIENCE, has_moved).await.expect("kept");
-    for task in waiting {
-        task.await.expect("it ends").expect("granted");
+    wait_for("all to stand in line", PATIENCE, async || behind.queued("a").await == 100)
+        .await
+        .expect("in line");
+    for n in 0..500 {
+        let session = session.clone();
+        tokio::spawn(async move { session.acquire("job", &format!("job-{n}")).await.map(drop) });
     }
-    assert!(guard.is_live() && running.connections() > 0);
+    let from = guard.deadline();
+    let has_moved = async || guard.deadline() > from.plus(Duration::from_secs(4));
+    wait_for("heartbeats", PATIENCE, has_moved).await.expect("kept");
+    assert!(guard.is_live() && waiting.iter().all(|task| !task.is_finished()));
+    guard.release().await.expect("released");
+    for task in waiting {
+        task.await.expect("it ends").expect("its turn");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,6 +3,7 @@
 pub mod admin;
 pub mod bench;
 pub mod completions;
+pub mod hold;
 pub mod lease;
 pub mod resource;
 pub mod runner;

@@ -5,16 +5,20 @@ use std::{collections::BTreeMap, ffi::OsString, fmt::Display, str::FromStr};
 use super::layer::{EventsLayer, Layer, LimitsLayer, LogLayer, QuotasLayer, TlsLayer};
 use crate::failure::{Failure, Outcome};
 
-/// Every variable that any command knows. A test checks it against the code and `docs/cli.md`.
+/// Every variable that any command knows, or that `run` and `lock` tell their command. A test checks it against the code and `docs/cli.md`.
 pub const KNOWN: &[&str] = &[
     "SOLEHOLD_API_KEY",
     "SOLEHOLD_BOOTSTRAP_KEY",
     "SOLEHOLD_CA_CERT",
     "SOLEHOLD_CONFIG",
     "SOLEHOLD_DATA_DIR",
+    "SOLEHOLD_DEADLINE_BOOTTIME_MS",
     "SOLEHOLD_ENGINE",
     "SOLEHOLD_EVENTS_KEEP",
     "SOLEHOLD_EVENTS_KEEP_MAX",
+    "SOLEHOLD_HOLDER",
+    "SOLEHOLD_LEASE_FILE",
+    "SOLEHOLD_LEASE_ID",
     "SOLEHOLD_LIMITS_CONNECTIONS_MAX",
     "SOLEHOLD_LIMITS_IDLE_TIMEOUT",
     "SOLEHOLD_LIMITS_QUOTAS_RESOURCES",
@@ -26,14 +30,17 @@ pub const KNOWN: &[&str] = &[
     "SOLEHOLD_LIMITS_SHUTDOWN_GRACE",
     "SOLEHOLD_LIMITS_WATCHES_MAX",
     "SOLEHOLD_LISTEN",
+    "SOLEHOLD_LOCK",
     "SOLEHOLD_LOG_FORMAT",
     "SOLEHOLD_LOG_LEVEL",
     "SOLEHOLD_NODE_ID",
+    "SOLEHOLD_RESOURCE",
     "SOLEHOLD_SERVER",
     "SOLEHOLD_TENANT",
     "SOLEHOLD_TIMEOUT",
     "SOLEHOLD_TLS_CERT",
     "SOLEHOLD_TLS_KEY",
+    "SOLEHOLD_TOKEN",
 ];
 
 /// The variables of the environment that begin with `SOLEHOLD_`.

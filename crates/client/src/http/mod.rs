@@ -10,9 +10,10 @@ use reqwest::Method;
 use secrecy::SecretString;
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchResults, ReleaseItem, RenewItem},
+    limits::WAIT_MS_MAX,
     paths,
     problem::ErrorCode,
-    resources::{CancelRequest, PutState},
+    resources::{CancelRequest, Grant, PutState},
     sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, Session},
 };
 use solehold_core::key::{Name, SessionId};
@@ -204,7 +205,7 @@ impl Authority for Http {
     async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>> {
         let resource = &ask.resource;
         let path = match resource.kind.as_str() {
-            LOCK_KIND => wire::lock_path(resource.key.as_str()),
+            LOCK_KIND => paths::lock(resource.key.as_str()),
             kind => paths::resource_lease(kind, resource.key.as_str()),
         };
         let wait = wait.min(self.wait_max());
@@ -212,9 +213,9 @@ impl Authority for Http {
             Ok(call) => call.within(wait + self.timeout),
             Err(error) => return Some(Err(error)),
         };
-        match self.servers.ask::<wire::Waited>(Lane::Waits, &call).await {
+        match self.servers.ask::<Grant>(Lane::Waits, &call).await {
             Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
-            answer => Some(answer.map(|outcome| outcome.map(|waited| waited.granted(resource.clone())))),
+            answer => Some(answer.map(|outcome| outcome.map(|grant| wire::granted(resource.clone(), grant)))),
         }
     }
 
@@ -245,7 +246,7 @@ impl Authority for Http {
             call.query.push(("limit", solehold_api::limits::PAGE_SIZE_MAX.to_string()));
             call.query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
             let page = self.servers.ask::<NodeList>(Lane::Work, &call).await?.map_err(denied)?;
-            nodes.extend(page.nodes.into_iter().map(wire::node));
+            nodes.extend(page.nodes);
             match page.next {
                 Some(next) => cursor = Some(next.to_string()),
                 None => break,
@@ -255,7 +256,7 @@ impl Authority for Http {
     }
 
     fn wait_max(&self) -> Duration {
-        wire::WAIT_MAX
+        Duration::from_millis(WAIT_MS_MAX)
     }
 }
 

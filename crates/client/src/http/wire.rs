@@ -2,24 +2,20 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use solehold_api::{
     batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
-    paths,
-    resources::{FinalState, Grant, HeldLease},
+    resources::{AcquireResource, FinalState, Grant, HeldLease},
     sessions,
 };
 use solehold_core::{
     key::{LeaseId, Name, SessionId},
     time::{Revision, Token},
 };
-use uuid::Uuid;
 
 use super::servers::judged;
 use crate::authority::{
-    Ask, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Refusal, Reply, Resource, State,
-    StateWrite,
+    Ask, AuthorityError, Beat, Done, Granted, Held, Metrics, Refusal, Reply, Resource, State, StateWrite,
 };
 
 pub fn metrics(metrics: &Metrics) -> BTreeMap<String, Value> {
@@ -37,44 +33,13 @@ pub fn acquire(ask: &Ask) -> AcquireItem {
     }
 }
 
-/// The longest that one request may wait in line.
-pub const WAIT_MAX: Duration = Duration::from_secs(30);
-
-/// Where a lock is.
-pub fn lock_path(name: &str) -> String {
-    format!("{}/locks/{}", paths::BASE, paths::segment(name))
-}
-
-/// An acquire that waits in line.
-#[derive(Debug, Serialize)]
-pub struct Waiting {
-    holder: String,
-    session_id: Uuid,
-    request_id: String,
-    wait_ms: u64,
-}
-
-/// What it got.
-#[derive(Debug, Deserialize)]
-pub struct Waited {
-    #[serde(flatten)]
-    grant: Grant,
-    confirm_within_ms: Option<u64>,
-}
-
-impl Waited {
-    pub fn granted(self, resource: Resource) -> Granted {
-        let confirm_within = self.confirm_within_ms.map(Duration::from_millis);
-        Granted { confirm_within, ..granted(resource, self.grant) }
-    }
-}
-
-pub fn waiting(ask: &Ask, wait: Duration) -> Waiting {
-    Waiting {
+pub fn waiting(ask: &Ask, wait: Duration) -> AcquireResource {
+    AcquireResource {
         holder: ask.holder.to_string(),
-        session_id: ask.session.0,
-        request_id: ask.request.to_string(),
-        wait_ms: wait.as_millis() as u64,
+        session_id: Some(ask.session.0),
+        request_id: Some(ask.request.to_string()),
+        wait_ms: Some((wait.as_millis() as u64).into()),
+        ..Default::default()
     }
 }
 
@@ -124,7 +89,7 @@ pub fn granted(resource: Resource, grant: Grant) -> Granted {
         ttl_left: Duration::from_millis(grant.lease.ttl_ms),
         slack: Duration::from_millis(grant.slack_ms),
         state,
-        confirm_within: None,
+        confirm_within: grant.confirm_within_ms.map(Duration::from_millis),
     }
 }
 
@@ -142,14 +107,4 @@ pub fn beat(session: sessions::Session) -> Beat {
 fn held(lease: HeldLease) -> Option<Held> {
     let resource = Resource { kind: Name::new(lease.kind).ok()?, key: Name::new(lease.key).ok()? };
     Some(Held { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
-}
-
-pub fn node(node: sessions::Node) -> Node {
-    Node {
-        node_id: node.node_id,
-        session: SessionId(node.session_id),
-        ttl_left: Duration::from_millis(node.ttl_ms),
-        lease_count: node.lease_count,
-        metrics: node.metrics.into_iter().collect(),
-    }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -50,6 +50,19 @@ pub(crate) struct Holding {
     pub state: Mutex<(Option<State>, u64)>,
     pub cancel: CancellationToken,
     lost: OnceLock<Lost>,
+    /// Its guard is gone, or about to be: nothing more is to be held for it.
+    is_gone: AtomicBool,
+    /// What else the work depends on, if there is something.
+    bond: OnceLock<Bond>,
+}
+
+/// Something that is held together with a lease, and without which the work must stop.
+#[derive(Debug, Clone)]
+pub(crate) struct Bond {
+    /// The work stops then, in nanoseconds since boot, unless whoever keeps it moves it on.
+    pub until: Arc<AtomicU64>,
+    /// The lease is not held any more: let go of it.
+    pub over: CancellationToken,
 }
 
 impl Holding {
@@ -61,6 +74,8 @@ impl Holding {
             state: Mutex::default(),
             cancel: CancellationToken::new(),
             lost: OnceLock::new(),
+            is_gone: AtomicBool::new(false),
+            bond: OnceLock::new(),
         };
         holding.renewed_as(granted);
         holding
@@ -90,6 +105,25 @@ impl Holding {
 
     pub fn lost(&self) -> Option<Lost> {
         self.lost.get().cloned()
+    }
+
+    /// Ties the work to something else, once.
+    #[cfg(feature = "legacy")]
+    pub fn tie(&self, bond: Bond) {
+        let _ = self.bond.set(bond);
+    }
+
+    /// The work is over: so is what it was tied to.
+    pub fn untie(&self) {
+        if let Some(bond) = self.bond.get() {
+            bond.over.cancel();
+        }
+    }
+
+    /// When what the work is tied to runs out.
+    pub fn tied_until(&self) -> Tick {
+        let until = self.bond.get().map_or(u64::MAX, |bond| bond.until.load(Ordering::SeqCst));
+        Tick::from_nanos(until)
     }
 }
 
@@ -304,13 +338,16 @@ impl Inner {
         Some(holding)
     }
 
-    /// A guard lets go of what it stands for.
-    pub fn let_go(&self, lease: LeaseId) {
+    /// A guard lets go of what it stands for. Under the lock, so that nothing is won back for it any more.
+    pub fn let_go(&self, holding: &Holding) -> Held {
         let mut core = self.core();
-        core.holdings.remove(&lease);
+        holding.is_gone.store(true, Ordering::SeqCst);
+        let held = holding.held();
+        core.holdings.remove(&held.lease);
         if let Some(renewer) = &mut core.renewer {
-            renewer.released(lease);
+            renewer.released(held.lease);
         }
+        held
     }
 
     /// These leases have ended.
@@ -346,9 +383,12 @@ impl Inner {
     /// A suspended lease was won back under a new grant.
     pub fn resume(&self, holding: &Arc<Holding>, granted: Granted) -> bool {
         let mut core = self.core();
+        if holding.is_gone.load(Ordering::SeqCst) || holding.lost().is_some() {
+            return false;
+        }
         let (lease, token, now) = (granted.held.lease, granted.held.token, self.clock().now());
         let is_held = core.renewer.as_mut().is_some_and(|renewer| renewer.granted(lease, token, now));
-        if is_held && holding.lost().is_none() {
+        if is_held {
             holding.renewed_as(granted);
             core.holdings.insert(lease, holding.clone());
         }

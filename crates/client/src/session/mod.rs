@@ -14,6 +14,8 @@ use solehold_core::{
 
 pub use self::acquire::AcquireError;
 pub(crate) use self::acquire::{Attempt, Request};
+#[cfg(feature = "legacy")]
+pub(crate) use self::inner::Bond;
 pub(crate) use self::inner::{Holding, Inner};
 use crate::{
     authority::{Authority, AuthorityError, BadName, Metrics, Refusal, Resource, checked},

@@ -229,3 +229,24 @@ async fn grace_has_an_end() {
     assert_eq!(guard.lost().await, Lost::Deadline);
     assert!(world.clock.now() <= stop.plus(Duration::from_millis(2)));
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_let_go_in_the_middle_is_not_won_back() {
+    let world = World::new(13);
+    world.declare("job", "a").await;
+    let (session, network) = world.holder("one", Policy::Grace(TTL * 10)).await;
+    let guard = session.acquire("job", "a").await.expect("granted");
+    let old = session.id();
+    network.turns(Weather::Away);
+    world.pass(TTL * 3).await;
+    // Each step of winning back takes a second.
+    network.turns(Weather::Late(Duration::from_secs(1)));
+    while session.id().is_none() || session.id() == old {
+        world.pass(Duration::from_millis(100)).await;
+    }
+    assert!(guard.is_live());
+    drop(guard);
+    world.pass(TTL).await;
+    assert!(session.is_live());
+    assert_eq!(world.holder_of("job", "a").await, None);
+}

@@ -58,7 +58,7 @@ async fn run(seed: u64) -> usize {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(200))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
     fn no_two_work_at_once(seed: u64) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();

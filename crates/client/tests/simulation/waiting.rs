@@ -1,6 +1,6 @@
 //! Waiting in line over a bad network: a grant that nobody confirms goes to the next, and what is trusted was confirmed.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use solehold_client::{AcquireError, LockConfig, Locks, Policy};
 
@@ -58,4 +58,35 @@ async fn a_wait_whose_answers_are_lost_ends_in_time_and_holds_nothing() {
     world.pass(TTL).await;
     assert!(two.session().is_live());
     assert_eq!(world.holder_of("lock", "a").await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_of_many_calls_keeps_its_place() {
+    let world = World::new(32);
+    let (one, _) = world.holder("one", Policy::Deadline).await;
+    let (patient, network) = world.holder("patient", Policy::Deadline).await;
+    let (later, _) = world.holder("later", Policy::Deadline).await;
+    let hour = Duration::from_secs(3_600);
+    let [one, patient, later] = [one, patient, later].map(|session| Locks::over(session, config(hour)));
+    *network.wait_max.lock().expect("unhurt") = Duration::from_secs(30);
+    let held = one.acquire("a").await.expect("free");
+    let before = network.requests.load(Ordering::Relaxed);
+    let patient = tokio::spawn(async move { patient.acquire("a").await.expect("its turn") });
+    world.pass(Duration::from_millis(10)).await;
+    let later = tokio::spawn(async move { later.acquire("a").await.expect("its turn") });
+    for minutes in 1..=20 {
+        world.pass(Duration::from_secs(60)).await;
+        let key = world.key("lock", "a");
+        let loaded = world.engine.resource(&key).await.expect("a read");
+        assert_eq!(loaded.state.resource(&key).expect("held").queued, 2, "after {minutes} minutes");
+    }
+    // A call of half a minute every twenty seconds, and a heartbeat every ten.
+    let asked = network.requests.load(Ordering::Relaxed) - before;
+    assert!((150..300).contains(&asked), "{asked} requests in 20 minutes");
+    held.release().await.expect("released");
+    let patient = patient.await.expect("it ends");
+    assert!(patient.is_live() && !later.is_finished());
+    let token = patient.token();
+    patient.release().await.expect("released");
+    assert!(later.await.expect("it ends").token() > token);
 }

@@ -1,0 +1,214 @@
+//! `solehold run` and `solehold lock`: a command runs only while a lease is held.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::Args;
+use nix::sys::signal::Signal as Named;
+use rustix::process::getpid;
+use solehold_api::problem::ErrorCode;
+use solehold_client::{LOCK_KIND, Lost, Policy};
+use solehold_core::key::Name;
+use uuid::Uuid;
+
+use crate::{
+    client::ServerArgs,
+    exit::Exit,
+    failure::{Failure, Outcome},
+    hold::{self, Ended, Job, Patience, SignalStream, Tenure, Terms},
+    target::ResourceArg,
+};
+
+/// A command is asked to end at most so long before its deadline.
+const TERM_BEFORE_MAX: Duration = Duration::from_secs(10);
+/// What is told to the command by variables; what an outer `run` told is not for it.
+const GIVEN: [&str; 7] = [
+    "SOLEHOLD_DEADLINE_BOOTTIME_MS",
+    "SOLEHOLD_HOLDER",
+    "SOLEHOLD_LEASE_FILE",
+    "SOLEHOLD_LEASE_ID",
+    "SOLEHOLD_LOCK",
+    "SOLEHOLD_RESOURCE",
+    "SOLEHOLD_TOKEN",
+];
+
+/// What to run under which lease.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The resource to hold, as KIND/KEY
+    #[arg(long, value_name = "KIND/KEY")]
+    lease: ResourceArg,
+    #[command(flatten)]
+    hold: HoldArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// What to run under which lock.
+#[derive(Debug, Args)]
+pub struct LockArgs {
+    /// The name of the lock
+    #[arg(value_parser = lock_name)]
+    name: String,
+    #[command(flatten)]
+    hold: HoldArgs,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// How it is held.
+#[derive(Debug, Args)]
+struct HoldArgs {
+    /// Who holds it; nobody else may go by that name at the same time [default: this machine's name, the pid and a random part]
+    #[arg(long, value_name = "NAME")]
+    holder: Option<String>,
+    /// How long the lease lives without renewal
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    ttl: Duration,
+    /// How long to wait for it [default: without end]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]
+    wait: Option<Duration>,
+    /// If another holds it, end with code 103 at once
+    #[arg(long)]
+    no_wait: bool,
+    /// What to do when renewals get no answer: `immediate` ends the command at the first, `deadline` goes on until the
+    /// deadline, `grace=TIME` for so long after it, for work whose every output goes through a gate
+    #[arg(long, default_value = "deadline", value_parser = hold::policy)]
+    policy: Policy,
+    /// How long before the deadline the command gets SIGTERM if no renewal came [default: a sixth of the ttl, at most 10s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    term_before: Option<Duration>,
+    /// How long it has from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    on_lost_grace: Option<Duration>,
+}
+
+fn lock_name(text: &str) -> Result<String, String> {
+    let name = Name::new(text).map_err(|error| format!("the name {error}"))?;
+    if matches!(name.as_str(), "." | "..") {
+        return Err(format!("the name is {text:?}, which no URL can name"));
+    }
+    Ok(text.to_owned())
+}
+
+/// Runs the command, and gives the code to end with.
+pub async fn run(args: RunArgs) -> Outcome<u8> {
+    let variable = ("SOLEHOLD_RESOURCE".to_owned(), args.lease.to_string());
+    hold_and_run(args.lease, variable, args.hold, &args.server, args.command).await
+}
+
+/// The same, for a lock.
+pub async fn lock(args: LockArgs) -> Outcome<u8> {
+    let variable = ("SOLEHOLD_LOCK".to_owned(), args.name.clone());
+    let resource = ResourceArg { kind: LOCK_KIND.to_owned(), key: args.name };
+    hold_and_run(resource, variable, args.hold, &args.server, args.command).await
+}
+
+async fn hold_and_run(
+    resource: ResourceArg,
+    named: (String, String),
+    args: HoldArgs,
+    server: &ServerArgs,
+    command: Vec<OsString>,
+) -> Outcome<u8> {
+    // First of all: a thread that was there before would still be interrupted by signals.
+    let signals = SignalStream::take();
+    let mut signals = signals.map_err(|error| Failure::broken(format!("cannot read signals: {error}")))?;
+    let holder = args.holder.clone().unwrap_or_else(default_holder);
+    let terms = Terms {
+        resource: resource.clone(),
+        holder: holder.clone(),
+        ttl: args.ttl,
+        policy: args.policy,
+        on_lost_grace: args.on_lost_grace.unwrap_or(Duration::MAX),
+    };
+    let warn = args.warn()?;
+    let authority = server.authority()?;
+    let interrupted = |number| Ok(Exit::of_signal(number));
+    let session = tokio::select! {
+        session = terms.open(authority) => session?,
+        number = ending_signal(&mut signals) => return interrupted(number),
+    };
+    let acquired = tokio::select! {
+        guard = terms.acquire(&session, args.patience()) => guard.map_err(Err),
+        number = ending_signal(&mut signals) => Err(interrupted(number)),
+    };
+    let guard = match acquired {
+        Ok(guard) => guard,
+        Err(otherwise) => {
+            hold::close(&session).await;
+            return otherwise;
+        }
+    };
+    let tenure = Tenure::new(terms, session, guard);
+    let job = Job {
+        what: resource.to_string(),
+        command,
+        env: vec![named, ("SOLEHOLD_HOLDER".to_owned(), holder)],
+        env_remove: GIVEN.map(str::to_owned).to_vec(),
+        warn,
+    };
+    let ended = hold::supervise(job, tenure.standing(), &mut signals).await;
+    // Only now: nothing of the command is left.
+    let lost = tenure.release().await;
+    told(ended, &resource, lost)
+}
+
+impl HoldArgs {
+    fn warn(&self) -> Outcome<Duration> {
+        let warn = self.term_before.unwrap_or_else(|| (self.ttl / 6).min(TERM_BEFORE_MAX));
+        if warn < self.ttl / 2 {
+            return Ok(warn);
+        }
+        let (warn, ttl) = (humantime::format_duration(warn), humantime::format_duration(self.ttl));
+        Err(Failure::usage(format!(
+            "--term-before {warn} is not below half of the ttl, {ttl}: the command would be ended before a renewal could come"
+        )))
+    }
+
+    fn patience(&self) -> Patience {
+        if self.no_wait { Patience::None } else { Patience::AtMost(self.wait.unwrap_or(Duration::MAX)) }
+    }
+}
+
+/// What becomes of how it ended: a code, and a word where the code was not the command's.
+fn told(ended: std::io::Result<Ended>, resource: &ResourceArg, lost: Option<Lost>) -> Outcome<u8> {
+    let failed = |message: String| Err(Failure::broken(message));
+    match ended {
+        Ok(Ended::Exited(code)) => Ok(code),
+        Ok(Ended::Lost(code)) => {
+            let how = code.map_or_else(|| "was killed".to_owned(), |code| format!("ended with {code}"));
+            let message = format!("{resource}: {}; the command {how}", lost.unwrap_or(Lost::Deadline));
+            Err(Failure { exit: Exit::LeaseLost, ..Failure::new(ErrorCode::Lost, message) })
+        }
+        Ok(Ended::NotStarted(why)) => failed(format!("cannot start the command: {why}")),
+        Ok(Ended::KeeperDied) => failed("somebody killed the keeper, so the command was killed".to_owned()),
+        Err(error) => failed(format!("cannot run the command: {error}")),
+    }
+}
+
+/// The first signal that would end this process by itself: nothing runs yet that it could be passed on to.
+async fn ending_signal(signals: &mut SignalStream) -> i32 {
+    let harmless = [Named::SIGCHLD, Named::SIGCONT, Named::SIGURG, Named::SIGWINCH];
+    let stopping = [Named::SIGTSTP, Named::SIGTTIN, Named::SIGTTOU];
+    let is_one = |named: &[Named], number| named.iter().any(|named| *named as i32 == number);
+    loop {
+        match signals.next().await {
+            number if is_one(&harmless, number) => {}
+            number if is_one(&stopping, number) => hold::stop_here(),
+            number => return number,
+        }
+    }
+}
+
+/// A name that nobody else goes by: two sessions of one name end each other.
+fn default_holder() -> String {
+    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let random = Uuid::new_v4().simple().to_string();
+    format!("{machine}-{}-{}", getpid(), &random[..6])
+}

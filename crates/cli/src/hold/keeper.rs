@@ -1,0 +1,301 @@
+//! The process between holder and command. It outlives the holder by as much as it takes to end all that is below it.
+//!
+//! It has one thread, for two reasons: the kernel sends the parent-death signal when the *thread* ends that started the
+//! command, and there is nothing that could hang.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Write, stdin},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio, exit},
+};
+
+use nix::sys::signal::Signal as Named;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    process::{Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait},
+    time::Timespec,
+};
+
+use super::{
+    clock::{Timer, boottime_ms},
+    plan::Plan,
+    proc, shim,
+    signals::Signals,
+    terminal,
+    wire::{self, Inbox, Lasting, Order, Report, Start},
+};
+use crate::exit::Exit;
+
+/// How long the dying are given between two such bursts.
+const BETWEEN_PASSES: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+
+/// Starts a command when told to, and ends when nothing is left of it.
+pub fn main() -> ! {
+    let code = match run() {
+        Ok(()) => Exit::Done,
+        // Nobody to tell but the holder, and it sees the socket close.
+        Err(_) => Exit::Failed,
+    };
+    exit(code.code().into())
+}
+
+fn run() -> io::Result<()> {
+    set_child_subreaper(Some(getpid()))?;
+    rustix::thread::set_name(&std::ffi::CString::new(super::KEEPER_NAME)?)?;
+    let signals = Signals::take()?;
+    let holder = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
+    rustix::stdio::dup2_stdin(fs::File::open("/dev/null")?)?;
+    let command_stdin = wire::receive_file(&holder)?;
+    holder.set_nonblocking(true)?;
+    let mut keeper = Keeper::new(holder, signals, command_stdin)?;
+    let Some(start) = keeper.first_order()? else { return Ok(()) };
+    match keeper.start(&start) {
+        Ok(()) => keeper.keep(),
+        Err(error) => {
+            keeper.tell(&Report::NotStarted(error.to_string()));
+            let _ = fs::remove_dir_all(&keeper.folder);
+            Err(error)
+        }
+    }
+}
+
+struct Keeper {
+    holder: UnixStream,
+    /// None once it has ended.
+    inbox: Option<Inbox>,
+    signals: Signals,
+    timer: Timer,
+    plan: Plan,
+    stdin: OwnedFd,
+    folder: PathBuf,
+    terminal_of: Option<Pid>,
+    /// None before it was started, and once it has been reaped: its number may then be somebody else's.
+    command: Option<Pid>,
+    was_asked: bool,
+}
+
+impl Keeper {
+    fn new(holder: UnixStream, signals: Signals, stdin: OwnedFd) -> io::Result<Self> {
+        Ok(Self {
+            holder,
+            inbox: Some(Inbox::default()),
+            signals,
+            timer: Timer::new()?,
+            plan: Plan::new(u64::MAX, 0),
+            stdin,
+            folder: PathBuf::new(),
+            terminal_of: None,
+            command: None,
+            was_asked: false,
+        })
+    }
+
+    /// Waits for the command to start; none when the holder ended first.
+    fn first_order(&mut self) -> io::Result<Option<Start>> {
+        loop {
+            let Some(inbox) = &mut self.inbox else { return Ok(None) };
+            match inbox.take()? {
+                Some(Order::Start(start)) => return Ok(Some(*start)),
+                Some(other) => return Err(io::Error::other(format!("{other:?} before the start"))),
+                None => self.wait(None)?,
+            }
+            let inbox = self.inbox.get_or_insert_default();
+            if !inbox.fill(&mut self.holder)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn start(&mut self, start: &Start) -> io::Result<()> {
+        self.plan = Plan::new(start.lasting.stop_at_ms, start.warn_ms);
+        self.folder = PathBuf::from(&start.folder);
+        self.terminal_of = start.terminal_of.and_then(Pid::from_raw);
+        fs::create_dir(&self.folder)?;
+        write_file(&self.folder, &start.lasting)?;
+        if boottime_ms() >= self.plan.term_at_ms() {
+            return Err(io::Error::other("the lease had run out before the command could be started"));
+        }
+        let mut shim = Command::new("/proc/self/exe");
+        for name in &start.env_remove {
+            shim.env_remove(name);
+        }
+        shim.args(shim::arguments(getpid(), self.terminal_of.is_some()))
+            .args(&start.command)
+            .envs(start.env.iter().chain(&start.lasting.variables).map(|(name, value)| (name, value)))
+            .env("SOLEHOLD_LEASE_FILE", lease_file(&self.folder))
+            .stdin(Stdio::from(self.stdin.try_clone()?))
+            .process_group(0);
+        let pid = Pid::from_child(&shim.spawn()?);
+        self.command = Some(pid);
+        self.tell(&Report::Started(pid.as_raw_nonzero().get()));
+        Ok(())
+    }
+
+    /// Until nothing is left. A process without children has no descendants, since orphans become its children.
+    fn keep(mut self) -> io::Result<()> {
+        while self.reap()? {
+            let pause = self.act()?;
+            self.wait(pause)?;
+            self.hear()?;
+            self.pass_on_signals()?;
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+        self.tell(&Report::Gone);
+        Ok(())
+    }
+
+    /// Reaps what has ended; false when there is nobody left.
+    fn reap(&mut self) -> io::Result<bool> {
+        loop {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if self.command == Some(pid) => self.command_changed(pid, status),
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return Ok(true),
+                Err(Errno::CHILD) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    fn command_changed(&mut self, pid: Pid, status: WaitStatus) {
+        if let Some(signal) = status.stopping_signal() {
+            return self.tell(&Report::Stopped(signal));
+        }
+        let code = match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => code as u8,
+            (None, Some(signal)) => Exit::of_signal(signal),
+            (None, None) => return,
+        };
+        self.command = None;
+        self.plan.leftovers(boottime_ms());
+        if let Some(group) = self.terminal_of {
+            terminal::take_back(&self.stdin, pid, group);
+        }
+        self.tell(&Report::Exited(code));
+    }
+
+    /// Does what is due, and says how long to wait for news if not until the timer.
+    fn act(&mut self) -> io::Result<Option<Timespec>> {
+        let now_ms = boottime_ms();
+        if now_ms >= self.plan.kill_at_ms() {
+            self.kill();
+            return Ok(Some(BETWEEN_PASSES));
+        }
+        if !self.was_asked && now_ms >= self.plan.term_at_ms() {
+            self.ask();
+        }
+        let next_ms = if self.was_asked { self.plan.kill_at_ms() } else { self.plan.term_at_ms() };
+        self.timer.set(next_ms)?;
+        Ok(None)
+    }
+
+    /// SIGTERM to the group and to everything else.
+    fn ask(&mut self) {
+        self.was_asked = true;
+        if self.command.is_some() {
+            self.plan.asked();
+            self.tell(&Report::Warned);
+        }
+        for signal in [Signal::TERM, Signal::CONT] {
+            // What is stopped hears nothing before it goes on.
+            proc::signal_group_and_below(self.command, getpid(), signal);
+        }
+    }
+
+    /// SIGKILL to the group and to everything else.
+    fn kill(&self) {
+        if let Some(group) = self.command {
+            proc::signal_group(group, Signal::KILL.as_raw());
+        }
+        proc::kill_below(getpid(), &BTreeSet::new());
+    }
+
+    /// Waits for the holder, the timer, a signal (also of a child that ended), or as long as `pause`.
+    fn wait(&self, pause: Option<Timespec>) -> io::Result<()> {
+        let mut sources = vec![
+            PollFd::new(&self.signals, PollFlags::IN),
+            PollFd::new(&self.timer, PollFlags::IN),
+            PollFd::new(&self.holder, PollFlags::IN),
+        ];
+        if self.inbox.is_none() {
+            sources.pop();
+        }
+        if pause.is_some() {
+            // The timer's time has come and stays so.
+            sources.swap_remove(1);
+        }
+        match poll(&mut sources, pause.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn hear(&mut self) -> io::Result<()> {
+        let Some(mut inbox) = self.inbox.take() else { return Ok(()) };
+        // An error is as bad as the end: either way nobody tells of renewals any more.
+        let is_there = inbox.fill(&mut self.holder).unwrap_or(false);
+        while let Ok(Some(order)) = inbox.take() {
+            self.obey(order)?;
+        }
+        if is_there {
+            self.inbox = Some(inbox);
+        } else {
+            self.plan.abandon(boottime_ms());
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, order: Order) -> io::Result<()> {
+        match order {
+            Order::Renewed(lasting) => {
+                self.plan.extend(lasting.stop_at_ms);
+                // What is not told makes the command stop sooner, not later.
+                let _ = write_file(&self.folder, &lasting);
+            }
+            Order::Signal(number) => self.pass_on(number),
+            Order::Stop(kill_at_ms) => self.plan.lose(boottime_ms(), kill_at_ms),
+            Order::Start(_) => return Err(io::Error::other("a second start")),
+        }
+        Ok(())
+    }
+
+    /// Signals to the keeper are meant for the command, like those to the holder.
+    fn pass_on_signals(&mut self) -> io::Result<()> {
+        while let Some(number) = self.signals.next()? {
+            if number != Named::SIGCHLD as i32 {
+                self.pass_on(number);
+            }
+        }
+        Ok(())
+    }
+
+    fn pass_on(&self, number: i32) {
+        if let Some(group) = self.command {
+            proc::signal_group(group, number);
+        }
+    }
+
+    fn tell(&self, report: &Report) {
+        // A holder that is gone needs no reports, and a socket's buffer holds more of them than there can be.
+        let _ = wire::line(report).and_then(|line| (&self.holder).write_all(&line));
+    }
+}
+
+fn lease_file(folder: &Path) -> PathBuf {
+    folder.join("lease")
+}
+
+/// Lines that a shell can read. Whoever reads sees the old ones or the new ones, never a part.
+fn write_file(folder: &Path, lasting: &Lasting) -> io::Result<()> {
+    let next = folder.join("next");
+    let lines = lasting.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
+    fs::write(&next, lines.collect::<String>())?;
+    fs::rename(next, lease_file(folder))
+}

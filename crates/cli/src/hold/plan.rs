@@ -1,0 +1,127 @@
+//! When a command is asked to end and when it is killed: a pure function of the deadline and of what happened.
+
+/// How long what the command left behind may take to end by itself, such as a `tee` that still writes.
+const LEFTOVERS_LINGER_MS: u64 = 500;
+/// How long it then has from SIGTERM to SIGKILL.
+const LEFTOVERS_GRACE_MS: u64 = 1_000;
+/// How long everything has from SIGTERM to SIGKILL when the holder is gone and nobody renews any more.
+const ABANDONED_GRACE_MS: u64 = 1_000;
+
+/// What is to be done, and when, in milliseconds of `CLOCK_BOOTTIME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    deadline_ms: u64,
+    /// How long before the deadline SIGTERM goes out if no renewal came.
+    warn_ms: u64,
+    /// Set by what ends it before its time; only ever made sooner.
+    term_at_ms: u64,
+    kill_at_ms: u64,
+    /// Asked to end because time ran out: a renewal that comes now is too late.
+    is_ending: bool,
+}
+
+impl Plan {
+    /// All goes on until the deadline, with a warning before it.
+    pub fn new(deadline_ms: u64, warn_ms: u64) -> Self {
+        Self { deadline_ms, warn_ms, term_at_ms: u64::MAX, kill_at_ms: u64::MAX, is_ending: false }
+    }
+
+    /// The lease was renewed.
+    pub fn extend(&mut self, deadline_ms: u64) {
+        if !self.is_ending {
+            self.deadline_ms = self.deadline_ms.max(deadline_ms);
+        }
+    }
+
+    /// The lease is lost: asked to end now, killed at this time or the deadline, whichever is first.
+    pub fn lose(&mut self, now_ms: u64, kill_at_ms: u64) {
+        self.sooner(now_ms, kill_at_ms);
+        self.is_ending = true;
+    }
+
+    /// The command has ended; what it left behind is ended too.
+    pub fn leftovers(&mut self, now_ms: u64) {
+        let term_at_ms = now_ms.saturating_add(LEFTOVERS_LINGER_MS);
+        self.sooner(term_at_ms, term_at_ms.saturating_add(LEFTOVERS_GRACE_MS));
+    }
+
+    /// The holder is gone.
+    pub fn abandon(&mut self, now_ms: u64) {
+        self.lose(now_ms, now_ms.saturating_add(ABANDONED_GRACE_MS));
+    }
+
+    /// SIGTERM went out.
+    pub fn asked(&mut self) {
+        self.is_ending = true;
+    }
+
+    /// When SIGTERM is due.
+    pub fn term_at_ms(&self) -> u64 {
+        self.deadline_ms.saturating_sub(self.warn_ms).min(self.term_at_ms)
+    }
+
+    /// When SIGKILL is due.
+    pub fn kill_at_ms(&self) -> u64 {
+        self.deadline_ms.min(self.kill_at_ms)
+    }
+
+    fn sooner(&mut self, term_at_ms: u64, kill_at_ms: u64) {
+        self.term_at_ms = self.term_at_ms.min(term_at_ms);
+        self.kill_at_ms = self.kill_at_ms.min(kill_at_ms);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewals_move_both_times() {
+        let mut plan = Plan::new(30_000, 5_000);
+        assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (25_000, 30_000));
+        plan.extend(40_000);
+        assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (35_000, 40_000));
+        plan.extend(35_000);
+        assert_eq!(plan.kill_at_ms(), 40_000, "a renewal never moves a deadline earlier");
+    }
+
+    #[test]
+    fn a_renewal_after_the_warning_is_too_late() {
+        let mut plan = Plan::new(30_000, 5_000);
+        plan.asked();
+        plan.extend(60_000);
+        assert_eq!(plan.kill_at_ms(), 30_000);
+    }
+
+    #[test]
+    fn a_lost_lease_ends_by_the_deadline_at_the_latest() {
+        let mut plan = Plan::new(30_000, 5_000);
+        plan.lose(10_000, u64::MAX);
+        assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (10_000, 30_000));
+        plan.lose(11_000, 12_000);
+        assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (10_000, 12_000));
+        plan.extend(99_000);
+        assert_eq!(plan.kill_at_ms(), 12_000);
+    }
+
+    #[test]
+    fn leftovers_are_ended_while_the_lease_is_still_renewed() {
+        let mut plan = Plan::new(30_000, 5_000);
+        plan.leftovers(10_000);
+        plan.extend(40_000);
+        assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (10_500, 11_500));
+        let mut late = Plan::new(30_000, 5_000);
+        late.leftovers(29_900);
+        assert_eq!((late.term_at_ms(), late.kill_at_ms()), (25_000, 30_000), "never past the deadline");
+    }
+
+    #[test]
+    fn without_a_holder_all_ends_soon() {
+        let mut plan = Plan::new(30_000, 5_000);
+        plan.abandon(10_000);
+        assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (10_000, 11_000));
+        let mut late = Plan::new(10_200, 100);
+        late.abandon(10_000);
+        assert_eq!(late.kill_at_ms(), 10_200);
+    }
+}

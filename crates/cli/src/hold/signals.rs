@@ -1,0 +1,120 @@
+//! The signals that this process is sent, read one by one instead of interrupting it, so that they can be passed on.
+
+use std::{
+    fs, future, io,
+    os::fd::{AsFd, BorrowedFd},
+    thread,
+};
+
+use nix::sys::{
+    signal::{SigSet, Signal as Named},
+    signalfd::{SfdFlags, SignalFd},
+};
+use rustix::event::{PollFd, PollFlags, poll};
+use tokio::sync::mpsc;
+
+/// These tell of a fault of our own and cannot wait.
+const FAULTS: [Named; 6] =
+    [Named::SIGSEGV, Named::SIGBUS, Named::SIGILL, Named::SIGFPE, Named::SIGSYS, Named::SIGTRAP];
+
+/// Every signal that can be caught, but for faults and those that whoever started us had ignored.
+#[derive(Debug)]
+pub struct Signals(SignalFd);
+
+impl Signals {
+    /// From now on signals are kept to be read. To be called before the process has a second thread.
+    pub fn take() -> io::Result<Self> {
+        let mut set = SigSet::all();
+        let ignored = ignored()?;
+        for signal in Named::iterator() {
+            // Ignored is inherited: under `nohup` SIGHUP is for neither us nor the command.
+            if FAULTS.contains(&signal) || ignored & (1 << (signal as i32 - 1)) != 0 {
+                set.remove(signal);
+            }
+        }
+        set.thread_block()?;
+        Ok(Self(SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?))
+    }
+
+    /// Waits for a signal.
+    fn wait(&self) -> io::Result<i32> {
+        loop {
+            if let Some(number) = self.next()? {
+                return Ok(number);
+            }
+            let _ = poll(&mut [PollFd::new(self, PollFlags::IN)], None);
+        }
+    }
+
+    /// The number of the next signal, if one is there.
+    pub fn next(&self) -> io::Result<Option<i32>> {
+        Ok(self.0.read_signal()?.map(|info| info.ssi_signo as i32))
+    }
+}
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// More signals than so many that nobody has read yet wait with the kernel.
+const WAITING_MAX: usize = 64;
+
+/// Reads signals in a thread of its own, for a program that waits for other things too.
+#[derive(Debug)]
+pub struct SignalStream(mpsc::Receiver<i32>);
+
+impl SignalStream {
+    /// As [`Signals::take`].
+    pub fn take() -> io::Result<Self> {
+        let signals = Signals::take()?;
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let read = move || {
+            while let Ok(number) = signals.wait() {
+                if sender.blocking_send(number).is_err() {
+                    break;
+                }
+            }
+        };
+        thread::Builder::new().name("signals".to_owned()).spawn(read)?;
+        Ok(Self(receiver))
+    }
+
+    /// The number of the next signal.
+    pub async fn next(&mut self) -> i32 {
+        match self.0.recv().await {
+            Some(number) => number,
+            None => future::pending().await,
+        }
+    }
+}
+
+/// The signals that are ignored, a bit each.
+fn ignored() -> io::Result<u64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .ok_or_else(|| io::Error::other("/proc/self/status does not say which signals are ignored"))
+}
+
+/// Does something while this thread lets one more signal through.
+pub fn letting_through(signal: Named, act: impl FnOnce()) {
+    let mut set = SigSet::empty();
+    set.add(signal);
+    let _ = set.thread_unblock();
+    act();
+    let _ = set.thread_block();
+}
+
+/// Lets every signal through.
+pub fn unblock_all() {
+    let _ = SigSet::empty().thread_set_mask();
+}
+
+/// Keeps a signal from this thread.
+pub fn block(signal: Named) {
+    let mut set = SigSet::empty();
+    set.add(signal);
+    let _ = set.thread_block();
+}

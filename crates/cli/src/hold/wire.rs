@@ -1,0 +1,195 @@
+//! What holder and keeper tell each other over a socket: a JSON document a line. The end of the socket is news too.
+
+use std::{
+    ffi::OsString,
+    io::{self, ErrorKind, IoSlice, IoSliceMut, Read},
+    mem::MaybeUninit,
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::net::UnixStream,
+    },
+};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// The longest line: a command line of the longest sort, every byte of it written as a number.
+const LINE_BYTES_MAX: usize = 16 << 20;
+
+/// From the holder.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// Start the command; this comes first, and once.
+    Start(Box<Start>),
+    /// The lease was renewed.
+    Renewed(Lasting),
+    /// Pass this signal on.
+    Signal(i32),
+    /// The lease is lost: ask everything to end, and kill it at this time or the deadline.
+    Stop(u64),
+}
+
+/// How long all goes on, and what the command may know of it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lasting {
+    /// When everything must have ended, in milliseconds of `CLOCK_BOOTTIME`.
+    pub stop_at_ms: u64,
+    /// Variables that change while the command runs: at first in its environment, and always in its file.
+    pub variables: Vec<(String, String)>,
+}
+
+/// A command to start.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Start {
+    /// What to execute, and its arguments.
+    pub command: Vec<OsString>,
+    /// What is added to the environment.
+    pub env: Vec<(String, String)>,
+    /// What is taken out of it.
+    pub env_remove: Vec<String>,
+    /// A folder to make for the file of variables that change, and to remove in the end.
+    pub folder: OsString,
+    /// How long it may run.
+    pub lasting: Lasting,
+    /// How long before its end it is asked to end.
+    pub warn_ms: u64,
+    /// The process group from which the command takes the terminal and to which it goes back.
+    pub terminal_of: Option<i32>,
+}
+
+/// From the keeper.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// The command runs, under this pid, which is also its process group.
+    Started(i32),
+    /// It could not be started.
+    NotStarted(String),
+    /// It was stopped by this signal.
+    Stopped(i32),
+    /// No renewal came: it was asked to end before the deadline.
+    Warned,
+    /// It ended, with this code.
+    Exited(u8),
+    /// Nothing is left of it.
+    Gone,
+}
+
+/// A document and the end of its line.
+pub fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(message).map_err(io::Error::other)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Takes lines out of what has come.
+#[derive(Debug, Default)]
+pub struct Inbox {
+    bytes: Vec<u8>,
+}
+
+impl Inbox {
+    /// Reads what is there. False when the other side has ended.
+    pub fn fill(&mut self, socket: &mut impl Read) -> io::Result<bool> {
+        let mut buffer = [0; 64 << 10];
+        loop {
+            match socket.read(&mut buffer) {
+                Ok(0) => return Ok(false),
+                Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Killed with something unread: as good as closed.
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(false),
+                Err(error) => return Err(error),
+            }
+            if self.bytes.len() > LINE_BYTES_MAX {
+                return Err(io::Error::other(format!("a line of more than {LINE_BYTES_MAX} bytes")));
+            }
+        }
+    }
+
+    /// The next whole line.
+    pub fn take<T: DeserializeOwned>(&mut self) -> io::Result<Option<T>> {
+        let Some(end) = self.bytes.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
+        let line: Vec<u8> = self.bytes.drain(..=end).collect();
+        serde_json::from_slice(&line).map(Some).map_err(io::Error::other)
+    }
+}
+
+/// What is there of a socket of tokio's.
+pub struct Available<'a>(pub &'a tokio::net::UnixStream);
+
+impl Read for Available<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.0.try_read(buffer)
+    }
+}
+
+/// Sends an open file: the keeper's own stdin is this socket.
+pub fn send_file(socket: &UnixStream, file: BorrowedFd<'_>) -> io::Result<()> {
+    let files = [file];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    message.push(SendAncillaryMessage::ScmRights(&files));
+    sendmsg(socket.as_fd(), &[IoSlice::new(b"\n")], &mut message, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives what [`send_file`] sent.
+pub fn receive_file(socket: &UnixStream) -> io::Result<OwnedFd> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut message = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut byte)], &mut message, RecvFlags::CMSG_CLOEXEC)?;
+    let files = message.drain().filter_map(|part| match part {
+        RecvAncillaryMessage::ScmRights(files) => Some(files),
+        _ => None,
+    });
+    files.flatten().next().ok_or_else(|| io::Error::other("the holder sent no file"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    #[test]
+    fn any_command_line_goes_over() {
+        let odd = OsString::from_vec(b"\xff\n\x01 \"".to_vec());
+        let start = Start {
+            command: vec!["true".into(), odd.clone(), OsString::new()],
+            env: vec![("SOLEHOLD_HOLDER".to_owned(), "Müller 🚦\n".to_owned())],
+            env_remove: Vec::new(),
+            folder: odd.clone(),
+            lasting: Lasting { stop_at_ms: u64::MAX, variables: Vec::new() },
+            warn_ms: 0,
+            terminal_of: None,
+        };
+        let mut inbox = Inbox::default();
+        let mut bytes = line(&Order::Start(Box::new(start))).expect("a line");
+        bytes.extend(line(&Order::Signal(15)).expect("a line"));
+        for chunk in bytes.chunks(7) {
+            inbox.bytes.extend_from_slice(chunk);
+        }
+        let first = inbox.take::<Order>().expect("good").expect("whole");
+        let Order::Start(start) = first else { panic!("{first:?}") };
+        assert_eq!(start.command[1], odd);
+        assert!(matches!(inbox.take::<Order>(), Ok(Some(Order::Signal(15)))));
+        assert!(matches!(inbox.take::<Order>(), Ok(None)));
+    }
+
+    #[test]
+    fn a_file_goes_over_and_the_end_is_seen() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        let file = std::fs::File::open("/dev/null").expect("a file");
+        send_file(&ours, file.as_fd()).expect("sent");
+        receive_file(&theirs).expect("received");
+        drop(ours);
+        assert!(!Inbox::default().fill(&mut theirs).expect("no error"));
+    }
+}

@@ -1,0 +1,54 @@
+//! A role that one of many has at a time: for the few jobs that want exactly one to do them.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    authority::{Resource, checked},
+    guard::Guard,
+    locks::wait_in_line,
+    session::{AcquireError, Session},
+};
+
+/// The kind of a role among resources.
+pub const ROLE_KIND: &str = "role";
+/// A candidate waits in line for so long, and stands again.
+const TERM_WAIT: Duration = Duration::from_secs(3_600);
+/// How often a candidate asks where there is no line to wait in.
+const POLL_EVERY: Duration = Duration::from_secs(1);
+
+/// Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself.
+///
+/// `lead` gets the guard of its term, whose token fences what it does. When the role is lost its future is dropped. Whoever
+/// keeps the guard elsewhere keeps the role.
+///
+/// ```
+/// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
+/// use std::sync::Arc;
+/// use solehold_client::{Embedded, Session, SessionConfig, elect};
+///
+/// let authority = Arc::new(Embedded::open("memory:").await?);
+/// let session = Session::open(authority, SessionConfig::new("node-1")).await?;
+/// let token = elect(&session, "compactor", |guard| async move { guard.token() }).await?;
+/// assert!(token.0 > 0);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// # }).expect("it runs");
+/// ```
+pub async fn elect<T, F, W>(session: &Session, role: &str, mut lead: F) -> Result<T, AcquireError>
+where
+    F: FnMut(Arc<Guard>) -> W,
+    W: Future<Output = T>,
+{
+    let resource = Resource { kind: checked("kind", ROLE_KIND)?, key: checked("role", role)? };
+    loop {
+        let guard = match wait_in_line(session, resource.clone(), TERM_WAIT, POLL_EVERY).await {
+            Ok(guard) => Arc::new(guard),
+            Err(AcquireError::TimedOut { .. }) => continue,
+            Err(error) => return Err(error),
+        };
+        tracing::info!(node = session.holder(), role, token = %guard.token(), "elected");
+        match guard.run(lead(guard.clone())).await {
+            Ok(done) => return Ok(done),
+            Err(lost) => tracing::warn!(node = session.holder(), role, %lost, "not the leader any more"),
+        }
+    }
+}

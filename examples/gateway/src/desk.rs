@@ -1,0 +1,177 @@
+//! Answers messages: of one session one at a time, in order, whichever node they came in at.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use solehold_client::{Cluster, Guard, LockSessionError, Lost, Metrics};
+use tokio::sync::Mutex as AsyncMutex;
+
+use crate::store::{Fence, Store, Unanswered};
+
+/// A message that nobody has answered for so long was left behind by a node that died.
+const LEFT_BEHIND_MS: i64 = 2_000;
+/// How often to look for those.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How many sessions are taken up at one look.
+const TAKE_UP_MAX: i64 = 8;
+/// How often others are told how this node fares.
+const TELL_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a session is not answered now; sending the message again does no harm.
+#[derive(Debug, thiserror::Error)]
+pub enum Busy {
+    #[error(transparent)]
+    Locked(#[from] LockSessionError),
+    #[error(transparent)]
+    Lost(#[from] Lost),
+    #[error("the session could not be answered: {0:#}")]
+    Broken(#[from] anyhow::Error),
+}
+
+pub struct Desk {
+    store: Store,
+    cluster: Cluster,
+    /// How long answering takes: a language model would think here.
+    work: Duration,
+    answered: AtomicU64,
+    busy: AtomicU64,
+    /// Without locks among nodes there is one process, and its tasks exclude each other by these.
+    local: Mutex<HashMap<String, Weak<AsyncMutex<()>>>>,
+}
+
+impl Desk {
+    pub fn new(store: Store, cluster: Cluster, work: Duration) -> Arc<Self> {
+        let (answered, busy) = (AtomicU64::new(0), AtomicU64::new(0));
+        Arc::new(Self { store, cluster, work, answered, busy, local: Mutex::default() })
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    pub fn node_id(&self) -> &str {
+        self.cluster.node_id()
+    }
+
+    /// Leaves the cluster: another node may go on at once.
+    pub async fn close(self) {
+        self.cluster.leave().await;
+    }
+
+    /// Answers all that waits in a session.
+    pub async fn answer(&self, session: &str) -> Result<(), Busy> {
+        match self.cluster.lock_session(session).await? {
+            Some(guard) => self.answer_under(session, guard).await,
+            None => {
+                let local = self.local_lock(session);
+                let _held = local.lock().await;
+                // There are no tokens without locks: the fence stays where it is, and holds back nothing.
+                Ok(self.answer_all(session, self.store.fence(session).await?).await?)
+            }
+        }
+    }
+
+    /// The guard drops the work when the lock is lost, and the fence refuses what was under way.
+    async fn answer_under(&self, session: &str, guard: Guard) -> Result<(), Busy> {
+        let token = i64::try_from(guard.token().0).map_err(anyhow::Error::from)?;
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        let worked = guard.run(self.answer_all(session, token)).await;
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        if let Err(error) = guard.release().await {
+            tracing::debug!(%error, session, "the lock was not released; it runs out");
+        }
+        Ok(worked??)
+    }
+
+    async fn answer_all(&self, session: &str, token: i64) -> Result<()> {
+        let fence = Fence { session, token, node_id: self.node_id() };
+        while let Some(message) = self.store.next_unanswered(session).await? {
+            self.store.begin(fence, message.position).await?;
+            let reply = self.think(&message).await;
+            self.store.answer(fence, message.position, &reply).await?;
+            self.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    async fn think(&self, message: &Unanswered) -> String {
+        tokio::time::sleep(self.work).await;
+        format!("you said: {}", message.text)
+    }
+
+    fn local_lock(&self, session: &str) -> Arc<AsyncMutex<()>> {
+        let mut local = self.local.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = local.get(session).and_then(Weak::upgrade) {
+            return lock;
+        }
+        local.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::new(AsyncMutex::new(()));
+        local.insert(session.to_owned(), Arc::downgrade(&lock));
+        lock
+    }
+
+    /// Takes up what other nodes left behind; for ever.
+    pub async fn look_after_others(self: Arc<Self>) {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let left = self.store.left_behind(LEFT_BEHIND_MS, TAKE_UP_MAX).await;
+            let sessions = left.unwrap_or_else(|error| {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot look for messages that were left behind"
+                );
+                Vec::new()
+            });
+            for session in sessions {
+                if let Err(busy) = self.answer(&session).await {
+                    tracing::debug!(%busy, session, "a session is answered by someone else");
+                }
+            }
+        }
+    }
+
+    /// Tells the others how this node fares; for ever.
+    pub async fn tell_others(self: Arc<Self>) {
+        loop {
+            self.cluster.set_metrics(&self.metrics());
+            tokio::time::sleep(TELL_EVERY).await;
+        }
+    }
+
+    fn metrics(&self) -> Metrics {
+        let mut metrics = Metrics::new();
+        metrics.insert("answered".to_owned(), self.answered.load(Ordering::Relaxed).into());
+        metrics.insert("busy".to_owned(), self.busy.load(Ordering::Relaxed).into());
+        metrics
+    }
+
+    /// This node, and all that are there.
+    pub async fn health(&self) -> Value {
+        let mut health = self.cluster.health();
+        health["answered"] = self.answered.load(Ordering::Relaxed).into();
+        health["busy"] = self.busy.load(Ordering::Relaxed).into();
+        health["warnings"] = json!(self.cluster.warnings());
+        health["nodes"] = match self.cluster.nodes().await {
+            Ok(nodes) => nodes.iter().map(|n| json!({"node_id": n.node_id, "metrics": n.metrics})).collect(),
+            // Health is told even while the database is away.
+            Err(error) => json!({"error": error.to_string()}),
+        };
+        health
+    }
+
+    pub async fn route(&self, session: &str) -> Result<Option<String>, solehold_client::AuthorityError> {
+        self.cluster.route(session).await
+    }
+}

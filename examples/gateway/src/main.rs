@@ -1,0 +1,89 @@
+//! A chat gateway that runs on many nodes (seed 003). Sessions and messages are in PostgreSQL; so are the locks, by the engine in
+//! this process, and there is nothing else to run.
+//!
+//! ```text
+//!   client ── POST /sessions/{id}/messages ──> any node ── stores the message ── waits in line for the session's lock
+//!                                                             └── answers all that waits, in order, under the lock's token
+//! ```
+//! A node that dies leaves its messages in the database, and another takes them up when the lock has run out. A node that was
+//! paused past its ttl finds its lock lost; what it still writes bears an old token, and the session's fence refuses it.
+
+mod desk;
+mod http;
+mod store;
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use solehold_client::{Cluster, ClusterConfig, Embedded};
+use tokio::{
+    net::TcpListener,
+    signal::unix::{SignalKind, signal},
+};
+
+use crate::{desk::Desk, store::Store};
+
+/// A chat gateway that runs on many nodes.
+#[derive(Parser)]
+#[command(version)]
+struct Args {
+    /// Where to listen.
+    #[arg(long, default_value = "127.0.0.1:8080")]
+    listen: SocketAddr,
+    /// The database of sessions, messages and locks: postgres://USER@HOST/DATABASE.
+    #[arg(long, env = "GATEWAY_DATABASE")]
+    database: String,
+    /// A YAML file with a section `cluster`; without one the gateway runs alone.
+    #[arg(long)]
+    config: Option<PathBuf>,
+    /// How long answering a message takes.
+    #[arg(long, default_value = "50ms", value_parser = humantime::parse_duration)]
+    work: Duration,
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let args = Args::parse();
+    let config = match &args.config {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+            ClusterConfig::from_yaml(&text).with_context(|| path.display().to_string())?
+        }
+        None => ClusterConfig::default(),
+    };
+    let authority = Arc::new(Embedded::open(&args.database).await.context("the database of locks")?);
+    let cluster = Cluster::start(authority.clone(), config).await?;
+    let store = Store::open(&args.database).await?;
+    let desk = Desk::new(store, cluster, args.work);
+    let listener = TcpListener::bind(args.listen).await.with_context(|| args.listen.to_string())?;
+    let tasks = [tokio::spawn(desk.clone().look_after_others()), tokio::spawn(desk.clone().tell_others())];
+
+    println!("gateway listening on http://{} as {}", listener.local_addr()?, desk.node_id());
+    let served =
+        axum::serve(listener, http::router(desk.clone())).with_graceful_shutdown(ended(desk.clone()));
+    let served = served.await;
+    for task in tasks {
+        task.abort();
+        // What matters is that it has let go of the desk.
+        let _ = task.await;
+    }
+    if let Some(desk) = Arc::into_inner(desk) {
+        desk.close().await;
+    }
+    authority.stop().await;
+    Ok(served?)
+}
+
+/// Told to stop, or bound to: a gateway that may run only alone stops when it cannot be sure of it any more.
+async fn ended(desk: Arc<Desk>) {
+    let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
+    let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else { return };
+    tokio::select! {
+        _ = terminate.recv() => tracing::info!("asked to stop"),
+        _ = interrupt.recv() => tracing::info!("asked to stop"),
+        lost = desk.cluster().lost() => tracing::error!(%lost, "another gateway may be running; this one stops"),
+    }
+}

@@ -1,0 +1,272 @@
+//! Seed 003, end to end: three gateways over one PostgreSQL, many sessions, nodes killed and paused in the middle. What
+//! happened is read from the log that the nodes write under their tokens.
+//!
+//! `make e2e SEED=003` runs it in full; a plain `cargo test` runs a short form.
+
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rand::RngExt;
+use reqwest::{Client, StatusCode};
+use serde_json::{Value, json};
+use solehold_testkit::{Postgres, Program, wait_for};
+use tokio::task::JoinSet;
+
+const SESSIONS: usize = 100;
+const PATIENCE: Duration = Duration::from_secs(240);
+const TTL_MS: u64 = 3_000;
+
+/// How many messages each session gets.
+fn messages_a_session() -> usize {
+    std::env::var("SOLEHOLD_E2E_MESSAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+}
+
+fn config(node_id: &str) -> String {
+    format!(
+        "cluster:
+  enabled: true
+  node_id: \"{node_id}\"
+  allow_multiple_gateways: true
+  session_locks:
+    enabled: true
+    ttl: {TTL_MS}ms
+    refresh_interval: 1s
+    acquire_timeout: 10s
+    poll_interval: 200ms
+"
+    )
+}
+
+async fn gateway(database: &str, node_id: &str) -> Program {
+    let folder = solehold_testkit::TempDir::new().expect("a folder").keep();
+    let file = folder.join("gateway.yaml");
+    std::fs::write(&file, config(node_id)).expect("a file");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gateway"));
+    command.args(["--listen", "127.0.0.1:0", "--database", database, "--work", "20ms"]);
+    command.arg("--config").arg(&file);
+    let program = Program::start("gateway", &command, "gateway listening on ").await.expect("a gateway");
+    std::fs::remove_dir_all(folder).expect("it has been read");
+    program
+}
+
+/// Where each node is, for clients that do not care which one they talk to.
+#[derive(Clone)]
+struct Nodes(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl Nodes {
+    fn any(&self) -> String {
+        let nodes = self.0.lock().expect("no panic");
+        nodes[rand::rng().random_range(0..nodes.len())].clone()
+    }
+
+    fn put(&self, index: usize, url: &str) {
+        self.0.lock().expect("no panic")[index] = url.to_owned();
+    }
+}
+
+fn url(program: &Program) -> String {
+    program.said().split(' ').next().expect("an address").to_owned()
+}
+
+/// Sends a message until it is answered, each time to any node, as the same message.
+async fn send(http: &Client, nodes: &Nodes, session: &str, id: &str) -> usize {
+    let mut tries = 0;
+    let what = format!("a reply to {id}");
+    let sent = wait_for(&what, PATIENCE, || {
+        tries += 1;
+        let ask = http
+            .post(format!("{}/sessions/{session}/messages", nodes.any()))
+            .json(&json!({"id": id, "text": format!("hello from {id}")}));
+        async move {
+            let answer = ask.send().await.ok()?;
+            if answer.status() != StatusCode::OK {
+                return None;
+            }
+            let message: Value = answer.json().await.ok()?;
+            message["reply"].as_str().map(str::to_owned)
+        }
+    });
+    let reply = sent.await.expect("every message is answered");
+    assert_eq!(reply, format!("you said: hello from {id}"));
+    tries
+}
+
+struct Entry {
+    position: i64,
+    token: i64,
+    node_id: String,
+    step: String,
+}
+
+/// What the log must show of one session: one owner at a time, in order, everything once.
+fn check_session(session: &str, entries: &[Entry], messages: usize) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut answered = Vec::new();
+    // Whoever has begun, under which token, and not yet answered.
+    let mut busy: Option<(i64, &str, i64)> = None;
+    let mut owners: BTreeMap<i64, &str> = BTreeMap::new();
+    let mut last_token = 0;
+    for entry in entries {
+        let Entry { position, token, node_id, step } = entry;
+        if *token < last_token {
+            wrong.push(format!("{session}: token {token} wrote after {last_token}"));
+        }
+        last_token = *token;
+        if *owners.entry(*token).or_insert(node_id) != node_id {
+            wrong.push(format!("{session}: two nodes bore token {token}"));
+        }
+        match step.as_str() {
+            "begun" => {
+                // A node that died or was fenced off leaves a message begun; only a larger token may begin it again.
+                if let Some((before, by, _)) = busy
+                    && before == *token
+                {
+                    wrong
+                        .push(format!("{session}: {node_id} began while {by} was busy under the same token"));
+                }
+                busy = Some((*token, node_id, *position));
+            }
+            _ => {
+                if busy != Some((*token, node_id.as_str(), *position)) {
+                    wrong.push(format!(
+                        "{session}: {node_id} answered {position}, which it had not begun last"
+                    ));
+                }
+                busy = None;
+                answered.push(*position);
+            }
+        }
+    }
+    if !answered.is_sorted_by(|a, b| a < b) {
+        wrong.push(format!("{session}: answered twice or out of order: {answered:?}"));
+    }
+    if answered.len() != messages {
+        wrong.push(format!("{session}: {} of {messages} messages were answered", answered.len()));
+    }
+    wrong
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_session_is_answered_by_one_node_at_a_time() {
+    let postgres = Postgres::start().await.expect("PostgreSQL");
+    let database = postgres.url();
+    let per_session = messages_a_session();
+    let all = SESSIONS * per_session;
+    let mut programs = Vec::new();
+    for index in 0..3 {
+        programs.push(gateway(&database, &format!("node-{index}")).await);
+    }
+    let nodes = Nodes(Arc::new(std::sync::Mutex::new(programs.iter().map(url).collect())));
+    let http = Client::builder().timeout(Duration::from_secs(15)).build().expect("a client");
+
+    let began = Instant::now();
+    let answered = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
+    for session in 0..SESSIONS {
+        // Two clients of one session talk at the same time.
+        for half in 0..2 {
+            let (http, nodes, answered) = (http.clone(), nodes.clone(), answered.clone());
+            clients.spawn(async move {
+                let mut tries = 0;
+                for index in (half..per_session).step_by(2) {
+                    let session = format!("chat/{session}");
+                    let id = format!("{session}#{index}");
+                    tries += send(&http, &nodes, &session.replace('/', "%2F"), &id).await;
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+                tries
+            });
+        }
+    }
+    let reached = async |share: f64| {
+        let goal = (all as f64 * share) as usize;
+        wait_for(&format!("{goal} of {all} replies"), PATIENCE, || {
+            std::future::ready(answered.load(Ordering::Relaxed) >= goal)
+        })
+        .await
+        .expect("it goes on");
+    };
+    let client = postgres.connect().await.expect("a connection");
+    // Sessions that this node had begun to answer and that went on elsewhere.
+    let taken_over = async |node: &str| -> i64 {
+        let sql = "SELECT count(DISTINCT b.session_id) FROM gateway.log b JOIN gateway.log n
+                   ON n.session_id = b.session_id AND n.position = b.position AND n.token > b.token
+                   WHERE b.node_id = $1 AND b.step = 'begun' AND n.node_id <> $1";
+        client.query_one(sql, &[&node]).await.expect("a row").get(0)
+    };
+
+    reached(0.15).await;
+    programs[1].kill9().await.expect("SIGKILL");
+    let killed_at = Instant::now();
+    wait_for("the killed node's sessions to go on elsewhere", PATIENCE, || async {
+        taken_over("node-1").await > 0
+    })
+    .await
+    .expect("a takeover");
+    let killed_took = killed_at.elapsed();
+    programs[1] = gateway(&database, "node-1").await;
+    nodes.put(1, &url(&programs[1]));
+
+    reached(0.4).await;
+    programs[2].pause().await.expect("SIGSTOP");
+    let paused_at = Instant::now();
+    wait_for("the paused node's sessions to go on elsewhere", PATIENCE, || async {
+        taken_over("node-2").await > 0
+    })
+    .await
+    .expect("a takeover");
+    let paused_took = paused_at.elapsed();
+    programs[2].resume().expect("SIGCONT");
+
+    let mut tries = 0;
+    while let Some(done) = clients.join_next().await {
+        tries += done.expect("a client");
+    }
+    let took = began.elapsed();
+
+    let rows = client
+        .query("SELECT session_id, position, token, node_id, step FROM gateway.log ORDER BY entry", &[])
+        .await
+        .expect("the log");
+    let mut by_session: BTreeMap<String, Vec<Entry>> = BTreeMap::new();
+    let mut by_node: BTreeMap<String, usize> = BTreeMap::new();
+    for row in &rows {
+        let entry = Entry { position: row.get(1), token: row.get(2), node_id: row.get(3), step: row.get(4) };
+        if entry.step == "answered" {
+            *by_node.entry(entry.node_id.clone()).or_default() += 1;
+        }
+        by_session.entry(row.get(0)).or_default().push(entry);
+    }
+    let wrong: Vec<String> = by_session
+        .iter()
+        .flat_map(|(session, entries)| check_session(session, entries, per_session))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(by_session.len(), SESSIONS);
+    let left: i64 = client
+        .query_one("SELECT count(*) FROM gateway.messages WHERE reply IS NULL", &[])
+        .await
+        .expect("a row")
+        .get(0);
+    assert_eq!(left, 0, "nothing was lost");
+    assert!(by_node.len() >= 3, "every node took part: {by_node:?}");
+
+    println!(
+        "seed 003: {SESSIONS} sessions, {all} messages, 3 nodes, one killed and one paused past its ttl\n\
+         answered once each, in order, by one node at a time: {all} in {:.1} s ({:.0} a second), {tries} requests\n\
+         by node: {by_node:?}\n\
+         a session of the killed node went on after {:.1} s, of the paused one after {:.1} s (ttl {:.1} s)",
+        took.as_secs_f64(),
+        all as f64 / took.as_secs_f64(),
+        killed_took.as_secs_f64(),
+        paused_took.as_secs_f64(),
+        TTL_MS as f64 / 1_000.0,
+    );
+}
