@@ -44,6 +44,16 @@ impl Error {
     pub fn is_contention(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01"))
     }
+
+    /// Whether the data or the statement is at fault, so that trying the same again is of no use: what was asked for is invalid, or a
+    /// value, a constraint, a column, or the application's own code refused it.
+    pub(crate) fn is_of_the_data(&self) -> bool {
+        let classes = ["21", "22", "23", "42", "44", "P0"];
+        match self {
+            Self::Invalid { .. } | Self::Effect(_) => true,
+            _ => self.code().is_some_and(|code| classes.iter().any(|class| code.starts_with(class))),
+        }
+    }
 }
 
 impl From<deadpool_postgres::PoolError> for Error {

@@ -32,15 +32,18 @@
 //! assert!(claims.table().index_names()[0].contains("payment_requests"));
 //! # Ok::<(), solehold_sql::Error>(())
 //! ```
+#![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that panics says where"))]
 
 pub mod claims;
 mod clock;
 mod error;
 mod floor;
 mod ident;
+pub mod inbox;
 pub mod limits;
 pub mod migrations;
 mod outcome;
+pub mod reconciler;
 pub mod retry;
 mod row;
 mod statements;
@@ -49,5 +52,6 @@ mod table;
 pub use claims::{Attempts, Claims, Transition};
 pub use error::Error;
 pub use outcome::{Outcome, Why};
+pub use reconciler::{Observed, Observer, Reconciler, ReconcilerConfig};
 pub use row::{ClaimedRow, Owner, Proof, RowId};
 pub use table::{ClaimTable, ClaimTableBuilder};

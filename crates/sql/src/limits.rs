@@ -26,3 +26,19 @@ pub const FULL_PASS_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// How often one operation is tried again after a serialization failure or a deadlock.
 pub const CONTENTION_ATTEMPTS: u32 = 40;
+
+/// The most observations of one reconciler at the same time.
+pub const OBSERVATIONS_MAX: usize = 4_096;
+/// The shortest poll interval.
+pub const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// The longest poll interval.
+pub const POLL_INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest pause between two attempts to listen for wake-ups.
+pub const LISTEN_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// The longest part of an inbox key.
+pub const INBOX_KEY_BYTES_MAX: usize = 255;
+/// The largest result that the inbox stores.
+pub const INBOX_RESULT_BYTES_MAX: usize = 1024 * 1024;
+/// The largest body of an HTTP request with an `Idempotency-Key`.
+pub const IDEMPOTENT_BODY_BYTES_MAX: usize = 1024 * 1024;

@@ -1,4 +1,5 @@
 //! Claims, against a real PostgreSQL.
+#![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 mod kit;
 

@@ -1,4 +1,5 @@
 //! Many workers, transactions, isolation levels, a pooler, and the seed's own SQL beside ours.
+#![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 mod kit;
 

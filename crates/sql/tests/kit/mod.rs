@@ -1,9 +1,11 @@
 //! A table of payments in a database of its own, and the workers that claim from it.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test uses its part")]
+#![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 use std::time::Duration;
 
+use deadpool_postgres::Pool;
 use solehold_sql::{ClaimTable, ClaimTableBuilder, Claims, Owner, RowId, migrations};
 use solehold_testkit::{Postgres, wait_for};
 use tokio_postgres::{Client, NoTls};
@@ -102,6 +104,11 @@ pub fn ids(rows: &[solehold_sql::ClaimedRow]) -> Vec<i64> {
 pub fn int(id: &RowId) -> i64 {
     let RowId::Int(id) = id else { panic!("{id} is not a number") };
     *id
+}
+
+pub fn pool(url: &str) -> Pool {
+    let manager = deadpool_postgres::Manager::new(url.parse().unwrap(), NoTls);
+    Pool::builder(manager).max_size(8).build().unwrap()
 }
 
 pub async fn connect(url: &str) -> Client {
