@@ -26,7 +26,10 @@
 use std::{
     convert::Infallible,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
@@ -150,10 +153,14 @@ impl IdempotencyLayer {
         match self.begin(request, &key).await {
             Err(answer) => *answer,
             Ok((mut request, ticket)) => {
-                let idempotent = Idempotent { inbox: self.inbox.clone(), ticket };
+                let idempotent = Idempotent { inbox: self.inbox.clone(), ticket, completed: Arc::default() };
                 request.extensions_mut().insert(idempotent.clone());
                 let answer = call(&mut inner, request).await;
-                self.abandon_unless_done(&idempotent).await;
+                // After a failure it is not known whether the handler committed; to abandon what is done changes nothing.
+                let done = idempotent.completed.load(Ordering::Relaxed) && answer.status().is_success();
+                if !done {
+                    self.abandon(&idempotent).await;
+                }
                 answer
             }
         }
@@ -201,7 +208,7 @@ impl IdempotencyLayer {
     }
 
     /// Lets the command be tried again at once, unless it is done; if that fails, its lease ends by itself.
-    async fn abandon_unless_done(&self, idempotent: &Idempotent) {
+    async fn abandon(&self, idempotent: &Idempotent) {
         let abandoned = async {
             let client = self.pool.get().await?;
             let client: &tokio_postgres::Client = &client;
@@ -228,6 +235,7 @@ where
 pub struct Idempotent {
     inbox: Inbox,
     ticket: Ticket,
+    completed: Arc<AtomicBool>,
 }
 
 impl Idempotent {
@@ -239,7 +247,9 @@ impl Idempotent {
     ) -> Result<Outcome, Error> {
         let value =
             json!({"status": answer.status, "content_type": answer.content_type, "body": answer.body});
-        self.inbox.complete(client, &self.ticket, &value).await
+        let outcome = self.inbox.complete(client, &self.ticket, &value).await?;
+        self.completed.store(outcome.is_done(), Ordering::Relaxed);
+        Ok(outcome)
     }
 }
 
