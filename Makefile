@@ -6,10 +6,10 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test deps verify suite fix bench e2e
+.PHONY: help test deps verify suite fix bench bench-claims e2e
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 test: deps verify suite ## everything that must pass: dependencies, verify, the whole suite
 
@@ -45,3 +45,6 @@ e2e: ## one seed whole, such as SEED=001
 
 bench: ## cycles a second of the embedded engine; with --engine, PostgreSQL beside the seed's own SQL
 	cargo run --release -- bench --embedded
+
+bench-claims: ## row claims beside the seed's SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
+	cargo run --release -p solehold-bench-claims -- compare --peers

@@ -298,6 +298,9 @@ impl Claims {
     /// Makes buried rows claimable again; how many there were.
     pub async fn revive(&self, client: &(impl GenericClient + Sync), ids: &[RowId]) -> Result<u64, Error> {
         let sql = self.statements.revive.as_ref().ok_or_else(|| self.no_dead_letter())?;
+        if ids.is_empty() {
+            return Ok(0);
+        }
         let ids = Ids::collect(ids.iter())?;
         Ok(client.client().execute_typed(sql, &[ids.parameter()]).await?)
     }
