@@ -168,6 +168,20 @@ async fn priority_goes_before_the_order() {
 }
 
 #[tokio::test]
+async fn what_comes_up_below_the_floor_is_found() {
+    let kit = Kit::with(20, |table| table.priority("priority")).await;
+    for _ in 0..5 {
+        kit.claim(2, "a").await;
+    }
+    // Committed late, and more urgent: both stand before what has been claimed.
+    kit.insert(0, 0).await;
+    kit.client.batch_execute("UPDATE app.payments SET priority = -1 WHERE id = 20").await.unwrap();
+    let mut rest = ids(&kit.claim_when_there(11, "b").await);
+    rest.sort_unstable();
+    assert_eq!(rest, [0, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20]);
+}
+
+#[tokio::test]
 async fn ids_may_be_uuids_or_text_and_states_may_be_enums() {
     let kit = Kit::new(0).await;
     let sql = "CREATE TYPE app.mood AS ENUM ('new', 'done'); \

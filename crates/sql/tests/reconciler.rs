@@ -13,7 +13,7 @@ use kit::{Kit, PATIENCE, connect, int, owner, pool};
 use prometheus_client::{encoding::text, registry::Registry};
 use solehold_sql::reconciler::{Applied, Failure, Notifier, Observed, Observer, ReconcilerMetrics, Wake};
 use solehold_sql::{ClaimedRow, Claims, Reconciler, ReconcilerConfig};
-use solehold_testkit::wait_for;
+use solehold_testkit::{PgBouncer, Postgres, wait_for};
 use tokio::sync::{Notify, Semaphore};
 use tokio_postgres::{NoTls, Transaction};
 
@@ -345,4 +345,50 @@ async fn idle_costs_one_cheap_query_an_interval() {
     // PostgreSQL counts a little later; and our own looks count too.
     let after = transactions().await;
     assert!(after - before <= 60, "{} transactions for 50 idle cycles", after - before);
+}
+
+/// Confirms everything; prepares nothing by name.
+struct Plain;
+
+#[async_trait]
+impl Observer for Plain {
+    async fn observe(&self, _: &ClaimedRow) -> Result<Observed, Failure> {
+        Ok(Observed::moved("confirmed"))
+    }
+
+    async fn effects(&self, tx: &Transaction<'_>, applied: &[Applied<'_>]) -> Result<(), Failure> {
+        let ids: Vec<i64> = applied.iter().map(|one| int(one.row.id())).collect();
+        let sql = "INSERT INTO app.outbox (payment, epoch) SELECT unnest($1), 1";
+        tx.execute_typed(sql, &[(&ids, tokio_postgres::types::Type::INT8_ARRAY)]).await?;
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn three_loops_share_the_work_through_pgbouncer() {
+    const ROWS: i64 = 300;
+    let kit = Kit::new(ROWS).await;
+    let pooler = PgBouncer::start(Postgres::shared().await.unwrap(), 3).await.unwrap();
+    let pool = pool(&pooler.url_for(&kit.url));
+    let stop = Arc::new(tokio::sync::watch::channel(false).0);
+    let running: Vec<_> = (0..3)
+        .map(|i| {
+            let claims = Arc::new(Claims::new(kit::table().build().unwrap()));
+            let config = ReconcilerConfig { worker: owner(&format!("w{i}")), batch_size: 20, ..config() };
+            let reconciler = Reconciler::new(pool.clone(), claims, Plain, config).unwrap();
+            let mut stopped = stop.subscribe();
+            tokio::spawn(reconciler.run(async move {
+                let _ = stopped.wait_for(|stopped| *stopped).await;
+            }))
+        })
+        .collect();
+    wait_for("all to be done", PATIENCE, async || count(&kit, "status = 'confirmed'").await == ROWS)
+        .await
+        .unwrap();
+    stop.send_replace(true);
+    for one in running {
+        one.await.unwrap();
+    }
+    let once = "SELECT count(*) = count(DISTINCT payment) AND count(*) = 300 FROM app.outbox";
+    assert!(kit.one::<bool>(once, &[]).await);
 }
