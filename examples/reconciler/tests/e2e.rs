@@ -91,7 +91,7 @@ async fn create(http: &reqwest::Client, url: &str, number: usize) -> (usize, Val
         is_created.then(|| serde_json::from_str::<Value>(&text).unwrap())
     };
     let first = wait_for("a request to be made", PATIENCE, send).await.unwrap();
-    if number % 10 == 0 {
+    if number.is_multiple_of(10) {
         let second = wait_for("the same request", PATIENCE, send).await.unwrap();
         assert_eq!(first, second, "the same key, the same answer");
     }
