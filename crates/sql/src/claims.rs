@@ -120,11 +120,24 @@ impl Claims {
         let claimed = |row: Row| -> Option<Result<ClaimedRow, Error>> {
             match row.try_get::<_, Option<i64>>("claim_epoch") {
                 Ok(None) => None,
-                Ok(Some(epoch)) => Some(read_claimed(row, owner, epoch)),
+                Ok(Some(epoch)) => Some(self.read_claimed(row, owner, epoch)),
                 Err(error) => Some(Err(error.into())),
             }
         };
         rows.into_iter().filter_map(claimed).collect()
+    }
+
+    fn read_claimed(&self, row: Row, owner: &Owner, epoch: i64) -> Result<ClaimedRow, Error> {
+        let columns = row.columns();
+        let id_column = columns.iter().position(|column| column.name() == "claim_id").unwrap_or_default();
+        Ok(ClaimedRow {
+            proof: Proof { id: RowId::read(&row, id_column)?, owner: owner.clone(), epoch },
+            attempts: row.try_get::<_, Option<i32>>("claim_attempts")?.unwrap_or(0),
+            state: row.try_get("claim_state")?,
+            claimed_at: row.try_get("now")?,
+            payload_from: columns.len() - self.table.payload.len(),
+            row,
+        })
     }
 
     async fn ask(
@@ -398,17 +411,6 @@ impl<'a> Batch<'a> {
     fn parameters(&self) -> Vec<Parameter<'_>> {
         vec![self.ids.parameter(), (&self.epochs, Type::INT8_ARRAY), (&self.owners, Type::TEXT_ARRAY)]
     }
-}
-
-fn read_claimed(row: Row, owner: &Owner, epoch: i64) -> Result<ClaimedRow, Error> {
-    let id_column = row.columns().iter().position(|column| column.name() == "claim_id").unwrap_or_default();
-    Ok(ClaimedRow {
-        proof: Proof { id: RowId::read(&row, id_column)?, owner: owner.clone(), epoch },
-        attempts: row.try_get::<_, Option<i32>>("claim_attempts")?.unwrap_or(0),
-        state: row.try_get("claim_state")?,
-        claimed_at: row.try_get("now")?,
-        row,
-    })
 }
 
 fn milliseconds(what: &'static str, time: Duration, min: Duration, max: Duration) -> Result<f64, Error> {

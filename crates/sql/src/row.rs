@@ -61,7 +61,7 @@ impl RowId {
             Type::INT8 => Self::Int(row.try_get(column)?),
             Type::INT4 => Self::Int(row.try_get::<_, i32>(column)?.into()),
             Type::INT2 => Self::Int(row.try_get::<_, i16>(column)?.into()),
-            Type::TEXT | Type::VARCHAR | Type::BPCHAR => Self::Text(row.try_get(column)?),
+            Type::TEXT | Type::VARCHAR => Self::Text(row.try_get(column)?),
             other => {
                 let wanted = "use uuid, smallint, integer, bigint, text or varchar";
                 return Err(Error::invalid("type of the id column", other.name(), wanted));
@@ -178,6 +178,8 @@ pub struct ClaimedRow {
     /// The database's time when it was claimed.
     pub claimed_at: SystemTime,
     pub(crate) row: Row,
+    /// Where the payload's columns begin: their names are the application's, and may be the same as ours.
+    pub(crate) payload_from: usize,
 }
 
 impl ClaimedRow {
@@ -188,7 +190,10 @@ impl ClaimedRow {
 
     /// The value of a payload column.
     pub fn get<'a, T: FromSql<'a>>(&'a self, column: &str) -> Result<T, Error> {
-        Ok(self.row.try_get(column)?)
+        let payload = &self.row.columns()[self.payload_from..];
+        let at = payload.iter().position(|known| known.name() == column);
+        let at = at.ok_or_else(|| Error::invalid("column", column, "name it in the payload of the table"))?;
+        Ok(self.row.try_get(self.payload_from + at)?)
     }
 }
 

@@ -27,7 +27,8 @@ async fn rows_come_in_order_with_their_payload_and_only_once() {
     assert_eq!((first[0].proof.epoch, first[0].attempts, first[0].state.as_deref()), (1, 1, Some("pending")));
     assert_eq!(ids(&kit.claim(3, "b").await), [4, 5]);
     assert_eq!(ids(&kit.claim(3, "c").await), [0; 0]);
-    assert!(first[0].get::<i64>("nothing").is_err());
+    let error = first[0].get::<i64>("nothing").unwrap_err().to_string();
+    assert!(error.contains("nothing") && error.contains("payload"), "{error}");
 }
 
 #[tokio::test]
@@ -200,6 +201,23 @@ async fn ids_may_be_uuids_or_text_and_states_may_be_enums() {
             assert!(claims.transition_all(&kit.client, &done).await.unwrap().iter().all(Outcome::is_done));
         }
     }
+}
+
+#[tokio::test]
+async fn columns_may_have_the_names_that_we_use() {
+    let kit = Kit::new(0).await;
+    let sql = "CREATE TABLE app.odd (id int PRIMARY KEY, now text, claim_id text, ahead text, status text); \
+        INSERT INTO app.odd VALUES (1, 'a', 'b', 'c', 'open'), (2, 'd', 'e', 'f', 'open')";
+    kit.client.batch_execute(sql).await.unwrap();
+    let table = ClaimTable::builder("app.odd").state("status").order(["now", "claim_id"]);
+    let claims = Claims::new(table.payload(["now", "claim_id", "ahead", "id"]).build().unwrap());
+    migrations::apply(&kit.client, claims.table()).await.unwrap();
+    let row = claims.claim(&kit.client, 1, &owner("a"), LONG).await.unwrap().remove(0);
+    let payload = ["now", "claim_id", "ahead"].map(|column| row.get::<String>(column).unwrap());
+    assert_eq!((payload, row.get::<i32>("id").unwrap()), (["a", "b", "c"].map(str::to_owned), 1));
+    assert_eq!(claims.claim(&kit.client, 1, &owner("a"), LONG).await.unwrap().len(), 1);
+    let change = Transition::new(&row.proof, "open", "done").set("now", "z");
+    assert_eq!(claims.transition(&kit.client, change).await.unwrap(), Outcome::Done);
 }
 
 #[tokio::test]

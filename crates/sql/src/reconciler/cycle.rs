@@ -78,6 +78,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
     async fn observe_all(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<(), Error> {
         // Often enough that one failed attempt does not lose the claims.
         let mut upkeep = tokio::time::interval(self.reconciler.config.lease / 4);
+        upkeep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         upkeep.tick().await;
         loop {
             if *stopped.borrow() {

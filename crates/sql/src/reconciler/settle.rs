@@ -51,7 +51,9 @@ impl<O: Observer> Cycle<'_, O> {
                 Err(error) if error.is_of_the_data() && verdicts.iter().any(Verdict::moves) => {
                     return self.not_written(verdicts, &error).await;
                 }
-                Err(error) if error.is_contention() => tokio::time::sleep(retry::pause(tried)).await,
+                Err(error) if error.is_contention() && self.left() > PAUSE => {
+                    tokio::time::sleep(retry::pause(tried)).await;
+                }
                 Err(error) if error.is_of_the_data() || self.left() <= PAUSE => {
                     // Their rows come back when their leases have run out.
                     self.summary.lost += verdicts.len() as u64;
