@@ -1,6 +1,6 @@
 //! `reconciler --role api|reconciler|all`: see the crate's front page.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use axum::Router;
@@ -65,7 +65,17 @@ enum Role {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
+    match start().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("reconciler: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn start() -> Result<()> {
     let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let args = Args::parse();
