@@ -6,10 +6,10 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test deps verify suite python fix bench
+.PHONY: help test deps verify suite python fix bench bench-claims e2e
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 test: deps verify suite ## everything that must pass: dependencies, verify, the whole suite
 
@@ -40,5 +40,15 @@ fix: ## format, and apply what clippy can repair
 	cargo fmt --all
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
+# The example that is the seed's system; `make test` runs the same tests with less in them.
+E2E_001 := reconciler
+
+e2e: ## one seed whole, such as SEED=001
+	@test -n "$(E2E_$(SEED))" || { echo "name a seed: make e2e SEED=001" >&2; exit 2; }
+	@$(STAGE) e2e-$(SEED) env SOLEHOLD_E2E=full cargo test -p solehold-example-$(E2E_$(SEED)) --test e2e -- --nocapture
+
 bench: ## cycles a second of the embedded engine; with --engine, PostgreSQL beside the seed's own SQL
 	cargo run --release -- bench --embedded
+
+bench-claims: ## row claims beside the seed's SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
+	cargo run --release -p solehold-bench-claims -- compare --peers

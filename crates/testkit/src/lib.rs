@@ -22,6 +22,7 @@
 mod cache;
 mod fake_clock;
 mod output;
+mod pgbouncer;
 mod port;
 mod postgres;
 mod proc;
@@ -33,6 +34,7 @@ mod wait;
 mod watchdog;
 
 pub use fake_clock::FakeClock;
+pub use pgbouncer::PgBouncer;
 pub use port::free_port;
 pub use postgres::{Postgres, PostgresBuilder};
 pub use program::Program;

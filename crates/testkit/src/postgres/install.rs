@@ -55,7 +55,7 @@ fn from_debian() -> Vec<PathBuf> {
 }
 
 /// As ourselves, unless we are root: then as `postgres`, or as nobody where there is no such user.
-fn user() -> Option<User> {
+pub(crate) fn user() -> Option<User> {
     if !rustix::process::geteuid().is_root() {
         return None;
     }

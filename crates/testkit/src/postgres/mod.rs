@@ -1,6 +1,6 @@
 //! A private PostgreSQL.
 
-mod install;
+pub(crate) mod install;
 mod template;
 
 use std::fs;

@@ -1,0 +1,431 @@
+//! Claims on the rows of one table.
+
+use std::{collections::HashMap, time::Duration};
+
+use serde_json::{Map, Value};
+use tokio_postgres::{
+    Client, GenericClient, Row,
+    types::{ToSql, Type},
+};
+
+use crate::{
+    Error,
+    floor::{Floors, Pass},
+    ident,
+    limits::{BATCH_ROWS_MAX, COLUMNS_MAX, DEFER_MAX, LEASE_MAX, LEASE_MIN, REASON_BYTES_MAX},
+    outcome::{Outcome, Why},
+    row::{ClaimedRow, Ids, Owner, Proof, RowId},
+    statements::{self, Start, Statements},
+    table::ClaimTable,
+};
+
+type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+
+/// Claims on the rows of one table. One value serves all tasks of a process: share it, so that they share its floors.
+///
+/// Every method takes a client or a transaction; in a transaction, all of it commits or none.
+///
+/// A claim begins to look where the last one ended, and looks at everything whenever that is cheap (at most one part in
+/// [`FULL_PASS_SHARE`](crate::limits::FULL_PASS_SHARE) of the time), so that dead rows under a long-running reader do not slow it down.
+#[derive(Debug)]
+pub struct Claims {
+    table: ClaimTable,
+    statements: Statements,
+    floors: Floors,
+}
+
+/// One change of state, asked for by the holder of a claim. It also ends the lease.
+#[derive(Debug, Clone)]
+pub struct Transition {
+    proof: Proof,
+    from: String,
+    to: String,
+    set: Map<String, Value>,
+}
+
+impl Transition {
+    /// From one state to another.
+    pub fn new(proof: &Proof, from: &str, to: &str) -> Self {
+        Self { proof: proof.clone(), from: from.to_owned(), to: to.to_owned(), set: Map::new() }
+    }
+
+    /// Sets a column too. The value is JSON and becomes what the column's type makes of it, as in `jsonb_populate_recordset`.
+    pub fn set(mut self, column: &str, value: impl Into<Value>) -> Self {
+        self.set.insert(column.to_owned(), value.into());
+        self
+    }
+
+    /// The claim that it rests on.
+    pub fn proof(&self) -> &Proof {
+        &self.proof
+    }
+
+    /// The state that it starts from.
+    pub fn from(&self) -> &str {
+        &self.from
+    }
+
+    /// The state that it leads to.
+    pub fn to(&self) -> &str {
+        &self.to
+    }
+}
+
+/// What deferring a row makes of its attempts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attempts {
+    /// The row was looked at and is well: the count begins anew.
+    Reset,
+    /// The attempt failed: it counts.
+    Count,
+}
+
+impl Claims {
+    /// Claims on this table.
+    pub fn new(table: ClaimTable) -> Self {
+        let statements = Statements::new(&table);
+        Self { table, statements, floors: Floors::default() }
+    }
+
+    /// The table.
+    pub fn table(&self) -> &ClaimTable {
+        &self.table
+    }
+
+    /// How many claims have looked at everything, not only from where the last one ended.
+    pub fn full_passes(&self) -> u64 {
+        self.floors.full_passes()
+    }
+
+    /// Claims up to `limit` rows for `owner`, for so long by the database's clock. Rows come in the order of the table.
+    ///
+    /// Fresh rows and rows that are due again (their lease or pause has run out) take turns in coming first.
+    pub async fn claim(
+        &self,
+        client: &(impl GenericClient + Sync),
+        limit: usize,
+        owner: &Owner,
+        lease: Duration,
+    ) -> Result<Vec<ClaimedRow>, Error> {
+        if limit == 0 || limit > BATCH_ROWS_MAX {
+            return Err(Error::invalid("limit", limit.to_string(), format!("use 1 to {BATCH_ROWS_MAX}")));
+        }
+        let lease_ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
+        let limit = limit as i64;
+        let pass = self.floors.begin();
+        let rows = self.ask(client.client(), &pass, limit, owner, lease_ms).await?;
+        let header =
+            rows.first().ok_or_else(|| Error::Connection("a claim was answered by nothing".into()))?;
+        pass.finish(header, limit, self.table.order.len() + 1)?;
+        let claimed = |row: Row| -> Option<Result<ClaimedRow, Error>> {
+            match row.try_get::<_, Option<i64>>("claim_epoch") {
+                Ok(None) => None,
+                Ok(Some(epoch)) => Some(self.read_claimed(row, owner, epoch)),
+                Err(error) => Some(Err(error.into())),
+            }
+        };
+        rows.into_iter().filter_map(claimed).collect()
+    }
+
+    fn read_claimed(&self, row: Row, owner: &Owner, epoch: i64) -> Result<ClaimedRow, Error> {
+        let columns = row.columns();
+        let id_column = columns.iter().position(|column| column.name() == "claim_id").unwrap_or_default();
+        Ok(ClaimedRow {
+            proof: Proof { id: RowId::read(&row, id_column)?, owner: owner.clone(), epoch },
+            attempts: row.try_get::<_, Option<i32>>("claim_attempts")?.unwrap_or(0),
+            state: row.try_get("claim_state")?,
+            claimed_at: row.try_get("now")?,
+            payload_from: columns.len() - self.table.payload.len(),
+            row,
+        })
+    }
+
+    async fn ask(
+        &self,
+        client: &Client,
+        pass: &Pass<'_>,
+        limit: i64,
+        owner: &Owner,
+        lease_ms: f64,
+    ) -> Result<Vec<Row>, Error> {
+        let sql = self.statements.claim(pass.start, pass.due_first);
+        let owner = owner.as_str();
+        let mut parameters: Vec<Parameter<'_>> =
+            vec![(&limit, Type::INT8), (&owner, Type::TEXT), (&lease_ms, Type::FLOAT8)];
+        if pass.start == Start::Floor {
+            parameters.push((&pass.due, Type::TIMESTAMPTZ));
+        }
+        if pass.start != Start::Beginning {
+            parameters.extend(pass.fresh.iter().flatten().map(|raw| {
+                let parameter: Parameter<'_> = (raw, raw.kind.clone());
+                parameter
+            }));
+        }
+        Ok(client.query_typed(sql, &parameters).await?)
+    }
+
+    /// Compare-and-set of one row: see [`transition_all`](Self::transition_all).
+    pub async fn transition(
+        &self,
+        client: &(impl GenericClient + Sync),
+        transition: Transition,
+    ) -> Result<Outcome, Error> {
+        only(self.transition_all(client, &[transition]).await)
+    }
+
+    /// Changes the state of claimed rows, and ends their leases: where the claim holds by the database's clock and the row is in the
+    /// state that the change starts from. Outcomes come in the order of `transitions`; rows that are lost do not hinder the others.
+    ///
+    /// One statement for each set of columns that is set.
+    pub async fn transition_all(
+        &self,
+        client: &(impl GenericClient + Sync),
+        transitions: &[Transition],
+    ) -> Result<Vec<Outcome>, Error> {
+        if self.table.state.is_none() && !transitions.is_empty() {
+            return Err(Error::invalid("table", self.table.name(), "name its state column to change states"));
+        }
+        Ids::collect(transitions.iter().map(|one| &one.proof.id))?;
+        let mut groups: Vec<(Vec<&String>, Vec<&Transition>)> = Vec::new();
+        for transition in transitions {
+            let columns: Vec<&String> = transition.set.keys().collect();
+            match groups.iter_mut().find(|(known, _)| *known == columns) {
+                Some((_, group)) => group.push(transition),
+                None => groups.push((columns, vec![transition])),
+            }
+        }
+        let client = client.client();
+        let mut done = Vec::with_capacity(transitions.len());
+        for (columns, group) in groups {
+            done.extend(self.transition_group(client, &columns, group).await?);
+        }
+        let proofs: Vec<&Proof> = transitions.iter().map(|one| &one.proof).collect();
+        let froms: Vec<Option<&str>> = transitions.iter().map(|one| Some(one.from.as_str())).collect();
+        self.outcomes(client, &proofs, &froms, done).await
+    }
+
+    async fn transition_group(
+        &self,
+        client: &Client,
+        columns: &[&String],
+        mut group: Vec<&Transition>,
+    ) -> Result<Vec<RowId>, Error> {
+        if columns.len() > COLUMNS_MAX {
+            let wanted = format!("at most {COLUMNS_MAX}");
+            return Err(Error::invalid("number of columns", columns.len().to_string(), wanted));
+        }
+        let columns = columns.iter().map(|name| ident::column(name)).collect::<Result<Vec<_>, _>>()?;
+        if let Some(ours) = columns.iter().find(|column| self.manages(column)) {
+            return Err(Error::invalid("column", ours.as_str(), "a transition sets it itself"));
+        }
+        // In one order, so that two batches that meet do not lock each other out.
+        group.sort_by(|a, b| a.proof.id.cmp(&b.proof.id));
+        let batch = Batch::new(group.iter().map(|one| &one.proof))?;
+        let froms: Vec<&str> = group.iter().map(|one| one.from.as_str()).collect();
+        let tos: Vec<&str> = group.iter().map(|one| one.to.as_str()).collect();
+        let records = (!columns.is_empty()).then(|| self.records(&group));
+        let mut parameters = batch.parameters();
+        parameters.push((&froms, Type::TEXT_ARRAY));
+        parameters.push((&tos, Type::TEXT_ARRAY));
+        if let Some(records) = &records {
+            parameters.push((records, Type::JSONB));
+        }
+        let rows = client.query_typed(&statements::transition(&self.table, &columns), &parameters).await?;
+        rows.iter().map(|row| RowId::read(row, 0)).collect()
+    }
+
+    /// What is set, one object for a row, with its id.
+    fn records(&self, group: &[&Transition]) -> Value {
+        let id = self.table.id.trim_matches('"');
+        let record = |one: &&Transition| {
+            let mut record = one.set.clone();
+            record.insert(id.to_owned(), one.proof.id.to_json());
+            Value::Object(record)
+        };
+        Value::Array(group.iter().map(record).collect())
+    }
+
+    /// Whether the column is one that the claim's own statements write.
+    fn manages(&self, column: &str) -> bool {
+        let table = &self.table;
+        let dead = table.dead.iter().flat_map(|dead| [&dead.at, &dead.reason]);
+        let optional = [&table.state, &table.attempts, &table.next_attempt, &table.touched];
+        [&table.id, &table.owner, &table.until, &table.epoch]
+            .into_iter()
+            .chain(optional.into_iter().flatten())
+            .chain(dead)
+            .any(|ours| ours == column)
+    }
+
+    /// Prolongs claims to `lease` from now, never shortening one.
+    pub async fn extend(
+        &self,
+        client: &(impl GenericClient + Sync),
+        claims: &[Proof],
+        lease: Duration,
+    ) -> Result<Vec<Outcome>, Error> {
+        let ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
+        let more = vec![ms; claims.len()];
+        self.change(client.client(), &self.statements.extend, claims, Some((&more, Type::FLOAT8_ARRAY))).await
+    }
+
+    /// Gives claims back: the rows may be claimed at once, and the attempt does not count.
+    pub async fn release(
+        &self,
+        client: &(impl GenericClient + Sync),
+        claims: &[Proof],
+    ) -> Result<Vec<Outcome>, Error> {
+        self.change(client.client(), &self.statements.release, claims, None).await
+    }
+
+    /// Gives claims back, each not to be claimed again before its time has passed.
+    pub async fn defer(
+        &self,
+        client: &(impl GenericClient + Sync),
+        claims: &[(Proof, Duration)],
+        attempts: Attempts,
+    ) -> Result<Vec<Outcome>, Error> {
+        let pauses = claims.iter().map(|(_, pause)| milliseconds("pause", *pause, Duration::ZERO, DEFER_MAX));
+        let pauses = pauses.collect::<Result<Vec<f64>, _>>()?;
+        let sql = match attempts {
+            Attempts::Reset => &self.statements.defer_resetting,
+            Attempts::Count => &self.statements.defer_counting,
+        };
+        // The pauses go with their rows.
+        let proofs: Vec<Proof> = claims.iter().map(|(proof, _)| proof.clone()).collect();
+        self.change(client.client(), sql, &proofs, Some((&pauses, Type::FLOAT8_ARRAY))).await
+    }
+
+    /// Buries rows: they end in the dead-letter columns, each with its reason, and are not claimed until [`revive`](Self::revive).
+    pub async fn bury(
+        &self,
+        client: &(impl GenericClient + Sync),
+        claims: &[(Proof, String)],
+    ) -> Result<Vec<Outcome>, Error> {
+        let sql = self.statements.bury.as_ref().ok_or_else(|| self.no_dead_letter())?;
+        let reasons: Vec<&str> = claims.iter().map(|(_, reason)| cut(reason)).collect();
+        let proofs: Vec<Proof> = claims.iter().map(|(proof, _)| proof.clone()).collect();
+        self.change(client.client(), sql, &proofs, Some((&reasons, Type::TEXT_ARRAY))).await
+    }
+
+    /// Makes buried rows claimable again; how many there were.
+    pub async fn revive(&self, client: &(impl GenericClient + Sync), ids: &[RowId]) -> Result<u64, Error> {
+        let sql = self.statements.revive.as_ref().ok_or_else(|| self.no_dead_letter())?;
+        if ids.is_empty() {
+            return Ok(0);
+        }
+        let ids = Ids::collect(ids.iter())?;
+        Ok(client.client().execute_typed(sql, &[ids.parameter()]).await?)
+    }
+
+    fn no_dead_letter(&self) -> Error {
+        Error::invalid("table", self.table.name(), "name its dead-letter columns to bury rows")
+    }
+
+    async fn change(
+        &self,
+        client: &Client,
+        sql: &str,
+        claims: &[Proof],
+        more: Option<Parameter<'_>>,
+    ) -> Result<Vec<Outcome>, Error> {
+        if claims.is_empty() {
+            return Ok(Vec::new());
+        }
+        let batch = Batch::new(claims.iter())?;
+        let mut parameters = batch.parameters();
+        parameters.extend(more);
+        let rows = client.query_typed(sql, &parameters).await?;
+        let done = rows.iter().map(|row| RowId::read(row, 0)).collect::<Result<Vec<_>, _>>()?;
+        let proofs: Vec<&Proof> = claims.iter().collect();
+        self.outcomes(client, &proofs, &vec![None; proofs.len()], done).await
+    }
+
+    /// What became of each; why those were lost that were, by a look at them now.
+    async fn outcomes(
+        &self,
+        client: &Client,
+        proofs: &[&Proof],
+        froms: &[Option<&str>],
+        done: Vec<RowId>,
+    ) -> Result<Vec<Outcome>, Error> {
+        let done: std::collections::HashSet<RowId> = done.into_iter().collect();
+        let lost: Vec<&RowId> =
+            proofs.iter().map(|proof| &proof.id).filter(|id| !done.contains(id)).collect();
+        let found = if lost.is_empty() { HashMap::new() } else { self.look_at(client, &lost).await? };
+        let outcome = |(proof, from): (&&Proof, &Option<&str>)| match done.contains(&proof.id) {
+            true => Outcome::Done,
+            false => Outcome::Lost { why: why(proof, *from, found.get(&proof.id)) },
+        };
+        Ok(proofs.iter().zip(froms).map(outcome).collect())
+    }
+
+    async fn look_at(&self, client: &Client, ids: &[&RowId]) -> Result<HashMap<RowId, Seen>, Error> {
+        let ids = Ids::collect(ids.iter().copied())?;
+        let rows = client.query_typed(&self.statements.explain, &[ids.parameter()]).await?;
+        let seen = |row: &Row| -> Result<(RowId, Seen), Error> {
+            let seen = Seen { owner: row.try_get(1)?, epoch: row.try_get(2)?, state: row.try_get(3)? };
+            Ok((RowId::read(row, 0)?, seen))
+        };
+        rows.iter().map(seen).collect()
+    }
+}
+
+/// A row that was lost, as it is now.
+struct Seen {
+    owner: Option<String>,
+    epoch: i64,
+    state: Option<String>,
+}
+
+fn why(proof: &Proof, from: Option<&str>, seen: Option<&Seen>) -> Why {
+    match seen {
+        None => Why::Gone,
+        Some(seen) if seen.epoch != proof.epoch => {
+            Why::Taken { owner: seen.owner.clone(), epoch: seen.epoch }
+        }
+        Some(seen) if seen.owner.as_deref() != Some(proof.owner.as_str()) => Why::Ended,
+        Some(seen) if from.is_some() && seen.state.as_deref() != from => {
+            Why::State { actual: seen.state.clone() }
+        }
+        Some(_) => Why::Expired,
+    }
+}
+
+/// The proofs of a batch as arrays.
+struct Batch<'a> {
+    ids: Ids,
+    epochs: Vec<i64>,
+    owners: Vec<&'a str>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(proofs: impl Iterator<Item = &'a Proof> + Clone) -> Result<Self, Error> {
+        Ok(Self {
+            ids: Ids::collect(proofs.clone().map(|proof| &proof.id))?,
+            epochs: proofs.clone().map(|proof| proof.epoch).collect(),
+            owners: proofs.map(|proof| proof.owner.as_str()).collect(),
+        })
+    }
+
+    fn parameters(&self) -> Vec<Parameter<'_>> {
+        vec![self.ids.parameter(), (&self.epochs, Type::INT8_ARRAY), (&self.owners, Type::TEXT_ARRAY)]
+    }
+}
+
+fn milliseconds(what: &'static str, time: Duration, min: Duration, max: Duration) -> Result<f64, Error> {
+    if time < min || time > max {
+        return Err(Error::invalid(what, format!("{time:?}"), format!("use {min:?} to {max:?}")));
+    }
+    Ok(time.as_secs_f64() * 1000.0)
+}
+
+/// A reason that is too long is cut; zero bytes cannot be stored.
+fn cut(reason: &str) -> &str {
+    let end = reason.find('\0').unwrap_or(reason.len()).min(REASON_BYTES_MAX);
+    &reason[..reason.floor_char_boundary(end)]
+}
+
+fn only(outcomes: Result<Vec<Outcome>, Error>) -> Result<Outcome, Error> {
+    outcomes?.pop().ok_or_else(|| Error::Connection("a transition was answered by nothing".into()))
+}

@@ -1,0 +1,78 @@
+//! What goes wrong. Losing a claim is not among it: that is an [`Outcome`](crate::Outcome).
+
+use std::error::Error as _;
+
+/// Why an operation failed. Unless it is [`Error::Invalid`], it is not known whether a change was made outside a transaction.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// What was asked for cannot be; nothing was sent.
+    #[error("{what} {value:?} will not do: {wanted}")]
+    Invalid {
+        /// What it is, such as "column".
+        what: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be right.
+        wanted: String,
+    },
+    /// PostgreSQL refused, or could not be reached.
+    #[error("PostgreSQL: {}", words(.0))]
+    Postgres(#[from] tokio_postgres::Error),
+    /// No connection could be had.
+    #[error("no connection to PostgreSQL: {0}")]
+    Connection(String),
+    /// The application's own code failed inside a transaction, which was rolled back.
+    #[error("the effect failed: {0}")]
+    Effect(String),
+}
+
+impl Error {
+    pub(crate) fn invalid(what: &'static str, value: impl Into<String>, wanted: impl Into<String>) -> Self {
+        Self::Invalid { what, value: value.into(), wanted: wanted.into() }
+    }
+
+    /// The SQLSTATE, if PostgreSQL gave one.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Postgres(error) => error.code().map(|code| code.code()),
+            _ => None,
+        }
+    }
+
+    /// Whether others were in the way and nothing was done: a serialization failure (40001) or a deadlock (40P01). The whole
+    /// transaction may be tried again; [`retry::on_contention`](crate::retry::on_contention) does so.
+    pub fn is_contention(&self) -> bool {
+        matches!(self.code(), Some("40001" | "40P01"))
+    }
+
+    /// Whether the data or the statement is at fault, so that trying the same again is of no use: what was asked for is invalid, or a
+    /// value, a constraint, a column, or the application's own code refused it.
+    pub(crate) fn is_of_the_data(&self) -> bool {
+        let classes = ["21", "22", "23", "42", "44", "P0"];
+        match self {
+            Self::Invalid { .. } | Self::Effect(_) => true,
+            _ => self.code().is_some_and(|code| classes.iter().any(|class| code.starts_with(class))),
+        }
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for Error {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        match error {
+            deadpool_postgres::PoolError::Backend(error) => Self::Postgres(error),
+            other => Self::Connection(other.to_string()),
+        }
+    }
+}
+
+/// An error in PostgreSQL's own words, or with its causes.
+fn words(error: &tokio_postgres::Error) -> String {
+    if let Some(db) = error.as_db_error() {
+        let detail = db.detail().map(|detail| format!(" ({detail})")).unwrap_or_default();
+        return format!("{}: {}{detail} [{}]", db.severity(), db.message(), db.code().code());
+    }
+    match error.source() {
+        Some(cause) if !error.to_string().contains(&cause.to_string()) => format!("{error}: {cause}"),
+        _ => error.to_string(),
+    }
+}

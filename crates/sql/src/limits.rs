@@ -1,0 +1,44 @@
+//! Every bound of this crate, by name.
+
+use std::time::Duration;
+
+/// The most rows of one batch.
+pub const BATCH_ROWS_MAX: usize = 10_000;
+/// The shortest lease: below it, the round trip alone uses it up.
+pub const LEASE_MIN: Duration = Duration::from_millis(50);
+/// The longest lease.
+pub const LEASE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest time for which a row may be deferred.
+pub const DEFER_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// The longest name of a worker.
+pub const OWNER_BYTES_MAX: usize = 255;
+/// PostgreSQL cuts longer names off, silently.
+pub const IDENTIFIER_BYTES_MAX: usize = 63;
+/// The most columns in an order, a payload or a change.
+pub const COLUMNS_MAX: usize = 64;
+/// The longest reason that is stored with a buried row.
+pub const REASON_BYTES_MAX: usize = 2_000;
+
+/// A full pass over the claim indexes may use one part in so many of the time. See [`Claims`](crate::Claims).
+pub const FULL_PASS_SHARE: u32 = 20;
+/// However long full passes take, the next one comes after this time.
+pub const FULL_PASS_PAUSE_MAX: Duration = Duration::from_secs(60);
+
+/// How often one operation is tried again after a serialization failure or a deadlock.
+pub const CONTENTION_ATTEMPTS: u32 = 40;
+
+/// The most observations of one reconciler at the same time.
+pub const OBSERVATIONS_MAX: usize = 4_096;
+/// The shortest poll interval.
+pub const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
+/// The longest poll interval.
+pub const POLL_INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// The longest pause between two attempts to listen for wake-ups.
+pub const LISTEN_PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// The longest part of an inbox key.
+pub const INBOX_KEY_BYTES_MAX: usize = 255;
+/// The largest result that the inbox stores.
+pub const INBOX_RESULT_BYTES_MAX: usize = 1024 * 1024;
+/// The largest body of an HTTP request with an `Idempotency-Key`.
+pub const IDEMPOTENT_BODY_BYTES_MAX: usize = 1024 * 1024;

@@ -1,0 +1,217 @@
+//! The columns and indexes that claims need, made while the application runs.
+//!
+//! - Columns are nullable and have no default: adding one changes the catalog and no row.
+//! - That takes a short exclusive lock. Who waits for one makes everybody after it wait, so the wait is short, and is tried again.
+//! - Indexes are built `CONCURRENTLY`: nobody is locked out, though the build waits for transactions that are older than itself.
+//! - Everything may be applied again. An index that an interrupted build left invalid is dropped and built anew.
+
+use std::time::Duration;
+
+use tokio_postgres::{Client, types::Type};
+
+use crate::{Error, retry, table::ClaimTable};
+
+/// How long one attempt waits for the exclusive lock, while everybody else waits behind it.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// How often it is attempted.
+const LOCK_ATTEMPTS: u32 = 60;
+/// The longest pause between two attempts.
+const LOCK_PAUSE: Duration = Duration::from_millis(500);
+
+/// One step of a migration.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Runs in a transaction with a short lock timeout.
+    Locked(String),
+    /// Runs by itself, outside any transaction.
+    Concurrently {
+        /// The index, quoted with its schema.
+        index: String,
+        /// What makes it.
+        sql: String,
+    },
+}
+
+impl ClaimTable {
+    /// The names of the indexes that the migrations make, those of the claims first.
+    pub fn index_names(&self) -> Vec<String> {
+        let table = self.name.rsplit('.').next().unwrap_or(&self.name);
+        let extra = (1..=self.indexes.len()).map(|i| format!("index_{i}"));
+        ["claim_fresh".to_owned(), "claim_due".to_owned()]
+            .into_iter()
+            .chain(extra)
+            .map(|suffix| {
+                let room = crate::limits::IDENTIFIER_BYTES_MAX - suffix.len() - 1;
+                format!("{}_{suffix}", &table[..table.len().min(room)])
+            })
+            .collect()
+    }
+
+    /// What is to be done to the table, in order. The table itself is the application's.
+    pub fn migrations(&self) -> Vec<Step> {
+        let mut columns = vec![(&self.owner, "text"), (&self.until, "timestamptz"), (&self.epoch, "bigint")];
+        columns.extend(self.attempts.iter().map(|column| (column, "integer")));
+        columns.extend(self.next_attempt.iter().map(|column| (column, "timestamptz")));
+        columns.extend(self.dead.iter().flat_map(|dead| [(&dead.at, "timestamptz"), (&dead.reason, "text")]));
+        let add: Vec<String> = columns
+            .iter()
+            .map(|(column, kind)| format!("ADD COLUMN IF NOT EXISTS {column} {kind}"))
+            .collect();
+        let mut steps = vec![Step::Locked(format!("ALTER TABLE {} {}", self.quoted, add.join(", ")))];
+        steps.extend(self.index_names().iter().zip(self.index_bodies()).map(|(name, body)| {
+            Step::Concurrently {
+                index: match self.quoted.split_once('.') {
+                    Some((schema, _)) => format!("{schema}.\"{name}\""),
+                    None => format!("\"{name}\""),
+                },
+                sql: format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{name}\" ON {} {body}", self.quoted),
+            }
+        }));
+        steps
+    }
+
+    fn index_bodies(&self) -> Vec<String> {
+        let key: Vec<&str> = self.key().map(String::as_str).collect();
+        let (open, due) = (self.open(), self.due());
+        let mut bodies = vec![
+            format!("({}) WHERE {open} AND {due} IS NULL", key.join(", ")),
+            format!("(({due}), {}) WHERE {open} AND {due} IS NOT NULL", self.id),
+        ];
+        bodies.extend(self.indexes.iter().map(|columns| format!("({})", columns.join(", "))));
+        bodies
+    }
+}
+
+/// The migrations as a script, for those who apply them by hand. Not to be run in one transaction.
+pub fn print(table: &ClaimTable) -> String {
+    let mut script = format!("SET lock_timeout = '{}ms';\n", LOCK_TIMEOUT.as_millis());
+    for step in table.migrations() {
+        match step {
+            Step::Locked(sql) => script += &format!("{sql};\nRESET lock_timeout;\n"),
+            Step::Concurrently { sql, .. } => script += &format!("{sql};\n"),
+        }
+    }
+    script
+}
+
+/// Applies what is missing, on a live table. Use a connection of its own, straight to PostgreSQL.
+pub async fn apply(client: &Client, table: &ClaimTable) -> Result<(), Error> {
+    if !missing_columns(client, table).await?.is_empty() {
+        for step in table.migrations() {
+            if let Step::Locked(sql) = step {
+                apply_locked(client, &sql).await?;
+            }
+        }
+    }
+    for step in table.migrations() {
+        if let Step::Concurrently { index, sql } = step {
+            apply_concurrently(client, &index, &sql).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a table that lacks a column, naming all that it lacks.
+pub async fn check(client: &Client, table: &ClaimTable) -> Result<(), Error> {
+    let mut lacks = missing_columns(client, table).await?;
+    let own = [Some(&table.id), table.state.as_ref(), table.touched.as_ref()].into_iter().flatten();
+    lacks.extend(missing(client, table, own.chain(&table.order).chain(&table.payload)).await?);
+    lacks.dedup();
+    if lacks.is_empty() {
+        return Ok(());
+    }
+    let wanted = format!("it lacks {}: apply the migrations, or correct the description", lacks.join(", "));
+    Err(Error::invalid("table", table.name(), wanted))
+}
+
+async fn missing_columns(client: &Client, table: &ClaimTable) -> Result<Vec<String>, Error> {
+    let lease = [&table.owner, &table.until, &table.epoch].into_iter();
+    let optional = table.attempts.iter().chain(&table.next_attempt);
+    let dead = table.dead.iter().flat_map(|dead| [&dead.at, &dead.reason]);
+    missing(client, table, lease.chain(optional).chain(dead)).await
+}
+
+async fn missing<'a>(
+    client: &Client,
+    table: &ClaimTable,
+    columns: impl Iterator<Item = &'a String>,
+) -> Result<Vec<String>, Error> {
+    let sql = "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped";
+    let rows = client.query_typed(sql, &[(&table.quoted, Type::TEXT)]).await?;
+    if rows.is_empty() {
+        return Err(Error::invalid("table", table.name(), "there is no such table; make it first"));
+    }
+    let there = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?;
+    let names = columns.map(|column| column.trim_matches('"').to_owned());
+    Ok(names.filter(|name| !there.contains(name)).collect())
+}
+
+async fn apply_locked(client: &Client, sql: &str) -> Result<(), Error> {
+    let timeout = LOCK_TIMEOUT.as_millis();
+    let script = format!("BEGIN; SET LOCAL lock_timeout = '{timeout}ms'; {sql}; COMMIT");
+    for attempt in 1.. {
+        let Err(error) = client.batch_execute(&script).await else { break };
+        client.batch_execute("ROLLBACK").await?;
+        let error = Error::from(error);
+        // A lock that took too long; or somebody who adds the same column at the same time.
+        let in_the_way = matches!(error.code(), Some("55P03" | "42701" | "XX000")) || error.is_contention();
+        if !in_the_way || attempt >= LOCK_ATTEMPTS {
+            return Err(error);
+        }
+        tokio::time::sleep(retry::chance(LOCK_PAUSE)).await;
+    }
+    Ok(())
+}
+
+async fn apply_concurrently(client: &Client, index: &str, sql: &str) -> Result<(), Error> {
+    let valid = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass($1)";
+    let drop = format!("DROP INDEX CONCURRENTLY IF EXISTS {index}");
+    for attempt in 0..LOCK_ATTEMPTS {
+        match client.query_typed_opt(valid, &[(&index, Type::TEXT)]).await? {
+            Some(row) if row.try_get(0)? => return Ok(()),
+            // Somebody may be building it: to ask for it again waits for them. Whatever is invalid after that is a leftover.
+            Some(_) if attempt > 0 => unless_in_the_way(client.batch_execute(&drop).await)?,
+            _ => {}
+        }
+        unless_in_the_way(client.batch_execute(sql).await)?;
+        if attempt > 0 {
+            tokio::time::sleep(retry::chance(LOCK_PAUSE)).await;
+        }
+    }
+    Err(Error::invalid("index", index, "it stays invalid; look for what blocks its build, and drop it"))
+}
+
+/// Two who build or drop the same index at once get in each other's way; then it is looked at again.
+fn unless_in_the_way(result: Result<(), tokio_postgres::Error>) -> Result<(), Error> {
+    match result.map_err(Error::from) {
+        Err(error) if error.is_contention() => Ok(()),
+        Err(error) if matches!(error.code(), Some("55P03" | "42P07" | "23505" | "XX000")) => Ok(()),
+        result => result,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_script_is_what_an_operator_would_write() {
+        let table = ClaimTable::builder("app.payment_requests")
+            .claimable("status IN ('pending', 'detected')")
+            .order(["created_at"])
+            .lease("reconcile_lease_owner", "reconcile_lease_until", "reconcile_lease_epoch")
+            .index(["status", "reconcile_lease_until", "created_at", "id"])
+            .build()
+            .unwrap();
+        assert_eq!(
+            print(&table),
+            r#"SET lock_timeout = '500ms';
+ALTER TABLE "app"."payment_requests" ADD COLUMN IF NOT EXISTS "reconcile_lease_owner" text, ADD COLUMN IF NOT EXISTS "reconcile_lease_until" timestamptz, ADD COLUMN IF NOT EXISTS "reconcile_lease_epoch" bigint;
+RESET lock_timeout;
+CREATE INDEX CONCURRENTLY IF NOT EXISTS "payment_requests_claim_fresh" ON "app"."payment_requests" ("created_at", "id") WHERE (status IN ('pending', 'detected')) AND "reconcile_lease_until" IS NULL;
+CREATE INDEX CONCURRENTLY IF NOT EXISTS "payment_requests_claim_due" ON "app"."payment_requests" (("reconcile_lease_until"), "id") WHERE (status IN ('pending', 'detected')) AND "reconcile_lease_until" IS NOT NULL;
+CREATE INDEX CONCURRENTLY IF NOT EXISTS "payment_requests_index_1" ON "app"."payment_requests" ("status", "reconcile_lease_until", "created_at", "id");
+"#
+        );
+    }
+}

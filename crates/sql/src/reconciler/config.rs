@@ -1,0 +1,130 @@
+//! How a reconciler runs.
+
+use std::time::Duration;
+
+use crate::{
+    Error, Owner,
+    limits::{
+        BATCH_ROWS_MAX, DEFER_MAX, LEASE_MAX, LEASE_MIN, OBSERVATIONS_MAX, POLL_INTERVAL_MAX,
+        POLL_INTERVAL_MIN,
+    },
+    table::ClaimTable,
+};
+
+/// How a [`Reconciler`](super::Reconciler) runs.
+#[derive(Debug, Clone)]
+pub struct ReconcilerConfig {
+    /// The name under which it claims. Two that run at the same time should have two names; a proof does not rest on it alone.
+    pub worker: Owner,
+    /// How long it waits after a batch that was not full.
+    pub poll_interval: Duration,
+    /// How many rows it claims at once.
+    pub batch_size: usize,
+    /// For how long, by the database's clock. It extends what takes longer.
+    pub lease: Duration,
+    /// How many rows are observed at the same time.
+    pub concurrency: usize,
+    /// When a row that has not changed is looked at again.
+    pub recheck: Duration,
+    /// How long a row rests after its first failure; twice as long after each further one.
+    pub backoff_min: Duration,
+    /// How long it rests at most.
+    pub backoff_max: Duration,
+    /// After so many attempts without a result a row is buried, if the table has columns for that.
+    pub attempts_max: u32,
+    /// States that the summary always shows, moved to or not.
+    pub states: Vec<String>,
+}
+
+impl ReconcilerConfig {
+    /// The seed's defaults: every 15 s, 100 rows, leased for 30 s.
+    pub fn new(worker: Owner) -> Self {
+        Self {
+            worker,
+            poll_interval: Duration::from_secs(15),
+            batch_size: 100,
+            lease: Duration::from_secs(30),
+            concurrency: 16,
+            recheck: Duration::from_secs(15),
+            backoff_min: Duration::from_secs(1),
+            backoff_max: Duration::from_secs(300),
+            attempts_max: 20,
+            states: Vec::new(),
+        }
+    }
+
+    pub(super) fn check(&self, table: &ClaimTable) -> Result<(), Error> {
+        within("poll interval", self.poll_interval, POLL_INTERVAL_MIN, POLL_INTERVAL_MAX)?;
+        within("lease", self.lease, LEASE_MIN, LEASE_MAX)?;
+        within("recheck interval", self.recheck, Duration::ZERO, DEFER_MAX)?;
+        within("longest backoff", self.backoff_max, Duration::ZERO, DEFER_MAX)?;
+        within("shortest backoff", self.backoff_min, Duration::ZERO, self.backoff_max)?;
+        between("batch size", self.batch_size, BATCH_ROWS_MAX)?;
+        between("concurrency", self.concurrency, OBSERVATIONS_MAX)?;
+        between("number of attempts", self.attempts_max as usize, i32::MAX as usize)?;
+        match table.state {
+            Some(_) => Ok(()),
+            None => Err(Error::invalid(
+                "table",
+                table.name(),
+                "name its state column: a reconciler changes states",
+            )),
+        }
+    }
+
+    /// How long a row rests after its so-manieth attempt.
+    pub(super) fn backoff(&self, attempts: i32) -> Duration {
+        let doubled = 1_u32.checked_shl(attempts.clamp(1, 32) as u32 - 1).unwrap_or(u32::MAX);
+        self.backoff_min.saturating_mul(doubled).min(self.backoff_max)
+    }
+
+    /// The part of the lease that a worker trusts, from before it asked: the margin is for clocks that do not run alike.
+    pub(super) fn trusted(&self) -> Duration {
+        let margin = (self.lease / 50).max(Duration::from_millis(100)).min(self.lease / 2);
+        self.lease - margin
+    }
+}
+
+fn within(what: &'static str, value: Duration, min: Duration, max: Duration) -> Result<(), Error> {
+    if (min..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(what, format!("{value:?}"), format!("use {min:?} to {max:?}")))
+}
+
+fn between(what: &'static str, value: usize, max: usize) -> Result<(), Error> {
+    if (1..=max).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::invalid(what, value.to_string(), format!("use 1 to {max}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backoff_doubles_up_to_its_bound() {
+        let config = ReconcilerConfig::new(Owner::new("w").unwrap());
+        let seconds: Vec<u64> = [0, 1, 2, 3, 9, 10, i32::MAX].map(|n| config.backoff(n).as_secs()).into();
+        assert_eq!(seconds, [1, 1, 2, 4, 256, 300, 300]);
+    }
+
+    #[test]
+    fn a_bad_setting_is_named() {
+        let table = ClaimTable::builder("jobs").state("status").build().unwrap();
+        let with = |change: fn(&mut ReconcilerConfig)| {
+            let mut config = ReconcilerConfig::new(Owner::new("w").unwrap());
+            change(&mut config);
+            config.check(&table).unwrap_err().to_string()
+        };
+        assert!(with(|c| c.poll_interval = Duration::ZERO).contains("poll interval"));
+        assert!(with(|c| c.batch_size = 0).contains("batch size"));
+        assert!(with(|c| c.lease = Duration::ZERO).contains("lease"));
+        assert!(with(|c| c.concurrency = OBSERVATIONS_MAX + 1).contains("concurrency"));
+        assert!(with(|c| c.backoff_min = Duration::from_secs(301)).contains("shortest backoff"));
+        let stateless = ClaimTable::builder("jobs").build().unwrap();
+        let config = ReconcilerConfig::new(Owner::new("w").unwrap());
+        assert!(config.check(&stateless).unwrap_err().to_string().contains("state column"));
+    }
+}

@@ -1,0 +1,76 @@
+//! What a reconciler counts.
+
+use std::time::Duration;
+
+use prometheus_client::{
+    encoding::EncodeLabelSet,
+    metrics::{counter::Counter, family::Family, histogram::Histogram, histogram::exponential_buckets},
+    registry::{Registry, Unit},
+};
+
+use super::Summary;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ResultLabels {
+    result: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    state: String,
+}
+
+/// The counters of one reconciler, or of several together.
+#[derive(Clone, Debug)]
+pub struct ReconcilerMetrics {
+    rows: Family<ResultLabels, Counter>,
+    moved: Family<StateLabels, Counter>,
+    failures: Counter,
+    seconds: Histogram,
+}
+
+impl Default for ReconcilerMetrics {
+    fn default() -> Self {
+        Self {
+            rows: Family::default(),
+            moved: Family::default(),
+            failures: Counter::default(),
+            // From a millisecond to a minute.
+            seconds: Histogram::new(exponential_buckets(0.001, 2.0, 17)),
+        }
+    }
+}
+
+impl ReconcilerMetrics {
+    /// Names them in a registry, all beginning with `solehold_reconciler`.
+    pub fn register(&self, registry: &mut Registry) {
+        let registry = registry.sub_registry_with_prefix("solehold_reconciler");
+        registry.register("rows", "Rows by what became of them in a cycle", self.rows.clone());
+        registry.register("moved", "Rows moved, by the state they moved to", self.moved.clone());
+        registry.register("cycle_failures", "Cycles that the database failed", self.failures.clone());
+        registry.register_with_unit("cycle", "Length of a cycle", Unit::Seconds, self.seconds.clone());
+    }
+
+    pub(super) fn failed(&self) {
+        self.failures.inc();
+    }
+
+    pub(super) fn add(&self, summary: &Summary, took: Duration) {
+        let counts = [
+            ("claimed", summary.claimed),
+            ("scanned", summary.scanned),
+            ("skipped", summary.skipped),
+            ("errors", summary.errors),
+            ("lost", summary.lost),
+            ("buried", summary.buried),
+            ("returned", summary.returned),
+        ];
+        for (result, rows) in counts {
+            self.rows.get_or_create(&ResultLabels { result }).inc_by(rows);
+        }
+        for (state, rows) in &summary.moved {
+            self.moved.get_or_create(&StateLabels { state: state.clone() }).inc_by(*rows);
+        }
+        self.seconds.observe(took.as_secs_f64());
+    }
+}

@@ -1,0 +1,149 @@
+//! The worker's loop: claim, observe, settle, again.
+//!
+//! ```text
+//!   wait (poll interval, or a wake-up) ──> claim a batch ──> observe, so many at a time ──> settle in one transaction:
+//!        ^                                                     │  extend what takes long      transitions + effects,
+//!        └──────────── unless the batch was full <─────────────┴───────────────────────────   deferrals, failures
+//! ```
+//!
+//! - An observer's failure leaves the row open and counts; the row backs off, and after so many attempts it is buried with the reason.
+//! - A row that kills its worker is claimed again when its lease has run out, and that counts too.
+//! - At its local deadline, counted from before the claim was asked for, work on a row has stopped.
+//! - A stop returns what was not started and finishes what was.
+
+mod config;
+mod cycle;
+mod metrics;
+mod observer;
+mod settle;
+mod summary;
+mod wake;
+
+use std::{sync::Arc, time::Duration};
+
+use deadpool_postgres::Pool;
+use tokio::sync::watch;
+
+pub use config::ReconcilerConfig;
+pub use metrics::ReconcilerMetrics;
+pub use observer::{Applied, Failure, Observed, Observer};
+pub use summary::Summary;
+pub use wake::{Notifier, Wake};
+
+use crate::{Claims, Error};
+use cycle::Cycle;
+
+/// After a failure of the database the next cycle is tried this soon, even if the poll interval is longer.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// Claims rows of one table and lets an [`Observer`] look at them, until told to stop.
+#[derive(Debug)]
+pub struct Reconciler<O> {
+    pool: Pool,
+    claims: Arc<Claims>,
+    observer: Arc<O>,
+    config: ReconcilerConfig,
+    metrics: ReconcilerMetrics,
+    wake: Wake,
+}
+
+impl<O: Observer> Reconciler<O> {
+    /// A worker over this pool; it uses one connection at a time.
+    pub fn new(
+        pool: Pool,
+        claims: Arc<Claims>,
+        observer: O,
+        config: ReconcilerConfig,
+    ) -> Result<Self, Error> {
+        config.check(claims.table())?;
+        Ok(Self {
+            pool,
+            claims,
+            observer: Arc::new(observer),
+            config,
+            metrics: ReconcilerMetrics::default(),
+            wake: Wake::default(),
+        })
+    }
+
+    /// Counts into these.
+    pub fn metrics(mut self, metrics: &ReconcilerMetrics) -> Self {
+        self.metrics = metrics.clone();
+        self
+    }
+
+    /// Begins a cycle when woken, not only at the poll interval.
+    pub fn wake(mut self, wake: &Wake) -> Self {
+        self.wake = wake.clone();
+        self
+    }
+
+    /// Runs cycles until `stop` is ready; then returns what was not started, and finishes what was.
+    pub async fn run(self, stop: impl Future<Output = ()> + Send) {
+        let config = &self.config;
+        tracing::info!(
+            worker_id = %config.worker,
+            poll_interval_ms = config.poll_interval.as_millis() as u64,
+            lease_ms = config.lease.as_millis() as u64,
+            batch_size = config.batch_size,
+            "reconciler started"
+        );
+        let (stopping, stopped) = watch::channel(false);
+        let cycles = self.cycles(stopped);
+        tokio::pin!(stop, cycles);
+        tokio::select! {
+            () = &mut cycles => {}
+            () = &mut stop => {
+                stopping.send_replace(true);
+                cycles.await;
+            }
+        }
+        tracing::info!(
+            worker_id = %config.worker,
+            poll_interval_ms = config.poll_interval.as_millis() as u64,
+            lease_ms = config.lease.as_millis() as u64,
+            "reconciler stopped"
+        );
+    }
+
+    async fn cycles(&self, mut stopped: watch::Receiver<bool>) {
+        while !*stopped.borrow() {
+            let pause = match self.cycle(&mut stopped).await {
+                Ok(summary) if summary.claimed >= self.config.batch_size as u64 => continue,
+                Ok(_) => self.config.poll_interval,
+                Err(error) => {
+                    tracing::warn!(worker_id = %self.config.worker, %error, "reconciler cycle failed");
+                    self.metrics.failed();
+                    self.config.poll_interval.min(TRY_AGAIN)
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.wake.woken() => {}
+                _ = stopped.wait_for(|stopped| *stopped) => {}
+            }
+        }
+    }
+
+    /// One cycle by itself: what [`run`](Self::run) does again and again.
+    pub async fn run_once(&self) -> Result<Summary, Error> {
+        let (_stopping, mut stopped) = watch::channel(false);
+        self.cycle(&mut stopped).await
+    }
+
+    async fn cycle(&self, stopped: &mut watch::Receiver<bool>) -> Result<Summary, Error> {
+        let began = crate::clock::Tick::now();
+        let result = Cycle::run(self, stopped).await;
+        let took = crate::clock::Tick::now().since(began);
+        if let Ok(summary) = &result {
+            self.metrics.add(summary, took);
+            let worker_id = &self.config.worker;
+            if summary.claimed == 0 {
+                tracing::debug!(%worker_id, "reconciler cycle: {summary}");
+            } else {
+                tracing::info!(%worker_id, took_ms = took.as_millis() as u64, "reconciler cycle: {summary}");
+            }
+        }
+        result
+    }
+}

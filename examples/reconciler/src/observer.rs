@@ -1,0 +1,99 @@
+//! What the chain says about a payment request, and what follows.
+
+use std::time::{Duration, SystemTime};
+
+use async_trait::async_trait;
+use solehold_sql::{
+    ClaimedRow, Observed, Observer, RowId,
+    reconciler::{Applied, Failure},
+};
+use tokio_postgres::{Transaction, types::Type};
+use uuid::Uuid;
+
+use crate::chain::{Chain, Seen};
+
+/// The only chain that there is here.
+pub const CHAIN: &str = "simulated";
+
+/// Looks at the chain; writes each change to the outbox.
+#[derive(Debug)]
+pub struct PaymentObserver {
+    /// The chain.
+    pub chain: Chain,
+}
+
+#[async_trait]
+impl Observer for PaymentObserver {
+    async fn observe(&self, row: &ClaimedRow) -> Result<Observed, Failure> {
+        let chain: &str = row.get("chain")?;
+        if chain != CHAIN {
+            return Ok(Observed::Hopeless { reason: format!("there is no chain {chain:?} here") });
+        }
+        let created_at: SystemTime = row.get("created_at")?;
+        let expires_at: SystemTime = row.get("expires_at")?;
+        // Both times are the database's.
+        let age = row.claimed_at.duration_since(created_at).unwrap_or(Duration::ZERO);
+        let seen = self.chain.look(row.get("address")?, age).await?;
+        Ok(verdict(row.state.as_deref().unwrap_or_default(), seen, row.claimed_at >= expires_at))
+    }
+
+    async fn effects(&self, tx: &Transaction<'_>, applied: &[Applied<'_>]) -> Result<(), Failure> {
+        let ids: Vec<Uuid> = applied.iter().filter_map(|one| uuid(one.row.id())).collect();
+        let froms: Vec<&str> = applied.iter().map(|one| one.transition.from()).collect();
+        let tos: Vec<&str> = applied.iter().map(|one| one.transition.to()).collect();
+        let epochs: Vec<i64> = applied.iter().map(|one| one.row.proof.epoch).collect();
+        let workers: Vec<&str> = applied.iter().map(|one| one.row.proof.owner.as_str()).collect();
+        let sql = "INSERT INTO app.payment_outbox (payment_request_id, from_status, to_status, epoch, worker_id) \
+            SELECT * FROM unnest($1, $2, $3, $4, $5)";
+        let texts = Type::TEXT_ARRAY;
+        tx.execute_typed(
+            sql,
+            &[
+                (&ids, Type::UUID_ARRAY),
+                (&froms, texts.clone()),
+                (&tos, texts.clone()),
+                (&epochs, Type::INT8_ARRAY),
+                (&workers, texts),
+            ],
+        )
+        .await?;
+        Ok(())
+    }
+}
+
+fn uuid(id: &RowId) -> Option<Uuid> {
+    if let RowId::Uuid(id) = id { Some(*id) } else { None }
+}
+
+/// Money that has come counts even after the deadline; what is not there any more was reorganized away.
+fn verdict(status: &str, seen: Seen, is_late: bool) -> Observed {
+    match (status, seen) {
+        (_, Seen::Final) => Observed::moved("confirmed"),
+        ("pending" | "reorged", Seen::InBlock) => Observed::moved("detected"),
+        ("detected", Seen::Unknown) => Observed::moved("reorged"),
+        ("pending" | "reorged", Seen::Unknown) if is_late => Observed::moved("expired"),
+        _ => Observed::Unchanged,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdicts() {
+        for (status, seen, is_late, expected) in [
+            ("pending", Seen::Unknown, false, None),
+            ("pending", Seen::Unknown, true, Some("expired")),
+            ("pending", Seen::InBlock, true, Some("detected")),
+            ("pending", Seen::Final, true, Some("confirmed")),
+            ("detected", Seen::InBlock, true, None),
+            ("detected", Seen::Unknown, true, Some("reorged")),
+            ("reorged", Seen::Unknown, true, Some("expired")),
+            ("reorged", Seen::InBlock, false, Some("detected")),
+        ] {
+            let expected = expected.map_or(Observed::Unchanged, Observed::moved);
+            assert_eq!(verdict(status, seen, is_late), expected, "{status} {seen:?}");
+        }
+    }
+}
