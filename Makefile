@@ -42,6 +42,7 @@ fix: ## format, and apply what clippy can repair
 
 # The example that is the seed's system; `make test` runs the same tests with less in them.
 E2E_001 := reconciler
+E2E_003 := gateway
 
 e2e: ## one seed whole, such as SEED=001
 	@test -n "$(E2E_$(SEED))" || { echo "name a seed: make e2e SEED=001" >&2; exit 2; }

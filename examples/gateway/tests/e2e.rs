@@ -25,7 +25,7 @@ const TTL_MS: u64 = 3_000;
 
 /// How many messages each session gets.
 fn messages_a_session() -> usize {
-    std::env::var("SOLEHOLD_E2E_MESSAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(6)
+    if std::env::var("SOLEHOLD_E2E").is_ok_and(|size| size == "full") { 30 } else { 6 }
 }
 
 fn config(node_id: &str) -> String {
