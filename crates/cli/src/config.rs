@@ -12,7 +12,7 @@ use secrecy::SecretString;
 use solehold_server::{ServerConfig, TlsFiles};
 
 pub use layer::{Address, Layer, LogLayer, NodeId, TlsLayer};
-pub use variables::Variables;
+pub use variables::{GIVEN, Variables};
 
 use crate::{
     failure::{Failure, Outcome},

@@ -64,7 +64,7 @@ pub trait Clock: Send + Sync + 'static {
     fn now(&self) -> Tick;
 
     /// Waits until the clock shows `until` or later.
-    async fn sleep_until(&self, until: Tick);
+    async fn wait_until(&self, until: Tick);
 }
 
 /// The machine's own clock.
@@ -78,7 +78,7 @@ impl Clock for BootClock {
         Tick(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
-    async fn sleep_until(&self, until: Tick) {
+    async fn wait_until(&self, until: Tick) {
         while self.now() < until {
             match Alarm::at(until) {
                 Ok(alarm) => alarm.rings().await,
@@ -144,7 +144,7 @@ impl Clock for VirtualClock {
         Tick(3_600_000_000_000).plus(self.began.elapsed()).plus(suspended)
     }
 
-    async fn sleep_until(&self, until: Tick) {
+    async fn wait_until(&self, until: Tick) {
         loop {
             let resumed = self.resumed.notified();
             let left = until.after(self.now());
@@ -164,10 +164,10 @@ mod tests {
     async fn waiting_ends_at_the_time_and_not_before() {
         let began = BootClock.now();
         let until = began.plus(Duration::from_millis(30));
-        BootClock.sleep_until(until).await;
+        BootClock.wait_until(until).await;
         assert!(BootClock.now() >= until);
-        BootClock.sleep_until(began).await;
-        BootClock.sleep_until(Tick::from_nanos(0)).await;
+        BootClock.wait_until(began).await;
+        BootClock.wait_until(Tick::from_nanos(0)).await;
     }
 
     #[tokio::test(start_paused = true)]
@@ -176,7 +176,7 @@ mod tests {
         let began = clock.now();
         let sleeper = tokio::spawn({
             let clock = clock.clone();
-            async move { clock.sleep_until(began.plus(Duration::from_secs(10))).await }
+            async move { clock.wait_until(began.plus(Duration::from_secs(10))).await }
         });
         tokio::task::yield_now().await;
         clock.suspend(Duration::from_secs(60));

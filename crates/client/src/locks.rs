@@ -145,7 +145,7 @@ impl Waiting {
         for failures in 1.. {
             let session = tokio::select! {
                 ready = self.request.inner.ready() => ready.map_err(AcquireError::SessionOver)?,
-                () = self.request.inner.clock().sleep_until(self.until) => return Err(self.timed_out()),
+                () = self.request.inner.clock().wait_until(self.until) => return Err(self.timed_out()),
             };
             let next = match self.in_line(session).await {
                 Some(answer) => self.after_line(session, answer, failures).await,
@@ -188,7 +188,7 @@ impl Waiting {
             loop {
                 let answer = tokio::select! {
                     answer = calls.join_next() => answer,
-                    () = inner.clock().sleep_until(asked_again_at) => break,
+                    () = inner.clock().wait_until(asked_again_at) => break,
                 };
                 let answer = match answer {
                     Some(Ok(answer)) => answer?,
@@ -282,7 +282,7 @@ async fn confirmed(
         let sent = inner.clock().now();
         let renewed = tokio::select! {
             renewed = inner.coalescer.submit(Operation::Renew(granted.held.clone())) => renewed,
-            () = inner.clock().sleep_until(give_up) => break,
+            () = inner.clock().wait_until(give_up) => break,
         };
         match renewed {
             Ok(Ok(Done::Held(renewed))) => {

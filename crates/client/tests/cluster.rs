@@ -119,6 +119,15 @@ async fn a_lone_gateway_makes_room_when_it_goes_and_knows_itself_when_it_comes_b
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn whoever_leaves_makes_room_at_once() {
+    for sort in [Sort::Memory, Sort::HttpMemory] {
+        let behind = sort.start().await;
+        start(&behind, ALONE, "first").await.expect("alone").leave().await;
+        start(&behind, ALONE, "second").await.expect("alone again");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn cluster_mode_bypasses_the_gateway_lock_and_a_lone_one_sees_the_others() {
     let behind = Sort::Memory.start().await;
     let lone = start(&behind, ALONE, "lone").await.expect("alone");

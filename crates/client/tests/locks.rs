@@ -61,7 +61,7 @@ async fn waiters_are_served_in_the_order_of_their_coming() {
         for task in waiting {
             task.await.expect("it ends");
         }
-        let order = order.lock().expect("unhurt");
+        let order = order.lock().expect("unhurt").clone();
         let (who, tokens): (Vec<_>, Vec<_>) = order.iter().copied().unzip();
         assert_eq!(who, (0..12).collect::<Vec<_>>());
         assert!(tokens.is_sorted());
@@ -186,7 +186,7 @@ async fn a_thousand_waiters() {
     for task in tasks {
         task.await.expect("it ends");
     }
-    let order = order.lock().expect("unhurt");
+    let order = order.lock().expect("unhurt").clone();
     assert!(order.len() == 1_000 && order.is_sorted(), "in the order of their tokens");
     assert_eq!(behind.queued("a").await, 0);
 }

@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use crate::{
     client::ServerArgs,
+    config::GIVEN,
     exit::Exit,
     failure::{Failure, Outcome},
     hold::{self, Ended, Job, Patience, SignalStream, Tenure, Terms},
@@ -20,17 +21,6 @@ use crate::{
 
 /// A command is asked to end at most so long before its deadline.
 const TERM_BEFORE_MAX: Duration = Duration::from_secs(10);
-/// What is told to the command by variables; what an outer `run` told is not for it.
-const GIVEN: [&str; 7] = [
-    "SOLEHOLD_DEADLINE_BOOTTIME_MS",
-    "SOLEHOLD_HOLDER",
-    "SOLEHOLD_LEASE_FILE",
-    "SOLEHOLD_LEASE_ID",
-    "SOLEHOLD_LOCK",
-    "SOLEHOLD_RESOURCE",
-    "SOLEHOLD_TOKEN",
-];
-
 /// What to run under which lease.
 #[derive(Debug, Args)]
 pub struct RunArgs {
@@ -150,6 +140,7 @@ async fn hold_and_run(
         what: resource.to_string(),
         command,
         env: vec![named, ("SOLEHOLD_HOLDER".to_owned(), holder)],
+        // What an outer `run` told is not for this command.
         env_remove: GIVEN.map(str::to_owned).to_vec(),
         warn,
     };

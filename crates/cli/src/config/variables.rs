@@ -5,20 +5,16 @@ use std::{collections::BTreeMap, ffi::OsString, fmt::Display, str::FromStr};
 use super::layer::{EventsLayer, Layer, LimitsLayer, LogLayer, QuotasLayer, TlsLayer};
 use crate::failure::{Failure, Outcome};
 
-/// Every variable that any command knows, or that `run` and `lock` tell their command. A test checks it against the code and `docs/cli.md`.
+/// Every variable that any command knows. A test checks it against the code and `docs/cli.md`.
 pub const KNOWN: &[&str] = &[
     "SOLEHOLD_API_KEY",
     "SOLEHOLD_BOOTSTRAP_KEY",
     "SOLEHOLD_CA_CERT",
     "SOLEHOLD_CONFIG",
     "SOLEHOLD_DATA_DIR",
-    "SOLEHOLD_DEADLINE_BOOTTIME_MS",
     "SOLEHOLD_ENGINE",
     "SOLEHOLD_EVENTS_KEEP",
     "SOLEHOLD_EVENTS_KEEP_MAX",
-    "SOLEHOLD_HOLDER",
-    "SOLEHOLD_LEASE_FILE",
-    "SOLEHOLD_LEASE_ID",
     "SOLEHOLD_LIMITS_CONNECTIONS_MAX",
     "SOLEHOLD_LIMITS_IDLE_TIMEOUT",
     "SOLEHOLD_LIMITS_QUOTAS_RESOURCES",
@@ -30,16 +26,24 @@ pub const KNOWN: &[&str] = &[
     "SOLEHOLD_LIMITS_SHUTDOWN_GRACE",
     "SOLEHOLD_LIMITS_WATCHES_MAX",
     "SOLEHOLD_LISTEN",
-    "SOLEHOLD_LOCK",
     "SOLEHOLD_LOG_FORMAT",
     "SOLEHOLD_LOG_LEVEL",
     "SOLEHOLD_NODE_ID",
-    "SOLEHOLD_RESOURCE",
     "SOLEHOLD_SERVER",
     "SOLEHOLD_TENANT",
     "SOLEHOLD_TIMEOUT",
     "SOLEHOLD_TLS_CERT",
     "SOLEHOLD_TLS_KEY",
+];
+
+/// What `run` and `lock` tell their command: nobody here reads it, and nobody is warned of it.
+pub const GIVEN: [&str; 7] = [
+    "SOLEHOLD_DEADLINE_BOOTTIME_MS",
+    "SOLEHOLD_HOLDER",
+    "SOLEHOLD_LEASE_FILE",
+    "SOLEHOLD_LEASE_ID",
+    "SOLEHOLD_LOCK",
+    "SOLEHOLD_RESOURCE",
     "SOLEHOLD_TOKEN",
 ];
 
@@ -71,7 +75,8 @@ impl Variables {
 
     /// A warning for each that nobody knows, with the one that may be meant.
     pub fn unknown(&self) -> Vec<String> {
-        let unknown = self.0.keys().filter(|name| !KNOWN.contains(&name.as_str()));
+        let is_known = |name: &str| KNOWN.contains(&name) || GIVEN.contains(&name);
+        let unknown = self.0.keys().filter(|name| !is_known(name));
         let warning = |name: &String| {
             let near = KNOWN.iter().map(|known| (strsim::jaro_winkler(known, name), known));
             let nearest = near.max_by(|(a, _), (b, _)| a.total_cmp(b)).filter(|(near, _)| *near > 0.93);

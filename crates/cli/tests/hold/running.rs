@@ -110,7 +110,7 @@ async fn signals_reach_the_command_once() -> Result<()> {
     assert!(tokio::process::Command::new("kill").args(kill).status().await?.success());
     assert_eq!(run.next_line().await?.as_deref(), Some("got 40"));
     run.signal(S::KILL)?;
-    run.nothing_left().await
+    run.nobody_left().await
 }
 
 #[tokio::test]

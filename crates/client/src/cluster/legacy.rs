@@ -267,14 +267,14 @@ impl Kept {
         let lost = loop {
             tokio::select! {
                 () = self.bond.over.cancelled() => break None,
-                () = clock.sleep_until(next.min(until())) => {}
+                () = clock.wait_until(next.min(until())) => {}
             }
             if clock.now() >= until() {
                 break Some("it was not renewed by its deadline".to_owned());
             }
             let renewed = tokio::select! {
                 renewed = renewed(&self.inner, &self.table, &self.row, config.ttl) => renewed,
-                () = clock.sleep_until(until()) => continue,
+                () = clock.wait_until(until()) => continue,
             };
             let pause = match renewed {
                 Ok(Some(later)) => {

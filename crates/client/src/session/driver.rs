@@ -36,7 +36,7 @@ pub(super) async fn drive(session: Weak<Inner>) {
         // Not kept meanwhile: a session that nobody has any more ends.
         drop(inner);
         tokio::select! {
-            () = clock.sleep_until(until) => {}
+            () = clock.wait_until(until) => {}
             () = changed.notified() => {}
         }
     }
@@ -63,7 +63,7 @@ async fn beat(inner: &Arc<Inner>) {
     let answer = tokio::select! {
         biased;
         answer = inner.authority.heartbeat(session, &metrics, within) => answer,
-        () = inner.clock().sleep_until(limit) => Err(AuthorityError::Unknown("no answer in time".to_owned())),
+        () = inner.clock().wait_until(limit) => Err(AuthorityError::Unknown("no answer in time".to_owned())),
     };
     let (now, unit) = (inner.clock().now(), inner.unit());
     match answer {

@@ -254,7 +254,7 @@ impl Inner {
 
     /// Waits so long by the clock that counts.
     pub async fn pause(&self, wait: Duration) {
-        self.clock().sleep_until(self.clock().now().plus(wait)).await;
+        self.clock().wait_until(self.clock().now().plus(wait)).await;
     }
 
     pub fn metrics(&self) -> Metrics {

@@ -26,7 +26,7 @@ pub(super) async fn reclaim(inner: &Arc<Inner>) {
     };
     tokio::select! {
         biased;
-        () = inner.clock().sleep_until(stop_at) => {}
+        () = inner.clock().wait_until(stop_at) => {}
         _ = all => {}
     }
     for holding in holdings {
