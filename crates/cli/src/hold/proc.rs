@@ -27,7 +27,7 @@ impl Stat {
         // The name before may hold blanks and parentheses.
         let mut fields = text.rsplit_once(") ")?.1.split(' ');
         let state = fields.next()?.chars().next()?;
-        let mut id = || fields.next()?.parse().ok().and_then(Pid::from_raw);
+        let mut id = || pid_of(fields.next()?);
         let (parent, group) = (id(), id());
         Some(Self { state, parent, group })
     }
@@ -63,8 +63,9 @@ fn all() -> Vec<Pid> {
     folder.flatten().filter_map(|entry| pid_of(entry.file_name().to_str()?)).collect()
 }
 
+/// A process that is just being reaped has the group -1, which is none.
 fn pid_of(text: &str) -> Option<Pid> {
-    text.parse().ok().and_then(Pid::from_raw)
+    text.parse().ok().filter(|raw| *raw > 0).and_then(Pid::from_raw)
 }
 
 /// All that is below a process, without the trees of `except`.
@@ -194,5 +195,13 @@ mod tests {
         assert!(found.iter().all(|found| found.pid.as_raw_nonzero().get() != pid));
         child.kill().expect("it runs");
         child.wait().expect("it ends");
+    }
+
+    #[test]
+    fn what_is_no_process_is_none() {
+        assert_eq!(pid_of("1").map(|pid| pid.as_raw_nonzero().get()), Some(1));
+        for text in ["-1", "0", "", "self", "99999999999"] {
+            assert_eq!(pid_of(text), None, "{text}");
+        }
     }
 }

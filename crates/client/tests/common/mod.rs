@@ -105,3 +105,21 @@ impl Behind {
         loaded.state.resource(&key).map_or(0, |resource| resource.queued)
     }
 }
+
+/// What the harness does, for a test with a `main` of its own: tells its name when asked for a list, and runs it unless
+/// others are meant.
+pub fn only_test(name: &str, test: impl FnOnce()) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let has = |flag: &str| args.iter().any(|arg| arg == flag);
+    if has("--list") {
+        if !has("--ignored") {
+            println!("{name}: test");
+        }
+        return;
+    }
+    let mut filters = args.iter().filter(|arg| !arg.starts_with("--")).peekable();
+    if filters.peek().is_none() || filters.any(|filter| name.contains(filter.as_str())) {
+        test();
+        println!("test {name} ... ok");
+    }
+}
