@@ -26,6 +26,9 @@ pub struct Options {
     /// Whose SQL.
     #[arg(long, value_enum, default_value = "ours")]
     way: Way,
+    /// Claims of a process that may be under way at the same time.
+    #[arg(long, default_value_t = solehold_sql::limits::CLAIMS_AT_ONCE)]
+    at_once: usize,
 }
 
 /// One process of it.
@@ -37,9 +40,10 @@ pub struct Worker {
     name: String,
     #[arg(value_enum)]
     way: Way,
+    at_once: usize,
 }
 
-const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 64), (4, 16), (8, 8)];
+const SHAPES: [(usize, usize); 3] = [(1, 64), (4, 16), (8, 8)];
 
 /// Prints the table.
 pub async fn run(options: Options) -> Result<()> {
@@ -71,7 +75,11 @@ async fn drain(postgres: &Postgres, options: &Options, (processes, tasks): (usiz
     for process in 0..processes {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg("worker").arg(&url).args([tasks, options.batch].map(|number| number.to_string()));
-        command.arg(format!("process-{process}")).arg(way.get_name()).stdout(Stdio::null());
+        command
+            .arg(format!("process-{process}"))
+            .arg(way.get_name())
+            .arg(options.at_once.to_string())
+            .stdout(Stdio::null());
         running.push(command.spawn()?);
     }
     for mut child in running {
@@ -84,7 +92,7 @@ async fn drain(postgres: &Postgres, options: &Options, (processes, tasks): (usiz
 
 /// Drains until nothing is left.
 pub async fn work(worker: Worker) -> Result<()> {
-    let claims = Arc::new(queue::claims()?);
+    let claims = Arc::new(queue::claims()?.at_once(worker.at_once));
     let mut running = Vec::new();
     for i in 0..worker.tasks {
         let task = Task::new(&worker.url, &format!("{}-{i}", worker.name), worker.way).await?;

@@ -3,6 +3,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use serde_json::{Map, Value};
+use tokio::sync::Semaphore;
 use tokio_postgres::{
     Client, GenericClient, Row,
     types::{ToSql, Type},
@@ -12,7 +13,10 @@ use crate::{
     Error,
     floor::{Floors, Pass},
     ident,
-    limits::{BATCH_ROWS_MAX, COLUMNS_MAX, DEFER_MAX, LEASE_MAX, LEASE_MIN, REASON_BYTES_MAX},
+    limits::{
+        BATCH_ROWS_MAX, CLAIMS_AT_ONCE, COLUMNS_MAX, DEFER_MAX, LEASE_MAX, LEASE_MIN, OBSERVATIONS_MAX,
+        REASON_BYTES_MAX,
+    },
     outcome::{Outcome, Why},
     row::{ClaimedRow, Ids, Owner, Proof, RowId},
     statements::{self, Start, Statements},
@@ -23,7 +27,8 @@ type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Claims on the rows of one table. One value serves all tasks of a process: share it, so that they share its floors.
 ///
-/// Every method takes a client or a transaction; in a transaction, all of it commits or none.
+/// Every method takes a client or a transaction; in a transaction, all of it commits or none. At most [`CLAIMS_AT_ONCE`] claims are under
+/// way at a time, and others wait for their turn.
 ///
 /// A claim begins to look where the last one ended, and looks at everything whenever that is cheap (at most one part in
 /// [`FULL_PASS_SHARE`](crate::limits::FULL_PASS_SHARE) of the time), so that dead rows under a long-running reader do not slow it down.
@@ -32,6 +37,8 @@ pub struct Claims {
     table: ClaimTable,
     statements: Statements,
     floors: Floors,
+    /// Whoever claims goes over the rows that others are claiming at this moment: with many tasks at once, all would do little else.
+    turns: Semaphore,
 }
 
 /// One change of state, asked for by the holder of a claim. It also ends the lease.
@@ -84,7 +91,14 @@ impl Claims {
     /// Claims on this table.
     pub fn new(table: ClaimTable) -> Self {
         let statements = Statements::new(&table);
-        Self { table, statements, floors: Floors::default() }
+        Self { table, statements, floors: Floors::default(), turns: Semaphore::new(CLAIMS_AT_ONCE) }
+    }
+
+    /// Lets so many claims be under way at the same time, instead of [`CLAIMS_AT_ONCE`]: more where the way to the database is long and
+    /// batches are small, fewer where many processes claim.
+    pub fn at_once(mut self, claims: usize) -> Self {
+        self.turns = Semaphore::new(claims.clamp(1, OBSERVATIONS_MAX));
+        self
     }
 
     /// The table.
@@ -112,11 +126,14 @@ impl Claims {
         }
         let lease_ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
         let limit = limit as i64;
+        // Never closed, so always had.
+        let turn = self.turns.acquire().await.ok();
         let pass = self.floors.begin();
         let rows = self.ask(client.client(), &pass, limit, owner, lease_ms).await?;
         let header =
             rows.first().ok_or_else(|| Error::Connection("a claim was answered by nothing".into()))?;
         pass.finish(header, limit, self.table.order.len() + 1)?;
+        drop(turn);
         let claimed = |row: Row| -> Option<Result<ClaimedRow, Error>> {
             match row.try_get::<_, Option<i64>>("claim_epoch") {
                 Ok(None) => None,
