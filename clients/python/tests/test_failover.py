@@ -7,7 +7,7 @@ import unittest
 
 from solehold_client import Client, Locks, Session
 
-from .support.server import Postgres, Solehold
+from .support.server import Postgres, Solehold, wait_until
 
 
 @unittest.skipUnless(Postgres.programs(), "PostgreSQL is not installed")
@@ -32,9 +32,12 @@ class Failover(unittest.IsolatedAsyncioTestCase):
             async with await session.acquire("scene", "failover") as guard:
                 token, deadline = guard.token, guard.deadline
                 first.kill()
-                while guard.deadline <= deadline + 3.0:  # by two heartbeats at the second server
+
+                async def moved_on() -> bool:
                     self.assertTrue(guard.is_live())
-                    await asyncio.sleep(0.01)
+                    return guard.deadline > deadline + 3.0
+
+                await wait_until("two heartbeats at the second server", moved_on)
                 self.assertEqual(guard.check(), token)
                 await guard.write_state({"kept": True})
             async with await session.acquire("scene", "failover") as again:
@@ -58,8 +61,11 @@ class Failover(unittest.IsolatedAsyncioTestCase):
             async with Session.open(one, "one") as holder, Session.open(other, "other") as waiter:
                 guard = await Locks(holder).acquire("shared")
                 waiting = asyncio.ensure_future(Locks(waiter).acquire("shared"))
-                while await self.waiting(one) == 0:
-                    await asyncio.sleep(0.01)
+
+                async def in_line() -> bool:
+                    return await self.waiting(one) > 0
+
+                await wait_until("someone in line", in_line)
                 first.kill()
                 await guard.release()
                 async with await waiting as heir:

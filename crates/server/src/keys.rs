@@ -8,7 +8,10 @@ use blake3::Hash;
 use rand::Rng;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
-use solehold_api::problem::{ErrorCode, Problem};
+use solehold_api::{
+    admin,
+    problem::{ErrorCode, Problem},
+};
 use solehold_core::{
     command::{Command, Footprint},
     key::{Document, Name},
@@ -75,6 +78,29 @@ pub struct Issued {
     pub key: Key,
     /// Its text.
     pub text: SecretString,
+}
+
+impl Key {
+    /// What is told of it: all but its secret.
+    pub fn about(&self) -> admin::ApiKey {
+        admin::ApiKey {
+            id: self.id.to_string(),
+            name: self.name.to_string(),
+            role: self.role,
+            tenant: self.tenant.as_ref().map(ToString::to_string),
+            created_at: self.created_at.into(),
+            expires_at: self.expires_at.map(Into::into),
+            rotated_at: self.rotated_at.map(Into::into),
+            grace_until: self.grace_until().map(Into::into),
+        }
+    }
+}
+
+impl Issued {
+    /// The key with its text, which nobody can see again.
+    pub fn shown_once(&self) -> admin::NewKey {
+        admin::NewKey { key: admin::Secret::new(self.text.expose_secret()), about: self.key.about() }
+    }
 }
 
 /// Why a text opens nothing.

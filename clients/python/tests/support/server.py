@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import glob
 import os
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -40,6 +41,15 @@ def wait_for(what: str, condition: Callable[[], bool], seconds: float = START_SE
         if time.monotonic() > until:
             raise AssertionError(f"not within {seconds:g} s: {what}")
         time.sleep(0.01)
+
+
+async def wait_until(what: str, condition: Callable[[], Awaitable[bool]], seconds: float = START_SECONDS_MAX) -> None:
+    """The same in an event loop, which goes on meanwhile."""
+    until = time.monotonic() + seconds
+    while not await condition():
+        if time.monotonic() > until:
+            raise AssertionError(f"not within {seconds:g} s: {what}")
+        await asyncio.sleep(0.01)
 
 
 def free_port() -> int:

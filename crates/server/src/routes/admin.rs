@@ -4,11 +4,10 @@
 mod transfer;
 
 use axum::{Json, extract::State, http::StatusCode};
-use secrecy::ExposeSecret;
 use serde::{Deserialize, Serialize};
 use solehold_api::{
     admin::{
-        ApiKey, CreateKey, KeyList, NewKey, PutTenant, RaiseToken, RaisedToken, RotateKey, Secret, Tenant,
+        ApiKey, CreateKey, KeyList, NewKey, PutTenant, RaiseToken, RaisedToken, RotateKey, Tenant,
         TenantList, Usage,
     },
     field::{self, Faults},
@@ -27,7 +26,7 @@ use super::convert::odd;
 use crate::{
     Context,
     http::{Body, Caller, Failure, NamePath, Params, Role, submit},
-    keys::{self, Issued, Key},
+    keys::{self, Key},
     quota,
 };
 
@@ -59,23 +58,6 @@ impl ExpireKey {
         faults.done()?;
         Ok(self.expires_in_seconds.map(|seconds| seconds * 1_000))
     }
-}
-
-fn about(key: &Key) -> ApiKey {
-    ApiKey {
-        id: key.id.to_string(),
-        name: key.name.to_string(),
-        role: key.role,
-        tenant: key.tenant.as_ref().map(ToString::to_string),
-        created_at: key.created_at.into(),
-        expires_at: key.expires_at.map(Into::into),
-        rotated_at: key.rotated_at.map(Into::into),
-        grace_until: key.grace_until().map(Into::into),
-    }
-}
-
-fn shown_once(issued: &Issued) -> NewKey {
-    NewKey { key: Secret::new(issued.text.expose_secret()), about: about(&issued.key) }
 }
 
 /// A key that the caller may know of: one of its tenant's, not revoked. Any other does not exist for it.
@@ -116,7 +98,7 @@ async fn list_keys(
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let all = keys::list(context.engine()).await?.into_iter();
     let known = all.filter(|key| key.revoked_at.is_none() && (tenant.is_none() || key.tenant == tenant));
-    let (keys, next) = page(known.map(|key| (key.id.clone(), about(&key))).collect(), &query)?;
+    let (keys, next) = page(known.map(|key| (key.id.clone(), key.about())).collect(), &query)?;
     Ok(Json(KeyList { keys, next }))
 }
 
@@ -140,7 +122,7 @@ async fn create_key(
     };
     let issued = keys::create(context.engine(), new).await?;
     context.refresh().await?;
-    Ok((StatusCode::CREATED, Json(shown_once(&issued))))
+    Ok((StatusCode::CREATED, Json(issued.shown_once())))
 }
 
 /// Tells of a key.
@@ -153,7 +135,7 @@ async fn get_key(
     caller: Caller,
     NamePath(id): NamePath<String>,
 ) -> Result<Json<ApiKey>, Failure> {
-    Ok(Json(about(&known_key(&context, &caller, &id).await?)))
+    Ok(Json(known_key(&context, &caller, &id).await?.about()))
 }
 
 /// Says when a key stops working.
@@ -171,7 +153,7 @@ async fn expire_key(
     let key = known_key(&context, &caller, &id).await?;
     let key = keys::expire(context.engine(), &key.id, expire.in_ms()?).await?;
     context.refresh().await?;
-    Ok(Json(about(&key)))
+    Ok(Json(key.about()))
 }
 
 /// Revokes a key for good.
@@ -207,7 +189,7 @@ async fn rotate_key(
     let expires_in_ms = rotate.expires_in_seconds.map(|seconds| seconds * 1_000);
     let issued = keys::rotate(context.engine(), &key.id, grace_ms, expires_in_ms).await?;
     context.refresh().await?;
-    Ok(Json(shown_once(&issued)))
+    Ok(Json(issued.shown_once()))
 }
 
 async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, Failure> {

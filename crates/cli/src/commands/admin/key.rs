@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use reqwest::Method;
-use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use solehold_api::{
-    admin::{ApiKey, CreateKey, KeyList, NewKey, Role, RotateKey, Secret},
+    admin::{ApiKey, CreateKey, KeyList, NewKey, Role, RotateKey},
     field::name,
     page::PageCursor,
     paths,
@@ -16,7 +15,7 @@ use solehold_api::{
 };
 use solehold_core::time::StoreTime;
 use solehold_engine::clock::wall_ms;
-use solehold_server::keys::{self, Issued, Key};
+use solehold_server::keys::{self, Key};
 
 use super::Door;
 use crate::{
@@ -153,7 +152,7 @@ async fn create(ask: &CreateKey, door: &Door) -> Outcome<NewKey> {
                 tenant: tenant.map_err(Problem::from)?,
                 expires_in_ms: ask.expires_in_seconds.map(|seconds| seconds.saturating_mul(1_000)),
             };
-            Ok(shown_once(&keys::create(engine, new).await.map_err(|failure| *failure.0)?))
+            Ok(keys::create(engine, new).await.map_err(|failure| *failure.0)?.shown_once())
         }
     }
 }
@@ -163,7 +162,7 @@ async fn list(limit: Option<usize>, tenant: Option<String>, door: &Door) -> Outc
         Door::Server(client) => client.list::<KeyList>(&paths::keys(), &[("tenant", tenant)], limit).await,
         Door::Store(engine) => {
             let keys = keys::list(engine).await.map_err(|failure| *failure.0)?;
-            let known = keys.iter().filter(|key| key.revoked_at.is_none()).map(about);
+            let known = keys.iter().filter(|key| key.revoked_at.is_none()).map(Key::about);
             let known = known.filter(|key| tenant.is_none() || key.tenant == tenant);
             Ok(known.take(limit.unwrap_or(usize::MAX)).collect())
         }
@@ -178,7 +177,7 @@ async fn rotate(id: &str, ask: &RotateKey, door: &Door) -> Outcome<NewKey> {
             let expires_in_ms = ask.expires_in_seconds.map(|seconds| seconds.saturating_mul(1_000));
             let id = name("id", id).map_err(Problem::from)?;
             let issued = keys::rotate(engine, &id, grace_ms, expires_in_ms).await;
-            Ok(shown_once(&issued.map_err(|failure| *failure.0)?))
+            Ok(issued.map_err(|failure| *failure.0)?.shown_once())
         }
     }
 }
@@ -194,23 +193,6 @@ async fn revoke(id: &str, door: &Door) -> Outcome {
             Ok(())
         }
     }
-}
-
-fn about(key: &Key) -> ApiKey {
-    ApiKey {
-        id: key.id.to_string(),
-        name: key.name.to_string(),
-        role: key.role,
-        tenant: key.tenant.as_ref().map(ToString::to_string),
-        created_at: key.created_at.into(),
-        expires_at: key.expires_at.map(Into::into),
-        rotated_at: key.rotated_at.map(Into::into),
-        grace_until: key.grace_until().map(Into::into),
-    }
-}
-
-fn shown_once(issued: &Issued) -> NewKey {
-    NewKey { key: Secret::new(issued.text.expose_secret()), about: about(&issued.key) }
 }
 
 /// The key alone goes to stdout, so that a script can take it.
