@@ -16,7 +16,8 @@ const TERM_WAIT: Duration = Duration::from_secs(3_600);
 /// How often a candidate asks where there is no line to wait in.
 const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself.
+/// Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself; then the role is
+/// let go.
 ///
 /// `lead` gets the guard of its term, whose token fences what it does. When the role is lost its future is dropped. Whoever
 /// keeps the guard elsewhere keeps the role.
@@ -47,7 +48,15 @@ where
         };
         tracing::info!(node = session.holder(), role, token = %guard.token(), "elected");
         match guard.run(lead(guard.clone())).await {
-            Ok(done) => return Ok(done),
+            Ok(done) => {
+                // Whoever asks next finds the role free, unless the guard is kept elsewhere.
+                if let Some(guard) = Arc::into_inner(guard)
+                    && let Err(error) = guard.release().await
+                {
+                    tracing::warn!(node = session.holder(), role, %error, "the role stays taken until its time is over");
+                }
+                return Ok(done);
+            }
             Err(lost) => tracing::warn!(node = session.holder(), role, %lost, "not the leader any more"),
         }
     }

@@ -31,6 +31,8 @@ enum Fate {
     BadValue,
     /// Answers when the gate opens.
     Waits,
+    /// Its transaction stands still in the middle until the gate opens.
+    Stalls,
 }
 
 struct Chain {
@@ -70,7 +72,7 @@ impl Observer for Chain {
         }
         self.at_once.fetch_sub(1, Ordering::SeqCst);
         match fate {
-            Fate::Confirmed | Fate::BadEffect | Fate::Waits => {
+            Fate::Confirmed | Fate::BadEffect | Fate::Waits | Fate::Stalls => {
                 Ok(Observed::moved("confirmed").with("note", "seen"))
             }
             Fate::BadValue => Ok(Observed::moved("confirmed").with("paid_at", "rubbish")),
@@ -89,6 +91,10 @@ impl Observer for Chain {
                 _ => "INSERT INTO app.outbox (payment, epoch) VALUES ($1, $2)",
             };
             tx.execute(sql, &[&id, &row.proof.epoch]).await?;
+            if self.fates.get(&id) == Some(&Fate::Stalls) {
+                self.entered.notify_one();
+                self.gate.acquire().await?.forget();
+            }
         }
         Ok(())
     }
@@ -157,6 +163,28 @@ async fn observations_are_bounded() {
         reconciler(&kit, chain, ReconcilerConfig { concurrency: 3, ..config() }).run_once().await.unwrap();
     assert_eq!((summary.claimed, summary.moved["confirmed"]), (40, 40));
     assert!((1..=3).contains(&most.load(Ordering::SeqCst)));
+}
+
+#[tokio::test]
+async fn a_worker_that_stalls_in_its_transaction_locks_its_rows_no_longer_than_its_lease() {
+    let kit = Kit::new(1).await;
+    let chain = Chain::new([(1, Fate::Stalls)]);
+    let (gate, entered) = (chain.gate.clone(), chain.entered.clone());
+    let lease = Duration::from_secs(1);
+    let slow = reconciler(&kit, chain, ReconcilerConfig { lease, ..config() });
+    let stalled = tokio::spawn(async move { slow.run_once().await });
+    entered.notified().await;
+    let other = ReconcilerConfig { worker: owner("worker-2"), ..config() };
+    let other = reconciler(&kit, Chain::new([]), other);
+    wait_for("another worker to confirm it", PATIENCE, async || {
+        other.run_once().await.unwrap().moved["confirmed"] == 1
+    })
+    .await
+    .unwrap();
+    gate.add_permits(1);
+    let summary = stalled.await.unwrap();
+    assert!(summary.is_err() || summary.is_ok_and(|s| s.moved["confirmed"] == 0));
+    assert_eq!(kit.one::<i64>("SELECT count(*) FROM app.outbox", &[]).await, 1);
 }
 
 #[tokio::test]

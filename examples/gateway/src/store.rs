@@ -12,6 +12,10 @@ const SCHEMA: &str = include_str!("schema.sql");
 const POOL_MAX: usize = 16;
 /// How long a connection, or one from the pool, is waited for.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+/// A node that is paused in the middle of a transaction keeps its rows locked, and whoever waits for them keeps a connection:
+/// without a limit one such node stalls all others.
+const LIMITS: &str =
+    "-c idle_in_transaction_session_timeout=1500ms -c lock_timeout=3s -c statement_timeout=5s";
 /// Several nodes may start at once, and creating what is there already can collide.
 const SCHEMA_TRIES: u32 = 10;
 
@@ -57,7 +61,9 @@ pub struct Store {
 impl Store {
     /// Connects, and sees to it that the tables are there.
     pub async fn open(url: &str) -> Result<Self> {
-        let config: tokio_postgres::Config = url.parse().context("the database's URL")?;
+        let mut config: tokio_postgres::Config = url.parse().context("the database's URL")?;
+        let options = format!("{LIMITS} {}", config.get_options().unwrap_or_default());
+        config.options(options);
         let recycling_method = RecyclingMethod::Fast;
         let manager = Manager::from_config(config, NoTls, ManagerConfig { recycling_method });
         let pool = Pool::builder(manager)

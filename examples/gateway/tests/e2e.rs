@@ -98,6 +98,29 @@ async fn send(http: &Client, nodes: &Nodes, session: &str, id: &str) -> usize {
     tries
 }
 
+/// Pauses a node while it has a message in hand, one that it has begun and not answered, and tells since when.
+async fn pause_in_the_middle(program: &Program, node: &str, log: &tokio_postgres::Client) -> Instant {
+    let begun = "SELECT b.session_id FROM gateway.log b
+                 WHERE b.node_id = $1 AND b.step = 'begun' AND ($2::text IS NULL OR b.session_id = $2)
+                   AND b.entry = (SELECT max(entry) FROM gateway.log l WHERE l.session_id = b.session_id)";
+    let in_hand = async |session: Option<&str>| log.query(begun, &[&node, &session]).await.expect("rows");
+    for _ in 0..1_000 {
+        let paused_at = Instant::now();
+        program.pause().await.expect("SIGSTOP");
+        for row in in_hand(None).await {
+            // Whoever writes for a session has its row: wait for what was on its way when the node was paused.
+            let session: &str = row.get(0);
+            let wait = "SELECT id FROM gateway.sessions WHERE id = $1 FOR UPDATE";
+            log.query(wait, &[&session]).await.expect("a row");
+            if !in_hand(Some(session)).await.is_empty() {
+                return paused_at;
+            }
+        }
+        program.resume().expect("SIGCONT");
+    }
+    panic!("{node} never had a message in hand");
+}
+
 struct Entry {
     position: i64,
     token: i64,
@@ -203,8 +226,8 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
     };
 
     one_each_more().await;
+    let killed_at = pause_in_the_middle(&programs[1], "node-1", &client).await;
     programs[1].kill9().await.expect("SIGKILL");
-    let killed_at = Instant::now();
     wait_for("the killed node's sessions to go on elsewhere", PATIENCE, || async {
         taken_over("node-1").await > 0
     })
@@ -215,8 +238,7 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
     nodes.put(1, &url(&programs[1]));
 
     one_each_more().await;
-    programs[2].pause().await.expect("SIGSTOP");
-    let paused_at = Instant::now();
+    let paused_at = pause_in_the_middle(&programs[2], "node-2", &client).await;
     wait_for("the paused node's sessions to go on elsewhere", PATIENCE, || async {
         taken_over("node-2").await > 0
     })

@@ -88,9 +88,13 @@ async fn migrate_on(client: &Client) -> Result<()> {
     Ok(migrations::apply(client, &table()?).await?)
 }
 
+/// What a process that is paused in the middle of a transaction can cost the others.
+const LIMITS: &str = "-c idle_in_transaction_session_timeout=5s -c lock_timeout=5s";
+
 /// A pool for the API and the reconciler.
 pub fn pool(url: &str) -> Result<Pool> {
-    let config: tokio_postgres::Config = url.parse().context("the database URL cannot be read")?;
+    let mut config: tokio_postgres::Config = url.parse().context("the database URL cannot be read")?;
+    config.options(format!("{LIMITS} {}", config.get_options().unwrap_or_default()));
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
     let timeouts = Timeouts {
         wait: Some(CONNECTION_WAIT),

@@ -37,12 +37,13 @@ const SYSTEM_ROOTS: [&str; 4] = [
 ];
 
 /// What this side asks of each of its connections, where the server knows the setting. Timeouts on the server's side free
-/// its locks when this side has given up; the rest pins the plans, which look rows up by key and nothing else, to what they
+/// its locks when this side has given up, or was paused in the middle: below `lock_timeout`, so that the other replicas wait
+/// for that and do not fail; the rest pins the plans, which look rows up by key and nothing else, to what they
 /// are for tables of any size.
 const SETTINGS: [(&str, &str); 9] = [
     ("statement_timeout", "2500ms"),
     ("lock_timeout", "2000ms"),
-    ("idle_in_transaction_session_timeout", "5000ms"),
+    ("idle_in_transaction_session_timeout", "1500ms"),
     ("client_connection_check_interval", "1000ms"),
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),

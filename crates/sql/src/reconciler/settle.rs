@@ -110,7 +110,13 @@ impl<O: Observer> Cycle<'_, O> {
         let mut client = self.reconciler.pool.get().await?;
         let tx = client.build_transaction().start().await?;
         let moves: Vec<Transition> = plan.moves.iter().map(|(_, transition)| transition.clone()).collect();
-        let outcomes = claims.transition_all(&*tx, &moves).await?;
+        // A worker that is paused from here on keeps its rows locked, but no longer than it could have kept them claimed.
+        let lease_ms = self.reconciler.config.lease.as_millis();
+        let limit = format!("SET LOCAL idle_in_transaction_session_timeout = {lease_ms}");
+        let (_, outcomes) = tokio::try_join!(
+            async { Ok(tx.batch_execute(&limit).await?) },
+            claims.transition_all(&*tx, &moves)
+        )?;
         let mut applied = Vec::with_capacity(moves.len());
         for ((row, transition), outcome) in plan.moves.iter().zip(&outcomes) {
             if outcome.is_done() {
