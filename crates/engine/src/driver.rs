@@ -1,8 +1,8 @@
 //! The batching driver: concurrent commands join one batch, and one batch is one commit.
 //!
 //! There are two lanes. Commands that may make events take the clock's row and so are serialized anyway; renewals are
-//! not, and never wait behind them. A lane works on one batch at a time; what arrives meanwhile is the next batch. An
-//! idle lane starts at once.
+//! not, and never wait behind them. What arrives while a lane works on a batch is the next batch, which begins when the one
+//! before is committed, or, if the store can do that, when it has been decided. An idle lane starts at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use solehold_core::{
     state::{FoundLate, State},
     time::Moment,
 };
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{
     clock::Tick,
@@ -27,7 +27,7 @@ use crate::{
 /// Bounds of the driver.
 #[derive(Debug, Clone, Copy)]
 pub struct DriverLimits {
-    /// Most commands in one batch.
+    /// A batch that has so many commands takes no more in; what was submitted together is in one.
     pub batch_max: usize,
     /// Most commands that wait in one lane; past it the answer is [`EngineError::Overloaded`]. Commands that are submitted
     /// together need places for all of them.
@@ -59,20 +59,29 @@ pub enum EngineError {
     Stopping,
 }
 
-type Reply = oneshot::Sender<Result<Outcome, EngineError>>;
-
+/// Commands that were submitted together, in their order: they are never split over batches.
 struct Job {
-    command: Command,
-    reply: Reply,
+    commands: Vec<Command>,
+    reply: oneshot::Sender<Result<Vec<Outcome>, EngineError>>,
+    _places: OwnedSemaphorePermit,
+}
+
+/// Where a lane takes commands in.
+#[derive(Debug, Clone)]
+struct Intake {
+    jobs: mpsc::UnboundedSender<Job>,
+    /// As many as commands may wait.
+    places: Arc<Semaphore>,
 }
 
 /// Takes commands in and answers them.
 #[derive(Debug, Clone)]
 pub struct Driver {
-    news: mpsc::Sender<Job>,
-    quiet: mpsc::Sender<Job>,
+    news: Intake,
+    quiet: Intake,
     health: Arc<Health>,
     stop: watch::Sender<bool>,
+    limits: DriverLimits,
 }
 
 /// The driver's lanes, which end after [`Driver::stop`] when all that was taken in is answered.
@@ -98,15 +107,19 @@ impl Driver {
         limits: DriverLimits,
     ) -> (Self, Lanes) {
         let stop = watch::Sender::new(false);
-        let start = |lane: Lane| {
-            let (sender, jobs) = mpsc::channel(limits.queue_max);
-            let (store, health, observer) = (store.clone(), health.clone(), observer.clone());
-            let worker = Worker { store, health, observer, limits, lane, before: 0 };
-            (sender, tokio::spawn(worker.run(jobs, stop.subscribe())))
+        let mut workers = Vec::new();
+        let mut start = |lane: Lane| {
+            let (sender, jobs) = mpsc::unbounded_channel();
+            let jobs = Arc::new(Mutex::new(jobs));
+            for _ in 0..store.batches_at_once().max(1) {
+                let (store, health, observer) = (store.clone(), health.clone(), observer.clone());
+                let worker = Worker { store, health, observer, limits, lane, before: 0 };
+                workers.push(tokio::spawn(worker.run(jobs.clone(), stop.subscribe())));
+            }
+            Intake { jobs: sender, places: Arc::new(Semaphore::new(limits.queue_max)) }
         };
-        let (news, news_lane) = start(Lane::News);
-        let (quiet, quiet_lane) = start(Lane::Quiet);
-        (Self { news, quiet, health, stop }, Lanes(vec![news_lane, quiet_lane]))
+        let (news, quiet) = (start(Lane::News), start(Lane::Quiet));
+        (Self { news, quiet, health, stop, limits }, Lanes(workers))
     }
 
     /// Takes nothing more in; what was taken in is answered.
@@ -117,45 +130,54 @@ impl Driver {
     /// Submits a command and waits for its outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
         let lane = if command.may_make_news() { &self.news } else { &self.quiet };
-        let mut outcomes = self.enqueue(lane, vec![command])?;
-        match outcomes.pop() {
-            Some(outcome) => outcome.await.unwrap_or(Err(EngineError::Stopping)),
-            None => Err(EngineError::Stopping),
-        }
+        let place = self.places(lane, 1)?;
+        let mut outcomes = self.answered(lane, vec![command], place).await?;
+        outcomes.pop().ok_or(EngineError::Stopping)
     }
 
     /// Submits commands that are decided in their order, and waits for all outcomes. They are taken in together or not
-    /// at all, and go through one lane, whatever they are: across two there would be no order.
-    pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
+    /// at all, and go through one lane, whatever they are: across two there would be no order. What is more than a batch
+    /// goes batch by batch, and ends at the first that is not answered.
+    pub async fn submit_all(&self, mut commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
         let count = commands.len();
         let lane = if commands.iter().any(Command::may_make_news) { &self.news } else { &self.quiet };
-        let replies = match self.enqueue(lane, commands) {
-            Ok(replies) => replies,
+        let mut places = match self.places(lane, count) {
+            Ok(places) => places,
             Err(error) => return vec![Err(error); count],
         };
         let mut outcomes = Vec::with_capacity(count);
-        for reply in replies {
-            outcomes.push(reply.await.unwrap_or(Err(EngineError::Stopping)));
+        while !commands.is_empty() {
+            let rest = commands.split_off(commands.len().min(self.limits.batch_max.max(1)));
+            let Some(taken) = places.split(commands.len()) else { break };
+            match self.answered(lane, commands, taken).await {
+                Ok(answers) => outcomes.extend(answers.into_iter().map(Ok)),
+                Err(error) => {
+                    outcomes.resize(count, Err(error));
+                    break;
+                }
+            }
+            commands = rest;
         }
         outcomes
     }
 
-    fn enqueue(
-        &self,
-        lane: &mpsc::Sender<Job>,
-        commands: Vec<Command>,
-    ) -> Result<Vec<oneshot::Receiver<Result<Outcome, EngineError>>>, EngineError> {
+    /// Places for so many commands, if there are.
+    fn places(&self, lane: &Intake, count: usize) -> Result<OwnedSemaphorePermit, EngineError> {
         self.health.check()?;
-        let places = lane.try_reserve_many(commands.len()).map_err(|refused| match refused {
-            mpsc::error::TrySendError::Full(()) => EngineError::Overloaded { waiting: lane.max_capacity() },
-            mpsc::error::TrySendError::Closed(()) => EngineError::Stopping,
-        })?;
-        let take_in = |(place, command): (mpsc::Permit<'_, Job>, Command)| {
-            let (reply, outcome) = oneshot::channel();
-            place.send(Job { command, reply });
-            outcome
-        };
-        Ok(places.zip(commands).map(take_in).collect())
+        let full = EngineError::Overloaded { waiting: self.limits.queue_max };
+        let Ok(many) = u32::try_from(count) else { return Err(full) };
+        lane.places.clone().try_acquire_many_owned(many).map_err(|_| full)
+    }
+
+    async fn answered(
+        &self,
+        lane: &Intake,
+        commands: Vec<Command>,
+        places: OwnedSemaphorePermit,
+    ) -> Result<Vec<Outcome>, EngineError> {
+        let (reply, outcomes) = oneshot::channel();
+        lane.jobs.send(Job { commands, reply, _places: places }).map_err(|_| EngineError::Stopping)?;
+        outcomes.await.unwrap_or(Err(EngineError::Stopping))
     }
 }
 
@@ -169,9 +191,13 @@ struct Worker {
     before: usize,
 }
 
+/// Whoever has it collects the next batch of a lane.
+type Turn = OwnedMutexGuard<mpsc::UnboundedReceiver<Job>>;
+
 impl Worker {
-    async fn run(mut self, mut jobs: mpsc::Receiver<Job>, mut stop: watch::Receiver<bool>) {
+    async fn run(mut self, jobs: Arc<Mutex<mpsc::UnboundedReceiver<Job>>>, mut stop: watch::Receiver<bool>) {
         loop {
+            let mut jobs = jobs.clone().lock_owned().await;
             let first = tokio::select! {
                 job = jobs.recv() => job,
                 // The sender of this signal lives in every driver, so that an error means the same as the signal.
@@ -182,40 +208,46 @@ impl Worker {
             };
             let Some(first) = first else { return };
             let batch = self.fill(first, &mut jobs).await;
-            self.before = batch.len();
-            self.work(batch).await;
+            self.work(batch, jobs).await;
         }
     }
 
     /// Everything that waits, within the bounds. Under load it gives others a moment to join.
-    async fn fill(&self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
+    async fn fill(&mut self, first: Job, jobs: &mut Turn) -> Vec<Job> {
+        let mut count = first.commands.len();
         let mut batch = vec![first];
         let began = Tick::now();
         loop {
-            while batch.len() < self.limits.batch_max
+            while count < self.limits.batch_max
                 && let Ok(job) = jobs.try_recv()
             {
+                count += job.commands.len();
                 batch.push(job);
             }
-            let may_fill = batch.len() < self.before.min(self.limits.batch_max);
+            let may_fill = count < self.before.min(self.limits.batch_max);
             if !may_fill || Tick::now().since(began) >= self.limits.wait_max {
+                self.before = count;
                 return batch;
             }
             tokio::task::yield_now().await;
         }
     }
 
-    async fn work(&self, mut jobs: Vec<Job>) {
+    async fn work(&self, mut jobs: Vec<Job>, turn: Turn) {
         // Whoever has gone away gets nothing done for them: nobody would know of the grant.
         jobs.retain(|job| !job.reply.is_closed());
         if jobs.is_empty() {
             return;
         }
-        let (commands, replies): (Vec<_>, Vec<_>) =
-            jobs.into_iter().map(|job| (job.command, job.reply)).unzip();
+        let mut commands = Vec::new();
+        let mut replies = Vec::with_capacity(jobs.len());
+        for mut job in jobs {
+            replies.push((job.commands.len(), job.reply));
+            commands.append(&mut job.commands);
+        }
         // What was taken in before the store was found not to answer does not wait for it either.
         if let Err(error) = self.health.check() {
-            for reply in replies {
+            for (_, reply) in replies {
                 let _ = reply.send(Err(error.clone()));
             }
             return;
@@ -224,7 +256,7 @@ impl Worker {
         for command in &commands {
             command.footprint(&mut footprint);
         }
-        let mut batch = Batch { commands, outcomes: Vec::new(), renewals: Vec::new() };
+        let mut batch = Batch { commands, outcomes: Vec::new(), renewals: Vec::new(), turn: Some(turn) };
         let began = Tick::now();
         let result = self.store.transact(&footprint, self.lane == Lane::News, &mut batch).await;
         self.observer.batch(self.lane, batch.commands.len(), Tick::now().since(began));
@@ -232,13 +264,14 @@ impl Worker {
         match result {
             Ok(decided) => {
                 self.observer.committed(&decided.events, &batch.renewals);
-                for (reply, outcome) in replies.into_iter().zip(batch.outcomes) {
+                let mut outcomes = batch.outcomes.into_iter();
+                for (count, reply) in replies {
                     // Someone who went away meanwhile has a request id to ask again with.
-                    let _ = reply.send(Ok(outcome));
+                    let _ = reply.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
             }
             Err(error) => {
-                for reply in replies {
+                for (_, reply) in replies {
                     let _ = reply.send(Err(error.clone().into()));
                 }
             }
@@ -251,6 +284,8 @@ struct Batch {
     commands: Vec<Command>,
     outcomes: Vec<Outcome>,
     renewals: Vec<Change>,
+    /// Until it is decided nobody begins the next one: it would only be in the way, and lack those who come meanwhile.
+    turn: Option<Turn>,
 }
 
 impl Decider for Batch {
@@ -271,6 +306,7 @@ impl Decider for Batch {
             moment = decision.moment;
             self.outcomes.push(decision.outcome);
         }
+        self.turn = None;
         Ok(Decided { events, revision: moment.revision })
     }
 }
