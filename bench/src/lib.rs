@@ -19,7 +19,7 @@ use solehold_engine::{Engine, clock::BootTicks, postgres::PostgresOptions, resid
 use solehold_server::{Running, Server, ServerConfig};
 
 use bare::Bare;
-use load::{Measured, SCENES_A_CONNECTION};
+use load::{Measured, SCENES, SCENES_A_CONNECTION, SEED_SCENES};
 use seed::Seed;
 
 /// What to measure.
@@ -75,7 +75,7 @@ async fn floors(options: &Options, scenes: &[String]) -> Result<()> {
     for &connections in &options.connections {
         for (who, address) in [("http alone", bare.address), ("in memory", ours.0.local_addr())] {
             let mut side = Side::default();
-            side.add(load::cycles(address, connections, options.round).await?)?;
+            side.add(load::cycles(address, SCENES, connections, options.round).await?)?;
             side.print(connections, who);
         }
     }
@@ -84,14 +84,19 @@ async fn floors(options: &Options, scenes: &[String]) -> Result<()> {
     Ok(())
 }
 
+/// A server on loopback that counts nobody's requests.
+fn config() -> ServerConfig {
+    let mut config = ServerConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServerConfig::default() };
+    config.limits.requests_per_second = 0;
+    config
+}
+
 /// Our server over an engine, with the scenes declared.
 struct Ours(Running);
 
 impl Ours {
     async fn start(store: Arc<dyn Store>, scenes: &[String]) -> Result<Self> {
-        let mut config = ServerConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServerConfig::default() };
-        config.limits.requests_per_second = 0;
-        let running = Server::start(config, store).await?;
+        let running = Server::start(config(), store).await?;
         let declare = |key| Command::Declare { key, declaration: Default::default(), only_new: false };
         submit_all(running.engine(), scenes, declare).await?;
         Ok(Self(running))
@@ -131,9 +136,9 @@ async fn compare(options: &Options, ours: &Ours, seed: Option<&Seed>, engine: &s
         let (mut us, mut them) = (Side::default(), Side::default());
         for _ in 0..options.rounds {
             if let Some(seed) = seed {
-                them.add(load::cycles(seed.address, connections, options.round).await?)?;
+                them.add(load::cycles(seed.address(), SEED_SCENES, connections, options.round).await?)?;
             }
-            us.add(load::cycles(ours.0.local_addr(), connections, options.round).await?)?;
+            us.add(load::cycles(ours.0.local_addr(), SCENES, connections, options.round).await?)?;
         }
         if seed.is_some() {
             them.print(connections, "seed's SQL");

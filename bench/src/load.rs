@@ -18,6 +18,10 @@ use tokio::{
 
 /// Scenes that each connection goes round.
 pub const SCENES_A_CONNECTION: usize = 4;
+/// Where our scenes are.
+pub const SCENES: &str = "/api/v1/scenes";
+/// Where the seed's are, behind the same HTTP layer.
+pub const SEED_SCENES: &str = "/api/v1/seed/scenes";
 /// Largest answer that the client reads.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
@@ -57,13 +61,18 @@ pub fn scene(connection: usize, index: usize) -> String {
     format!("bench-{connection}-{index}")
 }
 
-/// Runs cycles over so many connections for so long.
-pub async fn cycles(server: SocketAddr, connections: usize, duration: Duration) -> Result<Measured> {
+/// Runs cycles over so many connections for so long; `scenes` is the path that they are under.
+pub async fn cycles(
+    server: SocketAddr,
+    scenes: &'static str,
+    connections: usize,
+    duration: Duration,
+) -> Result<Measured> {
     let mut clients = JoinSet::new();
     let (began, spent) = (Instant::now(), cpu()?);
     let until = began + duration;
     for connection in 0..connections {
-        clients.spawn(client(server, connection, until));
+        clients.spawn(client(server, scenes, connection, until));
     }
     let mut measured =
         Measured { cycles: 0, took: Duration::ZERO, cpu: Duration::ZERO, latency_us: latencies()? };
@@ -77,12 +86,17 @@ pub async fn cycles(server: SocketAddr, connections: usize, duration: Duration) 
     Ok(measured)
 }
 
-async fn client(server: SocketAddr, connection: usize, until: Instant) -> Result<(u64, Histogram<u64>)> {
+async fn client(
+    server: SocketAddr,
+    scenes: &str,
+    connection: usize,
+    until: Instant,
+) -> Result<(u64, Histogram<u64>)> {
     let mut wire = Wire::open(server).await?;
     let holder = format!(r#"{{"holder_id": "bench-{connection}"}}"#);
     let requests: Vec<_> = (0..SCENES_A_CONNECTION)
         .map(|index| {
-            let path = format!("/api/v1/scenes/{}/lease", scene(connection, index));
+            let path = format!("{scenes}/{}/lease", scene(connection, index));
             (request("POST", &path, &holder), request("DELETE", &path, &holder))
         })
         .collect();

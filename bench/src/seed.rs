@@ -1,4 +1,5 @@
-//! The peer: what seed 000 wrote down, one transaction a request, over a pool of 32, behind the same HTTP library.
+//! The peer: what seed 000 wrote down, one transaction a request, over a pool of 32, behind the same HTTP layer: the
+//! server's own, with all that goes around every request.
 
 use std::net::SocketAddr;
 
@@ -12,8 +13,11 @@ use axum::{
     routing::post,
 };
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
-use tokio::{net::TcpListener, task::JoinHandle};
+use solehold_engine::{clock::BootTicks, resident};
+use solehold_server::{Running, Server};
 use tokio_postgres::NoTls;
+
+use crate::load;
 
 /// The seed's pool.
 const POOL_SIZE: usize = 32;
@@ -43,10 +47,8 @@ struct Holder {
 
 /// The seed's server, running.
 pub struct Seed {
-    /// Where it listens.
-    pub address: SocketAddr,
+    server: Running,
     pool: Pool,
-    server: JoinHandle<()>,
 }
 
 impl Seed {
@@ -63,21 +65,20 @@ impl Seed {
         let sql = "INSERT INTO solehold_bench_seed.scene_leases (scene_id) SELECT unnest($1::text[])";
         client.execute(sql, &[&scenes]).await?;
         drop(client);
-        let routes = Router::new()
-            .route("/api/v1/scenes/{id}/lease", post(acquire).delete(release))
-            .with_state(pool.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
-        let server = tokio::spawn(async move {
-            // It runs until it is aborted.
-            let _ = axum::serve(listener, routes).await;
-        });
-        Ok(Self { address, pool, server })
+        let path = format!("{}/{{id}}/lease", load::SEED_SCENES);
+        let routes = Router::new().route(&path, post(acquire).delete(release)).with_state(pool.clone());
+        let server = Server::start_with(crate::config(), resident::memory(BootTicks)?, routes).await?;
+        Ok(Self { server, pool })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.server.local_addr()
     }
 
     /// Stops, and drops the seed's table.
     pub async fn stop(self) -> Result<()> {
-        self.server.abort();
+        self.server.shutdown().await;
         self.pool.get().await?.batch_execute("DROP SCHEMA solehold_bench_seed CASCADE").await?;
         Ok(())
     }

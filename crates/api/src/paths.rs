@@ -105,6 +105,8 @@ paths! {
     RUNNER runner(id) "/runners/{id}";
     /// Its heartbeat.
     RUNNER_HEARTBEAT runner_heartbeat(id) "/runners/{id}/heartbeat";
+    /// What it has and is offered.
+    RUNNER_ASSIGNMENTS runner_assignments(id) "/runners/{id}/assignments";
     /// What is wanted of it.
     RUNNER_STATUS runner_status(id) "/runners/{id}/status";
 
@@ -127,6 +129,8 @@ paths! {
     SITE_ZONE site_zone(tenant, site, zone_id) "/tenants/{tenant}/sites/{site}/zones/{zone_id}";
     /// The versions of a site's configuration.
     CONFIG_VERSION config_version(tenant, site) "/tenants/{tenant}/sites/{site}/config/version";
+    /// All cameras.
+    CAMERAS cameras() "/cameras";
     /// One camera.
     CAMERA camera(camera_uuid) "/cameras/{camera_uuid}";
     /// The cameras that nobody holds.

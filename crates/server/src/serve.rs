@@ -92,11 +92,20 @@ pub struct Server;
 impl Server {
     /// Starts a server over a store, in the current runtime. It owns the store from now on, also if it does not start.
     pub async fn start(config: ServerConfig, store: Arc<dyn Store>) -> Result<Running, StartError> {
+        Self::start_with(config, store, Router::new()).await
+    }
+
+    /// As [`Self::start`], with more routes beside the surface's own. What goes around every request goes around theirs.
+    pub async fn start_with(
+        config: ServerConfig,
+        store: Arc<dyn Store>,
+        more: Router,
+    ) -> Result<Running, StartError> {
         let metrics = Arc::new(Metrics::new(&config.node_id));
         let engine = Engine::start(store, config.engine, metrics.clone());
         let context =
             Context::new(engine, config.node_id.clone(), config.is_loopback(), config.limits, metrics);
-        match start(&config, &context).await {
+        match start(&config, &context, more).await {
             Ok(running) => Ok(running),
             Err(error) => {
                 context.engine().stop().await;
@@ -106,7 +115,7 @@ impl Server {
     }
 }
 
-async fn start(config: &ServerConfig, context: &Context) -> Result<Running, StartError> {
+async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result<Running, StartError> {
     let tls = match config.tls.clone() {
         Some(files) => Some(Tls::open(files).await?),
         None => None,
@@ -125,7 +134,7 @@ async fn start(config: &ServerConfig, context: &Context) -> Result<Running, Star
     let (address, listener) = bound.map_err(|error| StartError::Bind { address: config.listen, error })?;
     let acceptor = tls.as_ref().map(Tls::acceptor).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let door = Door { listener, acceptor, context: context.clone(), router: routes::router(context) };
+    let door = Door { listener, acceptor, context: context.clone(), router: routes::router(context, more) };
     let mut helpers = JoinSet::new();
     helpers.spawn(keep_fresh(context.clone()));
     if let Some(tls) = tls {

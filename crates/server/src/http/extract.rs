@@ -1,10 +1,13 @@
 //! What a request says: its body, its query, the names in its path.
 
+use std::error::Error as _;
+
 use axum::{
-    body::Bytes,
-    extract::{FromRequest, FromRequestParts, Path, Query, Request, rejection::BytesRejection},
-    http::{StatusCode, request::Parts},
+    body::to_bytes,
+    extract::{FromRequest, FromRequestParts, Path, Query, Request},
+    http::request::Parts,
 };
+use http_body_util::LengthLimitError;
 use serde::de::DeserializeOwned;
 use solehold_api::{
     body,
@@ -21,20 +24,20 @@ pub struct Body<T>(pub T);
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = Failure;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Failure> {
-        let bytes = Bytes::from_request(request, state).await.map_err(unread)?;
+    async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
+        let bytes = to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(unread)?;
         Ok(Self(body::parse(&bytes)?))
     }
 }
 
 /// Why a body could not be read.
-fn unread(rejection: BytesRejection) -> Failure {
-    if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
+fn unread(error: axum::Error) -> Failure {
+    if error.source().is_some_and(|source| source.is::<LengthLimitError>()) {
         let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; ask for less at a time");
         let problem = Problem::new(ErrorCode::PayloadTooLarge, detail);
         return problem.limit("body_bytes", BODY_BYTES_MAX as u64).into();
     }
-    Problem::new(ErrorCode::BadRequest, rejection.body_text()).into()
+    Problem::new(ErrorCode::BadRequest, format!("the body could not be read: {error}")).into()
 }
 
 /// The query string; a field that is wrong is named.

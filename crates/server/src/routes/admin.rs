@@ -13,6 +13,7 @@ use solehold_api::{
     field::{self, Faults},
     limits::KEY_EXPIRY_SECONDS_MAX,
     page::{self, PageCursor, PageQuery},
+    paths,
 };
 use solehold_core::{
     command::Command,
@@ -86,7 +87,7 @@ fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<P
 
 /// Lists the keys that are not revoked.
 #[utoipa::path(
-    get, path = "/admin/keys", tag = "administration", operation_id = "list_keys", params(PageQuery),
+    get, path = paths::KEYS, tag = "administration", operation_id = "list_keys", params(PageQuery),
     responses((status = 200, description = "The keys, without their secrets", body = KeyList))
 )]
 async fn list_keys(
@@ -104,7 +105,7 @@ async fn list_keys(
 
 /// Makes a key. Its secret is in this answer and nowhere else.
 #[utoipa::path(
-    post, path = "/admin/keys", tag = "administration", operation_id = "create_key", request_body = CreateKey,
+    post, path = paths::KEYS, tag = "administration", operation_id = "create_key", request_body = CreateKey,
     responses((status = 201, description = "The key and its secret", body = NewKey))
 )]
 async fn create_key(
@@ -127,7 +128,7 @@ async fn create_key(
 
 /// Tells of a key.
 #[utoipa::path(
-    get, path = "/admin/keys/{id}", tag = "administration", operation_id = "get_key", params(("id" = String, Path)),
+    get, path = paths::KEY, tag = "administration", operation_id = "get_key", params(("id" = String, Path)),
     responses((status = 200, description = "The key, without its secret", body = ApiKey))
 )]
 async fn get_key(
@@ -140,7 +141,7 @@ async fn get_key(
 
 /// Says when a key stops working.
 #[utoipa::path(
-    put, path = "/admin/keys/{id}", tag = "administration", operation_id = "expire_key",
+    put, path = paths::KEY, tag = "administration", operation_id = "expire_key",
     params(("id" = String, Path)), request_body = ExpireKey,
     responses((status = 200, description = "The key as it is now", body = ApiKey))
 )]
@@ -158,7 +159,7 @@ async fn expire_key(
 
 /// Revokes a key for good.
 #[utoipa::path(
-    delete, path = "/admin/keys/{id}", tag = "administration", operation_id = "revoke_key",
+    delete, path = paths::KEY, tag = "administration", operation_id = "revoke_key",
     params(("id" = String, Path)), responses((status = 204, description = "It works no more"))
 )]
 async fn revoke_key(
@@ -174,7 +175,7 @@ async fn revoke_key(
 
 /// Gives a key another secret. The old one works on for a while.
 #[utoipa::path(
-    post, path = "/admin/keys/{id}/rotate", tag = "administration", operation_id = "rotate_key",
+    post, path = paths::KEY_ROTATE, tag = "administration", operation_id = "rotate_key",
     params(("id" = String, Path)), request_body = RotateKey,
     responses((status = 200, description = "The key and its new secret", body = NewKey))
 )]
@@ -201,7 +202,7 @@ async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, Fai
 
 /// Lists the tenants that have keys or quotas of their own, and `default`.
 #[utoipa::path(
-    get, path = "/admin/tenants", tag = "administration", operation_id = "list_tenants", params(PageQuery),
+    get, path = paths::TENANTS, tag = "administration", operation_id = "list_tenants", params(PageQuery),
     responses((status = 200, description = "The tenants", body = TenantList))
 )]
 async fn list_tenants(
@@ -224,7 +225,7 @@ async fn list_tenants(
 
 /// Tells what a tenant may have and has.
 #[utoipa::path(
-    get, path = "/admin/tenants/{tenant}", tag = "administration", operation_id = "get_tenant",
+    get, path = paths::TENANT, tag = "administration", operation_id = "get_tenant",
     params(("tenant" = String, Path)), responses((status = 200, description = "The tenant", body = Tenant))
 )]
 async fn get_tenant(
@@ -239,7 +240,7 @@ async fn get_tenant(
 
 /// Says what a tenant may have. Nobody raises the quotas of their own tenant.
 #[utoipa::path(
-    put, path = "/admin/tenants/{tenant}", tag = "administration", operation_id = "put_tenant",
+    put, path = paths::TENANT, tag = "administration", operation_id = "put_tenant",
     params(("tenant" = String, Path)), request_body = PutTenant,
     responses((status = 200, description = "The tenant as it is now", body = Tenant))
 )]
@@ -259,7 +260,7 @@ async fn put_tenant(
 
 /// Lets tokens go on from above a number, for when a gate has seen larger ones than the store gives.
 #[utoipa::path(
-    post, path = "/admin/raise-token", tag = "administration", operation_id = "raise_token", request_body = RaiseToken,
+    post, path = paths::RAISE_TOKEN, tag = "administration", operation_id = "raise_token", request_body = RaiseToken,
     responses((status = 200, description = "Tokens go on from above this", body = RaisedToken))
 )]
 async fn raise_token(

@@ -4,6 +4,7 @@ use axum::{Json, extract::State};
 use solehold_api::{
     ask::Asked,
     batch::{AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
+    paths,
     problem::Problem,
     resources::Grant,
 };
@@ -26,7 +27,7 @@ pub fn routes() -> OpenApiRouter<Context> {
 
 /// Acquires many resources. The same one twice: the first gets it.
 #[utoipa::path(
-    post, path = "/leases/batch/acquire", tag = "batch", operation_id = "batch_acquire",
+    post, path = paths::BATCH_ACQUIRE, tag = "batch", operation_id = "batch_acquire",
     params(TenantQuery), request_body = Batch<AcquireItem>,
     responses(
         (status = 200, description = "What became of each item, in order", body = BatchResults),
@@ -53,7 +54,7 @@ async fn acquire(
 
 /// Keeps many leases.
 #[utoipa::path(
-    post, path = "/leases/batch/renew", tag = "batch", operation_id = "batch_renew",
+    post, path = paths::BATCH_RENEW, tag = "batch", operation_id = "batch_renew",
     params(TenantQuery), request_body = Batch<RenewItem>,
     responses(
         (status = 200, description = "What became of each item, in order", body = BatchResults),
@@ -77,7 +78,7 @@ async fn renew(
 
 /// Lets go of many resources.
 #[utoipa::path(
-    post, path = "/leases/batch/release", tag = "batch", operation_id = "batch_release",
+    post, path = paths::BATCH_RELEASE, tag = "batch", operation_id = "batch_release",
     params(TenantQuery), request_body = Batch<ReleaseItem>,
     responses(
         (status = 200, description = "What became of each item, in order", body = BatchResults),

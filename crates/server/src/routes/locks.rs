@@ -2,6 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use solehold_api::{
+    paths,
     problem::Problem,
     resources::{AcquireResource, Grant, ReleaseResource, RenewResource, Resource},
 };
@@ -30,7 +31,7 @@ fn key(caller: &Caller, query: &TenantQuery, name: &str) -> Result<ResourceKey, 
 
 /// Shows who holds a lock, and how many stand in line for it.
 #[utoipa::path(
-    get, path = "/locks/{name}", tag = "locks", operation_id = "get_lock",
+    get, path = paths::LOCK, tag = "locks", operation_id = "get_lock",
     params(("name" = String, Path, description = "The lock; a slash within is `%2F`"), TenantQuery),
     responses(
         (status = 200, description = "The lock", body = Resource),
@@ -50,7 +51,7 @@ async fn get(
 /// Takes a lock, or waits in line for it: first come, first served, across replicas. A grant that was waited for lapses
 /// unless it is renewed within `confirm_within_ms`.
 #[utoipa::path(
-    post, path = "/locks/{name}", tag = "locks", operation_id = "acquire_lock",
+    post, path = paths::LOCK, tag = "locks", operation_id = "acquire_lock",
     params(("name" = String, Path, description = "The lock; a slash within is `%2F`"), TenantQuery),
     request_body = AcquireResource,
     responses(
@@ -75,7 +76,7 @@ async fn acquire(
 
 /// Keeps a lock.
 #[utoipa::path(
-    post, path = "/locks/{name}/renew", tag = "locks", operation_id = "renew_lock",
+    post, path = paths::LOCK_RENEW, tag = "locks", operation_id = "renew_lock",
     params(("name" = String, Path, description = "The lock; a slash within is `%2F`"), TenantQuery),
     request_body = RenewResource,
     responses(
@@ -98,7 +99,7 @@ async fn renew(
 
 /// Lets go of a lock. The first in line gets it in the same step.
 #[utoipa::path(
-    delete, path = "/locks/{name}", tag = "locks", operation_id = "release_lock",
+    delete, path = paths::LOCK, tag = "locks", operation_id = "release_lock",
     params(("name" = String, Path, description = "The lock; a slash within is `%2F`"), TenantQuery),
     request_body = ReleaseResource,
     responses(

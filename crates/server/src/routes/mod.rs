@@ -16,9 +16,8 @@ mod scenes;
 mod sessions;
 mod watch;
 
-use axum::{Router, extract::DefaultBodyLimit, middleware};
+use axum::{Router, middleware};
 use solehold_api::{
-    limits::BODY_BYTES_MAX,
     paths,
     problem::{ErrorCode, Problem},
 };
@@ -34,7 +33,9 @@ pub use openapi::{openapi_json, openapi_markdown};
 
 /// All routes, and their description.
 fn all() -> OpenApiRouter<Context> {
-    let surface = OpenApiRouter::new()
+    // No router within a router: each would take the path of every request apart and put it together again.
+    OpenApiRouter::with_openapi(openapi::frame())
+        .merge(ops::routes())
         .merge(scenes::routes())
         .merge(leases::routes())
         .merge(runners::routes())
@@ -46,17 +47,16 @@ fn all() -> OpenApiRouter<Context> {
         .merge(batch::routes())
         .merge(watch::routes())
         .merge(admin::routes())
-        .merge(openapi::routes());
-    OpenApiRouter::with_openapi(openapi::frame()).merge(ops::routes()).nest(paths::BASE, surface)
+        .merge(openapi::routes())
 }
 
-/// The router that serves it all.
-pub fn router(context: &Context) -> Router {
+/// The router that serves it all, and `more`.
+pub fn router(context: &Context, more: Router) -> Router {
     let (router, _) = all().split_for_parts();
     router
+        .merge(more.with_state(()))
         .fallback(no_such_route)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(middleware::from_fn_with_state(context.clone(), around))
         .with_state(context.clone())
 }

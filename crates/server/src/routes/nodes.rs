@@ -5,6 +5,7 @@ use serde::Deserialize;
 use solehold_api::{
     limits::{PAGE_SIZE_MAX, ROUTED_NODES_MAX},
     page::{self, PageCursor, PageQuery},
+    paths,
     problem::{ErrorCode, Problem},
     sessions::{Node, NodeList, Routed},
 };
@@ -27,7 +28,7 @@ pub fn routes() -> OpenApiRouter<Context> {
 
 /// Lists the nodes that live. A page may have fewer than asked for; the last has no `next`.
 #[utoipa::path(
-    get, path = "/nodes", tag = "sessions", operation_id = "list_nodes", params(PageQuery),
+    get, path = paths::NODES, tag = "sessions", operation_id = "list_nodes", params(PageQuery),
     responses(
         (status = 200, description = "A page of nodes", body = NodeList),
         (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
@@ -66,7 +67,7 @@ struct RouteQuery {
 /// Names the live node that should serve a key: the same for everyone who sees the same nodes. A node that leaves moves only
 /// its own keys, one that joins takes only its share.
 #[utoipa::path(
-    get, path = "/route/{kind}/{key}", tag = "sessions", operation_id = "route_key",
+    get, path = paths::ROUTE, tag = "sessions", operation_id = "route_key",
     params(("kind" = String, Path, description = "What sort of key"), ("key" = String, Path, description = "Which one of that sort; a slash within is `%2F`"), RouteQuery),
     responses(
         (status = 200, description = "The node", body = Routed),

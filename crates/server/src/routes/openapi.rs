@@ -8,7 +8,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use solehold_api::problem::Problem;
+use solehold_api::{paths, problem::Problem};
 use utoipa::{
     OpenApi as _,
     openapi::{
@@ -117,7 +117,7 @@ pub fn openapi_markdown() -> String {
 
 /// This description.
 #[utoipa::path(
-    get, path = "/openapi.json", tag = "operating", operation_id = "openapi", security(()),
+    get, path = paths::OPENAPI, tag = "operating", operation_id = "openapi", security(()),
     responses((status = 200, description = "The OpenAPI document", body = String, content_type = "application/json"))
 )]
 async fn get_document() -> Response {

@@ -9,6 +9,7 @@ use axum::{
 use serde::Serialize;
 use solehold_api::{
     ops::{Health, Ready},
+    paths,
     problem::{ErrorCode, Problem},
     watch::Cursor,
 };
@@ -36,7 +37,7 @@ struct Alive {
 
 /// Tells that the process is up; the store is not asked.
 #[utoipa::path(
-    get, path = "/healthz", tag = "operating", operation_id = "health", security(()),
+    get, path = paths::HEALTH, tag = "operating", operation_id = "health", security(()),
     responses((status = 200, description = "The process is up", body = Alive))
 )]
 async fn health(State(context): State<Context>) -> Json<Alive> {
@@ -51,7 +52,7 @@ async fn health(State(context): State<Context>) -> Json<Alive> {
 
 /// Asks the store whether it answers.
 #[utoipa::path(
-    get, path = "/readyz", tag = "operating", operation_id = "ready", security(()),
+    get, path = paths::READY, tag = "operating", operation_id = "ready", security(()),
     responses(
         (status = 200, description = "The server can serve", body = Ready),
         (status = 503, description = "The store does not answer", body = Problem, content_type = "application/problem+json"),
@@ -71,7 +72,7 @@ async fn ready(State(context): State<Context>) -> Result<Json<Ready>, Failure> {
 
 /// Everything that is measured, as OpenMetrics text.
 #[utoipa::path(
-    get, path = "/metrics", tag = "operating", operation_id = "metrics", security(()),
+    get, path = paths::METRICS, tag = "operating", operation_id = "metrics", security(()),
     responses((status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"))
 )]
 async fn metrics(State(context): State<Context>) -> Result<Response, Failure> {

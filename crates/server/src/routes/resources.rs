@@ -5,6 +5,7 @@ use serde::Deserialize;
 use solehold_api::{
     field::FieldError,
     page::PageQuery,
+    paths,
     problem::{ErrorCode, Problem},
     resources::{
         AcquireResource, CancelRequest, DeleteQuery, Grant, HeldLease, PutResource, PutState,
@@ -70,7 +71,7 @@ async fn see(context: &Context, key: &ResourceKey) -> Result<Seen, Failure> {
 
 /// Lists resources, declared or held.
 #[utoipa::path(
-    get, path = "/resources", tag = "resources", operation_id = "list_resources", params(ResourceQuery),
+    get, path = paths::RESOURCES, tag = "resources", operation_id = "list_resources", params(ResourceQuery),
     responses(
         (status = 200, description = "A page of resources", body = ResourceList),
         (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
@@ -86,7 +87,7 @@ async fn list(
 
 /// Lists the resources of a kind, declared or held.
 #[utoipa::path(
-    get, path = "/resources/{kind}", tag = "resources", operation_id = "list_resources_of_kind",
+    get, path = paths::RESOURCES_OF_KIND, tag = "resources", operation_id = "list_resources_of_kind",
     params(("kind" = String, Path, description = "What sort of thing"), ResourceQuery),
     responses(
         (status = 200, description = "A page of resources", body = ResourceList),
@@ -133,7 +134,7 @@ fn labels(text: &str) -> Result<Vec<(String, String)>, Failure> {
 
 /// Shows a resource and who holds it.
 #[utoipa::path(
-    get, path = "/resources/{kind}/{key}", tag = "resources", operation_id = "get_resource",
+    get, path = paths::RESOURCE, tag = "resources", operation_id = "get_resource",
     params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The resource", body = Resource),
@@ -157,7 +158,7 @@ pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<Resource>
 
 /// Declares a resource, or declares it anew.
 #[utoipa::path(
-    put, path = "/resources/{kind}/{key}", tag = "resources", operation_id = "put_resource",
+    put, path = paths::RESOURCE, tag = "resources", operation_id = "put_resource",
     params(ResourcePath, TenantQuery), request_body = PutResource,
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Resource),
@@ -182,7 +183,7 @@ async fn put(
 
 /// Removes a resource.
 #[utoipa::path(
-    delete, path = "/resources/{kind}/{key}", tag = "resources", operation_id = "delete_resource",
+    delete, path = paths::RESOURCE, tag = "resources", operation_id = "delete_resource",
     params(ResourcePath, DeleteQuery),
     responses(
         (status = 204, description = "It is gone"),
@@ -204,7 +205,7 @@ async fn remove(
 
 /// Shows the lease on a resource.
 #[utoipa::path(
-    get, path = "/resources/{kind}/{key}/lease", tag = "resources", operation_id = "get_resource_lease",
+    get, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "get_resource_lease",
     params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The lease", body = HeldLease),
@@ -226,7 +227,7 @@ async fn get_lease(
 
 /// Acquires a resource that nobody holds. One that nobody declared exists for as long as it is held.
 #[utoipa::path(
-    post, path = "/resources/{kind}/{key}/lease", tag = "resources", operation_id = "acquire_resource",
+    post, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "acquire_resource",
     params(ResourcePath, TenantQuery), request_body = AcquireResource,
     responses(
         (status = 200, description = "It was yours already, by the same request id", body = Grant),
@@ -268,7 +269,7 @@ pub async fn hold(
 
 /// Lets go of a resource.
 #[utoipa::path(
-    delete, path = "/resources/{kind}/{key}/lease", tag = "resources", operation_id = "release_resource",
+    delete, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "release_resource",
     params(ResourcePath, TenantQuery), request_body = ReleaseResource,
     responses(
         (status = 204, description = "It is free"),
@@ -301,7 +302,7 @@ pub async fn let_go(
 
 /// Keeps a lease.
 #[utoipa::path(
-    post, path = "/resources/{kind}/{key}/lease/renew", tag = "resources", operation_id = "renew_resource",
+    post, path = paths::RESOURCE_LEASE_RENEW, tag = "resources", operation_id = "renew_resource",
     params(ResourcePath, TenantQuery), request_body = RenewResource,
     responses(
         (status = 200, description = "It is yours for longer", body = Grant),
@@ -330,7 +331,7 @@ pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> 
 
 /// Ends someone's lease. The resource is held back until the old deadline, unless the old holder is known to be fenced.
 #[utoipa::path(
-    post, path = "/resources/{kind}/{key}/lease/revoke", tag = "resources", operation_id = "revoke_resource",
+    post, path = paths::RESOURCE_LEASE_REVOKE, tag = "resources", operation_id = "revoke_resource",
     params(ResourcePath, TenantQuery), request_body = RevokeResource,
     responses(
         (status = 200, description = "It is ended", body = Revoked),
@@ -354,7 +355,7 @@ async fn revoke(
 
 /// Reads the hand-over document of a resource.
 #[utoipa::path(
-    get, path = "/resources/{kind}/{key}/state", tag = "resources", operation_id = "get_state",
+    get, path = paths::RESOURCE_STATE, tag = "resources", operation_id = "get_state",
     params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The document", body = HandoverState),
@@ -377,7 +378,7 @@ async fn get_state(
 
 /// Writes the hand-over document under a live lease.
 #[utoipa::path(
-    put, path = "/resources/{kind}/{key}/state", tag = "resources", operation_id = "put_state",
+    put, path = paths::RESOURCE_STATE, tag = "resources", operation_id = "put_state",
     params(ResourcePath, TenantQuery), request_body = PutState,
     responses(
         (status = 200, description = "It is written", body = HandoverState),
@@ -404,7 +405,7 @@ async fn put_state(
 
 /// Spends a request id, seen or not: it can get nothing any more, and a grant that it got is released.
 #[utoipa::path(
-    post, path = "/resources/{kind}/{key}/lease/cancel", tag = "resources", operation_id = "cancel_request",
+    post, path = paths::RESOURCE_LEASE_CANCEL, tag = "resources", operation_id = "cancel_request",
     params(ResourcePath, TenantQuery), request_body = CancelRequest,
     responses(
         (status = 204, description = "It is spent"),
@@ -426,7 +427,7 @@ async fn cancel(
 
 /// Shows what happened to a resource and its leases.
 #[utoipa::path(
-    get, path = "/resources/{kind}/{key}/history", tag = "resources", operation_id = "resource_history",
+    get, path = paths::RESOURCE_HISTORY, tag = "resources", operation_id = "resource_history",
     params(ResourcePath, PageQuery),
     responses(
         (status = 200, description = "What happened, oldest first, as far back as the audit trail goes", body = ResourceHistory),

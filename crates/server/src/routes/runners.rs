@@ -10,6 +10,7 @@ use solehold_api::{
     leases::Lease,
     limits::PAGE_SIZE_MAX,
     page::{self, PageQuery},
+    paths,
     problem::Problem,
     runners::{
         HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, Runner, RunnerHeartbeat,
@@ -98,7 +99,7 @@ fn is_own(lease: &LeaseView) -> bool {
 
 /// Registers a runner, or registers it anew: that is a new session, and its former one can renew nothing.
 #[utoipa::path(
-    post, path = "/runners/register", tag = "runners", operation_id = "register_runner", request_body = RegisterRunner,
+    post, path = paths::RUNNER_REGISTER, tag = "runners", operation_id = "register_runner", request_body = RegisterRunner,
     responses(
         (status = 200, description = "It is registered", body = RegisteredRunner),
         (status = 400, description = "The body is wrong", body = Problem, content_type = "application/problem+json"),
@@ -147,7 +148,7 @@ async fn registered(
 
 /// Tells that a runner lives.
 #[utoipa::path(
-    put, path = "/runners/{id}/heartbeat", tag = "runners", operation_id = "heartbeat_runner",
+    put, path = paths::RUNNER_HEARTBEAT, tag = "runners", operation_id = "heartbeat_runner",
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = HeartbeatRunner,
     responses(
         (status = 200, description = "It was heard, with everything that it holds", body = RunnerHeartbeat),
@@ -223,7 +224,7 @@ async fn by_name(
 
 /// Shows a runner.
 #[utoipa::path(
-    get, path = "/runners/{id}", tag = "runners", operation_id = "get_runner",
+    get, path = paths::RUNNER, tag = "runners", operation_id = "get_runner",
     params(("id" = String, Path, description = "The runner"), TenantQuery),
     responses(
         (status = 200, description = "The runner", body = Runner),
@@ -254,7 +255,7 @@ struct RemovedRunner {
 
 /// Removes a runner, and releases what it holds.
 #[utoipa::path(
-    delete, path = "/runners/{id}", tag = "runners", operation_id = "delete_runner",
+    delete, path = paths::RUNNER, tag = "runners", operation_id = "delete_runner",
     params(("id" = String, Path, description = "The runner"), TenantQuery),
     responses(
         (status = 200, description = "It is gone, and holds nothing", body = RemovedRunner),
@@ -295,7 +296,7 @@ async fn release_own(context: &Context, key: &HolderKey) -> Result<usize, Failur
 
 /// Says what is wanted of a runner: to drain, to be left alone, to work.
 #[utoipa::path(
-    put, path = "/runners/{id}/status", tag = "runners", operation_id = "put_runner_status",
+    put, path = paths::RUNNER_STATUS, tag = "runners", operation_id = "put_runner_status",
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = PutRunnerStatus,
     responses(
         (status = 200, description = "The runner as it is now", body = Runner),
@@ -319,7 +320,7 @@ async fn put_status(
 
 /// Shows what a runner has to work on: what it holds now.
 #[utoipa::path(
-    get, path = "/runners/{id}/assignments", tag = "runners", operation_id = "runner_assignments",
+    get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", operation_id = "runner_assignments",
     params(("id" = String, Path, description = "The runner"), TenantQuery),
     responses(
         (status = 200, description = "What it holds", body = Assignments),
@@ -386,7 +387,7 @@ impl RunnerFilter {
 
 /// Lists runners. A page may have fewer than asked for; the last has no `next`.
 #[utoipa::path(
-    get, path = "/runners", tag = "runners", operation_id = "list_runners", params(RunnerFilter, PageQuery),
+    get, path = paths::RUNNERS, tag = "runners", operation_id = "list_runners", params(RunnerFilter, PageQuery),
     responses(
         (status = 200, description = "A page of runners", body = RunnerList),
         (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),

@@ -53,7 +53,7 @@ enum Scenes {
 
 /// Lists scenes, all of them or those that can be had.
 #[utoipa::path(
-    get, path = "/scenes", tag = "scenes", operation_id = "list_scenes", params(SceneQuery),
+    get, path = paths::SCENES, tag = "scenes", operation_id = "list_scenes", params(SceneQuery),
     responses(
         (status = 200, description = "The scenes; with `format=page` a page with its count. `Link` has the next page", body = Scenes),
         (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
@@ -131,7 +131,7 @@ fn asked(query: &SceneQuery) -> Result<ResourceQuery, Failure> {
 
 /// Declares a scene, or declares it anew.
 #[utoipa::path(
-    put, path = "/scenes/{id}", tag = "scenes", operation_id = "put_scene",
+    put, path = paths::SCENE, tag = "scenes", operation_id = "put_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = PutScene,
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Scene),
@@ -157,7 +157,7 @@ async fn declare(
 
 /// Removes a scene.
 #[utoipa::path(
-    delete, path = "/scenes/{id}", tag = "scenes", operation_id = "delete_scene",
+    delete, path = paths::SCENE, tag = "scenes", operation_id = "delete_scene",
     params(("id" = String, Path, description = "The scene"), DeleteQuery),
     responses(
         (status = 204, description = "It is gone"),
@@ -179,7 +179,7 @@ async fn remove(
 
 /// Tells who holds a scene: what a gate compares tokens with.
 #[utoipa::path(
-    get, path = "/scenes/{id}/lease", tag = "scenes", operation_id = "get_scene_lease",
+    get, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "get_scene_lease",
     params(("id" = String, Path, description = "The scene"), TenantQuery),
     responses(
         (status = 200, description = "The lease; of an unheld scene `holder_id` is null and `version` the last", body = SceneLease),
@@ -200,7 +200,7 @@ async fn get_lease(
 
 /// Acquires a scene that nobody holds.
 #[utoipa::path(
-    post, path = "/scenes/{id}/lease", tag = "scenes", operation_id = "acquire_scene",
+    post, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "acquire_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 201, description = "It is yours; `version` is the fencing token", body = SceneLease),
@@ -225,7 +225,7 @@ async fn acquire(
 
 /// Keeps the lease on a scene. A tracker that gets 404 stops its work there.
 #[utoipa::path(
-    post, path = "/scenes/{id}/lease/renew", tag = "scenes", operation_id = "renew_scene",
+    post, path = paths::SCENE_LEASE_RENEW, tag = "scenes", operation_id = "renew_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 200, description = "It is yours for longer", body = SceneLease),
@@ -253,7 +253,7 @@ async fn renew(
 
 /// Lets go of a scene. What the caller does not hold is left alone.
 #[utoipa::path(
-    delete, path = "/scenes/{id}/lease", tag = "scenes", operation_id = "release_scene",
+    delete, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "release_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 204, description = "The caller does not hold it, now or any more"),

@@ -2,6 +2,7 @@
 
 use axum::{Json, extract::State, http::StatusCode};
 use solehold_api::{
+    paths,
     problem::{ErrorCode, Problem},
     sessions::{ClosedSession, HeartbeatSession, OpenSession, Session},
 };
@@ -50,7 +51,7 @@ async fn shown(context: &Context, view: &SessionView) -> Result<Session, Failure
 
 /// Opens a session. Its holder's former one is superseded, and what hangs there runs out, or is closed with `replace`.
 #[utoipa::path(
-    post, path = "/sessions", tag = "sessions", operation_id = "open_session",
+    post, path = paths::SESSIONS, tag = "sessions", operation_id = "open_session",
     params(TenantQuery), request_body = OpenSession,
     responses(
         (status = 201, description = "It is open", body = Session),
@@ -84,7 +85,7 @@ async fn open(
 
 /// Keeps a session and everything that hangs on it.
 #[utoipa::path(
-    put, path = "/sessions/{id}/heartbeat", tag = "sessions", operation_id = "heartbeat_session",
+    put, path = paths::SESSION_HEARTBEAT, tag = "sessions", operation_id = "heartbeat_session",
     params(("id" = String, Path, description = "The session"), TenantQuery), request_body = HeartbeatSession,
     responses(
         (status = 200, description = "It lasts longer, and so does all that hangs on it", body = Session),
@@ -108,7 +109,7 @@ async fn heartbeat(
 
 /// Shows a session that lives.
 #[utoipa::path(
-    get, path = "/sessions/{id}", tag = "sessions", operation_id = "get_session",
+    get, path = paths::SESSION, tag = "sessions", operation_id = "get_session",
     params(("id" = String, Path, description = "The session"), TenantQuery),
     responses(
         (status = 200, description = "The session", body = Session),
@@ -136,7 +137,7 @@ async fn find(context: &Context, tenant: &Name, id: SessionId) -> Result<Option<
 
 /// Closes a session: everything that hangs on it is released.
 #[utoipa::path(
-    delete, path = "/sessions/{id}", tag = "sessions", operation_id = "close_session",
+    delete, path = paths::SESSION, tag = "sessions", operation_id = "close_session",
     params(("id" = String, Path, description = "The session"), TenantQuery),
     responses(
         (status = 200, description = "It is closed", body = ClosedSession),

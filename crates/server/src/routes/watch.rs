@@ -16,6 +16,7 @@ use futures_util::{Stream, stream};
 use solehold_api::{
     field,
     limits::SNAPSHOT_RESOURCES_MAX,
+    paths,
     problem::{ErrorCode, Problem},
     sse,
     watch::{Compacted, Cursor, LeaseEvent, Ownership, Progress, Snapshot, WatchFrame, WatchQuery},
@@ -53,7 +54,7 @@ pub fn routes() -> OpenApiRouter<Context> {
 /// `progress` marks. Each frame's `id` is a cursor to resume from, with `from` or `Last-Event-ID`, which goes first. After a
 /// `compacted` frame the stream ends: begin again without a cursor.
 #[utoipa::path(
-    get, path = "/watch", tag = "watch", operation_id = "watch", params(WatchQuery),
+    get, path = paths::WATCH, tag = "watch", operation_id = "watch", params(WatchQuery),
     responses(
         (status = 200, description = "Frames of the watch", body = WatchFrame, content_type = "text/event-stream"),
         (status = 400, description = "The cursor is not one of this store", body = Problem, content_type = "application/problem+json"),

@@ -13,6 +13,7 @@ use futures_util::{StreamExt, stream};
 use solehold_api::{
     admin::Imported,
     limits::EXPORT_LINE_BYTES_MAX,
+    paths,
     problem::{ErrorCode, Problem},
 };
 use solehold_engine::{
@@ -39,7 +40,7 @@ pub fn routes() -> OpenApiRouter<Context> {
 ///
 /// The first line is a header and the last an end: an export that was cut off is refused by an import.
 #[utoipa::path(
-    get, path = "/admin/export", tag = "administration", operation_id = "export",
+    get, path = paths::EXPORT, tag = "administration", operation_id = "export",
     responses((status = 200, description = "JSON lines", body = String, content_type = "application/jsonl"))
 )]
 async fn export(State(context): State<Context>, caller: Caller) -> Result<Response, Failure> {
@@ -71,7 +72,7 @@ impl Iterator for Pieces {
 
 /// Takes over an export, into a store that has never been used. Tokens go on from above.
 #[utoipa::path(
-    post, path = "/admin/import", tag = "administration", operation_id = "import",
+    post, path = paths::IMPORT, tag = "administration", operation_id = "import",
     request_body(content = String, content_type = "application/jsonl", description = "The lines of an export"),
     responses((status = 200, description = "What was taken in", body = Imported))
 )]

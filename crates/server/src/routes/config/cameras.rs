@@ -9,6 +9,7 @@ use solehold_api::{
     kind,
     limits::PAGE_SIZE_MAX,
     page::{PageCursor, PageQuery},
+    paths,
     problem::Problem,
     resources::DeleteQuery,
 };
@@ -61,7 +62,7 @@ fn camera_key(tenant: Name, uuid: &str) -> Result<ResourceKey, Failure> {
 
 /// Lists the cameras of a site.
 #[utoipa::path(
-    get, path = "/tenants/{tenant}/sites/{site}/cameras", tag = "config", operation_id = "list_site_cameras",
+    get, path = paths::SITE_CAMERAS, tag = "config", operation_id = "list_site_cameras",
     params(SitePath, PageQuery),
     responses(
         (status = 200, description = "The cameras", body = CameraList),
@@ -110,7 +111,7 @@ async fn all_shown(context: &Context, tenant: &Name, found: &Found) -> Result<Ve
 
 /// Declares a camera that is not there yet.
 #[utoipa::path(
-    post, path = "/tenants/{tenant}/sites/{site}/cameras", tag = "config", operation_id = "create_camera",
+    post, path = paths::SITE_CAMERAS, tag = "config", operation_id = "create_camera",
     params(SitePath), request_body = Camera,
     responses(
         (status = 201, description = "It is declared", body = Camera),
@@ -138,7 +139,7 @@ async fn create(
 
 /// Shows a camera of a site.
 #[utoipa::path(
-    get, path = "/tenants/{tenant}/sites/{site}/cameras/{camera_uuid}", tag = "config", operation_id = "get_site_camera",
+    get, path = paths::SITE_CAMERA, tag = "config", operation_id = "get_site_camera",
     params(CameraPath),
     responses(
         (status = 200, description = "The camera", body = Camera),
@@ -162,7 +163,7 @@ async fn get_at_site(
 
 /// Declares a camera of a site, or declares it anew. One that is at another site is not found here.
 #[utoipa::path(
-    put, path = "/tenants/{tenant}/sites/{site}/cameras/{camera_uuid}", tag = "config", operation_id = "put_site_camera",
+    put, path = paths::SITE_CAMERA, tag = "config", operation_id = "put_site_camera",
     params(CameraPath), request_body = Camera,
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Camera),
@@ -205,7 +206,7 @@ async fn replace(
 
 /// Removes a camera of a site.
 #[utoipa::path(
-    delete, path = "/tenants/{tenant}/sites/{site}/cameras/{camera_uuid}", tag = "config", operation_id = "delete_camera",
+    delete, path = paths::SITE_CAMERA, tag = "config", operation_id = "delete_camera",
     params(CameraPath, DeleteQuery),
     responses(
         (status = 204, description = "It is gone"),
@@ -232,7 +233,7 @@ async fn remove(
 
 /// Lists cameras of all sites.
 #[utoipa::path(
-    get, path = "/cameras", tag = "config", operation_id = "list_cameras", params(AvailableQuery),
+    get, path = paths::CAMERAS, tag = "config", operation_id = "list_cameras", params(AvailableQuery),
     responses(
         (status = 200, description = "The cameras", body = CameraList),
         (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
@@ -250,7 +251,7 @@ async fn list(
 
 /// Lists the cameras that nobody holds.
 #[utoipa::path(
-    get, path = "/cameras/available", tag = "config", operation_id = "list_available_cameras", params(AvailableQuery),
+    get, path = paths::CAMERAS_AVAILABLE, tag = "config", operation_id = "list_available_cameras", params(AvailableQuery),
     responses(
         (status = 200, description = "The cameras", body = CameraList),
         (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
@@ -273,7 +274,7 @@ fn asked(query: &AvailableQuery, leased: Option<bool>) -> Result<ResourceQuery, 
 
 /// Shows a camera.
 #[utoipa::path(
-    get, path = "/cameras/{camera_uuid}", tag = "config", operation_id = "get_camera",
+    get, path = paths::CAMERA, tag = "config", operation_id = "get_camera",
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
     responses(
         (status = 200, description = "The camera, with the zones that count for it", body = Camera),
@@ -294,7 +295,7 @@ async fn get(
 
 /// Declares a camera, or declares it anew. It stays at its site unless the body says another.
 #[utoipa::path(
-    put, path = "/cameras/{camera_uuid}", tag = "config", operation_id = "put_camera",
+    put, path = paths::CAMERA, tag = "config", operation_id = "put_camera",
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery), request_body = Camera,
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Camera),

@@ -12,6 +12,7 @@ use solehold_api::{
     config::{Camera, ConfigVersion, Zone},
     field, kind,
     limits::PAGE_SIZE_MAX,
+    paths,
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{key::Name, lease::Declaration};
@@ -83,7 +84,7 @@ fn keeping(before: Option<Seen>, declaration: Declaration) -> Declaration {
 
 /// Tells the versions of a site's configuration: the same content, the same version.
 #[utoipa::path(
-    get, path = "/tenants/{tenant}/sites/{site}/config/version", tag = "config", operation_id = "config_version",
+    get, path = paths::CONFIG_VERSION, tag = "config", operation_id = "config_version",
     params(SitePath),
     responses(
         (status = 200, description = "The versions of its cameras and zones", body = ConfigVersion),

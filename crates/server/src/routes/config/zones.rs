@@ -8,6 +8,7 @@ use solehold_api::{
     kind,
     limits::PAGE_SIZE_MAX,
     page::PageQuery,
+    paths,
     problem::Problem,
     resources::DeleteQuery,
 };
@@ -52,7 +53,7 @@ fn zone_key(site: &Site, id: &ZoneId) -> Result<ResourceKey, Failure> {
 
 /// Lists the zones of a site.
 #[utoipa::path(
-    get, path = "/tenants/{tenant}/sites/{site}/zones", tag = "config", operation_id = "list_zones",
+    get, path = paths::SITE_ZONES, tag = "config", operation_id = "list_zones",
     params(SitePath, PageQuery),
     responses(
         (status = 200, description = "The zones", body = ZoneList),
@@ -75,7 +76,7 @@ async fn list(
 
 /// Declares a zone that is not there yet.
 #[utoipa::path(
-    post, path = "/tenants/{tenant}/sites/{site}/zones", tag = "config", operation_id = "create_zone",
+    post, path = paths::SITE_ZONES, tag = "config", operation_id = "create_zone",
     params(SitePath), request_body = Zone,
     responses(
         (status = 201, description = "It is declared", body = Zone),
@@ -99,7 +100,7 @@ async fn create(
 
 /// Shows a zone.
 #[utoipa::path(
-    get, path = "/tenants/{tenant}/sites/{site}/zones/{zone_id}", tag = "config", operation_id = "get_zone",
+    get, path = paths::SITE_ZONE, tag = "config", operation_id = "get_zone",
     params(ZonePath),
     responses(
         (status = 200, description = "The zone", body = Zone),
@@ -120,7 +121,7 @@ async fn get(
 
 /// Declares a zone, or declares it anew.
 #[utoipa::path(
-    put, path = "/tenants/{tenant}/sites/{site}/zones/{zone_id}", tag = "config", operation_id = "put_zone",
+    put, path = paths::SITE_ZONE, tag = "config", operation_id = "put_zone",
     params(ZonePath), request_body = Zone,
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Zone),
@@ -149,7 +150,7 @@ async fn put(
 
 /// Removes a zone.
 #[utoipa::path(
-    delete, path = "/tenants/{tenant}/sites/{site}/zones/{zone_id}", tag = "config", operation_id = "delete_zone",
+    delete, path = paths::SITE_ZONE, tag = "config", operation_id = "delete_zone",
     params(ZonePath, DeleteQuery),
     responses(
         (status = 204, description = "It is gone"),

@@ -15,6 +15,7 @@ use solehold_api::{
     leases::{
         AcquireLease, EndedLease, Envelope, HeartbeatLease, Lease, ReleaseLease, RenewLease, RevokeLease,
     },
+    paths,
 };
 use solehold_core::{
     command::{AskedTenure, Footprint, Target, Undeclared},
@@ -56,7 +57,7 @@ fn lease_id(id: &str) -> Result<LeaseId, Refused> {
 
 /// Acquires a camera for a runner.
 #[utoipa::path(
-    post, path = "/leases/acquire", tag = "leases", operation_id = "acquire_lease", request_body = AcquireLease,
+    post, path = paths::LEASE_ACQUIRE, tag = "leases", operation_id = "acquire_lease", request_body = AcquireLease,
     responses(
         (status = 200, description = "It is the runner's", body = Envelope),
         (status = 400, description = "The body is wrong", body = Envelope),
@@ -133,7 +134,7 @@ async fn attributes(context: &Context, body: &AcquireLease, camera: &Seen) -> Re
 
 /// Keeps a lease.
 #[utoipa::path(
-    put, path = "/leases/{lease_id}/renew", tag = "leases", operation_id = "renew_lease",
+    put, path = paths::LEASE_RENEW, tag = "leases", operation_id = "renew_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RenewLease,
     responses(
         (status = 200, description = "It lasts longer", body = Envelope),
@@ -158,7 +159,7 @@ async fn renew(
 
 /// Keeps a lease and tells how the work goes; what is told is kept and shown.
 #[utoipa::path(
-    post, path = "/leases/{lease_id}/heartbeat", tag = "leases", operation_id = "heartbeat_lease",
+    post, path = paths::LEASE_HEARTBEAT, tag = "leases", operation_id = "heartbeat_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = HeartbeatLease,
     responses(
         (status = 200, description = "It lasts longer", body = Envelope),
@@ -183,7 +184,7 @@ async fn heartbeat(
 
 /// Lets go of a lease.
 #[utoipa::path(
-    delete, path = "/leases/{lease_id}/release", tag = "leases", operation_id = "release_lease",
+    delete, path = paths::LEASE_RELEASE, tag = "leases", operation_id = "release_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = ReleaseLease,
     responses(
         (status = 200, description = "It is released", body = Envelope),
@@ -209,7 +210,7 @@ async fn release(
 
 /// Ends someone's lease. The camera is held back until the old deadline, unless the old holder is known to be fenced.
 #[utoipa::path(
-    post, path = "/leases/{lease_id}/revoke", tag = "leases", operation_id = "revoke_lease",
+    post, path = paths::LEASE_REVOKE, tag = "leases", operation_id = "revoke_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RevokeLease,
     responses(
         (status = 200, description = "It is revoked", body = Envelope),

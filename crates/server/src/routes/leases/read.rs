@@ -7,6 +7,7 @@ use solehold_api::{
     leases::{EndedLease, Envelope, Flat, Lease, LeaseHistory, LeaseList, LeaseQuery},
     limits::PAGE_SIZE_MAX,
     page::{PageCursor, PageQuery},
+    paths,
     problem::Problem,
 };
 use solehold_core::{
@@ -40,7 +41,7 @@ pub fn routes() -> OpenApiRouter<Context> {
 
 /// Shows a lease: `success` tells whether it is held. Of one that has ended it is shown how.
 #[utoipa::path(
-    get, path = "/leases/{lease_id}", tag = "leases", operation_id = "get_lease",
+    get, path = paths::LEASE, tag = "leases", operation_id = "get_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery),
     responses(
         (status = 200, description = "The lease if `success` is true; how it ended if not", body = Envelope),
@@ -120,7 +121,7 @@ fn all() -> EventQuery {
 
 /// Shows what happened to a lease.
 #[utoipa::path(
-    get, path = "/leases/{lease_id}/history", tag = "leases", operation_id = "lease_history",
+    get, path = paths::LEASE_HISTORY, tag = "leases", operation_id = "lease_history",
     params(("lease_id" = String, Path, description = "The lease"), PageQuery),
     responses(
         (status = 200, description = "What happened, oldest first, as far back as the audit trail goes", body = LeaseHistory),
@@ -146,7 +147,7 @@ async fn history(
 
 /// Lists what a runner holds.
 #[utoipa::path(
-    get, path = "/leases/runner/{runner_id}", tag = "leases", operation_id = "leases_of_runner",
+    get, path = paths::LEASES_OF_RUNNER, tag = "leases", operation_id = "leases_of_runner",
     params(("runner_id" = String, Path, description = "The runner"), PageQuery),
     responses(
         (status = 200, description = "What it holds; nothing, if it is not known", body = LeaseList),
@@ -171,7 +172,7 @@ async fn of_runner(
 
 /// Shows who holds a camera.
 #[utoipa::path(
-    get, path = "/leases/camera/{camera_uuid}", tag = "leases", operation_id = "lease_of_camera",
+    get, path = paths::LEASE_OF_CAMERA, tag = "leases", operation_id = "lease_of_camera",
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
     responses(
         (status = 200, description = "The lease", body = Envelope),
@@ -209,7 +210,7 @@ struct LeaseFilter {
 
 /// Lists leases. A page may have fewer than asked for; the last has no `next`.
 #[utoipa::path(
-    get, path = "/leases", tag = "leases", operation_id = "list_leases", params(LeaseQuery, LeaseFilter),
+    get, path = paths::LEASES, tag = "leases", operation_id = "list_leases", params(LeaseQuery, LeaseFilter),
     responses(
         (status = 200, description = "A page of leases", body = LeaseList),
         (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
