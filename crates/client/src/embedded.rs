@@ -124,9 +124,10 @@ impl Embedded {
     }
 
     fn acquire(&self, ask: &Ask) -> Acquire {
+        let key = self.key(&ask.resource);
         Acquire {
-            key: self.key(&ask.resource),
-            lease: LeaseId(Uuid::now_v7()),
+            lease: LeaseId::new(&key, Uuid::new_v4()),
+            key,
             holder: ask.holder.clone(),
             tenure: AskedTenure::Session(ask.session),
             request: Some(ask.request.clone()),

@@ -107,6 +107,13 @@ pub struct ResourceKey {
 }
 
 impl ResourceKey {
+    /// What the ids of its leases begin with. It is stored, and must never change.
+    pub fn mark(&self) -> u32 {
+        // No name has a NUL in it.
+        let parts = [&self.tenant, &self.kind, &self.key].map(Name::as_str);
+        xxhash_rust::xxh3::xxh3_64(parts.join("\0").as_bytes()) as u32
+    }
+
     /// A key before all others, from which ranges begin.
     pub(crate) fn least() -> Self {
         let least = Name("".into());
@@ -183,6 +190,21 @@ id! {
     LeaseId
 }
 
+impl LeaseId {
+    /// The id of a grant that is asked for: random but for its beginning, the [mark](ResourceKey::mark) of the resource. So a
+    /// store finds the resource of a lease without an index that every grant would have to change.
+    pub fn new(key: &ResourceKey, random: Uuid) -> Self {
+        let mut bytes = random.into_bytes();
+        bytes[..4].copy_from_slice(&key.mark().to_be_bytes());
+        Self(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+    }
+
+    /// The mark of its resource, if it was made by [`Self::new`].
+    pub fn mark(self) -> u32 {
+        self.0.as_fields().0
+    }
+}
+
 /// A text is too large to be kept as a [`Document`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("has {0} bytes; a document has at most {DOCUMENT_BYTES_MAX}")]
@@ -237,6 +259,21 @@ impl fmt::Debug for Document {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_id_of_a_lease_leads_to_its_resource() {
+        let key = |key: &str| ResourceKey {
+            tenant: Name::new("acme").expect("a name"),
+            kind: Name::new("job").expect("a name"),
+            key: Name::new(key).expect("a name"),
+        };
+        // These are stored somewhere.
+        assert_eq!((key("a").mark(), key("b").mark()), (1_776_477_200, 2_317_160_157));
+        let (one, other) =
+            (LeaseId::new(&key("a"), Uuid::from_u128(1)), LeaseId::new(&key("a"), Uuid::from_u128(2)));
+        assert_eq!((one.mark(), other.mark()), (key("a").mark(), key("a").mark()));
+        assert!(one != other && one.0.get_version_num() == 8);
+    }
 
     #[test]
     fn names_are_printable_and_bounded() {

@@ -42,7 +42,7 @@ fn name(text: &str) -> Name {
 
 /// Acquires and releases one resource.
 async fn cycle(engine: &Engine, key: &ResourceKey) {
-    let lease = LeaseId(uuid::Uuid::now_v7());
+    let lease = LeaseId::new(key, uuid::Uuid::new_v4());
     let acquire = Command::Acquire(Acquire {
         key: key.clone(),
         lease,

@@ -76,7 +76,7 @@ fn key(n: usize) -> ResourceKey {
 fn acquire(n: usize) -> Command {
     Command::Acquire(Acquire {
         key: key(n),
-        lease: LeaseId(Uuid::now_v7()),
+        lease: LeaseId::new(&key(n), Uuid::new_v4()),
         holder: name("worker-17"),
         tenure: AskedTenure::Own { ttl_ms: 30_000 },
         request: None,

@@ -487,7 +487,7 @@ impl Place {
     /// Asks by another grant id from now on.
     fn ask_anew(&mut self, ask: &mut Acquire) {
         self.room.here().by_lease.remove(&self.lease);
-        ask.lease = LeaseId(Uuid::now_v7());
+        ask.lease = LeaseId::new(&ask.key, Uuid::new_v4());
         self.former = Some(std::mem::replace(&mut self.lease, ask.lease));
         self.told = self.room.enter(ask);
     }

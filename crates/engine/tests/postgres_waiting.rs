@@ -24,7 +24,7 @@ async fn replica(url: &str) -> Engine {
 fn ask(key: &ResourceKey, holder: &str, request: Option<&str>) -> Acquire {
     Acquire {
         key: key.clone(),
-        lease: LeaseId(Uuid::now_v7()),
+        lease: LeaseId::new(key, Uuid::new_v4()),
         holder: name(holder),
         tenure: AskedTenure::Own { ttl_ms: 60_000 },
         request: request.map(name),
@@ -159,7 +159,7 @@ async fn a_dead_replica_is_passed_over() {
     live.stop().await;
 }
 
-/// What a database of the version before has is kept, and can be waited for.
+/// What a database of the first version has is kept, found by its id, and can be waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_without_lines_gets_them() {
     let url = database().await;
@@ -176,6 +176,11 @@ async fn a_database_without_lines_gets_them() {
         FROM solehold.clock; UPDATE solehold.clock SET revision = 1";
     client.batch_execute(held).await.expect("a lease");
     let (engine, job) = (replica(&url).await, key("old"));
+    // Its id was not made for the resource, and leads there all the same.
+    let row = client.query_one("SELECT lease_id FROM solehold.leases", &[]).await.expect("a row");
+    let target = solehold_core::command::Target::Lease { tenant: name("acme"), id: LeaseId(row.get(0)) };
+    let claim = solehold_core::command::Claim { target, token: None, session: None, holder: None };
+    done(&engine, Command::Renew { claim, ttl_ms: None, stats: None }).await;
     let bea = waiting(&engine, ask(&job, "bea", None));
     line(&client, &["bea"]).await;
     let target = solehold_core::command::Target::Resource(job.clone());

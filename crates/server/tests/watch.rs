@@ -23,7 +23,7 @@ fn key(tenant: &str, kind: &str, key: &str) -> ResourceKey {
 
 /// Someone takes a resource, straight at the engine.
 async fn acquire(asking: &Asking, key: ResourceKey, holder: &str) -> LeaseId {
-    let lease = LeaseId(Uuid::now_v7());
+    let lease = LeaseId::new(&key, Uuid::new_v4());
     let acquire = Acquire {
         key,
         lease,

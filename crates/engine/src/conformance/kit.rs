@@ -210,7 +210,7 @@ pub fn holder(text: &str) -> HolderKey {
 pub fn ask(key: &ResourceKey, holder: &str) -> Acquire {
     Acquire {
         key: key.clone(),
-        lease: LeaseId(Uuid::new_v4()),
+        lease: LeaseId::new(key, Uuid::new_v4()),
         holder: name(holder),
         tenure: AskedTenure::Own { ttl_ms: LONG_MS },
         request: None,
@@ -352,7 +352,7 @@ pub fn close(session: SessionId) -> Command {
 
 /// A hand-over to a session.
 pub fn hand_over(key: &ResourceKey, to: SessionId, within_ms: u64) -> Command {
-    let lease = LeaseId(Uuid::new_v4());
+    let lease = LeaseId::new(key, Uuid::new_v4());
     Command::HandOver { key: key.clone(), lease, to, within_ms, attributes: Document::default() }
 }
 

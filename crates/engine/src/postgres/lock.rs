@@ -13,7 +13,7 @@ use solehold_core::{
     key::{Document, HolderKey, ResourceKey, SessionId},
     lease::Handover,
     state::{FoundLate, State},
-    time::{StoreTime, Token},
+    time::StoreTime,
 };
 use tokio::join;
 use tokio_postgres::Row;
@@ -38,7 +38,6 @@ pub(super) struct Stored {
     pub(super) id: i64,
     pub(super) due_ms: Option<i64>,
     pub(super) had_pending: bool,
-    pub(super) last_token: Token,
     pub(super) created_at: StoreTime,
 }
 
@@ -229,7 +228,6 @@ fn load_resource(
         id: row.resource_id,
         due_ms: row.due_ms,
         had_pending: row.pending.is_some(),
-        last_token: row.last_token,
         created_at: known.is.created_at,
     };
     held.resources.insert(known.is.key.clone(), stored);

@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
+use tokio_postgres::types::Type;
+
 use super::{
     fault::Fault,
     pool::{Conn, in_time},
     retry::Backoff,
+    rows::Columns,
 };
 use crate::store::StoreError;
 
 /// The schema's versions, in order; the first is 1.
-const VERSIONS: [&str; 2] = [include_str!("schema.sql"), include_str!("schema_2.sql")];
+const VERSIONS: [&str; 3] =
+    [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+/// Since this version resources have marks.
+const MARKED: usize = 3;
 /// A migration may rewrite tables.
 const MIGRATION: Duration = Duration::from_secs(300);
 /// How often others may be in the way.
@@ -69,12 +75,30 @@ async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
         }
         for (number, sql) in (1..).zip(VERSIONS).skip(done) {
             conn.simple(sql).await?;
+            if number == MARKED {
+                mark_all(conn).await?;
+            }
             conn.simple(&format!("INSERT INTO solehold.migrations VALUES ({number}, clock_timestamp())")).await?;
             tracing::info!(version = number, "applied a migration of the schema");
         }
         conn.simple("COMMIT").await
     })
     .await
+}
+
+/// Gives resources of the versions before their marks, which PostgreSQL cannot compute.
+async fn mark_all(conn: &Conn) -> Result<(), Fault> {
+    let found = conn.client.query_typed("SELECT id, tenant, kind, key FROM solehold.resources", &[]).await?;
+    let (mut ids, mut marks) = (Vec::<i64>::new(), Vec::<i32>::new());
+    for row in &found {
+        let mut c = Columns::from(row, 0);
+        ids.push(c.next()?);
+        marks.push(c.resource_key()?.mark() as i32);
+    }
+    let sql = "UPDATE solehold.resources r SET mark = u.mark \
+               FROM unnest($1::bigint[], $2::int[]) AS u(id, mark) WHERE r.id = u.id";
+    conn.client.execute_typed(sql, &[(&ids, Type::INT8_ARRAY), (&marks, Type::INT4_ARRAY)]).await?;
+    Ok(())
 }
 
 /// The last version that was applied; 0 if only the table of them is there.

@@ -44,6 +44,11 @@ pub(super) struct Ask {
 }
 
 impl Ask {
+    /// The leases, and the marks that they have.
+    pub(super) fn lease_columns(&self) -> (Vec<Uuid>, Vec<i32>) {
+        self.leases.iter().map(|id| (id.0, id.mark() as i32)).unzip()
+    }
+
     pub(super) fn of(footprint: &Footprint) -> Self {
         let whole_holders: BTreeSet<_> = footprint.whole_holders.iter().cloned().collect();
         let whole: BTreeSet<_> = footprint.whole_sessions.iter().copied().collect();
@@ -210,7 +215,7 @@ impl PostgresStore {
 
     async fn look_up(&self, conn: &Conn, ask: &Ask) -> Result<Plan, Fault> {
         let [tenants, kinds, keys] = KeyColumns::of(ask.keys.iter()).0;
-        let leases: Vec<Uuid> = ask.leases.iter().map(|id| id.0).collect();
+        let (leases, marks) = ask.lease_columns();
         let whole: Vec<Uuid> = ask.whole.iter().map(|id| id.0).collect();
         let [whole_tenants, whole_names] = PairColumns::of_holders(ask.whole_holders.iter()).0;
         let [holder_tenants, holder_names] = PairColumns::of_holders(ask.holders.iter()).0;
@@ -218,7 +223,7 @@ impl PostgresStore {
             async {
                 conn.query(
                     Sql::Resolve,
-                    &[&tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names],
+                    &[&tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names, &marks],
                 )
                 .await
             },

@@ -132,7 +132,7 @@ impl PostgresStore {
 
     async fn load_once(&self, conn: &Conn, ask: &Ask) -> Result<Loaded, Fault> {
         let [tenants, kinds, keys] = KeyColumns::of(ask.keys.iter()).0;
-        let leases: Vec<Uuid> = ask.leases.iter().map(|id| id.0).collect();
+        let (leases, marks) = ask.lease_columns();
         let whole: Vec<Uuid> = ask.whole.iter().map(|id| id.0).collect();
         let [whole_tenants, whole_names] = PairColumns::of_holders(ask.whole_holders.iter()).0;
         let [holder_tenants, holder_names] = PairColumns::of_holders(ask.holders.iter()).0;
@@ -147,8 +147,8 @@ impl PostgresStore {
             conn.simple(SNAPSHOT),
             async { conn.query(Sql::SnapshotClock, &[]).await },
             async {
-                let params: [Param<'_>; 7] =
-                    [&tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names];
+                let params: [Param<'_>; 8] =
+                    [&tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names, &marks];
                 conn.query_if(wants_resources, Sql::LoadResources, &params).await
             },
             async {
@@ -391,10 +391,10 @@ fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Param
         all.and("r.site = {}", site.as_str());
     }
     if let Some(holder) = &query.holder {
-        all.and("l.holder = {}", holder.as_str());
+        all.and("(l.holder = {} AND l.lease_id IS NOT NULL)", holder.as_str());
     }
     if let Some(session) = query.session {
-        all.and("(l.session_id = {} OR l.pending_session_id = {})", session.0);
+        all.and("(l.session_id = {} AND l.lease_id IS NOT NULL OR l.pending_session_id = {})", session.0);
     }
     if let Some(leased) = query.leased {
         let deadline = "coalesce(CASE WHEN l.lease_id IS NOT NULL THEN \

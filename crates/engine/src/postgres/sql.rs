@@ -39,6 +39,12 @@ macro_rules! resource_columns {
          r.created_at_ms"
     };
 }
+macro_rules! hanging_columns {
+    () => {
+        "l.lease_id, CASE WHEN l.lease_id IS NOT NULL THEN l.session_id END, l.pending_lease_id, l.pending_session_id, \
+         l.has_state, l.queued"
+    };
+}
 macro_rules! state_columns {
     () => {
         "t.resource_id, t.sequence, t.token, t.written_at_ms, t.document"
@@ -65,8 +71,8 @@ macro_rules! read_now {
 }
 pub(super) use {lease_columns, read_now, resource_columns, state_columns};
 
-/// Resources by key (`$1..$3`), by a lease on them (`$4`), or by a session (`$5`) or present session of a holder (`$6, $7`)
-/// that something of theirs hangs on.
+/// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), or by a session (`$5`) or present session of a
+/// holder (`$6, $7`) that something of theirs hangs on.
 macro_rules! wanted {
     () => {
         "WITH whole AS (SELECT unnest($5::uuid[]) AS id \
@@ -74,18 +80,21 @@ macro_rules! wanted {
                   JOIN solehold.holders h USING (tenant, name) WHERE h.session_id IS NOT NULL), \
          wanted AS (SELECT r.id FROM unnest($1::text[], $2::text[], $3::text[]) AS k(tenant, kind, key) \
                   JOIN solehold.resources r USING (tenant, kind, key) \
-            UNION SELECT resource_id FROM solehold.leases WHERE lease_id = ANY($4::uuid[]) \
-            UNION SELECT resource_id FROM solehold.leases WHERE pending_lease_id = ANY($4::uuid[]) \
+            UNION SELECT l.resource_id FROM unnest($4::uuid[], $8::int[]) AS k(id, mark) \
+                  JOIN solehold.resources r USING (mark) JOIN solehold.leases l ON l.resource_id = r.id \
+                  WHERE k.id IN (l.lease_id, l.pending_lease_id) \
+            UNION SELECT l.resource_id FROM solehold.old_ids o JOIN solehold.leases l USING (resource_id) \
+                  WHERE o.lease_id = ANY($4::uuid[]) AND o.lease_id IN (l.lease_id, l.pending_lease_id) \
             UNION SELECT l.resource_id FROM whole JOIN solehold.leases l ON l.session_id = whole.id \
+                  WHERE l.lease_id IS NOT NULL \
             UNION SELECT l.resource_id FROM whole JOIN solehold.leases l ON l.pending_session_id = whole.id) "
     };
 }
 
 statements! {
     /// What is known of resources before any lock is taken.
-    Resolve = concat!(wanted!(), "SELECT ", resource_columns!(),
-        ", l.lease_id, l.session_id, l.pending_lease_id, l.pending_session_id, l.has_state, l.queued \
-         FROM wanted JOIN solehold.resources r USING (id) JOIN solehold.leases l ON l.resource_id = r.id");
+    Resolve = concat!(wanted!(), "SELECT ", resource_columns!(), ", ", hanging_columns!(),
+        " FROM wanted JOIN solehold.resources r USING (id) JOIN solehold.leases l ON l.resource_id = r.id");
     /// The present sessions of holders (`$1, $2`).
     ResolveHolders = "SELECT h.tenant, h.name, h.session_id FROM unnest($1::text[], $2::text[]) AS k(tenant, name) \
         JOIN solehold.holders h USING (tenant, name)";
@@ -100,7 +109,7 @@ statements! {
     LockLeases = concat!("SELECT ", lease_columns!(),
         " FROM solehold.leases l WHERE l.resource_id = ANY($1::bigint[]) ORDER BY l.resource_id FOR UPDATE");
     LockLeasesAndHanging = concat!("SELECT ", lease_columns!(), " FROM solehold.leases l \
-         WHERE l.resource_id = ANY($1::bigint[]) OR l.session_id = ANY($2::uuid[]) \
+         WHERE l.resource_id = ANY($1::bigint[]) OR (l.session_id = ANY($2::uuid[]) AND l.lease_id IS NOT NULL) \
             OR l.pending_session_id = ANY($2::uuid[]) ORDER BY l.resource_id FOR UPDATE");
     /// The inner select waits for the lock; the outer one reads the time when it is held.
     LockClock = concat!("SELECT c.*, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM (SELECT ",
@@ -122,9 +131,8 @@ statements! {
         " FROM solehold.states t WHERE t.resource_id = ANY($1::bigint[])");
 
     /// What is known of resources by their numbers.
-    ResolveIds = concat!("SELECT ", resource_columns!(),
-        ", l.lease_id, l.session_id, l.pending_lease_id, l.pending_session_id, l.has_state, l.queued \
-         FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id WHERE r.id = ANY($1::bigint[])");
+    ResolveIds = concat!("SELECT ", resource_columns!(), ", ", hanging_columns!(),
+        " FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id WHERE r.id = ANY($1::bigint[])");
     /// Who waits: the first so many (`$2`) of each line (`$1`), by grant id (`$3`), by request (`$4..$6`), and those who hang
     /// on sessions (`$7`, at most `$8`). Repetitions do no harm.
     Waiters = concat!("SELECT ", waiter_columns!(), ", true FROM unnest($1::bigint[], $2::bigint[]) AS k(id, most) \
@@ -151,10 +159,11 @@ statements! {
         AS u(resource_id, last_token, held_back_until_ms, due_ms, lease_id, holder, session_id, ttl_ms, \
             deadline_ms, acquired_at_ms, renewed_at_ms, request, attributes, stats, confirm_by_ms, queued) \
         WHERE l.resource_id = u.resource_id";
-    /// Nobody holds these any more, and nothing is left to wait for.
-    FreeLeases = "UPDATE solehold.leases SET held_back_until_ms = NULL, due_ms = NULL, lease_id = NULL, holder = NULL, \
-        session_id = NULL, ttl_ms = NULL, deadline_ms = NULL, acquired_at_ms = NULL, renewed_at_ms = NULL, request = NULL, \
-        attributes = NULL, stats = NULL, confirm_by_ms = NULL, queued = 0 WHERE resource_id = ANY($1::bigint[])";
+    /// Nobody holds these now. What was said of the last lease stays, and means nothing.
+    FreeLeases = "UPDATE solehold.leases l SET lease_id = NULL, last_token = u.last_token, \
+        held_back_until_ms = u.held_back_until_ms, due_ms = u.due_ms, queued = u.queued \
+        FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[]) \
+        AS u(resource_id, last_token, held_back_until_ms, due_ms, queued) WHERE l.resource_id = u.resource_id";
     /// What is beside the leases has changed.
     MarkLeases = "UPDATE solehold.leases l SET version = u.version, has_state = u.has_state \
         FROM unnest($1::bigint[], $2::bigint[], $3::boolean[]) AS u(resource_id, version, has_state) \
@@ -181,17 +190,17 @@ statements! {
         AS u(resource_id, lease_id, session_id, holder, asked_at_ms, deadline_ms, attributes) \
         WHERE l.resource_id = u.resource_id";
     InsertResources = "INSERT INTO solehold.resources (id, tenant, kind, key, version, declared, site, labels, attributes, \
-            lock_delay_ms, created_at_ms) \
-        SELECT id, tenant, kind, key, version, declared, site, labels::jsonb, attributes, lock_delay_ms, created_at_ms \
+            lock_delay_ms, created_at_ms, mark) \
+        SELECT id, tenant, kind, key, version, declared, site, labels::jsonb, attributes, lock_delay_ms, created_at_ms, mark \
         FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], \
-            $9::text[], $10::bigint[], $11::bigint[]) \
-        AS u(id, tenant, kind, key, version, declared, site, labels, attributes, lock_delay_ms, created_at_ms)";
+            $9::text[], $10::bigint[], $11::bigint[], $12::int[]) \
+        AS u(id, tenant, kind, key, version, declared, site, labels, attributes, lock_delay_ms, created_at_ms, mark)";
     UpdateResources = "UPDATE solehold.resources r SET version = u.version, declared = u.declared, site = u.site, \
         labels = u.labels::jsonb, attributes = u.attributes, lock_delay_ms = u.lock_delay_ms, \
         created_at_ms = u.created_at_ms \
         FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::bigint[], $6::boolean[], $7::text[], $8::text[], \
-            $9::text[], $10::bigint[], $11::bigint[]) \
-        AS u(id, tenant, kind, key, version, declared, site, labels, attributes, lock_delay_ms, created_at_ms) \
+            $9::text[], $10::bigint[], $11::bigint[], $12::int[]) \
+        AS u(id, tenant, kind, key, version, declared, site, labels, attributes, lock_delay_ms, created_at_ms, mark) \
         WHERE r.id = u.id";
     DeleteResources = "WITH a AS (DELETE FROM solehold.leases WHERE resource_id = ANY($1::bigint[])), \
         b AS (DELETE FROM solehold.states WHERE resource_id = ANY($1::bigint[])) \
@@ -275,7 +284,7 @@ statements! {
         WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0) \
         ORDER BY l.due_ms LIMIT $2";
     DueSessions = "SELECT s.id, s.deadline_ms, \
-            EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id), \
+            EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id AND l.lease_id IS NOT NULL), \
             EXISTS (SELECT 1 FROM solehold.leases l WHERE l.pending_session_id = s.id) \
         FROM solehold.sessions s WHERE s.due_ms <= $1 ORDER BY s.due_ms LIMIT $2";
     /// Resources that hang on dead sessions (`$1`), and whether they can be judged: one that someone waits for is left alone
@@ -284,7 +293,7 @@ statements! {
             l.pending_lease_id IS NULL OR s.deadline_ms + r.lock_delay_ms <= $2 \
         FROM solehold.sessions s JOIN solehold.leases l ON l.session_id = s.id \
         JOIN solehold.resources r ON r.id = l.resource_id \
-        WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 ORDER BY s.deadline_ms LIMIT $3";
+        WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 AND l.lease_id IS NOT NULL ORDER BY s.deadline_ms LIMIT $3";
     NextDue = "SELECT least((SELECT min(due_ms) FROM solehold.leases WHERE due_ms > $1), \
         (SELECT min(due_ms) FROM solehold.sessions WHERE due_ms > $1))";
     /// Moves the sweeper's lower bounds up, past those that were renewed. Whoever is busy is left for the next time.
@@ -300,14 +309,20 @@ statements! {
          LIMIT $2 FOR UPDATE SKIP LOCKED)";
     ForgetCommits = "DELETE FROM solehold.commits WHERE batch_id IN \
         (SELECT batch_id FROM solehold.commits WHERE at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)";
-    /// Rows of resources that were held back and say nothing any more, found by `due_ms` first: a plan that began with the
-    /// resources, or in the order of a key, would read all of them.
-    ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id FROM solehold.leases \
-             WHERE due_ms <= $1 AND lease_id IS NULL AND pending_lease_id IS NULL AND NOT has_state AND queued = 0 \
+    /// Rows that are due and nobody's: those of resources that say nothing any more go, the others are due no more. Tells how
+    /// many. Found by `due_ms` first: a plan that began with the resources, or in the order of a key, would read all of them.
+    ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id, has_state FROM solehold.leases \
+             WHERE due_ms <= $1 AND lease_id IS NULL AND pending_lease_id IS NULL AND queued = 0 \
                 AND coalesce(held_back_until_ms, 0) <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED), \
         forgotten AS (DELETE FROM solehold.resources \
-            WHERE id = ANY(ARRAY(SELECT resource_id FROM due)) AND NOT declared RETURNING id) \
-        DELETE FROM solehold.leases WHERE resource_id = ANY(ARRAY(SELECT id FROM forgotten))";
+            WHERE id = ANY(ARRAY(SELECT resource_id FROM due WHERE NOT has_state)) AND NOT declared RETURNING id), \
+        gone AS (DELETE FROM solehold.leases WHERE resource_id = ANY(ARRAY(SELECT id FROM forgotten))), \
+        stay AS (UPDATE solehold.leases SET due_ms = NULL WHERE resource_id = ANY(ARRAY( \
+            SELECT resource_id FROM due EXCEPT SELECT id FROM forgotten))) \
+        SELECT count(*) FROM due";
+    /// Ids from before version 3 whose leases have ended.
+    ForgetOldIds = "DELETE FROM solehold.old_ids o WHERE NOT EXISTS (SELECT 1 FROM solehold.leases l \
+        WHERE l.resource_id = o.resource_id AND o.lease_id IN (l.lease_id, l.pending_lease_id))";
     /// The last event that may go by age (`$1`), looked for among the oldest (`$2` of them).
     FloorByAge = "SELECT max(revision) FROM \
         (SELECT revision, at_ms FROM solehold.lease_events \

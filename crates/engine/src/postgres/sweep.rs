@@ -31,11 +31,15 @@ const FORGET_ATTEMPTS: u32 = 8;
 /// Counting events means reading an index over all of them.
 const COUNT_EVERY_MS: i64 = 60_000;
 
+/// Ids from before version 3 are few, and do no harm.
+const OLD_IDS_EVERY_MS: i64 = 60_000;
+
 /// When what was last done, by store time.
 #[derive(Debug, Default)]
 pub(super) struct Chores {
     forgot_ms: Option<i64>,
     counted_ms: Option<i64>,
+    old_ids_ms: Option<i64>,
 }
 
 /// A nomination and since when it is due.
@@ -154,8 +158,13 @@ impl PostgresStore {
         let work = async {
             let old_commits = now - COMMITS_KEPT_MS;
             let mut most = conn.execute(Sql::ForgetRequests, &[&now, &FORGET_MAX]).await?;
-            most = most.max(conn.execute(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?);
+            most = most
+                .max(number(&conn.query(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?)?.unwrap_or(0)
+                    as u64);
             most = most.max(conn.execute(Sql::ForgetCommits, &[&old_commits, &FORGET_MAX]).await?);
+            if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
+                conn.execute(Sql::ForgetOldIds, &[]).await?;
+            }
             let events = self.forget_events(conn, retention, now).await?;
             if most as i64 >= FORGET_MAX || events as i64 >= FORGET_EVENTS_MAX {
                 self.chores().forgot_ms = None;

@@ -25,6 +25,11 @@ use crate::{
 const TRANSFER: Duration = Duration::from_secs(600);
 /// How often an import is tried when others are in the way.
 const ATTEMPTS: u32 = 20;
+/// Ids that were not made for their resource: an export of before has such.
+const KEEP_OLD_IDS: &str = "INSERT INTO solehold.old_ids \
+    SELECT k.lease_id, r.id FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+    CROSS JOIN LATERAL (VALUES (l.lease_id), (l.pending_lease_id)) AS k(lease_id) \
+    WHERE left(k.lease_id::text, 8) <> lpad(to_hex(r.mark), 8, '0')";
 /// Events that one statement takes.
 const EVENTS_AT_ONCE: usize = 5_000;
 
@@ -176,6 +181,7 @@ impl PostgresStore {
             ahead_ms.max(0),
         );
         conn.simple(&sql).await?;
+        conn.simple(KEEP_OLD_IDS).await?;
         conn.simple("COMMIT").await?;
         // Time may have been moved on: this replica follows.
         self.forget_pace();

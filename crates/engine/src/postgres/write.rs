@@ -64,6 +64,12 @@ columns! {
     }
 }
 columns! {
+    /// What changes in rows of `leases` that nobody holds now.
+    FreeLeases {
+        resource_id: i64, last_token: i64, held_back_until: Option<i64>, due: Option<i64>, queued: i64,
+    }
+}
+columns! {
     /// Rows of `waiters`.
     Waiters {
         resource_id: i64, arrival: i64, lease_id: Uuid, holder: &'a str, session_id: Option<Uuid>, ttl: Option<i64>,
@@ -85,7 +91,7 @@ columns! {
     /// Rows of `resources`.
     Resources {
         id: i64, tenant: &'a str, kind: &'a str, key: &'a str, version: i64, declared: bool, site: Option<&'a str>,
-        labels: String, attributes: Text<'a>, lock_delay: i64, created_at: i64,
+        labels: String, attributes: Text<'a>, lock_delay: i64, created_at: i64, mark: i32,
     }
 }
 columns! {
@@ -151,7 +157,7 @@ pub(super) struct Written {
 #[derive(Debug, Default)]
 pub(super) struct Writes<'a> {
     leases: Leases<'a>,
-    free_leases: Vec<i64>,
+    free_leases: FreeLeases<'a>,
     new_leases: Leases<'a>,
     marks: Marks<'a>,
     pendings: Pendings<'a>,
@@ -274,14 +280,10 @@ impl<'a> Writes<'a> {
             self.marks.version.push(version.unwrap_or_else(|| version_of(id)));
             self.marks.has_state.push(resource.state.is_some());
         }
-        let is_free = resource.lease.is_none()
-            && resource.held_back_until.is_none()
-            && resource.queued == 0
-            && due.is_none();
-        match stored {
-            None => self.new_leases.push(id, due, resource),
-            Some(stored) if is_free && stored.last_token == resource.last_token => self.free_leases.push(id),
-            Some(_) => self.leases.push(id, due, resource),
+        match (stored, &resource.lease) {
+            (None, _) => self.new_leases.push(id, due, resource),
+            (Some(_), Some(_)) => self.leases.push(id, due, resource),
+            (Some(_), None) => self.free_leases.push(id, due, resource),
         }
         if let Some(version) = version {
             let rows = if is_new { &mut self.new_resources } else { &mut self.resources };
@@ -411,7 +413,7 @@ impl<'a> Writes<'a> {
             async {
                 join!(biased;
                     write!(UpdateLeases, self.leases, resource_id),
-                    remove!(FreeLeases, self.free_leases),
+                    write!(FreeLeases, self.free_leases, resource_id),
                     write!(InsertResources, self.new_resources, id),
                     write!(InsertLeases, self.new_leases, resource_id),
                     write!(MarkLeases, self.marks, resource_id),
@@ -473,6 +475,16 @@ impl<'a> Leases<'a> {
     }
 }
 
+impl FreeLeases<'_> {
+    fn push(&mut self, id: i64, due: Option<i64>, resource: &Resource) {
+        self.resource_id.push(id);
+        self.last_token.push(resource.last_token.0 as i64);
+        self.held_back_until.push(resource.held_back_until.map(ms));
+        self.due.push(due);
+        self.queued.push(resource.queued.into());
+    }
+}
+
 impl<'a> Waiters<'a> {
     fn push(&mut self, id: i64, waiter: &'a Waiter) {
         let ttl = match waiter.tenure {
@@ -519,12 +531,13 @@ impl<'a> Resources<'a> {
         self.attributes.push(declared.and_then(|d| document_text(&d.attributes)));
         self.lock_delay.push(declared.map_or(0, |d| d.lock_delay_ms as i64));
         self.created_at.push(ms(resource.created_at));
+        self.mark.push(resource.key.mark() as i32);
         Ok(())
     }
 }
 
-/// When the sweeper should look at a resource next. A bound that lies before that already is kept: a renewal then changes
-/// no index.
+/// When the sweeper should look at a resource next. A bound that lies before that already is kept, and so is one of a
+/// resource that needs no looking at: a grant, a renewal or an end then changes no index.
 fn due_ms(resource: &Resource, kept: Option<i64>) -> Option<i64> {
     let pending = resource.pending.as_ref();
     let wanted = match &resource.lease {
@@ -547,8 +560,10 @@ fn due_ms(resource: &Resource, kept: Option<i64>) -> Option<i64> {
             }
         },
     };
-    let wanted = wanted.map(ms)?;
-    Some(kept.filter(|kept| *kept <= wanted).unwrap_or(wanted))
+    match (wanted.map(ms), kept) {
+        (Some(wanted), Some(kept)) => Some(kept.min(wanted)),
+        (wanted, kept) => wanted.or(kept),
+    }
 }
 
 /// Which resources were made, declared or given another state by events.

@@ -57,7 +57,7 @@ pub fn key(text: &str) -> ResourceKey {
 pub fn acquire(key: &ResourceKey, holder: &str, ttl_ms: u64) -> Command {
     Command::Acquire(Acquire {
         key: key.clone(),
-        lease: LeaseId(Uuid::now_v7()),
+        lease: LeaseId::new(key, Uuid::new_v4()),
         holder: name(holder),
         tenure: AskedTenure::Own { ttl_ms },
         request: None,
@@ -70,7 +70,7 @@ pub fn acquire(key: &ResourceKey, holder: &str, ttl_ms: u64) -> Command {
 pub fn acquire_on(key: &ResourceKey, session: &Session) -> Command {
     Command::Acquire(Acquire {
         key: key.clone(),
-        lease: LeaseId(Uuid::now_v7()),
+        lease: LeaseId::new(key, Uuid::new_v4()),
         holder: session.holder.name.clone(),
         tenure: AskedTenure::Session(session.id),
         request: None,

@@ -10,6 +10,7 @@ use solehold_api::{
 };
 use solehold_core::{
     command::{Command, Undeclared},
+    key::ResourceKey,
     outcome::{Answer, Outcome},
 };
 use solehold_engine::EngineError;
@@ -47,7 +48,10 @@ async fn acquire(
     for (key, _) in &asked {
         convert::may_exist(&context, key).await?;
     }
-    let acquire = |(key, asked): (_, Asked)| asked.acquire(key, convert::fresh_lease(), Undeclared::Allow);
+    let acquire = |(key, asked): (ResourceKey, Asked)| {
+        let lease = convert::fresh_lease(&key);
+        asked.acquire(key, lease, Undeclared::Allow)
+    };
     let commands = asked.into_iter().map(acquire).map(Command::Acquire).collect();
     Ok(results(&context, commands).await)
 }

@@ -36,9 +36,9 @@ pub struct TenantQuery {
     pub tenant: Option<String>,
 }
 
-/// The id of a lease that is about to be asked for.
-pub fn fresh_lease() -> LeaseId {
-    LeaseId(Uuid::now_v7())
+/// The id of a lease on `key` that is about to be asked for.
+pub fn fresh_lease(key: &ResourceKey) -> LeaseId {
+    LeaseId::new(key, Uuid::new_v4())
 }
 
 /// The id of a session that is about to be opened.

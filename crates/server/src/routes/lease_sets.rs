@@ -174,9 +174,10 @@ mod tests {
     }
 
     async fn hold(engine: &Engine, key: &str) {
+        let key = ResourceKey { tenant: name("t"), kind: name("job"), key: name(key) };
         let acquire = Acquire {
-            key: ResourceKey { tenant: name("t"), kind: name("job"), key: name(key) },
-            lease: LeaseId(Uuid::now_v7()),
+            lease: LeaseId::new(&key, Uuid::new_v4()),
+            key,
             holder: name("w"),
             tenure: AskedTenure::Session(SESSION),
             request: None,

@@ -258,7 +258,8 @@ pub async fn hold(
 ) -> Result<(StatusCode, Json<Grant>), Failure> {
     let (asked, wait) = (body.asked()?, body.wait()?);
     convert::may_exist(context, &key).await?;
-    let ask = asked.acquire(key, convert::fresh_lease(), Undeclared::Allow);
+    let lease = convert::fresh_lease(&key);
+    let ask = asked.acquire(key, lease, Undeclared::Allow);
     let grant = match wait {
         Some(wait) => convert::acquire_waiting(context, ask, wait).await?,
         None => convert::acquire(context, ask).await?,

@@ -218,7 +218,8 @@ async fn acquire(
 ) -> Result<(StatusCode, Json<SceneLease>), Failure> {
     caller.must_be(Role::Runner)?;
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let ask = body.asked()?.acquire(key, convert::fresh_lease(), Undeclared::Refuse);
+    let lease = convert::fresh_lease(&key);
+    let ask = body.asked()?.acquire(key, lease, Undeclared::Refuse);
     let grant = convert::acquire(&context, ask).await?;
     Ok((StatusCode::CREATED, Json(SceneLease::granted(&grant))))
 }

@@ -76,7 +76,8 @@ async fn acquire(
     let tenant = caller.tenant(body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty()))?;
     let key = convert::key_of(tenant, kind::CAMERA, "camera_uuid", &body.camera_uuid)?;
     let asked = prepare(&context, &key, &body, asked).await?;
-    let ask = asked.acquire(key, convert::fresh_lease(), Undeclared::Refuse);
+    let lease = convert::fresh_lease(&key);
+    let ask = asked.acquire(key, lease, Undeclared::Refuse);
     let grant = convert::acquire(&context, ask).await?;
     Ok(Json(Envelope::held(Lease::granted(&grant))))
 }
