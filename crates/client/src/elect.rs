@@ -3,9 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    authority::{Resource, checked},
+    authority::checked,
     guard::Guard,
-    locks::wait_in_line,
     session::{AcquireError, Session},
 };
 
@@ -13,9 +12,6 @@ use crate::{
 pub const ROLE_KIND: &str = "role";
 /// A candidate waits in line for so long, and stands again.
 const TERM_WAIT: Duration = Duration::from_secs(3_600);
-/// How often a candidate asks where there is no line to wait in.
-const POLL_EVERY: Duration = Duration::from_secs(1);
-
 /// Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself; then the role is
 /// let go.
 ///
@@ -39,9 +35,9 @@ where
     F: FnMut(Arc<Guard>) -> W,
     W: Future<Output = T>,
 {
-    let resource = Resource { kind: checked("kind", ROLE_KIND)?, key: checked("role", role)? };
+    checked("role", role)?;
     loop {
-        let guard = match wait_in_line(session, resource.clone(), TERM_WAIT, POLL_EVERY).await {
+        let guard = match session.acquire_within(ROLE_KIND, role, TERM_WAIT).await {
             Ok(guard) => Arc::new(guard),
             Err(AcquireError::TimedOut { .. }) => continue,
             Err(error) => return Err(error),

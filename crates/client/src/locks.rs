@@ -111,6 +111,9 @@ impl Locks {
     }
 }
 
+/// How often a waiter asks where there is no line to wait in, unless it is said otherwise.
+pub(crate) const POLL_EVERY: Duration = Duration::from_secs(1);
+
 /// Waits in line for a resource for at most `timeout`; where there is no line, asks every now and then.
 pub(crate) async fn wait_in_line(
     session: &Session,

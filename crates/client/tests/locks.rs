@@ -36,7 +36,7 @@ async fn for_all(test: impl AsyncFn(&Behind)) {
 
 /// Waits until so many stand in line.
 async fn in_line(behind: &Behind, lock: &str, count: u32) {
-    let are_there = async || behind.queued(lock).await == count;
+    let are_there = async || behind.queued("lock", lock).await == count;
     wait_for(&format!("{count} in line"), PATIENCE, are_there).await.expect("they come");
 }
 
@@ -65,7 +65,7 @@ async fn waiters_are_served_in_the_order_of_their_coming() {
         let (who, tokens): (Vec<_>, Vec<_>) = order.iter().copied().unzip();
         assert_eq!(who, (0..12).collect::<Vec<_>>());
         assert!(tokens.is_sorted());
-        assert_eq!(behind.queued("chat/7").await, 0);
+        assert_eq!(behind.queued("lock", "chat/7").await, 0);
     })
     .await;
 }
@@ -119,7 +119,7 @@ async fn whoever_gives_up_leaves_the_line_clean() {
         held.release().await.expect("released");
         let guard = tokio::time::timeout(PATIENCE, last).await.expect("in time").expect("it ends");
         guard.release().await.expect("released");
-        assert_eq!(behind.queued("a").await, 0);
+        assert_eq!(behind.queued("lock", "a").await, 0);
         one.try_acquire("a").await.expect("free again").release().await.expect("released");
     })
     .await;
@@ -137,6 +137,27 @@ async fn a_wait_that_is_too_long_names_who_holds_it() {
         assert!(held.is_live());
         let error = two.acquire("").await.expect_err("no name");
         assert_eq!(error.to_string(), "the name of the lock is empty; a name has 1 to 255 bytes");
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn any_resource_can_be_waited_for_in_line() {
+    for_all(async |behind| {
+        let (one, two) = (behind.session("one").await, behind.session("two").await);
+        let held = one.try_acquire("job", "a").await.expect("free");
+        let error = two.acquire_within("job", "a", Duration::from_millis(300)).await.expect_err("held");
+        assert_eq!(error.to_string(), "job/a was not acquired in time: one holds it");
+        let next = tokio::spawn({
+            let two = two.clone();
+            async move { two.acquire_within("job", "a", PATIENCE).await }
+        });
+        let is_waiting = async || behind.queued("job", "a").await == 1;
+        wait_for("someone in line", PATIENCE, is_waiting).await.expect("in line");
+        let token = held.token();
+        held.release().await.expect("released");
+        let guard = next.await.expect("no panic").expect("its turn");
+        assert!(guard.token() > token && guard.is_live());
     })
     .await;
 }
@@ -188,7 +209,7 @@ async fn a_thousand_waiters() {
     }
     let order = order.lock().expect("unhurt").clone();
     assert!(order.len() == 1_000 && order.is_sorted(), "in the order of their tokens");
-    assert_eq!(behind.queued("a").await, 0);
+    assert_eq!(behind.queued("lock", "a").await, 0);
 }
 
 /// An authority that has no line to wait in, as an older server.

@@ -69,7 +69,7 @@ struct Job {
 /// Where a lane takes commands in.
 #[derive(Debug, Clone)]
 struct Intake {
-    jobs: mpsc::UnboundedSender<Job>,
+    jobs: mpsc::Sender<Job>,
     /// As many as commands may wait.
     places: Arc<Semaphore>,
 }
@@ -109,7 +109,8 @@ impl Driver {
         let stop = watch::Sender::new(false);
         let mut workers = Vec::new();
         let mut start = |lane: Lane| {
-            let (sender, jobs) = mpsc::unbounded_channel();
+            // A job has at least one place, so that there is room for all who have places.
+            let (sender, jobs) = mpsc::channel(limits.queue_max);
             let jobs = Arc::new(Mutex::new(jobs));
             for _ in 0..store.batches_at_once().max(1) {
                 let (store, health, observer) = (store.clone(), health.clone(), observer.clone());
@@ -176,7 +177,7 @@ impl Driver {
         places: OwnedSemaphorePermit,
     ) -> Result<Vec<Outcome>, EngineError> {
         let (reply, outcomes) = oneshot::channel();
-        lane.jobs.send(Job { commands, reply, _places: places }).map_err(|_| EngineError::Stopping)?;
+        lane.jobs.try_send(Job { commands, reply, _places: places }).map_err(|_| EngineError::Stopping)?;
         outcomes.await.unwrap_or(Err(EngineError::Stopping))
     }
 }
@@ -192,10 +193,10 @@ struct Worker {
 }
 
 /// Whoever has it collects the next batch of a lane.
-type Turn = OwnedMutexGuard<mpsc::UnboundedReceiver<Job>>;
+type Turn = OwnedMutexGuard<mpsc::Receiver<Job>>;
 
 impl Worker {
-    async fn run(mut self, jobs: Arc<Mutex<mpsc::UnboundedReceiver<Job>>>, mut stop: watch::Receiver<bool>) {
+    async fn run(mut self, jobs: Arc<Mutex<mpsc::Receiver<Job>>>, mut stop: watch::Receiver<bool>) {
         loop {
             let mut jobs = jobs.clone().lock_owned().await;
             let first = tokio::select! {

@@ -14,6 +14,7 @@ use solehold_engine::{
     Engine, EngineError, EngineOptions,
     store::{EventQuery, Store},
 };
+use solehold_testkit::wait_for;
 use tokio::task::JoinSet;
 
 /// Makes the first statements that write fail, as CockroachDB's do now and then.
@@ -35,6 +36,90 @@ fn engine(store: Arc<dyn Store>) -> Engine {
 async fn two_engines(url: &str) -> [Engine; 2] {
     let (one, two) = tokio::join!(open(url), open(url));
     [engine(one), engine(two)]
+}
+
+/// A replica that stands still in the middle of a batch, its rows and the clock locked, holds nobody up for long: PostgreSQL
+/// ends its transaction before the others give up, and it decides anew when it goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_replica_that_stops_in_the_middle_of_a_batch_holds_the_others_up_for_a_moment() {
+    let url = database().await;
+    let (paused, other) = (open(&url).await, open(&url).await);
+    let (enter, entered) = tokio::sync::oneshot::channel();
+    let (go_on, told) = std::sync::mpsc::sync_channel(1);
+    let mut enter = Some(enter);
+    let stands_still = move |_| {
+        if let Some(enter) = enter.take() {
+            enter.send(()).expect("someone waits");
+            told.recv_timeout(Duration::from_secs(60)).expect("the others go on");
+        }
+    };
+    let paused = tokio::spawn(async move {
+        let (result, batch) =
+            run_batch(paused.as_ref(), vec![acquire(&key("a"), "ann", 60_000)], stands_still).await;
+        result.expect("it comes back");
+        (batch.decided, batch.outcomes)
+    });
+    entered.await.expect("it is in the middle");
+    let granted = grant(other.as_ref(), &key("b"), "bea", 60_000).await;
+    let taken = grant(other.as_ref(), &key("a"), "bea", 60_000).await;
+    go_on.send(()).expect("it waits");
+    let (decided, outcomes) = paused.await.expect("no panic");
+    assert_eq!(decided, 2, "what it had decided counts for nothing");
+    assert!(matches!(&outcomes[..], [Err(Refusal::Held { holder, .. })] if holder.as_str() == "bea"));
+    assert_eq!((granted.lease.lease.token.0, taken.lease.lease.token.0), (1, 2));
+}
+
+/// What goes round within a holder changes no index: the rows stay in their pages, and indexes do not grow with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_and_their_ends_are_heap_only() {
+    const CYCLES: i64 = 200;
+    let url = database().await;
+    let store = open(&url).await;
+    let session = session(store.as_ref(), "ann", 60_000).await;
+    let (by_ttl, by_session) = (key("by ttl"), key("by session"));
+    for key in [&by_ttl, &by_session] {
+        let declaration = Default::default();
+        done(store.as_ref(), Command::Declare { key: key.clone(), declaration, only_new: false }).await;
+    }
+    for _ in 0..CYCLES / 2 {
+        for ask in [acquire(&by_ttl, "ann", 60_000), acquire_on(&by_session, &session)] {
+            let Answer::Granted(grant) = done(store.as_ref(), ask).await else { panic!("not granted") };
+            done(store.as_ref(), release(&grant)).await;
+        }
+    }
+    store.close().await;
+    let client = connect(&url).await;
+    let updates = |what: &str| {
+        format!("SELECT coalesce(sum({what}), 0)::bigint FROM pg_stat_user_tables WHERE relname = 'leases'")
+    };
+    let all = async || number(&client, &updates("n_tup_upd")).await >= 2 * CYCLES;
+    wait_for("PostgreSQL to count", Duration::from_secs(60), all).await.expect("counted");
+    let heap_only = number(&client, &updates("n_tup_hot_upd")).await;
+    assert!(heap_only >= 2 * CYCLES * 9 / 10, "{heap_only} of {} updates", 2 * CYCLES);
+}
+
+/// The bound by which the sweeper finds a lease stays when the lease ends, and is cleared when its time has come; the resource
+/// stays what it is.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bound_that_a_lease_left_behind_is_cleared() {
+    let url = database().await;
+    let engine = engine(open(&url).await);
+    let job = key("short");
+    let declare = Command::Declare { key: job.clone(), declaration: Default::default(), only_new: false };
+    engine.submit(declare).await.expect("answered").expect("declared");
+    let Ok(Answer::Granted(grant)) = engine.submit(acquire(&job, "ann", 1_000)).await.expect("answered")
+    else {
+        panic!("not granted")
+    };
+    engine.submit(release(&grant)).await.expect("answered").expect("released");
+    let client = connect(&url).await;
+    let bounds = "SELECT count(due_ms) FROM solehold.leases";
+    assert_eq!(number(&client, bounds).await, 1);
+    let is_cleared = async || number(&client, bounds).await == 0;
+    wait_for("the bound to be cleared", Duration::from_secs(60), is_cleared).await.expect("cleared");
+    assert!(matches!(engine.submit(acquire(&job, "bea", 60_000)).await, Ok(Ok(Answer::Granted(_)))));
+    assert_eq!(number(&client, bounds).await, 1);
+    engine.stop().await;
 }
 
 /// 200 acquirers at two replicas: one wins, and everyone else is told who.

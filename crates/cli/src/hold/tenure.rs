@@ -4,8 +4,8 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_client::{
-    AcquireError, AuthorityError, Guard, Http, LOCK_KIND, LockConfig, Locks, Lost, OpenError, Policy,
-    Refusal, Session, SessionConfig, clock::Tick,
+    AcquireError, AuthorityError, Guard, Http, Lost, OpenError, Policy, Refusal, Session, SessionConfig,
+    clock::Tick,
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -96,20 +96,7 @@ impl Terms {
         let (refusal, wait) = refusal;
         let holder = refusal.holder.map(|holder| format!(", held by {holder}")).unwrap_or_default();
         output::note(format!("waiting for {}{holder}", self.resource));
-        self.wait(session, wait).await.map_err(|error| self.of_acquire(error))
-    }
-
-    async fn wait(&self, session: &Session, wait: Duration) -> Result<Guard, AcquireError> {
-        let ResourceArg { kind, key } = &self.resource;
-        if kind == LOCK_KIND {
-            let locks = Locks::over(session.clone(), LockConfig::default());
-            return locks.acquire_within(key, wait).await;
-        }
-        match timeout(wait, session.acquire(kind, key)).await {
-            Ok(acquired) => acquired,
-            // Tells who holds it now.
-            Err(_) => session.try_acquire(kind, key).await,
-        }
+        session.acquire_within(kind, key, wait).await.map_err(|error| self.of_acquire(error))
     }
 
     fn of_acquire(&self, error: AcquireError) -> Failure {

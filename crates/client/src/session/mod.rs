@@ -22,6 +22,7 @@ use crate::{
     chance::{Backoff, Chance, MachineChance},
     clock::{BootClock, Clock, Tick},
     guard::Guard,
+    locks::{POLL_EVERY, wait_in_line},
     renewer::{Lost, Policy},
 };
 
@@ -190,6 +191,17 @@ impl Session {
     pub async fn acquire(&self, kind: &str, key: &str) -> Result<Guard, AcquireError> {
         let resource = Resource::new(kind, key)?;
         acquire::until_granted(&self.inner, resource).await
+    }
+
+    /// Acquires, waiting in line for at most so long: first come, first served, and woken when it is granted.
+    pub async fn acquire_within(
+        &self,
+        kind: &str,
+        key: &str,
+        timeout: Duration,
+    ) -> Result<Guard, AcquireError> {
+        let resource = Resource::new(kind, key)?;
+        wait_in_line(self, resource, timeout, POLL_EVERY).await
     }
 
     /// Acquires if it can be had now.

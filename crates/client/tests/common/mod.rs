@@ -97,10 +97,10 @@ impl Behind {
         Session::open(self.authority.clone(), config).await.expect("a session")
     }
 
-    /// How many stand in line for a lock.
-    pub async fn queued(&self, lock: &str) -> u32 {
+    /// How many stand in line for a resource.
+    pub async fn queued(&self, kind: &str, key: &str) -> u32 {
         let name = |text: &str| Name::new(text).expect("a name");
-        let key = ResourceKey { tenant: name("default"), kind: name("lock"), key: name(lock) };
+        let key = ResourceKey { tenant: name("default"), kind: name(kind), key: name(key) };
         let loaded = self.engine.resource(&key).await.expect("a read");
         loaded.state.resource(&key).map_or(0, |resource| resource.queued)
     }

@@ -41,6 +41,7 @@ mod rows;
 mod sql;
 mod sweep;
 mod text;
+mod touched;
 mod transact;
 mod transfer;
 mod write;

@@ -21,7 +21,8 @@ use super::{
     retry::Backoff,
     rows::{Described, unreadable},
     sql::Sql,
-    write::{Before, Touched, Writes},
+    touched::Touched,
+    write::{Before, Writes},
 };
 use crate::{
     clock::Tick,

@@ -14,7 +14,8 @@ use super::{
     retry::Backoff,
     rows,
     sql::{Sql, lease_columns, resource_columns, state_columns},
-    write::{Before, Touched, Writes},
+    touched::Touched,
+    write::{Before, Writes},
 };
 use crate::{
     clock::Tick,

@@ -1,18 +1,14 @@
 //! What a batch changed, as one statement for each sort of row.
 
-use std::{
-    borrow::Cow,
-    collections::{HashMap, HashSet},
-};
+use std::{borrow::Cow, collections::HashMap};
 
 use solehold_core::{
     command::{AskedTenure, Undeclared},
-    event::{Event, What},
+    event::Event,
     key::{Document, ResourceKey, SessionId},
     lease::{Pending, Resource, Tenure},
     session::{Holder, Session},
     state::{Dirty, Record, State},
-    time::Revision,
     waiter::Waiter,
 };
 use tokio::join;
@@ -26,6 +22,7 @@ use super::{
     rows::{document_text, labels_text, standing_text, status_text, unreadable},
     sql::Sql,
     text,
+    touched::Touched,
 };
 
 type Text<'a> = Option<Cow<'a, str>>;
@@ -563,45 +560,5 @@ fn due_ms(resource: &Resource, kept: Option<i64>) -> Option<i64> {
     match (wanted.map(ms), kept) {
         (Some(wanted), Some(kept)) => Some(kept.min(wanted)),
         (wanted, kept) => wanted.or(kept),
-    }
-}
-
-/// Which resources were made, declared or given another state by events.
-#[derive(Debug, Default)]
-pub(super) struct Touched<'a> {
-    /// The first event of each.
-    first: HashMap<&'a ResourceKey, Revision>,
-    /// The last declaration or deletion of each.
-    declared: HashMap<&'a ResourceKey, Revision>,
-    state: HashSet<&'a ResourceKey>,
-}
-
-impl<'a> Touched<'a> {
-    /// Rows that come from elsewhere, all at once: they get numbers from 1 on, since no event of this store made them.
-    pub(super) fn imported(state: &'a State) -> Self {
-        let first = (1..).map(Revision).zip(state.resources()).map(|(number, r)| (&r.key, number)).collect();
-        let with_state = state.resources().filter(|r| r.state.is_some());
-        Self { first, declared: HashMap::new(), state: with_state.map(|r| &r.key).collect() }
-    }
-
-    pub(super) fn by(events: &'a [Event]) -> Self {
-        let mut touched = Self::default();
-        for event in events {
-            touched.first.entry(&event.key).or_insert(event.revision);
-            match event.what {
-                What::Declared(_) => {
-                    touched.declared.insert(&event.key, event.revision);
-                }
-                What::Deleted => {
-                    touched.declared.insert(&event.key, event.revision);
-                    touched.state.insert(&event.key);
-                }
-                What::StateChanged(_) => {
-                    touched.state.insert(&event.key);
-                }
-                _ => {}
-            }
-        }
-        touched
     }
 }

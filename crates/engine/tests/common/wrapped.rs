@@ -51,6 +51,10 @@ pub struct Wrapped {
     pub fault: Mutex<Option<StoreError>>,
     /// Batches that may make events wait here.
     pub news_door: Door,
+    /// Batches that have been decided wait here for their commit.
+    pub commit_door: Door,
+    /// How many batches of a lane it takes at once.
+    pub at_once: AtomicUsize,
     /// Readers of the history wait here.
     pub history_door: Door,
     /// Batches that have come so far.
@@ -69,6 +73,8 @@ impl Wrapped {
             ticks,
             fault: Mutex::default(),
             news_door: Door::default(),
+            commit_door: Door::default(),
+            at_once: AtomicUsize::new(1),
             history_door: Door::default(),
             batches: AtomicUsize::new(0),
             twice: AtomicBool::new(false),
@@ -94,6 +100,9 @@ impl Store for Wrapped {
     fn name(&self) -> &'static str {
         "wrapped"
     }
+    fn batches_at_once(&self) -> usize {
+        self.at_once.load(Ordering::SeqCst)
+    }
     async fn transact(
         &self,
         footprint: &Footprint,
@@ -109,7 +118,9 @@ impl Store for Wrapped {
             let Loaded { mut state, now, cursor } = self.inner.load(footprint).await?;
             decider.decide(&mut state, Moment { now, revision: cursor.revision }).expect("all is loaded");
         }
-        self.inner.transact(footprint, news, decider).await
+        let decided = self.inner.transact(footprint, news, decider).await;
+        self.commit_door.pass().await;
+        decided
     }
     async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
         self.check()?;

@@ -1,0 +1,50 @@
+//! What events say of the rows that a batch writes.
+
+use std::collections::{HashMap, HashSet};
+
+use solehold_core::{
+    event::{Event, What},
+    key::ResourceKey,
+    state::State,
+    time::Revision,
+};
+
+/// Which resources were made, declared or given another state by events.
+#[derive(Debug, Default)]
+pub(super) struct Touched<'a> {
+    /// The first event of each.
+    pub(super) first: HashMap<&'a ResourceKey, Revision>,
+    /// The last declaration or deletion of each.
+    pub(super) declared: HashMap<&'a ResourceKey, Revision>,
+    pub(super) state: HashSet<&'a ResourceKey>,
+}
+
+impl<'a> Touched<'a> {
+    /// Rows that come from elsewhere, all at once: they get numbers from 1 on, since no event of this store made them.
+    pub(super) fn imported(state: &'a State) -> Self {
+        let first = (1..).map(Revision).zip(state.resources()).map(|(number, r)| (&r.key, number)).collect();
+        let with_state = state.resources().filter(|r| r.state.is_some());
+        Self { first, declared: HashMap::new(), state: with_state.map(|r| &r.key).collect() }
+    }
+
+    pub(super) fn by(events: &'a [Event]) -> Self {
+        let mut touched = Self::default();
+        for event in events {
+            touched.first.entry(&event.key).or_insert(event.revision);
+            match event.what {
+                What::Declared(_) => {
+                    touched.declared.insert(&event.key, event.revision);
+                }
+                What::Deleted => {
+                    touched.declared.insert(&event.key, event.revision);
+                    touched.state.insert(&event.key);
+                }
+                What::StateChanged(_) => {
+                    touched.state.insert(&event.key);
+                }
+                _ => {}
+            }
+        }
+        touched
+    }
+}
