@@ -1,8 +1,8 @@
 //! The batching driver: concurrent commands join one batch, and one batch is one commit.
 //!
 //! There are two lanes. Commands that may make events take the clock's row and so are serialized anyway; renewals are
-//! not, and never wait behind them. What arrives while a lane works on a batch is the next batch, which begins when the one
-//! before is committed, or, if the store can do that, when it has been decided. An idle lane starts at once.
+//! not, and never wait behind them. A lane works on one batch at a time; what arrives meanwhile is the next batch. An
+//! idle lane starts at once.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use solehold_core::{
     state::{FoundLate, State},
     time::Moment,
 };
-use tokio::sync::{Mutex, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{
     clock::Tick,
@@ -111,12 +111,9 @@ impl Driver {
         let mut start = |lane: Lane| {
             // A job has at least one place, so that there is room for all who have places.
             let (sender, jobs) = mpsc::channel(limits.queue_max);
-            let jobs = Arc::new(Mutex::new(jobs));
-            for _ in 0..store.batches_at_once().max(1) {
-                let (store, health, observer) = (store.clone(), health.clone(), observer.clone());
-                let worker = Worker { store, health, observer, limits, lane, before: 0 };
-                workers.push(tokio::spawn(worker.run(jobs.clone(), stop.subscribe())));
-            }
+            let (store, health, observer) = (store.clone(), health.clone(), observer.clone());
+            let worker = Worker { store, health, observer, limits, lane, before: 0 };
+            workers.push(tokio::spawn(worker.run(jobs, stop.subscribe())));
             Intake { jobs: sender, places: Arc::new(Semaphore::new(limits.queue_max)) }
         };
         let (news, quiet) = (start(Lane::News), start(Lane::Quiet));
@@ -192,13 +189,9 @@ struct Worker {
     before: usize,
 }
 
-/// Whoever has it collects the next batch of a lane.
-type Turn = OwnedMutexGuard<mpsc::Receiver<Job>>;
-
 impl Worker {
-    async fn run(mut self, jobs: Arc<Mutex<mpsc::Receiver<Job>>>, mut stop: watch::Receiver<bool>) {
+    async fn run(mut self, mut jobs: mpsc::Receiver<Job>, mut stop: watch::Receiver<bool>) {
         loop {
-            let mut jobs = jobs.clone().lock_owned().await;
             let first = tokio::select! {
                 job = jobs.recv() => job,
                 // The sender of this signal lives in every driver, so that an error means the same as the signal.
@@ -209,12 +202,12 @@ impl Worker {
             };
             let Some(first) = first else { return };
             let batch = self.fill(first, &mut jobs).await;
-            self.work(batch, jobs).await;
+            self.work(batch).await;
         }
     }
 
     /// Everything that waits, within the bounds. Under load it gives others a moment to join.
-    async fn fill(&mut self, first: Job, jobs: &mut Turn) -> Vec<Job> {
+    async fn fill(&mut self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
         let mut count = first.commands.len();
         let mut batch = vec![first];
         let began = Tick::now();
@@ -234,7 +227,7 @@ impl Worker {
         }
     }
 
-    async fn work(&self, mut jobs: Vec<Job>, turn: Turn) {
+    async fn work(&self, mut jobs: Vec<Job>) {
         // Whoever has gone away gets nothing done for them: nobody would know of the grant.
         jobs.retain(|job| !job.reply.is_closed());
         if jobs.is_empty() {
@@ -257,7 +250,7 @@ impl Worker {
         for command in &commands {
             command.footprint(&mut footprint);
         }
-        let mut batch = Batch { commands, outcomes: Vec::new(), renewals: Vec::new(), turn: Some(turn) };
+        let mut batch = Batch { commands, outcomes: Vec::new(), renewals: Vec::new() };
         let began = Tick::now();
         let result = self.store.transact(&footprint, self.lane == Lane::News, &mut batch).await;
         self.observer.batch(self.lane, batch.commands.len(), Tick::now().since(began));
@@ -285,8 +278,6 @@ struct Batch {
     commands: Vec<Command>,
     outcomes: Vec<Outcome>,
     renewals: Vec<Change>,
-    /// Until it is decided nobody begins the next one: it would only be in the way, and lack those who come meanwhile.
-    turn: Option<Turn>,
 }
 
 impl Decider for Batch {
@@ -307,7 +298,6 @@ impl Decider for Batch {
             moment = decision.moment;
             self.outcomes.push(decision.outcome);
         }
-        self.turn = None;
         Ok(Decided { events, revision: moment.revision })
     }
 }

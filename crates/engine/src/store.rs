@@ -286,12 +286,6 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
-    /// How many batches of one sort it can usefully work on at once: with two, the next one locks and loads while the one
-    /// before commits.
-    fn batches_at_once(&self) -> usize {
-        1
-    }
-
     /// Locks and loads what `footprint` names, reads the clock after that, lets `decider` judge, and commits once: rows,
     /// events and clock together, or nothing. `news` tells whether there may be events; without, the clock is not locked.
     ///

@@ -32,11 +32,7 @@ struct Stage {
 
 impl Stage {
     fn new(driver: DriverLimits) -> Self {
-        Self::over(Wrapped::new(), driver)
-    }
-
-    fn over(store: Arc<Wrapped>, driver: DriverLimits) -> Self {
-        let notes = Arc::new(Notes::default());
+        let (store, notes) = (Wrapped::new(), Arc::new(Notes::default()));
         let options = EngineOptions { driver, ..Default::default() };
         let engine = Engine::start(store.clone(), options, notes.clone());
         Self { store, notes, engine }
@@ -94,30 +90,6 @@ async fn what_arrives_during_a_batch_is_the_next_one() {
     all_granted(others).await;
     assert_eq!(stage.notes.sizes(Lane::News), [1, 100]);
     assert_eq!(stage.notes.events.load(Ordering::SeqCst), 101);
-}
-
-#[tokio::test]
-async fn the_next_batch_begins_when_the_one_before_is_decided_if_the_store_can_do_that() {
-    let store = Wrapped::new();
-    store.at_once.store(2, Ordering::SeqCst);
-    let stage = Stage::over(store, DriverLimits::default());
-    stage.store.commit_door.shut();
-    let begun = async |count: usize| {
-        let at_work = || async { stage.store.batches.load(Ordering::SeqCst) == count };
-        wait_for("a batch to begin", Duration::from_secs(10), at_work).await.unwrap();
-    };
-    let first = stage.submit(asks("first", 1)).await;
-    begun(1).await;
-    let second = stage.submit(asks("second", 2)).await;
-    begun(2).await;
-    // Two are under way; these wait for their turn, all of them together.
-    let third = stage.submit(asks("third", 3)).await;
-    stage.store.commit_door.open();
-    for callers in [first, second, third] {
-        all_granted(callers).await;
-    }
-    assert_eq!(stage.notes.sizes(Lane::News).into_iter().sum::<usize>(), 6);
-    assert_eq!(stage.store.batches.load(Ordering::SeqCst), 3);
 }
 
 #[tokio::test]

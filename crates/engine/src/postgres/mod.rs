@@ -188,10 +188,6 @@ impl Store for PostgresStore {
         clock::TOLERANCE_MS as u64
     }
 
-    fn batches_at_once(&self) -> usize {
-        2
-    }
-
     async fn transact(
         &self,
         footprint: &Footprint,

@@ -51,10 +51,6 @@ pub struct Wrapped {
     pub fault: Mutex<Option<StoreError>>,
     /// Batches that may make events wait here.
     pub news_door: Door,
-    /// Batches that have been decided wait here for their commit.
-    pub commit_door: Door,
-    /// How many batches of a lane it takes at once.
-    pub at_once: AtomicUsize,
     /// Readers of the history wait here.
     pub history_door: Door,
     /// Batches that have come so far.
@@ -73,8 +69,6 @@ impl Wrapped {
             ticks,
             fault: Mutex::default(),
             news_door: Door::default(),
-            commit_door: Door::default(),
-            at_once: AtomicUsize::new(1),
             history_door: Door::default(),
             batches: AtomicUsize::new(0),
             twice: AtomicBool::new(false),
@@ -100,9 +94,6 @@ impl Store for Wrapped {
     fn name(&self) -> &'static str {
         "wrapped"
     }
-    fn batches_at_once(&self) -> usize {
-        self.at_once.load(Ordering::SeqCst)
-    }
     async fn transact(
         &self,
         footprint: &Footprint,
@@ -118,9 +109,7 @@ impl Store for Wrapped {
             let Loaded { mut state, now, cursor } = self.inner.load(footprint).await?;
             decider.decide(&mut state, Moment { now, revision: cursor.revision }).expect("all is loaded");
         }
-        let decided = self.inner.transact(footprint, news, decider).await;
-        self.commit_door.pass().await;
-        decided
+        self.inner.transact(footprint, news, decider).await
     }
     async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
         self.check()?;
