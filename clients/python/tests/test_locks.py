@@ -13,7 +13,7 @@ from solehold_client import Client, Guard, Locks, Lost, NotFound, Refused, Sessi
 from solehold_client.wire import Grant
 
 from .support.model import Authority
-from .support.server import Solehold
+from .support.server import Solehold, wait_until
 from .support.virtual import simulate
 from .test_simulation import world
 
@@ -49,8 +49,10 @@ class Case(unittest.IsolatedAsyncioTestCase):
         return int(str(lock["waiting"]))
 
     async def until_waiting(self, name: str, count: int) -> None:
-        while await self.waiting(name) != count:
-            await asyncio.sleep(0.005)
+        async def are_there() -> bool:
+            return await self.waiting(name) == count
+
+        await wait_until(f"{count} in line for {name}", are_there)
 
     async def in_line(self, name: str, place: int, *, timeout: float | None = None) -> asyncio.Task[Guard]:
         """A task that waits at this place in line."""

@@ -59,7 +59,7 @@ pub enum EngineError {
     Stopping,
 }
 
-/// Commands that were submitted together, in their order: they are never split over batches.
+/// Commands that were submitted together, in their order, and no more than a batch: they are in one.
 struct Job {
     commands: Vec<Command>,
     reply: oneshot::Sender<Result<Vec<Outcome>, EngineError>>,

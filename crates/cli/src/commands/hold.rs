@@ -29,11 +29,6 @@ pub struct RunArgs {
     lease: ResourceArg,
     #[command(flatten)]
     hold: HoldArgs,
-    #[command(flatten)]
-    server: ServerArgs,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
 }
 
 /// What to run under which lock.
@@ -44,14 +39,9 @@ pub struct LockArgs {
     name: String,
     #[command(flatten)]
     hold: HoldArgs,
-    #[command(flatten)]
-    server: ServerArgs,
-    /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    command: Vec<OsString>,
 }
 
-/// How it is held.
+/// How it is held, where, and what runs meanwhile.
 #[derive(Debug, Args)]
 struct HoldArgs {
     /// Who holds it; nobody else may go by that name at the same time [default: this machine's name, the pid and a random part]
@@ -76,6 +66,11 @@ struct HoldArgs {
     /// How long it has from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     on_lost_grace: Option<Duration>,
+    #[command(flatten)]
+    server: ServerArgs,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
 }
 
 fn lock_name(text: &str) -> Result<String, String> {
@@ -89,23 +84,17 @@ fn lock_name(text: &str) -> Result<String, String> {
 /// Runs the command, and gives the code to end with.
 pub async fn run(args: RunArgs) -> Outcome<u8> {
     let variable = ("SOLEHOLD_RESOURCE".to_owned(), args.lease.to_string());
-    hold_and_run(args.lease, variable, args.hold, &args.server, args.command).await
+    hold_and_run(args.lease, variable, args.hold).await
 }
 
 /// The same, for a lock.
 pub async fn lock(args: LockArgs) -> Outcome<u8> {
     let variable = ("SOLEHOLD_LOCK".to_owned(), args.name.clone());
     let resource = ResourceArg { kind: LOCK_KIND.to_owned(), key: args.name };
-    hold_and_run(resource, variable, args.hold, &args.server, args.command).await
+    hold_and_run(resource, variable, args.hold).await
 }
 
-async fn hold_and_run(
-    resource: ResourceArg,
-    named: (String, String),
-    args: HoldArgs,
-    server: &ServerArgs,
-    command: Vec<OsString>,
-) -> Outcome<u8> {
+async fn hold_and_run(resource: ResourceArg, named: (String, String), args: HoldArgs) -> Outcome<u8> {
     // First of all: a thread that was there before would still be interrupted by signals.
     let signals = SignalStream::take();
     let mut signals = signals.map_err(|error| Failure::broken(format!("cannot read signals: {error}")))?;
@@ -118,7 +107,7 @@ async fn hold_and_run(
         on_lost_grace: args.on_lost_grace.unwrap_or(Duration::MAX),
     };
     let warn = args.warn()?;
-    let authority = server.authority()?;
+    let authority = args.server.authority()?;
     let interrupted = |number| Ok(Exit::of_signal(number));
     let session = tokio::select! {
         session = terms.open(authority) => session?,
@@ -138,7 +127,7 @@ async fn hold_and_run(
     let tenure = Tenure::new(terms, session, guard);
     let job = Job {
         what: resource.to_string(),
-        command,
+        command: args.command,
         env: vec![named, ("SOLEHOLD_HOLDER".to_owned(), holder)],
         // What an outer `run` told is not for this command.
         env_remove: GIVEN.map(str::to_owned).to_vec(),

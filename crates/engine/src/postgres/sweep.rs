@@ -158,9 +158,8 @@ impl PostgresStore {
         let work = async {
             let old_commits = now - COMMITS_KEPT_MS;
             let mut most = conn.execute(Sql::ForgetRequests, &[&now, &FORGET_MAX]).await?;
-            most = most
-                .max(number(&conn.query(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?)?.unwrap_or(0)
-                    as u64);
+            let resources = number(&conn.query(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?)?;
+            most = most.max(resources.unwrap_or(0) as u64);
             most = most.max(conn.execute(Sql::ForgetCommits, &[&old_commits, &FORGET_MAX]).await?);
             if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
                 conn.execute(Sql::ForgetOldIds, &[]).await?;
