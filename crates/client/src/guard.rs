@@ -1,6 +1,14 @@
 //! A guard: the right to work on one resource, for as long as it lasts.
 
-use std::{future::poll_fn, pin::pin, sync::Arc, task::Poll};
+use std::{
+    future::poll_fn,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
 
 use serde::Serialize;
 use serde_json::Value;
@@ -46,12 +54,12 @@ pub enum GuardError {
 pub struct Guard {
     inner: Arc<Inner>,
     holding: Arc<Holding>,
-    released: bool,
+    is_released: AtomicBool,
 }
 
 impl Guard {
     pub(crate) fn new(inner: Arc<Inner>, holding: Arc<Holding>) -> Self {
-        Self { inner, holding, released: false }
+        Self { inner, holding, is_released: AtomicBool::new(false) }
     }
 
     #[cfg(feature = "legacy")]
@@ -181,7 +189,13 @@ impl Guard {
         self.let_go(Some(write)).await
     }
 
-    async fn let_go(mut self, state: Option<StateWrite>) -> Result<(), GuardError> {
+    /// The same for a guard that others may still look at: to them it is lost.
+    pub(crate) async fn retire(&self) -> Result<(), GuardError> {
+        self.holding.lose(Lost::Closed);
+        self.let_go(None).await
+    }
+
+    async fn let_go(&self, state: Option<StateWrite>) -> Result<(), GuardError> {
         let held = self.inner.let_go(&self.holding);
         self.holding.untie();
         let has_word = state.is_some();
@@ -196,7 +210,7 @@ impl Guard {
                 outcome => break outcome?,
             }
         };
-        self.released = true;
+        self.is_released.store(true, Ordering::SeqCst);
         match outcome {
             Ok(_) => Ok(()),
             // The first answer was lost, and it was released by then.
@@ -209,7 +223,7 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        if self.released {
+        if *self.is_released.get_mut() {
             return;
         }
         let held = self.inner.let_go(&self.holding);

@@ -6,7 +6,7 @@ use std::{collections::BTreeSet, path::Path, sync::Arc, time::Duration};
 
 use common::{Behind, PATIENCE, Sort};
 use serde_json::json;
-use solehold_client::{Cluster, ClusterConfig, ClusterError, Metrics, SessionLocksConfig};
+use solehold_client::{Cluster, ClusterConfig, ClusterError, Lost, Metrics, SessionLocksConfig};
 use solehold_testkit::wait_for;
 
 /// What becomes of a gateway that starts alone, and of a second one of the same configuration.
@@ -122,8 +122,13 @@ async fn a_lone_gateway_makes_room_when_it_goes_and_knows_itself_when_it_comes_b
 async fn whoever_leaves_makes_room_at_once() {
     for sort in [Sort::Memory, Sort::HttpMemory] {
         let behind = sort.start().await;
-        start(&behind, ALONE, "first").await.expect("alone").leave().await;
+        let first = Arc::new(start(&behind, ALONE, "first").await.expect("alone"));
+        // A server that has stopped may still keep its handlers, and with them the cluster, for a moment.
+        let kept = first.clone();
+        first.leave().await;
         start(&behind, ALONE, "second").await.expect("alone again");
+        let lost = tokio::time::timeout(PATIENCE, kept.lost()).await.expect("it is not alone any more");
+        assert!(matches!(lost, Lost::Closed), "{lost}");
     }
 }
 

@@ -66,7 +66,7 @@ impl Desk {
     }
 
     /// Leaves the cluster: another node may go on at once.
-    pub async fn close(self) {
+    pub async fn close(&self) {
         self.cluster.leave().await;
     }
 

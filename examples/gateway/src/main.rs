@@ -67,12 +67,10 @@ async fn main() -> Result<()> {
     let served = served.await;
     for task in tasks {
         task.abort();
-        // What matters is that it has let go of the desk.
+        // What matters is that it has stopped.
         let _ = task.await;
     }
-    if let Some(desk) = Arc::into_inner(desk) {
-        desk.close().await;
-    }
+    desk.close().await;
     authority.stop().await;
     Ok(served?)
 }

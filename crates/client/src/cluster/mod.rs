@@ -214,10 +214,10 @@ impl Cluster {
         }
     }
 
-    /// Leaves, when the work has stopped: another gateway may start at once.
-    pub async fn leave(self) {
-        if let Some(guard) = self.alone
-            && let Err(error) = guard.release().await
+    /// Leaves, when the work has stopped: another gateway may start at once. To whoever still looks at it, this one is lost.
+    pub async fn leave(&self) {
+        if let Some(guard) = &self.alone
+            && let Err(error) = guard.retire().await
         {
             tracing::debug!(%error, "the gateway lock was not released; it runs out");
         }
