@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
-use common::{SOON, ask, command, ran, run, server, write};
+use common::{BINARY, SOON, ask, command, ran, run, server, write};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use solehold_testkit::{Postgres, Solehold, TempDir, free_port, wait_for};
+use solehold_testkit::{Postgres, Program, Solehold, TempDir, free_port, wait_for};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::net::TcpStream;
 use tokio::process::{Child, ChildStdout};
 use tokio::task::JoinSet;
 
@@ -64,14 +65,14 @@ async fn a_second_signal_ends_it_at_once() -> Result<()> {
     let first = stdout.next_line().await?.context("a first line")?;
     let address = first.split(['/', ' ']).find(|part| part.starts_with("127.")).context("an address")?;
     // A request whose body never comes keeps the server from stopping; it says when it waits for the body.
-    let mut request = tokio::net::TcpStream::connect(address).await?;
+    let mut request = TcpStream::connect(address).await?;
     let head = "POST /api/v1/resources/job/x/lease HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 100\r\n";
     request.write_all(format!("{head}expect: 100-continue\r\n\r\n").as_bytes()).await?;
     let mut answer = [0; 12];
     tokio::time::timeout(SOON, request.read_exact(&mut answer)).await??;
     assert_eq!(&answer, b"HTTP/1.1 100");
     signal(&child, Signal::TERM)?;
-    let refuses = async || tokio::net::TcpStream::connect(address).await.is_err();
+    let refuses = async || TcpStream::connect(address).await.is_err();
     wait_for("the server to stop listening", SOON, refuses).await?;
     signal(&child, Signal::INT)?;
     let status = tokio::time::timeout(SOON, child.wait()).await??;
@@ -166,6 +167,64 @@ async fn every_log_line_names_the_node() -> Result<()> {
         assert!(line["node_id"].as_str().is_some_and(|id| id.contains('-')), "{line}");
         assert!(line["level"].is_string() && line["timestamp"].is_string(), "{line}");
     }
+    Ok(())
+}
+
+/// A server to which a shell gave bounds on its files, and its address.
+async fn with_files(ulimit: &str, data: &TempDir) -> Result<(Program, String)> {
+    let mut command = std::process::Command::new("sh");
+    command.args([
+        "-c",
+        &format!("{ulimit} && exec \"$0\" \"$@\""),
+        BINARY,
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    command.arg("--data-dir").arg(data.path());
+    let program = Program::start("solehold", &command, "solehold listening on http://").await?;
+    let address = program.said().split(' ').next().context("an address")?.to_owned();
+    Ok((program, address))
+}
+
+/// Asks on a connection of its own, which stays open.
+async fn asked(address: &str) -> Result<TcpStream> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n").await?;
+    Ok(stream)
+}
+
+async fn answered(stream: &mut TcpStream) -> Result<()> {
+    let mut answer = [0; 12];
+    tokio::time::timeout(SOON, stream.read_exact(&mut answer)).await??;
+    anyhow::ensure!(&answer == b"HTTP/1.1 200", "{}", String::from_utf8_lossy(&answer));
+    Ok(())
+}
+
+#[tokio::test]
+async fn connections_do_not_take_the_files_that_the_store_needs() -> Result<()> {
+    let (one, two) = (TempDir::new()?, TempDir::new()?);
+    // It may have more files than it has at first, and takes them.
+    let (raised, address) = with_files("ulimit -S -n 64", &one).await?;
+    let mut open = Vec::new();
+    for _ in 0..200 {
+        let mut stream = asked(&address).await?;
+        answered(&mut stream).await?;
+        open.push(stream);
+    }
+    drop((open, raised));
+    // It may not: the next ones wait, and it says why.
+    let (bound, address) = with_files("ulimit -n 200", &two).await?;
+    let warned = async || bound.logs().contains("raise its limit (ulimit -n, LimitNOFILE)");
+    wait_for("the warning", SOON, warned).await?;
+    let mut open = Vec::new();
+    for _ in 0..400 {
+        open.push(asked(&address).await?);
+    }
+    for mut stream in open {
+        answered(&mut stream).await?;
+    }
+    assert!(!bound.logs().contains("could not be taken"), "{}", bound.logs());
     Ok(())
 }
 

@@ -188,28 +188,31 @@ async fn a_holder_that_dies_makes_room_for_the_next() {
 /// A thousand in line, handed over in order.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_waiters() {
-    let behind = Sort::Memory.start().await;
-    let locks = locks(&behind, "crowd").await;
-    let held = locks.acquire("a").await.expect("free");
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let tasks: Vec<_> = (0..1_000)
-        .map(|_| {
-            let (locks, order) = (locks.clone(), order.clone());
-            tokio::spawn(async move {
-                let guard = locks.acquire("a").await.expect("its turn");
-                order.lock().expect("unhurt").push(guard.token());
-                guard.release().await.expect("released");
+    for sort in [Sort::Memory, Sort::HttpMemory, Sort::HttpPostgres] {
+        let behind = sort.start().await;
+        let config = LockConfig { acquire_timeout: PATIENCE * 5, ..config() };
+        let locks = Locks::open(behind.authority.clone(), "crowd", config).await.expect("locks");
+        let held = locks.acquire("a").await.expect("free");
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let tasks: Vec<_> = (0..1_000)
+            .map(|_| {
+                let (locks, order) = (locks.clone(), order.clone());
+                tokio::spawn(async move {
+                    let guard = locks.acquire("a").await.expect("its turn");
+                    order.lock().expect("unhurt").push(guard.token());
+                    guard.release().await.expect("released");
+                })
             })
-        })
-        .collect();
-    in_line(&behind, "a", 1_000).await;
-    held.release().await.expect("released");
-    for task in tasks {
-        task.await.expect("it ends");
+            .collect();
+        in_line(&behind, "a", 1_000).await;
+        held.release().await.expect("released");
+        for task in tasks {
+            task.await.expect("it ends");
+        }
+        let order = order.lock().expect("unhurt").clone();
+        assert!(order.len() == 1_000 && order.is_sorted(), "{sort:?}: in the order of their tokens");
+        assert_eq!(behind.queued("lock", "a").await, 0, "{sort:?}");
     }
-    let order = order.lock().expect("unhurt").clone();
-    assert!(order.len() == 1_000 && order.is_sorted(), "in the order of their tokens");
-    assert_eq!(behind.queued("lock", "a").await, 0);
 }
 
 /// An authority that has no line to wait in, as an older server.

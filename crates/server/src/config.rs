@@ -81,7 +81,7 @@ pub struct ServerLimits {
     pub quotas: Quotas,
     /// Watches that may be open at this node.
     pub watches_max: u64,
-    /// Connections that may be open at this node; the next ones wait to be taken.
+    /// Connections that may be open at this node, if the process may have so many files; the next ones wait to be taken.
     pub connections_max: usize,
     /// A request that takes longer is answered with `unknown_outcome`.
     pub request_timeout: Duration,

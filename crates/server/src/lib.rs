@@ -8,6 +8,7 @@
 
 mod config;
 mod context;
+mod files;
 mod http;
 pub mod keys;
 mod metrics;

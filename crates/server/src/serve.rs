@@ -18,7 +18,7 @@ use hyper_util::{
 };
 use solehold_engine::{Engine, store::Store};
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::{JoinHandle, JoinSet},
 };
@@ -26,7 +26,7 @@ use tokio_rustls::TlsAcceptor;
 use tower::Service as _;
 
 use crate::{
-    Context, ServerConfig,
+    Context, ServerConfig, files,
     http::{Failure, Peer, without_trailing_slash},
     keys,
     metrics::Metrics,
@@ -42,6 +42,9 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 const FORGET_EVERY_REFRESHES: u32 = 60;
 /// How long to wait after a connection could not be taken, as when files run out.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
+/// How many connections may wait to be taken; the kernel bounds it too. After a restart all holders come at once, and one
+/// that finds no place tries again only after a second and more.
+const BACKLOG: u32 = 4_096;
 /// How often an open HTTP/2 connection is asked whether its peer is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
 
@@ -129,8 +132,7 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
     if context.ring().is_empty() && !config.is_loopback() {
         return Err(StartError::NoKeys(config.listen));
     }
-    let bound = TcpListener::bind(config.listen).await;
-    let bound = bound.and_then(|listener| Ok((listener.local_addr()?, listener)));
+    let bound = listen(config.listen).and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (address, listener) = bound.map_err(|error| StartError::Bind { address: config.listen, error })?;
     let acceptor = tls.as_ref().map(Tls::acceptor).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -142,6 +144,14 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
     }
     let door = tokio::spawn(door.keep(context.stopping()));
     Ok(Running { context: context.clone(), address, scheme, door, _helpers: helpers })
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+    // As after a restart, when connections of the former process are still about to end.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// A server that runs. Dropping it leaves connections open until the runtime ends; [`Self::shutdown`] stops cleanly.
@@ -217,7 +227,7 @@ struct Door {
 impl Door {
     /// Takes connections until the server stops, then lets them finish within their bound.
     async fn keep(self, mut stopping: watch::Receiver<bool>) {
-        let seats = Arc::new(Semaphore::new(self.context.limits().connections_max));
+        let seats = Arc::new(Semaphore::new(files::seats(self.context.limits().connections_max)));
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         loop {
