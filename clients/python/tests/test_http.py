@@ -11,6 +11,8 @@ from solehold_client.errors import BadRequest, Forbidden, NoSession, Refused, fr
 from solehold_client.http import within
 from solehold_client.limits import HEAD_BYTES_MAX
 
+from .support.server import wait_until
+
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -162,8 +164,11 @@ class Connections(Case):
         server = await self.serve(handler)
         transport = HttpTransport()
         first = asyncio.ensure_future(transport.send(server, Request("GET", "/", None, 5.0)))
-        while self.connections == 0:
-            await asyncio.sleep(0)
+
+        async def is_there() -> bool:
+            return self.connections > 0
+
+        await wait_until("the request to come in", is_there)
         first.cancel()
         with self.assertRaises(asyncio.CancelledError):
             await first

@@ -12,6 +12,7 @@ use crate::{
 pub const ROLE_KIND: &str = "role";
 /// A candidate waits in line for so long, and stands again.
 const TERM_WAIT: Duration = Duration::from_secs(3_600);
+
 /// Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself; then the role is
 /// let go.
 ///

@@ -189,7 +189,7 @@ impl Guard {
         self.let_go(Some(write)).await
     }
 
-    /// The same for a guard that others may still look at: to them it is lost.
+    /// Lets go of a guard that others may still look at: to them it is lost.
     pub(crate) async fn retire(&self) -> Result<(), GuardError> {
         self.holding.lose(Lost::Closed);
         self.let_go(None).await
