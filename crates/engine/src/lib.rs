@@ -13,6 +13,7 @@ pub mod driver;
 pub mod embedded;
 mod engine;
 pub mod health;
+pub mod history;
 pub mod observe;
 pub mod postgres;
 pub mod resident;

@@ -19,16 +19,18 @@ use solehold_core::{
     waiter::Waiter,
 };
 
+use crate::history::Bar;
+
 /// What can go wrong with a store. A refusal is not among it: that is an outcome.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was done: the store cannot be reached, or is stopping.
     #[error("the store is not reachable: {0}")]
     Unavailable(String),
-    /// Nothing was done: grants may have been lost in a failover, so that nothing is granted for a while (rule 23). The
-    /// store answers otherwise, and renews.
+    /// Nothing was done: grants may have been lost in a failover or a restore, so that nothing is decided for a while
+    /// (rule 23). The store can be read.
     #[error(
-        "the store has failed over or was restored, and grants may have been lost: nothing is granted for another {retry_after_ms} ms"
+        "the store has failed over or was restored, and grants may have been lost: nothing is granted or renewed for another {retry_after_ms} ms"
     )]
     Barred {
         /// How long.
@@ -333,6 +335,29 @@ pub trait Store: Send + Sync + 'static {
     /// that it had left, and spent requests theirs. Store time does not go back behind the export's. The epoch is raised
     /// above that of the export, so that a cursor of the old store, which may have gone on by itself, is of no use here.
     async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError>;
+
+    /// The longest ttl that may be asked for. After the store was set back nothing is decided for this long (rule 23).
+    fn ttl_max_ms(&self) -> u64 {
+        solehold_core::limits::TTL_MS_MAX
+    }
+
+    /// Seals a point of the history for a holder to show later; nothing, where cursors are not sealed.
+    fn seal(&self, _cursor: Cursor) -> Option<String> {
+        None
+    }
+
+    /// A holder shows a sealed point of the history. A store that is behind it was set back to an earlier state, and goes on
+    /// as another history. What this store did not seal is ignored.
+    async fn witness(&self, _sealed: &str) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// The store was set back to an earlier state, the history having come as far as `seen` as far as anyone knows: it goes
+    /// on as another history, with its epoch raised and its revisions and tokens above all that can have been given, and
+    /// decides nothing while `bar` says so.
+    async fn set_back(&self, _seen: Option<Cursor>, _bar: Bar) -> Result<(), StoreError> {
+        Err(StoreError::Unusable("this store cannot be set back".to_owned()))
+    }
 
     /// Stops cleanly: what was answered is kept, and the place can be opened again. Twice is as good as once.
     async fn close(&self);

@@ -40,7 +40,7 @@ async fn eight_open_at_once() {
         tokens.sort_unstable();
         assert_eq!(tokens, Vec::from_iter(1..=8), "one clock, one history");
         let client = connect(&url).await;
-        assert_eq!(number(&client, "SELECT count(*) FROM solehold.migrations WHERE version > 0").await, 3);
+        assert_eq!(number(&client, "SELECT count(*) FROM solehold.migrations WHERE version > 0").await, 4);
     }
 }
 
@@ -79,16 +79,8 @@ async fn a_server_that_forgets_is_refused() {
     let postgres = Postgres::builder().setting("fsync", "off").start().await.expect("PostgreSQL");
     let why = refusal(&postgres.url()).await;
     assert!(why.contains("fsync = off"), "{why}");
-    let options = PostgresOptions { allow_unsafe_durability: true };
+    let options = PostgresOptions { allow_unsafe_durability: true, ..Default::default() };
     PostgresStore::open(&postgres.url(), options).await.expect("asked for").close().await;
-    let url = database().await;
-    let database = url.rsplit('/').next().expect("a name").to_owned();
-    for setting in ["off", "local", "remote_write"] {
-        let sql = format!("ALTER DATABASE \"{database}\" SET synchronous_commit = '{setting}'");
-        connect(&url).await.batch_execute(&sql).await.expect("a setting");
-        let why = refusal(&url).await;
-        assert!(why.contains(setting), "{why}");
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -118,13 +110,14 @@ async fn head(store: &dyn Store) -> Cursor {
 }
 
 /// A new timeline, as after a failover or a restore: the epoch is raised, tokens jump, and nothing is granted for as long as
-/// a lost lease may still be held; renewals go on.
+/// a lost lease may still be held, and nothing renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_timeline_is_a_new_epoch() {
     let postgres = Postgres::start().await.expect("PostgreSQL");
-    let store = open(&postgres.url()).await;
+    let options = PostgresOptions { ttl_max_ms: Some(3_000), ..Default::default() };
+    let store = PostgresStore::open(&postgres.url(), options).await.expect("a store");
     let job = key("job");
-    grant(store.as_ref(), &job, "ann", 3_000).await;
+    grant(store.as_ref(), &job, "ann", 1_000).await;
     let session = session(store.as_ref(), "bea", 3_000).await;
     let before = head(store.as_ref()).await;
     let client = postgres.connect().await.expect("a connection");
@@ -154,13 +147,16 @@ async fn a_new_timeline_is_a_new_epoch() {
         }
     });
     let refused = refused.await.expect("nothing is granted");
-    assert!((1..=3_000).contains(&refused), "until the longest live lease has run out, not for {refused} ms");
+    assert!(
+        (1..=3_000).contains(&refused),
+        "until the longest possible lease has run out, not for {refused} ms"
+    );
     let after = head(store.as_ref()).await;
-    assert_eq!(after.epoch, before.epoch + 1);
+    assert!(after.epoch > before.epoch);
     assert!(after.revision.0 >= before.revision.0 + (1 << 32));
-    // If the test machine was not too slow for it, the session is live and can be kept.
-    let renewed = run(store.as_ref(), heartbeat(session.id)).await.expect("renewals go on");
-    assert!(matches!(renewed, Ok(Answer::Session(_)) | Err(_)));
+    // The bar ends after the session, which nothing has renewed.
+    let renewed = run(store.as_ref(), heartbeat(session.id)).await;
+    assert!(matches!(renewed, Err(StoreError::Barred { .. }) | Ok(Err(_))), "{renewed:?}");
     let granted = wait_for("the lost leases' time to pass", SOON, || async {
         run(store.as_ref(), acquire(&job, "carl", 60_000)).await.ok()?.ok()
     });

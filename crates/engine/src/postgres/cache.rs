@@ -101,6 +101,11 @@ impl Cache {
         }
     }
 
+    /// Forgets everything.
+    pub(super) fn clear(&self) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Entries::default();
+    }
+
     /// Forgets resources, and leases that have ended.
     pub(super) fn forget<'a>(
         &self,

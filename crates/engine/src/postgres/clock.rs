@@ -36,9 +36,6 @@ pub(super) struct Reading {
     pub(super) revision: Revision,
     pub(super) floor: Revision,
     pub(super) barred_until: i64,
-    /// Whether the last commit waited for a synchronous standby, and whether the next one will.
-    pub(super) was_synchronous: bool,
-    pub(super) is_synchronous: bool,
     pub(super) last_ms: i64,
     pub(super) offset_ms: i64,
     pub(super) wall_ms: i64,
@@ -63,9 +60,7 @@ impl Reading {
             offset_ms: row.try_get(3)?,
             floor: Revision(row.try_get::<_, i64>(4)? as u64),
             barred_until: row.try_get(5)?,
-            was_synchronous: row.try_get(6)?,
-            is_synchronous: row.try_get(7)?,
-            wall_ms: row.try_get(8)?,
+            wall_ms: row.try_get(6)?,
             asked,
             answered,
         })
@@ -135,8 +130,14 @@ impl Timekeeper {
 }
 
 impl PostgresStore {
-    /// Store time by a reading.
+    /// Store time by a reading; refused if the history that it is of was set back.
     pub(super) fn time(&self, reading: &Reading) -> Result<StoreTime, Fault> {
+        self.follow(reading.cursor(), reading.asked, reading.answered)?;
+        self.time_of_any(reading)
+    }
+
+    /// Store time by a reading of any history.
+    pub(super) fn time_of_any(&self, reading: &Reading) -> Result<StoreTime, Fault> {
         self.time.lock().unwrap_or_else(|e| e.into_inner()).time(reading)
     }
 
@@ -258,8 +259,6 @@ mod tests {
             revision: Revision(0),
             floor: Revision(0),
             barred_until: 0,
-            was_synchronous: false,
-            is_synchronous: false,
             last_ms: 0,
             offset_ms: 0,
             wall_ms: store_ms,

@@ -52,15 +52,24 @@ const SETTINGS: [(&str, &str); 9] = [
     ("timezone", "UTC"),
 ];
 
-/// Makes connections to one place.
+/// A commit that is answered is on disk, and with a synchronous standby, whatever the configuration says now or after a reload.
+/// One that also waits for standbys to show it is left alone.
+const DURABLE: &str = "SELECT set_config('synchronous_commit', \
+    CASE current_setting('synchronous_commit', true) WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false) \
+    WHERE current_setting('synchronous_commit', true) IS NOT NULL";
+
+/// Makes connections to one place, which may be any of several hosts.
 pub(super) struct Connector {
-    config: Config,
+    /// One for each host, in the order given.
+    hosts: Vec<Config>,
     tls: Option<MakeRustlsConnect>,
 }
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector").field("hosts", &self.config.get_hosts()).finish_non_exhaustive()
+        f.debug_struct("Connector")
+            .field("hosts", &self.hosts.iter().map(Config::get_hosts).collect::<Vec<_>>())
+            .finish_non_exhaustive()
     }
 }
 
@@ -100,20 +109,28 @@ impl Connector {
             SslMode::Disable => None,
             _ => Some(MakeRustlsConnect::new(tls.client()?)),
         };
-        Ok(Self { config, tls })
+        let hosts = (0..config.get_hosts().len().max(config.get_hostaddrs().len()).max(1))
+            .map(|at| one_host(&config, at))
+            .collect();
+        Ok(Self { hosts, tls })
     }
 
-    /// Connects and sets the session up.
-    pub(super) async fn connect(&self) -> Result<Connected, Fault> {
-        let hosts = self.config.get_hosts().len().clamp(1, 8) as u32;
+    /// How many hosts there are.
+    pub(super) fn hosts(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Connects to one of the hosts and sets the session up.
+    pub(super) async fn connect(&self, host: usize) -> Result<Connected, Fault> {
+        let config = &self.hosts[host];
         let connect = async {
             let connected = match &self.tls {
                 Some(tls) => {
-                    let (client, connection) = self.config.connect(tls.clone()).await?;
+                    let (client, connection) = config.connect(tls.clone()).await?;
                     attend(client, connection)
                 }
                 None => {
-                    let (client, connection) = self.config.connect(NoTls).await?;
+                    let (client, connection) = config.connect(NoTls).await?;
                     attend(client, connection)
                 }
             };
@@ -121,8 +138,48 @@ impl Connector {
             Ok(connected)
         };
         let slow = |_| Fault::Slow("connecting");
-        tokio::time::timeout((CONNECT + Duration::from_millis(500)) * hosts, connect).await.map_err(slow)?
+        tokio::time::timeout(CONNECT + Duration::from_millis(500), connect).await.map_err(slow)?
     }
+}
+
+/// The configuration for one of several hosts: which of them to use is not for the driver to say alone.
+fn one_host(all: &Config, at: usize) -> Config {
+    use tokio_postgres::config::Host;
+    let mut one = Config::new();
+    match all.get_hosts().get(at) {
+        Some(Host::Tcp(host)) => _ = one.host(host),
+        Some(Host::Unix(path)) => _ = one.host_path(path),
+        None => {}
+    }
+    if let Some(address) = all.get_hostaddrs().get(at) {
+        one.hostaddr(*address);
+    }
+    if let Some(port) = all.get_ports().get(at).or(all.get_ports().first()) {
+        one.port(*port);
+    }
+    macro_rules! copy {
+        ($($name:ident by $get:ident),+ $(,)?) => {
+            $(if let Some(value) = all.$get() { one.$name(value.to_owned()); })+
+        };
+    }
+    copy!(
+        user by get_user,
+        password by get_password,
+        dbname by get_dbname,
+        options by get_options,
+        application_name by get_application_name,
+        connect_timeout by get_connect_timeout,
+        tcp_user_timeout by get_tcp_user_timeout,
+        keepalives_interval by get_keepalives_interval,
+        keepalives_retries by get_keepalives_retries,
+    );
+    one.keepalives(all.get_keepalives())
+        .keepalives_idle(all.get_keepalives_idle())
+        .ssl_mode(all.get_ssl_mode())
+        .ssl_negotiation(all.get_ssl_negotiation())
+        .target_session_attrs(all.get_target_session_attrs())
+        .channel_binding(all.get_channel_binding());
+    one
 }
 
 async fn set_up(client: &Client) -> Result<(), Fault> {
@@ -131,7 +188,7 @@ async fn set_up(client: &Client) -> Result<(), Fault> {
         "SELECT set_config(v.name, v.value, false) FROM (VALUES {}) AS v(name, value) JOIN pg_settings p ON p.name = v.name",
         values.join(", ")
     );
-    Ok(client.batch_execute(&sql).await?)
+    Ok(client.batch_execute(&format!("{sql}; {DURABLE}")).await?)
 }
 
 /// Moves the bytes of a connection in a task of its own, and keeps the warnings that come with them. A warning comes before

@@ -1,150 +1,561 @@
-//! Which history this is (rule 23), and whether it is kept safely.
+//! Which history this is (rule 23): told apart from a restored one, a forked one and an older one.
+//!
+//! ```text
+//!   identity   cluster, timeline, database and table: a failover, a restore or a copy has another one
+//!   seen       the furthest point of the history that this process knows of, by itself or from a holder
+//!
+//!   a connection whose identity is not the one in the clock's row   another history: raise the epoch
+//!   a clock's row that is behind what was seen                      set back in place: raise the epoch
+//!   a connection on an older timeline than the one in use           a primary that was replaced: refuse it
+//! ```
+//!
+//! Raising the epoch jumps the revision, and with it all tokens, above anything that can have been given; and for the longest
+//! time that a lost lease can have been granted for, nothing is decided at all. Renewals are refused, too: a lease that
+//! survived may have gone to another holder in the part of the history that was lost. So whatever survived runs out
+//! before anything is granted again.
 
 use solehold_core::time::StoreTime;
 use tokio_postgres::Client;
 
 use super::{
-    PostgresStore,
+    PostgresOptions, PostgresStore,
     clock::Reading,
     fault::Fault,
-    pool::{Conn, ROUND_TRIP, in_time},
+    pool::{Conn, ROUND_TRIP, Use, in_time},
     sql::Sql,
 };
-use crate::{clock::Tick, store::StoreError};
+use crate::{
+    clock::Tick,
+    history::{self, Bar, Proven, Seal},
+    store::{Cursor, Store, StoreError},
+};
 
-/// Revisions, and so tokens, jump by this with the epoch: more than could have been lost.
-const EPOCH_JUMP: i64 = 1 << 32;
-/// Nothing is granted for at most this long after a failover.
-const BARRED_MS_MAX: i64 = 5 * 60 * 1_000;
-
-/// The cluster and the timeline that a connection leads to.
+/// The cluster, the timeline and the table that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Identity {
     system_id: String,
-    timeline: String,
+    timeline: u32,
+    /// The database and the clock's table, by their numbers: a schema that was restored has another table, and a copy of a
+    /// database is another database. None before the schema exists.
+    database: i64,
+    table: Option<i64>,
+}
+
+/// What a new connection says of its server.
+pub(super) struct Server {
+    /// Nothing, if this is a server that has no timelines, such as CockroachDB.
+    pub(super) identity: Option<Identity>,
+    fsync: Option<String>,
+    standbys: Option<String>,
+}
+
+impl Server {
+    /// Asks the server. The control file would show a new timeline only after a checkpoint; the name of the current log file
+    /// shows it at once.
+    pub(super) async fn of(client: &Client) -> Result<Self, Fault> {
+        let settings =
+            "SELECT current_setting('fsync', true), current_setting('synchronous_standby_names', true)";
+        let rows = client.query_typed(settings, &[]).await?;
+        let row = rows.first().ok_or_else(|| super::rows::unreadable("the server gives no settings"))?;
+        let (fsync, standbys) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Self { identity: Identity::of(client).await?, fsync, standbys })
+    }
+
+    /// Refuses a server that would forget what it has confirmed, and warns of one that is not what the configuration says.
+    pub(super) fn check(&self, options: &PostgresOptions) -> Result<(), Fault> {
+        if self.fsync.as_deref() == Some("off") && !options.allow_unsafe_durability {
+            let text = "PostgreSQL runs with fsync = off: a crash would lose grants that were confirmed. Set it to on";
+            return Err(StoreError::Unusable(text.to_owned()).into());
+        }
+        if options.failover == Failover::Lossless && self.standbys.as_deref().is_none_or(str::is_empty) {
+            tracing::warn!(
+                "failover is configured as lossless, but PostgreSQL waits for no standby: \
+                 set synchronous_standby_names, or configure failover as lossy"
+            );
+        }
+        Ok(())
+    }
 }
 
 impl Identity {
-    /// Asks the server; nothing, if it does not know (CockroachDB) or does not say. The control file would show a new
-    /// timeline only after a checkpoint, the name of the current log file shows it at once.
-    pub(super) async fn of(client: &Client) -> Result<Option<Self>, Fault> {
+    async fn of(client: &Client) -> Result<Option<Self>, Fault> {
         let sql = "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
-                   substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)";
-        match client.query_typed(sql, &[]).await {
-            Ok(rows) => match rows.first() {
-                Some(row) => Ok(Some(Self { system_id: row.try_get(0)?, timeline: row.try_get(1)? })),
-                None => Ok(None),
-            },
-            Err(error) if error.as_db_error().is_some() && !client.is_closed() => {
-                tracing::debug!(%error, "the server does not say which timeline it is on");
+                   substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), \
+                   (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), \
+                   to_regclass('solehold.clock')::oid::bigint";
+        let error = match client.query_typed(sql, &[]).await {
+            Ok(rows) => {
+                let row =
+                    rows.first().ok_or_else(|| super::rows::unreadable("the server has no identity"))?;
+                let timeline: String = row.try_get(1)?;
+                let timeline = u32::from_str_radix(&timeline, 16)
+                    .map_err(|_| super::rows::unreadable(format!("{timeline:?} is not a timeline")))?;
+                return Ok(Some(Self {
+                    system_id: row.try_get(0)?,
+                    timeline,
+                    database: row.try_get(2)?,
+                    table: row.try_get(3)?,
+                }));
+            }
+            Err(error) => Fault::from(error),
+        };
+        match error.code() {
+            // Undefined function, or a feature that is not supported: another kind of server.
+            Some("42883" | "0A000") => {
+                warn_once();
                 Ok(None)
             }
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
-/// Refuses a server that would forget what it has confirmed.
-pub(super) async fn check_durability(client: &Client) -> Result<(), Fault> {
-    let sql = "SELECT current_setting('fsync', true), current_setting('synchronous_commit', true)";
-    let rows = client.query_typed(sql, &[]).await?;
-    let Some(row) = rows.first() else { return Ok(()) };
-    let (fsync, commit): (Option<String>, Option<String>) = (row.try_get(0)?, row.try_get(1)?);
-    let refuse = |what: &str| {
-        let text = format!(
-            "PostgreSQL runs with {what}: a crash would lose grants that were confirmed. Set it to on"
-        );
-        Err(StoreError::Unusable(text).into())
-    };
-    if fsync.as_deref() == Some("off") {
-        return refuse("fsync = off");
-    }
-    match commit.as_deref() {
-        None | Some("on" | "remote_apply") => Ok(()),
-        Some(other) => refuse(&format!("synchronous_commit = {other}")),
-    }
-}
-
-impl PostgresStore {
-    /// Checks that a new connection leads to the history that is known. If it does not, the store was restored or has failed
-    /// over: the epoch is raised, and what may have been granted and lost is waited out.
-    pub(super) async fn check_identity(&self, conn: &Conn) -> Result<(), Fault> {
-        let Some(identity) = &conn.identity else { return Ok(()) };
-        {
-            let known = self.identity.lock().unwrap_or_else(|e| e.into_inner());
-            if known.as_ref() == Some(identity) {
-                return Ok(());
+            Some("42501") => {
+                let text = format!(
+                    "this user may not see which timeline PostgreSQL is on ({error}): \
+                     GRANT EXECUTE ON FUNCTION pg_control_system() to it, without which a failover goes unnoticed"
+                );
+                Err(StoreError::Unusable(text).into())
             }
+            _ => Err(error),
         }
-        in_time("checking the timeline", ROUND_TRIP, self.adopt(conn, identity)).await?;
-        *self.identity.lock().unwrap_or_else(|e| e.into_inner()) = Some(identity.clone());
+    }
+
+    /// Whether this is an earlier timeline of the same cluster: what ran there has been replaced.
+    fn is_older_than(&self, other: &Self) -> bool {
+        self.system_id == other.system_id && self.timeline < other.timeline
+    }
+
+    /// Whether only the timeline differs, as after a failover.
+    fn is_failover_of(&self, other: &Self) -> bool {
+        Self { timeline: other.timeline, ..self.clone() } == *other
+    }
+}
+
+fn warn_once() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            "this server does not say which timeline it is on: a failover that loses commits, or a restore while no \
+             Solehold server runs, cannot be noticed. Run `solehold admin restored` after one"
+        );
+    });
+}
+
+/// What becomes of commits when a standby takes over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Failover {
+    /// It may lack the last ones: nothing is granted until leases that were lost have run out.
+    #[default]
+    Lossy,
+    /// Only a standby that every commit waited for is ever promoted: nothing is lost.
+    Lossless,
+}
+
+/// What this process knows of the history.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    /// Where the connections in use lead; nothing before the first, and none if the server does not say.
+    identity: Option<Option<Identity>>,
+    /// The latest timeline that is known of: an earlier one of the same cluster was replaced.
+    newest: Option<Identity>,
+    /// The furthest point seen, and when it was known: what is asked for later must not be behind it.
+    seen: Option<(Cursor, Tick)>,
+    /// What cursors are sealed with.
+    seal: Option<Seal>,
+}
+
+impl History {
+    /// Follows the history to a point; refused if it was asked for after a later point was known.
+    fn follow(&mut self, cursor: Cursor, asked: Tick, answered: Tick) -> Result<(), Fault> {
+        match self.seen {
+            Some((seen, at)) if cursor < seen => {
+                if asked > at {
+                    return Err(Fault::SetBack);
+                }
+            }
+            Some((seen, _)) if cursor == seen => {}
+            _ => self.seen = Some((cursor, answered)),
+        }
         Ok(())
     }
 
-    async fn adopt(&self, conn: &Conn, identity: &Identity) -> Result<(), Fault> {
-        conn.simple("BEGIN").await?;
-        let asked = Tick::now();
-        let reading = Reading::of(&conn.query(Sql::LockClock, &[]).await?, asked)?;
-        let rows = conn
-            .client
-            .query_typed("SELECT system_id, timeline FROM solehold.clock WHERE id = 1", &[])
-            .await?;
-        let kept = match rows.first() {
-            Some(row) => match (row.try_get::<_, Option<String>>(0)?, row.try_get::<_, Option<String>>(1)?) {
-                (Some(system_id), Some(timeline)) => Some(Identity { system_id, timeline }),
-                _ => None,
-            },
-            None => None,
+    /// There is a server on this timeline.
+    fn know_of(&mut self, identity: &Identity) {
+        let is_newest = self.newest.as_ref().is_none_or(|newest| !identity.is_older_than(newest));
+        if is_newest {
+            self.newest = Some(identity.clone());
+        }
+    }
+
+    /// The furthest point seen.
+    fn seen(&self) -> Option<Cursor> {
+        self.seen.map(|(cursor, _)| cursor)
+    }
+}
+
+/// Why the epoch is raised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// A standby took over, or it looks like that.
+    FailedOver,
+    /// The history is another one, or an earlier state of this one.
+    SetBack,
+    /// Somebody says so.
+    Told(Bar),
+}
+
+impl PostgresStore {
+    fn history(&self) -> std::sync::MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Follows the history to a reading; refused if the store was set back since an earlier one.
+    pub(super) fn follow(&self, cursor: Cursor, asked: Tick, answered: Tick) -> Result<(), Fault> {
+        self.history().follow(cursor, asked, answered)
+    }
+
+    /// Looks at all hosts: of several that take writes, all but the one on the latest timeline were replaced.
+    pub(super) async fn survey(&self) {
+        if self.pool.has_several_hosts() {
+            let found = self.pool.survey().await;
+            found.iter().for_each(|identity| self.history().know_of(identity));
+        }
+    }
+
+    /// The epoch that was last seen.
+    pub(super) fn epoch_seen(&self) -> Option<u64> {
+        self.history().seen().map(|seen| seen.epoch)
+    }
+
+    /// The history is known to have come this far.
+    fn know(&self, cursor: Cursor) {
+        let now = Tick::now();
+        let mut history = self.history();
+        if history.seen().is_none_or(|seen| seen < cursor) {
+            history.seen = Some((cursor, now));
+        }
+    }
+
+    /// Proves to holders how far the history has come.
+    pub(super) fn seal_cursor(&self, cursor: Cursor) -> Option<String> {
+        let history = self.history();
+        let timeline = history.identity.as_ref()?.as_ref().map_or(0, |identity| identity.timeline);
+        Some(history.seal.as_ref()?.seal(Proven { cursor, timeline }))
+    }
+
+    /// A holder shows how far the history had come. If the store is behind that, it was set back.
+    pub(super) async fn witness_cursor(&self, sealed: &str) -> Result<(), StoreError> {
+        let (proven, seen) = {
+            let history = self.history();
+            (history.seal.as_ref().and_then(|seal| seal.open(sealed)), history.seen())
         };
-        if kept.as_ref() == Some(identity) {
+        // Not sealed by this store: it proves nothing.
+        let Some(proven) = proven else { return Ok(()) };
+        if seen.is_some_and(|seen| proven.cursor <= seen) {
+            return Ok(());
+        }
+        // Another replica may have brought it there.
+        let stands = self
+            .read(Use::Write, "reading the clock", |conn| async move { self.read_cursor(&conn).await })
+            .await?;
+        if stands >= proven.cursor {
+            return Ok(());
+        }
+        tracing::error!(
+            shown = ?proven.cursor, store = ?stands,
+            "a holder has seen more of the history than PostgreSQL has: it was set back, or replaced"
+        );
+        {
+            let mut history = self.history();
+            if let Some(Some(identity)) = &history.identity
+                && identity.timeline < proven.timeline
+            {
+                // This primary was replaced: connections to it are refused from now on.
+                let newer = Identity { timeline: proven.timeline, ..identity.clone() };
+                history.know_of(&newer);
+                self.pool.renew();
+            }
+        }
+        self.know(proven.cursor);
+        self.mend_history().await.map_err(Fault::told)
+    }
+
+    /// Tells the other servers of the store for how long this one may grant a lease.
+    pub(super) async fn keep_ttl_max(&self, conn: &Conn) -> Result<(), Fault> {
+        let Some(ttl_max_ms) = self.options.ttl_max_ms else { return Ok(()) };
+        let sql = format!(
+            "UPDATE solehold.clock SET ttl_max_ms = {ttl_max_ms} WHERE id = 1 AND ttl_max_ms < {ttl_max_ms}"
+        );
+        conn.simple(&sql).await
+    }
+
+    /// Reads the key that cursors are sealed with; the first to come makes it.
+    pub(super) async fn take_seal(&self, conn: &Conn) -> Result<(), Fault> {
+        let set = "UPDATE solehold.clock SET seal_key = $1 WHERE id = 1 AND seal_key IS NULL";
+        let get = "SELECT seal_key FROM solehold.clock WHERE id = 1";
+        let read = async || -> Result<Option<Seal>, Fault> {
+            let rows = conn.client.query_typed(get, &[]).await?;
+            let key: Option<Vec<u8>> = rows.first().map(|row| row.try_get(0)).transpose()?.flatten();
+            Ok(key.and_then(|key| Seal::of_key(&key)))
+        };
+        let mut seal = read().await?;
+        if seal.is_none() {
+            let set = conn.client.prepare(set).await?;
+            conn.client.execute(&set, &[&Seal::random().key()]).await?;
+            seal = read().await?;
+        }
+        self.history().seal = seal;
+        Ok(())
+    }
+
+    /// Why a connection is not used that leads to an earlier timeline than the one that is followed.
+    pub(super) fn refuse_older(&self, identity: &Identity) -> Option<Fault> {
+        let history = self.history();
+        let newest = history.newest.as_ref()?;
+        identity.is_older_than(newest).then(|| older(identity, newest))
+    }
+
+    /// Checks that a new connection leads to the history that is in use, or to one that follows it.
+    pub(super) async fn check_identity(&self, conn: &Conn) -> Result<(), Fault> {
+        if self.history().identity.as_ref() == Some(&conn.identity) {
+            return Ok(());
+        }
+        in_time("checking the timeline", ROUND_TRIP, self.adopt(conn)).await?;
+        let mut history = self.history();
+        history.identity = Some(conn.identity.clone());
+        conn.identity.iter().for_each(|identity| history.know_of(identity));
+        Ok(())
+    }
+
+    async fn adopt(&self, conn: &Conn) -> Result<(), Fault> {
+        conn.simple("BEGIN").await?;
+        let Locked { reading, identity: kept, ttl_max_ms } = lock(conn).await?;
+        let is_behind = self.history().seen().is_some_and(|seen| reading.cursor() < seen);
+        let why = match (&kept, &conn.identity) {
+            (Some(_), None) => {
+                let text = "PostgreSQL does not say which timeline it is on any more, and did before: \
+                            without that a failover goes unnoticed";
+                return Err(StoreError::Unusable(text.to_owned()).into());
+            }
+            _ if is_behind => Some(Why::SetBack),
+            (Some(kept), Some(identity)) if kept == identity => None,
+            // A store from before the table was noted.
+            (Some(kept), Some(identity)) if kept.table.is_none() && kept.timeline == identity.timeline => {
+                None
+            }
+            (Some(kept), Some(identity)) if identity.is_failover_of(kept) => Some(Why::FailedOver),
+            (Some(_), Some(_)) => Some(Why::SetBack),
+            (None, _) => None,
+        };
+        if why.is_none() && kept == conn.identity {
             return conn.simple("ROLLBACK").await;
         }
-        let now = self.time(&reading).or_else(|fault| match fault {
-            // Another machine's clock: corrected by the first batch. Until then the later of the two is safe.
-            Fault::Stepped => Ok(StoreTime(self.given_ms().max(reading.last_ms) as u64)),
-            other => Err(other),
-        })?;
-        let (jump, barred_until) = match kept {
-            None => (0, 0),
-            Some(_) => (EPOCH_JUMP, self.bar(conn, &reading, now).await?),
+        let raised = match why {
+            Some(why) => Some(self.raise(conn, &reading, ttl_max_ms, why).await?),
+            None => None,
         };
-        let set = "UPDATE solehold.clock SET system_id = $1, timeline = $2, epoch = epoch + $3, revision = revision + $4, \
-                   grants_barred_until_ms = greatest(grants_barred_until_ms, $5) WHERE id = 1";
-        let raise: i64 = (jump > 0).into();
-        let set = conn.client.prepare(set).await?;
-        conn.client
-            .execute(&set, &[&identity.system_id, &identity.timeline, &raise, &jump, &barred_until])
-            .await?;
+        if let Some(identity) = &conn.identity {
+            keep(conn, identity).await?;
+        }
         conn.simple("COMMIT").await?;
-        if jump > 0 {
-            tracing::warn!(
-                epoch = reading.epoch + 1,
-                barred_ms = (barred_until - now.0 as i64).max(0),
-                "PostgreSQL is on another timeline than before: it was restored or has failed over"
-            );
+        if let Some(cursor) = raised {
+            self.know(cursor);
             self.pool.renew();
         }
         Ok(())
     }
 
-    /// Until when nothing is granted: whoever holds a lease that was lost has stopped by then.
-    async fn bar(&self, conn: &Conn, reading: &Reading, now: StoreTime) -> Result<i64, Fault> {
-        if reading.was_synchronous {
-            return Ok(0);
-        }
-        let sql = "SELECT greatest((SELECT max(ttl_ms) FROM solehold.sessions), \
-                                   (SELECT max(ttl_ms) FROM solehold.leases WHERE lease_id IS NOT NULL))";
-        let rows = conn.client.query_typed(sql, &[]).await?;
-        let longest: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?.flatten();
-        Ok(now.0 as i64 + longest.unwrap_or(BARRED_MS_MAX).min(BARRED_MS_MAX))
+    /// The store is behind what was seen: makes it another history, unless somebody else has done so already.
+    pub(super) async fn mend_history(&self) -> Result<(), Fault> {
+        let seen = self.history().seen();
+        self.raise_if(Why::SetBack, |reading| seen.is_some_and(|seen| reading.cursor() < seen)).await
     }
 
-    /// Refuses while grants are barred.
+    /// Somebody says that the store was set back.
+    pub(super) async fn told_set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), Fault> {
+        if let Some(seen) = seen {
+            self.know(seen);
+        }
+        self.raise_if(Why::Told(bar), |_| true).await
+    }
+
+    async fn raise_if(&self, why: Why, is_due: impl FnOnce(&Reading) -> bool) -> Result<(), Fault> {
+        let lent = self.lend(Use::Write).await?;
+        let conn = &*lent;
+        let work = async {
+            conn.simple("BEGIN").await?;
+            let Locked { reading, ttl_max_ms, .. } = lock(conn).await?;
+            if !is_due(&reading) {
+                conn.simple("ROLLBACK").await?;
+                return Ok(None);
+            }
+            let cursor = self.raise(conn, &reading, ttl_max_ms, why).await?;
+            // The table may be another one than when this connection was made.
+            if let Some(identity) = Identity::of(&conn.client).await? {
+                keep(conn, &identity).await?;
+            }
+            conn.simple("COMMIT").await?;
+            Ok(Some(cursor))
+        };
+        if let Some(cursor) = in_time("raising the epoch", ROUND_TRIP, work).await? {
+            self.know(cursor);
+            self.pool.renew();
+        }
+        lent.give_back();
+        Ok(())
+    }
+
+    /// Raises the epoch and bars decisions, in the transaction at hand, which holds the clock's lock.
+    async fn raise(
+        &self,
+        conn: &Conn,
+        reading: &Reading,
+        ttl_max_ms: i64,
+        why: Why,
+    ) -> Result<Cursor, Fault> {
+        let now = match self.time_of_any(reading) {
+            // Another machine's clock: corrected by the first batch. Until then the later of the two is safe.
+            Err(Fault::Stepped) => self.given_ms().max(reading.last_ms),
+            other => other?.0 as i64,
+        };
+        let barred_until = match why {
+            Why::Told(Bar::None) => 0,
+            Why::FailedOver if self.options.failover == Failover::Lossless => reading.barred_until,
+            _ => {
+                let longest = ttl_max_ms.max(self.ttl_max_ms() as i64);
+                (now + longest).max(last_deadline(conn).await?)
+            }
+        };
+        let (seen, stands) = (self.history().seen().unwrap_or(reading.cursor()), reading.cursor());
+        let furthest =
+            Cursor { epoch: seen.epoch.max(stands.epoch), revision: seen.revision.max(stands.revision) };
+        let cursor = history::another(furthest, reading.wall_ms as u64);
+        self.restart_clock(conn, cursor, now, barred_until).await?;
+        tracing::warn!(
+            epoch = cursor.epoch,
+            barred_ms = (barred_until - now).max(0),
+            "{}",
+            match why {
+                Why::FailedOver =>
+                    "PostgreSQL is on another timeline than before: it has failed over or was restored",
+                Why::SetBack => "PostgreSQL was set back to an earlier state, or this is a copy of it",
+                Why::Told(_) => "the store is said to have been set back to an earlier state",
+            }
+        );
+        Ok(cursor)
+    }
+
+    /// Writes a new history's beginning: nothing is decided before `barred_until`.
+    async fn restart_clock(
+        &self,
+        conn: &Conn,
+        cursor: Cursor,
+        now_ms: i64,
+        barred_until: i64,
+    ) -> Result<(), Fault> {
+        let sql = format!(
+            "UPDATE solehold.clock SET epoch = {}, revision = {}, last_ms = greatest(last_ms, {}), \
+             grants_barred_until_ms = {barred_until} WHERE id = 1",
+            cursor.epoch, cursor.revision.0, now_ms
+        );
+        conn.simple(&sql).await
+    }
+
+    /// Refuses while nothing is decided.
     pub(super) fn check_barred(reading: &Reading, now: StoreTime) -> Result<(), Fault> {
         let left_ms = reading.barred_until - now.0 as i64;
         if left_ms <= 0 {
             return Ok(());
         }
         Err(StoreError::Barred { retry_after_ms: left_ms as u64 }.into())
+    }
+}
+
+fn older(identity: &Identity, known: &Identity) -> Fault {
+    StoreError::Unavailable(format!(
+        "PostgreSQL is on timeline {}, and this server has already followed it to timeline {}: this is a primary that \
+         was replaced, and it must be shut down or rebuilt as a standby. If it is a restored backup, restart this server",
+        identity.timeline, known.timeline
+    ))
+    .into()
+}
+
+/// The clock's row, locked.
+struct Locked {
+    reading: Reading,
+    /// Whose history it is.
+    identity: Option<Identity>,
+    /// The longest ttl that any server has allowed.
+    ttl_max_ms: i64,
+}
+
+async fn lock(conn: &Conn) -> Result<Locked, Fault> {
+    let asked = Tick::now();
+    let reading = Reading::of(&conn.query(Sql::LockClock, &[]).await?, asked)?;
+    let sql =
+        "SELECT system_id, timeline, database_oid, table_oid, ttl_max_ms FROM solehold.clock WHERE id = 1";
+    let rows = conn.client.query_typed(sql, &[]).await?;
+    let row = rows.first().ok_or_else(|| super::rows::unreadable("the table solehold.clock has no row"))?;
+    let ttl_max_ms = row.try_get(4)?;
+    let (Some(system_id), Some(timeline)) =
+        (row.try_get::<_, Option<String>>(0)?, row.try_get::<_, Option<String>>(1)?)
+    else {
+        return Ok(Locked { reading, identity: None, ttl_max_ms });
+    };
+    let timeline = u32::from_str_radix(&timeline, 16)
+        .map_err(|_| super::rows::unreadable(format!("{timeline:?} is not a timeline")))?;
+    let database = row.try_get::<_, Option<i64>>(2)?.unwrap_or_default();
+    let identity = Identity { system_id, timeline, database, table: row.try_get(3)? };
+    Ok(Locked { reading, identity: Some(identity), ttl_max_ms })
+}
+
+/// Notes whose history the clock's row is.
+async fn keep(conn: &Conn, identity: &Identity) -> Result<(), Fault> {
+    let set = "UPDATE solehold.clock SET system_id = $1, timeline = $2, database_oid = $3, table_oid = $4 WHERE id = 1";
+    let set = conn.client.prepare(set).await?;
+    let timeline = format!("{:08X}", identity.timeline);
+    conn.client.execute(&set, &[&identity.system_id, &timeline, &identity.database, &identity.table]).await?;
+    Ok(())
+}
+
+/// When the last of what survived runs out. It only ever lengthens a bar: what was lost is not among it.
+async fn last_deadline(conn: &Conn) -> Result<i64, Fault> {
+    let sql = "SELECT greatest((SELECT max(deadline_ms) FROM solehold.sessions), \
+                               (SELECT max(deadline_ms) FROM solehold.leases WHERE lease_id IS NOT NULL), 0)";
+    let rows = conn.client.query_typed(sql, &[]).await?;
+    Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use solehold_core::time::Revision;
+
+    use super::*;
+
+    fn cursor(epoch: u64, revision: u64) -> Cursor {
+        Cursor { epoch, revision: Revision(revision) }
+    }
+
+    #[test]
+    fn a_history_that_goes_back_is_not_followed() {
+        let tick = Tick::from_ms;
+        let mut history = History::default();
+        history.follow(cursor(1, 8), tick(10), tick(12)).expect("the first");
+        history.follow(cursor(1, 9), tick(13), tick(15)).expect("it goes on");
+        // Asked for before the later one was known: it may be right.
+        history.follow(cursor(1, 8), tick(14), tick(16)).expect("answers overtake each other");
+        assert!(matches!(history.follow(cursor(1, 8), tick(16), tick(17)), Err(Fault::SetBack)));
+        assert!(matches!(history.follow(cursor(0, 90), tick(16), tick(17)), Err(Fault::SetBack)));
+        history.follow(cursor(2, 1 << 33), tick(18), tick(19)).expect("a new epoch");
+    }
+
+    #[test]
+    fn an_older_timeline_is_told_from_a_failover_and_a_copy() {
+        let identity = |system: &str, timeline, table| Identity {
+            system_id: system.to_owned(),
+            timeline,
+            database: 5,
+            table: Some(table),
+        };
+        let now = identity("a", 2, 7);
+        assert!(identity("a", 1, 7).is_older_than(&now) && !identity("b", 1, 7).is_older_than(&now));
+        assert!(identity("a", 3, 7).is_failover_of(&now));
+        assert!(!identity("a", 3, 8).is_failover_of(&now) && !identity("b", 3, 7).is_failover_of(&now));
     }
 }

@@ -20,6 +20,8 @@ pub(super) enum Fault {
     Late(FoundLate),
     /// The clock was stepped: correct it first.
     Stepped,
+    /// The store is behind what was seen of it: it was set back to an earlier state.
+    SetBack,
     /// A stored row cannot be read.
     Unreadable(String),
     /// Already what the caller is to be told.
@@ -92,6 +94,7 @@ impl std::fmt::Display for Fault {
             Self::Stale => f.write_str("rows changed while they were being locked"),
             Self::Late(late) => write!(f, "{late}"),
             Self::Stepped => f.write_str("the clock of PostgreSQL was stepped"),
+            Self::SetBack => f.write_str("PostgreSQL was set back to an earlier state"),
             Self::Unreadable(what) => f.write_str(what),
             Self::Told(error) => write!(f, "{error}"),
         }

@@ -52,6 +52,7 @@ use std::{
     time::Duration,
 };
 
+pub use self::epoch::Failover;
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, key::Name, state::Record};
 use tokio::sync::watch;
@@ -60,10 +61,10 @@ use self::{
     cache::Cache,
     clock::Timekeeper,
     connect::Connector,
-    epoch::{Identity, check_durability},
+    epoch::History,
     fault::Fault,
     plan::Ask,
-    pool::{Conn, Lent, Pool, ROUND_TRIP, Use, in_time},
+    pool::{Conn, Lent, Pool, Use},
     retry::Backoff,
     rows::Columns,
     sql::Sql,
@@ -71,6 +72,7 @@ use self::{
 };
 use crate::{
     clock::Tick,
+    history::Bar,
     store::{
         Cursor, Decided, Decider, Due, EventPage, EventQuery, Found, FoundHolders, HolderQuery, Loaded,
         ResourceQuery, Retention, Row, Store, StoreError, Usage,
@@ -81,14 +83,21 @@ use crate::{
 const NEWS_EVERY: Duration = Duration::from_millis(50);
 /// Whoever waits for news hears how things stand after this, in any case.
 const NEWS_WAIT: Duration = Duration::from_secs(1);
+/// The longest ttl unless an option says otherwise: long enough for a lease, and for people to wait after a failover.
+pub const TTL_MAX_MS: u64 = 5 * 60 * 1_000;
 /// How often opening is tried against others who open, too.
 const OPEN_ATTEMPTS: u32 = 20;
 
 /// How a [`PostgresStore`] is opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PostgresOptions {
-    /// Take a server with `fsync = off` or `synchronous_commit` below `on`, which forgets what it confirmed. For tests.
+    /// Take a server with `fsync = off`, which forgets what it confirmed. For tests.
     pub allow_unsafe_durability: bool,
+    /// What becomes of commits when a standby takes over.
+    pub failover: Failover,
+    /// The longest ttl that may be asked for, [`TTL_MAX_MS`] unless given. After a failover or a restore nothing is decided
+    /// for the longest that any server of the store was given.
+    pub ttl_max_ms: Option<u64>,
 }
 
 /// Rows in PostgreSQL.
@@ -96,8 +105,9 @@ pub struct PostgresStore {
     pool: Pool,
     cache: Cache,
     time: Mutex<Timekeeper>,
-    /// The history that connections are known to lead to.
-    identity: Mutex<Option<Identity>>,
+    options: PostgresOptions,
+    /// The history that is followed.
+    history: Mutex<History>,
     /// Where the history stands, as far as this process has seen.
     head: watch::Sender<Cursor>,
     /// When what is over was last forgotten.
@@ -117,19 +127,16 @@ impl PostgresStore {
     /// (`postgres://user@one,two/solehold`); the one that takes writes is used. It is never logged.
     pub async fn open(url: &str, options: PostgresOptions) -> Result<Arc<Self>, StoreError> {
         let store = Self {
-            pool: Pool::new(Connector::new(url)?),
+            pool: Pool::new(Connector::new(url)?, options),
             cache: Cache::default(),
             time: Mutex::default(),
-            identity: Mutex::default(),
+            options,
+            history: Mutex::default(),
             head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
             chores: Mutex::default(),
         };
-        let conn = store.pool.bare().await.map_err(Fault::told)?;
-        if !options.allow_unsafe_durability {
-            in_time("asking for its settings", ROUND_TRIP, check_durability(&conn.client))
-                .await
-                .map_err(Fault::told)?;
-        }
+        store.survey().await;
+        let conn = store.pool.bare(|identity| store.refuse_older(identity)).await.map_err(Fault::told)?;
         migrate::migrate(&conn).await.map_err(Fault::told)?;
         drop(conn);
         let mut backoff = Backoff::default();
@@ -148,6 +155,8 @@ impl PostgresStore {
     async fn take_up(&self) -> Result<(), Fault> {
         let lent = self.lend(Use::Write).await?;
         self.resume_clock(&lent).await?;
+        self.take_seal(&lent).await?;
+        self.keep_ttl_max(&lent).await?;
         let reading = self.read_clock(&lent).await?;
         self.time(&reading)?;
         self.tell(reading.cursor());
@@ -157,11 +166,19 @@ impl PostgresStore {
 
     /// Lends a connection that leads to the history that is known.
     async fn lend(&self, purpose: Use) -> Result<Lent<'_>, Fault> {
-        let (lent, is_new) = self.pool.lend(purpose).await?;
+        let (lent, is_new) = self.pool.lend(purpose, |identity| self.refuse_older(identity)).await?;
         if is_new {
             self.check_identity(&lent).await?;
         }
         Ok(lent)
+    }
+
+    /// Mends what keeps a reading from being used: a clock that was stepped, or a store that was set back.
+    async fn mend(&self, fault: &Fault) -> Result<(), Fault> {
+        match fault {
+            Fault::SetBack => self.mend_history().await,
+            _ => self.correct_clock().await,
+        }
     }
 
     /// Follows whatever store time is next, without asking how it got there.
@@ -170,11 +187,14 @@ impl PostgresStore {
     }
 
     async fn read_cursor(&self, conn: &Conn) -> Result<Cursor, Fault> {
+        let asked = Tick::now();
         let rows = conn.query(Sql::Cursor, &[]).await?;
         let row = rows.first().ok_or_else(|| rows::unreadable("the table solehold.clock has no row"))?;
         let mut c = Columns::from(row, 0);
         let (epoch, revision): (i64, i64) = (c.next()?, c.next()?);
-        Ok(Cursor { epoch: epoch as u64, revision: solehold_core::time::Revision(revision as u64) })
+        let cursor = Cursor { epoch: epoch as u64, revision: solehold_core::time::Revision(revision as u64) };
+        self.follow(cursor, asked, Tick::now())?;
+        Ok(cursor)
     }
 }
 
@@ -257,6 +277,22 @@ impl Store for PostgresStore {
 
     async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
         self.import_all(rows).await
+    }
+
+    fn ttl_max_ms(&self) -> u64 {
+        self.options.ttl_max_ms.unwrap_or(TTL_MAX_MS)
+    }
+
+    fn seal(&self, cursor: Cursor) -> Option<String> {
+        self.seal_cursor(cursor)
+    }
+
+    async fn witness(&self, sealed: &str) -> Result<(), StoreError> {
+        self.witness_cursor(sealed).await
+    }
+
+    async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {
+        self.told_set_back(seen, bar).await.map_err(Fault::told)
     }
 
     async fn close(&self) {

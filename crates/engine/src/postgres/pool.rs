@@ -16,7 +16,13 @@ use tokio::{
 };
 use tokio_postgres::{Client, Row, Statement, types::ToSql};
 
-use super::{connect::Connector, epoch::Identity, fault::Fault, sql::Sql};
+use super::{
+    PostgresOptions,
+    connect::Connector,
+    epoch::{Identity, Server},
+    fault::Fault,
+    sql::Sql,
+};
 
 use crate::store::StoreError;
 
@@ -133,6 +139,7 @@ pub(super) enum Use {
 /// The connections of a store.
 pub(super) struct Pool {
     connector: Connector,
+    options: PostgresOptions,
     idle: Mutex<Vec<Arc<Conn>>>,
     writers: Semaphore,
     readers: Semaphore,
@@ -141,9 +148,10 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(connector: Connector) -> Self {
+    pub(super) fn new(connector: Connector, options: PostgresOptions) -> Self {
         Self {
             connector,
+            options,
             idle: Mutex::default(),
             writers: Semaphore::new(WRITERS),
             readers: Semaphore::new(READERS),
@@ -151,10 +159,42 @@ impl Pool {
         }
     }
 
-    /// A connection that is not in the pool, without statements: the schema may not be there yet.
-    pub(super) async fn bare(&self) -> Result<Conn, Fault> {
+    /// A connection that is not in the pool, without statements: the schema may not be there yet. Of several hosts it leads
+    /// to the first that takes writes and that `refuse` does not refuse.
+    pub(super) async fn bare(&self, refuse: impl Fn(&Identity) -> Option<Fault>) -> Result<Conn, Fault> {
+        let mut why = None;
+        for host in 0..self.connector.hosts() {
+            let refused = match self.bare_at(host).await {
+                Ok(conn) => match conn.identity.as_ref().and_then(&refuse) {
+                    None => return Ok(conn),
+                    // More than a host that is away, this is what people should hear of.
+                    Some(refused) => {
+                        why = Some(refused);
+                        continue;
+                    }
+                },
+                Err(fault) => fault,
+            };
+            why = Some(why.unwrap_or(refused));
+        }
+        Err(why
+            .unwrap_or_else(|| StoreError::Unusable("the connection string names no host".to_owned()).into()))
+    }
+
+    /// Whether there is a choice.
+    pub(super) fn has_several_hosts(&self) -> bool {
+        self.connector.hosts() > 1
+    }
+
+    /// What all hosts that can be reached, and take writes, say of themselves.
+    pub(super) async fn survey(&self) -> Vec<Identity> {
+        let all = join_all((0..self.connector.hosts()).map(|host| self.bare_at(host))).await;
+        all.into_iter().filter_map(|conn| conn.ok()?.identity.clone()).collect()
+    }
+
+    async fn bare_at(&self, host: usize) -> Result<Conn, Fault> {
         let generation = self.generation.load(Ordering::SeqCst);
-        let connected = self.connector.connect().await?;
+        let connected = self.connector.connect(host).await?;
         let mut conn = Conn {
             client: connected.client,
             statements: Vec::new(),
@@ -164,12 +204,18 @@ impl Pool {
             generation,
             identity: None,
         };
-        conn.identity = in_time("asking who it is", ROUND_TRIP, Identity::of(&conn.client)).await?;
+        let server = in_time("asking who it is", ROUND_TRIP, Server::of(&conn.client)).await?;
+        server.check(&self.options)?;
+        conn.identity = server.identity;
         Ok(conn)
     }
 
     /// Lends a connection, and tells whether it is new.
-    pub(super) async fn lend(&self, purpose: Use) -> Result<(Lent<'_>, bool), Fault> {
+    pub(super) async fn lend(
+        &self,
+        purpose: Use,
+        refuse: impl Fn(&Identity) -> Option<Fault>,
+    ) -> Result<(Lent<'_>, bool), Fault> {
         let room = match purpose {
             Use::Write => &self.writers,
             Use::Read => &self.readers,
@@ -181,7 +227,7 @@ impl Pool {
         if let Some(conn) = self.take_idle() {
             return Ok((Lent { conn, pool: self, _permit: permit }, false));
         }
-        let mut conn = self.bare().await?;
+        let mut conn = self.bare(refuse).await?;
         in_time("preparing statements", ROUND_TRIP, conn.prepare()).await?;
         Ok((Lent { conn: Arc::new(conn), pool: self, _permit: permit }, true))
     }

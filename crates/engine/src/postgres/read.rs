@@ -47,7 +47,7 @@ fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
 }
 
 impl PostgresStore {
-    /// Runs a read on a connection, again if the connection was broken or the clock stepped.
+    /// Runs a read on a connection, again if the connection was broken, the clock stepped or the store set back.
     pub(super) async fn read<T, F>(
         &self,
         purpose: Use,
@@ -79,7 +79,7 @@ impl PostgresStore {
                 Err(fault) => fault,
             };
             let again = match &fault {
-                Fault::Stepped => match self.correct_clock().await {
+                Fault::Stepped | Fault::SetBack => match self.mend(&fault).await {
                     Err(fault) if !fault.is_contention() => return Err(fault.told()),
                     _ => true,
                 },

@@ -58,8 +58,7 @@ macro_rules! waiter_columns {
 }
 macro_rules! clock_columns {
     () => {
-        "c.epoch, c.revision, c.last_ms, c.offset_ms, c.floor_revision, c.grants_barred_until_ms, c.synchronous, \
-         coalesce(current_setting('synchronous_standby_names', true), '') <> ''"
+        "c.epoch, c.revision, c.last_ms, c.offset_ms, c.floor_revision, c.grants_barred_until_ms"
     };
 }
 /// Store time in a read: by the transaction's own start, so that the whole of it has one time; `$1` is the latest time
@@ -254,7 +253,7 @@ statements! {
             $8::uuid[], $9::text[], $10::uuid[], $11::bigint[], $12::text[])";
     /// The clock goes on, and the batch leaves word that it did.
     UpdateClock = "WITH word AS (INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $3, true)) \
-        UPDATE solehold.clock SET revision = $2, last_ms = greatest(last_ms, $3), synchronous = $4 WHERE id = 1";
+        UPDATE solehold.clock SET revision = $2, last_ms = greatest(last_ms, $3) WHERE id = 1";
 
     /// Whether a batch was committed; if it was not, it cannot be any more. Waits for one that is on its way. A row that was
     /// there is written again, so that this answer waits for a synchronous standby as the commit itself would have.

@@ -117,9 +117,9 @@ impl PostgresStore {
                 }
                 tries.stale > STALE_MAX
             }
-            Fault::Stepped => {
+            Fault::Stepped | Fault::SetBack => {
                 tries.contended += 1;
-                match self.correct_clock().await {
+                match self.mend(&fault).await {
                     Ok(()) => {}
                     Err(fault) if fault.is_contention() => tries.backoff.wait().await,
                     Err(fault) => return Err(tries.told(fault)),
@@ -181,12 +181,16 @@ impl PostgresStore {
         news: bool,
         decider: &mut dyn Decider,
     ) -> Result<Decided, Failed> {
+        let epoch = self.epoch_seen();
         let plan = self.plan(conn, ask, fresh, news).await?;
         let mut held = self.lock(conn, ask, &plan, news).await?;
         let now = self.time(&held.reading)?;
-        if news {
-            Self::check_barred(&held.reading, now)?;
+        // What is remembered was read in another history, in which ids may have meant other rows.
+        if epoch != Some(held.reading.epoch) {
+            self.cache.clear();
+            return Err(Fault::Stale.into());
         }
+        Self::check_barred(&held.reading, now)?;
         let moment = Moment { now, revision: held.reading.revision };
         let decided = decider.decide(&mut held.state, moment).map_err(Fault::from)?;
         let dirty = held.state.take_dirty();
@@ -217,12 +221,10 @@ impl PostgresStore {
         writes.events(&decided.events)?;
         let batch = Uuid::now_v7();
         let (revision, now) = (decided.revision.0 as i64, clock.map_or(0, |now| now.0 as i64));
-        let is_synchronous = held.reading.is_synchronous;
         let commit = async {
             join!(biased;
                 async {
-                    conn.execute_if(clock.is_some(), Sql::UpdateClock, &[&batch, &revision, &now, &is_synchronous])
-                        .await
+                    conn.execute_if(clock.is_some(), Sql::UpdateClock, &[&batch, &revision, &now]).await
                 },
                 conn.simple("COMMIT")
             )

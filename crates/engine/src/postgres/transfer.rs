@@ -122,10 +122,12 @@ impl PostgresStore {
                     lent.give_back();
                     return Ok(());
                 }
-                Err(Fault::Stepped) if attempt < ATTEMPTS => match self.correct_clock().await {
-                    Err(fault) if !fault.is_contention() => return Err(fault.told()),
-                    _ => {}
-                },
+                Err(fault @ (Fault::Stepped | Fault::SetBack)) if attempt < ATTEMPTS => {
+                    match self.mend(&fault).await {
+                        Err(fault) if !fault.is_contention() => return Err(fault.told()),
+                        _ => {}
+                    }
+                }
                 Err(fault) if fault.is_contention() && attempt < ATTEMPTS => backoff.wait().await,
                 // The end of it may have happened.
                 Err(fault) if fault.is_lost_connection() => {

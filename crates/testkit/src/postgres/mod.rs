@@ -91,6 +91,11 @@ impl Postgres {
         Ok(client)
     }
 
+    /// Where a program of this PostgreSQL is, such as `pg_dump`.
+    pub fn tool(&self, name: &str) -> PathBuf {
+        self.install.program(name)
+    }
+
     /// The postmaster, if it runs.
     pub fn pid(&self) -> Result<u32> {
         Ok(self.server.pid()?.as_raw_nonzero().get().unsigned_abs())
