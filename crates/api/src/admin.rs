@@ -219,6 +219,37 @@ pub struct RaisedToken {
     pub above: u64,
 }
 
+/// Says that the store was restored from a backup, or otherwise set back to an earlier state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Restored {
+    /// Whether every holder was stopped since: then nothing has to be waited out, and grants begin at once.
+    pub holders_stopped: bool,
+}
+
+/// The history that a restored store goes on with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NewHistory {
+    /// Its epoch: cursors of earlier ones are of no use any more.
+    pub epoch: u64,
+    /// Tokens go on from above this number.
+    pub above: u64,
+    /// Nothing is granted or renewed for about this long.
+    pub barred_ms: u64,
+}
+
+/// Retires the store, because its data moves elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Retire {
+    /// Where the data goes, in words for people: every answer of this store says so from then on.
+    #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
+    pub to: String,
+}
+
 /// What an import took in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

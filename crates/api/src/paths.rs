@@ -178,6 +178,10 @@ paths! {
     TENANT tenant(tenant) "/admin/tenants/{tenant}";
     /// Letting tokens go on from above a number.
     RAISE_TOKEN raise_token() "/admin/raise-token";
+    /// Says that the store was restored from a backup.
+    RESTORED restored() "/admin/restored";
+    /// Retires the store, because its data moves elsewhere.
+    RETIRE retire() "/admin/retire";
     /// Everything, as JSON lines.
     EXPORT export() "/admin/export";
     /// Everything, from JSON lines.

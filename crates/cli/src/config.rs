@@ -9,6 +9,7 @@ mod variables;
 use std::{fs, path::Path};
 
 use secrecy::SecretString;
+use solehold_engine::postgres::TTL_MAX_MS;
 use solehold_server::{ServerConfig, TlsFiles};
 
 pub use layer::{Address, Layer, LogLayer, NodeId, TlsLayer};
@@ -17,7 +18,7 @@ pub use variables::{GIVEN, Variables};
 use crate::{
     failure::{Failure, Outcome},
     logs::LogConfig,
-    store::{DATA_DIR, StoreChoice},
+    store::{DATA_DIR, StoreChoice, StoreOptions},
 };
 
 /// All that `serve` needs to know.
@@ -27,6 +28,8 @@ pub struct Settings {
     pub server: ServerConfig,
     /// Where it keeps its rows.
     pub store: StoreChoice,
+    /// And how.
+    pub store_options: StoreOptions,
     /// What it logs.
     pub log: LogConfig,
     /// What is odd and does no harm.
@@ -95,6 +98,7 @@ fn reworded(line: &str, message: &str) -> String {
 /// Fills in the server's defaults.
 fn settle(layer: Layer) -> Outcome<Settings> {
     let store = StoreChoice::given(layer.data_dir.as_deref(), layer.engine.as_ref());
+    let mut store_options = layer.store_options().map_err(Failure::usage)?;
     let mut server = ServerConfig::default();
     if let Some(Address(listen)) = layer.listen {
         server.listen = listen;
@@ -118,7 +122,11 @@ fn settle(layer: Layer) -> Outcome<Settings> {
     let log = LogConfig { level, format: layer.log.format.unwrap_or_default() };
     log.filter().map_err(Failure::usage)?;
     let store = store.unwrap_or_else(|| StoreChoice::Folder(DATA_DIR.into()));
-    Ok(Settings { server, store, log, warnings: Vec::new() })
+    if matches!(store, StoreChoice::Url(_)) {
+        // Told to the store, so that whoever notices a failover knows how long a lost lease can last.
+        store_options.ttl_max_ms.get_or_insert(TTL_MAX_MS);
+    }
+    Ok(Settings { server, store, store_options, log, warnings: Vec::new() })
 }
 
 #[cfg(test)]

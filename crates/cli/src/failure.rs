@@ -95,7 +95,9 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         let text = error.to_string();
         let code = match &error {
-            StoreError::Unavailable(_) | StoreError::Barred { .. } => ErrorCode::Unavailable,
+            StoreError::Unavailable(_) | StoreError::Barred { .. } | StoreError::Retired { .. } => {
+                ErrorCode::Unavailable
+            }
             StoreError::Unknown(_) => ErrorCode::UnknownOutcome,
             StoreError::Contended { .. } => ErrorCode::Overloaded,
             // The store has one word for all that it cannot work with; what can be done differs.

@@ -10,7 +10,7 @@ use std::{
 use serde::Deserialize;
 use solehold_engine::{
     embedded,
-    postgres::{PostgresOptions, PostgresStore},
+    postgres::{Failover, PostgresOptions, PostgresStore},
     resident::{self, Resident},
     store::{Store, StoreError},
 };
@@ -95,6 +95,15 @@ impl fmt::Display for EngineUrl {
     }
 }
 
+/// How a store is opened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreOptions {
+    /// The longest ttl that may be asked for; the engine's default, if none.
+    pub ttl_max_ms: Option<u64>,
+    /// What becomes of commits when a standby of PostgreSQL takes over.
+    pub failover: Failover,
+}
+
 /// A place where rows are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreChoice {
@@ -112,18 +121,22 @@ impl StoreChoice {
     }
 
     /// Opens it.
-    pub async fn open(&self) -> Outcome<Arc<dyn Store>> {
-        self.try_open().await.map_err(|error| {
+    pub async fn open(&self, options: StoreOptions) -> Outcome<Arc<dyn Store>> {
+        self.try_open(options).await.map_err(|error| {
             let failure = Failure::from(error);
             Failure { message: self.redacted(&failure.message), ..failure }
         })
     }
 
-    async fn try_open(&self) -> Result<Arc<dyn Store>, StoreError> {
+    async fn try_open(&self, options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
         match self {
             Self::Folder(path) => Ok(Resident::embedded(embedded::Folder::open(path)?)?),
             Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(solehold_engine::clock::BootTicks)?),
-            Self::Url(url) => Ok(PostgresStore::open(&url.0, PostgresOptions::default()).await?),
+            Self::Url(url) => {
+                let StoreOptions { ttl_max_ms, failover } = options;
+                let options = PostgresOptions { ttl_max_ms, failover, ..Default::default() };
+                Ok(PostgresStore::open(&url.0, options).await?)
+            }
         }
     }
 

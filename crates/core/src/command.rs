@@ -319,6 +319,16 @@ impl Command {
         !matches!(self, Self::Renew { .. } | Self::Heartbeat { .. } | Self::HeardOf { .. })
     }
 
+    /// The ttl that it asks for, if it asks for one.
+    pub fn asked_ttl_ms(&self) -> Option<u64> {
+        match self {
+            Self::Acquire(Acquire { tenure: AskedTenure::Own { ttl_ms }, .. })
+            | Self::OpenSession { ttl_ms, .. } => Some(*ttl_ms),
+            Self::Renew { ttl_ms, .. } => *ttl_ms,
+            _ => None,
+        }
+    }
+
     /// Adds the rows that it may read or change to `to`.
     pub fn footprint(&self, to: &mut Footprint) {
         match self {

@@ -11,7 +11,8 @@ use solehold_core::{
     command::{Command, Footprint},
     decide,
     event::Change,
-    outcome::Outcome,
+    limits,
+    outcome::{Outcome, Refusal},
     state::{FoundLate, State},
     time::Moment,
 };
@@ -250,7 +251,12 @@ impl Worker {
         for command in &commands {
             command.footprint(&mut footprint);
         }
-        let mut batch = Batch { commands, outcomes: Vec::new(), renewals: Vec::new() };
+        let mut batch = Batch {
+            commands,
+            outcomes: Vec::new(),
+            renewals: Vec::new(),
+            ttl_max_ms: self.store.ttl_max_ms(),
+        };
         let began = Tick::now();
         let result = self.store.transact(&footprint, self.lane == Lane::News, &mut batch).await;
         self.observer.batch(self.lane, batch.commands.len(), Tick::now().since(began));
@@ -278,6 +284,23 @@ struct Batch {
     commands: Vec<Command>,
     outcomes: Vec<Outcome>,
     renewals: Vec<Change>,
+    /// The longest ttl that the store allows (rule 23).
+    ttl_max_ms: u64,
+}
+
+impl Batch {
+    /// Refuses a ttl that is longer than the store allows.
+    fn check_ttl(&self, command: &Command) -> Result<(), Refusal> {
+        match command.asked_ttl_ms() {
+            Some(given) if given > self.ttl_max_ms => Err(Refusal::OutOfBounds {
+                what: "ttl_ms",
+                given,
+                least: limits::TTL_MS_MIN,
+                most: self.ttl_max_ms,
+            }),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl Decider for Batch {
@@ -286,6 +309,10 @@ impl Decider for Batch {
         self.renewals.clear();
         let mut events = Vec::new();
         for command in &self.commands {
+            if let Err(refusal) = self.check_ttl(command) {
+                self.outcomes.push(Err(refusal));
+                continue;
+            }
             let decision = decide(state, command, moment)?;
             for change in decision.changes {
                 apply(state, &change);

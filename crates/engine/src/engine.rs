@@ -19,6 +19,7 @@ use crate::{
     driver::{Driver, DriverLimits, EngineError, Lanes},
     embedded,
     health::Health,
+    history::Bar,
     observe::{Lane, Observer},
     postgres::{PostgresOptions, PostgresStore},
     resident::Resident,
@@ -261,6 +262,37 @@ impl Engine {
     pub async fn export(&self) -> Result<Vec<Row>, EngineError> {
         self.check()?;
         self.heard(self.shared.store.export().await)
+    }
+
+    /// Where the history stands, as far as this process has seen.
+    pub fn cursor(&self) -> Cursor {
+        self.shared.store.cursor()
+    }
+
+    /// Seals a point of the history for a holder to show later; nothing, where cursors are not sealed.
+    pub fn seal(&self, cursor: Cursor) -> Option<String> {
+        self.shared.store.seal(cursor)
+    }
+
+    /// A holder shows a point of the history that was sealed for it: a store that is behind it was set back.
+    pub async fn witness(&self, sealed: &str) -> Result<(), EngineError> {
+        self.heard(self.shared.store.witness(sealed).await)
+    }
+
+    /// The store was set back to an earlier state: it goes on as another history (rule 23). Tells where that begins.
+    pub async fn set_back(&self, bar: Bar) -> Result<Cursor, EngineError> {
+        self.heard(self.shared.store.set_back(None, bar).await)?;
+        Ok(self.cursor())
+    }
+
+    /// Retires the store: it decides and shows nothing any more, and says where its data went.
+    pub async fn retire(&self, to: &str) -> Result<(), EngineError> {
+        self.heard(self.shared.store.retire(to).await)
+    }
+
+    /// The longest ttl that the store allows.
+    pub fn ttl_max_ms(&self) -> u64 {
+        self.shared.store.ttl_max_ms()
     }
 
     /// Takes over an export, if the store is empty.

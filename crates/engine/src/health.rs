@@ -37,7 +37,12 @@ impl Health {
         let trouble = match result {
             Err(StoreError::Unavailable(what) | StoreError::Unknown(what)) => Some(what.clone()),
             Ok(_)
-            | Err(StoreError::Contended { .. } | StoreError::Unusable(_) | StoreError::Barred { .. }) => None,
+            | Err(
+                StoreError::Contended { .. }
+                | StoreError::Unusable(_)
+                | StoreError::Barred { .. }
+                | StoreError::Retired { .. },
+            ) => None,
         };
         let mut known = self.trouble.lock().unwrap_or_else(|e| e.into_inner());
         match (&*known, &trouble) {

@@ -36,6 +36,12 @@ pub enum StoreError {
         /// How long.
         retry_after_ms: u64,
     },
+    /// Nothing was done: the store was retired, and its data went elsewhere.
+    #[error("this store was retired, and its data went to {to}: ask there")]
+    Retired {
+        /// Where to.
+        to: String,
+    },
     /// The store may or may not have done it, and could not be asked (rule 8).
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -274,6 +280,9 @@ pub struct Header {
     pub epoch: u64,
     /// Events up to this revision are not in the export.
     pub floor: Revision,
+    /// Whether the store was retired before: then it cannot have gone on by itself, and what was live is carried over.
+    #[serde(default)]
+    pub retired: bool,
 }
 
 /// A place where rows are kept.
@@ -331,9 +340,10 @@ pub trait Store: Send + Sync + 'static {
     /// Everything, in one snapshot, from header to end.
     async fn export(&self) -> Result<Vec<Row>, StoreError>;
 
-    /// Takes over an export. Refused unless the store is empty. Tokens go on from above; what was live keeps the time
-    /// that it had left, and spent requests theirs. Store time does not go back behind the export's. The epoch is raised
-    /// above that of the export, so that a cursor of the old store, which may have gone on by itself, is of no use here.
+    /// Takes over an export. Refused unless the store is empty. Store time does not go back behind the export's, and the
+    /// epoch is raised above that of the export. Of a store that was retired, tokens go on from above, what was live keeps
+    /// the time that it had left, and spent requests theirs. One that was not retired may have gone on by itself: tokens jump
+    /// above all that it can give, and nothing is decided until what was live has run out (rule 23).
     async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError>;
 
     /// The longest ttl that may be asked for. After the store was set back nothing is decided for this long (rule 23).
@@ -351,6 +361,15 @@ pub trait Store: Send + Sync + 'static {
     async fn witness(&self, _sealed: &str) -> Result<(), StoreError> {
         Ok(())
     }
+
+    /// Retires the store: from now on it decides nothing and shows nothing, and says where its data went. It can be exported,
+    /// and taken up again as another history by [`Self::set_back`].
+    async fn retire(&self, _to: &str) -> Result<(), StoreError> {
+        Err(StoreError::Unusable("this store cannot be retired".to_owned()))
+    }
+
+    /// Where the history stands, as far as this process has seen.
+    fn cursor(&self) -> Cursor;
 
     /// The store was set back to an earlier state, the history having come as far as `seen` as far as anyone knows: it goes
     /// on as another history, with its epoch raised and its revisions and tokens above all that can have been given, and

@@ -297,7 +297,9 @@ fn outcome_label(outcome: &Result<Outcome, EngineError>) -> &'static str {
         }
         Err(EngineError::Store(StoreError::Unusable(_))) => "internal",
         Err(
-            EngineError::Store(StoreError::Unavailable(_) | StoreError::Barred { .. })
+            EngineError::Store(
+                StoreError::Unavailable(_) | StoreError::Barred { .. } | StoreError::Retired { .. },
+            )
             | EngineError::Stopping,
         ) => "unavailable",
     }

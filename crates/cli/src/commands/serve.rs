@@ -96,8 +96,8 @@ fn check(settings: &Settings) -> Outcome {
 }
 
 async fn start(settings: Settings) -> Outcome<Running> {
-    let Settings { server, store, .. } = settings;
-    let opened = store.open().await?;
+    let Settings { server, store, store_options, .. } = settings;
+    let opened = store.open(store_options).await?;
     let running = Server::start(server, opened).await.map_err(|error| refused(error, &store))?;
     tracing::info!(version = env!("SOLEHOLD_VERSION"), url = running.url(), %store, "listening");
     output::say(format!("solehold listening on {} ({store})", running.url()));

@@ -9,14 +9,14 @@ use std::{
 };
 
 use serde::Deserialize;
-use solehold_core::key::Name;
-use solehold_engine::EngineOptions;
+use solehold_core::{key::Name, limits};
+use solehold_engine::{EngineOptions, postgres::Failover};
 use solehold_server::ServerLimits;
 
 use crate::{
     failure::{Failure, Outcome},
     logs::LogFormat,
-    store::EngineUrl,
+    store::{EngineUrl, StoreOptions},
 };
 
 /// What one source says. The fields are the keys of the file.
@@ -31,6 +31,10 @@ pub struct Layer {
     pub engine: Option<EngineUrl>,
     /// The name of this node.
     pub node_id: Option<NodeId>,
+    /// The longest ttl that may be asked for.
+    pub ttl_max: Option<Span>,
+    /// What becomes of commits when a standby of PostgreSQL takes over.
+    pub failover: Option<FailoverKind>,
     /// What is logged.
     pub log: LogLayer,
     /// The files for TLS.
@@ -127,7 +131,7 @@ impl Layer {
         if self.data_dir.is_none() && self.engine.is_none() {
             (self.data_dir, self.engine) = (lower.data_dir, lower.engine);
         }
-        fill!(self, lower, listen, node_id);
+        fill!(self, lower, listen, node_id, ttl_max, failover);
         fill!(self.log, lower.log, level, format);
         fill!(self.tls, lower.tls, cert, key);
         fill!(self.limits, lower.limits, requests_per_second, requests_burst, watches_max, connections_max);
@@ -142,6 +146,19 @@ impl Layer {
 fn put<T>(to: &mut T, given: Option<impl Into<T>>) {
     if let Some(given) = given {
         *to = given.into();
+    }
+}
+
+impl Layer {
+    /// How the store is opened.
+    pub fn store_options(&self) -> Result<StoreOptions, String> {
+        let ttl_max_ms =
+            self.ttl_max.map(|Span(longest)| u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
+        let (least, most) = (limits::TTL_MS_MIN, limits::TTL_MS_MAX);
+        if ttl_max_ms.is_some_and(|ms| !(least..=most).contains(&ms)) {
+            return Err("ttl_max must be between 1s and 1day".to_owned());
+        }
+        Ok(StoreOptions { ttl_max_ms, failover: self.failover.map_or_else(Default::default, |kind| kind.0) })
     }
 }
 
@@ -224,6 +241,27 @@ impl FromStr for Span {
 impl From<Span> for Duration {
     fn from(span: Span) -> Self {
         span.0
+    }
+}
+
+/// What becomes of commits when a standby of PostgreSQL takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub struct FailoverKind(pub Failover);
+text!(FailoverKind);
+
+impl FromStr for FailoverKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "lossy" => Ok(Self(Failover::Lossy)),
+            "lossless" => Ok(Self(Failover::Lossless)),
+            _ => Err(format!(
+                "{text:?} is not a kind of failover; write lossless if only standbys that every commit waits for are \
+                 ever promoted, and lossy otherwise"
+            )),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ pub const KNOWN: &[&str] = &[
     "SOLEHOLD_ENGINE",
     "SOLEHOLD_EVENTS_KEEP",
     "SOLEHOLD_EVENTS_KEEP_MAX",
+    "SOLEHOLD_FAILOVER",
     "SOLEHOLD_LIMITS_CONNECTIONS_MAX",
     "SOLEHOLD_LIMITS_IDLE_TIMEOUT",
     "SOLEHOLD_LIMITS_QUOTAS_RESOURCES",
@@ -34,6 +35,7 @@ pub const KNOWN: &[&str] = &[
     "SOLEHOLD_TIMEOUT",
     "SOLEHOLD_TLS_CERT",
     "SOLEHOLD_TLS_KEY",
+    "SOLEHOLD_TTL_MAX",
 ];
 
 /// What `run` and `lock` tell their command: nobody here reads it, and nobody is warned of it.
@@ -95,6 +97,8 @@ impl Layer {
             data_dir: variables.get("SOLEHOLD_DATA_DIR")?,
             engine: variables.get("SOLEHOLD_ENGINE")?,
             node_id: variables.get("SOLEHOLD_NODE_ID")?,
+            ttl_max: variables.get("SOLEHOLD_TTL_MAX")?,
+            failover: variables.get("SOLEHOLD_FAILOVER")?,
             log: LogLayer {
                 level: variables.get("SOLEHOLD_LOG_LEVEL")?,
                 format: variables.get("SOLEHOLD_LOG_FORMAT")?,

@@ -18,7 +18,10 @@ use super::{
     pool::{Conn, ROUND_TRIP, Use, in_time},
     sql::Sql,
 };
-use crate::{clock::Tick, store::Cursor};
+use crate::{
+    clock::Tick,
+    store::{Cursor, StoreError},
+};
 
 /// A step of less than this goes unnoticed, and is part of every holder's margin.
 pub(super) const TOLERANCE_MS: i64 = 500;
@@ -36,6 +39,8 @@ pub(super) struct Reading {
     pub(super) revision: Revision,
     pub(super) floor: Revision,
     pub(super) barred_until: i64,
+    /// Where the data went, if the store was retired.
+    pub(super) retired_to: Option<String>,
     pub(super) last_ms: i64,
     pub(super) offset_ms: i64,
     pub(super) wall_ms: i64,
@@ -60,7 +65,8 @@ impl Reading {
             offset_ms: row.try_get(3)?,
             floor: Revision(row.try_get::<_, i64>(4)? as u64),
             barred_until: row.try_get(5)?,
-            wall_ms: row.try_get(6)?,
+            retired_to: row.try_get(6)?,
+            wall_ms: row.try_get(7)?,
             asked,
             answered,
         })
@@ -130,8 +136,16 @@ impl Timekeeper {
 }
 
 impl PostgresStore {
-    /// Store time by a reading; refused if the history that it is of was set back.
+    /// Store time by a reading; refused if the history that it is of was set back, or the store retired.
     pub(super) fn time(&self, reading: &Reading) -> Result<StoreTime, Fault> {
+        if let Some(to) = &reading.retired_to {
+            return Err(StoreError::Retired { to: to.clone() }.into());
+        }
+        self.time_of_retired(reading)
+    }
+
+    /// As [`Self::time`], of a store that may have been retired.
+    pub(super) fn time_of_retired(&self, reading: &Reading) -> Result<StoreTime, Fault> {
         self.follow(reading.cursor(), reading.asked, reading.answered)?;
         self.time_of_any(reading)
     }
@@ -259,6 +273,7 @@ mod tests {
             revision: Revision(0),
             floor: Revision(0),
             barred_until: 0,
+            retired_to: None,
             last_ms: 0,
             offset_ms: 0,
             wall_ms: store_ms,

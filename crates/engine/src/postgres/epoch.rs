@@ -14,11 +14,13 @@
 //! survived may have gone to another holder in the part of the history that was lost. So whatever survived runs out
 //! before anything is granted again.
 
+use std::time::Duration;
+
 use solehold_core::time::StoreTime;
-use tokio_postgres::Client;
+use tokio_postgres::{Client, types::Type};
 
 use super::{
-    PostgresOptions, PostgresStore,
+    PostgresOptions, PostgresStore, TTL_MAX_MS,
     clock::Reading,
     fault::Fault,
     pool::{Conn, ROUND_TRIP, Use, in_time},
@@ -27,8 +29,15 @@ use super::{
 use crate::{
     clock::Tick,
     history::{self, Bar, Proven, Seal},
-    store::{Cursor, Store, StoreError},
+    store::{Cursor, StoreError},
 };
+
+/// Locks everything that a renewal could change, in everyone's order.
+const LOCK_ALL: &str = "BEGIN; SET LOCAL statement_timeout = '120s'; SET LOCAL lock_timeout = '10s'; \
+    SELECT count(*) FROM (SELECT id FROM solehold.sessions ORDER BY id FOR UPDATE) s; \
+    SELECT count(*) FROM (SELECT resource_id FROM solehold.leases ORDER BY resource_id FOR UPDATE) l";
+/// There may be many rows to lock.
+const LOCKING_ALL: Duration = Duration::from_secs(120);
 
 /// The cluster, the timeline and the table that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -232,6 +241,12 @@ impl PostgresStore {
         }
     }
 
+    /// A history has just begun here.
+    pub(super) fn begin_at(&self, cursor: Cursor) {
+        self.know(cursor);
+        self.tell(cursor);
+    }
+
     /// Proves to holders how far the history has come.
     pub(super) fn seal_cursor(&self, cursor: Cursor) -> Option<String> {
         let history = self.history();
@@ -325,7 +340,7 @@ impl PostgresStore {
 
     async fn adopt(&self, conn: &Conn) -> Result<(), Fault> {
         conn.simple("BEGIN").await?;
-        let Locked { reading, identity: kept, ttl_max_ms } = lock(conn).await?;
+        let Locked { reading, identity: kept } = lock(conn).await?;
         let is_behind = self.history().seen().is_some_and(|seen| reading.cursor() < seen);
         let why = match (&kept, &conn.identity) {
             (Some(_), None) => {
@@ -347,7 +362,7 @@ impl PostgresStore {
             return conn.simple("ROLLBACK").await;
         }
         let raised = match why {
-            Some(why) => Some(self.raise(conn, &reading, ttl_max_ms, why).await?),
+            Some(why) => Some(self.raise(conn, &reading, why).await?),
             None => None,
         };
         if let Some(identity) = &conn.identity {
@@ -355,7 +370,7 @@ impl PostgresStore {
         }
         conn.simple("COMMIT").await?;
         if let Some(cursor) = raised {
-            self.know(cursor);
+            self.begin_at(cursor);
             self.pool.renew();
         }
         Ok(())
@@ -380,12 +395,12 @@ impl PostgresStore {
         let conn = &*lent;
         let work = async {
             conn.simple("BEGIN").await?;
-            let Locked { reading, ttl_max_ms, .. } = lock(conn).await?;
+            let Locked { reading, .. } = lock(conn).await?;
             if !is_due(&reading) {
                 conn.simple("ROLLBACK").await?;
                 return Ok(None);
             }
-            let cursor = self.raise(conn, &reading, ttl_max_ms, why).await?;
+            let cursor = self.raise(conn, &reading, why).await?;
             // The table may be another one than when this connection was made.
             if let Some(identity) = Identity::of(&conn.client).await? {
                 keep(conn, &identity).await?;
@@ -394,7 +409,7 @@ impl PostgresStore {
             Ok(Some(cursor))
         };
         if let Some(cursor) = in_time("raising the epoch", ROUND_TRIP, work).await? {
-            self.know(cursor);
+            self.begin_at(cursor);
             self.pool.renew();
         }
         lent.give_back();
@@ -402,13 +417,7 @@ impl PostgresStore {
     }
 
     /// Raises the epoch and bars decisions, in the transaction at hand, which holds the clock's lock.
-    async fn raise(
-        &self,
-        conn: &Conn,
-        reading: &Reading,
-        ttl_max_ms: i64,
-        why: Why,
-    ) -> Result<Cursor, Fault> {
+    async fn raise(&self, conn: &Conn, reading: &Reading, why: Why) -> Result<Cursor, Fault> {
         let now = match self.time_of_any(reading) {
             // Another machine's clock: corrected by the first batch. Until then the later of the two is safe.
             Err(Fault::Stepped) => self.given_ms().max(reading.last_ms),
@@ -417,10 +426,7 @@ impl PostgresStore {
         let barred_until = match why {
             Why::Told(Bar::None) => 0,
             Why::FailedOver if self.options.failover == Failover::Lossless => reading.barred_until,
-            _ => {
-                let longest = ttl_max_ms.max(self.ttl_max_ms() as i64);
-                (now + longest).max(last_deadline(conn).await?)
-            }
+            _ => self.barred_until(conn, reading, now).await?,
         };
         let (seen, stands) = (self.history().seen().unwrap_or(reading.cursor()), reading.cursor());
         let furthest =
@@ -441,6 +447,41 @@ impl PostgresStore {
         Ok(cursor)
     }
 
+    /// When the longest lease that can have been granted has run out, and so has all that survived. What survived only ever
+    /// lengthens the bar: what was lost is not among it.
+    pub(super) async fn barred_until(
+        &self,
+        conn: &Conn,
+        reading: &Reading,
+        now_ms: i64,
+    ) -> Result<i64, Fault> {
+        let sql = "SELECT greatest((SELECT max(deadline_ms) FROM solehold.sessions), \
+                                   (SELECT max(deadline_ms) FROM solehold.leases WHERE lease_id IS NOT NULL), \
+                                   $1 + (SELECT coalesce(nullif(greatest(ttl_max_ms, $2), 0), $3) FROM solehold.clock))";
+        let given = self.options.ttl_max_ms.unwrap_or_default() as i64;
+        let sql = conn.client.prepare_typed(sql, &[Type::INT8, Type::INT8, Type::INT8]).await?;
+        let row = conn.client.query_one(&sql, &[&now_ms, &given, &(TTL_MAX_MS as i64)]).await?;
+        Ok(reading.barred_until.max(row.try_get(0)?))
+    }
+
+    /// Retires the store. All sessions and leases are locked before the clock, as everyone does: a renewal that has begun is
+    /// committed before, and one that comes later sees that the store is retired.
+    pub(super) async fn retire_to(&self, to: &str) -> Result<(), Fault> {
+        let lent = self.lend(Use::Write).await?;
+        let conn = &*lent;
+        let work = async {
+            conn.simple(LOCK_ALL).await?;
+            conn.query(Sql::LockClock, &[]).await?;
+            let set = conn.client.prepare("UPDATE solehold.clock SET retired_to = $1 WHERE id = 1").await?;
+            conn.client.execute(&set, &[&to]).await?;
+            conn.simple("COMMIT").await
+        };
+        in_time("retiring the store", LOCKING_ALL, work).await?;
+        lent.give_back();
+        tracing::warn!(to, "the store was retired");
+        Ok(())
+    }
+
     /// Writes a new history's beginning: nothing is decided before `barred_until`.
     async fn restart_clock(
         &self,
@@ -451,7 +492,7 @@ impl PostgresStore {
     ) -> Result<(), Fault> {
         let sql = format!(
             "UPDATE solehold.clock SET epoch = {}, revision = {}, last_ms = greatest(last_ms, {}), \
-             grants_barred_until_ms = {barred_until} WHERE id = 1",
+             grants_barred_until_ms = {barred_until}, retired_to = NULL WHERE id = 1",
             cursor.epoch, cursor.revision.0, now_ms
         );
         conn.simple(&sql).await
@@ -481,28 +522,24 @@ struct Locked {
     reading: Reading,
     /// Whose history it is.
     identity: Option<Identity>,
-    /// The longest ttl that any server has allowed.
-    ttl_max_ms: i64,
 }
 
 async fn lock(conn: &Conn) -> Result<Locked, Fault> {
     let asked = Tick::now();
     let reading = Reading::of(&conn.query(Sql::LockClock, &[]).await?, asked)?;
-    let sql =
-        "SELECT system_id, timeline, database_oid, table_oid, ttl_max_ms FROM solehold.clock WHERE id = 1";
+    let sql = "SELECT system_id, timeline, database_oid, table_oid FROM solehold.clock WHERE id = 1";
     let rows = conn.client.query_typed(sql, &[]).await?;
     let row = rows.first().ok_or_else(|| super::rows::unreadable("the table solehold.clock has no row"))?;
-    let ttl_max_ms = row.try_get(4)?;
     let (Some(system_id), Some(timeline)) =
         (row.try_get::<_, Option<String>>(0)?, row.try_get::<_, Option<String>>(1)?)
     else {
-        return Ok(Locked { reading, identity: None, ttl_max_ms });
+        return Ok(Locked { reading, identity: None });
     };
     let timeline = u32::from_str_radix(&timeline, 16)
         .map_err(|_| super::rows::unreadable(format!("{timeline:?} is not a timeline")))?;
     let database = row.try_get::<_, Option<i64>>(2)?.unwrap_or_default();
     let identity = Identity { system_id, timeline, database, table: row.try_get(3)? };
-    Ok(Locked { reading, identity: Some(identity), ttl_max_ms })
+    Ok(Locked { reading, identity: Some(identity) })
 }
 
 /// Notes whose history the clock's row is.
@@ -512,14 +549,6 @@ async fn keep(conn: &Conn, identity: &Identity) -> Result<(), Fault> {
     let timeline = format!("{:08X}", identity.timeline);
     conn.client.execute(&set, &[&identity.system_id, &timeline, &identity.database, &identity.table]).await?;
     Ok(())
-}
-
-/// When the last of what survived runs out. It only ever lengthens a bar: what was lost is not among it.
-async fn last_deadline(conn: &Conn) -> Result<i64, Fault> {
-    let sql = "SELECT greatest((SELECT max(deadline_ms) FROM solehold.sessions), \
-                               (SELECT max(deadline_ms) FROM solehold.leases WHERE lease_id IS NOT NULL), 0)";
-    let rows = conn.client.query_typed(sql, &[]).await?;
-    Ok(rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -158,7 +158,7 @@ impl PostgresStore {
         self.take_seal(&lent).await?;
         self.keep_ttl_max(&lent).await?;
         let reading = self.read_clock(&lent).await?;
-        self.time(&reading)?;
+        self.time_of_retired(&reading)?;
         self.tell(reading.cursor());
         lent.give_back();
         Ok(())
@@ -289,6 +289,14 @@ impl Store for PostgresStore {
 
     async fn witness(&self, sealed: &str) -> Result<(), StoreError> {
         self.witness_cursor(sealed).await
+    }
+
+    async fn retire(&self, to: &str) -> Result<(), StoreError> {
+        self.retire_to(to).await.map_err(Fault::told)
+    }
+
+    fn cursor(&self) -> Cursor {
+        *self.head.borrow()
     }
 
     async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {

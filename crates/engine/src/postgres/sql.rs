@@ -58,7 +58,8 @@ macro_rules! waiter_columns {
 }
 macro_rules! clock_columns {
     () => {
-        "c.epoch, c.revision, c.last_ms, c.offset_ms, c.floor_revision, c.grants_barred_until_ms"
+        "c.epoch, c.revision, c.last_ms, c.offset_ms, c.floor_revision, c.grants_barred_until_ms, \
+         c.retired_to"
     };
 }
 /// Store time in a read: by the transaction's own start, so that the whole of it has one time; `$1` is the latest time

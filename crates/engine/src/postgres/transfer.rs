@@ -19,7 +19,8 @@ use super::{
 };
 use crate::{
     clock::Tick,
-    store::{EXPORT_FORMAT, Header, Import, NOT_EMPTY, Row, StoreError},
+    history,
+    store::{Cursor, EXPORT_FORMAT, Header, Import, NOT_EMPTY, Row, StoreError},
 };
 
 /// A large store takes its time.
@@ -54,10 +55,11 @@ impl PostgresStore {
         conn.simple("SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on").await?;
         let mut all = vec![Row::Header(Header {
             format: EXPORT_FORMAT,
-            now: self.time(&reading)?,
+            now: self.time_of_retired(&reading)?,
             revision: reading.revision,
             epoch: reading.epoch,
             floor: reading.floor,
+            retired: reading.retired_to.is_some(),
         })];
         let ask =
             async |sql: &str| Ok::<Vec<tokio_postgres::Row>, Fault>(conn.client.query_typed(sql, &[]).await?);
@@ -174,11 +176,20 @@ impl PostgresStore {
         }
         // Rows got numbers from 1 on; revisions must begin above them.
         let revision = header.revision.max(Revision(state.resources().count() as u64));
+        let furthest = Cursor { epoch: header.epoch.max(reading.epoch), revision };
+        let (cursor, barred_until) = match header.retired {
+            true => (Cursor { epoch: furthest.epoch + 1, ..furthest }, 0),
+            // The old store may have gone on: what it grants from now on must not be granted here, nor its tokens given.
+            false => {
+                let cursor = history::another(furthest, reading.wall_ms as u64);
+                (cursor, self.barred_until(conn, &reading, now.0 as i64).await?)
+            }
+        };
         let sql = format!(
             "UPDATE solehold.clock SET revision = {}, epoch = {}, floor_revision = {}, last_ms = greatest(last_ms, {}), \
-             offset_ms = offset_ms + {} WHERE id = 1",
-            revision.0,
-            header.epoch.max(reading.epoch) + 1,
+             offset_ms = offset_ms + {}, grants_barred_until_ms = {barred_until} WHERE id = 1",
+            cursor.revision.0,
+            cursor.epoch,
             header.floor.0,
             now.0,
             ahead_ms.max(0),
@@ -188,6 +199,7 @@ impl PostgresStore {
         conn.simple("COMMIT").await?;
         // Time may have been moved on: this replica follows.
         self.forget_pace();
+        self.begin_at(cursor);
         Ok(())
     }
 }

@@ -397,7 +397,8 @@ impl Store for Resident {
         events.retain(|event| event.revision > rows.floor);
         let Cursor { epoch, revision } = rows.cursor;
         let now = rows.now(self.ticks.now());
-        let header = Header { format: EXPORT_FORMAT, now, revision, epoch, floor: rows.floor };
+        let header =
+            Header { format: EXPORT_FORMAT, now, revision, epoch, floor: rows.floor, retired: false };
         Ok(find::dump(&rows.state, header, events))
     }
 
@@ -430,6 +431,10 @@ impl Store for Resident {
         rows.absorb(&state, &dirty, &decided);
         self.head.send_replace(rows.cursor);
         Ok(())
+    }
+
+    fn cursor(&self) -> Cursor {
+        self.read().cursor
     }
 
     async fn close(&self) {

@@ -166,6 +166,9 @@ impl Store for Wrapped {
         self.check()?;
         self.inner.import(rows).await
     }
+    fn cursor(&self) -> Cursor {
+        self.raised(self.inner.cursor())
+    }
     async fn close(&self) {
         self.inner.close().await;
     }

@@ -54,7 +54,9 @@ impl From<Vec<FieldError>> for Failure {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         let code = match &error {
-            EngineError::Store(StoreError::Unavailable(_) | StoreError::Barred { .. })
+            EngineError::Store(
+                StoreError::Unavailable(_) | StoreError::Barred { .. } | StoreError::Retired { .. },
+            )
             | EngineError::Stopping => ErrorCode::Unavailable,
             EngineError::Store(StoreError::Unknown(_)) => ErrorCode::UnknownOutcome,
             EngineError::Store(StoreError::Contended { .. }) | EngineError::Overloaded { .. } => {

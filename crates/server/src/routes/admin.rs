@@ -7,8 +7,8 @@ use axum::{Json, extract::State, http::StatusCode};
 use serde::{Deserialize, Serialize};
 use solehold_api::{
     admin::{
-        ApiKey, CreateKey, KeyList, NewKey, PutTenant, RaiseToken, RaisedToken, RotateKey, Tenant,
-        TenantList, Usage,
+        ApiKey, CreateKey, KeyList, NewHistory, NewKey, PutTenant, RaiseToken, RaisedToken, Restored,
+        RotateKey, Tenant, TenantList, Usage,
     },
     field::{self, Faults},
     limits::KEY_EXPIRY_SECONDS_MAX,
@@ -21,6 +21,7 @@ use solehold_core::{
     outcome::{Answer, Refusal},
     time::Revision,
 };
+use solehold_engine::history::Bar;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::convert::odd;
@@ -39,6 +40,7 @@ pub fn routes() -> OpenApiRouter<Context> {
         .routes(routes!(list_tenants))
         .routes(routes!(get_tenant, put_tenant))
         .routes(routes!(raise_token))
+        .routes(routes!(restored))
         .merge(transfer::routes())
 }
 
@@ -274,4 +276,26 @@ async fn raise_token(
         Answer::Raised(revision) => Ok(Json(RaisedToken { above: revision.0 })),
         other => Err(odd(&other)),
     }
+}
+
+/// Says that the store was restored from a backup. It goes on as another history: tokens jump above all that can have been
+/// given, and until the longest lease that can have been lost has run out nothing is granted or renewed, unless all
+/// holders were stopped. A store that was retired is taken up again.
+#[utoipa::path(
+    post, path = paths::RESTORED, tag = "administration", operation_id = "restored", request_body = Restored,
+    responses((status = 200, description = "Where the new history begins", body = NewHistory))
+)]
+async fn restored(
+    State(context): State<Context>,
+    caller: Caller,
+    Body(restored): Body<Restored>,
+) -> Result<Json<NewHistory>, Failure> {
+    caller.must_be(Role::Admin)?;
+    caller.must_be_unscoped()?;
+    let (bar, barred_ms) = match restored.holders_stopped {
+        true => (Bar::None, 0),
+        false => (Bar::LongestTtl, context.engine().ttl_max_ms()),
+    };
+    let begins = context.engine().set_back(bar).await?;
+    Ok(Json(NewHistory { epoch: begins.epoch, above: begins.revision.0, barred_ms }))
 }

@@ -9,16 +9,18 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use solehold_api::{
-    admin::{RaiseToken, RaisedToken},
+    admin::{NewHistory, RaiseToken, RaisedToken, Restored},
     paths,
 };
 use solehold_core::{command::Command, outcome::Answer, time::Revision};
-use solehold_engine::{Engine, EngineOptions};
+use solehold_engine::{Engine, EngineOptions, history::Bar};
 
 use crate::{
     args::GlobalArgs,
     client::{Client, ServerArgs},
+    config::Layer,
     failure::{Failure, Outcome},
+    human::duration_ms,
     output,
     store::{EngineUrl, StoreChoice},
 };
@@ -58,11 +60,21 @@ pub enum AdminCommand {
         #[arg(long, value_name = "N")]
         above: u64,
     },
+    /// Say that the store was restored from a backup, so that it gives no token and no lease again that was given since
+    Restored {
+        /// Grant at once: every holder was stopped, so that nobody works on a lease that the backup lacks
+        #[arg(long)]
+        holders_stopped: bool,
+    },
     /// Write everything as JSON lines
     Export {
         /// To this file, which appears when it is whole [default: to stdout]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
+        /// Retire the store first, saying where its data goes: it refuses everything from then on but exports, and an import
+        /// carries over leases and tokens. Without it, an import waits until all leases have run out
+        #[arg(long, value_name = "WHERE")]
+        retire: Option<String>,
     },
     /// Take over an export, into a store that has never been used
     Import {
@@ -88,7 +100,9 @@ impl Door {
             // The tenant is said where it matters, in the body.
             return Client::new(&ServerArgs { tenant: None, ..args.server.clone() }).map(Self::Server);
         };
-        let opened = store.open().await.map_err(|failure| {
+        let layer = Layer::from_variables(&mut std::env::vars_os().collect())?;
+        let options = layer.store_options().map_err(Failure::usage)?;
+        let opened = store.open(options).await.map_err(|failure| {
             let is_taken = failure.message.contains(" is in use by ");
             if is_taken {
                 failure.hint("ask the server that runs there: use --server instead of --data-dir")
@@ -115,7 +129,8 @@ pub async fn run(args: AdminArgs, global: &GlobalArgs) -> Outcome {
             key::run(command, &door, tenant, global).await
         }
         AdminCommand::RaiseToken { above } => raise_token(above, &door, global).await,
-        AdminCommand::Export { output } => transfer::export(output.as_deref(), &door).await,
+        AdminCommand::Restored { holders_stopped } => restored(holders_stopped, &door, global).await,
+        AdminCommand::Export { output, retire } => transfer::export(output.as_deref(), retire, &door).await,
         AdminCommand::Import { file } => transfer::import(&file, &door, global).await,
     };
     door.close().await;
@@ -142,4 +157,29 @@ async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> Outcome {
         return output::json(&raised);
     }
     output::line(format!("tokens go on from above {}", raised.above))
+}
+
+async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> Outcome {
+    let told = match door {
+        Door::Server(client) => {
+            client.send(reqwest::Method::POST, &paths::restored(), &Restored { holders_stopped }).await
+        }
+        Door::Store(engine) => {
+            let (bar, barred_ms) = match holders_stopped {
+                true => (Bar::None, 0),
+                false => (Bar::LongestTtl, engine.ttl_max_ms()),
+            };
+            let begins = engine.set_back(bar).await?;
+            Ok(NewHistory { epoch: begins.epoch, above: begins.revision.0, barred_ms })
+        }
+    };
+    let told: NewHistory = told.map_err(|failure| failure.doing("take up the restored store"))?;
+    if global.json {
+        return output::json(&told);
+    }
+    let when = match told.barred_ms {
+        0 => "grants begin at once".to_owned(),
+        ms => format!("nothing is granted or renewed for {}", duration_ms(ms)),
+    };
+    output::line(format!("epoch {}; tokens go on from above {}; {when}", told.epoch, told.above))
 }

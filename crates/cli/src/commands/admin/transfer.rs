@@ -12,7 +12,7 @@ use std::{
 use futures_util::stream;
 use reqwest::Body;
 use solehold_api::{
-    admin::Imported,
+    admin::{Imported, Retire},
     limits::EXPORT_LINE_BYTES_MAX,
     paths,
     problem::{ErrorCode, Problem},
@@ -36,9 +36,21 @@ const PROGRESS_LINES: u64 = 10_000;
 /// Pieces that are read at a time.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Writes everything to a file, or to stdout.
-pub async fn export(path: Option<&Path>, door: &Door) -> Outcome {
+/// Writes everything to a file, or to stdout; first retires the store, if that is asked for.
+pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) -> Outcome {
     let mut sink = Sink::open(path)?;
+    if let Some(to) = retire {
+        match door {
+            Door::Server(client) => {
+                client.send(reqwest::Method::POST, &paths::retire(), &Retire { to: to.clone() }).await
+            }
+            Door::Store(engine) => engine.retire(&to).await.map_err(Failure::from),
+        }
+        .map_err(|failure| failure.doing("retire the store"))?;
+        output::note(
+            "the store is retired and refuses everything but exports; `solehold admin restored` takes it up again",
+        );
+    }
     match door {
         Door::Server(client) => {
             let broke_off = || {

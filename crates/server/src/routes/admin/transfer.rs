@@ -6,12 +6,13 @@ use axum::{
     Json,
     body::{Body, BodyDataStream, Bytes},
     extract::State,
-    http::header,
+    http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
 use futures_util::{StreamExt, stream};
 use solehold_api::{
-    admin::Imported,
+    admin::{Imported, Retire},
+    field,
     limits::EXPORT_LINE_BYTES_MAX,
     paths,
     problem::{ErrorCode, Problem},
@@ -24,7 +25,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     Context,
-    http::{Caller, Failure, Role},
+    http::{self, Caller, Failure, Role},
 };
 
 /// Largest import in bytes: it is held in memory until it is found whole.
@@ -33,7 +34,7 @@ const IMPORT_BYTES_MAX: usize = 1024 * 1024 * 1024;
 const PIECE_BYTES: usize = 64 * 1024;
 
 pub fn routes() -> OpenApiRouter<Context> {
-    OpenApiRouter::new().routes(routes!(export)).routes(routes!(import))
+    OpenApiRouter::new().routes(routes!(export)).routes(routes!(import)).routes(routes!(retire))
 }
 
 /// Everything that the store keeps, a row a line, as it is at one moment.
@@ -68,6 +69,24 @@ impl Iterator for Pieces {
         }
         (!piece.is_empty()).then(|| piece.into())
     }
+}
+
+/// Retires the store: from now on it refuses everything but exports, and says where its data went. Export it afterwards,
+/// so that nothing is missing; an import then carries over what was live, with its tokens.
+#[utoipa::path(
+    post, path = paths::RETIRE, tag = "administration", operation_id = "retire", request_body = Retire,
+    responses((status = 204, description = "It is retired"))
+)]
+async fn retire(
+    State(context): State<Context>,
+    caller: Caller,
+    http::Body(retire): http::Body<Retire>,
+) -> Result<StatusCode, Failure> {
+    caller.must_be(Role::Admin)?;
+    caller.must_be_unscoped()?;
+    let to = field::name("to", &retire.to)?;
+    context.engine().retire(to.as_str()).await?;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 /// Takes over an export, into a store that has never been used. Tokens go on from above.
