@@ -147,6 +147,7 @@ impl Waiting {
     async fn run(&mut self) -> Result<Guard, AcquireError> {
         for failures in 1.. {
             let session = tokio::select! {
+                biased;
                 ready = self.request.inner.ready() => ready.map_err(AcquireError::SessionOver)?,
                 () = self.request.inner.clock().wait_until(self.until) => return Err(self.timed_out()),
             };
@@ -190,6 +191,7 @@ impl Waiting {
             let asked_again_at = inner.clock().now().plus(asked_again_in);
             loop {
                 let answer = tokio::select! {
+                    biased;
                     answer = calls.join_next() => answer,
                     () = inner.clock().wait_until(asked_again_at) => break,
                 };
@@ -284,6 +286,7 @@ async fn confirmed(
     let give_up = inner.clock().now().plus(within);
     for failures in 1.. {
         let renewed = tokio::select! {
+            biased;
             renewed = inner.coalescer.submit(Operation::Renew(granted.held.clone())) => renewed,
             () = inner.clock().wait_until(give_up) => break,
         };

@@ -33,6 +33,7 @@ pub(super) async fn drive(session: Weak<Inner>) {
         // Not kept meanwhile: a session that nobody has any more ends.
         drop(inner);
         tokio::select! {
+            biased;
             () = clock.wait_until(until) => {}
             () = changed.notified() => {}
         }

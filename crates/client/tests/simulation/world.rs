@@ -135,7 +135,7 @@ pub struct World {
     pub clock: Arc<VirtualClock>,
     /// The first store.
     pub engine: Engine,
-    pub chance: Arc<SeededChance>,
+    seeds: SeededChance,
     pub stores: Arc<Stores>,
 }
 
@@ -144,23 +144,24 @@ impl World {
         let clock = Arc::new(VirtualClock::default());
         let stores = Arc::new(Stores::new(clock.clone()));
         let engine = stores.authority(1).engine().clone();
-        Self { clock, engine, stores, chance: Arc::new(SeededChance::new(seed)) }
+        Self { clock, engine, stores, seeds: SeededChance::new(seed) }
     }
 
     /// A holder behind a network of its own.
     pub async fn holder(&self, name: &str, policy: Policy) -> (Session, Arc<Network>) {
-        self.drifting_holder(name, policy, 0).await
+        self.holder_with(SessionConfig { ttl: TTL, policy, ..SessionConfig::new(name) }, 0).await
     }
 
-    /// The same, whose clock goes faster than the stores' by so many millionths.
-    pub async fn drifting_holder(&self, name: &str, policy: Policy, ppm: i64) -> (Session, Arc<Network>) {
+    /// The same, kept as the configuration says, with a clock that goes faster than the stores' by so many millionths.
+    pub async fn holder_with(&self, config: SessionConfig, ppm: i64) -> (Session, Arc<Network>) {
         let network = Network::new(self.stores.clone());
-        let config = SessionConfig { ttl: TTL, policy, ..SessionConfig::new(name) };
         let clock: Arc<dyn Clock> = match ppm {
             0 => self.clock.clone(),
             ppm => Arc::new(DriftingClock { store: self.clock.clone(), ppm }),
         };
-        let surroundings = Surroundings { clock, chance: self.chance.clone() };
+        // Each has its own, so that nothing depends on who comes first to ask for it.
+        let chance = Arc::new(SeededChance::new(self.seeds.number()));
+        let surroundings = Surroundings { clock, chance };
         let session = Session::open_in(surroundings, network.clone(), config).await.expect("a session");
         (session, network)
     }
