@@ -237,7 +237,7 @@ class Restarted(unittest.IsolatedAsyncioTestCase):
 class WithoutLine(unittest.TestCase):
     def test_a_server_that_has_no_line_is_polled(self) -> None:
         async def whole() -> None:
-            at = world(authority=Authority())
+            at = world(authority=Authority(has_line=False))
             session = await at.open()
             polled = Locks(session, poll_interval=0.2)
             guard = await polled.acquire("old")

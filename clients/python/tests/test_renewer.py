@@ -6,8 +6,9 @@ import doctest
 import random
 import unittest
 
-from solehold_client import Policy, backoff, trust, wire
+from solehold_client import Policy, backoff, history, trust, wire
 from solehold_client.backoff import Backoff, BackoffConfig
+from solehold_client.history import History, OlderHistory
 from solehold_client.holdings import Holdings
 from solehold_client.renewer import Renewer, Send, Stop, Wait
 
@@ -20,7 +21,7 @@ def renewer(policy: Policy = Policy.DEADLINE, *, sent: float = 100.0, seed: int 
 
 class Trust(unittest.TestCase):
     def test_the_examples_hold(self) -> None:
-        for module in (trust, wire, backoff):
+        for module in (trust, wire, backoff, history):
             self.assertEqual(doctest.testmod(module).failed, 0)
 
     def test_the_margin_is_bounded_on_both_sides(self) -> None:
@@ -61,7 +62,7 @@ class Renewing(unittest.TestCase):
 
     def test_a_deadline_never_moves_earlier(self) -> None:
         machine = renewer()
-        machine.extended(101.0, sent=100.5, ttl_left=3.0, slack=None)
+        machine.answered(101.0, sent=100.5, ttl_left=3.0, slack=None)
         self.assertEqual(machine.deadline, 129.4)
 
     def test_failures_are_tried_again_until_the_deadline_and_not_after(self) -> None:
@@ -123,33 +124,67 @@ class Renewing(unittest.TestCase):
                 Policy.grace(seconds)
 
 
+A, B = ("a", 10), ("b", 12)
+
+
 class LeaseSets(unittest.TestCase):
     def test_a_set_says_nothing_about_a_newer_grant(self) -> None:
         holdings = Holdings()
-        self.assertTrue(holdings.granted("a", 10))
-        self.assertEqual(holdings.take(8, frozenset()), [], "older than the grant")
-        self.assertEqual(holdings.take(10, frozenset({"a"})), [])
-        self.assertTrue(holdings.granted("b", 12))
-        self.assertEqual(holdings.take(13, frozenset({"b"})), ["a"])
-        self.assertEqual(holdings.take(14, frozenset({"b"})), [], "told once")
+        self.assertTrue(holdings.granted(A, (1, 10)))
+        self.assertEqual(holdings.take((1, 8), frozenset()), [], "older than the grant")
+        self.assertEqual(holdings.take((1, 10), frozenset({A})), [])
+        self.assertTrue(holdings.granted(B, (1, 12)))
+        self.assertEqual(holdings.take((1, 13), frozenset({B})), [A])
+        self.assertEqual(holdings.take((1, 14), frozenset({B})), [], "told once")
 
     def test_an_older_set_is_not_applied_over_a_newer(self) -> None:
         holdings = Holdings()
-        holdings.granted("a", 10)
-        holdings.take(20, frozenset({"a"}))
-        self.assertEqual(holdings.take(15, frozenset()), [])
+        holdings.granted(A, (1, 10))
+        holdings.take((1, 20), frozenset({A}))
+        self.assertEqual(holdings.take((1, 15), frozenset()), [])
 
     def test_a_grant_that_arrives_after_its_end_is_not_held(self) -> None:
         holdings = Holdings()
-        holdings.take(20, frozenset())
-        self.assertFalse(holdings.granted("a", 10))
-        self.assertTrue(holdings.granted("b", 21))
+        holdings.take((1, 20), frozenset())
+        self.assertFalse(holdings.granted(A, (1, 10)))
+        self.assertTrue(holdings.granted(("b", 21), (1, 21)))
 
     def test_what_was_let_go_is_not_missed(self) -> None:
         holdings = Holdings()
-        holdings.granted("a", 10)
-        holdings.let_go("a")
-        self.assertEqual(holdings.take(11, frozenset()), [])
+        holdings.granted(A, (1, 10))
+        holdings.let_go(A)
+        self.assertEqual(holdings.take((1, 11), frozenset()), [])
+
+    def test_a_later_epoch_comes_after_any_revision_of_an_earlier_one(self) -> None:
+        holdings = Holdings()
+        holdings.granted(A, (1, 900))
+        self.assertEqual(holdings.take((2, 5), frozenset()), [A])
+        self.assertTrue(holdings.granted(B, (2, 12)))
+        self.assertFalse(holdings.granted(A, (1, 901)))
+
+    def test_a_lease_under_another_token_is_another_grant(self) -> None:
+        holdings = Holdings()
+        holdings.granted(A, (1, 10))
+        self.assertEqual(holdings.take((2, 11), frozenset({("a", 2**32)})), [A])
+
+
+class Histories(unittest.TestCase):
+    def test_an_older_history_is_never_followed(self) -> None:
+        history = History()
+        self.assertEqual(history.follow(None), 0)
+        self.assertEqual(history.follow(3), 3)
+        self.assertEqual(history.follow(None), 3)
+        with self.assertRaises(OlderHistory):
+            history.follow(2)
+        self.assertEqual(history.follow(4), 4)
+
+    def test_a_cursor_is_kept_until_there_is_another(self) -> None:
+        history = History()
+        history.keep("a")
+        history.keep(None)
+        self.assertEqual(history.sealed_cursor, "a")
+        history.keep("b")
+        self.assertEqual(history.sealed_cursor, "b")
 
 
 class Delays(unittest.TestCase):

@@ -355,6 +355,9 @@ pub struct Grant {
     pub lease: HeldLease,
     /// The hand-over document; null if there is none.
     pub state: Option<State>,
+    /// The epoch of the store's history that the grant belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
     /// The revision as of which this is so.
     pub revision: u64,
     /// Whether this grant was given before, to the same request id.
@@ -373,6 +376,7 @@ impl Grant {
         Self {
             lease: HeldLease::of(&grant.lease),
             state: grant.state.as_ref().map(State::of),
+            epoch: None,
             revision: grant.revision.0,
             repeated: grant.repeated,
             slack_ms,

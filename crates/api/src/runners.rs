@@ -254,8 +254,14 @@ pub struct RegisteredRunner {
     pub ttl_ms: u64,
     /// When the session runs out by the store's clock, unless it is renewed.
     pub expires_at: Timestamp,
+    /// The epoch of the store's history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
     /// The revision as of which this is so.
     pub revision: u64,
+    /// Where the store's history stands, sealed by the store. Show it with the next heartbeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_cursor: Option<String>,
 }
 
 impl RegisteredRunner {
@@ -270,7 +276,9 @@ impl RegisteredRunner {
             session_id: session.id.0,
             ttl_ms: session.deadline.ms_after(now),
             expires_at: session.deadline.into(),
+            epoch: None,
             revision: session.lease_revision.0,
+            sealed_cursor: None,
         }
     }
 }
@@ -285,6 +293,9 @@ pub struct HeartbeatRunner {
     pub metrics: Option<BTreeMap<String, Value>>,
     /// How much it does by its own count; kept with the metrics.
     pub current_load: Option<u64>,
+    /// The last `sealed_cursor` that this runner was given: a store that is behind it knows that it was set back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_cursor: Option<String>,
 }
 
 impl HeartbeatRunner {
@@ -315,8 +326,15 @@ pub struct RunnerHeartbeat {
     pub session_id: Option<Uuid>,
     /// How long the session has left.
     pub ttl_ms: Option<u64>,
-    /// The revision of the set below: never apply an older set over a newer grant.
+    /// The epoch of the store's history. An answer with a lower one than was seen before comes from an older history: take
+    /// up nothing of it, and treat the session's leases as lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+    /// The revision of the set below: never apply an older set over a newer grant. Compare the epoch first.
     pub revision: u64,
+    /// Where the store's history stands, sealed by the store. Show it with the next heartbeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_cursor: Option<String>,
     /// Everything that it holds; what is not here it does not hold.
     pub leases: Vec<Lease>,
 }

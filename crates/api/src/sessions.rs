@@ -75,6 +75,9 @@ impl OpenSession {
 pub struct HeartbeatSession {
     /// What it tells of itself.
     pub metrics: Option<BTreeMap<String, Value>>,
+    /// The last `sealed_cursor` that this holder was given: a store that is behind it knows that it was set back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_cursor: Option<String>,
 }
 
 impl HeartbeatSession {
@@ -110,8 +113,15 @@ pub struct Session {
     pub renewed_at: Timestamp,
     /// When it runs out by the store's clock, unless it is renewed. Count from `ttl_ms` instead.
     pub expires_at: Timestamp,
-    /// The revision of the set below: never apply an older set over a newer grant.
+    /// The epoch of the store's history. An answer with a lower one than was seen before comes from an older history: take
+    /// up nothing of it, and treat the session's leases as lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
+    /// The revision of the set below: never apply an older set over a newer grant. Compare the epoch first.
     pub revision: u64,
+    /// Where the store's history stands, sealed by the store. Show it with the next heartbeat.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sealed_cursor: Option<String>,
     /// Everything that hangs on it; what is not here it does not hold.
     pub leases: Vec<HeldLease>,
 }
@@ -135,7 +145,9 @@ impl Session {
             opened_at: session.opened_at.into(),
             renewed_at: session.renewed_at.into(),
             expires_at: session.deadline.into(),
+            epoch: None,
             revision: session.lease_revision.0,
+            sealed_cursor: None,
             leases: leases.into_iter().map(HeldLease::of).collect(),
         }
     }
@@ -257,7 +269,7 @@ mod tests {
         let odd = OpenSession { ttl_ms: Some((-5).into()), metrics: large.clone(), ..Default::default() };
         let fields: Vec<_> = odd.asked().expect_err("odd").into_iter().map(|f| f.field).collect();
         assert_eq!(fields, ["holder", "ttl_ms", "metrics"]);
-        assert!(HeartbeatSession { metrics: large }.metrics().is_err());
+        assert!(HeartbeatSession { metrics: large, ..Default::default() }.metrics().is_err());
         assert_eq!(body::parse::<HeartbeatSession>(b"").expect("empty").metrics(), Ok(None));
         assert!(body::parse::<HeartbeatSession>(br#"{"metric": {}}"#).is_err());
     }

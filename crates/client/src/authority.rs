@@ -138,6 +138,8 @@ pub struct Granted {
     pub ttl_left: Duration,
     /// How far the store's clock may run ahead of the holder's unnoticed.
     pub slack: Duration,
+    /// The epoch of the store's history that it belongs to, if the authority tells.
+    pub epoch: Option<u64>,
     /// What the former holder left.
     pub state: Option<State>,
     /// It was granted to a waiter and lapses unless it is renewed within this time (rule 15).
@@ -153,8 +155,13 @@ pub struct Beat {
     pub ttl_left: Duration,
     /// How far the store's clock may run ahead of the holder's unnoticed.
     pub slack: Duration,
+    /// The epoch of the store's history that the set belongs to, if the authority tells.
+    pub epoch: Option<u64>,
     /// The revision of the set: it is never applied over a newer grant (rule 9).
     pub revision: Revision,
+    /// Where the store's history stands, sealed by the store, to be shown with the next heartbeat: a store that is behind it
+    /// knows that it was set back.
+    pub sealed_cursor: Option<String>,
     /// Everything that hangs on it; what is not here it does not hold.
     pub leases: Arc<[Held]>,
 }
@@ -240,15 +247,23 @@ impl AuthorityError {
 
 /// Whoever decides who holds what.
 ///
-/// Every method may be called again after an error: a repeat changes nothing that the first call has changed, but for
-/// [`write_state`](Self::write_state), which is refused as a repeat then.
+/// Every method may be called again after an error: a repeat changes nothing that the first call has changed. A repeated
+/// release or [`write_state`](Self::write_state) is refused if the first was done, so neither is repeated by the authority
+/// itself where an answer was lost: only the caller that counts its attempts knows what a refusal means.
 #[async_trait]
 pub trait Authority: Send + Sync + 'static {
     /// Opens a session under that name; the name's former one is superseded.
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat>;
 
     /// Keeps a session, within the time given. It has a way of its own, so that nothing else can delay it.
-    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat>;
+    /// It shows the last cursor that the store has sealed for this holder.
+    async fn heartbeat(
+        &self,
+        session: SessionId,
+        metrics: &Metrics,
+        sealed_cursor: Option<&str>,
+        within: Duration,
+    ) -> Reply<Beat>;
 
     /// Closes a session: everything that hangs on it is released.
     async fn close(&self, session: SessionId) -> Reply<()>;
@@ -265,6 +280,9 @@ pub trait Authority: Send + Sync + 'static {
 
     /// Writes the hand-over document under a lease.
     async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()>;
+
+    /// The hand-over document of a resource, if there is one.
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>>;
 
     /// All live sessions.
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError>;

@@ -117,6 +117,7 @@ async fn run(authority: Arc<dyn Authority>, mut queue: mpsc::Receiver<Entry>) {
         let mut goes = flights.is_empty() || is_full && flights.len() < IN_FLIGHT_MAX;
         if !goes {
             tokio::select! {
+                biased;
                 _ = flights.join_next() => {}
                 Some(entry) = queue.recv(), if !is_full => waiting.push(entry),
                 () = tokio::time::sleep(SLOW) => goes = flights.len() < IN_FLIGHT_MAX,

@@ -157,7 +157,15 @@ impl Embedded {
         let session = view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
         let slack = self.slack();
-        let beat = |revision, leases| Beat { session: session.id, ttl_left, slack, revision, leases };
+        let beat = |revision, leases| Beat {
+            session: session.id,
+            ttl_left,
+            slack,
+            epoch: None,
+            revision,
+            sealed_cursor: None,
+            leases,
+        };
         if session.lease_count == 0 {
             return Ok(beat(session.lease_revision, Arc::from([])));
         }
@@ -237,15 +245,15 @@ fn held(view: outcome::LeaseView) -> Held {
     Held { resource, lease: view.lease.id, token: view.lease.token }
 }
 
+fn state(state: Handover) -> State {
+    State { document: to_value(&state.document), token: state.token, sequence: state.sequence }
+}
+
 fn granted(grant: outcome::Grant, slack: Duration) -> Granted {
-    let state = |state: Handover| State {
-        document: to_value(&state.document),
-        token: state.token,
-        sequence: state.sequence,
-    };
     Granted {
         ttl_left: Duration::from_millis(grant.lease.ttl_left_ms()),
         slack,
+        epoch: None,
         state: grant.state.map(state),
         confirm_within: grant.lease.confirm_within_ms().map(Duration::from_millis),
         held: held(grant.lease),
@@ -284,7 +292,13 @@ impl Authority for Embedded {
         self.session(command).await
     }
 
-    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat> {
+    async fn heartbeat(
+        &self,
+        session: SessionId,
+        metrics: &Metrics,
+        _sealed_cursor: Option<&str>,
+        within: Duration,
+    ) -> Reply<Beat> {
         let metrics = match told(metrics) {
             Ok(metrics) => metrics,
             Err(refusal) => return Ok(Err(refusal)),
@@ -341,6 +355,12 @@ impl Authority for Embedded {
                 Ok(self.ask(command).await?.map(|_| ()))
             }
         }
+    }
+
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
+        let key = self.key(resource);
+        let loaded = self.engine.resource(&key).await.map_err(failed)?;
+        Ok(Ok(loaded.state.resource(&key).and_then(|resource| resource.state.clone()).map(state)))
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {

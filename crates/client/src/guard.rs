@@ -16,7 +16,7 @@ use solehold_core::{key::LeaseId, time::Token};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authority::{AuthorityError, Operation, Refusal, Resource, StateWrite},
+    authority::{AuthorityError, Held, Operation, Refusal, Resource, StateWrite},
     clock::Tick,
     renewer::Lost,
     session::{Holding, Inner},
@@ -85,19 +85,20 @@ impl Guard {
 
     /// Until when nobody else holds the resource, unless it is renewed before. Every heartbeat moves it.
     pub fn deadline(&self) -> Tick {
-        self.inner.trusted_until().min(self.holding.tied_until())
+        self.holding.trusted_until()
     }
 
     /// Whether the work may go on, by the clock and not by whether a timer ran: right also after a long pause of the process
     /// or the machine.
     pub fn is_live(&self) -> bool {
-        let stop_at = self.inner.stop_at().min(self.holding.tied_until());
-        !self.holding.cancel.is_cancelled() && self.inner.clock().now() < stop_at
+        // The deadline is read first: it moves only after guards that have ended were cancelled.
+        let is_in_time = self.inner.clock().now() < self.holding.stop_at();
+        is_in_time && !self.holding.cancel.is_cancelled()
     }
 
     /// Whether the deadline has passed and only the grace of the policy lets the work go on.
     pub fn is_in_grace(&self) -> bool {
-        self.is_live() && self.inner.clock().now() >= self.inner.trusted_until()
+        self.is_live() && self.inner.clock().now() >= self.holding.trusted_until()
     }
 
     /// The token if the work may go on, or why not: to be asked right before an effect.
@@ -183,7 +184,8 @@ impl Guard {
         self.let_go(None).await
     }
 
-    /// Lets go, and leaves a last word for the next holder in the same step. If the lease is lost, that word was not taken.
+    /// Lets go, and leaves a last word for the next holder in the same step. [`GuardError::Lost`] means that the word was not
+    /// taken; where the answer was lost and the next holder has written since, nobody knows, and the error says so.
     pub async fn release_with(self, document: &impl Serialize) -> Result<(), GuardError> {
         let write = self.state_write(document)?;
         self.let_go(Some(write)).await
@@ -198,27 +200,53 @@ impl Guard {
     async fn let_go(&self, state: Option<StateWrite>) -> Result<(), GuardError> {
         let held = self.inner.let_go(&self.holding);
         self.holding.untie();
-        let has_word = state.is_some();
-        let operation = Operation::Release { held, state };
-        let mut failures = 0;
+        if state.is_some() && self.holding.reissued().is_some() {
+            return Err(self.why().into());
+        }
+        let sequence = state.as_ref().map(|write| write.sequence);
+        let operation = Operation::Release { held: held.clone(), state };
+        // Whether an attempt may have been done without our knowing.
+        let (mut failures, mut is_in_doubt) = (0, false);
         let outcome = loop {
-            match self.inner.coalescer.submit(operation.clone()).await {
-                Err(error) if failures < RELEASE_ATTEMPTS => {
-                    failures += 1;
-                    self.inner.pause(self.inner.backoff(failures, error.retry_after())).await;
-                }
-                outcome => break outcome?,
+            let error = match self.inner.coalescer.submit(operation.clone()).await {
+                Ok(outcome) => break outcome,
+                Err(error) => error,
+            };
+            failures += 1;
+            is_in_doubt |= matches!(error, AuthorityError::Unknown(_));
+            if failures > RELEASE_ATTEMPTS {
+                return Err(if is_in_doubt { unknown(&error) } else { error }.into());
             }
+            self.inner.pause(self.inner.backoff(failures, error.retry_after())).await;
         };
         self.is_released.store(true, Ordering::SeqCst);
-        match outcome {
-            Ok(_) => Ok(()),
-            // The first answer was lost, and it was released by then.
-            Err(refusal) if refusal.ends_lease() && (!has_word || failures > 0) => Ok(()),
-            Err(refusal) if refusal.ends_lease() => Err(Lost::Refused(refusal).into()),
-            Err(refusal) => Err(refusal.into()),
+        match (outcome, sequence) {
+            (Ok(_), _) => Ok(()),
+            (Err(refusal), None) if refusal.ends_lease() => Ok(()),
+            (Err(refusal), Some(sequence)) if refusal.ends_lease() && is_in_doubt => {
+                self.was_taken(&held, sequence, refusal).await
+            }
+            (Err(refusal), Some(_)) if refusal.ends_lease() => Err(Lost::Refused(refusal).into()),
+            (Err(refusal), _) => Err(refusal.into()),
         }
     }
+
+    /// Whether the last word was taken, by an attempt whose answer was lost: documents are ordered by token and sequence, so
+    /// the one that is there now tells, unless it is a later one.
+    async fn was_taken(&self, held: &Held, sequence: u64, refusal: Refusal) -> Result<(), GuardError> {
+        let there = self.inner.authority.read_state(&held.resource).await.map_err(|error| unknown(&error))??;
+        let ours = (held.token, sequence);
+        match there.map(|state| (state.token, state.sequence).cmp(&ours)) {
+            Some(std::cmp::Ordering::Equal) => Ok(()),
+            Some(std::cmp::Ordering::Less) => Err(Lost::Refused(refusal).into()),
+            Some(std::cmp::Ordering::Greater) | None => Err(unknown(&refusal).into()),
+        }
+    }
+}
+
+/// A release was sent, and what came of it was not told.
+fn unknown(told: &dyn std::fmt::Display) -> AuthorityError {
+    AuthorityError::Unknown(format!("the release may have been done before this was told: {told}"))
 }
 
 impl Drop for Guard {
@@ -228,7 +256,8 @@ impl Drop for Guard {
         }
         let held = self.inner.let_go(&self.holding);
         self.holding.untie();
-        if matches!(self.holding.lost(), Some(Lost::Refused(_) | Lost::Ended)) {
+        let has_ended = matches!(self.holding.lost(), Some(Lost::Refused(_) | Lost::Ended));
+        if has_ended && self.holding.reissued().is_none() {
             return;
         }
         self.inner.release(held);

@@ -61,6 +61,7 @@ mod elect;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod guard;
+mod history;
 mod http;
 mod locks;
 pub mod renewer;
@@ -74,6 +75,7 @@ pub use elect::{ROLE_KIND, elect};
 #[cfg(feature = "embedded")]
 pub use embedded::{Embedded, EmbeddedError};
 pub use guard::{Guard, GuardError};
+pub use history::OlderHistory;
 pub use http::{Http, HttpConfig, HttpError};
 pub use locks::{LOCK_KIND, LockConfig, Locks};
 pub use renewer::{Lost, Policy};

@@ -147,6 +147,7 @@ impl Waiting {
     async fn run(&mut self) -> Result<Guard, AcquireError> {
         for failures in 1.. {
             let session = tokio::select! {
+                biased;
                 ready = self.request.inner.ready() => ready.map_err(AcquireError::SessionOver)?,
                 () = self.request.inner.clock().wait_until(self.until) => return Err(self.timed_out()),
             };
@@ -190,6 +191,7 @@ impl Waiting {
             let asked_again_at = inner.clock().now().plus(asked_again_in);
             loop {
                 let answer = tokio::select! {
+                    biased;
                     answer = calls.join_next() => answer,
                     () = inner.clock().wait_until(asked_again_at) => break,
                 };
@@ -274,7 +276,8 @@ impl Waiting {
     }
 }
 
-/// Renews a grant at once. The time that it is trusted for counts from before that.
+/// Renews a grant at once, so that it does not lapse. That vouches for this lease alone, and moves no deadline: the lease is
+/// trusted for as long as the last heartbeat says of its session.
 async fn confirmed(
     inner: &Arc<Inner>,
     granted: Granted,
@@ -282,17 +285,13 @@ async fn confirmed(
 ) -> Result<Granted, AuthorityError> {
     let give_up = inner.clock().now().plus(within);
     for failures in 1.. {
-        let sent = inner.clock().now();
         let renewed = tokio::select! {
+            biased;
             renewed = inner.coalescer.submit(Operation::Renew(granted.held.clone())) => renewed,
             () = inner.clock().wait_until(give_up) => break,
         };
         match renewed {
-            Ok(Ok(Done::Held(renewed))) => {
-                let now = inner.clock().now();
-                inner.with_renewer(|r| r.on_renewed(sent, now, renewed.ttl_left, renewed.slack));
-                return Ok(Granted { state: granted.state, ..renewed });
-            }
+            Ok(Ok(Done::Held(renewed))) => return Ok(Granted { state: granted.state, ..renewed }),
             Ok(Ok(Done::Released)) => break,
             Ok(Err(refusal)) => return Err(AuthorityError::Unknown(refusal.detail)),
             Err(_) => inner.pause(inner.backoff(failures, None).min(within / 8)).await,

@@ -10,22 +10,28 @@
 //!   lost  <----------------------------+          nothing leads out of here
 //! ```
 //! Whoever drives it asks [`Renewer::poll`] what to do, does it, and tells how it went.
+//!
+//! # What vouches for a lease
+//!
+//! Only the answer to a heartbeat moves trust, because only that answer comes with the full set of leases: each lease that
+//! is held is in the set, or was granted after it (and then to a session that the authority had renewed already), or it has
+//! ended and is told as ended in the same step. The renewal of a single lease says nothing about the others, one of which
+//! may have been revoked since, so the machine is never told of one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use solehold_core::{
-    key::LeaseId,
-    time::{Revision, Token},
-};
+use solehold_api::watch::Cursor;
+use solehold_core::{key::LeaseId, time::Token};
 
 use crate::{
-    authority::{Beat, Refusal},
+    authority::{Beat, Held, Refusal},
     chance::Backoff,
     clock::Tick,
     deadline::local_deadline,
+    history::{History, OlderHistory},
 };
 
 /// The least time that a heartbeat gets.
@@ -56,6 +62,9 @@ pub enum Lost {
     /// The authority was not reached until the deadline, or until the grace after it was over.
     #[error("the lease is lost: it was not renewed by its deadline")]
     Deadline,
+    /// The store was set back, or an old one came back: what it says about the lease has been overtaken.
+    #[error("the lease is lost: {0}")]
+    OlderHistory(#[from] OlderHistory),
     /// One renewal failed, and the policy is to stop then.
     #[error("the lease is lost: a renewal failed ({0})")]
     Failed(String),
@@ -121,25 +130,40 @@ pub struct Renewer {
     in_flight: bool,
     failures: u32,
     lost: Option<Lost>,
-    /// What is held. The token is the revision of the grant's event.
-    held: BTreeMap<LeaseId, Token>,
-    /// The newest set that was heard of.
-    set: (Revision, BTreeSet<LeaseId>),
+    history: History,
+    /// What is held, and where its grant stands in the history: a token is the revision of its grant.
+    held: BTreeMap<LeaseId, Cursor>,
+    /// The newest set that was heard of. A lease under another token is another grant.
+    set: (Cursor, BTreeSet<(LeaseId, Token)>),
 }
 
 impl Renewer {
-    /// A session that was opened by what was sent at `sent`.
-    pub fn new(timing: Timing, sent: Tick, opened: &Beat, unit: f64) -> Self {
-        Self {
+    /// A session that was opened by what was sent at `sent`, by a holder with this history behind it.
+    pub fn new(
+        timing: Timing,
+        sent: Tick,
+        opened: &Beat,
+        mut history: History,
+        unit: f64,
+    ) -> Result<Self, OlderHistory> {
+        let epoch = history.follow(opened.epoch)?;
+        history.keep(opened.sealed_cursor.as_deref());
+        Ok(Self {
             trusted_until: local_deadline(sent, opened.ttl_left, opened.slack),
             next_beat: sent.plus(jittered(timing.every, unit)),
             timing,
             in_flight: false,
             failures: 0,
             lost: None,
+            history,
             held: BTreeMap::new(),
-            set: (opened.revision, opened.leases.iter().map(|held| held.lease).collect()),
-        }
+            set: (Cursor { epoch, revision: opened.revision.0 }, grants(&opened.leases)),
+        })
+    }
+
+    /// What is known of the store's history: for the next heartbeat, and for the next session.
+    pub fn history(&self) -> &History {
+        &self.history
     }
 
     /// How the session is kept.
@@ -175,32 +199,39 @@ impl Renewer {
     }
 
     /// A heartbeat that was sent at `sent` was answered. Gives the leases that have ended: those that the set lacks
-    /// although it is newer than their grant (rule 9). What is lost stays lost, however good the news.
+    /// although it is newer than their grant (rule 9). They must stop before the new deadline is shown to anyone. What is
+    /// lost stays lost, however good the news. Of an answer from an older history nothing is taken up.
     pub fn on_answer(&mut self, sent: Tick, now: Tick, beat: &Beat, unit: f64) -> Vec<LeaseId> {
         self.in_flight = false;
         if self.poll_lost(now).is_some() {
             return Vec::new();
         }
+        let epoch = match self.history.follow(beat.epoch) {
+            Ok(epoch) => epoch,
+            Err(older) => {
+                self.lost = Some(older.into());
+                return Vec::new();
+            }
+        };
+        self.history.keep(beat.sealed_cursor.as_deref());
         self.failures = 0;
         self.trust(sent, beat.ttl_left, beat.slack);
         self.next_beat = sent.plus(jittered(self.timing.every, unit)).max(now);
-        if beat.revision < self.set.0 {
+        self.take_set(Cursor { epoch, revision: beat.revision.0 }, &beat.leases)
+    }
+
+    /// Takes up a set, unless a newer one came before; gives the leases that it shows to have ended.
+    fn take_set(&mut self, cursor: Cursor, leases: &[Held]) -> Vec<LeaseId> {
+        if cursor < self.set.0 {
             return Vec::new();
         }
-        self.set = (beat.revision, beat.leases.iter().map(|held| held.lease).collect());
-        let is_over = |(lease, token): (&LeaseId, &Token)| self.has_ended(*lease, *token).then_some(*lease);
+        self.set = (cursor, grants(leases));
+        let is_over = |(lease, grant): (&LeaseId, &Cursor)| self.has_ended(*lease, *grant).then_some(*lease);
         let ended: Vec<LeaseId> = self.held.iter().filter_map(is_over).collect();
         for lease in &ended {
             self.held.remove(lease);
         }
         ended
-    }
-
-    /// A lease of the session was renewed by itself, and the session with it (rule 9), by what was sent at `sent`.
-    pub fn on_renewed(&mut self, sent: Tick, now: Tick, ttl_left: Duration, slack: Duration) {
-        if self.poll_lost(now).is_none() {
-            self.trust(sent, ttl_left, slack);
-        }
     }
 
     /// A heartbeat was refused: the session is over.
@@ -224,12 +255,18 @@ impl Renewer {
         self.lost.get_or_insert(Lost::Closed);
     }
 
-    /// A lease was granted; false if it is known by now that it has ended again, or that the session is lost.
-    pub fn granted(&mut self, lease: LeaseId, token: Token, now: Tick) -> bool {
-        if self.poll_lost(now).is_some() || self.has_ended(lease, token) {
+    /// A lease was granted; false if it is known by now that it has ended again, that the session is lost, or that the
+    /// grant belongs to an older history.
+    pub fn granted(&mut self, lease: LeaseId, token: Token, epoch: Option<u64>, now: Tick) -> bool {
+        if self.poll_lost(now).is_some() {
             return false;
         }
-        self.held.insert(lease, token);
+        let Ok(epoch) = self.history.follow(epoch) else { return false };
+        let grant = Cursor { epoch, revision: token.0 };
+        if self.has_ended(lease, grant) {
+            return false;
+        }
+        self.held.insert(lease, grant);
         true
     }
 
@@ -251,14 +288,18 @@ impl Renewer {
     }
 
     /// A set that is newer than a grant and lacks it says that it has ended; an older one says nothing.
-    fn has_ended(&self, lease: LeaseId, token: Token) -> bool {
-        self.set.0.0 >= token.0 && !self.set.1.contains(&lease)
+    fn has_ended(&self, lease: LeaseId, grant: Cursor) -> bool {
+        self.set.0 >= grant && !self.set.1.contains(&(lease, Token(grant.revision)))
     }
 
     /// Trust never shrinks: each answer was true when it was given.
     fn trust(&mut self, sent: Tick, ttl_left: Duration, slack: Duration) {
         self.trusted_until = self.trusted_until.max(local_deadline(sent, ttl_left, slack));
     }
+}
+
+fn grants(leases: &[Held]) -> BTreeSet<(LeaseId, Token)> {
+    leases.iter().map(|held| (held.lease, held.token)).collect()
 }
 
 /// Up to a fifth earlier, so that a fleet that started together does not beat together.

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use common::{Behind, PATIENCE, Sort};
 use solehold_client::{
     AcquireError, Authority, AuthorityError, LockConfig, Locks, Metrics, Resource, SessionId,
-    authority::{Ask, Beat, Done, Granted, Held, Node, Operation, Reply, StateWrite},
+    authority::{Ask, Beat, Done, Granted, Held, Node, Operation, Reply, State, StateWrite},
 };
 use solehold_core::key::Name;
 use solehold_testkit::wait_for;
@@ -223,8 +223,14 @@ impl Authority for Lineless {
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
         self.0.open(holder, ttl, metrics).await
     }
-    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat> {
-        self.0.heartbeat(session, metrics, within).await
+    async fn heartbeat(
+        &self,
+        session: SessionId,
+        metrics: &Metrics,
+        sealed_cursor: Option<&str>,
+        within: Duration,
+    ) -> Reply<Beat> {
+        self.0.heartbeat(session, metrics, sealed_cursor, within).await
     }
     async fn close(&self, session: SessionId) -> Reply<()> {
         self.0.close(session).await
@@ -240,6 +246,9 @@ impl Authority for Lineless {
     }
     async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()> {
         self.0.write_state(held, write).await
+    }
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
+        self.0.read_state(resource).await
     }
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
         self.0.nodes().await

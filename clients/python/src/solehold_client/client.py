@@ -14,6 +14,7 @@ from .backoff import BackoffConfig
 from .channel import Answer, Call, Channel, Doubts
 from .clock import BootClock, Clock
 from .errors import NotFound, Refused, Unavailable
+from .history import History, OlderHistory
 from .http import HttpTransport, Server, Transport
 from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
 from .wire import Grant, Json, SessionView, State
@@ -59,6 +60,8 @@ class Client:
             return HttpTransport(headers=headers, tls=tls, response_bytes_max=response_bytes_max)
 
         self._transport = transport or http
+        self.history = History()
+        """What it remembers of the store's history, for all its sessions."""
         self._channel = self.channel()
         self._short = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
         self._waiters = 0
@@ -105,19 +108,33 @@ class Client:
     ) -> tuple[float, SessionView]:
         """Opens a session, and tells the tick before the answered request was sent.
 
-        A repeat supersedes what a lost answer may have opened; nothing hangs on that one, and it runs out.
+        A repeat supersedes what a lost answer may have opened; nothing hangs on that one, and it runs out. A client that
+        remembers the store's history shows it before anything is asked for: a store that was set back hears of it first.
         """
         body = _said(holder=holder, ttl_ms=round(ttl * 1000), replace=replace, metrics=_copy(metrics))
         answer = await self._ask(Call("POST", wire.path("sessions"), body))
-        return answer.sent, wire.session(answer.value)
+        view = wire.session(answer.value)
+        if self.history.sealed_cursor is not None:
+            answer = await self._ask(self._heartbeat(view.session_id, metrics))
+            view = wire.session(answer.value)
+        try:
+            self.history.follow(view.epoch)
+        except OlderHistory as error:
+            raise Unavailable(str(error)) from error
+        self.history.keep(view.sealed_cursor)
+        return answer.sent, view
 
     async def heartbeat(
         self, channel: Channel, session_id: str, *, timeout: float, metrics: Mapping[str, Json] | None = None
     ) -> tuple[float, SessionView]:
         """Keeps a session: asks each server once, over the session's own connections."""
-        call = Call("PUT", wire.path("sessions", session_id, "heartbeat"), _said(metrics=_copy(metrics)))
+        call = self._heartbeat(session_id, metrics)
         answer = await channel.call(call, timeout=timeout, until=self.clock.now())
         return answer.sent, wire.session(answer.value)
+
+    def _heartbeat(self, session_id: str, metrics: Mapping[str, Json] | None) -> Call:
+        body = _said(metrics=_copy(metrics), sealed_cursor=self.history.sealed_cursor)
+        return Call("PUT", wire.path("sessions", session_id, "heartbeat"), body)
 
     async def close_session(self, session_id: str, *, until: float | None = None) -> None:
         """Closes it: everything that hangs on it is released."""

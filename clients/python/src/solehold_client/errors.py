@@ -85,14 +85,15 @@ class Unknown(SoleholdError):
     """It is not known whether it was done."""
 
 
-Why = Literal["deadline", "failed", "refused", "ended", "released", "closed"]
+Why = Literal["deadline", "failed", "refused", "ended", "history", "released", "closed"]
 
 
 class Lost(SoleholdError):
     """The lease is not held any more, or not known to be.
 
     `why` is `deadline` (no renewal came through in time), `failed` (one failed, under the policy `immediate`), `refused`
-    (the authority said no), `ended` (someone else ended this lease), `released` (we let go) or `closed` (the session was closed).
+    (the authority said no), `ended` (someone else ended this lease), `history` (the store was set back to an older history),
+    `released` (we let go) or `closed` (the session was closed).
     """
 
     def __init__(self, why: Why, detail: str) -> None:

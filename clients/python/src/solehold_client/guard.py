@@ -30,6 +30,8 @@ class Hold:
     sequence: int = 0
     """The last that a write of the state bore under this token."""
     let_go: bool = False
+    reissued: int | None = None
+    """Another token that the store gave the lease: this one is no longer good, and nobody works under the new one."""
 
 
 class Guard:

@@ -4,32 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+Position = tuple[int, int]
+"""Where something stands in the store's history: an epoch, and a revision within it."""
+Identity = tuple[str, int]
+"""The id of a lease and its token: under another token it is another grant."""
+
 
 class Holdings:
-    """Grants and sets both carry a revision. A set says nothing about a grant that is newer than itself."""
+    """Grants and sets both have a position. A set says nothing about a grant that is newer than itself."""
 
     def __init__(self) -> None:
-        self._held: dict[str, int] = {}
-        self._revision = -1
-        self._set: Set[str] = frozenset()
+        self._held: dict[Identity, Position] = {}
+        self._at: Position = (0, -1)
+        self._set: Set[Identity] = frozenset()
 
-    def granted(self, lease_id: str, revision: int) -> bool:
+    def granted(self, lease: Identity, at: Position) -> bool:
         """Takes in a grant; false if a newer set shows that it has ended since."""
-        if revision <= self._revision and lease_id not in self._set:
+        if at <= self._at and lease not in self._set:
             return False
-        self._held[lease_id] = revision
+        self._held[lease] = at
         return True
 
-    def let_go(self, lease_id: str) -> None:
+    def let_go(self, lease: Identity) -> None:
         """The holder released it."""
-        self._held.pop(lease_id, None)
+        self._held.pop(lease, None)
 
-    def take(self, revision: int, lease_ids: Set[str]) -> list[str]:
+    def take(self, at: Position, leases: Set[Identity]) -> list[Identity]:
         """Takes in a set, unless a newer one came before; the leases that it shows to have ended."""
-        if revision < self._revision:
+        if at < self._at:
             return []
-        self._revision, self._set = revision, lease_ids
-        ended = [lease_id for lease_id, at in self._held.items() if at <= revision and lease_id not in lease_ids]
-        for lease_id in ended:
-            del self._held[lease_id]
+        self._at, self._set = at, leases
+        ended = [lease for lease, granted_at in self._held.items() if granted_at <= at and lease not in leases]
+        for lease in ended:
+            del self._held[lease]
         return ended

@@ -153,16 +153,15 @@ class Locks:
         return grant
 
     async def _confirm(self, acquire: Acquire, grant: Grant, within: float) -> Grant:
-        """A grant that was waited for is trusted after a renewal, from before that was sent (rule 15)."""
+        """A grant that was waited for is trusted after a renewal (rule 15), for as long as heartbeats keep its session."""
         until = self._client.clock.now() + within
         session = acquire.session
         try:
-            sent, renewed = await self._client.renew_lock(acquire.key, grant=grant, session_id=session.session_id, until=until)
+            _, renewed = await self._client.renew_lock(acquire.key, grant=grant, session_id=session.session_id, until=until)
         except NotFound as error:
             raise Refused(f"the lock lapsed before it was confirmed: {error.detail}", code="lost") from error
         if renewed.token != grant.token:
             raise Refused("the lock changed hands before it was confirmed", code="lost", token=renewed.token)
-        session._renewed(sent, renewed)
         return grant
 
 

@@ -6,6 +6,10 @@
     live --(the deadline passes, and the grace if there is one)--> lost
 
 Lost is for good: an answer that comes after it changes nothing.
+
+Only the answer to a heartbeat moves trust, and only a heartbeat puts off the next one: that answer alone comes with the full
+set of leases. The renewal of a single lease says nothing about the others, one of which may have been revoked since, so the
+machine is never told of one.
 """
 
 from __future__ import annotations
@@ -114,12 +118,8 @@ class Renewer:
         return Send(self._ttl * TIMEOUT_SHARE)
 
     def answered(self, now: float, *, sent: float, ttl_left: float, slack: float | None) -> None:
-        """A heartbeat was answered."""
+        """A heartbeat was answered. A deadline never moves earlier."""
         self._in_flight = False
-        self.extended(now, sent=sent, ttl_left=ttl_left, slack=slack)
-
-    def extended(self, now: float, *, sent: float, ttl_left: float, slack: float | None) -> None:
-        """The session was renewed, also by way of a lease that hangs on it. A deadline never moves earlier."""
         if self._judge(now) is None:
             self.deadline = max(self.deadline, trust.deadline(sent, ttl_left, self._ttl, slack))
             self._next = max(self._next, self._after(sent))
@@ -137,6 +137,11 @@ class Renewer:
         """The authority said that the session is over."""
         self._in_flight = False
         self.lost = self.lost or Lost("refused", f"the authority refused to renew: {detail}")
+
+    def set_back(self, detail: str) -> None:
+        """A heartbeat was answered from an older history: nothing of that is taken up."""
+        self._in_flight = False
+        self.lost = self.lost or Lost("history", detail)
 
     def closed(self) -> None:
         """The holder closed the session."""

@@ -18,6 +18,7 @@ from .client import Client
 from .clock import sleep_until
 from .errors import Lost, Refused, SoleholdError, Unavailable, Unknown
 from .guard import Guard, Hold
+from .history import OlderHistory
 from .holdings import Holdings
 from .limits import STEP_SECONDS_MAX, TTL_SECONDS_MAX, TTL_SECONDS_MIN
 from .loss import Loss
@@ -187,15 +188,24 @@ class Session:
         except Exception as error:  # of the holder's own metrics, or of a transport: no renewal either way
             renewer.failed(client.clock.now(), f"{type(error).__name__}: {error}")
         else:
-            renewer.answered(client.clock.now(), sent=sent, ttl_left=view.ttl_left, slack=view.slack)
-            self._take_set(view)
+            self._answered(sent, view)
         finally:
             self._wake.set()
 
-    def _take_set(self, view: SessionView) -> None:
-        for lease_id in self._holdings.take(view.revision, view.lease_ids):
-            if hold := self._holds.pop(lease_id, None):
+    def _answered(self, sent: float, view: SessionView) -> None:
+        history = self.client.history
+        try:
+            epoch = history.follow(view.epoch)
+        except OlderHistory as error:
+            self._renewer.set_back(str(error))
+            return
+        history.keep(view.sealed_cursor)
+        # What has ended is told before the others are trusted for longer.
+        for lease in self._holdings.take((epoch, view.revision), view.leases):
+            if hold := self._holds.pop(lease[0], None):
+                hold.reissued = next((token for lease_id, token in view.leases if lease_id == lease[0]), None)
                 hold.loss.declare(Lost("ended", f"the lease on {hold.kind}/{hold.key} was ended by someone else"))
+        self._renewer.answered(self.client.clock.now(), sent=sent, ttl_left=view.ttl_left, slack=view.slack)
 
     async def _pause(self, until: float) -> None:
         left = max(0.0, until - self.client.clock.now())
@@ -232,16 +242,15 @@ class Session:
     def _granted(self, kind: str, key: str, grant: Grant) -> Guard:
         if lost := self._judge():
             raise lost.again()
-        if not self._holdings.granted(grant.lease_id, grant.revision):
+        try:
+            epoch = self.client.history.follow(grant.epoch)
+        except OlderHistory as error:
+            raise Unknown(str(error)) from error  # what it got is spent
+        if not self._holdings.granted(grant.identity, (epoch, grant.revision)):
             raise Refused(f"the lease on {kind}/{key} was ended before its grant arrived", code="lost", token=grant.token)
         hold = Hold(kind, key, grant)
         self._holds[grant.lease_id] = hold
         return Guard(self, hold)
-
-    def _renewed(self, sent: float, grant: Grant) -> None:
-        now = self.client.clock.now()
-        self._renewer.extended(now, sent=sent, ttl_left=grant.ttl_left, slack=grant.slack)
-        self._wake.set()
 
     async def _release(self, hold: Hold, state: Json) -> bool:
         if hold.let_go:
@@ -249,8 +258,12 @@ class Session:
         lost = hold.loss.declared or self._judge()
         hold.let_go = True
         self._holds.pop(hold.grant.lease_id, None)
-        self._holdings.let_go(hold.grant.lease_id)
+        self._holdings.let_go(hold.grant.identity)
         hold.loss.declare(Lost("released", f"{hold.kind}/{hold.key} was released"))
+        if hold.reissued is not None:
+            # Nobody works under the new token, and the session would keep the lease for as long as it lives.
+            self._settle(lambda: self._send_release(hold, None))
+            return False
         if lost is not None and lost.why not in ("deadline", "failed"):
             return False
         try:
@@ -264,7 +277,7 @@ class Session:
         return await self.client.release(
             hold.kind,
             hold.key,
-            token=hold.grant.token,
+            token=hold.grant.token if hold.reissued is None else hold.reissued,
             lease_id=hold.grant.lease_id,
             session_id=self.session_id,
             state=None if state is None else (hold.sequence + 1, state),
@@ -292,7 +305,8 @@ class Session:
 
     def _guard_dropped(self, loop: asyncio.AbstractEventLoop, hold: Hold) -> None:
         """A guard was dropped without a release, perhaps in another thread, perhaps after the loop."""
-        if hold.let_go or loop.is_closed() or hold.loss.declared is not None:
+        is_over = hold.loss.declared is not None and hold.reissued is None
+        if hold.let_go or loop.is_closed() or is_over:
             return
         try:
             loop.call_soon_threadsafe(lambda: self._settle(lambda: self._release(hold, None)))

@@ -35,11 +35,17 @@ class Grant:
     token: int
     ttl_left: float
     slack: float | None
+    epoch: int | None
     revision: int
     state: State | None
     repeated: bool
     confirm_within: float | None
     """For a grant that was waited for: it lapses unless it is renewed within these seconds (rule 15)."""
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        """The id of the lease and its token."""
+        return self.lease_id, self.token
 
 
 @dataclass(frozen=True)
@@ -50,8 +56,11 @@ class SessionView:
     ttl_left: float
     full_ttl: float
     slack: float | None
+    epoch: int | None
     revision: int
-    lease_ids: frozenset[str]
+    sealed_cursor: str | None
+    leases: frozenset[tuple[str, int]]
+    """The id and the token of each."""
 
 
 def path(*names: str) -> str:
@@ -94,6 +103,7 @@ def grant(value: Json) -> Grant:
         token=fields.whole("token"),
         ttl_left=fields.whole("ttl_ms") / 1000,
         slack=fields.seconds_or_none("slack_ms"),
+        epoch=fields.whole_or_none("epoch"),
         revision=fields.whole("revision"),
         state=None if fields.get("state") is None else state(fields.get("state")),
         repeated=fields.get("repeated") is True,
@@ -112,9 +122,16 @@ def session(value: Json) -> SessionView:
         ttl_left=fields.whole("ttl_ms") / 1000,
         full_ttl=fields.whole("full_ttl_ms") / 1000,
         slack=fields.seconds_or_none("slack_ms"),
+        epoch=fields.whole_or_none("epoch"),
         revision=fields.whole("revision"),
-        lease_ids=frozenset(_Fields(lease, "a lease").text("lease_id") for lease in leases),
+        sealed_cursor=fields.text_or_none("sealed_cursor"),
+        leases=frozenset(_identity(lease) for lease in leases),
     )
+
+
+def _identity(value: Json) -> tuple[str, int]:
+    fields = _Fields(value, "a lease")
+    return fields.text("lease_id"), fields.whole("token")
 
 
 def state(value: Json) -> State:
@@ -158,6 +175,12 @@ class _Fields:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise Unknown(f"the answer is not {self._what}: `{name}` is not a whole number")
         return value
+
+    def text_or_none(self, name: str) -> str | None:
+        return None if self._value.get(name) is None else self.text(name)
+
+    def whole_or_none(self, name: str) -> int | None:
+        return None if self._value.get(name) is None else self.whole(name)
 
     def seconds_or_none(self, name: str) -> float | None:
         return None if self._value.get(name) is None else self.whole(name) / 1000

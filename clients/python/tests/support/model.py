@@ -1,4 +1,7 @@
-"""A model of the authority by its rules, behind a network that delays, loses and cuts off. For virtual time only."""
+"""A model of the authority by its rules, behind a network that delays, loses and cuts off. For virtual time only.
+
+`test_model.py` runs one script against it and against a real server: what it answers is what the server answers.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,10 @@ from typing import Any
 from urllib.parse import unquote
 
 from solehold_client import AnswerLost, NotSent, Request, Response, Server
+
+CONFIRM_SECONDS = 2.0
+# How often it is looked at whether someone in line can be served.
+SWEEP_SECONDS = 0.05
 
 
 @dataclass
@@ -26,6 +33,16 @@ class _Lease:
     token: int
     session_id: str
     request_id: str
+    confirm_until: float = float("inf")
+    """It was waited for, and lapses then (rule 15)."""
+
+
+@dataclass(eq=False)
+class _Waiter:
+    session_id: str
+    request_id: str
+    calls: int = 0
+    granted: bool = False
 
 
 class Refusal(Exception):
@@ -39,46 +56,68 @@ class Refusal(Exception):
 
 @dataclass
 class Authority:
-    """Sessions, leases and tokens by one clock: that of the loop."""
+    """Sessions, leases, lines and tokens by one clock: that of the loop."""
 
     slack_ms: int = 0
+    has_line: bool = True
+    """Older servers have none."""
+    epoch: int | None = None
+    sealed_cursor: str | None = None
     revision: int = 0
     sessions: dict[str, _Session] = field(default_factory=dict)
     leases: dict[str, _Lease] = field(default_factory=dict)
+    lines: dict[str, list[_Waiter]] = field(default_factory=dict)
+    held_back: dict[str, float] = field(default_factory=dict)
+    """Until when nobody gets what was taken from its holder by force (rule 12)."""
     spent: set[str] = field(default_factory=set)
+    shown: list[str | None] = field(default_factory=list)
+    """The sealed cursors that heartbeats have shown."""
     log: list[tuple[float, str]] = field(default_factory=list)
     """What was asked, and when."""
 
-    def answer(self, request: Request) -> Response:
+    async def answer(self, request: Request) -> Response:
         parts = [unquote(part) for part in request.target.split("/")[3:]]
         body = json.loads(request.body or b"{}")
         self.log.append((_now(), f"{request.method} {'/'.join(parts)}"))
         try:
-            status, value = self._route(request.method, parts, body)
+            status, value = await self._route(request.method, parts, body)
         except Refusal as refusal:
             return Response(refusal.status, json.dumps(refusal.problem).encode())
         return Response(status, b"" if value is None else json.dumps(value).encode())
 
-    def _route(self, method: str, parts: list[str], body: dict[str, Any]) -> tuple[int, Any]:
-        if parts == ["sessions"]:
-            return 201, self._open(body)
-        if parts[0] == "sessions" and method == "PUT":
-            return 200, self._heartbeat(parts[1])
-        if parts[0] == "sessions" and method == "DELETE":
-            return 200, self._close(parts[1])
-        if parts[0] == "resources" and parts[3:] == ["lease"]:
-            key = "/".join(parts[1:3])
-            if method == "POST":
-                return 201, self._acquire(key, body)
-            self._release(key, body)
-            return 204, None
-        if parts[0] == "resources" and parts[3:] == ["lease", "cancel"]:
-            self._cancel("/".join(parts[1:3]), body["request_id"])
-            return 204, None
+    async def _route(self, method: str, parts: list[str], body: dict[str, Any]) -> tuple[int, Any]:
+        match (method, *parts):
+            case ("POST", "sessions"):
+                return 201, self._open(body)
+            case ("PUT", "sessions", session_id, "heartbeat"):
+                self.shown.append(body.get("sealed_cursor"))
+                return 200, self._heartbeat(session_id)
+            case ("DELETE", "sessions", session_id):
+                return 200, self._close(session_id)
+            case ("POST", "locks", name) if self.has_line:
+                return await self._acquire_in_line(f"lock/{name}", body)
+            case ("POST", "locks", name, "renew") if self.has_line:
+                return 200, self._renew(f"lock/{name}", body)
+            case ("POST", "resources", kind, key, "lease"):
+                return self._acquire(f"{kind}/{key}", body)
+            case ("DELETE", "resources", kind, key, "lease"):
+                self._release(f"{kind}/{key}", body)
+                return 204, None
+            case ("POST", "resources", kind, key, "lease", "cancel"):
+                self._cancel(f"{kind}/{key}", body["request_id"])
+                return 204, None
+            case ("POST", "resources", kind, key, "lease", "revoke"):
+                self.revoke(f"{kind}/{key}", fenced=body.get("fenced") is True)
+                return 204, None
         raise Refusal(404, "no_such_route")
 
-    def revoke(self, key: str) -> None:
-        """Somebody ends a lease."""
+    def revoke(self, key: str, *, fenced: bool = False) -> None:
+        """Somebody ends a lease by force: nobody gets the resource before its holder must have stopped (rule 12)."""
+        lease = self._held(key)
+        if lease is None:
+            raise Refusal(409, "lost")
+        if not fenced:
+            self.held_back[key] = self.sessions[lease.session_id].deadline
         self._end(key)
 
     def live(self, session_id: str) -> _Session:
@@ -100,45 +139,100 @@ class Authority:
 
     def _close(self, session_id: str) -> dict[str, Any]:
         session = self.live(session_id)
-        for key in [key for key, lease in self.leases.items() if lease.session_id == session_id]:
-            self._end(key)
+        held = [key for key, lease in self.leases.items() if lease.session_id == session_id and self._held(key) is lease]
         session.deadline = _now()
-        return {"session_id": session_id}
+        for key in held:
+            self._end(key)
+        return {"session_id": session_id, "released": len(held)}
 
-    def _acquire(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
-        session = self.live(body["session_id"])
+    def _acquire(self, key: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.live(body["session_id"])
         lease = self._held(key)
         if lease is not None and lease.request_id == body["request_id"]:
-            return self._grant(lease, repeated=True)
+            return 200, self._grant(lease, repeated=True)
         if body["request_id"] in self.spent:
             raise Refusal(409, "request_spent")
-        if lease is not None:
+        self._refuse_unless_free(key)
+        return 201, self._grant(self._hold(key, body["session_id"], body["request_id"]), repeated=False)
+
+    async def _acquire_in_line(self, key: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        until = _now() + body.get("wait_ms", 0) / 1000
+        try:
+            return self._acquire(key, body)
+        except Refusal as refusal:
+            if refusal.problem["code"] not in ("held", "held_back") or until <= _now():
+                raise
+        line = self.lines.setdefault(key, [])
+        waiter = next((waiter for waiter in line if waiter.request_id == body["request_id"]), None)
+        if waiter is None:
+            waiter = _Waiter(body["session_id"], body["request_id"])
+            line.append(waiter)
+        waiter.calls += 1
+        while not waiter.granted and waiter in line and _now() < until:
+            await asyncio.sleep(min(SWEEP_SECONDS, until - _now()))
+            self._serve(key)
+        waiter.calls -= 1
+        if not waiter.granted and waiter.calls == 0 and waiter in line:
+            line.remove(waiter)  # the last of its calls has left the line
+        # Granted, spent meanwhile, or refused as whoever comes late.
+        status, grant = self._acquire(key, body)
+        return status if not waiter.granted else 201, {**grant, "repeated": False}
+
+    def _serve(self, key: str) -> None:
+        """The first in line who can take it gets what is free, and must confirm it."""
+        line = self.lines.get(key, [])
+        while self._held(key) is None and line and self.held_back.get(key, 0.0) <= _now():
+            waiter = line.pop(0)
+            if self.sessions[waiter.session_id].deadline > _now() and waiter.request_id not in self.spent:
+                waiter.granted = True
+                self._hold(key, waiter.session_id, waiter.request_id).confirm_until = _now() + CONFIRM_SECONDS
+
+    def _hold(self, key: str, session_id: str, request_id: str) -> _Lease:
+        self.revision += 1
+        self.sessions[session_id].revision = self.revision
+        lease = _Lease(f"l{self.revision}", self.revision, session_id, request_id)
+        self.leases[key] = lease
+        return lease
+
+    def _refuse_unless_free(self, key: str) -> None:
+        if (lease := self._held(key)) is not None:
             holder = self.sessions[lease.session_id]
             left = round((holder.deadline - _now()) * 1000)
             raise Refusal(409, "held", holder=holder.holder, token=lease.token, retry_after_ms=left)
-        self.revision += 1
-        session.revision = self.revision
-        lease = _Lease(f"l{self.revision}", self.revision, body["session_id"], body["request_id"])
-        self.leases[key] = lease
+        if (until := self.held_back.get(key, 0.0)) > _now():
+            raise Refusal(409, "held_back", retry_after_ms=round((until - _now()) * 1000))
+
+    def _renew(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Renewing a lease renews its session (rule 9)."""
+        lease = self._proven(key, body)
+        lease.confirm_until = float("inf")
+        session = self.sessions[lease.session_id]
+        session.deadline = max(session.deadline, _now() + session.ttl)
         return self._grant(lease, repeated=False)
 
     def _release(self, key: str, body: dict[str, Any]) -> None:
-        lease = self._held(key)
-        if lease is None or lease.lease_id != body["lease_id"]:
-            raise Refusal(409, "lost")
+        self._proven(key, body)
         self._end(key)
+
+    def _proven(self, key: str, body: dict[str, Any]) -> _Lease:
+        lease = self._held(key)
+        if lease is None or (lease.lease_id, lease.token) != (body["lease_id"], body["token"]):
+            raise Refusal(409, "lost")
+        return lease
 
     def _cancel(self, key: str, request_id: str) -> None:
         self.spent.add(request_id)
+        line = self.lines.get(key, [])
+        line[:] = [waiter for waiter in line if waiter.request_id != request_id]
         lease = self._held(key)
         if lease is not None and lease.request_id == request_id:
             self._end(key)
 
     def _held(self, key: str) -> _Lease | None:
         lease = self.leases.get(key)
-        if lease is not None and self.sessions[lease.session_id].deadline <= _now():
+        if lease is not None and min(self.sessions[lease.session_id].deadline, lease.confirm_until) <= _now():
             self._end(key)
-            return None
+            return self.leases.get(key)
         return lease
 
     def _end(self, key: str) -> None:
@@ -146,12 +240,17 @@ class Authority:
         self.revision += 1
         self.spent.add(lease.request_id)
         self.sessions[lease.session_id].revision = self.revision
+        self._serve(key)
 
     def _left_ms(self, session_id: str) -> int:
         return int((self.sessions[session_id].deadline - _now()) * 1000)
 
+    def _history(self) -> dict[str, Any]:
+        told = {"epoch": self.epoch, "sealed_cursor": self.sealed_cursor}
+        return {name: value for name, value in told.items() if value is not None}
+
     def _grant(self, lease: _Lease, *, repeated: bool) -> dict[str, Any]:
-        return {
+        grant = {
             "lease_id": lease.lease_id,
             "token": lease.token,
             "ttl_ms": self._left_ms(lease.session_id),
@@ -160,17 +259,21 @@ class Authority:
             "state": None,
             "repeated": repeated,
         }
+        if lease.confirm_until < float("inf"):
+            grant["confirm_within_ms"] = round((lease.confirm_until - _now()) * 1000)
+        return grant if self.epoch is None else {**grant, "epoch": self.epoch}
 
     def _view(self, session_id: str) -> dict[str, Any]:
         session = self.sessions[session_id]
-        leases = [lease for lease in self.leases.values() if lease.session_id == session_id]
+        leases = [lease for key, lease in list(self.leases.items()) if lease.session_id == session_id]
         return {
             "session_id": session_id,
             "ttl_ms": self._left_ms(session_id),
             "full_ttl_ms": round(session.ttl * 1000),
             "slack_ms": self.slack_ms,
             "revision": session.revision,
-            "leases": [{"lease_id": lease.lease_id} for lease in leases],
+            "leases": [{"lease_id": lease.lease_id, "token": lease.token} for lease in leases],
+            **self._history(),
         }
 
 
@@ -217,7 +320,12 @@ class SimulatedTransport:
         await asyncio.sleep(link.rng.uniform(0, link.delay_max))
         if link.cut:
             return
-        response = link.authority.answer(request)
+        try:
+            response = await link.authority.answer(request)
+        except Exception as error:  # a fault of the model's own
+            if not answered.done():
+                answered.set_exception(error)
+            raise
         await asyncio.sleep(link.rng.uniform(0, link.delay_max))
         if not link.cut and not link.deaf and not answered.done():
             answered.set_result(response)

@@ -142,7 +142,9 @@ fn a_heartbeat_tells_its_load_with_its_metrics() {
         status: RunnerStatus::Active,
         session_id: Some(session_id().0),
         ttl_ms: Some(1),
+        epoch: Some(2),
         revision: 7,
+        sealed_cursor: Some("sealed".into()),
         leases: vec![],
     };
     round_trip(&answer);

@@ -13,7 +13,7 @@ use solehold_api::{
     limits::WAIT_MS_MAX,
     paths,
     problem::ErrorCode,
-    resources::{CancelRequest, Grant, PutState},
+    resources::{self, CancelRequest, Grant, PutState},
     sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, Session},
 };
 use solehold_core::key::{Name, SessionId};
@@ -21,7 +21,7 @@ use solehold_core::key::{Name, SessionId};
 use self::servers::{Call, Lane, Servers};
 use crate::authority::{
     Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
-    Resource, StateWrite,
+    Resource, State, StateWrite,
 };
 use crate::locks::LOCK_KIND;
 
@@ -99,12 +99,12 @@ impl Http {
     /// One request for operations of one sort.
     async fn batch<T: serde::Serialize>(
         &self,
-        path: String,
+        call: Call,
         resources: Vec<Resource>,
         items: Vec<T>,
     ) -> Vec<Reply<Done>> {
         let count = items.len();
-        let call = match self.call(Method::POST, path).body(&Batch { items }) {
+        let call = match call.body(&Batch { items }) {
             Ok(call) => call,
             Err(error) => return vec![Err(error); count],
         };
@@ -169,8 +169,15 @@ impl Authority for Http {
         Ok(self.servers.ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
     }
 
-    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat> {
-        let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)) };
+    async fn heartbeat(
+        &self,
+        session: SessionId,
+        metrics: &Metrics,
+        sealed_cursor: Option<&str>,
+        within: Duration,
+    ) -> Reply<Beat> {
+        let sealed_cursor = sealed_cursor.map(str::to_owned);
+        let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)), sealed_cursor };
         let path = paths::session_heartbeat(&session.to_string());
         let call = Call::new(Method::PUT, path).within(within / self.servers.count()).body(&body)?;
         Ok(self.servers.ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
@@ -191,13 +198,16 @@ impl Authority for Http {
             }
         };
         if !acquires.0.is_empty() {
-            take(acquires.0, self.batch(paths::batch_acquire(), acquires.1, acquires.2).await);
+            let call = self.call(Method::POST, paths::batch_acquire());
+            take(acquires.0, self.batch(call, acquires.1, acquires.2).await);
         }
         if !renewals.0.is_empty() {
-            take(renewals.0, self.batch(paths::batch_renew(), renewals.1, renewals.2).await);
+            let call = self.call(Method::POST, paths::batch_renew());
+            take(renewals.0, self.batch(call, renewals.1, renewals.2).await);
         }
         if !releases.0.is_empty() {
-            take(releases.0, self.batch(paths::batch_release(), releases.1, releases.2).await);
+            let call = self.call(Method::POST, paths::batch_release()).once();
+            take(releases.0, self.batch(call, releases.1, releases.2).await);
         }
         outcomes
     }
@@ -237,6 +247,15 @@ impl Authority for Http {
         let path = paths::resource_state(held.resource.kind.as_str(), held.resource.key.as_str());
         let call = self.call(Method::PUT, path).body(&body)?.once();
         Ok(self.servers.ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+    }
+
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
+        let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
+        let read = self.servers.ask::<resources::State>(Lane::Work, &self.call(Method::GET, path)).await?;
+        Ok(match read {
+            Err(refusal) if refusal.code == ErrorCode::NotFound => Ok(None),
+            read => read.map(|state| Some(wire::state(state))),
+        })
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 use solehold_api::{
     batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
-    resources::{AcquireResource, FinalState, Grant, HeldLease},
+    resources::{self, AcquireResource, FinalState, Grant, HeldLease},
     sessions,
 };
 use solehold_core::{
@@ -78,17 +78,21 @@ pub fn outcome(resource: Resource, item: BatchItem) -> Reply<Done> {
     }
 }
 
-pub fn granted(resource: Resource, grant: Grant) -> Granted {
-    let state = grant.state.map(|state| State {
+pub fn state(state: resources::State) -> State {
+    State {
         document: state.document.unwrap_or_default(),
         token: Token(state.token),
         sequence: state.sequence,
-    });
+    }
+}
+
+pub fn granted(resource: Resource, grant: Grant) -> Granted {
     Granted {
         held: Held { resource, lease: LeaseId(grant.lease.lease_id), token: Token(grant.lease.token) },
         ttl_left: Duration::from_millis(grant.lease.ttl_ms),
         slack: Duration::from_millis(grant.slack_ms),
-        state,
+        epoch: grant.epoch,
+        state: grant.state.map(state),
         confirm_within: grant.confirm_within_ms.map(Duration::from_millis),
     }
 }
@@ -98,7 +102,9 @@ pub fn beat(session: sessions::Session) -> Beat {
         session: SessionId(session.session_id),
         ttl_left: Duration::from_millis(session.ttl_ms),
         slack: Duration::from_millis(session.slack_ms),
+        epoch: session.epoch,
         revision: Revision(session.revision),
+        sealed_cursor: session.sealed_cursor,
         leases: session.leases.into_iter().filter_map(held).collect(),
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use solehold_api::problem::{ErrorCode, Problem};
-use solehold_core::key::SessionId;
+use solehold_core::{key::SessionId, time::Revision};
 use uuid::Uuid;
 
 use super::*;
@@ -32,13 +32,15 @@ fn beat(revision: u64, leases: &[u64]) -> Beat {
         session: SessionId(Uuid::from_u128(1)),
         ttl_left: TTL,
         slack: Duration::ZERO,
+        epoch: None,
         revision: Revision(revision),
+        sealed_cursor: None,
         leases: leases.iter().map(held).collect(),
     }
 }
 
 fn renewer(policy: Policy) -> Renewer {
-    Renewer::new(timing(policy), at(0), &beat(0, &[]), 0.0)
+    Renewer::new(timing(policy), at(0), &beat(0, &[]), History::default(), 0.0).expect("no history before")
 }
 
 fn refusal() -> Refusal {
@@ -91,7 +93,7 @@ fn a_refusal_is_at_once_and_for_good() {
         // A late answer to an earlier heartbeat changes nothing.
         renewer.on_answer(at(9_000), at(10_002), &beat(7, &[]), 0.0);
         assert_eq!(renewer.poll(at(10_003)), Step::Lost(Lost::Refused(refusal())));
-        assert!(!renewer.granted(lease(9), Token(9), at(10_004)));
+        assert!(!renewer.granted(lease(9), Token(9), None, at(10_004)));
     }
 }
 
@@ -106,7 +108,7 @@ fn an_answer_after_the_deadline_does_not_bring_it_back() {
 #[test]
 fn an_older_set_is_never_applied_over_a_newer_grant() {
     let mut renewer = renewer(Policy::Deadline);
-    assert!(renewer.granted(lease(5), Token(5), at(1)));
+    assert!(renewer.granted(lease(5), Token(5), None, at(1)));
     assert_eq!(renewer.on_answer(at(2), at(3), &beat(4, &[]), 0.0), []);
     assert_eq!(renewer.on_answer(at(4), at(5), &beat(5, &[5]), 0.0), []);
     // Heard late: this set is older than the last.
@@ -120,9 +122,82 @@ fn an_older_set_is_never_applied_over_a_newer_grant() {
 fn a_grant_that_is_known_to_have_ended_is_not_taken_up() {
     let mut renewer = renewer(Policy::Deadline);
     renewer.on_answer(at(1), at(2), &beat(8, &[6]), 0.0);
-    assert!(!renewer.granted(lease(5), Token(5), at(3)), "the set as of 8 lacks it");
-    assert!(renewer.granted(lease(6), Token(6), at(3)));
-    assert!(renewer.granted(lease(9), Token(9), at(3)), "newer than the set");
+    assert!(!renewer.granted(lease(5), Token(5), None, at(3)), "the set as of 8 lacks it");
+    assert!(renewer.granted(lease(6), Token(6), None, at(3)));
+    assert!(renewer.granted(lease(9), Token(9), None, at(3)), "newer than the set");
+}
+
+/// A beat of an epoch. Its leases bear these tokens.
+fn beat_of(epoch: u64, revision: u64, leases: &[(u64, u64)]) -> Beat {
+    let held = |(number, token): &(u64, u64)| Held { token: Token(*token), ..beat(0, &[*number]).leases[0].clone() };
+    Beat { epoch: Some(epoch), leases: leases.iter().map(held).collect(), ..beat(revision, &[]) }
+}
+
+#[test]
+fn an_answer_from_an_older_history_ends_the_session_and_is_not_taken_up() {
+    for policy in [Policy::Immediate, Policy::Deadline, Policy::Grace(TTL)] {
+        let mut renewer = renewer(policy);
+        assert_eq!(renewer.on_answer(at(1), at(2), &beat_of(3, 7, &[]), 0.0), []);
+        assert!(renewer.granted(lease(8), Token(8), Some(3), at(3)));
+        let (trusted, history) = (renewer.trusted_until(), renewer.history().clone());
+        // However new it looks: the older history may have gone on by itself.
+        let older = Beat { sealed_cursor: Some("older".to_owned()), ..beat_of(2, 900, &[(8, 8)]) };
+        assert_eq!(renewer.on_answer(at(10_000), at(10_001), &older, 0.0), []);
+        let lost = Lost::OlderHistory(OlderHistory { seen: 3, told: 2 });
+        assert_eq!(renewer.poll(at(10_001)), Step::Lost(lost));
+        assert_eq!(renewer.trusted_until(), trusted, "it vouches for nothing");
+        assert_eq!(renewer.history(), &history);
+        // Neither does another session begin there.
+        let reopened = Renewer::new(timing(policy), at(10_002), &older, history.clone(), 0.0);
+        assert_eq!(reopened.expect_err("older"), OlderHistory { seen: 3, told: 2 });
+        assert!(Renewer::new(timing(policy), at(10_002), &beat_of(4, 1, &[]), history, 0.0).is_ok());
+    }
+}
+
+#[test]
+fn a_grant_from_an_older_history_is_not_taken_up() {
+    let mut renewer = renewer(Policy::Deadline);
+    renewer.on_answer(at(1), at(2), &beat_of(3, 7, &[]), 0.0);
+    assert!(!renewer.granted(lease(900), Token(900), Some(2), at(3)));
+    assert_eq!(renewer.lost(), None, "it may have been under way since before");
+    assert!(renewer.granted(lease(8), Token(8), Some(3), at(3)));
+}
+
+#[test]
+fn a_later_epoch_comes_after_any_revision_of_an_earlier_one() {
+    let mut renewer = renewer(Policy::Deadline);
+    renewer.on_answer(at(1), at(2), &beat_of(3, 7, &[]), 0.0);
+    assert!(renewer.granted(lease(900), Token(900), Some(3), at(3)));
+    assert!(renewer.granted(lease(901), Token(901), Some(3), at(3)));
+    // Restored from before both grants, and known as such: the set is authoritative, however low its revision.
+    assert_eq!(renewer.on_answer(at(4), at(5), &beat_of(4, 5, &[]), 0.0), [lease(900), lease(901)]);
+    // And a grant of the new history is newer than that set.
+    assert!(renewer.granted(lease(6), Token(6), Some(4), at(6)));
+    assert_eq!(renewer.on_answer(at(7), at(8), &beat_of(4, 6, &[(6, 6)]), 0.0), []);
+}
+
+#[test]
+fn a_lease_that_was_carried_over_under_another_token_is_lost_to_its_guard() {
+    let mut renewer = renewer(Policy::Deadline);
+    renewer.on_answer(at(1), at(2), &beat_of(1, 7, &[]), 0.0);
+    assert!(renewer.granted(lease(8), Token(8), Some(1), at(3)));
+    assert!(renewer.granted(lease(9), Token(9), Some(1), at(3)));
+    assert_eq!(renewer.on_answer(at(4), at(5), &beat_of(1, 9, &[(8, 8), (9, 9)]), 0.0), []);
+    let carried = beat_of(2, 1 << 32, &[(8, 8), (9, 1 << 32)]);
+    assert_eq!(renewer.on_answer(at(6), at(7), &carried, 0.0), [lease(9)]);
+}
+
+#[test]
+fn the_cursor_of_the_last_answer_is_shown_with_the_next_heartbeat() {
+    let mut renewer = renewer(Policy::Deadline);
+    assert_eq!(renewer.history().sealed_cursor(), None);
+    let sealed = |text: &str| Beat { sealed_cursor: Some(text.to_owned()), ..beat(0, &[]) };
+    renewer.on_answer(at(1), at(2), &sealed("a"), 0.0);
+    assert_eq!(renewer.history().sealed_cursor(), Some("a"));
+    renewer.on_answer(at(3), at(4), &beat(0, &[]), 0.0);
+    assert_eq!(renewer.history().sealed_cursor(), Some("a"));
+    renewer.on_answer(at(5), at(6), &sealed("b"), 0.0);
+    assert_eq!(renewer.history().sealed_cursor(), Some("b"));
 }
 
 #[derive(Debug, Clone)]
@@ -155,7 +230,8 @@ proptest! {
     /// stays lost, and whoever sleeps until it is told to wakes in time for the stop.
     #[test]
     fn trust_is_never_longer_than_what_was_told(policy in policy(), events in prop::collection::vec(event(), 1..60), unit in 0.0..1.0f64) {
-        let mut renewer = Renewer::new(timing(policy), at(0), &beat(0, &[]), unit);
+        let opened = Renewer::new(timing(policy), at(0), &beat(0, &[]), History::default(), unit);
+        let mut renewer = opened.expect("no history before");
         let (mut now, mut told) = (0u64, local_deadline(at(0), TTL, Duration::ZERO));
         let mut was_lost = false;
         for event in events {

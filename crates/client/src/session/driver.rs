@@ -1,9 +1,6 @@
 //! Drives the renewer: asks it what to do, does it, and tells how it went. It judges nothing.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::sync::{Arc, Weak};
 
 use super::{
     inner::{Inner, Phase},
@@ -36,6 +33,7 @@ pub(super) async fn drive(session: Weak<Inner>) {
         // Not kept meanwhile: a session that nobody has any more ends.
         drop(inner);
         tokio::select! {
+            biased;
             () = clock.wait_until(until) => {}
             () = changed.notified() => {}
         }
@@ -56,21 +54,17 @@ async fn step(inner: &Arc<Inner>) -> Option<Tick> {
 /// One heartbeat. It ends in time for the deadline, whatever the authority does.
 async fn beat(inner: &Arc<Inner>) {
     let Phase::Live(session) = inner.phase() else { return };
-    let (sent, metrics) = (inner.clock().now(), inner.metrics());
-    let timeout = inner.with_renewer(|renewer| renewer.timing().beat_timeout());
-    let within = timeout.unwrap_or(Duration::ZERO);
+    let (sent, metrics, cursor) = (inner.clock().now(), inner.metrics(), inner.sealed_cursor());
+    let within = inner.timing().beat_timeout();
     let limit = sent.plus(within).min(inner.stop_at());
     let answer = tokio::select! {
         biased;
-        answer = inner.authority.heartbeat(session, &metrics, within) => answer,
+        answer = inner.authority.heartbeat(session, &metrics, cursor.as_deref(), within) => answer,
         () = inner.clock().wait_until(limit) => Err(AuthorityError::Unknown("no answer in time".to_owned())),
     };
     let (now, unit) = (inner.clock().now(), inner.unit());
     match answer {
-        Ok(Ok(beat)) => {
-            let ended = inner.with_renewer(|renewer| renewer.on_answer(sent, now, &beat, unit));
-            inner.ended(&ended.unwrap_or_default(), &Lost::Ended);
-        }
+        Ok(Ok(beat)) => inner.answered(sent, &beat),
         Ok(Err(refusal)) if refusal.ends_session() => {
             inner.with_renewer(|renewer| renewer.on_refusal(refusal));
         }
@@ -108,14 +102,21 @@ fn may_reclaim(inner: &Inner, refusal: &Refusal) -> bool {
 /// Tries to open another session; gives the time of the next attempt, if it did not work.
 async fn reopen(inner: &Arc<Inner>, failures: u32) -> Option<Tick> {
     let retry_after = match inner.try_open().await {
-        Ok(Ok((sent, beat))) => {
-            tracing::info!(holder = %inner.holder, session = %beat.session, "another session is open");
-            if !inner.begin(sent, &beat) {
+        Ok(Ok((sent, beat))) => match inner.begin(sent, &beat) {
+            Ok(true) => {
+                tracing::info!(holder = %inner.holder, session = %beat.session, "another session is open");
+                return None;
+            }
+            Ok(false) => {
                 // Closed meanwhile. If this does not work, its time runs out.
                 let _ = inner.authority.close(beat.session).await;
+                return None;
             }
-            return None;
-        }
+            Err(error) => {
+                tracing::warn!(holder = %inner.holder, %error, "no session is opened");
+                error.retry_after()
+            }
+        },
         Ok(Err(refusal)) => {
             tracing::warn!(holder = %inner.holder, %refusal, "no session is opened");
             refusal.retry_after

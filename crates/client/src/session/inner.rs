@@ -2,28 +2,25 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use solehold_core::{
-    key::{LeaseId, Name, SessionId},
-    time::Token,
-};
+use solehold_core::key::{LeaseId, Name, SessionId};
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, watch},
 };
-use tokio_util::sync::CancellationToken;
 
-use super::{OpenError, SessionConfig, Surroundings};
+use super::{
+    OpenError, SessionConfig, Surroundings,
+    holding::{Holding, Window},
+};
 use crate::{
-    authority::{Authority, Beat, Granted, Held, Metrics, Operation, Reply, Resource, State},
+    authority::{Authority, AuthorityError, Beat, Granted, Held, Metrics, Operation, Reply, Resource},
     clock::{Clock, Tick},
     coalesce::Coalescer,
+    history::History,
     renewer::{Lost, Renewer, Timing},
 };
 
@@ -41,97 +38,26 @@ pub(crate) enum Phase {
     Over(Lost),
 }
 
-/// A lease that a guard stands for.
-#[derive(Debug)]
-pub(crate) struct Holding {
-    pub resource: Resource,
-    held: Mutex<Held>,
-    /// The hand-over document as far as this holder knows it, and the last sequence number under its token.
-    pub state: Mutex<(Option<State>, u64)>,
-    pub cancel: CancellationToken,
-    lost: OnceLock<Lost>,
-    /// Its guard is gone, or about to be: nothing more is to be held for it.
-    is_gone: AtomicBool,
-    /// What else the work depends on, if there is something.
-    bond: OnceLock<Bond>,
-}
-
-/// Something that is held together with a lease, and without which the work must stop.
-#[derive(Debug, Clone)]
-pub(crate) struct Bond {
-    /// The work stops then, in nanoseconds since boot, unless whoever keeps it moves it on.
-    pub until: Arc<AtomicU64>,
-    /// The lease is not held any more: let go of it.
-    pub over: CancellationToken,
-}
-
-impl Holding {
-    pub fn new(granted: Granted) -> Self {
-        let resource = granted.held.resource.clone();
-        let holding = Self {
-            resource,
-            held: Mutex::new(granted.held.clone()),
-            state: Mutex::default(),
-            cancel: CancellationToken::new(),
-            lost: OnceLock::new(),
-            is_gone: AtomicBool::new(false),
-            bond: OnceLock::new(),
-        };
-        holding.renewed_as(granted);
-        holding
-    }
-
-    pub fn held(&self) -> Held {
-        self.held.lock().unwrap_or_else(|e| e.into_inner()).clone()
-    }
-
-    pub fn token(&self) -> Token {
-        self.held.lock().unwrap_or_else(|e| e.into_inner()).token
-    }
-
-    /// It is held under this grant from now on.
-    pub fn renewed_as(&self, granted: Granted) {
-        let token = granted.held.token;
-        *self.held.lock().unwrap_or_else(|e| e.into_inner()) = granted.held;
-        let sequence = granted.state.as_ref().filter(|s| s.token == token).map_or(0, |s| s.sequence);
-        *self.state.lock().unwrap_or_else(|e| e.into_inner()) = (granted.state, sequence);
-    }
-
-    /// It is lost, for the reason that is told first.
-    pub fn lose(&self, lost: Lost) {
-        let _ = self.lost.set(lost);
-        self.cancel.cancel();
-    }
-
-    pub fn lost(&self) -> Option<Lost> {
-        self.lost.get().cloned()
-    }
-
-    /// Ties the work to something else, once.
-    #[cfg(feature = "legacy")]
-    pub fn tie(&self, bond: Bond) {
-        let _ = self.bond.set(bond);
-    }
-
-    /// The work is over: so is what it was tied to.
-    pub fn untie(&self) {
-        if let Some(bond) = self.bond.get() {
-            bond.over.cancel();
-        }
-    }
-
-    /// When what the work is tied to runs out.
-    pub fn tied_until(&self) -> Tick {
-        let until = self.bond.get().map_or(u64::MAX, |bond| bond.until.load(Ordering::SeqCst));
-        Tick::from_nanos(until)
-    }
-}
-
 /// What is known of the session, under one lock.
 #[derive(Debug, Default)]
 struct Core {
     renewer: Option<Renewer>,
+    /// What the last renewer knew of the store's history.
+    history: History,
     holdings: HashMap<LeaseId, Arc<Holding>>,
+}
+
+impl Core {
+    fn end_session(&mut self) -> HashMap<LeaseId, Arc<Holding>> {
+        if let Some(renewer) = self.renewer.take() {
+            self.history = renewer.history().clone();
+        }
+        std::mem::take(&mut self.holdings)
+    }
+
+    fn history(&self) -> &History {
+        self.renewer.as_ref().map_or(&self.history, Renewer::history)
+    }
 }
 
 pub(crate) struct Inner {
@@ -143,9 +69,8 @@ pub(crate) struct Inner {
     runtime: Handle,
     core: Mutex<Core>,
     phase: watch::Sender<Phase>,
-    /// The two times that guards look at, in nanoseconds since boot: read far more often than written.
-    trusted_until: AtomicU64,
-    stop_at: AtomicU64,
+    /// Of the present incarnation.
+    window: Mutex<Arc<Window>>,
     /// Wakes the driver, which does not keep the session while it sleeps.
     changed: Arc<Notify>,
     metrics: Mutex<Metrics>,
@@ -175,8 +100,7 @@ impl Inner {
             runtime: Handle::current(),
             core: Mutex::default(),
             phase: watch::Sender::new(Phase::Reopening),
-            trusted_until: AtomicU64::new(0),
-            stop_at: AtomicU64::new(0),
+            window: Mutex::default(),
             changed: Arc::default(),
             metrics,
             spending: Arc::new(Semaphore::new(SPENDING_MAX)),
@@ -190,10 +114,10 @@ impl Inner {
         let give_up = self.clock().now().plus(self.config.open_timeout);
         for failures in 1.. {
             let error = match self.try_open().await {
-                Ok(Ok((sent, beat))) => {
-                    self.begin(sent, &beat);
-                    return Ok(());
-                }
+                Ok(Ok((sent, beat))) => match self.begin(sent, &beat) {
+                    Ok(_) => return Ok(()),
+                    Err(error) => error,
+                },
                 Ok(Err(refusal)) => return Err(refusal.into()),
                 Err(error) => error,
             };
@@ -207,27 +131,50 @@ impl Inner {
         unreachable!("it is tried until it is given up")
     }
 
-    /// One attempt to open a session, and when it was sent.
+    /// One attempt to open a session, and when what was answered was sent. A holder that remembers the store's history
+    /// shows it before it begins: a store that was set back hears of it before it grants anything.
     pub async fn try_open(&self) -> Reply<(Tick, Beat)> {
         let (sent, metrics) = (self.clock().now(), self.metrics());
-        let opened = self.authority.open(&self.holder, self.config.ttl, &metrics).await?;
-        Ok(opened.map(|beat| (sent, beat)))
+        let opened = match self.authority.open(&self.holder, self.config.ttl, &metrics).await? {
+            Ok(opened) => opened,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let Some(cursor) = self.sealed_cursor() else { return Ok(Ok((sent, opened))) };
+        let (sent, within) = (self.clock().now(), self.timing().beat_timeout());
+        let shown = self.authority.heartbeat(opened.session, &metrics, Some(&cursor), within).await?;
+        Ok(shown.map(|beat| (sent, beat)))
     }
 
-    /// A session was opened: it is the present one from now on, unless this one was closed meanwhile. Whatever hung on
-    /// another is lost by now, or moved.
-    pub fn begin(&self, sent: Tick, beat: &Beat) -> bool {
-        let config = &self.config;
-        let timing = Timing { ttl: config.ttl, every: config.every(), policy: config.policy };
+    /// A session was opened: it is the present one from now on; false if this one was closed meanwhile. Whatever hung on
+    /// another is lost by now, or moved. A store with an older history opens nothing.
+    pub fn begin(&self, sent: Tick, beat: &Beat) -> Result<bool, AuthorityError> {
         let mut core = self.core();
         if matches!(*self.phase.borrow(), Phase::Over(_)) {
-            return false;
+            return Ok(false);
         }
-        let renewer = Renewer::new(timing, sent, beat, self.unit());
-        self.show(&renewer);
+        let history = core.history().clone();
+        let renewer = Renewer::new(self.timing(), sent, beat, history, self.unit())
+            .map_err(|older| AuthorityError::Unreachable { why: older.to_string(), retry_after: None })?;
+        let window = Arc::<Window>::default();
+        window.show(&renewer);
+        *self.window.lock().unwrap_or_else(|e| e.into_inner()) = window;
         core.renewer = Some(renewer);
         self.phase.send_replace(Phase::Live(beat.session));
-        true
+        Ok(true)
+    }
+
+    pub fn timing(&self) -> Timing {
+        let config = &self.config;
+        Timing { ttl: config.ttl, every: config.every(), policy: config.policy }
+    }
+
+    /// What the next heartbeat shows of the store's history.
+    pub fn sealed_cursor(&self) -> Option<String> {
+        self.core().history().sealed_cursor().map(str::to_owned)
+    }
+
+    fn window(&self) -> Arc<Window> {
+        self.window.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
     pub fn clock(&self) -> &dyn Clock {
@@ -269,27 +216,34 @@ impl Inner {
         self.core.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Lets guards see the renewer's times. Under the lock, so that they are those of one renewer.
-    fn show(&self, renewer: &Renewer) {
-        self.trusted_until.store(renewer.trusted_until().as_nanos(), Ordering::SeqCst);
-        self.stop_at.store(renewer.stop_at().as_nanos(), Ordering::SeqCst);
-    }
-
     pub fn trusted_until(&self) -> Tick {
-        Tick::from_nanos(self.trusted_until.load(Ordering::SeqCst))
+        self.window().trusted_until()
     }
 
     pub fn stop_at(&self) -> Tick {
-        Tick::from_nanos(self.stop_at.load(Ordering::SeqCst))
+        self.window().stop_at()
     }
 
     /// Asks the renewer, or tells it something. None while there is none.
     pub fn with_renewer<T>(&self, work: impl FnOnce(&mut Renewer) -> T) -> Option<T> {
+        self.core().renewer.as_mut().map(work)
+    }
+
+    /// A heartbeat was answered. The guards that have ended by it are told before the others see the new deadline: nobody
+    /// sees that deadline together with a guard that it is not for.
+    pub fn answered(&self, sent: Tick, beat: &Beat) {
+        let (now, unit) = (self.clock().now(), self.unit());
         let mut core = self.core();
-        let renewer = core.renewer.as_mut()?;
-        let result = work(renewer);
-        self.show(renewer);
-        Some(result)
+        let Core { renewer: Some(renewer), holdings, .. } = &mut *core else { return };
+        for lease in renewer.on_answer(sent, now, beat, unit) {
+            let Some(holding) = holdings.remove(&lease) else { continue };
+            if let Some(reissued) = beat.leases.iter().find(|held| held.lease == lease) {
+                holding.reissue(reissued.clone());
+            }
+            tracing::warn!(resource = %holding.resource, "lost: its lease was ended by someone else");
+            holding.lose(Lost::Ended);
+        }
+        self.window().show(renewer);
     }
 
     pub fn changed(&self) -> Arc<Notify> {
@@ -330,42 +284,31 @@ impl Inner {
         }
         let (lease, token) = (granted.held.lease, granted.held.token);
         let now = self.clock().now();
-        if !core.renewer.as_mut().is_some_and(|renewer| renewer.granted(lease, token, now)) {
+        let epoch = granted.epoch;
+        if !core.renewer.as_mut().is_some_and(|renewer| renewer.granted(lease, token, epoch, now)) {
             return None;
         }
-        let holding = Arc::new(Holding::new(granted));
+        let holding = Arc::new(Holding::new(granted, self.window()));
         core.holdings.insert(lease, holding.clone());
         Some(holding)
     }
 
-    /// A guard lets go of what it stands for. Under the lock, so that nothing is won back for it any more.
+    /// A guard lets go of what it stands for, which is told. Under the lock, so that nothing is won back for it any more.
     pub fn let_go(&self, holding: &Holding) -> Held {
         let mut core = self.core();
-        holding.is_gone.store(true, Ordering::SeqCst);
+        holding.go();
         let held = holding.held();
         core.holdings.remove(&held.lease);
         if let Some(renewer) = &mut core.renewer {
             renewer.released(held.lease);
         }
-        held
-    }
-
-    /// These leases have ended.
-    pub fn ended(&self, leases: &[LeaseId], lost: &Lost) {
-        let mut core = self.core();
-        let holdings: Vec<_> = leases.iter().filter_map(|lease| core.holdings.remove(lease)).collect();
-        drop(core);
-        for holding in holdings {
-            tracing::warn!(resource = %holding.resource, %lost, "lost");
-            holding.lose(lost.clone());
-        }
+        holding.reissued().cloned().unwrap_or(held)
     }
 
     /// The session is lost and everything that hangs on it. What guards see is over before anything new begins.
     pub fn lose_all(&self, lost: &Lost, next: Phase) {
         let mut core = self.core();
-        core.renewer = None;
-        let holdings = std::mem::take(&mut core.holdings);
+        let holdings = core.end_session();
         self.phase.send_replace(next);
         for holding in holdings.into_values() {
             holding.lose(lost.clone());
@@ -375,21 +318,22 @@ impl Inner {
     /// For rule 22: the session is over, and what hung on it may be won back before the grace is.
     pub fn suspend(&self) -> Vec<Arc<Holding>> {
         let mut core = self.core();
-        core.renewer = None;
+        let holdings = core.end_session();
         self.phase.send_replace(Phase::Reopening);
-        std::mem::take(&mut core.holdings).into_values().collect()
+        holdings.into_values().collect()
     }
 
     /// A suspended lease was won back under a new grant.
     pub fn resume(&self, holding: &Arc<Holding>, granted: Granted) -> bool {
         let mut core = self.core();
-        if holding.is_gone.load(Ordering::SeqCst) || holding.lost().is_some() {
+        if holding.is_gone() || holding.lost().is_some() {
             return false;
         }
-        let (lease, token, now) = (granted.held.lease, granted.held.token, self.clock().now());
-        let is_held = core.renewer.as_mut().is_some_and(|renewer| renewer.granted(lease, token, now));
+        let (lease, token, epoch) = (granted.held.lease, granted.held.token, granted.epoch);
+        let now = self.clock().now();
+        let is_held = core.renewer.as_mut().is_some_and(|renewer| renewer.granted(lease, token, epoch, now));
         if is_held {
-            holding.renewed_as(granted);
+            holding.renewed_as(granted, self.window());
             core.holdings.insert(lease, holding.clone());
         }
         is_held

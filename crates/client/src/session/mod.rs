@@ -2,6 +2,7 @@
 
 mod acquire;
 mod driver;
+mod holding;
 mod inner;
 mod reclaim;
 
@@ -15,8 +16,8 @@ use solehold_core::{
 pub use self::acquire::AcquireError;
 pub(crate) use self::acquire::{Attempt, Request};
 #[cfg(feature = "legacy")]
-pub(crate) use self::inner::Bond;
-pub(crate) use self::inner::{Holding, Inner};
+pub(crate) use self::holding::Bond;
+pub(crate) use self::{holding::Holding, inner::Inner};
 use crate::{
     authority::{Authority, AuthorityError, BadName, Metrics, Refusal, Resource, checked},
     chance::{Backoff, Chance, MachineChance},

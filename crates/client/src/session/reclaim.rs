@@ -6,7 +6,10 @@ use std::sync::Arc;
 use solehold_api::problem::ErrorCode;
 use solehold_core::key::SessionId;
 
-use super::inner::{Holding, Inner, Phase};
+use super::{
+    holding::Holding,
+    inner::{Inner, Phase},
+};
 use crate::{
     authority::{Ask, AuthorityError, Done, Granted, Operation, Reply},
     coalesce::BATCH_MAX,
@@ -40,7 +43,10 @@ pub(super) async fn reclaim(inner: &Arc<Inner>) {
 async fn open(inner: &Arc<Inner>) -> Option<SessionId> {
     for failures in 1.. {
         match inner.try_open().await {
-            Ok(Ok((sent, beat))) => return inner.begin(sent, &beat).then_some(beat.session),
+            Ok(Ok((sent, beat))) => match inner.begin(sent, &beat) {
+                Ok(is_open) => return is_open.then_some(beat.session),
+                Err(error) => tracing::warn!(holder = %inner.holder, %error, "no session is opened"),
+            },
             Ok(Err(refusal)) => tracing::warn!(holder = %inner.holder, %refusal, "no session is opened"),
             Err(error) => tracing::debug!(%error, "no session yet"),
         }

@@ -2,9 +2,12 @@
 //!
 //! Nothing here waits for real time: tokio's clock is paused and jumps to the next timer.
 
+mod histories;
 mod network;
 mod policies;
 mod random;
 mod requests;
+mod trust;
 mod waiting;
+mod words;
 mod world;

@@ -1,19 +1,25 @@
-//! A network between a client and the engine: it loses requests, loses answers and delays both, as it is told.
+//! A network between a client and the stores: it loses requests, loses answers and delays both, as it is told, and after a
+//! failover it leads to the one store or the other.
 
 use std::{
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use async_trait::async_trait;
 use solehold_client::{
-    Authority, AuthorityError, Embedded, Metrics, Resource, SessionId,
-    authority::{Ask, Beat, Done, Granted, Held, Node, Operation, Reply, StateWrite},
+    Authority, AuthorityError, Embedded, Metrics, Resource, SessionId, Token,
+    authority::{Ask, Beat, Done, Granted, Held, Node, Operation, Reply, State, StateWrite},
 };
 use solehold_core::key::Name;
+
+use crate::world::Stores;
+
+/// When a client gives up on a request that nobody answers, as one over HTTP does.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What happens to what is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,34 +36,83 @@ pub enum Weather {
     Late(Duration),
 }
 
+/// What answers say of the history.
+#[derive(Debug, Clone, Default)]
+pub struct Claims {
+    pub epoch: Option<u64>,
+    pub sealed_cursor: Option<String>,
+    /// The token of every lease in a set.
+    pub token: Option<Token>,
+}
+
 pub struct Network {
-    authority: Arc<Embedded>,
+    stores: Arc<Stores>,
+    /// Where it leads: the epoch of a store.
+    epoch: AtomicU64,
+    /// The highest epoch of which this client has been told.
+    told: AtomicU64,
     weather: Mutex<Weather>,
+    /// What answers say of the history, instead of the truth.
+    pub claims: Mutex<Claims>,
+    /// What the client showed with each heartbeat.
+    pub shown: Mutex<Vec<Option<String>>>,
+    /// What the client asked to release.
+    pub released: Mutex<Vec<Held>>,
     /// How long one call may wait in line.
     pub wait_max: Mutex<Duration>,
     pub requests: AtomicUsize,
 }
 
 impl Network {
-    pub fn new(authority: Arc<Embedded>) -> Arc<Self> {
-        let wait_max = Mutex::new(authority.wait_max());
-        Arc::new(Self { authority, weather: Mutex::default(), wait_max, requests: AtomicUsize::new(0) })
+    pub fn new(stores: Arc<Stores>) -> Arc<Self> {
+        let epoch = stores.newest();
+        let wait_max = Mutex::new(stores.authority(epoch).wait_max());
+        Arc::new(Self {
+            stores,
+            epoch: AtomicU64::new(epoch),
+            told: AtomicU64::new(0),
+            weather: Mutex::default(),
+            claims: Mutex::default(),
+            shown: Mutex::default(),
+            released: Mutex::default(),
+            wait_max,
+            requests: AtomicUsize::new(0),
+        })
     }
 
     pub fn turns(&self, weather: Weather) {
         *self.weather.lock().expect("unhurt") = weather;
     }
 
-    /// What comes of a request in this weather.
-    async fn through<T>(&self, request: impl Future<Output = T>) -> Result<T, AuthorityError> {
+    /// From now on it leads to the store of this epoch.
+    pub fn leads_to(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::Relaxed);
+    }
+
+    /// What comes of a request in this weather, at the store that it leads to.
+    async fn through<T, R: Future<Output = T>>(
+        &self,
+        request: impl FnOnce(Arc<Embedded>) -> R,
+    ) -> Result<(u64, T), AuthorityError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let weather = *self.weather.lock().expect("unhurt");
+        let away = |why: &str| AuthorityError::Unreachable { why: why.to_owned(), retry_after: None };
+        let (weather, epoch) = (*self.weather.lock().expect("unhurt"), self.epoch.load(Ordering::Relaxed));
+        // A store that was failed over is fenced off, or it would be two authorities: no client could help that. What a client
+        // must withstand is that it comes back after the client has heard of its successor.
+        if epoch < self.stores.newest() && self.told.load(Ordering::Relaxed) <= epoch {
+            return Err(away("it is not the primary any more"));
+        }
+        if self.stores.is_barred(epoch) {
+            return Err(away("leases that it does not know of may be held"));
+        }
+        let request = request(self.stores.authority(epoch));
         match weather {
-            Weather::Fair => Ok(request.await),
-            Weather::Away => {
-                Err(AuthorityError::Unreachable { why: "nobody answers".to_owned(), retry_after: None })
+            Weather::Fair => Ok((epoch, request.await)),
+            Weather::Away => Err(away("nobody answers")),
+            Weather::Silent => {
+                let _ = tokio::time::timeout(REQUEST_TIMEOUT, std::future::pending::<()>()).await;
+                Err(AuthorityError::Unknown("no answer in time".to_owned()))
             }
-            Weather::Silent => std::future::pending().await,
             Weather::AnswersLost => {
                 request.await;
                 Err(AuthorityError::Unknown("the connection was lost".to_owned()))
@@ -65,44 +120,95 @@ impl Network {
             Weather::Late(delay) => {
                 let done = request.await;
                 let _ = tokio::time::timeout(delay, std::future::pending::<()>()).await;
-                Ok(done)
+                Ok((epoch, done))
             }
         }
+    }
+
+    /// Puts the store's epoch on what it answered.
+    fn stamped(&self, epoch: u64) -> Option<u64> {
+        let epoch = self.claims().epoch.unwrap_or(epoch);
+        self.told.fetch_max(epoch, Ordering::Relaxed);
+        Some(epoch)
+    }
+
+    fn claims(&self) -> Claims {
+        self.claims.lock().expect("unhurt").clone()
+    }
+
+    fn beat(&self, (epoch, answer): (u64, Reply<Beat>)) -> Reply<Beat> {
+        let Claims { sealed_cursor, token, .. } = self.claims();
+        let claimed = |held: &Held| Held { token: token.unwrap_or(held.token), ..held.clone() };
+        Ok(answer?.map(|beat| Beat {
+            epoch: self.stamped(epoch),
+            sealed_cursor,
+            leases: beat.leases.iter().map(claimed).collect(),
+            ..beat
+        }))
+    }
+
+    fn granted(&self, epoch: u64, granted: Granted) -> Granted {
+        Granted { epoch: self.stamped(epoch), ..granted }
     }
 }
 
 #[async_trait]
 impl Authority for Network {
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
-        self.through(self.authority.open(holder, ttl, metrics)).await?
+        self.beat(self.through(async |to: Arc<Embedded>| to.open(holder, ttl, metrics).await).await?)
     }
-    async fn heartbeat(&self, session: SessionId, metrics: &Metrics, within: Duration) -> Reply<Beat> {
-        self.through(self.authority.heartbeat(session, metrics, within)).await?
+    async fn heartbeat(
+        &self,
+        session: SessionId,
+        metrics: &Metrics,
+        sealed_cursor: Option<&str>,
+        within: Duration,
+    ) -> Reply<Beat> {
+        self.shown.lock().expect("unhurt").push(sealed_cursor.map(str::to_owned));
+        let beat = async |to: Arc<Embedded>| to.heartbeat(session, metrics, sealed_cursor, within).await;
+        self.beat(self.through(beat).await?)
     }
     async fn close(&self, session: SessionId) -> Reply<()> {
-        self.through(self.authority.close(session)).await?
+        self.through(async |to: Arc<Embedded>| to.close(session).await).await?.1
     }
     async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>> {
         let count = operations.len();
-        match self.through(self.authority.submit(operations)).await {
-            Ok(outcomes) => outcomes,
-            Err(error) => vec![Err(error); count],
-        }
+        let released = operations.iter().filter_map(|operation| match operation {
+            Operation::Release { held, .. } => Some(held.clone()),
+            Operation::Acquire(_) | Operation::Renew(_) => None,
+        });
+        self.released.lock().expect("unhurt").extend(released);
+        let (epoch, outcomes) = match self.through(async |to: Arc<Embedded>| to.submit(operations).await).await {
+            Ok(done) => done,
+            Err(error) => return vec![Err(error); count],
+        };
+        let stamped = |outcome: Reply<Done>| {
+            Ok(outcome?.map(|done| match done {
+                Done::Held(granted) => Done::Held(self.granted(epoch, granted)),
+                Done::Released => Done::Released,
+            }))
+        };
+        outcomes.into_iter().map(stamped).collect()
     }
     async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>> {
-        match self.through(self.authority.acquire_waiting(ask, wait)).await {
-            Ok(answer) => answer,
+        match self.through(async |to: Arc<Embedded>| to.acquire_waiting(ask, wait).await).await {
+            Ok((epoch, answer)) => {
+                Some(answer?.map(|outcome| outcome.map(|granted| self.granted(epoch, granted))))
+            }
             Err(error) => Some(Err(error)),
         }
     }
     async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
-        self.through(self.authority.cancel(resource, holder, request)).await?
+        self.through(async |to: Arc<Embedded>| to.cancel(resource, holder, request).await).await?.1
     }
     async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()> {
-        self.through(self.authority.write_state(held, write)).await?
+        self.through(async |to: Arc<Embedded>| to.write_state(held, write).await).await?.1
+    }
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
+        self.through(async |to: Arc<Embedded>| to.read_state(resource).await).await?.1
     }
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
-        self.through(self.authority.nodes()).await?
+        self.through(async |to: Arc<Embedded>| to.nodes().await).await?.1
     }
     fn wait_max(&self) -> Duration {
         *self.wait_max.lock().expect("unhurt")

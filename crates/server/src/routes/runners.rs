@@ -190,7 +190,9 @@ async fn by_session(
         status: status(context, &key, view.session.standing).await?,
         session_id: Some(id),
         ttl_ms: Some(view.session.deadline.ms_after(view.now)),
+        epoch: None,
         revision: set.revision.0,
+        sealed_cursor: None,
         leases: set.lasting(&view).map(|lease| Lease::of(&lease, set.revision)).collect(),
     }))
 }
@@ -217,7 +219,9 @@ async fn by_name(
         status: see(context, &key).await?.status,
         session_id: None,
         ttl_ms: None,
+        epoch: None,
         revision,
+        sealed_cursor: None,
         leases: leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect(),
     }))
 }

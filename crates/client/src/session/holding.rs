@@ -1,0 +1,160 @@
+//! A lease that a guard stands for, and how long it is trusted.
+
+use std::sync::{
+    Arc, Mutex, OnceLock,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use solehold_core::time::Token;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    authority::{Granted, Held, Resource, State},
+    clock::Tick,
+    renewer::{Lost, Renewer},
+};
+
+/// How long one incarnation of the session is trusted, as its guards look at it: in nanoseconds since boot, read far more
+/// often than written.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    trusted_until: AtomicU64,
+    stop_at: AtomicU64,
+}
+
+impl Window {
+    /// Lets guards see the renewer's times.
+    pub fn show(&self, renewer: &Renewer) {
+        self.trusted_until.store(renewer.trusted_until().as_nanos(), Ordering::SeqCst);
+        self.stop_at.store(renewer.stop_at().as_nanos(), Ordering::SeqCst);
+    }
+
+    pub fn trusted_until(&self) -> Tick {
+        Tick::from_nanos(self.trusted_until.load(Ordering::SeqCst))
+    }
+
+    pub fn stop_at(&self) -> Tick {
+        Tick::from_nanos(self.stop_at.load(Ordering::SeqCst))
+    }
+}
+
+/// A lease that a guard stands for.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub resource: Resource,
+    /// The grant, and the window of the session that keeps it: a guard that is to be won back is not trusted by the next
+    /// session before it was.
+    held: Mutex<(Held, Arc<Window>)>,
+    /// The same lease under another token, which nobody works under: it goes with the guard.
+    reissued: OnceLock<Held>,
+    /// The hand-over document as far as this holder knows it, and the last sequence number under its token.
+    pub state: Mutex<(Option<State>, u64)>,
+    pub cancel: CancellationToken,
+    lost: OnceLock<Lost>,
+    /// Its guard is gone, or about to be: nothing more is to be held for it.
+    is_gone: AtomicBool,
+    /// What else the work depends on, if there is something.
+    bond: OnceLock<Bond>,
+}
+
+/// Something that is held together with a lease, and without which the work must stop.
+#[derive(Debug, Clone)]
+pub(crate) struct Bond {
+    /// The work stops then, in nanoseconds since boot, unless whoever keeps it moves it on.
+    pub until: Arc<AtomicU64>,
+    /// The lease is not held any more: let go of it.
+    pub over: CancellationToken,
+}
+
+impl Holding {
+    pub fn new(granted: Granted, window: Arc<Window>) -> Self {
+        let resource = granted.held.resource.clone();
+        let holding = Self {
+            resource,
+            held: Mutex::new((granted.held.clone(), window.clone())),
+            reissued: OnceLock::new(),
+            state: Mutex::default(),
+            cancel: CancellationToken::new(),
+            lost: OnceLock::new(),
+            is_gone: AtomicBool::new(false),
+            bond: OnceLock::new(),
+        };
+        holding.renewed_as(granted, window);
+        holding
+    }
+
+    pub fn held(&self) -> Held {
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).0.clone()
+    }
+
+    pub fn token(&self) -> Token {
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).0.token
+    }
+
+    /// Until when nobody else holds it, unless it is renewed before.
+    pub fn trusted_until(&self) -> Tick {
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).1.trusted_until().min(self.tied_until())
+    }
+
+    /// The work stops then.
+    pub fn stop_at(&self) -> Tick {
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).1.stop_at().min(self.tied_until())
+    }
+
+    /// It is held under this grant from now on, for as long as that window lasts.
+    pub fn renewed_as(&self, granted: Granted, window: Arc<Window>) {
+        let token = granted.held.token;
+        *self.held.lock().unwrap_or_else(|e| e.into_inner()) = (granted.held, window);
+        let sequence = granted.state.as_ref().filter(|s| s.token == token).map_or(0, |s| s.sequence);
+        *self.state.lock().unwrap_or_else(|e| e.into_inner()) = (granted.state, sequence);
+    }
+
+    /// It is lost, for the reason that is told first.
+    pub fn lose(&self, lost: Lost) {
+        let _ = self.lost.set(lost);
+        self.cancel.cancel();
+    }
+
+    pub fn lost(&self) -> Option<Lost> {
+        self.lost.get().cloned()
+    }
+
+    /// The store gave the lease another token: the guard's is no longer good, and nobody works under the new one.
+    pub fn reissue(&self, held: Held) {
+        let _ = self.reissued.set(held);
+    }
+
+    /// The lease under another token, if it has one.
+    pub fn reissued(&self) -> Option<&Held> {
+        self.reissued.get()
+    }
+
+    /// Its guard lets go.
+    pub fn go(&self) {
+        self.is_gone.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether its guard has let go.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Ordering::SeqCst)
+    }
+
+    /// Ties the work to something else, once.
+    #[cfg(feature = "legacy")]
+    pub fn tie(&self, bond: Bond) {
+        let _ = self.bond.set(bond);
+    }
+
+    /// The work is over: so is what it was tied to.
+    pub fn untie(&self) {
+        if let Some(bond) = self.bond.get() {
+            bond.over.cancel();
+        }
+    }
+
+    /// When what the work is tied to runs out.
+    fn tied_until(&self) -> Tick {
+        let until = self.bond.get().map_or(u64::MAX, |bond| bond.until.load(Ordering::SeqCst));
+        Tick::from_nanos(until)
+    }
+}
