@@ -32,7 +32,7 @@ async fn postgres_stops_and_starts_again_under_load() -> Result<()> {
                     break;
                 }
                 let key = format!("job/load-{n}-{turn}");
-                match api.acquire(&key, "worker", 600_000).await {
+                match api.acquire(&key, "worker", 300_000).await {
                     Ok((status, grant)) if status < 300 => {
                         let before = granted.lock().expect("no panic").insert(token(&grant)?, key);
                         assert_eq!(before, None, "a token was given twice");
@@ -160,7 +160,7 @@ async fn a_replica_killed_in_the_middle_of_a_thousand_acquires_loses_none_that_i
             let (api, granted) = (api.clone(), granted.clone());
             tokio::spawn(async move {
                 let key = format!("job/killed-{n}");
-                if let Ok((status, grant)) = api.acquire(&key, "worker", 600_000).await
+                if let Ok((status, grant)) = api.acquire(&key, "worker", 300_000).await
                     && status < 300
                     && let Some(token) = grant["token"].as_u64()
                 {

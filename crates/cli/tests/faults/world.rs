@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
-use solehold_testkit::{Postgres, Solehold, wait_for};
+use solehold_testkit::{Postgres, Solehold, SoleholdBuilder, wait_for};
 
 /// Long enough for anything that a busy machine does.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -61,7 +61,11 @@ impl Api {
 
 /// Starts so many replicas over a database.
 pub async fn replicas(url: &str, count: usize) -> Result<Vec<(Solehold, Api)>> {
-    let builder = Solehold::builder().engine(url);
+    replicas_of(&Solehold::builder().engine(url), count).await
+}
+
+/// Starts so many replicas that are alike.
+pub async fn replicas_of(builder: &SoleholdBuilder, count: usize) -> Result<Vec<(Solehold, Api)>> {
     let mut replicas = Vec::new();
     for _ in 0..count {
         let replica = builder.start().await?;

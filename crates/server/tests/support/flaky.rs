@@ -85,6 +85,9 @@ impl Store for Flaky {
     async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
         self.up()?.import(rows).await
     }
+    fn cursor(&self) -> Cursor {
+        self.store.cursor()
+    }
     async fn close(&self) {
         self.store.close().await;
     }
