@@ -1,6 +1,6 @@
 //! Which history this is (rule 23), and whether it is kept safely.
 
-use solehold_core::time::StoreTime;
+use solehold_core::time::{Revision, StoreTime};
 use tokio_postgres::Client;
 
 use super::{
@@ -8,9 +8,8 @@ use super::{
     clock::Reading,
     fault::Fault,
     pool::{Conn, ROUND_TRIP, in_time},
-    sql::Sql,
 };
-use crate::{clock::Tick, store::StoreError};
+use crate::store::StoreError;
 
 /// Revisions, and so tokens, jump by this with the epoch: more than could have been lost.
 const EPOCH_JUMP: i64 = 1 << 32;
@@ -83,8 +82,7 @@ impl PostgresStore {
 
     async fn adopt(&self, conn: &Conn, identity: &Identity) -> Result<(), Fault> {
         conn.simple("BEGIN").await?;
-        let asked = Tick::now();
-        let reading = Reading::of(&conn.query(Sql::LockClock, &[]).await?, asked)?;
+        let reading = self.lock_clock(conn).await?;
         let rows = conn
             .client
             .query_typed("SELECT system_id, timeline FROM solehold.clock WHERE id = 1", &[])
@@ -108,13 +106,15 @@ impl PostgresStore {
             None => (0, 0),
             Some(_) => (EPOCH_JUMP, self.bar(conn, &reading, now).await?),
         };
-        let set = "UPDATE solehold.clock SET system_id = $1, timeline = $2, epoch = epoch + $3, revision = revision + $4, \
-                   grants_barred_until_ms = greatest(grants_barred_until_ms, $5) WHERE id = 1";
+        let set = "UPDATE solehold.clock SET system_id = $1, timeline = $2, epoch = epoch + $3, \
+                   grants_barred_until_ms = greatest(grants_barred_until_ms, $4) WHERE id = 1";
         let raise: i64 = (jump > 0).into();
         let set = conn.client.prepare(set).await?;
-        conn.client
-            .execute(&set, &[&identity.system_id, &identity.timeline, &raise, &jump, &barred_until])
-            .await?;
+        conn.client.execute(&set, &[&identity.system_id, &identity.timeline, &raise, &barred_until]).await?;
+        if jump > 0 {
+            let revision = Revision(reading.revision.0 + jump as u64);
+            self.go_on(conn, &reading, revision, now).await?;
+        }
         conn.simple("COMMIT").await?;
         if jump > 0 {
             tracing::warn!(

@@ -13,8 +13,12 @@ use super::{
 use crate::store::StoreError;
 
 /// The schema's versions, in order; the first is 1.
-const VERSIONS: [&str; 3] =
-    [include_str!("schema.sql"), include_str!("schema_2.sql"), include_str!("schema_3.sql")];
+const VERSIONS: [&str; 4] = [
+    include_str!("schema.sql"),
+    include_str!("schema_2.sql"),
+    include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
+];
 /// Since this version resources have marks.
 const MARKED: usize = 3;
 /// A migration may rewrite tables.

@@ -7,9 +7,9 @@
 //!              write, leave word of it, COMMIT              1 round trip
 //! ```
 //!
-//! **Stored**, in the schema `solehold`: the clock's one row (time, offset, revision, epoch, floor), sessions, holders,
+//! **Stored**, in the schema `solehold`: the clock's one row (offset, epoch), the last commits (revision, time), sessions, holders,
 //! resources (what was declared of each, rarely written), `leases` (one narrow row for each resource with all that is judged
-//! under a lock), who waits in line, hand-over states, spent requests, records, events, and word of the last commits. **Not stored**: whether a
+//! under a lock), who waits in line, hand-over states, spent requests, records and events. **Not stored**: whether a
 //! lease or a session is live (time tells), the token of a lease apart from the resource's last token (they are the same while
 //! it is held), the deadline of a lease on a session (it is the session's), renewals as events (nobody's news), and anything
 //! that this process remembers to save itself a look: that is borne out by a locked row before it is used.
@@ -33,6 +33,7 @@ mod fault;
 mod line;
 mod lock;
 mod migrate;
+mod pace;
 mod plan;
 mod pool;
 mod read;
@@ -58,10 +59,10 @@ use tokio::sync::watch;
 
 use self::{
     cache::Cache,
-    clock::Timekeeper,
     connect::Connector,
     epoch::{Identity, check_durability},
     fault::Fault,
+    pace::Timekeeper,
     plan::Ask,
     pool::{Conn, Lent, Pool, ROUND_TRIP, Use, in_time},
     retry::Backoff,
@@ -185,7 +186,7 @@ impl Store for PostgresStore {
     }
 
     fn clock_slack_ms(&self) -> u64 {
-        clock::TOLERANCE_MS as u64
+        pace::TOLERANCE_MS as u64
     }
 
     async fn transact(

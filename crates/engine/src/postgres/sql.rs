@@ -56,20 +56,35 @@ macro_rules! waiter_columns {
          w.undeclared, w.deadline_ms"
     };
 }
-macro_rules! clock_columns {
+/// The clock: its one row, which is locked often and written rarely; the newest batch, by its number; the newest mark, by
+/// its time. The last two are rows that were inserted and never updated, found at the high end of an index, so however long
+/// an old snapshot keeps dead versions alive, none of them is walked.
+macro_rules! read_clock {
+    ($wall:literal) => {
+        concat!("SELECT c.epoch, b.number, b.revision, m.at_ms, c.offset_ms, c.moves, ", floor!(), ", \
+            c.grants_barred_until_ms, c.synchronous, \
+            coalesce(current_setting('synchronous_standby_names', true), '') <> '', \
+            (extract(epoch FROM ", $wall, ") * 1000)::bigint \
+         FROM solehold.clock c \
+         CROSS JOIN (SELECT number, revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1) b \
+         CROSS JOIN (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) m WHERE c.id = 1")
+    };
+}
+/// Events up to this revision are gone.
+macro_rules! floor {
     () => {
-        "c.epoch, c.revision, c.last_ms, c.offset_ms, c.floor_revision, c.grants_barred_until_ms, c.synchronous, \
-         coalesce(current_setting('synchronous_standby_names', true), '') <> ''"
+        "(SELECT revision FROM solehold.floors ORDER BY revision DESC LIMIT 1)"
     };
 }
 /// Store time in a read: by the transaction's own start, so that the whole of it has one time; `$1` is the latest time
 /// that this process has given already.
 macro_rules! read_now {
     () => {
-        "(SELECT greatest(last_ms, (extract(epoch FROM now()) * 1000)::bigint + offset_ms, $1) FROM solehold.clock)"
+        "(SELECT greatest((SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1), \
+            (extract(epoch FROM now()) * 1000)::bigint + offset_ms, $1) FROM solehold.clock)"
     };
 }
-pub(super) use {lease_columns, read_now, resource_columns, state_columns};
+pub(super) use {floor, lease_columns, read_now, resource_columns, state_columns};
 
 /// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), or by a session (`$5`) or present session of a
 /// holder (`$6, $7`) that something of theirs hangs on.
@@ -111,14 +126,12 @@ statements! {
     LockLeasesAndHanging = concat!("SELECT ", lease_columns!(), " FROM solehold.leases l \
          WHERE l.resource_id = ANY($1::bigint[]) OR (l.session_id = ANY($2::uuid[]) AND l.lease_id IS NOT NULL) \
             OR l.pending_session_id = ANY($2::uuid[]) ORDER BY l.resource_id FOR UPDATE");
-    /// The inner select waits for the lock; the outer one reads the time when it is held.
-    LockClock = concat!("SELECT c.*, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM (SELECT ",
-        clock_columns!(), " FROM solehold.clock c WHERE c.id = 1 FOR UPDATE) c");
-    ReadClock = concat!("SELECT ", clock_columns!(), ", (extract(epoch FROM clock_timestamp()) * 1000)::bigint \
-         FROM solehold.clock c WHERE c.id = 1");
+    /// Makes no new version of the row. What it guards is read by a later statement, which sees every commit that this one
+    /// has waited for; this one, whose snapshot is older than its lock, would not.
+    LockClock = "SELECT id FROM solehold.clock WHERE id = 1 FOR UPDATE";
+    ReadClock = read_clock!("clock_timestamp()");
     /// As [`Sql::ReadClock`], at the start of the transaction that it is in.
-    SnapshotClock = concat!("SELECT ", clock_columns!(), ", (extract(epoch FROM now()) * 1000)::bigint \
-         FROM solehold.clock c WHERE c.id = 1");
+    SnapshotClock = read_clock!("now()");
 
     AnyResources = "SELECT 1 FROM unnest($1::text[], $2::text[], $3::text[]) AS k(tenant, kind, key) \
         JOIN solehold.resources r USING (tenant, kind, key) LIMIT 1";
@@ -252,15 +265,17 @@ statements! {
             lease_id, holder, session_id, token, details) \
         SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], \
             $8::uuid[], $9::text[], $10::uuid[], $11::bigint[], $12::text[])";
-    /// The clock goes on, and the batch leaves word that it did.
-    UpdateClock = "WITH word AS (INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $3, true)) \
-        UPDATE solehold.clock SET revision = $2, last_ms = greatest(last_ms, $3), synchronous = $4 WHERE id = 1";
+    /// The clock goes on, and the batch leaves word that it did. Numbers are unique: where the isolation is such that the
+    /// clock was read in a snapshot from before its lock, this fails, and the batch is run again.
+    LeaveWord = "INSERT INTO solehold.commits (batch_id, number, revision, at_ms, committed) VALUES ($1, $2, $3, $4, true)";
+    /// Whether commits wait for a synchronous standby has changed.
+    SetSynchronous = "UPDATE solehold.clock SET synchronous = $1 WHERE id = 1";
 
     /// Whether a batch was committed; if it was not, it cannot be any more. Waits for one that is on its way. A row that was
     /// there is written again, so that this answer waits for a synchronous standby as the commit itself would have.
     SettleCommit = "INSERT INTO solehold.commits (batch_id, at_ms, committed) \
-        VALUES ($1, (SELECT last_ms FROM solehold.clock), false) \
-        ON CONFLICT (batch_id) DO UPDATE SET at_ms = excluded.at_ms RETURNING committed";
+        VALUES ($1, (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1), false) \
+        ON CONFLICT (batch_id) DO UPDATE SET committed = commits.committed RETURNING committed";
 
     LoadResources = concat!(wanted!(), "SELECT ", resource_columns!(), ", ", lease_columns!(), ", ", state_columns!(),
         " FROM wanted JOIN solehold.resources r USING (id) JOIN solehold.leases l ON l.resource_id = r.id \
@@ -272,7 +287,8 @@ statements! {
             UNION SELECT s.tenant, s.holder FROM solehold.sessions s WHERE s.id = ANY($3::uuid[]))");
     CollectionRecords = "SELECT d.collection, d.id, d.document FROM solehold.records d WHERE d.collection = $1 \
         ORDER BY d.id";
-    Cursor = "SELECT epoch, revision FROM solehold.clock WHERE id = 1";
+    Cursor = "SELECT epoch, (SELECT revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1) \
+        FROM solehold.clock WHERE id = 1";
 
     DueLeases = "SELECT l.resource_id, r.tenant, r.kind, r.key, \
             CASE WHEN l.lease_id IS NOT NULL THEN least(l.deadline_ms, l.confirm_by_ms) \
@@ -303,12 +319,16 @@ statements! {
     BumpSessions = "UPDATE solehold.sessions SET due_ms = deadline_ms \
         WHERE id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
 
-    TickClock = "UPDATE solehold.clock SET last_ms = greatest(last_ms, $1) WHERE id = 1 AND last_ms < $1";
+    /// Puts down the time when no batch does.
+    Mark = "INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $2, true)";
     ForgetRequests = "DELETE FROM solehold.requests WHERE (tenant, kind, key, holder, request) IN \
         (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 \
          LIMIT $2 FOR UPDATE SKIP LOCKED)";
+    /// The newest batch stays: the history goes on from it.
     ForgetCommits = "DELETE FROM solehold.commits WHERE batch_id IN \
-        (SELECT batch_id FROM solehold.commits WHERE at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)";
+        (SELECT batch_id FROM solehold.commits WHERE at_ms < $1 \
+            AND number IS DISTINCT FROM (SELECT max(number) FROM solehold.commits) \
+         LIMIT $2 FOR UPDATE SKIP LOCKED)";
     /// Rows that are due and nobody's: those of resources that say nothing any more go, the others are due no more. Tells how
     /// many. Found by `due_ms` first: a plan that began with the resources, or in the order of a key, would read all of them.
     ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id, has_state FROM solehold.leases \
@@ -332,7 +352,8 @@ statements! {
     EventSpan = "SELECT max(revision) - min(revision) + 1 FROM solehold.lease_events";
     /// The last event that may go because `$1` newer ones are there.
     FloorByNumber = "SELECT revision FROM solehold.lease_events ORDER BY revision DESC OFFSET $1 LIMIT 1";
-    RaiseFloor = "UPDATE solehold.clock SET floor_revision = $1 WHERE id = 1 AND floor_revision < $1";
-    ForgetEvents = "DELETE FROM solehold.lease_events WHERE revision IN (SELECT revision FROM solehold.lease_events \
-        WHERE revision <= (SELECT floor_revision FROM solehold.clock) ORDER BY revision LIMIT $1)";
+    RaiseFloor = "INSERT INTO solehold.floors (revision) VALUES ($1) ON CONFLICT DO NOTHING";
+    ForgetFloors = concat!("DELETE FROM solehold.floors WHERE revision < ", floor!());
+    ForgetEvents = concat!("DELETE FROM solehold.lease_events WHERE revision IN (SELECT revision FROM solehold.lease_events \
+        WHERE revision <= ", floor!(), " ORDER BY revision LIMIT $1)");
 }

@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    clock::MARK_EVERY_MS,
     fault::Fault,
     pool::{Conn, ROUND_TRIP, Use, in_time},
     retry::Backoff,
@@ -16,8 +17,6 @@ use super::{
 };
 use crate::store::{Due, Retention, StoreError};
 
-/// The clock's mark is moved on this often when nothing else does.
-const MARK_EVERY_MS: i64 = 500;
 /// Most rows that one round of forgetting removes from one table.
 const FORGET_MAX: i64 = 5_000;
 /// Word of a commit is kept for this long, many times longer than anyone asks for it.
@@ -127,7 +126,7 @@ impl PostgresStore {
                 let reading = self.read_clock(&conn).await?;
                 let now = self.time(&reading)?.0 as i64;
                 if now - reading.last_ms >= MARK_EVERY_MS {
-                    conn.execute(Sql::TickClock, &[&now]).await?;
+                    conn.execute(Sql::Mark, &[&Uuid::now_v7(), &now]).await?;
                 }
                 Ok(now)
             })
@@ -195,6 +194,7 @@ impl PostgresStore {
         }
         if let Some(floor) = floor {
             conn.execute(Sql::RaiseFloor, &[&floor]).await?;
+            conn.execute(Sql::ForgetFloors, &[]).await?;
         }
         conn.execute(Sql::ForgetEvents, &[&FORGET_EVENTS_MAX]).await
     }

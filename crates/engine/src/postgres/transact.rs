@@ -217,15 +217,18 @@ impl PostgresStore {
         writes.events(&decided.events)?;
         let batch = Uuid::now_v7();
         let (revision, now) = (decided.revision.0 as i64, clock.map_or(0, |now| now.0 as i64));
+        let number = held.reading.number + 1;
         let is_synchronous = held.reading.is_synchronous;
+        let has_changed = clock.is_some() && is_synchronous != held.reading.was_synchronous;
         let commit = async {
-            join!(biased;
+            let (word, changed, end) = join!(biased;
                 async {
-                    conn.execute_if(clock.is_some(), Sql::UpdateClock, &[&batch, &revision, &now, &is_synchronous])
-                        .await
+                    conn.execute_if(clock.is_some(), Sql::LeaveWord, &[&batch, &number, &revision, &now]).await
                 },
+                async { conn.execute_if(has_changed, Sql::SetSynchronous, &[&is_synchronous]).await },
                 conn.simple("COMMIT")
-            )
+            );
+            (word.and(changed), end)
         };
         conn.take_warning();
         let cursor = Cursor { epoch: held.reading.epoch, revision: decided.revision };

@@ -145,8 +145,7 @@ impl PostgresStore {
         events: &[Event],
     ) -> Result<(), Fault> {
         conn.simple("BEGIN; SET LOCAL statement_timeout = 0").await?;
-        let asked = Tick::now();
-        let reading = Reading::of(&conn.query(Sql::LockClock, &[]).await?, asked)?;
+        let reading = self.lock_clock(conn).await?;
         refuse_unless_empty(conn, &reading).await?;
         // Store time never goes back, not even by moving house.
         let now = self.time(&reading)?.max(header.now);
@@ -172,14 +171,13 @@ impl PostgresStore {
         }
         // Rows got numbers from 1 on; revisions must begin above them.
         let revision = header.revision.max(Revision(state.resources().count() as u64));
+        self.go_on(conn, &reading, revision, now).await?;
         let sql = format!(
-            "UPDATE solehold.clock SET revision = {}, epoch = {}, floor_revision = {}, last_ms = greatest(last_ms, {}), \
-             offset_ms = offset_ms + {} WHERE id = 1",
-            revision.0,
+            "UPDATE solehold.clock SET epoch = {}, offset_ms = offset_ms + {}, moves = moves + 1 WHERE id = 1; \
+             INSERT INTO solehold.floors (revision) VALUES ({}) ON CONFLICT DO NOTHING",
             header.epoch.max(reading.epoch) + 1,
-            header.floor.0,
-            now.0,
             ahead_ms.max(0),
+            header.floor.0,
         );
         conn.simple(&sql).await?;
         conn.simple(KEEP_OLD_IDS).await?;
