@@ -84,6 +84,17 @@ macro_rules! read_now {
             (extract(epoch FROM now()) * 1000)::bigint + offset_ms, $1) FROM solehold.clock)"
     };
 }
+/// When a row of `leases` can be judged, its holder's time being over at `$end`: one that someone waits for is left alone
+/// until its lock-delay is over.
+macro_rules! ripe_at {
+    ($end:literal) => {
+        concat!("least(CASE WHEN l.lease_id IS NOT NULL THEN least(", $end, ", l.confirm_by_ms) \
+                + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
+            CASE WHEN (l.pending_lease_id IS NOT NULL OR l.queued > 0) AND l.lease_id IS NULL \
+                THEN coalesce(l.held_back_until_ms, 0) END, \
+            l.pending_deadline_ms)")
+    };
+}
 pub(super) use {floor, lease_columns, read_now, resource_columns, state_columns};
 
 /// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), or by a session (`$5`) or present session of a
@@ -235,7 +246,8 @@ statements! {
     /// `metrics` is left alone where none are given: a large text is not written again with every heartbeat.
     UpdateSessions = "UPDATE solehold.sessions s SET renewed_at_ms = u.renewed_at_ms, deadline_ms = u.deadline_ms, \
         standing = u.standing, lease_count = u.lease_count, lease_revision = u.lease_revision, \
-        metrics = coalesce(u.metrics, s.metrics), waiting = u.waiting \
+        metrics = coalesce(u.metrics, s.metrics), waiting = u.waiting, \
+        due_ms = CASE WHEN u.lease_count = 0 THEN least(s.due_ms, u.deadline_ms) ELSE s.due_ms END \
         FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], \
             $8::bigint[]) \
         AS u(id, renewed_at_ms, deadline_ms, standing, lease_count, lease_revision, metrics, waiting) WHERE s.id = u.id";
@@ -290,15 +302,11 @@ statements! {
     Cursor = "SELECT epoch, (SELECT revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1) \
         FROM solehold.clock WHERE id = 1";
 
-    DueLeases = "SELECT l.resource_id, r.tenant, r.kind, r.key, \
-            CASE WHEN l.lease_id IS NOT NULL THEN least(l.deadline_ms, l.confirm_by_ms) \
-                + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
-            CASE WHEN (l.pending_lease_id IS NOT NULL OR l.queued > 0) AND l.lease_id IS NULL \
-                THEN coalesce(l.held_back_until_ms, 0) END, \
-            l.pending_deadline_ms \
-        FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+    DueLeases = concat!("SELECT l.resource_id, r.tenant, r.kind, r.key, ", ripe_at!("coalesce(s.deadline_ms, l.deadline_ms)"),
+        " FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+        LEFT JOIN solehold.sessions s ON s.id = l.session_id AND l.lease_id IS NOT NULL \
         WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0) \
-        ORDER BY l.due_ms LIMIT $2";
+        ORDER BY l.due_ms LIMIT $2");
     DueSessions = "SELECT s.id, s.deadline_ms, \
             EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id AND l.lease_id IS NOT NULL), \
             EXISTS (SELECT 1 FROM solehold.leases l WHERE l.pending_session_id = s.id) \
@@ -309,15 +317,26 @@ statements! {
             l.pending_lease_id IS NULL OR s.deadline_ms + r.lock_delay_ms <= $2 \
         FROM solehold.sessions s JOIN solehold.leases l ON l.session_id = s.id \
         JOIN solehold.resources r ON r.id = l.resource_id \
-        WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 AND l.lease_id IS NOT NULL ORDER BY s.deadline_ms LIMIT $3";
+        WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 AND l.lease_id IS NOT NULL \
+        ORDER BY 6 DESC, s.deadline_ms LIMIT $3";
     NextDue = "SELECT least((SELECT min(due_ms) FROM solehold.leases WHERE due_ms > $1), \
         (SELECT min(due_ms) FROM solehold.sessions WHERE due_ms > $1))";
-    /// Moves the sweeper's lower bounds up, past those that were renewed. Whoever is busy is left for the next time.
-    BumpLeases = "UPDATE solehold.leases SET due_ms = least(deadline_ms, confirm_by_ms, pending_deadline_ms) \
-        WHERE resource_id IN (SELECT resource_id FROM solehold.leases WHERE resource_id = ANY($1::bigint[]) \
-            ORDER BY resource_id FOR UPDATE SKIP LOCKED) AND due_ms <= $2 AND lease_id IS NOT NULL";
+    /// Moves the sweeper's lower bounds up to when the rows can be judged, so that what is not ripe takes no place among what
+    /// is. Whoever is busy is left for the next time. A lease on a session is found by the session.
+    BumpLeases = concat!("UPDATE solehold.leases l SET due_ms = ", ripe_at!("l.deadline_ms"), " FROM solehold.resources r \
+        WHERE r.id = l.resource_id AND l.resource_id IN (SELECT resource_id FROM solehold.leases \
+            WHERE resource_id = ANY($1::bigint[]) ORDER BY resource_id FOR UPDATE SKIP LOCKED) \
+        AND l.due_ms <= $2 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0)");
     BumpSessions = "UPDATE solehold.sessions SET due_ms = deadline_ms \
         WHERE id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
+    /// Dead sessions that nothing ripe hangs on: they are due when something is. A session that loses its last lease before
+    /// is due at once ([`Sql::UpdateSessions`]).
+    ParkSessions = "UPDATE solehold.sessions s SET due_ms = greatest(s.deadline_ms, least( \
+            (SELECT min(s.deadline_ms + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END) \
+                FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+                WHERE l.session_id = s.id AND l.lease_id IS NOT NULL), \
+            (SELECT min(l.pending_deadline_ms) FROM solehold.leases l WHERE l.pending_session_id = s.id))) \
+        WHERE s.id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
 
     /// Puts down the time when no batch does.
     Mark = "INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $2, true)";
