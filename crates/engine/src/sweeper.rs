@@ -8,8 +8,9 @@ use crate::{driver::Driver, engine::EngineOptions, health::Health, observe::Obse
 const SWEEP_EVERY: Duration = Duration::from_millis(50);
 /// How often that is in a second.
 const SWEEPS_PER_SECOND: usize = 20;
-/// How often what is over is forgotten and the clock's mark is written.
-const MAINTAIN_EVERY_SWEEPS: u32 = 10;
+/// How often what is over is forgotten and the clock's mark is written: five times per second, so that a mark that is half a
+/// second old means that nobody runs.
+const MAINTAIN_EVERY_SWEEPS: u32 = 4;
 
 pub(crate) struct Sweeper {
     pub store: Arc<dyn Store>,

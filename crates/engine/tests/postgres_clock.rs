@@ -3,14 +3,24 @@
 #[path = "postgres/common.rs"]
 mod common;
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use common::*;
+use solehold_core::{
+    command::{Acquire, Command, Wait},
+    key::{ResourceKey, SessionId},
+    outcome::{Answer, Refusal},
+};
 use solehold_engine::{
+    Engine, EngineOptions,
     postgres::PostgresStore,
     store::{Retention, Store},
 };
 use solehold_testkit::{Postgres, wait_for};
+use uuid::Uuid;
 
 const HOUR: i64 = 3_600;
 const KEEP: Retention = Retention { events_ms: u64::MAX >> 1, events_max: u64::MAX >> 1 };
@@ -160,4 +170,143 @@ async fn time_is_read_under_the_locks() {
         let granted_at = other.lease.lease.acquired_at.0 as i64;
         assert!(granted_at >= released_at, "{granted_at} is before {released_at}");
     }
+}
+
+/// How long a lease of `ttl_ms` lasts while `meanwhile` happens, from before it was asked for until after the answer that it
+/// is over. A slow machine only makes that longer.
+async fn lasts(store: &dyn Store, name: &str, ttl_ms: u64, meanwhile: impl Future<Output = ()>) -> Duration {
+    let (job, began) = (key(name), Instant::now());
+    grant(store, &job, "ann", ttl_ms).await;
+    let over = wait_for("the lease to be over", SOON, || async { !is_live(&lease(store, &job).await) });
+    tokio::select! {
+        over = over => over.expect("it does not last for ever"),
+        () = meanwhile => panic!("this goes on for ever"),
+    }
+    began.elapsed()
+}
+
+/// The holder counts on its ttl less half a second and 2 %.
+fn counted_on(ttl_ms: u64) -> Duration {
+    Duration::from_millis(ttl_ms - 500 - ttl_ms / 50)
+}
+
+/// Sets PostgreSQL's clock by `step_ms` again and again.
+async fn keep_stepping(postgres: &Postgres, step_ms: i64, every: Duration) {
+    let clock = postgres.clock().expect("a fake clock");
+    let mut turns = tokio::time::interval(every);
+    let mut offset = 0;
+    loop {
+        turns.tick().await;
+        offset += step_ms;
+        clock.set_offset_ms(offset).expect("a clock");
+    }
+}
+
+async fn steps_change_nothing(step_ms: i64, every_ms: u64) {
+    const TTL_MS: u64 = 4_000;
+    let postgres = server().await;
+    let store = open(&postgres.url()).await;
+    let steps = keep_stepping(&postgres, step_ms, Duration::from_millis(every_ms));
+    let lasted = lasts(store.as_ref(), "stepped", TTL_MS, steps).await;
+    assert!(lasted >= counted_on(TTL_MS), "{step_ms} ms every {every_ms} ms: over after {lasted:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_small_steps_forward_end_no_lease_early() {
+    steps_change_nothing(400, 500).await;
+    steps_change_nothing(400, 100).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_small_steps_back_keep_no_lease_for_ever() {
+    steps_change_nothing(-400, 300).await;
+}
+
+/// 16.7 % fast: 20 s of it would be 3.3 s ahead.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_runs_fast_ends_no_lease_early() {
+    const TTL_MS: u64 = 20_000;
+    let postgres = server().await;
+    let store = open(&postgres.url()).await;
+    let steps = keep_stepping(&postgres, 8, Duration::from_millis(48));
+    let lasted = lasts(store.as_ref(), "fast", TTL_MS, steps).await;
+    assert!(lasted >= counted_on(TTL_MS), "over after {lasted:?}");
+}
+
+/// Stopped, the clock set forward, and started again at once: what was lost of a lease is within the holder's margin.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_small_step_forward_while_nobody_runs_ends_no_lease_early() {
+    const TTL_MS: u64 = 3_000;
+    for step_ms in [600, 1_000, 2_900, 4_900] {
+        let postgres = server().await;
+        let store = open(&postgres.url()).await;
+        let (job, began) = (key("restarted"), Instant::now());
+        grant(store.as_ref(), &job, "ann", TTL_MS).await;
+        store.close().await;
+        postgres.clock().expect("a fake clock").set_offset_ms(step_ms).expect("a clock");
+        let store = open(&postgres.url()).await;
+        wait_for("the lease to be over", SOON, || async { !is_live(&lease(store.as_ref(), &job).await) })
+            .await
+            .expect("it does not last for ever");
+        let lasted = began.elapsed();
+        assert!(lasted >= counted_on(TTL_MS), "{step_ms} ms: over after {lasted:?}");
+    }
+}
+
+/// While a replica runs it keeps time for all: another one that is opened gives nothing back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn opening_a_second_replica_moves_no_time() {
+    let url = database().await;
+    let engine = Engine::start(open(&url).await, EngineOptions::default(), Arc::new(()));
+    let client = connect(&url).await;
+    let moves = "SELECT moves FROM solehold.clock";
+    let marks = "SELECT count(*) FROM solehold.commits";
+    // On a machine that stands still for a second nobody can tell; then it is tried again.
+    let is_left_alone = wait_for("a second replica that leaves the time alone", SOON, || async {
+        let (moved, marked) = (number(&client, moves).await, number(&client, marks).await);
+        wait_for("marks", SOON, || async { number(&client, marks).await > marked + 5 }).await.expect("marks");
+        open(&url).await.close().await;
+        number(&client, moves).await == moved
+    });
+    is_left_alone.await.expect("time is not moved");
+    engine.stop().await;
+}
+
+/// Two hours that nobody witnessed are given back to everything that has a time, not to leases alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_hold_backs_and_waiters_get_unwitnessed_time_back() {
+    let postgres = server().await;
+    let store = open(&postgres.url()).await;
+    let [spent, held_back, held] = ["spent", "held back", "held"].map(key);
+    let asked = |key: &ResourceKey| match acquire(key, "ann", 600_000) {
+        Command::Acquire(ask) => Acquire { request: Some(name("once")), ..ask },
+        other => panic!("{other:?}"),
+    };
+    let granted = |answer| match answer {
+        Answer::Granted(grant) => grant,
+        other => panic!("{other:?}"),
+    };
+    let once = granted(done(store.as_ref(), Command::Acquire(asked(&spent))).await);
+    done(store.as_ref(), release(&once)).await;
+    let revoked = grant(store.as_ref(), &held_back, "ann", 600_000).await;
+    done(store.as_ref(), Command::Revoke { claim: claim(&revoked), fenced: false, reason: None }).await;
+    let holder = grant(store.as_ref(), &held, "ann", 600_000).await;
+    let room = SessionId(Uuid::new_v4());
+    done(store.as_ref(), Command::OpenRoom { id: room, ttl_ms: 60_000 }).await;
+    let wait = Some(Wait { room, wait_ms: 60_000 });
+    let Answer::Waiting(_) =
+        done(store.as_ref(), Command::Acquire(Acquire { wait, holder: name("bea"), ..asked(&held) })).await
+    else {
+        panic!("not in line")
+    };
+    store.close().await;
+    postgres.set_clock_offset(2 * HOUR).expect("a clock");
+    let store = open(&postgres.url()).await;
+    let again = run(store.as_ref(), Command::Acquire(asked(&spent))).await.expect("answers");
+    assert!(matches!(again, Err(Refusal::RequestSpent(_))), "{again:?}");
+    let taken = run(store.as_ref(), acquire(&held_back, "carl", 60_000)).await.expect("answers");
+    assert!(matches!(taken, Err(Refusal::HeldBack { .. })), "{taken:?}");
+    done(store.as_ref(), release(&holder)).await;
+    let view = lease(store.as_ref(), &held).await.expect("the first in line has it");
+    assert_eq!(view.lease.holder, name("bea"));
 }

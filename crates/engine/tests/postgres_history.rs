@@ -10,7 +10,7 @@ use solehold_core::outcome::Answer;
 use solehold_engine::{
     history::Bar,
     postgres::{Failover, PostgresOptions, PostgresStore},
-    store::{Cursor, Store, StoreError},
+    store::{Cursor, Retention, Store, StoreError},
 };
 use solehold_testkit::{Postgres, wait_for};
 
@@ -131,6 +131,31 @@ async fn a_restored_dump_is_not_adopted_by_a_replica_that_kept_running() {
     let epoch = head(store.as_ref()).await.epoch;
     assert!(first_answer(other.as_ref(), "other").await.is_ok_and(|token| token > last));
     assert_eq!(head(other.as_ref()).await.epoch, epoch, "raised once");
+}
+
+/// No event is missing, only renewals: whose lease they kept must not go to another early.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_that_lost_only_renewals_is_not_followed() {
+    let postgres = Postgres::start().await.expect("PostgreSQL");
+    let store = open_short(&postgres.url()).await;
+    let held = grant(store.as_ref(), &key("held"), "ann", TTL_MAX_MS).await;
+    let dump = Dump::of(&postgres);
+    let client = postgres.connect().await.expect("a connection");
+    let marked = "SELECT max(at_ms) FROM solehold.commits";
+    let before = number(&client, marked).await;
+    let retention = Retention { events_ms: 1_000_000, events_max: 1_000_000 };
+    wait_for("a mark after a renewal", SOON, || async {
+        done(store.as_ref(), renew(&held)).await;
+        store.maintain(&retention).await.expect("marked");
+        number(&client, marked).await > before
+    })
+    .await
+    .expect("a mark");
+    let before = head(store.as_ref()).await;
+    dump.restore(&postgres).await;
+    let stolen = first_answer(store.as_ref(), "held").await;
+    assert!(matches!(stolen, Err(StoreError::Barred { .. })), "{stolen:?}");
+    assert!(head(store.as_ref()).await.epoch > before.epoch);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

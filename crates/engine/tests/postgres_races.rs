@@ -27,7 +27,7 @@ const FAILING: &str = "CREATE SEQUENCE failures; \
         FOR EACH STATEMENT EXECUTE FUNCTION fail(); \
     CREATE TRIGGER fail_sessions AFTER INSERT OR UPDATE OR DELETE ON solehold.sessions \
         FOR EACH STATEMENT EXECUTE FUNCTION fail(); \
-    CREATE TRIGGER fail_clock AFTER UPDATE ON solehold.clock FOR EACH STATEMENT EXECUTE FUNCTION fail()";
+    CREATE TRIGGER fail_commits AFTER INSERT ON solehold.commits FOR EACH STATEMENT EXECUTE FUNCTION fail()";
 
 fn engine(store: Arc<dyn Store>) -> Engine {
     Engine::start(store, EngineOptions::default(), Arc::new(()))

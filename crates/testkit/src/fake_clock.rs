@@ -39,9 +39,15 @@ impl FakeClock {
 
     /// Sets the clock this far from real time; running processes see it at their next look.
     pub fn set_offset_seconds(&self, offset: i64) -> Result<()> {
+        self.set_offset_ms(offset * 1_000)
+    }
+
+    /// As [`Self::set_offset_seconds`], to the millisecond.
+    pub fn set_offset_ms(&self, offset: i64) -> Result<()> {
         // By rename, so that nobody reads half a number.
         let next = self.folder.join("next");
-        fs::write(&next, format!("{offset:+}\n")).context("cannot write the fake clock")?;
+        fs::write(&next, format!("{:+.3}\n", offset as f64 / 1_000.0))
+            .context("cannot write the fake clock")?;
         fs::rename(&next, self.file()).context("cannot set the fake clock")
     }
 

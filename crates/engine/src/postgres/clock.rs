@@ -1,21 +1,30 @@
 //! Store time over a wall clock that people and daemons may step (rules 1 and 2).
 //!
 //! ```text
-//!   store time = greatest(last_ms, clock_timestamp() + offset_ms)      one row, the same for every replica
-//!   pace       = store time - this machine's boot time                 each replica's own, never stored
+//!   store time = greatest(last_ms, clock_timestamp() + offset_ms)      the same for every replica
 //! ```
 //!
-//! The pace of an honest clock stays the same but for drift. A reading whose pace is off by more than the tolerance means
-//! that the wall clock was stepped: the offset is corrected before anything is decided, so that store time goes on as boot
-//! time says, whichever way the step went.
+//! `offset_ms` is in the clock's one row. `last_ms` is the last time that anyone has put down: with a batch, or as a mark
+//! that every running replica sees to at least every half second. Each replica compares the wall clock with its own
+//! `CLOCK_BOOTTIME` ([`super::pace`]); where it is out of pace the offset is corrected before anything is decided.
+//!
+//! When a store is opened and nobody has moved the mark for longer than running replicas leave it, nobody has kept time:
+//! what passed is given back to all that was live. That is always safe, since it only lengthens what holders count on.
+
+use std::{sync::MutexGuard, time::Duration};
 
 use solehold_core::time::{Revision, StoreTime};
+use tokio::join;
 use tokio_postgres::Row;
+use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    epoch::{LOCK_ALL, Point},
     fault::Fault,
+    pace::{OutOfPace, Remedy, Sample, TOLERANCE_MS, Timekeeper},
     pool::{Conn, ROUND_TRIP, Use, in_time},
+    rows::Columns,
     sql::Sql,
 };
 use crate::{
@@ -23,19 +32,30 @@ use crate::{
     store::{Cursor, StoreError},
 };
 
-/// A step of less than this goes unnoticed, and is part of every holder's margin.
-pub(super) const TOLERANCE_MS: i64 = 500;
-/// The stated drift bound: one part in so many.
-const DRIFT: i64 = 100;
+/// A mark is at least this old before it is moved on. Housekeeping comes by five times per second, so while a replica
+/// runs, a mark is younger than [`UNWITNESSED_MS`] but for stalls.
+pub(super) const MARK_EVERY_MS: i64 = 100;
 /// Time that nobody witnessed for longer than this is given back when a store is opened.
-const UNWITNESSED_MS: i64 = 3_000;
-/// Giving back may rewrite every row.
-const GIVE_BACK: std::time::Duration = std::time::Duration::from_secs(120);
+const UNWITNESSED_MS: i64 = TOLERANCE_MS;
+/// Store time may be this much ahead of the wall clock after a correction, while replicas run.
+const BEHIND_MS: i64 = 2 * TOLERANCE_MS;
+/// How often, and how long each time, to wait for a running replica to move the mark before time is given back.
+const LOOKS: u32 = 10;
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// A gap up to this long, as a restart leaves it, is given back by the offset alone: store time goes on from the mark,
+/// and no row is touched.
+const BY_OFFSET_MS: i64 = 5_000;
+/// But store time stays this close to the wall clock, for the sake of people who read it.
+const NEAR_WALL_MS: i64 = 60_000;
+/// Giving back by rows may rewrite all of them.
+const GIVE_BACK: Duration = Duration::from_secs(120);
 
 /// The clock's row, and PostgreSQL's wall clock when it was read.
 #[derive(Debug, Clone)]
 pub(super) struct Reading {
     pub(super) epoch: u64,
+    /// The number of the last batch, and the last revision given.
+    pub(super) number: i64,
     pub(super) revision: Revision,
     pub(super) floor: Revision,
     pub(super) barred_until: i64,
@@ -44,6 +64,8 @@ pub(super) struct Reading {
     pub(super) last_ms: i64,
     pub(super) offset_ms: i64,
     pub(super) wall_ms: i64,
+    /// How many times store time was moved on purpose.
+    moves: i64,
     /// The reading lies between these.
     asked: Tick,
     answered: Tick,
@@ -55,18 +77,22 @@ impl Reading {
         let answered = Tick::now();
         let Some(row) = rows.first() else {
             return Err(Fault::Unreadable(
-                "the table solehold.clock has no row: was it emptied by hand?".to_owned(),
+                "the tables solehold.clock and solehold.commits have no row: were they emptied by hand?"
+                    .to_owned(),
             ));
         };
+        let mut c = Columns::from(row, 0);
         Ok(Self {
-            epoch: row.try_get::<_, i64>(0)? as u64,
-            revision: Revision(row.try_get::<_, i64>(1)? as u64),
-            last_ms: row.try_get(2)?,
-            offset_ms: row.try_get(3)?,
-            floor: Revision(row.try_get::<_, i64>(4)? as u64),
-            barred_until: row.try_get(5)?,
-            retired_to: row.try_get(6)?,
-            wall_ms: row.try_get(7)?,
+            epoch: c.number()?,
+            number: c.next()?,
+            revision: Revision(c.number()?),
+            last_ms: c.next()?,
+            offset_ms: c.next()?,
+            moves: c.next()?,
+            floor: Revision(c.number()?),
+            barred_until: c.next()?,
+            retired_to: c.next()?,
+            wall_ms: c.next()?,
             asked,
             answered,
         })
@@ -77,65 +103,49 @@ impl Reading {
         Cursor { epoch: self.epoch, revision: self.revision }
     }
 
+    /// How far the history has come.
+    pub(super) fn point(&self) -> Point {
+        Point { cursor: self.cursor(), last_ms: self.last_ms }
+    }
+
     /// Store time by the wall clock and the offset alone.
     fn by_wall(&self) -> i64 {
         self.wall_ms + self.offset_ms
     }
-}
 
-/// Store time against this machine's boot time: the difference lies between `least` and `most`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Pace {
-    least: i64,
-    most: i64,
-    at_ms: i64,
-}
-
-impl Pace {
-    fn of(reading: &Reading) -> Self {
-        let (asked, answered) = (reading.asked.as_ms() as i64, reading.answered.as_ms() as i64);
-        Self { least: reading.by_wall() - answered, most: reading.by_wall() - asked + 1, at_ms: answered }
+    /// How far the wall clock is ahead of the last time that anyone gave.
+    fn gap(&self) -> i64 {
+        self.by_wall() - self.last_ms
     }
 
-    /// What the pace may have become by `at_ms` through drift alone.
-    fn drifted(self, at_ms: i64) -> Self {
-        let drift = (at_ms - self.at_ms).max(0) / DRIFT;
-        Self { least: self.least - drift, most: self.most + drift, at_ms }
+    /// Whether store time, when it is taken up, goes on from the mark and not from the wall clock.
+    fn goes_on_from_mark(&self) -> bool {
+        let lag = self.wall_ms - self.last_ms;
+        lag < 0 || (self.gap() <= BY_OFFSET_MS && lag <= NEAR_WALL_MS)
     }
 
-    /// What a newer pace makes of this one; nothing, if the clock was stepped in between.
-    fn followed_by(self, newer: Self) -> Option<Self> {
-        let expected = self.drifted(newer.at_ms);
-        if newer.least > expected.most + TOLERANCE_MS || newer.most < expected.least - TOLERANCE_MS {
-            return None;
+    /// Whether somebody keeps time: the mark is as young as running replicas leave it.
+    fn is_witnessed(&self) -> bool {
+        (-BEHIND_MS..=UNWITNESSED_MS).contains(&self.gap())
+    }
+
+    fn sample(&self) -> Sample {
+        Sample {
+            by_wall_ms: self.by_wall(),
+            offset_ms: self.offset_ms,
+            last_ms: self.last_ms,
+            moves: self.moves,
+            asked_ms: self.asked.as_ms() as i64,
+            answered_ms: self.answered.as_ms() as i64,
         }
-        let (least, most) = (expected.least.max(newer.least), expected.most.min(newer.most));
-        Some(if least <= most { Self { least, most, at_ms: newer.at_ms } } else { newer })
-    }
-}
-
-/// What one replica knows of store time.
-#[derive(Debug, Default)]
-pub(super) struct Timekeeper {
-    pace: Option<Pace>,
-    /// The latest time given: store time does not go back within a process, either.
-    given_ms: i64,
-}
-
-impl Timekeeper {
-    /// Store time by a reading; refused if the clock was stepped since the last one.
-    fn time(&mut self, reading: &Reading) -> Result<StoreTime, Fault> {
-        let newer = Pace::of(reading);
-        self.pace = Some(match self.pace {
-            Some(pace) => pace.followed_by(newer).ok_or(Fault::Stepped)?,
-            None => newer,
-        });
-        self.given_ms = self.given_ms.max(reading.last_ms).max(reading.by_wall());
-        Ok(StoreTime(self.given_ms as u64))
     }
 }
 
 impl PostgresStore {
+    fn timekeeper(&self) -> MutexGuard<'_, Timekeeper> {
+        self.time.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
     /// Store time by a reading; refused if the history that it is of was set back, or the store retired.
     pub(super) fn time(&self, reading: &Reading) -> Result<StoreTime, Fault> {
         if let Some(to) = &reading.retired_to {
@@ -146,18 +156,19 @@ impl PostgresStore {
 
     /// As [`Self::time`], of a store that may have been retired.
     pub(super) fn time_of_retired(&self, reading: &Reading) -> Result<StoreTime, Fault> {
-        self.follow(reading.cursor(), reading.asked, reading.answered)?;
+        self.follow(reading.point(), reading.asked, reading.answered)?;
         self.time_of_any(reading)
     }
 
     /// Store time by a reading of any history.
     pub(super) fn time_of_any(&self, reading: &Reading) -> Result<StoreTime, Fault> {
-        self.time.lock().unwrap_or_else(|e| e.into_inner()).time(reading)
+        let given = self.timekeeper().time(&reading.sample());
+        Ok(StoreTime(given.map_err(|OutOfPace| Fault::Stepped)? as u64))
     }
 
     /// The latest time that this process has given.
     pub(super) fn given_ms(&self) -> i64 {
-        self.time.lock().unwrap_or_else(|e| e.into_inner()).given_ms
+        self.timekeeper().given_ms()
     }
 
     /// Reads the clock without locking it.
@@ -166,19 +177,58 @@ impl PostgresStore {
         Reading::of(&in_time("reading the clock", ROUND_TRIP, conn.query(Sql::ReadClock, &[])).await?, asked)
     }
 
-    /// The clock was stepped: makes store time go on as boot time says.
+    /// Locks the clock within a transaction, and reads it in a later statement: only that one sees the commits that the
+    /// lock has waited for.
+    pub(super) async fn lock_clock(&self, conn: &Conn) -> Result<Reading, Fault> {
+        let asked = Tick::now();
+        let (locked, read) = join!(biased;
+            async { conn.query(Sql::LockClock, &[]).await },
+            async { conn.query(Sql::ReadClock, &[]).await },
+        );
+        locked?;
+        Reading::of(&read?, asked)
+    }
+
+    /// Lets the history go on from `revision`, as a batch does: under the clock's lock.
+    pub(super) async fn go_on(
+        &self,
+        conn: &Conn,
+        reading: &Reading,
+        revision: Revision,
+        now: StoreTime,
+    ) -> Result<(), Fault> {
+        let (number, revision, now) = (reading.number + 1, revision.0 as i64, now.0 as i64);
+        conn.execute(Sql::LeaveWord, &[&Uuid::now_v7(), &number, &revision, &now]).await?;
+        Ok(())
+    }
+
+    /// The clock is out of pace: makes store time go on as boot time says.
     pub(super) async fn correct_clock(&self) -> Result<(), Fault> {
         let lent = self.lend(Use::Write).await?;
         let conn = &*lent;
         let work = async {
             conn.simple("BEGIN").await?;
             conn.query(Sql::LockClock, &[]).await?;
-            // Read once more, so that the time of waiting for the lock does not blur it.
-            let asked = Tick::now();
-            let reading = Reading::of(&conn.query(Sql::ReadClock, &[]).await?, asked)?;
-            if let Some(offset_ms) = self.corrected_offset(&reading) {
-                let sql = format!("UPDATE solehold.clock SET offset_ms = {offset_ms} WHERE id = 1");
-                conn.simple(&sql).await?;
+            // Not together with the lock, so that the time of waiting for that does not blur it.
+            let reading = self.read_clock(conn).await?;
+            let remedy = self.timekeeper().remedy(&reading.sample());
+            match remedy {
+                Remedy::Nothing => {}
+                Remedy::Follow { ahead_ms } => {
+                    tracing::warn!(
+                        ahead_ms,
+                        "other replicas kept time while this machine did not; following them"
+                    );
+                }
+                Remedy::Correct { ahead_ms } => {
+                    tracing::warn!(
+                        ahead_ms,
+                        "the clock of PostgreSQL is out of pace; store time goes on without that"
+                    );
+                    let offset_ms = reading.offset_ms - ahead_ms;
+                    conn.simple(&format!("UPDATE solehold.clock SET offset_ms = {offset_ms} WHERE id = 1"))
+                        .await?;
+                }
             }
             conn.simple("COMMIT").await
         };
@@ -187,57 +237,36 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// The offset that lets store time go on as boot time says; nothing, if it does already, or if store time was moved on
-    /// by a replica that has given the time back: then this one follows.
-    fn corrected_offset(&self, reading: &Reading) -> Option<i64> {
-        let mut keeper = self.time.lock().unwrap_or_else(|e| e.into_inner());
-        let newer = Pace::of(reading);
-        let pace = keeper.pace?;
-        if let Some(pace) = pace.followed_by(newer) {
-            keeper.pace = Some(pace);
-            return None;
-        }
-        let expected = pace.drifted(newer.at_ms);
-        let off_by = (newer.least + newer.most) / 2 - (expected.least + expected.most) / 2;
-        let expected_ms = reading.by_wall() - off_by;
-        if reading.last_ms > expected_ms + TOLERANCE_MS {
-            tracing::warn!(moved_ms = off_by, "store time was moved on by another replica; following it");
-            keeper.pace = Some(newer);
-            return None;
-        }
-        tracing::warn!(
-            step_ms = off_by,
-            "the clock of PostgreSQL was stepped; store time goes on without the step"
-        );
-        keeper.pace = Some(expected);
-        Some(reading.offset_ms - off_by)
-    }
-
-    /// At the start: a clock that was set back while nobody ran is brought up to the last time given, and time that passed
-    /// unwitnessed, or was jumped over, is given back to all that was live.
+    /// When a store is opened: time that nobody witnessed is given back to all that was live.
     pub(super) async fn resume_clock(&self, conn: &Conn) -> Result<(), Fault> {
-        let reading = self.read_clock(conn).await?;
-        if (-TOLERANCE_MS..=UNWITNESSED_MS).contains(&(reading.by_wall() - reading.last_ms)) {
-            return Ok(());
+        for _ in 0..LOOKS {
+            if self.read_clock(conn).await?.is_witnessed() {
+                return Ok(());
+            }
+            // A replica that runs and was held up moves the mark, and corrects the clock first if it was stepped.
+            tokio::time::sleep(LOOK_EVERY).await;
         }
         in_time("giving time back", GIVE_BACK, async {
+            conn.simple("BEGIN").await?;
+            let reading = self.lock_clock(conn).await?;
+            if reading.is_witnessed() {
+                return conn.simple("COMMIT").await;
+            }
+            if reading.goes_on_from_mark() {
+                tracing::info!(
+                    gap_ms = reading.gap(),
+                    "no replica kept time; store time goes on from the last mark"
+                );
+                conn.simple(&from_mark(&reading)).await?;
+                return conn.simple("COMMIT").await;
+            }
             // Everyone's order: sessions, leases, the clock.
-            conn.simple(
-                "BEGIN; SET LOCAL statement_timeout = '120s'; SET LOCAL lock_timeout = '10s'; \
-                 SELECT count(*) FROM (SELECT id FROM solehold.sessions ORDER BY id FOR UPDATE) s; \
-                 SELECT count(*) FROM (SELECT resource_id FROM solehold.leases ORDER BY resource_id FOR UPDATE) l",
-            )
-            .await?;
-            let asked = Tick::now();
-            let reading = Reading::of(&conn.query(Sql::LockClock, &[]).await?, asked)?;
-            let gap = reading.by_wall() - reading.last_ms;
-            if gap < 0 {
-                tracing::warn!(step_ms = gap, "the clock of PostgreSQL was set back; store time goes on");
-                let sql = format!("UPDATE solehold.clock SET offset_ms = offset_ms - ({gap}) WHERE id = 1");
-                conn.simple(&sql).await?;
-            } else if gap > UNWITNESSED_MS {
-                tracing::info!(gap_ms = gap, "nobody witnessed this time; what was live gets it back");
-                conn.simple(&give_back(reading.last_ms, gap)).await?;
+            conn.simple("ROLLBACK").await?;
+            conn.simple(LOCK_ALL).await?;
+            let reading = self.lock_clock(conn).await?;
+            if !reading.is_witnessed() {
+                tracing::info!(gap_ms = reading.gap(), "no replica kept time; what was live gets it back");
+                conn.simple(&from_wall(&reading)).await?;
             }
             conn.simple("COMMIT").await
         })
@@ -245,8 +274,16 @@ impl PostgresStore {
     }
 }
 
-/// Moves on, by the gap, all deadlines that lay ahead when time was last witnessed.
-fn give_back(last_ms: i64, gap: i64) -> String {
+/// Store time goes on from the last time given: by the offset, and no row is touched.
+fn from_mark(reading: &Reading) -> String {
+    let offset_ms = reading.last_ms - reading.wall_ms;
+    format!("UPDATE solehold.clock SET offset_ms = {offset_ms}, moves = moves + 1 WHERE id = 1")
+}
+
+/// Store time goes on from the wall clock's: all that lay ahead when time was last witnessed moves on by as much.
+fn from_wall(reading: &Reading) -> String {
+    let (last_ms, now_ms) = (reading.last_ms, reading.wall_ms.max(reading.last_ms));
+    let gap = now_ms - last_ms;
     let later = |column: &str| {
         format!("{column} = CASE WHEN {column} > {last_ms} THEN {column} + {gap} ELSE {column} END")
     };
@@ -255,67 +292,15 @@ fn give_back(last_ms: i64, gap: i64) -> String {
          UPDATE solehold.leases SET {}, {}, {}, {} WHERE deadline_ms > {last_ms} OR pending_deadline_ms > {last_ms} \
             OR held_back_until_ms > {last_ms} OR confirm_by_ms > {last_ms}; \
          UPDATE solehold.waiters SET deadline_ms = deadline_ms + {gap} WHERE deadline_ms > {last_ms}; \
-         UPDATE solehold.clock SET last_ms = last_ms + {gap} WHERE id = 1",
+         UPDATE solehold.requests SET until_ms = until_ms + {gap} WHERE until_ms > {last_ms}; \
+         UPDATE solehold.clock SET offset_ms = {}, moves = moves + 1, {} WHERE id = 1; \
+         INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ('{}', {now_ms}, true)",
         later("deadline_ms"),
         later("pending_deadline_ms"),
         later("held_back_until_ms"),
         later("confirm_by_ms"),
+        now_ms - reading.wall_ms,
+        later("grants_barred_until_ms"),
+        Uuid::now_v7(),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reading(store_ms: i64, asked_ms: u64, answered_ms: u64) -> Reading {
-        Reading {
-            epoch: 1,
-            revision: Revision(0),
-            floor: Revision(0),
-            barred_until: 0,
-            retired_to: None,
-            last_ms: 0,
-            offset_ms: 0,
-            wall_ms: store_ms,
-            asked: Tick::from_ms(asked_ms),
-            answered: Tick::from_ms(answered_ms),
-        }
-    }
-
-    #[test]
-    fn an_honest_clock_is_followed() {
-        let mut keeper = Timekeeper::default();
-        for second in 0..1_000_u64 {
-            // It gains half a per cent, and the network is slow now and then.
-            let (asked, delay) = (second * 1_000, if second % 7 == 0 { 400 } else { 2 });
-            let store = 1_000_000 + (asked as i64) * 1_005 / 1_000;
-            keeper.time(&reading(store, asked, asked + delay)).expect("no step");
-        }
-    }
-
-    #[test]
-    fn a_step_is_seen_either_way() {
-        for step in [-3_600_000, -2_000, 2_000, 3_600_000] {
-            let mut keeper = Timekeeper::default();
-            keeper.time(&reading(1_000_000, 1_000, 1_002)).expect("the first");
-            keeper.time(&reading(1_000_500, 1_500, 1_502)).expect("half a second later");
-            assert!(matches!(keeper.time(&reading(1_001_000 + step, 2_000, 2_002)), Err(Fault::Stepped)));
-            assert!(keeper.time(&reading(1_001_000, 2_000, 2_002)).is_ok(), "the step left no trace");
-        }
-    }
-
-    #[test]
-    fn a_step_forward_is_seen_behind_a_long_wait() {
-        let mut keeper = Timekeeper::default();
-        keeper.time(&reading(1_000_000, 1_000, 1_002)).expect("the first");
-        assert!(matches!(keeper.time(&reading(1_003_000 + 1_000, 2_000, 4_000)), Err(Fault::Stepped)));
-        assert!(keeper.time(&reading(1_003_000, 2_000, 4_000)).is_ok());
-    }
-
-    #[test]
-    fn time_never_goes_back() {
-        let mut keeper = Timekeeper::default();
-        let first = keeper.time(&reading(1_000_400, 1_000, 1_002)).expect("the first");
-        assert_eq!(keeper.time(&reading(1_000_100, 1_010, 1_012)).expect("a small step"), first);
-    }
 }

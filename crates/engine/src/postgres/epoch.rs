@@ -24,7 +24,6 @@ use super::{
     clock::Reading,
     fault::Fault,
     pool::{Conn, ROUND_TRIP, Use, in_time},
-    sql::Sql,
 };
 use crate::{
     clock::Tick,
@@ -33,7 +32,7 @@ use crate::{
 };
 
 /// Locks everything that a renewal could change, in everyone's order.
-const LOCK_ALL: &str = "BEGIN; SET LOCAL statement_timeout = '120s'; SET LOCAL lock_timeout = '10s'; \
+pub(super) const LOCK_ALL: &str = "BEGIN; SET LOCAL statement_timeout = '120s'; SET LOCAL lock_timeout = '10s'; \
     SELECT count(*) FROM (SELECT id FROM solehold.sessions ORDER BY id FOR UPDATE) s; \
     SELECT count(*) FROM (SELECT resource_id FROM solehold.leases ORDER BY resource_id FOR UPDATE) l";
 /// There may be many rows to lock.
@@ -156,6 +155,13 @@ pub enum Failover {
     Lossless,
 }
 
+/// How far a history has come: its cursor, and the last time that anyone put down, which moves on with renewals, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Point {
+    pub(super) cursor: Cursor,
+    pub(super) last_ms: i64,
+}
+
 /// What this process knows of the history.
 #[derive(Debug, Default)]
 pub(super) struct History {
@@ -164,24 +170,35 @@ pub(super) struct History {
     /// The latest timeline that is known of: an earlier one of the same cluster was replaced.
     newest: Option<Identity>,
     /// The furthest point seen, and when it was known: what is asked for later must not be behind it.
-    seen: Option<(Cursor, Tick)>,
+    seen: Option<(Point, Tick)>,
     /// What cursors are sealed with.
     seal: Option<Seal>,
 }
 
 impl History {
     /// Follows the history to a point; refused if it was asked for after a later point was known.
-    fn follow(&mut self, cursor: Cursor, asked: Tick, answered: Tick) -> Result<(), Fault> {
-        match self.seen {
-            Some((seen, at)) if cursor < seen => {
-                if asked > at {
-                    return Err(Fault::SetBack);
-                }
-            }
-            Some((seen, _)) if cursor == seen => {}
-            _ => self.seen = Some((cursor, answered)),
+    fn follow(&mut self, point: Point, asked: Tick, answered: Tick) -> Result<(), Fault> {
+        let is_behind = self.is_ahead_of(point);
+        let Some((seen, at)) = &mut self.seen else {
+            self.seen = Some((point, answered));
+            return Ok(());
+        };
+        if is_behind {
+            return if asked > *at { Err(Fault::SetBack) } else { Ok(()) };
+        }
+        if point != *seen {
+            (*seen, *at) = (point, answered);
         }
         Ok(())
+    }
+
+    /// Whether more was seen than is there at a point.
+    fn is_ahead_of(&self, point: Point) -> bool {
+        let is_behind = |seen: &Point| {
+            point.cursor < seen.cursor
+                || (point.cursor.epoch == seen.cursor.epoch && point.last_ms < seen.last_ms)
+        };
+        self.seen.as_ref().is_some_and(|(seen, _)| is_behind(seen))
     }
 
     /// There is a server on this timeline.
@@ -194,7 +211,7 @@ impl History {
 
     /// The furthest point seen.
     fn seen(&self) -> Option<Cursor> {
-        self.seen.map(|(cursor, _)| cursor)
+        self.seen.as_ref().map(|(point, _)| point.cursor)
     }
 }
 
@@ -215,8 +232,8 @@ impl PostgresStore {
     }
 
     /// Follows the history to a reading; refused if the store was set back since an earlier one.
-    pub(super) fn follow(&self, cursor: Cursor, asked: Tick, answered: Tick) -> Result<(), Fault> {
-        self.history().follow(cursor, asked, answered)
+    pub(super) fn follow(&self, point: Point, asked: Tick, answered: Tick) -> Result<(), Fault> {
+        self.history().follow(point, asked, answered)
     }
 
     /// Looks at all hosts: of several that take writes, all but the one on the latest timeline were replaced.
@@ -237,7 +254,7 @@ impl PostgresStore {
         let now = Tick::now();
         let mut history = self.history();
         if history.seen().is_none_or(|seen| seen < cursor) {
-            history.seen = Some((cursor, now));
+            history.seen = Some((Point { cursor, last_ms: 0 }, now));
         }
     }
 
@@ -340,8 +357,8 @@ impl PostgresStore {
 
     async fn adopt(&self, conn: &Conn) -> Result<(), Fault> {
         conn.simple("BEGIN").await?;
-        let Locked { reading, identity: kept } = lock(conn).await?;
-        let is_behind = self.history().seen().is_some_and(|seen| reading.cursor() < seen);
+        let Locked { reading, identity: kept } = self.lock_history(conn).await?;
+        let is_behind = self.history().is_ahead_of(reading.point());
         let why = match (&kept, &conn.identity) {
             (Some(_), None) => {
                 let text = "PostgreSQL does not say which timeline it is on any more, and did before: \
@@ -378,8 +395,7 @@ impl PostgresStore {
 
     /// The store is behind what was seen: makes it another history, unless somebody else has done so already.
     pub(super) async fn mend_history(&self) -> Result<(), Fault> {
-        let seen = self.history().seen();
-        self.raise_if(Why::SetBack, |reading| seen.is_some_and(|seen| reading.cursor() < seen)).await
+        self.raise_if(Why::SetBack, |reading| self.history().is_ahead_of(reading.point())).await
     }
 
     /// Somebody says that the store was set back.
@@ -395,7 +411,7 @@ impl PostgresStore {
         let conn = &*lent;
         let work = async {
             conn.simple("BEGIN").await?;
-            let Locked { reading, .. } = lock(conn).await?;
+            let Locked { reading, .. } = self.lock_history(conn).await?;
             if !is_due(&reading) {
                 conn.simple("ROLLBACK").await?;
                 return Ok(None);
@@ -432,7 +448,12 @@ impl PostgresStore {
         let furthest =
             Cursor { epoch: seen.epoch.max(stands.epoch), revision: seen.revision.max(stands.revision) };
         let cursor = history::another(furthest, reading.wall_ms as u64);
-        self.restart_clock(conn, cursor, now, barred_until).await?;
+        self.go_on(conn, reading, cursor.revision, StoreTime(now as u64)).await?;
+        let sql = format!(
+            "UPDATE solehold.clock SET epoch = {}, grants_barred_until_ms = {barred_until}, retired_to = NULL WHERE id = 1",
+            cursor.epoch
+        );
+        conn.simple(&sql).await?;
         tracing::warn!(
             epoch = cursor.epoch,
             barred_ms = (barred_until - now).max(0),
@@ -471,7 +492,7 @@ impl PostgresStore {
         let conn = &*lent;
         let work = async {
             conn.simple(LOCK_ALL).await?;
-            conn.query(Sql::LockClock, &[]).await?;
+            self.lock_clock(conn).await?;
             let set = conn.client.prepare("UPDATE solehold.clock SET retired_to = $1 WHERE id = 1").await?;
             conn.client.execute(&set, &[&to]).await?;
             conn.simple("COMMIT").await
@@ -482,20 +503,23 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Writes a new history's beginning: nothing is decided before `barred_until`.
-    async fn restart_clock(
-        &self,
-        conn: &Conn,
-        cursor: Cursor,
-        now_ms: i64,
-        barred_until: i64,
-    ) -> Result<(), Fault> {
-        let sql = format!(
-            "UPDATE solehold.clock SET epoch = {}, revision = {}, last_ms = greatest(last_ms, {}), \
-             grants_barred_until_ms = {barred_until}, retired_to = NULL WHERE id = 1",
-            cursor.epoch, cursor.revision.0, now_ms
-        );
-        conn.simple(&sql).await
+    /// Locks the clock; tells what it says, and whose history it is.
+    async fn lock_history(&self, conn: &Conn) -> Result<Locked, Fault> {
+        let reading = self.lock_clock(conn).await?;
+        let sql = "SELECT system_id, timeline, database_oid, table_oid FROM solehold.clock WHERE id = 1";
+        let rows = conn.client.query_typed(sql, &[]).await?;
+        let row =
+            rows.first().ok_or_else(|| super::rows::unreadable("the table solehold.clock has no row"))?;
+        let (Some(system_id), Some(timeline)) =
+            (row.try_get::<_, Option<String>>(0)?, row.try_get::<_, Option<String>>(1)?)
+        else {
+            return Ok(Locked { reading, identity: None });
+        };
+        let timeline = u32::from_str_radix(&timeline, 16)
+            .map_err(|_| super::rows::unreadable(format!("{timeline:?} is not a timeline")))?;
+        let database = row.try_get::<_, Option<i64>>(2)?.unwrap_or_default();
+        let identity = Identity { system_id, timeline, database, table: row.try_get(3)? };
+        Ok(Locked { reading, identity: Some(identity) })
     }
 
     /// Refuses while nothing is decided.
@@ -524,24 +548,6 @@ struct Locked {
     identity: Option<Identity>,
 }
 
-async fn lock(conn: &Conn) -> Result<Locked, Fault> {
-    let asked = Tick::now();
-    let reading = Reading::of(&conn.query(Sql::LockClock, &[]).await?, asked)?;
-    let sql = "SELECT system_id, timeline, database_oid, table_oid FROM solehold.clock WHERE id = 1";
-    let rows = conn.client.query_typed(sql, &[]).await?;
-    let row = rows.first().ok_or_else(|| super::rows::unreadable("the table solehold.clock has no row"))?;
-    let (Some(system_id), Some(timeline)) =
-        (row.try_get::<_, Option<String>>(0)?, row.try_get::<_, Option<String>>(1)?)
-    else {
-        return Ok(Locked { reading, identity: None });
-    };
-    let timeline = u32::from_str_radix(&timeline, 16)
-        .map_err(|_| super::rows::unreadable(format!("{timeline:?} is not a timeline")))?;
-    let database = row.try_get::<_, Option<i64>>(2)?.unwrap_or_default();
-    let identity = Identity { system_id, timeline, database, table: row.try_get(3)? };
-    Ok(Locked { reading, identity: Some(identity) })
-}
-
 /// Notes whose history the clock's row is.
 async fn keep(conn: &Conn, identity: &Identity) -> Result<(), Fault> {
     let set = "UPDATE solehold.clock SET system_id = $1, timeline = $2, database_oid = $3, table_oid = $4 WHERE id = 1";
@@ -557,21 +563,22 @@ mod tests {
 
     use super::*;
 
-    fn cursor(epoch: u64, revision: u64) -> Cursor {
-        Cursor { epoch, revision: Revision(revision) }
+    fn point(epoch: u64, revision: u64, last_ms: i64) -> Point {
+        Point { cursor: Cursor { epoch, revision: Revision(revision) }, last_ms }
     }
 
     #[test]
     fn a_history_that_goes_back_is_not_followed() {
         let tick = Tick::from_ms;
         let mut history = History::default();
-        history.follow(cursor(1, 8), tick(10), tick(12)).expect("the first");
-        history.follow(cursor(1, 9), tick(13), tick(15)).expect("it goes on");
+        history.follow(point(1, 8, 500), tick(10), tick(12)).expect("the first");
+        history.follow(point(1, 9, 500), tick(13), tick(15)).expect("it goes on");
         // Asked for before the later one was known: it may be right.
-        history.follow(cursor(1, 8), tick(14), tick(16)).expect("answers overtake each other");
-        assert!(matches!(history.follow(cursor(1, 8), tick(16), tick(17)), Err(Fault::SetBack)));
-        assert!(matches!(history.follow(cursor(0, 90), tick(16), tick(17)), Err(Fault::SetBack)));
-        history.follow(cursor(2, 1 << 33), tick(18), tick(19)).expect("a new epoch");
+        history.follow(point(1, 8, 500), tick(14), tick(16)).expect("answers overtake each other");
+        for older in [point(1, 8, 600), point(0, 90, 600), point(1, 9, 499)] {
+            assert!(matches!(history.follow(older, tick(16), tick(17)), Err(Fault::SetBack)), "{older:?}");
+        }
+        history.follow(point(2, 1 << 33, 400), tick(18), tick(19)).expect("a new epoch");
     }
 
     #[test]

@@ -124,7 +124,8 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
                 conn.query(Sql::LockLeasesAndHanging, &[&ids, &plan.whole]).await
             }
         },
-        async { conn.query(if news { Sql::LockClock } else { Sql::ReadClock }, &[]).await },
+        async { conn.query_if(news, Sql::LockClock, &[]).await },
+        async { conn.query(Sql::ReadClock, &[]).await },
         async {
             let wanted = news && !plan.missing.is_empty();
             conn.query_if(wanted, Sql::AnyResources, &[&tenants, &kinds, &keys]).await
@@ -140,13 +141,28 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
         async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
         async { if news { lines.read(conn).await } else { Ok(Vec::new()) } },
     );
-    let (begin, sessions, holders, leases, clock, missing, holders_now, requests, records, states, waiters) =
-        answers;
+    let (
+        begin,
+        sessions,
+        holders,
+        leases,
+        locked,
+        clock,
+        missing,
+        holders_now,
+        requests,
+        records,
+        states,
+        waiters,
+    ) = answers;
     begin?;
+    // In the order in which they were sent: what comes after a failure only says that there was one.
+    let (sessions, holders, leases) = (sessions?, holders?, leases?);
+    locked?;
     Ok(Answers {
-        sessions: sessions?,
-        holders: holders?,
-        leases: leases?,
+        sessions,
+        holders,
+        leases,
         clock: clock?,
         missing: missing?,
         holders_now: holders_now?,

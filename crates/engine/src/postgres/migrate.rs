@@ -13,10 +13,11 @@ use super::{
 use crate::store::StoreError;
 
 /// The schema's versions, in order; the first is 1.
-const VERSIONS: [&str; 4] = [
+const VERSIONS: [&str; 5] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
+    include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
 ];
 /// Since this version resources have marks.

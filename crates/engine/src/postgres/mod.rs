@@ -7,9 +7,9 @@
 //!              write, leave word of it, COMMIT              1 round trip
 //! ```
 //!
-//! **Stored**, in the schema `solehold`: the clock's one row (time, offset, revision, epoch, floor), sessions, holders,
+//! **Stored**, in the schema `solehold`: the clock's one row (offset, epoch), the last commits (revision, time), sessions, holders,
 //! resources (what was declared of each, rarely written), `leases` (one narrow row for each resource with all that is judged
-//! under a lock), who waits in line, hand-over states, spent requests, records, events, and word of the last commits. **Not stored**: whether a
+//! under a lock), who waits in line, hand-over states, spent requests, records and events. **Not stored**: whether a
 //! lease or a session is live (time tells), the token of a lease apart from the resource's last token (they are the same while
 //! it is held), the deadline of a lease on a session (it is the session's), renewals as events (nobody's news), and anything
 //! that this process remembers to save itself a look: that is borne out by a locked row before it is used.
@@ -33,6 +33,7 @@ mod fault;
 mod line;
 mod lock;
 mod migrate;
+mod pace;
 mod plan;
 mod pool;
 mod read;
@@ -59,10 +60,10 @@ use tokio::sync::watch;
 
 use self::{
     cache::Cache,
-    clock::Timekeeper,
     connect::Connector,
-    epoch::History,
+    epoch::{History, Point},
     fault::Fault,
+    pace::Timekeeper,
     plan::Ask,
     pool::{Conn, Lent, Pool, Use},
     retry::Backoff,
@@ -191,9 +192,8 @@ impl PostgresStore {
         let rows = conn.query(Sql::Cursor, &[]).await?;
         let row = rows.first().ok_or_else(|| rows::unreadable("the table solehold.clock has no row"))?;
         let mut c = Columns::from(row, 0);
-        let (epoch, revision): (i64, i64) = (c.next()?, c.next()?);
-        let cursor = Cursor { epoch: epoch as u64, revision: solehold_core::time::Revision(revision as u64) };
-        self.follow(cursor, asked, Tick::now())?;
+        let cursor = Cursor { epoch: c.number()?, revision: solehold_core::time::Revision(c.number()?) };
+        self.follow(Point { cursor, last_ms: c.next()? }, asked, Tick::now())?;
         Ok(cursor)
     }
 }
@@ -205,7 +205,7 @@ impl Store for PostgresStore {
     }
 
     fn clock_slack_ms(&self) -> u64 {
-        clock::TOLERANCE_MS as u64
+        pace::TOLERANCE_MS as u64
     }
 
     async fn transact(

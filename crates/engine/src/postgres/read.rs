@@ -24,7 +24,7 @@ use super::{
     pool::{Conn, Param, ROUND_TRIP, Use, in_time},
     retry::Backoff,
     rows::{self, DESCRIBED_COLUMNS, LEASE_COLUMNS},
-    sql::{Sql, lease_columns, read_now, resource_columns, state_columns},
+    sql::{Sql, floor, lease_columns, read_now, resource_columns, state_columns},
     text,
     write::resource_hash,
 };
@@ -440,7 +440,7 @@ fn event_query(query: &EventQuery) -> (String, Params<'_>) {
         "SELECT e.revision, e.at_ms, e.tenant, e.kind, e.key, e.details FROM solehold.lease_events e";
     let mut all = Conditions::new(select.to_owned(), vec![]);
     // Events up to the floor are gone, even while their rows wait to be removed.
-    all.and("e.revision > greatest({}, (SELECT floor_revision FROM solehold.clock))", query.after.0 as i64);
+    all.and(concat!("e.revision > greatest({}, ", floor!(), ")"), query.after.0 as i64);
     if let Some(lease) = query.lease {
         all.and("e.lease_id = {}", lease.0);
     }

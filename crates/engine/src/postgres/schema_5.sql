@@ -1,4 +1,4 @@
--- Version 4 of the schema: a restored or copied store is told from one that goes on.
+-- Version 5 of the schema: a restored or copied store is told from one that goes on.
 
 -- The numbers of the database and of this table when the row was last vouched for: a restored table has another one.
 ALTER TABLE solehold.clock ADD COLUMN database_oid bigint;

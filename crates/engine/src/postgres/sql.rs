@@ -56,20 +56,49 @@ macro_rules! waiter_columns {
          w.undeclared, w.deadline_ms"
     };
 }
-macro_rules! clock_columns {
+/// The clock: its one row, which is locked often and written rarely; the newest batch, by its number; the newest mark, by
+/// its time. The last two are rows that were inserted and never updated, found at the high end of an index, so however long
+/// an old snapshot keeps dead versions alive, none of them is walked.
+macro_rules! read_clock {
+    ($wall:literal) => {
+        concat!("SELECT c.epoch, b.number, b.revision, m.at_ms, c.offset_ms, c.moves, ", floor!(), ", \
+            c.grants_barred_until_ms, c.retired_to, \
+            (extract(epoch FROM ", $wall, ") * 1000)::bigint \
+         FROM solehold.clock c \
+         CROSS JOIN (SELECT number, revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1) b \
+         CROSS JOIN (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) m WHERE c.id = 1")
+    };
+}
+/// Events up to this revision are gone.
+macro_rules! floor {
     () => {
-        "c.epoch, c.revision, c.last_ms, c.offset_ms, c.floor_revision, c.grants_barred_until_ms, \
-         c.retired_to"
+        "(SELECT revision FROM solehold.floors ORDER BY revision DESC LIMIT 1)"
     };
 }
 /// Store time in a read: by the transaction's own start, so that the whole of it has one time; `$1` is the latest time
 /// that this process has given already.
 macro_rules! read_now {
     () => {
-        "(SELECT greatest(last_ms, (extract(epoch FROM now()) * 1000)::bigint + offset_ms, $1) FROM solehold.clock)"
+        "(SELECT greatest((SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1), \
+            (extract(epoch FROM now()) * 1000)::bigint + offset_ms, $1) FROM solehold.clock)"
     };
 }
-pub(super) use {lease_columns, read_now, resource_columns, state_columns};
+/// When a row of `leases` can be judged, its holder's time being over at `$end`: one that someone waits for is left alone
+/// until its lock-delay is over.
+macro_rules! ripe_at {
+    ($end:literal) => {
+        concat!(
+            "least(CASE WHEN l.lease_id IS NOT NULL THEN least(",
+            $end,
+            ", l.confirm_by_ms) \
+                + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
+            CASE WHEN (l.pending_lease_id IS NOT NULL OR l.queued > 0) AND l.lease_id IS NULL \
+                THEN coalesce(l.held_back_until_ms, 0) END, \
+            l.pending_deadline_ms)"
+        )
+    };
+}
+pub(super) use {floor, lease_columns, read_now, resource_columns, state_columns};
 
 /// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), or by a session (`$5`) or present session of a
 /// holder (`$6, $7`) that something of theirs hangs on.
@@ -111,14 +140,12 @@ statements! {
     LockLeasesAndHanging = concat!("SELECT ", lease_columns!(), " FROM solehold.leases l \
          WHERE l.resource_id = ANY($1::bigint[]) OR (l.session_id = ANY($2::uuid[]) AND l.lease_id IS NOT NULL) \
             OR l.pending_session_id = ANY($2::uuid[]) ORDER BY l.resource_id FOR UPDATE");
-    /// The inner select waits for the lock; the outer one reads the time when it is held.
-    LockClock = concat!("SELECT c.*, (extract(epoch FROM clock_timestamp()) * 1000)::bigint FROM (SELECT ",
-        clock_columns!(), " FROM solehold.clock c WHERE c.id = 1 FOR UPDATE) c");
-    ReadClock = concat!("SELECT ", clock_columns!(), ", (extract(epoch FROM clock_timestamp()) * 1000)::bigint \
-         FROM solehold.clock c WHERE c.id = 1");
+    /// Makes no new version of the row. What it guards is read by a later statement, which sees every commit that this one
+    /// has waited for; this one, whose snapshot is older than its lock, would not.
+    LockClock = "SELECT id FROM solehold.clock WHERE id = 1 FOR UPDATE";
+    ReadClock = read_clock!("clock_timestamp()");
     /// As [`Sql::ReadClock`], at the start of the transaction that it is in.
-    SnapshotClock = concat!("SELECT ", clock_columns!(), ", (extract(epoch FROM now()) * 1000)::bigint \
-         FROM solehold.clock c WHERE c.id = 1");
+    SnapshotClock = read_clock!("now()");
 
     AnyResources = "SELECT 1 FROM unnest($1::text[], $2::text[], $3::text[]) AS k(tenant, kind, key) \
         JOIN solehold.resources r USING (tenant, kind, key) LIMIT 1";
@@ -222,7 +249,8 @@ statements! {
     /// `metrics` is left alone where none are given: a large text is not written again with every heartbeat.
     UpdateSessions = "UPDATE solehold.sessions s SET renewed_at_ms = u.renewed_at_ms, deadline_ms = u.deadline_ms, \
         standing = u.standing, lease_count = u.lease_count, lease_revision = u.lease_revision, \
-        metrics = coalesce(u.metrics, s.metrics), waiting = u.waiting \
+        metrics = coalesce(u.metrics, s.metrics), waiting = u.waiting, \
+        due_ms = CASE WHEN u.lease_count = 0 THEN least(s.due_ms, u.deadline_ms) ELSE s.due_ms END \
         FROM unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::text[], $5::bigint[], $6::bigint[], $7::text[], \
             $8::bigint[]) \
         AS u(id, renewed_at_ms, deadline_ms, standing, lease_count, lease_revision, metrics, waiting) WHERE s.id = u.id";
@@ -252,15 +280,15 @@ statements! {
             lease_id, holder, session_id, token, details) \
         SELECT * FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], \
             $8::uuid[], $9::text[], $10::uuid[], $11::bigint[], $12::text[])";
-    /// The clock goes on, and the batch leaves word that it did.
-    UpdateClock = "WITH word AS (INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $3, true)) \
-        UPDATE solehold.clock SET revision = $2, last_ms = greatest(last_ms, $3) WHERE id = 1";
+    /// The clock goes on, and the batch leaves word that it did. Numbers are unique: where the isolation is such that the
+    /// clock was read in a snapshot from before its lock, this fails, and the batch is run again.
+    LeaveWord = "INSERT INTO solehold.commits (batch_id, number, revision, at_ms, committed) VALUES ($1, $2, $3, $4, true)";
 
     /// Whether a batch was committed; if it was not, it cannot be any more. Waits for one that is on its way. A row that was
     /// there is written again, so that this answer waits for a synchronous standby as the commit itself would have.
     SettleCommit = "INSERT INTO solehold.commits (batch_id, at_ms, committed) \
-        VALUES ($1, (SELECT last_ms FROM solehold.clock), false) \
-        ON CONFLICT (batch_id) DO UPDATE SET at_ms = excluded.at_ms RETURNING committed";
+        VALUES ($1, (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1), false) \
+        ON CONFLICT (batch_id) DO UPDATE SET committed = commits.committed RETURNING committed";
 
     LoadResources = concat!(wanted!(), "SELECT ", resource_columns!(), ", ", lease_columns!(), ", ", state_columns!(),
         " FROM wanted JOIN solehold.resources r USING (id) JOIN solehold.leases l ON l.resource_id = r.id \
@@ -272,17 +300,14 @@ statements! {
             UNION SELECT s.tenant, s.holder FROM solehold.sessions s WHERE s.id = ANY($3::uuid[]))");
     CollectionRecords = "SELECT d.collection, d.id, d.document FROM solehold.records d WHERE d.collection = $1 \
         ORDER BY d.id";
-    Cursor = "SELECT epoch, revision FROM solehold.clock WHERE id = 1";
+    Cursor = "SELECT epoch, (SELECT revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1), \
+            (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) FROM solehold.clock WHERE id = 1";
 
-    DueLeases = "SELECT l.resource_id, r.tenant, r.kind, r.key, \
-            CASE WHEN l.lease_id IS NOT NULL THEN least(l.deadline_ms, l.confirm_by_ms) \
-                + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
-            CASE WHEN (l.pending_lease_id IS NOT NULL OR l.queued > 0) AND l.lease_id IS NULL \
-                THEN coalesce(l.held_back_until_ms, 0) END, \
-            l.pending_deadline_ms \
-        FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+    DueLeases = concat!("SELECT l.resource_id, r.tenant, r.kind, r.key, ", ripe_at!("coalesce(s.deadline_ms, l.deadline_ms)"),
+        " FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+        LEFT JOIN solehold.sessions s ON s.id = l.session_id AND l.lease_id IS NOT NULL \
         WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0) \
-        ORDER BY l.due_ms LIMIT $2";
+        ORDER BY l.due_ms LIMIT $2");
     DueSessions = "SELECT s.id, s.deadline_ms, \
             EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id AND l.lease_id IS NOT NULL), \
             EXISTS (SELECT 1 FROM solehold.leases l WHERE l.pending_session_id = s.id) \
@@ -293,22 +318,37 @@ statements! {
             l.pending_lease_id IS NULL OR s.deadline_ms + r.lock_delay_ms <= $2 \
         FROM solehold.sessions s JOIN solehold.leases l ON l.session_id = s.id \
         JOIN solehold.resources r ON r.id = l.resource_id \
-        WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 AND l.lease_id IS NOT NULL ORDER BY s.deadline_ms LIMIT $3";
+        WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 AND l.lease_id IS NOT NULL \
+        ORDER BY 6 DESC, s.deadline_ms LIMIT $3";
     NextDue = "SELECT least((SELECT min(due_ms) FROM solehold.leases WHERE due_ms > $1), \
         (SELECT min(due_ms) FROM solehold.sessions WHERE due_ms > $1))";
-    /// Moves the sweeper's lower bounds up, past those that were renewed. Whoever is busy is left for the next time.
-    BumpLeases = "UPDATE solehold.leases SET due_ms = least(deadline_ms, confirm_by_ms, pending_deadline_ms) \
-        WHERE resource_id IN (SELECT resource_id FROM solehold.leases WHERE resource_id = ANY($1::bigint[]) \
-            ORDER BY resource_id FOR UPDATE SKIP LOCKED) AND due_ms <= $2 AND lease_id IS NOT NULL";
+    /// Moves the sweeper's lower bounds up to when the rows can be judged, so that what is not ripe takes no place among what
+    /// is. Whoever is busy is left for the next time. A lease on a session is found by the session.
+    BumpLeases = concat!("UPDATE solehold.leases l SET due_ms = ", ripe_at!("l.deadline_ms"), " FROM solehold.resources r \
+        WHERE r.id = l.resource_id AND l.resource_id IN (SELECT resource_id FROM solehold.leases \
+            WHERE resource_id = ANY($1::bigint[]) ORDER BY resource_id FOR UPDATE SKIP LOCKED) \
+        AND l.due_ms <= $2 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0)");
     BumpSessions = "UPDATE solehold.sessions SET due_ms = deadline_ms \
         WHERE id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
+    /// Dead sessions that nothing ripe hangs on: they are due when something is. A session that loses its last lease before
+    /// is due at once ([`Sql::UpdateSessions`]).
+    ParkSessions = "UPDATE solehold.sessions s SET due_ms = greatest(s.deadline_ms, least( \
+            (SELECT min(s.deadline_ms + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END) \
+                FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+                WHERE l.session_id = s.id AND l.lease_id IS NOT NULL), \
+            (SELECT min(l.pending_deadline_ms) FROM solehold.leases l WHERE l.pending_session_id = s.id))) \
+        WHERE s.id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
 
-    TickClock = "UPDATE solehold.clock SET last_ms = greatest(last_ms, $1) WHERE id = 1 AND last_ms < $1";
+    /// Puts down the time when no batch does.
+    Mark = "INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $2, true)";
     ForgetRequests = "DELETE FROM solehold.requests WHERE (tenant, kind, key, holder, request) IN \
         (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 \
          LIMIT $2 FOR UPDATE SKIP LOCKED)";
+    /// The newest batch stays: the history goes on from it.
     ForgetCommits = "DELETE FROM solehold.commits WHERE batch_id IN \
-        (SELECT batch_id FROM solehold.commits WHERE at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED)";
+        (SELECT batch_id FROM solehold.commits WHERE at_ms < $1 \
+            AND number IS DISTINCT FROM (SELECT max(number) FROM solehold.commits) \
+         LIMIT $2 FOR UPDATE SKIP LOCKED)";
     /// Rows that are due and nobody's: those of resources that say nothing any more go, the others are due no more. Tells how
     /// many. Found by `due_ms` first: a plan that began with the resources, or in the order of a key, would read all of them.
     ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id, has_state FROM solehold.leases \
@@ -332,7 +372,8 @@ statements! {
     EventSpan = "SELECT max(revision) - min(revision) + 1 FROM solehold.lease_events";
     /// The last event that may go because `$1` newer ones are there.
     FloorByNumber = "SELECT revision FROM solehold.lease_events ORDER BY revision DESC OFFSET $1 LIMIT 1";
-    RaiseFloor = "UPDATE solehold.clock SET floor_revision = $1 WHERE id = 1 AND floor_revision < $1";
-    ForgetEvents = "DELETE FROM solehold.lease_events WHERE revision IN (SELECT revision FROM solehold.lease_events \
-        WHERE revision <= (SELECT floor_revision FROM solehold.clock) ORDER BY revision LIMIT $1)";
+    RaiseFloor = "INSERT INTO solehold.floors (revision) VALUES ($1) ON CONFLICT DO NOTHING";
+    ForgetFloors = concat!("DELETE FROM solehold.floors WHERE revision < ", floor!());
+    ForgetEvents = concat!("DELETE FROM solehold.lease_events WHERE revision IN (SELECT revision FROM solehold.lease_events \
+        WHERE revision <= ", floor!(), " ORDER BY revision LIMIT $1)");
 }

@@ -1,6 +1,6 @@
 //! What seems to have run out, and what can be forgotten.
 
-use std::sync::MutexGuard;
+use std::{collections::HashSet, sync::MutexGuard};
 
 use solehold_core::{command::Command, key::SessionId};
 use tokio::join;
@@ -8,6 +8,7 @@ use uuid::Uuid;
 
 use super::{
     PostgresStore,
+    clock::MARK_EVERY_MS,
     fault::Fault,
     pool::{Conn, ROUND_TRIP, Use, in_time},
     retry::Backoff,
@@ -16,8 +17,6 @@ use super::{
 };
 use crate::store::{Due, Retention, StoreError};
 
-/// The clock's mark is moved on this often when nothing else does.
-const MARK_EVERY_MS: i64 = 500;
 /// Most rows that one round of forgetting removes from one table.
 const FORGET_MAX: i64 = 5_000;
 /// Word of a commit is kept for this long, many times longer than anyone asks for it.
@@ -66,13 +65,13 @@ impl PostgresStore {
         for row in &leases? {
             let mut c = Columns::from(row, 0);
             let (id, key) = (c.next::<i64>()?, c.resource_key()?);
-            let times: [Option<i64>; 3] = [c.next()?, c.next()?, c.next()?];
-            match times.into_iter().flatten().filter(|at| *at <= now).min() {
-                Some(since) => nominated.push((since, Command::Expire { key })),
-                None => renewed_leases.push(id),
+            match c.next::<Option<i64>>()? {
+                Some(since) if since <= now => nominated.push((since, Command::Expire { key })),
+                _ => renewed_leases.push(id),
             }
         }
-        let (mut renewed, mut dead) = (Vec::<Uuid>::new(), Vec::<(i64, Uuid)>::new());
+        let (mut renewed, mut parked) = (Vec::<Uuid>::new(), Vec::<Uuid>::new());
+        let mut dead = Vec::<(i64, Uuid)>::new();
         for row in &sessions? {
             let mut c = Columns::from(row, 0);
             let (id, deadline) = (c.next::<Uuid>()?, c.next::<i64>()?);
@@ -81,14 +80,14 @@ impl PostgresStore {
                 (false, _, _) => renewed.push(id),
                 (true, true, _) => dead.push((deadline, id)),
                 (true, false, false) => nominated.push((deadline, Command::ExpireSession(SessionId(id)))),
-                // Whoever waits on it lapses first, by its own deadline.
-                (true, false, true) => {}
+                // The pending leases on it lapse first, by their own deadlines.
+                (true, false, true) => parked.push(id),
             }
         }
         if !dead.is_empty() {
-            nominated.extend(hanging_on(conn, dead, now, most).await?);
+            nominated.extend(hanging_on(conn, dead, now, most, &mut parked).await?);
         }
-        self.move_bounds(conn, &renewed_leases, &renewed, now).await?;
+        self.move_bounds(conn, &renewed_leases, &renewed, &parked, now).await?;
         nominated.sort_by_key(|(since, _)| *since);
         nominated.truncate(limit);
         let next: Option<i64> = next?.first().map(|row| row.try_get(0)).transpose()?.flatten();
@@ -99,19 +98,21 @@ impl PostgresStore {
         })
     }
 
-    /// Moves the bounds of what was renewed up, so that it is not looked at again before its time.
+    /// Moves the bounds of what is not ripe up, so that it is not looked at again before its time.
     async fn move_bounds(
         &self,
         conn: &Conn,
         leases: &[i64],
         sessions: &[Uuid],
+        parked: &[Uuid],
         now: i64,
     ) -> Result<(), Fault> {
-        let (leases, sessions) = join!(biased;
+        let (leases, sessions, parked) = join!(biased;
             async { conn.execute_if(!leases.is_empty(), Sql::BumpLeases, &[&leases, &now]).await },
             async { conn.execute_if(!sessions.is_empty(), Sql::BumpSessions, &[&sessions]).await },
+            async { conn.execute_if(!parked.is_empty(), Sql::ParkSessions, &[&parked]).await },
         );
-        for moved in [leases, sessions] {
+        for moved in [leases, sessions, parked] {
             match moved {
                 Err(fault) if !fault.is_contention() => return Err(fault),
                 // Someone was in the way: the next time will do.
@@ -127,7 +128,7 @@ impl PostgresStore {
                 let reading = self.read_clock(&conn).await?;
                 let now = self.time(&reading)?.0 as i64;
                 if now - reading.last_ms >= MARK_EVERY_MS {
-                    conn.execute(Sql::TickClock, &[&now]).await?;
+                    conn.execute(Sql::Mark, &[&Uuid::now_v7(), &now]).await?;
                 }
                 Ok(now)
             })
@@ -195,33 +196,43 @@ impl PostgresStore {
         }
         if let Some(floor) = floor {
             conn.execute(Sql::RaiseFloor, &[&floor]).await?;
+            conn.execute(Sql::ForgetFloors, &[]).await?;
         }
         conn.execute(Sql::ForgetEvents, &[&FORGET_EVENTS_MAX]).await
     }
 }
 
-/// What hangs on dead sessions, and then those of them whose all is nominated.
+/// What hangs on dead sessions and is ripe, and then those of them whose all is nominated. Those on which nothing is ripe are
+/// parked.
 async fn hanging_on(
     conn: &Conn,
-    mut dead: Vec<(i64, Uuid)>,
+    dead: Vec<(i64, Uuid)>,
     now: i64,
     most: i64,
+    parked: &mut Vec<Uuid>,
 ) -> Result<Vec<Nominated>, Fault> {
     let ids: Vec<Uuid> = dead.iter().map(|(_, id)| *id).collect();
     let rows = conn.query(Sql::DueHanging, &[&ids, &now, &most]).await?;
     let mut nominated = Vec::new();
+    let (mut ripe, mut unripe) = (HashSet::new(), HashSet::new());
     for row in &rows {
         let mut c = Columns::from(row, 0);
         let (id, deadline) = (c.next::<Uuid>()?, c.next::<i64>()?);
         let key = c.resource_key()?;
-        match c.next::<bool>()? {
-            true => nominated.push((deadline, Command::Expire { key })),
-            false => dead.retain(|(_, dead)| *dead != id),
+        if c.next::<bool>()? {
+            nominated.push((deadline, Command::Expire { key }));
+            ripe.insert(id);
+        } else {
+            unripe.insert(id);
         }
     }
-    if (rows.len() as i64) < most {
-        let sessions = dead.into_iter().map(|(since, id)| (since, Command::ExpireSession(SessionId(id))));
-        nominated.extend(sessions);
+    let is_all = (rows.len() as i64) < most;
+    for (since, id) in dead {
+        match (ripe.contains(&id), unripe.contains(&id)) {
+            (false, true) => parked.push(id),
+            (_, false) if is_all => nominated.push((since, Command::ExpireSession(SessionId(id)))),
+            _ => {}
+        }
     }
     Ok(nominated)
 }

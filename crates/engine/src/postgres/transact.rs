@@ -221,10 +221,11 @@ impl PostgresStore {
         writes.events(&decided.events)?;
         let batch = Uuid::now_v7();
         let (revision, now) = (decided.revision.0 as i64, clock.map_or(0, |now| now.0 as i64));
+        let number = held.reading.number + 1;
         let commit = async {
             join!(biased;
                 async {
-                    conn.execute_if(clock.is_some(), Sql::UpdateClock, &[&batch, &revision, &now]).await
+                    conn.execute_if(clock.is_some(), Sql::LeaveWord, &[&batch, &number, &revision, &now]).await
                 },
                 conn.simple("COMMIT")
             )

@@ -149,8 +149,7 @@ impl PostgresStore {
         events: &[Event],
     ) -> Result<(), Fault> {
         conn.simple("BEGIN; SET LOCAL statement_timeout = 0").await?;
-        let asked = Tick::now();
-        let reading = Reading::of(&conn.query(Sql::LockClock, &[]).await?, asked)?;
+        let reading = self.lock_clock(conn).await?;
         refuse_unless_empty(conn, &reading).await?;
         // Store time never goes back, not even by moving house.
         let now = self.time(&reading)?.max(header.now);
@@ -185,14 +184,14 @@ impl PostgresStore {
                 (cursor, self.barred_until(conn, &reading, now.0 as i64).await?)
             }
         };
+        self.go_on(conn, &reading, cursor.revision, now).await?;
         let sql = format!(
-            "UPDATE solehold.clock SET revision = {}, epoch = {}, floor_revision = {}, last_ms = greatest(last_ms, {}), \
-             offset_ms = offset_ms + {}, grants_barred_until_ms = {barred_until} WHERE id = 1",
-            cursor.revision.0,
+            "UPDATE solehold.clock SET epoch = {}, offset_ms = offset_ms + {}, moves = moves + 1, \
+             grants_barred_until_ms = {barred_until} WHERE id = 1; \
+             INSERT INTO solehold.floors (revision) VALUES ({}) ON CONFLICT DO NOTHING",
             cursor.epoch,
-            header.floor.0,
-            now.0,
             ahead_ms.max(0),
+            header.floor.0,
         );
         conn.simple(&sql).await?;
         conn.simple(KEEP_OLD_IDS).await?;

@@ -269,7 +269,7 @@ impl<'a> Writes<'a> {
         let is_made_anew = stored.is_some_and(|s| s.created_at != resource.created_at);
         let version = declared.or(made_by.filter(|_| is_new || is_made_anew));
         self.written.push((key, Written { id, version }));
-        let due = due_ms(resource, stored.and_then(|s| s.due_ms));
+        let due = due_ms(resource, stored);
         let has_state_changed = touched.state.contains(key);
         // A new row is marked with its own id for a version, and with no state.
         if (version.is_some() && version != Some(id)) || has_state_changed {
@@ -535,8 +535,14 @@ impl<'a> Resources<'a> {
 
 /// When the sweeper should look at a resource next. A bound that lies before that already is kept, and so is one of a
 /// resource that needs no looking at: a grant, a renewal or an end then changes no index.
-fn due_ms(resource: &Resource, kept: Option<i64>) -> Option<i64> {
+fn due_ms(resource: &Resource, stored: Option<&Stored>) -> Option<i64> {
     let pending = resource.pending.as_ref();
+    let is_on_session = resource.lease.as_ref().is_some_and(|lease| lease.tenure.session().is_some());
+    // Its session may be dead, and not looked at again before the lock-delay that this pending lease had waited for.
+    if is_on_session && pending.is_none() && stored.is_some_and(|s| s.had_pending) {
+        return Some(0);
+    }
+    let kept = stored.and_then(|s| s.due_ms);
     let wanted = match &resource.lease {
         Some(lease) => {
             let own = match lease.tenure {

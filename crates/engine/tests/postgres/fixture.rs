@@ -54,14 +54,17 @@ impl Fixture for Database {
         open(&Self::prepared(self.prepare).await.url).await
     }
 
-    /// Moves the clock's row on, as a replica does that gives time back: every store follows. Whatever the default isolation,
-    /// it waits for a batch that is under way.
+    /// Moves store time on, on purpose: every store follows. Whatever the default isolation, it waits for a batch that is
+    /// under way.
     async fn pass_until(&self, store: &dyn Store, until: StoreTime) {
         let now = store.load(&Footprint::default()).await.expect("the store").now;
         let ms = until.ms_after(now);
         let sql = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; UPDATE solehold.clock SET offset_ms = offset_ms + {ms}, \
-             last_ms = greatest(last_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms) + {ms}; \
+            "BEGIN ISOLATION LEVEL READ COMMITTED; \
+             UPDATE solehold.clock SET offset_ms = offset_ms + {ms}, moves = moves + 1; \
+             INSERT INTO solehold.commits (batch_id, at_ms, committed) SELECT gen_random_uuid(), \
+                greatest((SELECT max(at_ms) FROM solehold.commits) + {ms}, \
+                    (extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms), true FROM solehold.clock; \
              COMMIT"
         );
         execute(&self.url, &sql).await;
