@@ -21,7 +21,8 @@ SHORT_MS = 1_000
 SLOWNESS_MS = 100_000
 TIMES = ("ttl_ms", "retry_after_ms")
 # What the model knows of an answer. The rest it does not claim to know.
-COMPARED = ("code", "holder", "token", "lease_id", "session_id", "full_ttl_ms", "slack_ms", "state", "repeated", "leases", "released")
+IDS = ("lease_id", "session_id")
+COMPARED = (*IDS, "code", "holder", "token", "full_ttl_ms", "slack_ms", "state", "repeated", "leases", "released")
 
 
 class Script:
@@ -64,7 +65,7 @@ class Script:
         for name in COMPARED + TIMES:
             if value.get(name) is None and name != "state":
                 continue
-            if name in ("lease_id", "session_id"):
+            if name in IDS:
                 plain[name] = ids.setdefault(value[name], f"{name} {len(ids)}")
             elif name == "token":
                 plain[name] = f"token {tokens.index(value[name])}"

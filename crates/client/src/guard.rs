@@ -234,7 +234,8 @@ impl Guard {
     /// Whether the last word was taken, by an attempt whose answer was lost: documents are ordered by token and sequence, so
     /// the one that is there now tells, unless it is a later one.
     async fn was_taken(&self, held: &Held, sequence: u64, refusal: Refusal) -> Result<(), GuardError> {
-        let there = self.inner.authority.read_state(&held.resource).await.map_err(|error| unknown(&error))??;
+        let there =
+            self.inner.authority.read_state(&held.resource).await.map_err(|error| unknown(&error))??;
         let ours = (held.token, sequence);
         match there.map(|state| (state.token, state.sequence).cmp(&ours)) {
             Some(std::cmp::Ordering::Equal) => Ok(()),

@@ -106,7 +106,9 @@ impl Desk {
         for _ in 0..LEAVE_TRIES {
             match self.store.visit(fence, how).await {
                 Ok(()) => return,
-                Err(error) => tracing::warn!(error = format!("{error:#}"), "cannot note that a session is left"),
+                Err(error) => {
+                    tracing::warn!(error = format!("{error:#}"), "cannot note that a session is left")
+                }
             }
         }
     }

@@ -219,7 +219,8 @@ fn check_visits(session: &str, visits: &[Visit], hurt: &Hurt) -> Vec<String> {
         };
         for other in inside.values().filter(|other| !may_be_inside(other)) {
             let (before, by) = (other.token, &other.node_id);
-            wrong.push(format!("{session}: {node_id} came in under {token} while {by} was in under {before}"));
+            wrong
+                .push(format!("{session}: {node_id} came in under {token} while {by} was in under {before}"));
         }
         inside.insert(*token, visit);
     }

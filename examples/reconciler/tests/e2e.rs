@@ -184,7 +184,8 @@ async fn pause_with_claims(client: &Client, replica: &Program, worker: &str) -> 
 async fn taken_over(client: &Client, worker: &str, left: &[(String, i64)]) {
     let sql = "SELECT count(*) FROM app.takeovers WHERE id = $1::text::uuid AND from_epoch = $2 AND from_owner = $3";
     for (id, epoch) in left {
-        let is_taken = async || client.query_one(sql, &[id, epoch, &worker]).await.unwrap().get::<_, i64>(0) > 0;
+        let is_taken =
+            async || client.query_one(sql, &[id, epoch, &worker]).await.unwrap().get::<_, i64>(0) > 0;
         wait_for(&format!("{id} to be taken over from {worker}"), PATIENCE, is_taken).await.unwrap();
     }
     println!("e2e 001: {} claims of {worker} were taken over", left.len());

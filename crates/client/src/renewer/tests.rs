@@ -129,7 +129,8 @@ fn a_grant_that_is_known_to_have_ended_is_not_taken_up() {
 
 /// A beat of an epoch. Its leases bear these tokens.
 fn beat_of(epoch: u64, revision: u64, leases: &[(u64, u64)]) -> Beat {
-    let held = |(number, token): &(u64, u64)| Held { token: Token(*token), ..beat(0, &[*number]).leases[0].clone() };
+    let held =
+        |(number, token): &(u64, u64)| Held { token: Token(*token), ..beat(0, &[*number]).leases[0].clone() };
     Beat { epoch: Some(epoch), leases: leases.iter().map(held).collect(), ..beat(revision, &[]) }
 }
 

@@ -14,7 +14,8 @@ async fn an_answer_from_an_older_history_ends_every_guard() {
     let world = World::new(50);
     let (session, network) = world.holder("one", Policy::Deadline).await;
     *network.claims.lock().expect("unhurt") = Claims { epoch: Some(2), ..Claims::default() };
-    let (a, b) = (session.acquire("job", "a").await.expect("a"), session.acquire("job", "b").await.expect("b"));
+    let (a, b) =
+        (session.acquire("job", "a").await.expect("a"), session.acquire("job", "b").await.expect("b"));
     world.pass(TTL).await;
     assert!(a.is_live() && b.is_live());
     *network.claims.lock().expect("unhurt") = Claims { epoch: Some(1), ..Claims::default() };
@@ -57,7 +58,8 @@ async fn a_lease_that_was_carried_over_under_another_token_ends_its_guard_and_go
     let (session, network) = world.holder("one", Policy::Deadline).await;
     let guard = session.acquire("job", "a").await.expect("granted");
     let (old, new) = (guard.token(), Token(1 << 32));
-    *network.claims.lock().expect("unhurt") = Claims { epoch: Some(2), token: Some(new), ..Claims::default() };
+    *network.claims.lock().expect("unhurt") =
+        Claims { epoch: Some(2), token: Some(new), ..Claims::default() };
     assert_eq!(guard.lost().await, Lost::Ended);
     assert_eq!(guard.token(), old, "nobody works under the new token");
     world.pass(TTL).await;
@@ -94,7 +96,11 @@ async fn heartbeats_show_the_last_cursor_and_so_does_the_next_session_before_it_
     };
     was_shown_to_first().await;
     session.ready().await.expect("another session");
-    assert_eq!(shown(), [Some("sealed".to_owned()), Some("sealed".to_owned())], "to the old and the new session");
+    assert_eq!(
+        shown(),
+        [Some("sealed".to_owned()), Some("sealed".to_owned())],
+        "to the old and the new session"
+    );
     world.pass(TTL / 2).await;
     assert_eq!(shown().last(), Some(&Some("other".to_owned())));
 }

@@ -178,10 +178,11 @@ impl Authority for Network {
             Operation::Acquire(_) | Operation::Renew(_) => None,
         });
         self.released.lock().expect("unhurt").extend(released);
-        let (epoch, outcomes) = match self.through(async |to: Arc<Embedded>| to.submit(operations).await).await {
-            Ok(done) => done,
-            Err(error) => return vec![Err(error); count],
-        };
+        let (epoch, outcomes) =
+            match self.through(async |to: Arc<Embedded>| to.submit(operations).await).await {
+                Ok(done) => done,
+                Err(error) => return vec![Err(error); count],
+            };
         let stamped = |outcome: Reply<Done>| {
             Ok(outcome?.map(|done| match done {
                 Done::Held(granted) => Done::Held(self.granted(epoch, granted)),

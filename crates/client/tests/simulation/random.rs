@@ -86,7 +86,8 @@ impl Run {
             let ppm = (chance.number() % (2 * DRIFT_PPM_MAX as u64 + 1)) as i64 - DRIFT_PPM_MAX;
             let policy = if chance.number() % 4 == 0 { Policy::Immediate } else { Policy::Deadline };
             let every = Some(TTL.mul_f64(0.1 + 0.35 * chance.unit()));
-            let config = SessionConfig { ttl: TTL, every, policy, ..SessionConfig::new(format!("holder-{n}")) };
+            let config =
+                SessionConfig { ttl: TTL, every, policy, ..SessionConfig::new(format!("holder-{n}")) };
             holders.push(world.holder_with(config, ppm).await);
         }
         let (held, asked, tasks) = (Arc::default(), Default::default(), tokio::task::JoinSet::new());
@@ -150,7 +151,8 @@ impl Run {
         }
         let mut held = self.held.lock().expect("unhurt");
         held.revoked += 1;
-        let is_it = |guard: &Guard| guard.is_live() && guard.resource().to_string() == format!("{kind}/{key}");
+        let is_it =
+            |guard: &Guard| guard.is_live() && guard.resource().to_string() == format!("{kind}/{key}");
         held.guards.iter().find(|(_, guard)| is_it(guard)).map(|(holder, _)| *holder)
     }
 
@@ -238,8 +240,12 @@ fn run(seed: u64) -> Story {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     let runtime = runtime.expect("a runtime");
     catch_unwind(AssertUnwindSafe(|| runtime.block_on(story))).unwrap_or_else(|panic| {
-        eprintln!("to see it again: SOLEHOLD_SEED={seed} cargo test -p solehold-client --test simulation no_two");
-        eprintln!("to keep it: add {seed} to crates/client/tests/simulation/seeds.txt, and what it has found");
+        eprintln!(
+            "to see it again: SOLEHOLD_SEED={seed} cargo test -p solehold-client --test simulation no_two"
+        );
+        eprintln!(
+            "to keep it: add {seed} to crates/client/tests/simulation/seeds.txt, and what it has found"
+        );
         resume_unwind(panic)
     })
 }

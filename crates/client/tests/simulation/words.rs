@@ -10,7 +10,11 @@ use crate::{
 };
 
 /// Leaves a word while the weather is bad, and lets it clear up after a while.
-async fn last_word(world: &World, guard: Guard, weather: (&crate::network::Network, Weather)) -> Result<(), GuardError> {
+async fn last_word(
+    world: &World,
+    guard: Guard,
+    weather: (&crate::network::Network, Weather),
+) -> Result<(), GuardError> {
     let (network, weather) = weather;
     network.turns(weather);
     let leaving = tokio::spawn(async move { guard.release_with(&"last").await });

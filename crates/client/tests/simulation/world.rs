@@ -207,11 +207,8 @@ impl World {
 
     /// Declares a resource, so that its last token outlives its leases.
     pub async fn declare(&self, kind: &str, key: &str) {
-        let declare = Command::Declare {
-            key: self.key(kind, key),
-            declaration: Default::default(),
-            only_new: false,
-        };
+        let declare =
+            Command::Declare { key: self.key(kind, key), declaration: Default::default(), only_new: false };
         self.engine.submit(declare).await.expect("an outcome").expect("declared");
     }
 }
