@@ -15,9 +15,11 @@ import subprocess
 import tempfile
 import unittest
 import warnings
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from unittest import mock
 
 from solehold_client import (
+    AnswerLost,
     BadRequest,
     Client,
     Guard,
@@ -26,6 +28,9 @@ from solehold_client import (
     NotFound,
     Policy,
     Refused,
+    Request,
+    Response,
+    Server,
     Session,
     SessionConfig,
     Transport,
@@ -274,6 +279,62 @@ class Sessions(Case):
             await session.acquire("scene", "x" * 256)
         with self.assertRaisesRegex(ValueError, "timeout"):
             await session.acquire("scene", "x", timeout=-1)
+
+
+class LastWords(Case):
+    """What is said about a last document whose answer was lost: the truth, or that nobody knows."""
+
+    async def leave(self, key: str, meanwhile: Callable[[Guard], Awaitable[None]], *, before: bool) -> bool:
+        """Releases with a document; the first answer is lost, and something happens before or after that attempt."""
+        session = await self.open("leaver")
+        first = await session.acquire("scene", key)
+        self.assertTrue(await first.release("first"))
+        guard = await session.acquire("scene", key)
+        send, attempts = self.client._channel._transport.send, 0
+
+        async def lossy(server: Server, request: Request) -> Response:
+            nonlocal attempts
+            if request.method != "DELETE":
+                return await send(server, request)
+            attempts += 1
+            if attempts == 1 and before:
+                await meanwhile(guard)
+            response = await send(server, request)
+            if attempts == 1:
+                if not before:
+                    await meanwhile(guard)
+                raise AnswerLost("this test loses an answer")
+            return response
+
+        with mock.patch.object(self.client._channel._transport, "send", lossy):
+            return await guard.release("last")
+
+    async def test_a_word_that_was_taken_is_never_called_lost(self) -> None:
+        async def nothing(_: Guard) -> None:
+            pass
+
+        self.assertTrue(await self.leave("taken", nothing, before=False))
+        state = await self.client.read_state("scene", "taken")
+        assert state is not None
+        self.assertEqual(state.document, "last")
+
+    async def test_a_word_that_was_not_taken_is_never_called_taken(self) -> None:
+        async def revoke(guard: Guard) -> None:
+            path = "/api/v1/resources/scene/refused-word/lease/revoke"
+            await self.client.request("POST", path, {"token": guard.token, "fenced": True})
+
+        self.assertFalse(await self.leave("refused-word", revoke, before=True))
+        state = await self.client.read_state("scene", "refused-word")
+        assert state is not None
+        self.assertEqual(state.document, "first")
+
+    async def test_a_word_that_was_written_over_is_unknown(self) -> None:
+        async def write_over(_: Guard) -> None:
+            heir = await self.hold(await self.open("heir"), "scene", "over")
+            await heir.write_state("next")
+
+        with self.assertRaises(Unknown):
+            await self.leave("over", write_over, before=False)
 
 
 class Acquiring(Case):

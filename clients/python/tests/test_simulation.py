@@ -394,7 +394,7 @@ class Fleet:
         is_held = lease is not None and lease.token == guard.token
         if lease is not None and is_held:
             is_held = self.authority.sessions[lease.session_id].deadline > time()
-        is_held_back = lease is None and self.authority.held_back.get(key, 0.0) > time()
+        is_held_back = lease is None and self.authority.is_held_back(key)
         if not is_held and not is_held_back:
             raise AssertionError(f"{guard!r} worked at {time():.3f} without a lease, seed {self.seed}")
         newest = self.tokens.get(guard.key, 0)

@@ -254,3 +254,19 @@ async fn keys_and_tenants_are_honoured() {
     assert!(guard.is_live());
     assert_eq!(with(Some(key)).nodes().await.expect("nodes")[0].node_id, "one");
 }
+
+/// The first way to the server loses answers: what it did is asked about the other way, and refused there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_word_that_was_taken_is_never_called_lost_because_another_server_was_asked() {
+    let running = serve(memory()).await;
+    let address = running.url().trim_start_matches("http://").parse().expect("an address");
+    let proxy = Proxy::start(address).await.expect("a proxy");
+    let servers = [format!("http://{}", proxy.addr()), running.url()];
+    let http = Http::new(HttpConfig::new(servers)).expect("good URLs");
+    let session = Session::open(Arc::new(http), SessionConfig::new("one")).await.expect("a session");
+    let guard = session.acquire("job", "a").await.expect("granted by the first");
+    proxy.drop_responses();
+    guard.release_with(&json!("last")).await.expect("it was taken");
+    let next = session.acquire("job", "a").await.expect("granted");
+    assert_eq!(next.state(), Some(json!("last")));
+}

@@ -25,7 +25,8 @@ async fn work(claims: Arc<Claims>, url: String, worker: String) -> (usize, usize
     let (mut done, mut lost, mut turn) = (0, 0, 0);
     loop {
         turn += 1;
-        let slow = turn % 5 == 0;
+        // The first turn, too: all of a worker's first claims run out in its hands.
+        let slow = turn % 5 == 1;
         let lease = if slow { limits::LEASE_MIN } else { LONG };
         let rows = claims.claim(&client, 7, &me, lease).await.unwrap();
         if slow && let Some(row) = rows.first() {
@@ -81,11 +82,18 @@ async fn many_workers_never_hold_a_row_together_and_do_each_once() {
     let workers: Vec<_> = (0..12)
         .map(|i| tokio::spawn(work(groups[i % 2].clone(), kit.url.clone(), format!("worker-{i}"))))
         .collect();
-    let mut done = 0;
+    let (mut done, mut lost) = (0, 0);
     for worker in workers {
-        done += worker.await.unwrap().0;
+        let (done_by_it, lost_by_it) = worker.await.unwrap();
+        done += done_by_it;
+        lost += lost_by_it;
     }
     assert_eq!(done as i64, ROWS);
+    assert!(lost > 0, "no lease ran out before its work was done: nothing was taken over");
+    assert!(
+        kit.one::<i64>("SELECT count(*) FROM app.outbox WHERE epoch > 1", &[]).await > 0,
+        "what one worker lost another has done"
+    );
     assert_eq!(kit.one::<i64>("SELECT count(*) FROM app.stolen", &[]).await, 0);
     assert_eq!(kit.one::<i64>("SELECT count(DISTINCT payment) FROM app.outbox", &[]).await, ROWS);
     assert_eq!(kit.one::<i64>("SELECT count(*) FROM app.outbox", &[]).await, ROWS);

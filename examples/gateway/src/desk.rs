@@ -22,6 +22,8 @@ const LEFT_BEHIND_MS: i64 = 2_000;
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How many sessions are taken up at one look.
 const TAKE_UP_MAX: i64 = 8;
+/// How often it is tried to note that a session is left.
+const LEAVE_TRIES: u32 = 5;
 /// How often others are told how this node fares.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
@@ -86,13 +88,29 @@ impl Desk {
     /// The guard drops the work when the lock is lost, and the fence refuses what was under way.
     async fn answer_under(&self, session: &str, guard: Guard) -> Result<(), Busy> {
         let token = i64::try_from(guard.token().0).map_err(anyhow::Error::from)?;
+        let fence = Fence { session, token, node_id: self.node_id() };
+        guard.run(self.store.visit(fence, "entered")).await??;
         self.busy.fetch_add(1, Ordering::Relaxed);
         let worked = guard.run(self.answer_all(session, token)).await;
         self.busy.fetch_sub(1, Ordering::Relaxed);
+        // A node that hears too late that its time is over, as on a machine that is too busy, has not been let in wrongly.
+        self.leave(fence, if matches!(worked, Err(Lost::Deadline)) { "overdue" } else { "left" }).await;
         if let Err(error) = guard.release().await {
             tracing::debug!(%error, session, "the lock was not released; it runs out");
         }
         Ok(worked??)
+    }
+
+    /// Notes that this node has gone, before anyone else can come in.
+    async fn leave(&self, fence: Fence<'_>, how: &str) {
+        for _ in 0..LEAVE_TRIES {
+            match self.store.visit(fence, how).await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::warn!(error = format!("{error:#}"), "cannot note that a session is left")
+                }
+            }
+        }
     }
 
     async fn answer_all(&self, session: &str, token: i64) -> Result<()> {

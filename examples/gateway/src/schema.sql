@@ -36,3 +36,16 @@ CREATE TABLE IF NOT EXISTS gateway.log (
 );
 
 CREATE INDEX IF NOT EXISTS log_session ON gateway.log (session_id, entry);
+
+-- Who had the lock of a session, from when to when. Written whatever the fence says, and so the proof that the lock itself let
+-- no two nodes in: behind the fence the second of two would look like one that took over.
+CREATE TABLE IF NOT EXISTS gateway.visits (
+    entry      bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    session_id text COLLATE "C" NOT NULL,
+    token      bigint NOT NULL,
+    node_id    text NOT NULL,
+    step       text NOT NULL CHECK (step IN ('entered', 'left', 'overdue')),
+    at         timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+CREATE INDEX IF NOT EXISTS visits_session ON gateway.visits (session_id, entry);

@@ -139,6 +139,13 @@ impl Store {
         Ok(found.map(|row| Unanswered { position: row.get(0), text: row.get(1) }))
     }
 
+    /// Notes that a node has come into a session by its lock, or gone. Not behind the fence.
+    pub async fn visit(&self, fence: Fence<'_>, step: &str) -> Result<()> {
+        let sql = "INSERT INTO gateway.visits (session_id, token, node_id, step) VALUES ($1, $2, $3, $4)";
+        self.client().await?.execute(sql, &[&fence.session, &fence.token, &fence.node_id, &step]).await?;
+        Ok(())
+    }
+
     /// Notes that a message is being answered.
     pub async fn begin(&self, fence: Fence<'_>, position: i64) -> Result<()> {
         let mut client = self.client().await?;

@@ -1,5 +1,6 @@
 //! Seed 003, end to end: three gateways over one PostgreSQL, many sessions, nodes killed and paused in the middle. What
-//! happened is read from the log that the nodes write under their tokens.
+//! happened is read from the log that the nodes write under their tokens, and whether the locks alone kept them apart from the
+//! visits, which no fence keeps anyone from writing down.
 //!
 //! `make e2e SEED=003` runs it in full; a plain `cargo test` runs a short form.
 
@@ -173,6 +174,59 @@ fn check_session(session: &str, entries: &[Entry]) -> Vec<String> {
     wrong
 }
 
+/// All visits, by session, in order.
+async fn visits(log: &tokio_postgres::Client) -> BTreeMap<String, Vec<Visit>> {
+    let sql = "SELECT session_id, entry, token, node_id, step FROM gateway.visits ORDER BY entry";
+    let mut visits: BTreeMap<String, Vec<Visit>> = BTreeMap::new();
+    for row in log.query(sql, &[]).await.expect("the visits") {
+        let visit = Visit { entry: row.get(1), token: row.get(2), node_id: row.get(3), step: row.get(4) };
+        visits.entry(row.get(0)).or_default().push(visit);
+    }
+    visits
+}
+
+/// One entry of the visits.
+struct Visit {
+    entry: i64,
+    token: i64,
+    node_id: String,
+    step: String,
+}
+
+/// Nodes that were paused, and the last visit that had been written down by when each was resumed or killed.
+type Hurt = Vec<(&'static str, i64)>;
+
+/// What the visits must show of one session: a node comes in only after the one before has gone, unless that one was hurt
+/// while it was in, or says itself that its time was over. And tokens grow from visit to visit, whatever happened.
+fn check_visits(session: &str, visits: &[Visit], hurt: &Hurt) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let mut inside: BTreeMap<i64, &Visit> = BTreeMap::new();
+    let overdue: Vec<i64> = visits.iter().filter(|v| v.step == "overdue").map(|v| v.token).collect();
+    let mut last_token = 0;
+    for visit in visits {
+        let Visit { token, node_id, step, .. } = visit;
+        if step != "entered" {
+            inside.remove(token);
+            continue;
+        }
+        if *token <= last_token {
+            wrong.push(format!("{session}: {node_id} came in under token {token} after {last_token}"));
+        }
+        last_token = *token;
+        let may_be_inside = |other: &Visit| {
+            let was_hurt = |(node, until): &(&str, i64)| other.node_id == *node && other.entry <= *until;
+            overdue.contains(&other.token) || hurt.iter().any(was_hurt)
+        };
+        for other in inside.values().filter(|other| !may_be_inside(other)) {
+            let (before, by) = (other.token, &other.node_id);
+            wrong
+                .push(format!("{session}: {node_id} came in under {token} while {by} was in under {before}"));
+        }
+        inside.insert(*token, visit);
+    }
+    wrong
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_session_is_answered_by_one_node_at_a_time() {
     let postgres = Postgres::start().await.expect("PostgreSQL");
@@ -225,9 +279,16 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
         client.query_one(sql, &[&node]).await.expect("a row").get(0)
     };
 
+    let mut hurt = Hurt::new();
+    let last_visit = async || -> i64 {
+        let sql = "SELECT coalesce(max(entry), 0) FROM gateway.visits";
+        client.query_one(sql, &[]).await.expect("a row").get(0)
+    };
+
     one_each_more().await;
     let killed_at = pause_in_the_middle(&programs[1], "node-1", &client).await;
     programs[1].kill9().await.expect("SIGKILL");
+    hurt.push(("node-1", last_visit().await));
     wait_for("the killed node's sessions to go on elsewhere", PATIENCE, || async {
         taken_over("node-1").await > 0
     })
@@ -245,6 +306,7 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
     .await
     .expect("a takeover");
     let paused_took = paused_at.elapsed();
+    hurt.push(("node-2", last_visit().await));
     programs[2].resume().expect("SIGCONT");
     one_each_more().await;
     is_over.store(true, Ordering::Relaxed);
@@ -268,8 +330,11 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
         }
         by_session.entry(row.get(0)).or_default().push(entry);
     }
-    let wrong: Vec<String> =
+    let mut wrong: Vec<String> =
         by_session.iter().flat_map(|(session, entries)| check_session(session, entries)).collect();
+    let visits = visits(&client).await;
+    assert_eq!(visits.len(), SESSIONS, "every session was visited");
+    wrong.extend(visits.iter().flat_map(|(session, visits)| check_visits(session, visits, &hurt)));
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert_eq!(by_session.len(), SESSIONS);
     let left: i64 = client

@@ -27,11 +27,14 @@ const LEASE_SECONDS: &str = "2";
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// What must never happen, written down by the database itself: a claim taken over before its time, and a change of status by anybody
-/// but the holder of a live claim.
+/// but the holder of a live claim. And what must happen: claims that ran out in a worker's hands are taken over.
 const AUDIT: &str = "CREATE TABLE app.violations (id uuid, what text, at timestamptz DEFAULT clock_timestamp()); \
+    CREATE TABLE app.takeovers (id uuid, from_epoch bigint, from_owner text, to_owner text); \
     CREATE FUNCTION app.audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
       IF NEW.reconcile_lease_epoch IS DISTINCT FROM OLD.reconcile_lease_epoch AND OLD.reconcile_lease_until > clock_timestamp() THEN \
         INSERT INTO app.violations VALUES (OLD.id, OLD.reconcile_lease_owner || ' lost it to ' || NEW.reconcile_lease_owner); END IF; \
+      IF NEW.reconcile_lease_epoch IS DISTINCT FROM OLD.reconcile_lease_epoch AND OLD.reconcile_lease_owner IS NOT NULL THEN \
+        INSERT INTO app.takeovers VALUES (OLD.id, OLD.reconcile_lease_epoch, OLD.reconcile_lease_owner, NEW.reconcile_lease_owner); END IF; \
       IF NEW.status <> OLD.status AND (OLD.reconcile_lease_owner IS NULL OR OLD.reconcile_lease_until < clock_timestamp() - interval '1 second') THEN \
         INSERT INTO app.violations VALUES (OLD.id, 'status changed without a claim'); END IF; \
       RETURN NEW; END $$; \
@@ -118,17 +121,15 @@ async fn three_replicas_bring_every_payment_to_its_end_exactly_once() {
 
     // One is killed in the middle of its work; a new one takes its place, under the same name.
     let client = connect(&url).await;
-    holds(&client, "one").await;
+    let left_by_one = pause_with_claims(&client, &one, "one").await;
     one.kill9().await.unwrap();
     let one = replica(&url, "one").await;
     let second = tokio::spawn(create_all(api.said().to_owned(), requests / 2..requests));
     // One sleeps past its lease with claims in its hands, and wakes up to find them gone.
-    holds(&client, "two").await;
-    two.pause().await.unwrap();
-    let stuck = "SELECT count(*) FROM app.payment_requests WHERE reconcile_lease_owner = 'two' AND reconcile_lease_until > clock_timestamp()";
-    wait_for("the sleeper's leases to run out", PATIENCE, async || count(&client, stuck).await == 0)
-        .await
-        .unwrap();
+    let left_by_two = pause_with_claims(&client, &two, "two").await;
+    // Both left something behind, and somebody took over all of it, after its time: what was taken earlier is a violation.
+    taken_over(&client, "one", &left_by_one).await;
+    taken_over(&client, "two", &left_by_two).await;
     // PostgreSQL goes and comes.
     postgres.stop().await.unwrap();
     postgres.start_again().await.unwrap();
@@ -156,10 +157,38 @@ async fn three_replicas_bring_every_payment_to_its_end_exactly_once() {
     batch_of_100(&client, &url).await;
 }
 
-async fn holds(client: &Client, worker: &str) {
-    let sql = "SELECT count(*) FROM app.payment_requests WHERE reconcile_lease_owner = $1 AND reconcile_lease_until > clock_timestamp()";
-    let held = async || client.query_one(sql, &[&worker]).await.unwrap().get::<_, i64>(0) > 0;
-    wait_for("a replica to hold claims", PATIENCE, held).await.unwrap();
+/// Pauses a replica with live claims in its hands, and tells which: the id and the epoch of each.
+async fn pause_with_claims(client: &Client, replica: &Program, worker: &str) -> Vec<(String, i64)> {
+    let sql = "SELECT id::text, reconcile_lease_epoch FROM app.payment_requests \
+        WHERE reconcile_lease_owner = $1 AND reconcile_lease_until > clock_timestamp() FOR UPDATE";
+    let held = async || {
+        let rows = client.query(sql, &[&worker]).await.unwrap();
+        rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(String, i64)>>()
+    };
+    let paused = async || {
+        if held().await.is_empty() {
+            return None;
+        }
+        replica.pause().await.unwrap();
+        // What it had on its way to the database has come through by now, or waits behind our locks no longer.
+        let left = held().await;
+        if left.is_empty() {
+            replica.resume().unwrap();
+        }
+        Some(left).filter(|left| !left.is_empty())
+    };
+    wait_for(&format!("{worker} to be paused with claims"), PATIENCE, paused).await.unwrap()
+}
+
+/// Waits until every claim that a worker left behind is somebody's again, or its work is done by whoever took it over.
+async fn taken_over(client: &Client, worker: &str, left: &[(String, i64)]) {
+    let sql = "SELECT count(*) FROM app.takeovers WHERE id = $1::text::uuid AND from_epoch = $2 AND from_owner = $3";
+    for (id, epoch) in left {
+        let is_taken =
+            async || client.query_one(sql, &[id, epoch, &worker]).await.unwrap().get::<_, i64>(0) > 0;
+        wait_for(&format!("{id} to be taken over from {worker}"), PATIENCE, is_taken).await.unwrap();
+    }
+    println!("e2e 001: {} claims of {worker} were taken over", left.len());
 }
 
 /// Every payment once, in the right state, by a chain of changes without a gap or a fork; nobody took what was not free.

@@ -13,7 +13,7 @@ from . import wire
 from .backoff import BackoffConfig
 from .channel import Answer, Call, Channel, Doubts
 from .clock import BootClock, Clock
-from .errors import NotFound, Refused, Unavailable
+from .errors import NotFound, Refused, Unavailable, Unknown
 from .history import History, OlderHistory
 from .http import HttpTransport, Server, Transport
 from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
@@ -206,7 +206,10 @@ class Client:
         state: tuple[int, Json] | None = None,
         until: float | None = None,
     ) -> bool:
-        """Lets go, with a last (sequence, document) if given. False if it was lost before: nothing has changed."""
+        """Lets go, with a last (sequence, document) if given. False if it was lost before: nothing has changed.
+
+        Where answers were lost and what has happened since hides how it went, it is `Unknown`.
+        """
         body = _proof(token, lease_id, session_id)
         if state is not None:
             body["state"] = {"sequence": state[0], "document": state[1]}
@@ -217,8 +220,16 @@ class Client:
         except (Refused, NotFound) as error:
             if isinstance(error, Refused) and error.code not in ("lost", "no_session", "not_yours"):
                 raise
-        # A repeat finds the lease gone, by our own first attempt or not: how it ended is kept.
-        return doubts.any and await self._ended_as(lease_id) == "released"
+        if not doubts.any:
+            return False
+        # A repeat finds the lease gone, by our own first attempt or not: how it ended is kept, and so is the last document.
+        if state is None:
+            return await self._ended_as(lease_id) == "released"
+        written = await self.read_state(kind, key)
+        there, ours = None if written is None else (written.token, written.sequence), (token, state[0])
+        if there is None or there > ours:
+            raise Unknown(f"{kind}/{key} may have been released with its last document: it has been written over since")
+        return there == ours
 
     async def write_state(
         self, kind: str, key: str, *, token: int, lease_id: str, session_id: str, sequence: int, document: Json

@@ -21,7 +21,6 @@ KIND = "lock"
 """A lock is a resource of this kind that nobody declares."""
 # A place in line is asked for again after this share of a wait.
 ASK_AGAIN_SHARE = 2 / 3
-OVERLAP_SECONDS = 0.4
 
 
 class Locks:
@@ -104,8 +103,8 @@ class Locks:
     async def _wait_in_line(self, acquire: Acquire) -> Grant:
         """Waits by as many requests as it takes.
 
-        Well before one ends the next is made under the same request id, which keeps the place. The former is given up a
-        little later: if the next had not arrived by then, that would leave the line.
+        Well before one ends the next is made under the same request id, which keeps the place. The former is let run out:
+        given up before the next has arrived, it would leave the line, and nobody can tell when that is.
         """
         clock = self._client.clock
         calls: set[asyncio.Task[Grant]] = set()
@@ -113,14 +112,8 @@ class Locks:
             while True:
                 left = acquire.time_left()
                 wait = min(WAIT_SECONDS_MAX, left)
-                newest = asyncio.ensure_future(self._ask_in_line(acquire, wait))
-                calls.add(newest)
+                calls.add(asyncio.ensure_future(self._ask_in_line(acquire, wait)))
                 again_at = clock.now() + wait * ASK_AGAIN_SHARE if left > wait else float("inf")
-                if len(calls) > 1 and (grant := await self._granted_before(clock.now() + OVERLAP_SECONDS, calls)):
-                    return grant
-                if newest in calls:
-                    await _give_up(calls - {newest})
-                    calls &= {newest}
                 if grant := await self._granted_before(again_at, calls):
                     return grant
         finally:

@@ -67,8 +67,8 @@ class Authority:
     sessions: dict[str, _Session] = field(default_factory=dict)
     leases: dict[str, _Lease] = field(default_factory=dict)
     lines: dict[str, list[_Waiter]] = field(default_factory=dict)
-    held_back: dict[str, float] = field(default_factory=dict)
-    """Until when nobody gets what was taken from its holder by force (rule 12)."""
+    held_back: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Until when nobody gets what was taken from its holder by force (rule 12), and under which token that held it."""
     spent: set[str] = field(default_factory=set)
     shown: list[str | None] = field(default_factory=list)
     """The sealed cursors that heartbeats have shown."""
@@ -107,18 +107,18 @@ class Authority:
                 self._cancel(f"{kind}/{key}", body["request_id"])
                 return 204, None
             case ("POST", "resources", kind, key, "lease", "revoke"):
-                self.revoke(f"{kind}/{key}", fenced=body.get("fenced") is True)
-                return 204, None
+                return 200, {"lease_id": self.revoke(f"{kind}/{key}", fenced=body.get("fenced") is True)}
         raise Refusal(404, "no_such_route")
 
-    def revoke(self, key: str, *, fenced: bool = False) -> None:
+    def revoke(self, key: str, *, fenced: bool = False) -> str:
         """Somebody ends a lease by force: nobody gets the resource before its holder must have stopped (rule 12)."""
         lease = self._held(key)
         if lease is None:
-            raise Refusal(409, "lost")
+            raise Refusal(404, "not_found")
         if not fenced:
-            self.held_back[key] = self.sessions[lease.session_id].deadline
+            self.held_back[key] = (self.sessions[lease.session_id].deadline, lease.token)
         self._end(key)
+        return lease.lease_id
 
     def live(self, session_id: str) -> _Session:
         session = self.sessions.get(session_id)
@@ -181,7 +181,7 @@ class Authority:
     def _serve(self, key: str) -> None:
         """The first in line who can take it gets what is free, and must confirm it."""
         line = self.lines.get(key, [])
-        while self._held(key) is None and line and self.held_back.get(key, 0.0) <= _now():
+        while self._held(key) is None and line and not self.is_held_back(key):
             waiter = line.pop(0)
             if self.sessions[waiter.session_id].deadline > _now() and waiter.request_id not in self.spent:
                 waiter.granted = True
@@ -199,8 +199,13 @@ class Authority:
             holder = self.sessions[lease.session_id]
             left = round((holder.deadline - _now()) * 1000)
             raise Refusal(409, "held", holder=holder.holder, token=lease.token, retry_after_ms=left)
-        if (until := self.held_back.get(key, 0.0)) > _now():
-            raise Refusal(409, "held_back", retry_after_ms=round((until - _now()) * 1000))
+        if self.is_held_back(key):
+            until, token = self.held_back[key]
+            raise Refusal(409, "held_back", token=token, retry_after_ms=round((until - _now()) * 1000))
+
+    def is_held_back(self, key: str) -> bool:
+        """Whether it was taken from its holder by force, who may still work."""
+        return key in self.held_back and self.held_back[key][0] > _now()
 
     def _renew(self, key: str, body: dict[str, Any]) -> dict[str, Any]:
         """Renewing a lease renews its session (rule 9)."""
@@ -217,7 +222,7 @@ class Authority:
     def _proven(self, key: str, body: dict[str, Any]) -> _Lease:
         lease = self._held(key)
         if lease is None or (lease.lease_id, lease.token) != (body["lease_id"], body["token"]):
-            raise Refusal(409, "lost")
+            raise Refusal(404, "not_found")
         return lease
 
     def _cancel(self, key: str, request_id: str) -> None:
@@ -245,6 +250,9 @@ class Authority:
     def _left_ms(self, session_id: str) -> int:
         return int((self.sessions[session_id].deadline - _now()) * 1000)
 
+    def _confirm_ms(self, lease: _Lease) -> int:
+        return int((min(lease.confirm_until, _now() + 86_400) - _now()) * 1000)
+
     def _history(self) -> dict[str, Any]:
         told = {"epoch": self.epoch, "sealed_cursor": self.sealed_cursor}
         return {name: value for name, value in told.items() if value is not None}
@@ -252,15 +260,17 @@ class Authority:
     def _grant(self, lease: _Lease, *, repeated: bool) -> dict[str, Any]:
         grant = {
             "lease_id": lease.lease_id,
+            "session_id": lease.session_id,
+            "holder": self.sessions[lease.session_id].holder,
             "token": lease.token,
-            "ttl_ms": self._left_ms(lease.session_id),
+            "ttl_ms": min(self._left_ms(lease.session_id), self._confirm_ms(lease)),
             "slack_ms": self.slack_ms,
             "revision": self.revision,
             "state": None,
             "repeated": repeated,
         }
         if lease.confirm_until < float("inf"):
-            grant["confirm_within_ms"] = round((lease.confirm_until - _now()) * 1000)
+            grant["confirm_within_ms"] = self._confirm_ms(lease)
         return grant if self.epoch is None else {**grant, "epoch": self.epoch}
 
     def _view(self, session_id: str) -> dict[str, Any]:
@@ -268,6 +278,7 @@ class Authority:
         leases = [lease for key, lease in list(self.leases.items()) if lease.session_id == session_id]
         return {
             "session_id": session_id,
+            "holder": session.holder,
             "ttl_ms": self._left_ms(session_id),
             "full_ttl_ms": round(session.ttl * 1000),
             "slack_ms": self.slack_ms,

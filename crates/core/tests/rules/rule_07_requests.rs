@@ -47,6 +47,16 @@ fn a_released_revoked_or_stolen_request_stays_spent_for_an_hour() {
     w.request("ann", "lobby", "r1").says("granted #3 for 10000 ms", "lease_acquired");
     w.revoke_fenced(on("lobby")).says("revoked, held back for 0 ms", "lease_revoked");
     w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.wait(HOUR_MS);
+    w.request("ann", "lobby", "r1").says("granted #5 for 10000 ms", "lease_acquired");
+    w.wait(10_000);
+    let stolen = "lease_expired lease_stolen lease_acquired";
+    w.acquire("bob", "lobby").says("granted #8 for 10000 ms", stolen);
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.wait(HOUR_MS - 1);
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.wait(1);
+    w.request("ann", "lobby", "r1").says("granted #11 for 10000 ms", stolen);
 }
 
 #[test]
