@@ -15,6 +15,7 @@
 //!      +----------------------------------------------------------------------------------+
 //! ```
 
+mod carry_over;
 mod lease;
 mod registry;
 mod session;
@@ -36,6 +37,8 @@ use crate::{
     waiter::PlaceKey,
 };
 
+pub use carry_over::carry_over;
+
 /// What was decided of one command: the answer, and the changes that make it so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
@@ -49,8 +52,7 @@ pub struct Decision {
 
 /// Decides one command. It reads no clock, no chance and nothing but its arguments.
 pub fn decide(state: &State, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
-    let mut draft =
-        Draft { state, moment, changes: Vec::new(), left: BTreeSet::new(), taken: BTreeMap::new() };
+    let mut draft = Draft::new(state, moment);
     let outcome = match draft.dispatch(command) {
         Ok(answer) => Ok(answer),
         Err(Stop::Refused(refusal)) => Err(*refusal),
@@ -88,7 +90,11 @@ struct Draft<'a> {
     taken: BTreeMap<SessionId, u32>,
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    fn new(state: &'a State, moment: Moment) -> Self {
+        Self { state, moment, changes: Vec::new(), left: BTreeSet::new(), taken: BTreeMap::new() }
+    }
+
     fn dispatch(&mut self, command: &Command) -> Result<Answer, Stop> {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire),

@@ -104,6 +104,13 @@ impl Promises {
         self.holds.get(key).and_then(|holds| holds.iter().rev().find(|h| h.end.is_none()))
     }
 
+    /// Nobody was promised anything for longer than this.
+    pub fn latest(&self) -> StoreTime {
+        let of_sessions = self.sessions.values().map(|promise| promise.until);
+        let of_holds = self.holds.values().flatten().map(|hold| self.until(hold));
+        of_sessions.chain(of_holds).max().unwrap_or_default()
+    }
+
     pub fn learn(
         &mut self,
         command: &Command,

@@ -19,6 +19,8 @@ pub enum Act {
     Restart { gap_ms: u64 },
     /// The engine forgets what has no use any more.
     Forget,
+    /// The engine finds that its rows may lack the latest commits.
+    SetBack,
 }
 
 /// How time passes.
@@ -216,6 +218,7 @@ fn act() -> BoxedStrategy<Act> {
         2 => Just(everyone_opens()),
         1 => prop_oneof![Just(0), 1..20_000u64].prop_map(|gap_ms| Act::Restart { gap_ms }),
         1 => Just(Act::Forget),
+        1 => Just(Act::SetBack),
     ]
     .boxed()
 }
