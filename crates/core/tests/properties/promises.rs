@@ -231,6 +231,16 @@ impl Promises {
                 promise.restart(stopped_at, gap_ms, now, grace_ms);
             }
         }
+        // Nor does the time pass for which a resource is held back, or for which anyone waits.
+        let ends = self.holds.values_mut().flatten().filter_map(|h| h.end.as_mut());
+        for end in ends.filter(|end| matches!(end.how, How::Revoked | How::Expired)) {
+            if end.until.plus_ms(end.lock_delay_ms) > stopped_at {
+                end.until = Promise::new(end.until, gap_ms).until;
+            }
+        }
+        for waiter in self.waiting.values_mut().filter(|w| w.deadline > stopped_at) {
+            waiter.deadline = Promise::new(waiter.deadline, gap_ms).until;
+        }
     }
 }
 

@@ -5,7 +5,9 @@ mod common;
 
 mod batches;
 mod names;
+mod records;
 mod rule_01_one_clock;
+mod rule_03_restart;
 mod rule_05_tokens;
 mod rule_06_proof;
 mod rule_07_requests;

@@ -70,7 +70,7 @@ fn the_request_of_a_lease_that_ended_so_is_spent() {
     w.request("ann", "lobby", "r1");
     set_back(&mut w);
     w.request("ann", "lobby", "r1")
-        .says("refused: request r1 is spent: it was cancelled, or the lease that it got has ended", "");
+        .says("refused: request r1 is spent: it was cancelled, or its lease has ended or belongs to a former session", "");
 }
 
 #[test]
