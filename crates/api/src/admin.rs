@@ -8,7 +8,7 @@ use crate::{
     page::PageCursor,
     time::Timestamp,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// What a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -158,6 +158,51 @@ pub struct Quotas {
     pub watches: Option<u64>,
 }
 
+/// Which quotas of a tenant to change. One that is not named stays as it is; `null` takes the bound away.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct QuotaChanges {
+    /// Declared resources.
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, required = false))]
+    pub resources: Option<Option<u64>>,
+    /// Live sessions.
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, required = false))]
+    pub sessions: Option<Option<u64>>,
+    /// Open watches.
+    #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, required = false))]
+    pub watches: Option<Option<u64>>,
+}
+
+/// Tells `null` from what is not named at all.
+fn named<'de, D: Deserializer<'de>>(given: D) -> Result<Option<Option<u64>>, D::Error> {
+    Option::deserialize(given).map(Some)
+}
+
+impl QuotaChanges {
+    /// These changes, and then those.
+    #[must_use]
+    pub fn and(self, then: Self) -> Self {
+        Self {
+            resources: then.resources.or(self.resources),
+            sessions: then.sessions.or(self.sessions),
+            watches: then.watches.or(self.watches),
+        }
+    }
+
+    /// What `quotas` are with these changes.
+    pub fn of(self, quotas: Quotas) -> Quotas {
+        Quotas {
+            resources: self.resources.unwrap_or(quotas.resources),
+            sessions: self.sessions.unwrap_or(quotas.sessions),
+            watches: self.watches.unwrap_or(quotas.watches),
+        }
+    }
+}
+
 /// How many of each a tenant has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -170,14 +215,14 @@ pub struct Usage {
     pub watches: u64,
 }
 
-/// Says what a tenant may have.
+/// Says what a tenant may have. What is not named stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutTenant {
     /// How many of each.
     #[serde(default)]
-    pub quotas: Quotas,
+    pub quotas: QuotaChanges,
 }
 
 /// A tenant.
@@ -314,9 +359,21 @@ mod tests {
     }
 
     #[test]
+    fn naming_one_quota_does_not_clear_the_others() {
+        let parse = |text: &str| body::parse::<PutTenant>(text.as_bytes()).expect("good").quotas;
+        let set = parse(r#"{"quotas": {"resources": 5, "sessions": 6}}"#);
+        let set = set.and(parse(r#"{"quotas": {"sessions": null}}"#)).and(parse("{}")).and(parse(""));
+        let all = Quotas { resources: Some(1), sessions: Some(2), watches: Some(3) };
+        assert_eq!(set.of(all), Quotas { resources: Some(5), sessions: None, watches: Some(3) });
+        round_trip(&PutTenant { quotas: set });
+    }
+
+    #[test]
     fn tenants_and_tokens_survive_the_wire() {
         let put: PutTenant = body::parse(br#"{"quotas": {"resources": 5}}"#).expect("good");
-        let tenant = Tenant { tenant: "t".into(), quotas: put.quotas, usage: Usage::default() };
+        let quotas = put.quotas.of(Quotas { resources: Some(1), sessions: Some(2), watches: None });
+        assert_eq!(quotas, Quotas { resources: Some(5), sessions: Some(2), watches: None });
+        let tenant = Tenant { tenant: "t".into(), quotas, usage: Usage::default() };
         round_trip(&TenantList { tenants: vec![tenant], next: None });
         assert_eq!(body::parse::<PutTenant>(b"").expect("empty"), PutTenant::default());
         assert!(body::parse::<PutTenant>(br#"{"quotas": {"cameras": 5}}"#).is_err());

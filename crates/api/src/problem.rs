@@ -254,6 +254,7 @@ impl Problem {
             Refusal::AlreadyPending { holder } => problem(Code::AlreadyPending).holder(holder),
             Refusal::InUse { holder, token } => problem(Code::InUse).holder(holder).token(token.0),
             Refusal::Exists => problem(Code::Exists),
+            Refusal::RecordChanged { .. } => problem(Code::Conflict),
             Refusal::OutOfBounds { what, given, least, most } => {
                 let message = format!("is {given}; it must be {least} to {most}");
                 let problem =

@@ -312,6 +312,30 @@ impl HeartbeatRunner {
     }
 }
 
+/// Removes a runner.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RemoveRunner {
+    /// Its session, as proof that the runner itself says so: what is attached to it is released at once. Without it,
+    /// that is revoked, and nobody gets it before the runner's deadline has passed.
+    pub session_id: Option<Uuid>,
+}
+
+/// A runner was removed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RemovedRunner {
+    /// Always true.
+    pub success: bool,
+    /// Its name.
+    pub runner_id: String,
+    /// How many leases were released with it: those of its session, if that was named, and those held by its name alone.
+    pub released: usize,
+    /// How many leases of its session were revoked, because the session was not named: their resources are held back
+    /// until the deadline that the runner had.
+    pub revoked: usize,
+}
+
 /// A runner's heartbeat was heard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

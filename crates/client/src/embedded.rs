@@ -15,14 +15,15 @@ use solehold_core::{
     command::{self, Acquire, AskedTenure, Claim, Command, Target, Undeclared},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::Handover,
-    limits::{SESSION_LEASES_MAX, WAIT_MS_MAX},
+    limits::WAIT_MS_MAX,
     outcome::{self, Answer, Outcome, SessionView},
+    session::Standing,
     time::Revision,
 };
 use solehold_engine::{
     Engine, EngineError, EngineOptions, open,
     postgres::PostgresOptions,
-    store::{HolderQuery, ResourceQuery, StoreError},
+    store::{HolderQuery, StoreError},
 };
 use uuid::Uuid;
 
@@ -153,7 +154,7 @@ impl Embedded {
     }
 
     /// Everything that hangs on a session that was just opened or kept.
-    async fn beat(&self, view: SessionView) -> Result<Beat, AuthorityError> {
+    async fn beat(&self, view: SessionView) -> Reply<Beat> {
         let session = view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
         let slack = self.slack();
@@ -167,40 +168,33 @@ impl Embedded {
             leases,
         };
         if session.lease_count == 0 {
-            return Ok(beat(session.lease_revision, Arc::from([])));
+            return Ok(Ok(beat(session.lease_revision, Arc::from([]))));
         }
         let kept = self.sets.lock().unwrap_or_else(|e| e.into_inner()).get(&session.id).cloned();
         if let Some((revision, leases)) = kept.filter(|(revision, _)| *revision == session.lease_revision) {
-            return Ok(beat(revision, leases));
+            return Ok(Ok(beat(revision, leases)));
         }
-        let query = ResourceQuery {
-            tenant: Some(self.tenant.clone()),
-            session: Some(session.id),
-            leased: Some(true),
-            undeclared: true,
-            // Each lease that it holds, and each that waits for it.
-            limit: SESSION_LEASES_MAX as usize * 2,
-            ..Default::default()
+        let found = self.engine.leases_of_session(session.id).await.map_err(failed)?;
+        let Some(found) = found.filter(|found| found.session.standing != Standing::Superseded) else {
+            // It ended in between: an empty set of a live session would be of no moment.
+            let why = "is over: open another one";
+            let over = outcome::Refusal::NoSession { session: session.id, why };
+            return Ok(Err(Problem::from_refusal(&over).into()));
         };
-        let found = self.engine.find_resources(&query).await.map_err(failed)?;
-        let mut leases = found.leases();
-        leases.retain(|lease| lease.lease.tenure.session() == Some(session.id));
-        let leases: Arc<[Held]> = leases.into_iter().map(held).collect();
-        // Meanwhile the set may have changed again, so its revision is what was read beside it. Without a lease the session
-        // was not read: nothing hung on it as of all that had happened by then.
-        let changed = found.loaded.state.session(session.id).map(|session| session.lease_revision);
-        let Some(revision) = changed else { return Ok(beat(found.loaded.cursor.revision, leases)) };
+        let leases: Arc<[Held]> = found.leases.into_iter().map(held).collect();
+        // Meanwhile the set may have changed again, so its revision is what was read beside it.
+        let revision = found.session.lease_revision;
         let mut sets = self.sets.lock().unwrap_or_else(|e| e.into_inner());
         if sets.len() >= SETS_MAX {
             sets.clear();
         }
         sets.insert(session.id, (revision, leases.clone()));
-        Ok(beat(revision, leases))
+        Ok(Ok(beat(revision, leases)))
     }
 
     async fn session(&self, command: Command) -> Reply<Beat> {
         match self.ask(command).await? {
-            Ok(Answer::Session(view)) => Ok(Ok(self.beat(view).await?)),
+            Ok(Answer::Session(view)) => self.beat(view).await,
             Ok(other) => Err(odd(&other)),
             Err(refusal) => Ok(Err(refusal)),
         }

@@ -2,11 +2,11 @@
 
 use crate::{
     event::{Change, Event, What},
-    key::ResourceKey,
+    key::{RequestKey, ResourceKey},
     lease::{Lease, Resource, Tenure},
-    session::Session,
+    limits,
     state::State,
-    time::{Revision, StoreTime},
+    time::StoreTime,
     waiter::Waiter,
 };
 
@@ -61,20 +61,11 @@ fn apply_event(state: &mut State, event: &Event) {
     let mut resource =
         state.resource(&event.key).cloned().unwrap_or_else(|| Resource::new(event.key.clone(), event.at));
     to_resource(&mut resource, event);
-    match &event.what {
-        What::Acquired(lease) => {
-            if let Some(id) = lease.tenure.session() {
-                state.edit_session(id, |s| count(s, event.revision, 1));
-            }
-        }
-        What::Released(ended) | What::Expired(ended) | What::Revoked(ended) => {
-            if let Some(id) = ended.session {
-                let change = if ended.token.is_some() { -1 } else { 0 };
-                state.edit_session(id, |s| count(s, event.revision, change));
-            }
-        }
-        What::Pending(pending) => state.edit_session(pending.session, |s| count(s, event.revision, 0)),
-        What::Stolen(_) | What::StateChanged(_) | What::Declared(_) | What::Deleted => {}
+    if let Some((id, by)) = event.hangs() {
+        state.edit_session(id, |s| {
+            s.lease_count = s.lease_count.saturating_add_signed(by);
+            s.lease_revision = event.revision;
+        });
     }
     if resource.is_forgettable(event.at) {
         state.remove_resource(&event.key);
@@ -93,11 +84,6 @@ fn count_in_line(state: &mut State, key: &ResourceKey, by: i32) {
     let Some(mut resource) = state.resource(key).cloned() else { return };
     resource.queued = resource.queued.saturating_add_signed(by);
     state.put_resource(resource);
-}
-
-fn count(session: &mut Session, revision: Revision, change: i32) {
-    session.lease_count = session.lease_count.saturating_add_signed(change);
-    session.lease_revision = revision;
 }
 
 /// What a renewal does to the lease.
@@ -139,7 +125,8 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
 }
 
 /// Gives back time that passed unobserved, while no engine ran: whatever was live at `stopped_at` keeps the time that it
-/// had left, and every live session at least `grace_ms` from `now`, or its ttl if that is less (rule 3).
+/// had left, and every live session at least `grace_ms` from `now`, or its ttl if that is less (rule 3). So do hold-backs,
+/// those who wait in line, and spent requests: an hour in which nobody could ask again does not count.
 pub fn resume(state: &mut State, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
     let later = |deadline: StoreTime, ttl_ms: u64| match deadline > stopped_at {
         true => deadline.plus_ms(gap_ms).max(now.plus_ms(ttl_ms.min(grace_ms))),
@@ -169,13 +156,18 @@ pub fn resume(state: &mut State, stopped_at: StoreTime, gap_ms: u64, now: StoreT
         waiter.deadline = later(waiter.deadline, 0);
         state.put_waiter(waiter);
     }
+    let requests: Vec<_> = state.requests().map(|(request, until)| (request.clone(), until)).collect();
+    for (request, until) in requests {
+        state.put_request(request, later(until, 0));
+    }
 }
 
-/// Forgets spent requests whose hour has passed, and rows of resources that say nothing any more.
+/// Forgets spent requests whose hour has passed, or that are too many of one holder for one resource, and rows of resources
+/// that say nothing any more.
 pub fn forget(state: &mut State, now: StoreTime) {
     let requests: Vec<_> =
         state.requests().filter(|(_, until)| *until <= now).map(|(k, _)| k.clone()).collect();
-    for request in requests {
+    for request in requests.into_iter().chain(surplus(state)) {
         state.remove_request(&request);
     }
     let resources: Vec<_> =
@@ -183,4 +175,18 @@ pub fn forget(state: &mut State, now: StoreTime) {
     for key in resources {
         state.remove_resource(&key);
     }
+}
+
+/// Spent requests beyond the bound for one holder and resource: the oldest of them.
+fn surplus(state: &State) -> Vec<RequestKey> {
+    let all: Vec<_> = state.requests().collect();
+    let of_one = all.chunk_by(|(a, _), (b, _)| (&a.resource, &a.holder) == (&b.resource, &b.holder));
+    let mut surplus = Vec::new();
+    for requests in of_one.filter(|requests| requests.len() > limits::SPENT_REQUESTS_MAX) {
+        let mut by_age = requests.to_vec();
+        by_age.sort_by_key(|(_, until)| *until);
+        by_age.truncate(requests.len() - limits::SPENT_REQUESTS_MAX);
+        surplus.extend(by_age.into_iter().map(|(request, _)| request.clone()));
+    }
+    surplus
 }

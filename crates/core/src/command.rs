@@ -111,6 +111,18 @@ pub struct Registration {
     pub attributes: Document,
 }
 
+/// What a record that is written may take the place of: a reader that changes what it read must not undo what another
+/// has written meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Over {
+    /// Whatever is there, or nothing.
+    Anything,
+    /// Nothing: refused if it exists already.
+    Nothing,
+    /// Just this document: refused if another one was written meanwhile.
+    Document(Document),
+}
+
 /// One thing asked. Every one is decided by [`crate::decide()`], expiry included (rule 11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
@@ -233,8 +245,14 @@ pub enum Command {
         /// What is wanted.
         status: HolderStatus,
     },
-    /// Remove a holder: everything that hangs on its session is released.
-    RemoveHolder(HolderKey),
+    /// Remove a holder and end its session. What is attached to the session is released if the session is named; by the
+    /// holder's name alone, which is no proof (rule 6), it is revoked and held back (rule 12).
+    RemoveHolder {
+        /// Who.
+        holder: HolderKey,
+        /// Its present session, as proof that this is the holder's own word.
+        session: Option<SessionId>,
+    },
     /// Declare a resource.
     Declare {
         /// The resource.
@@ -257,8 +275,8 @@ pub enum Command {
     PutRecord {
         /// The record.
         record: Record,
-        /// Refuse if it exists already.
-        only_new: bool,
+        /// What it may take the place of.
+        over: Over,
     },
     /// Remove a record.
     RemoveRecord {
@@ -380,7 +398,10 @@ impl Command {
                 to.whole_sessions.push(*session)
             }
             Self::HeardOf { holder, .. } | Self::SetStatus { holder, .. } => to.holders.push(holder.clone()),
-            Self::RemoveHolder(holder) => to.whole_holders.push(holder.clone()),
+            Self::RemoveHolder { holder, session } => {
+                to.whole_holders.push(holder.clone());
+                to.sessions.extend(*session);
+            }
             Self::PutRecord { record, .. } => to.records.push(record.key()),
             Self::RemoveRecord { collection, id } => to.records.push((collection.clone(), id.clone())),
             Self::RaiseRevision { .. } => {}

@@ -207,6 +207,18 @@ impl Event {
         }
     }
 
+    /// The session whose number of leases it changes, and by how many.
+    pub(crate) fn hangs(&self) -> Option<(SessionId, i32)> {
+        match &self.what {
+            What::Acquired(l) => Some((l.tenure.session()?, 1)),
+            What::Released(e) | What::Expired(e) | What::Revoked(e) => {
+                Some((e.session?, if e.token.is_some() { -1 } else { 0 }))
+            }
+            What::Pending(p) => Some((p.session, 0)),
+            What::Stolen(_) | What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+        }
+    }
+
     /// The token that it is about, if there is one.
     pub fn token(&self) -> Option<Token> {
         match &self.what {

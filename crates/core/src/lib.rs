@@ -21,7 +21,7 @@
 //! to the first in line who is still there, in the same step; that grant lapses unless it is soon confirmed by a renewal.
 //!
 //! **Failures.** A lost answer is asked for again by request id, which gives the same grant or says that it is spent,
-//! never a second one. A lease ended by anyone but its holder holds the resource back until the old deadline has passed,
+//! never a second one; nor a lease of a superseded session, which nobody could keep. A lease ended by anyone but its holder holds the resource back until the old deadline has passed,
 //! since the holder may work until then. A holder that comes back is a new session: its former one is superseded and can
 //! renew nothing.
 //!
@@ -68,4 +68,4 @@ pub mod time;
 pub mod waiter;
 
 pub use apply::{apply, forget, resume};
-pub use decide::{Decision, decide};
+pub use decide::{Decision, carry_over, decide};

@@ -32,6 +32,10 @@ pub const CONFIRM_MS: u64 = 2_000;
 pub const ROOM_TTL_MS: u64 = 2_000;
 /// A spent request id is remembered for this long after its lease ended (rule 7).
 pub const REQUEST_KEPT_MS: u64 = 60 * 60 * 1_000;
+/// Spent requests of one holder for one resource that are remembered for sure; beyond it the oldest may be forgotten before
+/// its time. A client that repeats a request after its holder has had this many later ones of the same resource end may
+/// be granted anew.
+pub const SPENT_REQUESTS_MAX: usize = 64;
 /// Least time that a live session gets after a restart of an embedded store (rule 3).
 pub const RESTART_GRACE_MS: u64 = 5_000;
 /// Furthest that the revision may be raised in one step: epochs jump by 2^32 (rule 23).

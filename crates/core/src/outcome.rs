@@ -51,6 +51,13 @@ pub enum Answer {
     },
     /// A holder's row was written.
     Holder(Holder),
+    /// A holder was removed, and its session ended.
+    HolderRemoved {
+        /// Leases of the session that were released.
+        released: usize,
+        /// Leases of the session that were revoked, whose resources are held back.
+        revoked: usize,
+    },
     /// A resource was declared.
     Declared {
         /// As it is now.
@@ -58,7 +65,7 @@ pub enum Answer {
         /// Whether it was not declared before.
         created: bool,
     },
-    /// A resource, holder or record was removed.
+    /// A resource or record was removed.
     Removed,
     /// A record was written.
     Record(Record),
@@ -210,7 +217,7 @@ pub enum Refusal {
     #[error("name the lease by its token, lease id, session or holder")]
     NoProof,
     /// The request id has got what it could get (rule 7).
-    #[error("request {0} is spent: it was cancelled, or the lease that it got has ended")]
+    #[error("request {0} is spent: it was cancelled, or its lease has ended or belongs to a former session")]
     RequestSpent(Name),
     /// The session is unknown, dead or superseded.
     #[error("session {session} {why}")]
@@ -278,6 +285,14 @@ pub enum Refusal {
     /// There is no such record.
     #[error("there is no {collection} {id}")]
     NoRecord {
+        /// Its collection.
+        collection: Name,
+        /// Its name there.
+        id: Name,
+    },
+    /// The record is not as it was when it was read: read it again.
+    #[error("{collection} {id} was changed by another at the same time")]
+    RecordChanged {
         /// Its collection.
         collection: Name,
         /// Its name there.

@@ -10,8 +10,8 @@ use solehold_core::{
     event::{Change, Event},
     key::{LeaseId, Name, ResourceKey, SessionId},
     outcome::{LeaseView, Outcome},
+    session::Session,
     state::Record,
-    time::Revision,
 };
 use tokio::task::JoinHandle;
 
@@ -60,6 +60,15 @@ pub async fn open(engine: &str, postgres: PostgresOptions) -> Result<Arc<dyn Sto
     }
     let journal = embedded::Folder::open(engine.as_ref())?;
     Ok(Resident::embedded(journal)?)
+}
+
+/// A session and the live leases that are attached to it, as of one moment.
+#[derive(Debug, Clone)]
+pub struct SessionLeases {
+    /// The session.
+    pub session: Session,
+    /// Its leases.
+    pub leases: Vec<LeaseView>,
 }
 
 /// A running engine. Clones share it.
@@ -202,20 +211,18 @@ impl Engine {
         Ok(view.ok().flatten().filter(|view| view.lease.id == id))
     }
 
-    /// The leases that hang on a session and live, with the revision as of which they are all (rule 9).
-    pub async fn leases_of_session(&self, id: SessionId) -> Result<(Vec<LeaseView>, Revision), EngineError> {
-        let limit = solehold_core::limits::SESSION_LEASES_MAX as usize * 2;
-        let query = ResourceQuery {
-            session: Some(id),
-            leased: Some(true),
-            undeclared: true,
-            limit,
-            ..Default::default()
+    /// A session and the live leases that are attached to it, read in one snapshot: as of the session's `lease_revision`
+    /// they are all (rule 9). None if the session is over by then, so that its leases are not taken for released.
+    pub async fn leases_of_session(&self, id: SessionId) -> Result<Option<SessionLeases>, EngineError> {
+        let loaded = self.load(&Footprint { whole_sessions: vec![id], ..Default::default() }).await?;
+        let (state, now) = (&loaded.state, loaded.now);
+        let Some(session) = state.session(id).filter(|session| session.is_live(now)) else {
+            return Ok(None);
         };
-        let found = self.find_resources(&query).await?;
-        let mut leases = found.leases();
-        leases.retain(|l| l.lease.tenure.session() == Some(id));
-        Ok((leases, found.loaded.cursor.revision))
+        let held = state.hanging_on(id).filter_map(|key| state.resource(key));
+        let views = held.filter_map(|resource| LeaseView::of(state, resource, now).ok().flatten());
+        let its = |view: &LeaseView| view.lease.tenure.session() == Some(id) && view.deadline > now;
+        Ok(Some(SessionLeases { session: session.clone(), leases: views.filter(its).collect() }))
     }
 
     /// Finds resources.

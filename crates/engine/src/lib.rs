@@ -26,4 +26,4 @@ pub mod watch;
 pub mod conformance;
 
 pub use driver::{DriverLimits, EngineError};
-pub use engine::{Engine, EngineOptions, open};
+pub use engine::{Engine, EngineOptions, SessionLeases, open};

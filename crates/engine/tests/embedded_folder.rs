@@ -513,7 +513,12 @@ async fn people_can_read_the_file() {
     let spent = bench.grant(ask_as(&key("b"), "bea", "r1")).await;
     bench.done(release(its(&spent))).await;
     let record = Record { collection: name("keys"), id: name("k"), document: text("{\"x\":1}") };
-    bench.done(solehold_core::command::Command::PutRecord { record, only_new: true }).await;
+    bench
+        .done(solehold_core::command::Command::PutRecord {
+            record,
+            over: solehold_core::command::Over::Nothing,
+        })
+        .await;
     // Readable while the store runs, too: the events are written at once, the rest after a fold.
     let rows = |sql: &str| -> Vec<String> {
         let db = database(fixture.folder.path());

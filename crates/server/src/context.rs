@@ -146,7 +146,7 @@ impl Context {
 
     /// What a tenant may have.
     pub(crate) fn quotas_of(&self, tenant: &Name) -> Quotas {
-        self.inner.ring.quotas_of(tenant).unwrap_or(self.inner.limits.quotas)
+        self.inner.ring.quotas_of(tenant).of(self.inner.limits.quotas)
     }
 
     /// Bounds.

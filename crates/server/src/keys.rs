@@ -13,7 +13,7 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{
-    command::{Command, Footprint},
+    command::{Command, Footprint, Over},
     key::{Document, Name},
     outcome::Refusal,
     state::Record,
@@ -22,7 +22,10 @@ use solehold_core::{
 use solehold_engine::Engine;
 use subtle::ConstantTimeEq;
 
-use crate::http::{Failure, Role};
+use crate::{
+    http::{Failure, Role},
+    records,
+};
 
 /// What key texts that are made here begin with.
 const PREFIX: &str = "shk_";
@@ -269,24 +272,36 @@ pub async fn rotate(
     grace_ms: u64,
     expires_in_ms: Option<u64>,
 ) -> Result<Issued, Failure> {
-    let key = unrevoked(engine, id).await?;
-    let now = store_time(engine).await?;
     let text = fresh_text(id.as_str());
     let hash = blake3::hash(text.expose_secret().as_bytes());
-    let previous = (grace_ms > 0).then(|| (key.hash, now.plus_ms(grace_ms)));
-    let expires_at = expires_in_ms.map(|ms| now.plus_ms(ms)).or(key.expires_at);
-    let key = Key { hash, previous, rotated_at: Some(now), expires_at, ..key };
-    put(engine, &key, false).await?;
+    let rotated = |key: Key, now: StoreTime| Key {
+        hash,
+        previous: (grace_ms > 0).then(|| (key.hash, now.plus_ms(grace_ms))),
+        rotated_at: Some(now),
+        expires_at: expires_in_ms.map(|ms| now.plus_ms(ms)).or(key.expires_at),
+        ..key
+    };
+    let key = change(engine, id, rotated).await?;
     Ok(Issued { key, text })
 }
 
 /// Lets a key expire after this long; for ever good, if none.
 pub async fn expire(engine: &Engine, id: &Name, in_ms: Option<u64>) -> Result<Key, Failure> {
-    let key = unrevoked(engine, id).await?;
-    let now = store_time(engine).await?;
-    let key = Key { expires_at: in_ms.map(|ms| now.plus_ms(ms)), ..key };
-    put(engine, &key, false).await?;
-    Ok(key)
+    change(engine, id, |key, now| Key { expires_at: in_ms.map(|ms| now.plus_ms(ms)), ..key }).await
+}
+
+/// Changes a key that is not revoked. What another changes at the same time is not undone.
+async fn change(engine: &Engine, id: &Name, how: impl Fn(Key, StoreTime) -> Key) -> Result<Key, Failure> {
+    unrevoked(engine, id).await?;
+    records::change(engine, KEYS, id, |found, now| {
+        let stored: Option<Stored> =
+            found.and_then(|record| serde_json::from_str(record.document.as_str()).ok());
+        let key = stored.and_then(|stored| stored.into_key(id.clone(), None));
+        let no_key = || Refusal::NoRecord { collection: collection(KEYS), id: id.clone() };
+        let key = how(key.ok_or_else(no_key)?, now);
+        Ok((record(KEYS, id.clone(), &Stored::of(&key))?, key))
+    })
+    .await
 }
 
 /// Revokes a key for good; once more changes nothing.
@@ -297,7 +312,7 @@ pub async fn revoke(engine: &Engine, id: &Name) -> Result<Key, Failure> {
     }
     let at = store_time(engine).await?;
     let record = record(REVOKED, id.clone(), &Revocation { at })?;
-    engine.submit(Command::PutRecord { record, only_new: false }).await??;
+    engine.submit(Command::PutRecord { record, over: Over::Anything }).await??;
     Ok(Key { revoked_at: Some(at), ..key })
 }
 
@@ -326,14 +341,9 @@ async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<
         hash: blake3::hash(text.as_bytes()),
         previous: None,
     };
-    put(engine, &key, true).await?;
+    let record = record(KEYS, key.id.clone(), &Stored::of(&key))?;
+    engine.submit(Command::PutRecord { record, over: Over::Nothing }).await??;
     Ok(key)
-}
-
-async fn put(engine: &Engine, key: &Key, only_new: bool) -> Result<(), Failure> {
-    let record = record(KEYS, key.id.clone(), &Stored::of(key))?;
-    engine.submit(Command::PutRecord { record, only_new }).await??;
-    Ok(())
 }
 
 /// Store time, by which keys expire.

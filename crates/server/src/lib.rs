@@ -13,6 +13,7 @@ mod http;
 pub mod keys;
 mod metrics;
 mod quota;
+mod records;
 mod ring;
 mod routes;
 mod serve;

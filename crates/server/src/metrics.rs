@@ -277,7 +277,7 @@ pub(crate) fn operation_label(command: &Command) -> &'static str {
         Command::ExpireSession(_) => "expire_session",
         Command::HeardOf { .. } => "heard_of",
         Command::SetStatus { .. } => "set_status",
-        Command::RemoveHolder(_) => "remove_holder",
+        Command::RemoveHolder { .. } => "remove_holder",
         Command::Declare { .. } => "declare",
         Command::Delete { .. } => "delete",
         Command::PutRecord { .. } => "put_record",

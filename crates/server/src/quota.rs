@@ -7,15 +7,16 @@ use std::{
 };
 
 use solehold_api::{
-    admin::Quotas,
+    admin::{QuotaChanges, Quotas},
     problem::{ErrorCode, Problem},
 };
-use solehold_core::{command::Command, key::Name, state::Record};
+use solehold_core::{key::Name, state::Record};
 use solehold_engine::{Engine, clock::Tick, store::Usage};
 
 use crate::{
     http::Failure,
     keys::{collection, record},
+    records,
 };
 
 /// The collection of what is said of tenants.
@@ -57,24 +58,30 @@ impl Quota {
     }
 }
 
-/// The quotas that were set for tenants.
-pub(crate) async fn overrides(engine: &Engine) -> Result<BTreeMap<Name, Quotas>, Failure> {
+/// What was set for tenants in place of the defaults.
+pub(crate) async fn overrides(engine: &Engine) -> Result<BTreeMap<Name, QuotaChanges>, Failure> {
     let records = engine.records(&collection(TENANTS)).await?;
-    let read = |record: Record| {
-        let quotas = serde_json::from_str(record.document.as_str());
-        let quotas = quotas.inspect_err(
-            |error| tracing::error!(tenant = %record.id, %error, "these quotas cannot be read: the defaults hold"),
-        );
-        Some((record.id, quotas.ok()?))
-    };
-    Ok(records.into_iter().filter_map(read).collect())
+    Ok(records.iter().filter_map(|record| Some((record.id.clone(), read(record)?))).collect())
 }
 
-/// Sets the quotas of a tenant.
-pub(crate) async fn put(engine: &Engine, tenant: Name, quotas: Quotas) -> Result<(), Failure> {
-    let record = record(TENANTS, tenant, &quotas)?;
-    engine.submit(Command::PutRecord { record, only_new: false }).await??;
-    Ok(())
+fn read(record: &Record) -> Option<QuotaChanges> {
+    let quotas = serde_json::from_str(record.document.as_str());
+    let quotas = quotas.inspect_err(
+        |error| tracing::error!(tenant = %record.id, %error, "these quotas cannot be read: the defaults hold"),
+    );
+    quotas.ok()
+}
+
+/// Changes the quotas of a tenant that are named, and no others.
+pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges) -> Result<(), Failure> {
+    if changes == QuotaChanges::default() {
+        return Ok(());
+    }
+    records::change(engine, TENANTS, tenant, |found, _| {
+        let set = found.and_then(read).unwrap_or_default();
+        Ok((record(TENANTS, tenant.clone(), &set.and(changes))?, ()))
+    })
+    .await
 }
 
 /// What each tenant has: as the store said within a second, and what was let in here since.

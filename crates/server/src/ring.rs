@@ -7,7 +7,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use solehold_api::admin::Quotas;
+use solehold_api::admin::QuotaChanges;
 use solehold_core::{key::Name, time::StoreTime};
 use solehold_engine::{Engine, clock::Tick};
 use tokio::sync::Mutex;
@@ -34,7 +34,7 @@ pub(crate) struct Ring {
 #[derive(Debug)]
 struct Read {
     keys: HashMap<Name, Arc<Key>>,
-    quotas: BTreeMap<Name, Quotas>,
+    quotas: BTreeMap<Name, QuotaChanges>,
     /// Store time, and when it was read here.
     now: StoreTime,
     at: Tick,
@@ -128,7 +128,7 @@ impl Ring {
     }
 
     /// What a tenant may have, if that was said of it.
-    pub fn quotas_of(&self, tenant: &Name) -> Option<Quotas> {
-        self.read.load().quotas.get(tenant).copied()
+    pub fn quotas_of(&self, tenant: &Name) -> QuotaChanges {
+        self.read.load().quotas.get(tenant).copied().unwrap_or_default()
     }
 }

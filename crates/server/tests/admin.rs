@@ -3,8 +3,10 @@
 mod support;
 
 use reqwest::Method;
+use secrecy::ExposeSecret;
 use serde_json::json;
-use support::{Asking, serve};
+use solehold_server::{Role, keys};
+use support::{Asking, name, serve};
 
 const KEYS: &str = "/api/v1/admin/keys";
 const RAISE: &str = "/api/v1/admin/raise-token";
@@ -44,7 +46,8 @@ async fn a_tenant_has_quotas_of_its_own() {
     assert_eq!(before["usage"], json!({"resources": 0, "sessions": 0, "watches": 0}));
     assert!(before["quotas"]["resources"].is_u64());
     let put = asking.send(Method::PUT, path, r#"{"quotas": {"resources": 2, "sessions": 1}}"#).await.json();
-    assert_eq!(put["quotas"], json!({"resources": 2, "sessions": 1, "watches": null}));
+    let watches = &before["quotas"]["watches"];
+    assert_eq!(put["quotas"], json!({"resources": 2, "sessions": 1, "watches": watches}));
     let declare = async |key: &str| {
         asking.send(Method::PUT, &format!("/api/v1/resources/job/{key}?tenant=blue"), "{}").await
     };
@@ -60,6 +63,44 @@ async fn a_tenant_has_quotas_of_its_own() {
         tenants["tenants"].as_array().expect("tenants").iter().map(|t| &t["tenant"]).collect();
     assert_eq!(names, ["blue", "default"]);
     asking.send(Method::PUT, path, r#"{"quotas": {"cameras": 2}}"#).await.problem("invalid_field");
+}
+
+#[tokio::test]
+async fn a_put_of_a_tenant_changes_only_the_quotas_that_it_names() {
+    let asking = serve().await;
+    let put = async |body: &str| {
+        asking.send(Method::PUT, "/api/v1/admin/tenants/blue", body).await.json()["quotas"].clone()
+    };
+    let default = asking.get("/api/v1/admin/tenants/blue").await.json()["quotas"].clone();
+    assert!(default["sessions"].is_u64() && default["watches"].is_u64(), "{default}");
+    let one = json!({"resources": 2, "sessions": default["sessions"], "watches": default["watches"]});
+    assert_eq!(put(r#"{"quotas": {"resources": 2}}"#).await, one);
+    let two = json!({"resources": 2, "sessions": 3, "watches": default["watches"]});
+    assert_eq!(put(r#"{"quotas": {"sessions": 3}}"#).await, two, "naming one does not clear the other");
+    for nothing in ["", "{}", r#"{"quotas": {}}"#] {
+        assert_eq!(put(nothing).await, two, "{nothing:?} names none");
+    }
+    let cleared = json!({"resources": null, "sessions": 3, "watches": default["watches"]});
+    assert_eq!(put(r#"{"quotas": {"resources": null}}"#).await, cleared, "null takes the bound away");
+}
+
+#[tokio::test]
+async fn rotating_and_expiring_a_key_at_once_loses_neither() {
+    let asking = serve().await;
+    let engine = asking.running.engine();
+    let new = keys::NewKey { name: name("ci"), role: Role::Admin, tenant: None, expires_in_ms: None };
+    let made = keys::create(engine, new).await.expect("a key");
+    for n in 1..=20 {
+        let (rotated, expires) = tokio::join!(
+            keys::rotate(engine, &made.key.id, 0, None),
+            keys::expire(engine, &made.key.id, Some(n * 1_000_000)),
+        );
+        let (rotated, expires) = (rotated.expect("rotated"), expires.expect("it expires"));
+        let stored = keys::get(engine, &made.key.id).await.expect("the key");
+        assert_eq!(stored.expires_at, expires.expires_at, "the expiry is kept");
+        let now = stored.rotated_at.expect("it was rotated");
+        assert_eq!(stored.check(rotated.text.expose_secret(), now), Ok(()), "the new text works");
+    }
 }
 
 #[tokio::test]

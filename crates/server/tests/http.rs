@@ -2,16 +2,18 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use axum::{Router, routing::get};
 use reqwest::Method;
 use solehold_api::paths;
-use solehold_server::ServerConfig;
+use solehold_server::{Server, ServerConfig};
 use solehold_testkit::wait_for;
 use support::{Answer, PATIENCE, config, flaky::Flaky, memory, serve, serve_with};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::Notify,
     time::timeout,
 };
 
@@ -161,11 +163,29 @@ async fn metrics_tell_of_requests_and_operations() {
 
 #[tokio::test]
 async fn shutdown_lets_a_request_finish_and_takes_no_more() {
-    let asking = serve().await;
-    let (url, http) = (asking.running.url(), asking.http.clone());
-    assert_eq!(asking.get("/healthz").await.status, 200);
-    asking.shutdown().await;
-    assert!(http.get(format!("{url}/healthz")).send().await.is_err());
+    let (begun, may_end) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (tell, wait) = (begun.clone(), may_end.clone());
+    let slow = async move || {
+        tell.notify_one();
+        wait.notified().await;
+        "finished"
+    };
+    let more = Router::new().route("/slow", get(slow));
+    let running = Server::start_with(config(), memory(), more).await.expect("it starts");
+    let (url, address) = (running.url(), running.local_addr());
+    let request = tokio::spawn(reqwest::get(format!("{url}/slow")));
+    timeout(PATIENCE, begun.notified()).await.expect("it is in flight");
+    let shutdown = tokio::spawn(running.shutdown());
+    let is_closed = || async { TcpStream::connect(address).await.is_err() };
+    wait_for("no more connections are taken", PATIENCE, is_closed).await.expect("it stops");
+    assert!(!shutdown.is_finished(), "a request is in flight");
+    may_end.notify_one();
+    let answer = timeout(PATIENCE, request).await.expect("in time").expect("no panic").expect("an answer");
+    assert_eq!(
+        (answer.status().as_u16(), answer.text().await.expect("a body")),
+        (200, "finished".to_owned())
+    );
+    timeout(PATIENCE, shutdown).await.expect("in time").expect("no panic");
 }
 
 #[tokio::test]

@@ -83,10 +83,18 @@ impl Draft<'_> {
             |l: &&Lease| ask.request.is_some() && l.request == ask.request && l.holder == ask.holder;
         let got = resource.lease.as_ref().filter(|l| l.id == ask.lease || is_asked_for(l));
         let Some(lease) = got else { return Ok(None) };
-        if self.now() < self.state.deadline_of(lease)? {
-            return Ok(Some(Answer::Granted(self.view(resource, true)?)));
+        if self.now() >= self.state.deadline_of(lease)? {
+            return ask.request.as_ref().map_or(Ok(None), spent);
         }
-        ask.request.as_ref().map_or(Ok(None), spent)
+        // Nobody can keep a lease of a superseded session: it is no answer for the holder's new session, whose request
+        // has got what it could get, nor for the old one, which is told that it is over.
+        let session = lease.tenure.session().and_then(|id| self.state.session(id));
+        if session.is_some_and(|s| s.standing == Standing::Superseded) {
+            let is_another = |id| ask.tenure != AskedTenure::Session(id);
+            let request = ask.request.as_ref().filter(|_| lease.tenure.session().is_some_and(is_another));
+            return request.map_or(Ok(None), spent);
+        }
+        Ok(Some(Answer::Granted(self.view(resource, true)?)))
     }
 
     fn tenure(&self, ask: &Acquire) -> Result<Tenure, Refusal> {
@@ -100,7 +108,7 @@ impl Draft<'_> {
         if session.holder.name != ask.holder {
             return Err(Refusal::NotYourSession { session: id, holder: ask.holder.clone() });
         }
-        has_room(session)?;
+        self.refuse_if_at_capacity(session)?;
         Ok(Tenure::Session(id))
     }
 
@@ -222,13 +230,12 @@ impl Draft<'_> {
     }
 
     pub(super) fn cancel_request(&mut self, request: &RequestKey) -> Result<Answer, Stop> {
-        let mut got_it = None;
-        if let Some(resource) = self.state.resource(&request.resource) {
-            let is_its =
-                |l: &Lease| l.request.as_ref() == Some(&request.request) && l.holder == request.holder;
-            got_it = resource.lease.as_ref().is_some_and(is_its).then(|| resource.clone());
-        }
-        let Some(mut resource) = got_it else {
+        let is_its = |resource: &Resource| {
+            let lease = resource.lease.as_ref();
+            lease.is_some_and(|l| l.request.as_ref() == Some(&request.request) && l.holder == request.holder)
+        };
+        let got_it = self.state.resource(&request.resource).filter(|resource| is_its(resource));
+        let Some(mut resource) = got_it.cloned() else {
             self.spend(request.clone());
             if let Some(waiter) = self.state.waiter_of_request(request) {
                 self.leave_line(waiter)?;
@@ -236,7 +243,8 @@ impl Draft<'_> {
             return Ok(Answer::Spent);
         };
         self.settle_wholly(&mut resource)?;
-        if resource.lease.as_ref().is_some_and(|l| l.request.as_ref() == Some(&request.request)) {
+        // If it had run out, the next in line holds the resource by now, perhaps by a request of the same name.
+        if is_its(&resource) {
             self.end(&mut resource, What::Released, |e| {
                 e.reason = Some("its request was cancelled".to_owned())
             });
@@ -282,7 +290,7 @@ impl Draft<'_> {
         }
         let Some(held) = &resource.lease else { return Err(lost(&resource).into()) };
         let session = self.able_session(to, key)?;
-        has_room(session)?;
+        self.refuse_if_at_capacity(session)?;
         if held.tenure.session() == Some(to) {
             return Err(Refusal::AlreadyPending { holder: held.holder.clone() }.into());
         }
@@ -351,15 +359,6 @@ impl Draft<'_> {
         let lease = LeaseView::of(self.state, resource, self.now())?.ok_or_else(|| lost(resource))?;
         Ok(Grant { lease, state: resource.state.clone(), revision: self.moment.revision, repeated })
     }
-}
-
-/// Refuses if a session has as many leases as it may.
-fn has_room(session: &Session) -> Result<(), Refusal> {
-    let capacity = session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
-    if session.lease_count >= capacity {
-        return Err(Refusal::AtCapacity { session: session.id, capacity });
-    }
-    Ok(())
 }
 
 /// Whether a claim shows more than a name, which may renew and release but writes nothing (rule 6).

@@ -15,6 +15,7 @@
 //!      +----------------------------------------------------------------------------------+
 //! ```
 
+mod carry_over;
 mod lease;
 mod registry;
 mod session;
@@ -30,11 +31,13 @@ use crate::{
     lease::{Lease, Pending, Resource, Tenure},
     limits,
     outcome::{Answer, Outcome, Refusal},
-    session::Standing,
+    session::{Session, Standing},
     state::{FoundLate, State},
     time::{Moment, StoreTime, Token},
     waiter::PlaceKey,
 };
+
+pub use carry_over::carry_over;
 
 /// What was decided of one command: the answer, and the changes that make it so.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,8 +52,7 @@ pub struct Decision {
 
 /// Decides one command. It reads no clock, no chance and nothing but its arguments.
 pub fn decide(state: &State, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
-    let mut draft =
-        Draft { state, moment, changes: Vec::new(), left: BTreeSet::new(), taken: BTreeMap::new() };
+    let mut draft = Draft::new(state, moment);
     let outcome = match draft.dispatch(command) {
         Ok(answer) => Ok(answer),
         Err(Stop::Refused(refusal)) => Err(*refusal),
@@ -84,11 +86,15 @@ struct Draft<'a> {
     changes: Vec<Change>,
     /// Places in line that this decision has cleared.
     left: BTreeSet<PlaceKey>,
-    /// How many leases this decision has hung on each session for those who waited.
-    taken: BTreeMap<SessionId, u32>,
+    /// By how many this decision has changed the number of leases on each session.
+    hung: BTreeMap<SessionId, i32>,
 }
 
-impl Draft<'_> {
+impl<'a> Draft<'a> {
+    fn new(state: &'a State, moment: Moment) -> Self {
+        Self { state, moment, changes: Vec::new(), left: BTreeSet::new(), hung: BTreeMap::new() }
+    }
+
     fn dispatch(&mut self, command: &Command) -> Result<Answer, Stop> {
         match command {
             Command::Acquire(acquire) => self.acquire(acquire),
@@ -111,10 +117,10 @@ impl Draft<'_> {
             Command::ExpireSession(session) => self.expire_session(*session),
             Command::HeardOf { holder, metrics } => self.heard_of(holder, metrics.as_ref()),
             Command::SetStatus { holder, status } => self.set_status(holder, *status),
-            Command::RemoveHolder(holder) => self.remove_holder(holder),
+            Command::RemoveHolder { holder, session } => self.remove_holder(holder, *session),
             Command::Declare { key, declaration, only_new } => self.declare(key, declaration, *only_new),
             Command::Delete { key, force, fenced } => self.delete(key, *force, *fenced),
-            Command::PutRecord { record, only_new } => self.put_record(record, *only_new),
+            Command::PutRecord { record, over } => self.put_record(record, over),
             Command::RemoveRecord { collection, id } => self.remove_record(collection, id),
             Command::RaiseRevision { above } => self.raise_revision(*above),
         }
@@ -129,6 +135,9 @@ impl Draft<'_> {
         let revision = self.moment.next_revision();
         let event = Event { revision, at: self.now(), key: resource.key.clone(), what };
         to_resource(resource, &event);
+        if let Some((id, by)) = event.hangs() {
+            *self.hung.entry(id).or_default() += by;
+        }
         self.changes.push(Change::Event(event));
     }
 
@@ -209,8 +218,10 @@ impl Draft<'_> {
         }
         let Some(pending) = resource.pending.clone() else { return self.grant_first_in_line(resource) };
         let session = self.state.session(pending.session).ok_or(FoundLate::Session(pending.session))?;
-        if session.standing != Standing::Current || !session.is_live(now) {
-            self.emit(resource, What::Expired(Ended::of_pending(&pending, "its session is over")));
+        let is_able = session.standing == Standing::Current && session.is_live(now);
+        if !is_able || self.refuse_if_at_capacity(session).is_err() {
+            let why = if is_able { "its session is at capacity" } else { "its session is over" };
+            self.emit(resource, What::Expired(Ended::of_pending(&pending, why)));
             return self.grant_first_in_line(resource);
         }
         let lease = Lease {
@@ -226,6 +237,16 @@ impl Draft<'_> {
             stats: Default::default(),
         };
         self.grant(resource, lease);
+        Ok(())
+    }
+
+    /// Refuses if a session has as many leases as it may, counting what this decision has granted and ended.
+    fn refuse_if_at_capacity(&self, session: &Session) -> Result<(), Refusal> {
+        let capacity = session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
+        let change = self.hung.get(&session.id).copied().unwrap_or(0);
+        if session.lease_count.saturating_add_signed(change) >= capacity {
+            return Err(Refusal::AtCapacity { session: session.id, capacity });
+        }
         Ok(())
     }
 

@@ -2,6 +2,7 @@
 
 use super::{Draft, Stop};
 use crate::{
+    command::Over,
     event::{Change, Ended, What},
     key::{Name, ResourceKey},
     lease::{Declaration, Resource},
@@ -54,9 +55,15 @@ impl Draft<'_> {
         Ok(Answer::Removed)
     }
 
-    pub(super) fn put_record(&mut self, record: &Record, only_new: bool) -> Result<Answer, Stop> {
-        if only_new && self.state.record(&record.collection, &record.id).is_some() {
-            return Err(Refusal::Exists.into());
+    pub(super) fn put_record(&mut self, record: &Record, over: &Over) -> Result<Answer, Stop> {
+        let (collection, id) = record.key();
+        match (over, self.state.record(&collection, &id)) {
+            (Over::Nothing, Some(_)) => return Err(Refusal::Exists.into()),
+            (Over::Document(_), None) => return Err(Refusal::NoRecord { collection, id }.into()),
+            (Over::Document(read), Some(found)) if found.document != *read => {
+                return Err(Refusal::RecordChanged { collection, id }.into());
+            }
+            _ => {}
         }
         self.changes.push(Change::RecordPut(record.clone()));
         Ok(Answer::Record(record.clone()))

@@ -11,6 +11,15 @@ use crate::{
     state::FoundLate,
 };
 
+/// How the leases that are attached to a session end with it.
+#[derive(Clone, Copy)]
+enum Parting {
+    /// By their holder's word: they are released.
+    Released,
+    /// By someone else's word: they are revoked and held back, unless the holder is known to be fenced off (rule 12).
+    Revoked { fenced: bool, reason: &'static str },
+}
+
 pub(super) const SUPERSEDED: &str = "was superseded: its holder has opened another one";
 
 impl Draft<'_> {
@@ -81,7 +90,7 @@ impl Draft<'_> {
             return Err(Refusal::NotYourSession { session: old, holder: holder.name.clone() }.into());
         }
         self.leave_all_lines(old)?;
-        self.let_go(old, Some(fenced))?;
+        self.let_go(old, Parting::Revoked { fenced, reason: "its session was replaced" })?;
         self.changes.push(Change::SessionEnded(old));
         Ok(())
     }
@@ -135,20 +144,20 @@ impl Draft<'_> {
 
     pub(super) fn close_session(&mut self, tenant: &Name, id: SessionId) -> Result<Answer, Stop> {
         self.known_session(tenant, id)?;
-        let released = self.close(id)?;
+        let released = self.close(id, Parting::Released)?;
         Ok(Answer::Closed { released })
     }
 
-    /// Lets go of all that hangs on a session and ends it; its holder has none then.
-    fn close(&mut self, id: SessionId) -> Result<usize, Stop> {
+    /// Lets go of all that hangs on a session and ends it; its holder has none then. Tells how many leases ended so.
+    fn close(&mut self, id: SessionId, parting: Parting) -> Result<usize, Stop> {
         // First the lines: what it lets go of is for others.
         self.leave_all_lines(id)?;
-        let released = self.let_go(id, None)?;
+        let ended = self.let_go(id, parting)?;
         self.end_session(id);
-        Ok(released)
+        Ok(ended)
     }
 
-    fn end_session(&mut self, id: SessionId) {
+    pub(super) fn end_session(&mut self, id: SessionId) {
         self.changes.push(Change::SessionEnded(id));
         let holder = self.state.session(id).and_then(|s| self.state.holder(&s.holder));
         match holder.filter(|h| h.session == Some(id)) {
@@ -160,10 +169,10 @@ impl Draft<'_> {
         }
     }
 
-    /// Ends every lease that hangs on a session: released by its holder, or, `by_force`, revoked by another.
-    fn let_go(&mut self, id: SessionId, by_force: Option<bool>) -> Result<usize, Stop> {
+    /// Ends every lease that hangs on a session; tells how many.
+    fn let_go(&mut self, id: SessionId, parting: Parting) -> Result<usize, Stop> {
         let keys: Vec<_> = self.state.hanging_on(id).cloned().collect();
-        let mut released = 0;
+        let mut ended = 0;
         for key in &keys {
             let Some(mut resource) = self.state.resource(key).cloned() else { continue };
             if let Some(pending) = resource.pending.clone().filter(|p| p.session == id) {
@@ -173,22 +182,20 @@ impl Draft<'_> {
                 );
             }
             self.settle_wholly(&mut resource)?;
-            let hangs_here = resource.lease.as_ref().is_some_and(|l| l.tenure.session() == Some(id));
-            match by_force.filter(|_| hangs_here) {
-                Some(fenced) => {
-                    self.end_by_force(&mut resource, fenced, Some("its session was replaced".to_owned()))?;
-                }
-                None if hangs_here => {
-                    released += 1;
-                    self.end(&mut resource, What::Released, |e| {
+            if resource.lease.as_ref().is_some_and(|l| l.tenure.session() == Some(id)) {
+                ended += 1;
+                match parting {
+                    Parting::Released => self.end(&mut resource, What::Released, |e| {
                         e.reason = Some("its session was closed".to_owned())
-                    });
+                    }),
+                    Parting::Revoked { fenced, reason } => {
+                        self.end_by_force(&mut resource, fenced, Some(reason.to_owned()))?;
+                    }
                 }
-                None => {}
             }
             self.activate(&mut resource)?;
         }
-        Ok(released)
+        Ok(ended)
     }
 
     /// Ends a dead session once nothing hangs on it; what hangs there is nominated lease by lease, at a bounded rate. The
@@ -224,13 +231,35 @@ impl Draft<'_> {
         Ok(Answer::Holder(holder))
     }
 
-    pub(super) fn remove_holder(&mut self, key: &HolderKey) -> Result<Answer, Stop> {
-        if let Some(id) = self.registered(key)?.session {
+    /// Removes a holder. A name alone is not proof (rule 6): without its session's id, whose word this is nobody knows,
+    /// and the holder may work on until its deadline.
+    pub(super) fn remove_holder(
+        &mut self,
+        key: &HolderKey,
+        proof: Option<SessionId>,
+    ) -> Result<Answer, Stop> {
+        let present = self.registered(key)?.session;
+        if let Some(id) = proof {
+            let session = self.known_session(&key.tenant, id)?;
+            if session.holder != *key {
+                return Err(Refusal::NotYourSession { session: id, holder: key.name.clone() }.into());
+            }
+            if present != Some(id) {
+                return Err(Refusal::NoSession { session: id, why: SUPERSEDED }.into());
+            }
+        }
+        let (mut released, mut revoked) = (0, 0);
+        if let Some(id) = present {
             self.state.session(id).ok_or(FoundLate::Session(id))?;
-            self.close(id)?;
+            if proof.is_some() {
+                released = self.close(id, Parting::Released)?;
+            } else {
+                let reason = "its holder was removed";
+                revoked = self.close(id, Parting::Revoked { fenced: false, reason })?;
+            }
         }
         self.changes.push(Change::HolderRemoved(key.clone()));
-        Ok(Answer::Removed)
+        Ok(Answer::HolderRemoved { released, revoked })
     }
 
     fn registered(&self, key: &HolderKey) -> Result<&Holder, Refusal> {

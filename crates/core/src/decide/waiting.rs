@@ -196,7 +196,6 @@ impl<'a> Draft<'a> {
                     (Tenure::Own { ttl_ms, deadline: now.plus_ms(ttl_ms) }, ttl_ms)
                 }
                 AskedTenure::Session(id) => {
-                    *self.taken.entry(id).or_default() += 1;
                     (Tenure::Session(id), self.state.session(id).map_or(0, |s| s.ttl_ms))
                 }
             };
@@ -243,10 +242,9 @@ impl<'a> Draft<'a> {
             AskedTenure::Own { .. } => true,
             AskedTenure::Session(id) => {
                 let session = session(id)?;
-                let held = session.lease_count + self.taken.get(&id).copied().unwrap_or(0);
                 session.is_live(now)
                     && session.standing == Standing::Current
-                    && held < session.capacity.unwrap_or(limits::SESSION_LEASES_MAX)
+                    && self.refuse_if_at_capacity(session).is_ok()
             }
         };
         let is_wanted = resource.declared.is_some() || waiter.undeclared == Undeclared::Allow;

@@ -144,6 +144,9 @@ fn words(outcome: &Outcome) -> String {
         Ok(Answer::Closed { released }) => format!("closed, {released} released"),
         Ok(Answer::Holder(h)) => format!("holder {} is {:?}", h.key.name, h.status),
         Ok(Answer::Declared { created, .. }) => format!("declared, created: {created}"),
+        Ok(Answer::HolderRemoved { released, revoked }) => {
+            format!("removed, {released} released, {revoked} revoked")
+        }
         Ok(Answer::Removed) => "removed".to_owned(),
         Ok(Answer::Record(r)) => format!("record {}", r.id),
         Ok(Answer::Raised(r)) => format!("raised to {r:?}"),
@@ -360,8 +363,31 @@ impl World {
         self.told(Command::SetStatus { holder: holder(who), status })
     }
 
+    /// Removes a holder by its name alone.
     pub fn removes(&mut self, who: &str) -> Told {
-        self.told(Command::RemoveHolder(holder(who)))
+        self.told(Command::RemoveHolder { holder: holder(who), session: None })
+    }
+
+    /// Removes a holder, with its session as proof.
+    pub fn removes_with(&mut self, who: &str, session: SessionId) -> Told {
+        self.told(Command::RemoveHolder { holder: holder(who), session: Some(session) })
+    }
+
+    /// Opens a session that may hold so many leases.
+    pub fn opens_with_capacity(&mut self, who: &str, capacity: u32) -> SessionId {
+        let id = SessionId(self.fresh());
+        let mut command = open(id, who, None, false);
+        if let Command::OpenSession { registration: Some(registration), .. } = &mut command {
+            registration.capacity = Some(capacity);
+        }
+        self.told(command);
+        id
+    }
+
+    pub fn request_in(&mut self, session: SessionId, who: &str, what: &str, request: &str) -> Told {
+        let tenure = AskedTenure::Session(session);
+        let ask = Acquire { tenure, request: Some(name(request)), ..self.asks(who, what) };
+        self.told(Command::Acquire(ask))
     }
 
     /// The id of the lease that is on a resource now.

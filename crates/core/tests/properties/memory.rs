@@ -1,7 +1,9 @@
 //! What a script has seen so far, from which it takes former tokens, lease ids, sessions and commands.
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Claim, Command, Registration, StateWrite, Target, Undeclared, Wait},
+    command::{
+        Acquire, AskedTenure, Claim, Command, Over, Registration, StateWrite, Target, Undeclared, Wait,
+    },
     event::{Change, What},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Declaration, Lease},
@@ -12,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{
     common::{World, document, key_of, name},
-    script::{Ask, Claiming, HOLDERS, Keep, Meant, RESOURCES, Shown, Who},
+    script::{Ask, Claiming, HOLDERS, Keep, Meant, Put, RESOURCES, Shown, Who},
     step::Step,
 };
 
@@ -231,12 +233,20 @@ impl Memory {
                 Command::HeardOf { holder: holder(*who), metrics: Some(document("heard")) }
             }
             Ask::Status { who, status } => Command::SetStatus { holder: holder(*who), status: *status },
-            Ask::RemoveHolder { who } => Command::RemoveHolder(holder(*who)),
-            Ask::PutRecord { id, only_new } => {
-                Command::PutRecord { record: record(*id), only_new: *only_new }
+            Ask::RemoveHolder { who, session } => {
+                let session = session.as_ref().map(|who| self.session(who));
+                Command::RemoveHolder { holder: holder(*who), session }
+            }
+            Ask::PutRecord { id, over, text } => {
+                let over = match over {
+                    Put::Anything => Over::Anything,
+                    Put::Nothing => Over::Nothing,
+                    Put::Text(text) => Over::Document(record(*id, *text).document),
+                };
+                Command::PutRecord { record: record(*id, *text), over }
             }
             Ask::RemoveRecord { id } => {
-                let (collection, id) = record(*id).key();
+                let (collection, id) = record(*id, 0).key();
                 Command::RemoveRecord { collection, id }
             }
             Ask::Raise { above } => Command::RaiseRevision { above: Revision(*above) },
@@ -269,7 +279,7 @@ fn write(sequence: u64) -> StateWrite {
     StateWrite { sequence, document: document("state") }
 }
 
-fn record(id: u8) -> Record {
+fn record(id: u8, text: u8) -> Record {
     let (collection, id) = (name("keys"), name(["k0", "k1"][usize::from(id % 2)]));
-    Record { collection, id, document: Document::default() }
+    Record { collection, id, document: document(["one", "two"][usize::from(text % 2)]) }
 }

@@ -104,6 +104,13 @@ impl Promises {
         self.holds.get(key).and_then(|holds| holds.iter().rev().find(|h| h.end.is_none()))
     }
 
+    /// Nobody was promised anything for longer than this.
+    pub fn latest(&self) -> StoreTime {
+        let of_sessions = self.sessions.values().map(|promise| promise.until);
+        let of_holds = self.holds.values().flatten().map(|hold| self.until(hold));
+        of_sessions.chain(of_holds).max().unwrap_or_default()
+    }
+
     pub fn learn(
         &mut self,
         command: &Command,
@@ -223,6 +230,16 @@ impl Promises {
             if let Tenure::Own(promise) = &mut hold.tenure {
                 promise.restart(stopped_at, gap_ms, now, grace_ms);
             }
+        }
+        // Nor does the time pass for which a resource is held back, or for which anyone waits.
+        let ends = self.holds.values_mut().flatten().filter_map(|h| h.end.as_mut());
+        for end in ends.filter(|end| matches!(end.how, How::Revoked | How::Expired)) {
+            if end.until.plus_ms(end.lock_delay_ms) > stopped_at {
+                end.until = Promise::new(end.until, gap_ms).until;
+            }
+        }
+        for waiter in self.waiting.values_mut().filter(|w| w.deadline > stopped_at) {
+            waiter.deadline = Promise::new(waiter.deadline, gap_ms).until;
         }
     }
 }

@@ -11,7 +11,7 @@ use solehold_core::{Decision, event::EventName};
 use crate::{common::events, harness::Harness, script};
 
 /// The answers and refusals, as their `Debug` begins.
-const OUTCOMES: [&str; 38] = [
+const OUTCOMES: [&str; 40] = [
     "Ok(Waiting",
     "Ok(Left",
     "confirm_by: Some",
@@ -25,7 +25,8 @@ const OUTCOMES: [&str; 38] = [
     "Ok(Judged",
     "Ok(Session",
     "Ok(Closed",
-    "Ok(Holder",
+    "Ok(Holder(",
+    "Ok(HolderRemoved",
     "Ok(Declared",
     "Ok(Removed",
     "Ok(Record",
@@ -48,6 +49,7 @@ const OUTCOMES: [&str; 38] = [
     "Err(Exists",
     "Err(NoHolder",
     "Err(NoRecord",
+    "Err(RecordChanged",
     "Err(OutOfBounds",
     "repeated: true",
 ];

@@ -3,6 +3,8 @@
 use proptest::{collection::vec, option, prelude::*};
 use solehold_core::{limits, session::HolderStatus};
 
+use crate::scenes;
+
 /// How many resources the scripts know; see [`crate::memory::resource`].
 pub const RESOURCES: u8 = 4;
 /// How many holders the scripts know; see [`crate::memory::holder`].
@@ -19,6 +21,8 @@ pub enum Act {
     Restart { gap_ms: u64 },
     /// The engine forgets what has no use any more.
     Forget,
+    /// The engine finds that its rows may lack the latest commits.
+    SetBack,
 }
 
 /// How time passes.
@@ -81,6 +85,15 @@ pub enum Keep {
     Session(Who),
     /// The session that the asking holder opened last.
     Present,
+}
+
+/// What a record is written over.
+#[derive(Debug, Clone)]
+pub enum Put {
+    Anything,
+    Nothing,
+    /// One of two documents.
+    Text(u8),
 }
 
 /// One command, before it is known what the names in it stand for.
@@ -158,6 +171,8 @@ pub enum Ask {
     },
     RemoveHolder {
         who: u8,
+        /// The session that is shown as proof.
+        session: Option<Who>,
     },
     Declare {
         what: u8,
@@ -171,7 +186,8 @@ pub enum Ask {
     },
     PutRecord {
         id: u8,
-        only_new: bool,
+        over: Put,
+        text: u8,
     },
     RemoveRecord {
         id: u8,
@@ -188,17 +204,23 @@ pub enum Ask {
 
 pub fn script(length: std::ops::Range<usize>) -> BoxedStrategy<Vec<Act>> {
     // Most stories begin with holders that are there already, and many with a resource that has a lock-delay.
-    (proptest::bool::weighted(0.8), any::<bool>(), vec(act(), length))
-        .prop_map(|(is_present, is_declared, acts)| {
+    let acts = prop_oneof![12 => act().prop_map(|act| vec![act]), 1 => scenes::any()];
+    (option::weighted(0.8, small_capacity()), any::<bool>(), vec(acts, length))
+        .prop_map(|(present, is_declared, acts)| {
             let declare = Ask::Declare { what: 0, lock_delay_ms: 2_000, only_new: false };
             let declared = is_declared.then_some(Act::Batch(vec![declare]));
-            is_present.then(everyone_opens).into_iter().chain(declared).chain(acts).collect()
+            present.map(everyone_opens).into_iter().chain(declared).chain(acts.concat()).collect()
         })
         .boxed()
 }
 
-fn everyone_opens() -> Act {
-    let open = |who| Ask::Open { who, ttl_ms: 6_000, replace: None, fenced: false, capacity: None };
+/// None at all, or so small that a few resources fill it.
+fn small_capacity() -> BoxedStrategy<Option<Option<u32>>> {
+    prop_oneof![Just(None), Just(Some(Some(1))), Just(Some(Some(2)))].boxed()
+}
+
+fn everyone_opens(capacity: Option<Option<u32>>) -> Act {
+    let open = |who| Ask::Open { who, ttl_ms: 6_000, replace: None, fenced: false, capacity };
     Act::Batch((0..HOLDERS).map(open).chain([Ask::OpenRoom { ttl_ms: 6_000 }]).collect())
 }
 
@@ -213,9 +235,10 @@ fn act() -> BoxedStrategy<Act> {
         30 => vec(ask(), 1..4).prop_map(Act::Batch),
         10 => wait().prop_map(Act::Wait),
         10 => Just(everyone_is_heard_of()),
-        2 => Just(everyone_opens()),
+        2 => small_capacity().prop_map(everyone_opens),
         1 => prop_oneof![Just(0), 1..20_000u64].prop_map(|gap_ms| Act::Restart { gap_ms }),
         1 => Just(Act::Forget),
+        1 => Just(Act::SetBack),
     ]
     .boxed()
 }
@@ -234,7 +257,7 @@ fn what() -> BoxedStrategy<u8> {
     prop_oneof![6 => Just(0), 3 => 1..3u8, 1 => Just(3)].boxed()
 }
 
-fn who() -> BoxedStrategy<u8> {
+pub fn who() -> BoxedStrategy<u8> {
     prop_oneof![8 => 0..3u8, 1 => Just(3)].boxed()
 }
 
@@ -339,7 +362,7 @@ fn of_leases() -> BoxedStrategy<Ask> {
             .prop_map(|(claim, ttl_ms, stats)| Ask::Renew { claim, ttl_ms, stats }),
         4 => (claim(), option::of(sequence())).prop_map(|(claim, sequence)| Ask::Release { claim, sequence }),
         3 => (claim(), any::<bool>()).prop_map(|(claim, fenced)| Ask::Revoke { claim, fenced }),
-        1 => (what(), who(), 0..3u8).prop_map(|(what, who, request)| Ask::Cancel { what, who, request }),
+        3 => (what(), who(), 0..3u8).prop_map(|(what, who, request)| Ask::Cancel { what, who, request }),
         3 => (claim(), sequence()).prop_map(|(claim, sequence)| Ask::Write { claim, sequence }),
         14 => (what(), session(), within())
             .prop_map(|(what, to, within_ms)| Ask::HandOver { what, to, within_ms }),
@@ -359,9 +382,14 @@ fn of_sessions() -> BoxedStrategy<Ask> {
         2 => session().prop_map(|session| Ask::ExpireSession { session }),
         1 => who().prop_map(|who| Ask::HeardOf { who }),
         2 => (who(), status()).prop_map(|(who, status)| Ask::Status { who, status }),
-        1 => who().prop_map(|who| Ask::RemoveHolder { who }),
+        2 => (who(), option::of(session())).prop_map(|(who, session)| Ask::RemoveHolder { who, session }),
+        1 => who().prop_map(|who| Ask::RemoveHolder { who, session: Some(Who::LastOf(who)) }),
     ]
     .boxed()
+}
+
+fn put() -> BoxedStrategy<Put> {
+    prop_oneof![Just(Put::Anything), Just(Put::Nothing), (0..2u8).prop_map(Put::Text)].boxed()
 }
 
 fn of_the_registry() -> BoxedStrategy<Ask> {
@@ -371,7 +399,7 @@ fn of_the_registry() -> BoxedStrategy<Ask> {
             .prop_map(|(what, lock_delay_ms, only_new)| Ask::Declare { what, lock_delay_ms, only_new }),
         3 => (what(), any::<bool>(), any::<bool>())
             .prop_map(|(what, force, fenced)| Ask::Delete { what, force, fenced }),
-        1 => (0..2u8, any::<bool>()).prop_map(|(id, only_new)| Ask::PutRecord { id, only_new }),
+        2 => (0..2u8, put(), 0..2u8).prop_map(|(id, over, text)| Ask::PutRecord { id, over, text }),
         1 => (0..2u8).prop_map(|id| Ask::RemoveRecord { id }),
         1 => raise.prop_map(|above| Ask::Raise { above }),
     ]

@@ -5,7 +5,9 @@ mod common;
 
 mod batches;
 mod names;
+mod records;
 mod rule_01_one_clock;
+mod rule_03_restart;
 mod rule_05_tokens;
 mod rule_06_proof;
 mod rule_07_requests;
@@ -17,3 +19,4 @@ mod rule_14_takeover;
 mod rule_15_waiting;
 mod rule_16_hand_over;
 mod rule_17_state;
+mod rule_23_set_back;

@@ -1,13 +1,16 @@
 //! Rule 7: acquire can be retried; a request id never gets a second grant.
 
 use solehold_core::{
-    command::Command,
+    command::{Acquire, Command, Wait},
+    forget,
     key::{Document, LeaseId},
+    limits::SPENT_REQUESTS_MAX,
 };
 
-use crate::common::{Proof, World, key, on};
+use crate::common::{Proof, WAIT_MS, World, key, name, on};
 
-const SPENT: &str = "refused: request r1 is spent: it was cancelled, or the lease that it got has ended";
+const SPENT: &str =
+    "refused: request r1 is spent: it was cancelled, or its lease has ended or belongs to a former session";
 const HOUR_MS: u64 = 60 * 60 * 1_000;
 
 #[test]
@@ -37,7 +40,7 @@ fn a_repeat_after_the_lease_ran_out_is_spent_swept_or_not() {
 }
 
 #[test]
-fn a_released_revoked_or_stolen_request_stays_spent_for_an_hour() {
+fn a_released_revoked_or_taken_over_request_stays_spent_for_an_hour() {
     let mut w = World::new();
     w.request("ann", "lobby", "r1");
     w.release(on("lobby").token(1)).says("released", "lease_released");
@@ -46,17 +49,17 @@ fn a_released_revoked_or_stolen_request_stays_spent_for_an_hour() {
     w.wait(1);
     w.request("ann", "lobby", "r1").says("granted #3 for 10000 ms", "lease_acquired");
     w.revoke_fenced(on("lobby")).says("revoked, held back for 0 ms", "lease_revoked");
-    w.request("ann", "lobby", "r1").says(SPENT, "");
-    w.wait(HOUR_MS);
-    w.request("ann", "lobby", "r1").says("granted #5 for 10000 ms", "lease_acquired");
-    w.wait(10_000);
-    let stolen = "lease_expired lease_stolen lease_acquired";
-    w.acquire("bob", "lobby").says("granted #8 for 10000 ms", stolen);
-    w.request("ann", "lobby", "r1").says(SPENT, "");
     w.wait(HOUR_MS - 1);
     w.request("ann", "lobby", "r1").says(SPENT, "");
     w.wait(1);
-    w.request("ann", "lobby", "r1").says("granted #11 for 10000 ms", stolen);
+    w.request("ann", "lobby", "r1").says("granted #5 for 10000 ms", "lease_acquired");
+    w.wait(10_000);
+    w.acquire("bob", "lobby").says("granted #8 for 10000 ms", "lease_expired lease_stolen lease_acquired");
+    w.release(on("lobby").token(8)).says("released", "lease_released");
+    w.wait(HOUR_MS - 1);
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.wait(1);
+    w.request("ann", "lobby", "r1").says("granted #10 for 10000 ms", "lease_acquired");
 }
 
 #[test]
@@ -93,6 +96,59 @@ fn cancelling_a_request_whose_lease_ran_out_waits_out_the_lock_delay_all_the_sam
     w.expire("lobby").says("judged, expired: false", "");
     w.wait(1);
     w.expire("lobby").says("judged, expired: true", "lease_acquired");
+}
+
+#[test]
+fn cancelling_a_request_that_ran_out_does_not_end_the_next_grant_of_the_same_name() {
+    let mut w = World::new();
+    let room = w.room();
+    w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
+    let wait = Some(Wait { room, wait_ms: WAIT_MS });
+    let ask = Acquire { request: Some(name("r1")), wait, ..w.asks("bob", "lobby") };
+    w.told(Command::Acquire(ask)).says("waiting behind 0 for 60000 ms", "");
+    w.wait(10_000);
+    // Nobody has swept: the cancel itself finds that it is bob's turn.
+    w.cancel("ann", "lobby", "r1").says("spent", "lease_expired lease_acquired");
+    w.renew(on("lobby").token(4)).says("renewed #4 for 10000 ms", "");
+}
+
+#[test]
+fn a_repeat_from_the_holders_new_session_never_gets_a_lease_of_the_superseded_one() {
+    let mut w = World::new();
+    let old = w.opens("ann");
+    w.request_in(old, "ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
+    w.wait(4_000);
+    let new = w.opens("ann");
+    w.request_in(new, "ann", "lobby", "r1").says(SPENT, "");
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    w.request_in(old, "ann", "lobby", "r1")
+        .says("refused: session ~1 was superseded: its holder has opened another one", "");
+    // Under another name it hears who is in the way, and for how long.
+    w.request_in(new, "ann", "lobby", "r2").says("refused: held by ann with token 1 for another 6000 ms", "");
+    w.wait(6_000);
+    w.request_in(new, "ann", "lobby", "r2").says("granted #3 for 4000 ms", "lease_expired lease_acquired");
+}
+
+#[test]
+fn no_more_spent_requests_of_one_holder_and_resource_are_remembered_than_the_bound() {
+    let mut w = World::new();
+    let most = SPENT_REQUESTS_MAX;
+    for n in 0..most + 2 {
+        w.cancel("ann", "lobby", &format!("r{n}"));
+        w.wait(1);
+    }
+    // Others, and other resources, are counted by themselves.
+    w.cancel("bob", "lobby", "r0");
+    w.cancel("ann", "hall", "r0");
+    forget(&mut w.state, w.moment.now);
+    assert_eq!(w.state.requests().count(), most + 2);
+    for kept in [2, most + 1] {
+        assert!(w.request("ann", "lobby", &format!("r{kept}")).outcome.contains("is spent"), "r{kept}");
+    }
+    assert!(w.request("bob", "lobby", "r0").outcome.contains("is spent"));
+    assert!(w.request("ann", "hall", "r0").outcome.contains("is spent"));
+    // The oldest went first.
+    w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
 }
 
 #[test]

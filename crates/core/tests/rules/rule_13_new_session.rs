@@ -99,13 +99,43 @@ fn a_holder_that_comes_back_has_drained_but_maintenance_lasts() {
 }
 
 #[test]
-fn removing_a_holder_releases_what_it_holds() {
+fn removing_a_holder_by_name_alone_does_not_free_its_sessions_work_before_the_deadline() {
+    let mut w = World::new();
+    let (ann, room) = (w.opens("ann"), w.room());
+    w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
+    w.wait(1_000);
+    w.waits(room, "cat", "lobby");
+    w.removes("ann").says("removed, 0 released, 1 revoked", "lease_revoked");
+    w.removes("ann").says("refused: there is no holder ann", "");
+    w.heartbeat(ann).says("refused: session ~1 is not known, or over: open another one", "");
+    w.acquire("bob", "lobby").says("refused: held back for another 9000 ms after token 1", "");
+    w.wait(8_999);
+    w.expire("lobby").says("judged, expired: false", "");
+    w.wait(1);
+    w.expire("lobby").says("judged, expired: true", "lease_acquired");
+    assert_eq!(w.line("lobby"), "", "who waited got it");
+}
+
+#[test]
+fn removing_a_holder_with_its_session_as_proof_releases_what_it_holds() {
     let mut w = World::new();
     let ann = w.opens("ann");
     w.acquire_in(ann, "ann", "lobby");
-    w.removes("ann").says("removed", "lease_released");
-    w.removes("ann").says("refused: there is no holder ann", "");
+    w.removes_with("ann", ann).says("removed, 1 released, 0 revoked", "lease_released");
     w.acquire("bob", "lobby").says("granted #3 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn another_session_is_no_proof_for_removing_a_holder() {
+    let mut w = World::new();
+    let (old, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    w.acquire_in(ann, "ann", "lobby");
+    w.removes_with("ann", bob).says("refused: session ~2 is not one of ann", "");
+    w.removes_with("ann", old).says(SUPERSEDED, "");
+    w.wait(10_000);
+    w.removes_with("ann", ann).says("refused: session ~3 has expired: open another one", "");
+    w.removes("ann").says("removed, 0 released, 0 revoked", "lease_expired");
 }
 
 #[test]
@@ -118,7 +148,7 @@ fn removing_a_dead_holder_does_not_shorten_the_lock_delay() {
     w.heartbeat(bob);
     w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
     w.wait(1_000);
-    w.removes("ann").says("removed", "lease_expired");
+    w.removes("ann").says("removed, 0 released, 0 revoked", "lease_expired");
     w.wait(2_999);
     w.expire("lobby").says("judged, expired: false", "");
     w.wait(1);

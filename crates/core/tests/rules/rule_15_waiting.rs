@@ -124,7 +124,7 @@ fn a_waited_grant_lapses_unless_it_is_confirmed() {
     // What lapsed has spent its request (rule 7).
     let room = w.room();
     w.waits(room, "bob", "lobby")
-        .says("refused: request bob is spent: it was cancelled, or the lease that it got has ended", "");
+        .says("refused: request bob is spent: it was cancelled, or its lease has ended or belongs to a former session", "");
 }
 
 #[test]

@@ -1,12 +1,8 @@
 //! Rule 16: a hand-over has no unowned gap, and either side may crash at any step.
 
-use solehold_core::{
-    command::{Command, Registration},
-    key::SessionId,
-    session::HolderStatus,
-};
+use solehold_core::{key::SessionId, session::HolderStatus};
 
-use crate::common::{Proof, TTL_MS, WITHIN_MS, World, holder, key, lease, on};
+use crate::common::{Proof, TTL_MS, WITHIN_MS, World, key, lease, on};
 
 /// Ann holds the lobby with token 1, and it is offered to bob's session.
 fn offered() -> (World, SessionId, SessionId) {
@@ -40,6 +36,20 @@ fn the_holders_expiry_activates_what_is_pending_in_the_same_commit() {
 
 #[test]
 fn an_acquire_that_finds_the_holder_dead_activates_what_is_pending_and_is_refused() {
+    let mut w = World::new();
+    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
+    w.wait(TTL_MS - 1_000);
+    w.heartbeat(bob);
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    w.wait(1_000);
+    w.acquire("cat", "lobby")
+        .says("refused: held by bob with token 4 for another 9000 ms", "lease_expired lease_acquired");
+    w.renew(on("lobby").session(bob)).says("renewed #4 for 10000 ms", "");
+}
+
+#[test]
+fn an_acquire_takes_what_is_pending_no_more_at_the_end_of_its_offer() {
     let (mut w, _, bob) = offered();
     w.wait(WITHIN_MS);
     w.expire("lobby");
@@ -118,7 +128,7 @@ fn if_the_next_holder_leaves_the_holder_keeps_the_resource() {
     w.renew(on("lobby").token(1)).says("renewed #1 for 10000 ms", "");
 
     let (mut w, _, _) = offered();
-    w.told(Command::RemoveHolder(holder("bob"))).says("removed", "lease_expired");
+    w.removes("bob").says("removed, 0 released, 0 revoked", "lease_expired");
     w.renew(on("lobby").token(1)).says("renewed #1 for 10000 ms", "");
 }
 
@@ -214,20 +224,38 @@ fn a_turn_that_came_before_the_deadline_is_granted_however_late_it_is_noticed() 
 #[test]
 fn a_session_that_is_full_is_offered_nothing() {
     let mut w = World::new();
-    let id = SessionId(w.fresh());
-    let registration = Registration { site: None, capacity: Some(1), attributes: Default::default() };
-    w.told(Command::OpenSession {
-        id,
-        holder: holder("bob"),
-        ttl_ms: TTL_MS,
-        replace: None,
-        fenced: false,
-        registration: Some(registration),
-        metrics: None,
-    });
-    w.acquire_in(id, "bob", "yard");
+    let bob = w.opens_with_capacity("bob", 1);
+    w.acquire_in(bob, "bob", "yard");
     w.acquire("ann", "lobby");
-    w.hand_over("lobby", id).says("refused: session ~1 holds 1 leases, which is its capacity", "");
-    w.release(on("yard").session(id));
-    w.hand_over("lobby", id).says("offered to bob", "lease_pending");
+    w.hand_over("lobby", bob).says("refused: session ~1 holds 1 leases, which is its capacity", "");
+    w.release(on("yard").session(bob));
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+}
+
+#[test]
+fn a_pending_lease_is_not_activated_beyond_the_capacity_of_its_session() {
+    let mut w = World::new();
+    let (bob, room) = (w.opens_with_capacity("bob", 1), w.room());
+    w.acquire("ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    w.waits(room, "cat", "lobby");
+    w.acquire_in(bob, "bob", "yard").says("granted #4 for 10000 ms", "lease_acquired");
+    // It lapses, and the resource goes to who waits for it.
+    w.release(on("lobby").token(1)).says("released", "lease_released lease_expired lease_acquired");
+    assert_eq!(w.line("lobby"), "");
+}
+
+#[test]
+fn what_one_decision_hands_out_counts_toward_capacity() {
+    let mut w = World::new();
+    let (ann, bob) = (w.opens("ann"), w.opens_with_capacity("bob", 1));
+    for what in ["hall", "lobby", "yard"] {
+        w.acquire_in(ann, "ann", what);
+        w.hand_over(what, bob).says("offered to bob", "lease_pending");
+    }
+    w.close(ann).says(
+        "closed, 3 released",
+        "lease_released lease_acquired lease_released lease_expired lease_released lease_expired",
+    );
+    assert_eq!(w.state.session(bob).map(|s| s.lease_count), Some(1));
 }

@@ -189,13 +189,17 @@ pub async fn records(fixture: &dyn Fixture) {
         id: name(id),
         document: text(document),
     };
-    let put = |record: Record, only_new| Command::PutRecord { record, only_new };
-    bench.done(put(record("b", "1"), true)).await;
-    bench.done(put(record("a/ü", "2"), true)).await;
-    is!(bench.refused(put(record("b", "3"), true)).await, Refusal::Exists);
-    bench.done(put(record("b", "4"), false)).await;
+    let put = |record: Record, over| Command::PutRecord { record, over };
+    bench.done(put(record("b", "1"), Over::Nothing)).await;
+    bench.done(put(record("a/ü", "2"), Over::Nothing)).await;
+    is!(bench.refused(put(record("b", "3"), Over::Nothing)).await, Refusal::Exists);
+    bench.done(put(record("b", "4"), Over::Anything)).await;
+    let stale = put(record("b", "6"), Over::Document(text("1")));
+    is!(bench.refused(stale).await, Refusal::RecordChanged { .. });
+    bench.done(put(record("b", "4"), Over::Document(text("4")))).await;
+    is!(bench.refused(put(record("c", "6"), Over::Document(text("1")))).await, Refusal::NoRecord { .. });
     let other = Record { collection: name("other"), ..record("b", "5") };
-    bench.done(put(other.clone(), false)).await;
+    bench.done(put(other.clone(), Over::Anything)).await;
     let all = async |collection| bench.store.records(&name(collection)).await.expect("the store reads");
     assert_eq!(all("keys").await, [record("a/ü", "2"), record("b", "4")]);
     let remove = || Command::RemoveRecord { collection: name("keys"), id: name("b") };

@@ -182,7 +182,10 @@ impl Player {
                 let status = self.pick(&status).expect("some");
                 Command::SetStatus { holder: holder(&self.holder()), status }
             }
-            90..91 => Command::RemoveHolder(holder(&self.holder())),
+            90..91 => {
+                let session = self.random.random_ratio(1, 2).then(|| self.session());
+                Command::RemoveHolder { holder: holder(&self.holder()), session }
+            }
             91..95 => {
                 let lock_delay_ms = [0, 0, 300][self.random.random_range(0..3)];
                 declare(&self.key(), Declaration { lock_delay_ms, ..Default::default() })
@@ -193,7 +196,8 @@ impl Player {
             }
             97..99 => {
                 let record = Record { collection: name("c"), id: name(&self.holder()), document: text("d") };
-                Command::PutRecord { record, only_new: self.random.random_ratio(1, 2) }
+                let over = [Over::Anything, Over::Nothing, Over::Document(text("d"))];
+                Command::PutRecord { record, over: self.pick(&over).expect("some") }
             }
             _ => Command::RemoveRecord { collection: name("c"), id: name(&self.holder()) },
         }

@@ -28,7 +28,7 @@ impl Bench<'_> {
         let revoked = self.grant(ask(&key("revoked"), "eve")).await;
         self.done(revoke(its(&revoked), false)).await;
         let record = Record { collection: name("keys"), id: name("k"), document: text("{}") };
-        self.done(Command::PutRecord { record, only_new: true }).await;
+        self.done(Command::PutRecord { record, over: Over::Nothing }).await;
         vec![hanging, own]
     }
 

@@ -154,18 +154,25 @@ pub async fn draining(fixture: &dyn Fixture) {
     is!(bench.refused(unknown).await, Refusal::NoHolder(_));
 }
 
-/// Removing a holder releases what hangs on its session.
+/// Removing a holder releases what is attached to its session, if it is named; otherwise all of it is held back.
 pub async fn remove_holder(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let session = session_of(bench.done(register("ann", LONG_MS, None)).await);
     hundred(&bench, &session).await;
-    is!(bench.done(Command::RemoveHolder(holder("ann"))).await, Answer::Removed);
+    let remove = |who: &str, session| Command::RemoveHolder { holder: holder(who), session };
+    let removed = bench.done(remove("ann", Some(session.id))).await;
+    is!(removed, Answer::HolderRemoved { released: 100, revoked: 0 });
     let footprint =
         Footprint { sessions: vec![session.id], holders: vec![holder("ann")], ..Default::default() };
     let state = bench.load(footprint).await.state;
     assert!(state.session(session.id).is_none() && state.holder(&holder("ann")).is_none());
     assert!(bench.resource(&key("job-042")).await.is_none());
-    is!(bench.refused(Command::RemoveHolder(holder("ann"))).await, Refusal::NoHolder(_));
+    is!(bench.refused(remove("ann", None)).await, Refusal::NoHolder(_));
+
+    let session = session_of(bench.done(register("bea", LONG_MS, None)).await);
+    hundred(&bench, &session).await;
+    is!(bench.done(remove("bea", None)).await, Answer::HolderRemoved { released: 0, revoked: 100 });
+    is!(bench.refused(ask(&key("job-042"), "ann")).await, Refusal::HeldBack { .. });
 }
 
 /// A heartbeat by name updates the registry only (rule 6).

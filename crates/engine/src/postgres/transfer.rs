@@ -156,10 +156,6 @@ impl PostgresStore {
         let ahead_ms = now.0 as i64 - (reading.wall_ms + reading.offset_ms);
         let gap_ms = now.ms_after(header.now);
         resume(&mut state, header.now, gap_ms, now, 0);
-        let requests: Vec<_> = state.requests().map(|(request, until)| (request.clone(), until)).collect();
-        for (request, until) in requests {
-            state.load_request(request, until.plus_ms(gap_ms));
-        }
         let mut dirty = state.take_dirty();
         dirty.holders = state.holders().map(|h| h.key.clone()).collect();
         dirty.requests = state.requests().map(|(request, _)| request.clone()).collect();

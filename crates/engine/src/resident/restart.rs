@@ -1,7 +1,7 @@
 //! Time at a start: it goes on, and nobody loses what was left (rule 3).
 
 use solehold_core::{
-    key::{ResourceKey, SessionId},
+    key::{RequestKey, ResourceKey, SessionId},
     lease::{Resource, Tenure},
     limits::RESTART_GRACE_MS,
     resume,
@@ -26,7 +26,7 @@ pub(super) fn go_on(state: &mut State, mark: Option<&Mark>, tick: Tick) -> (Stor
     (now, give_back(state, mark.now, now.ms_after(mark.now), now, RESTART_GRACE_MS))
 }
 
-/// Gives back `gap_ms` that passed unobserved, to spent requests, too; tells the rows that have changed by it.
+/// Gives back `gap_ms` that passed unobserved; tells the rows that have changed by it.
 pub(super) fn give_back(
     state: &mut State,
     stopped_at: StoreTime,
@@ -37,15 +37,7 @@ pub(super) fn give_back(
     let before = Times::of(state);
     resume(state, stopped_at, gap_ms, now, grace_ms);
     state.take_dirty();
-    let mut dirty = before.changed(state);
-    if gap_ms > 0 {
-        let requests: Vec<_> = state.requests().map(|(request, until)| (request.clone(), until)).collect();
-        for (request, until) in requests {
-            state.load_request(request.clone(), until.plus_ms(gap_ms));
-            dirty.requests.insert(request);
-        }
-    }
-    dirty
+    before.changed(state)
 }
 
 /// Every time of a row that a restart may move: most rows have none, and need not be written anew.
@@ -53,6 +45,7 @@ struct Times {
     sessions: Vec<(SessionId, StoreTime)>,
     resources: Vec<(ResourceKey, [Option<StoreTime>; 4])>,
     waiters: Vec<(PlaceKey, StoreTime)>,
+    requests: Vec<(RequestKey, StoreTime)>,
 }
 
 impl Times {
@@ -62,6 +55,7 @@ impl Times {
             sessions: state.sessions().map(|s| (s.id, s.deadline)).collect(),
             resources: resources.map(|(r, times)| (r.key.clone(), times)).collect(),
             waiters: state.waiters().map(|w| (w.place(), w.deadline)).collect(),
+            requests: state.requests().map(|(request, until)| (request.clone(), until)).collect(),
         }
     }
 
@@ -69,7 +63,14 @@ impl Times {
         let is_new = |id: SessionId, was| state.session(id).is_some_and(|s| s.deadline != was);
         let differs = |key: &ResourceKey, was| state.resource(key).is_some_and(|r| times(r) != was);
         let waits_on = |place: &PlaceKey, was| state.waiter(place).is_some_and(|w| w.deadline != was);
+        let is_moved = |request: &RequestKey, was| state.spent_until(request) != Some(was);
         Dirty {
+            requests: self
+                .requests
+                .into_iter()
+                .filter(|(request, was)| is_moved(request, *was))
+                .map(|(request, _)| request)
+                .collect(),
             waiters: self
                 .waiters
                 .into_iter()

@@ -240,7 +240,8 @@ async fn get_tenant(
     Ok(Json(tenant_as_it_is(&context, &tenant).await?))
 }
 
-/// Says what a tenant may have. Nobody raises the quotas of their own tenant.
+/// Says what a tenant may have. Only the quotas that are named change: a number sets one, `null` takes its bound away.
+/// Nobody raises the quotas of their own tenant.
 #[utoipa::path(
     put, path = paths::TENANT, tag = "administration", operation_id = "put_tenant",
     params(("tenant" = String, Path)), request_body = PutTenant,
@@ -255,7 +256,7 @@ async fn put_tenant(
     caller.must_be(Role::Admin)?;
     let tenant = caller.tenant(Some(&tenant))?;
     caller.must_be_unscoped()?;
-    quota::put(context.engine(), tenant.clone(), put.quotas).await?;
+    quota::change(context.engine(), &tenant, put.quotas).await?;
     context.refresh().await?;
     Ok(Json(tenant_as_it_is(&context, &tenant).await?))
 }

@@ -12,11 +12,11 @@ use std::{
 
 use solehold_core::{
     key::{Document, SessionId},
-    limits::SESSION_LEASES_MAX,
     outcome::{LeaseView, SessionView},
+    session::Standing,
     time::Revision,
 };
-use solehold_engine::{Engine, EngineError, store::ResourceQuery};
+use solehold_engine::{Engine, EngineError, SessionLeases};
 
 /// Most bytes that kept sets may have, about.
 const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -85,40 +85,30 @@ impl Generations {
 }
 
 impl LeaseSets {
-    /// The leases that hang on a session that was just opened or renewed.
-    pub async fn of(&self, engine: &Engine, view: &SessionView) -> Result<LeaseSet, EngineError> {
+    /// The leases that hang on a session that was just opened or renewed. None if the session was ended or superseded
+    /// before they could be read: the answer must not be a session that lives and holds nothing.
+    pub async fn of(&self, engine: &Engine, view: &SessionView) -> Result<Option<LeaseSet>, EngineError> {
         let (id, revision) = (view.session.id, view.session.lease_revision);
         if view.session.lease_count == 0 {
-            return Ok(LeaseSet { revision, ..Default::default() });
+            return Ok(Some(LeaseSet { revision, ..Default::default() }));
         }
         if let Some(set) = self.generations(|kept| kept.get(id, revision)) {
-            return Ok(set);
+            return Ok(Some(set));
         }
-        let query = ResourceQuery {
-            tenant: Some(view.session.holder.tenant.clone()),
-            session: Some(id),
-            leased: Some(true),
-            undeclared: true,
-            // Each lease that it holds, and each that waits for it.
-            limit: SESSION_LEASES_MAX as usize * 2,
-            ..Default::default()
+        let Some(SessionLeases { session, mut leases }) = engine.leases_of_session(id).await? else {
+            return Ok(None);
         };
-        let found = engine.find_resources(&query).await?;
-        let mut leases = found.leases();
-        leases.retain(|l| l.lease.tenure.session() == Some(id));
+        if session.standing == Standing::Superseded && view.session.standing != Standing::Superseded {
+            return Ok(None);
+        }
         for lease in &mut leases {
             // Stats change without a change of the set, and whoever told them knows them.
             lease.lease.stats = Document::default();
         }
-        // Meanwhile the set may have changed again. Without a lease the session was not read beside them: nothing hung on
-        // it as of all that had happened by then.
-        let session = found.loaded.state.session(id).map(|session| session.lease_revision);
-        let revision = session.unwrap_or(found.loaded.cursor.revision);
-        let set = LeaseSet { leases: leases.into(), revision };
-        if session.is_some() {
-            self.generations(|kept| kept.put(id, set.clone()));
-        }
-        Ok(set)
+        // Meanwhile the set may have changed again, so its revision is what was read beside it.
+        let set = LeaseSet { leases: leases.into(), revision: session.lease_revision };
+        self.generations(|kept| kept.put(id, set.clone()));
+        Ok(Some(set))
     }
 
     fn generations<T>(&self, work: impl FnOnce(&mut Generations) -> T) -> T {
@@ -159,13 +149,13 @@ mod tests {
     }
 
     async fn open(engine: &Engine) -> SessionView {
+        open_as(engine, SESSION).await
+    }
+
+    async fn open_as(engine: &Engine, id: SessionId) -> SessionView {
         let (holder, ttl_ms) = (HolderKey { tenant: name("t"), name: name("w") }, 10_000);
         let (replace, registration, metrics, fenced) = (None, None, None, false);
-        ask(
-            engine,
-            Command::OpenSession { id: SESSION, holder, ttl_ms, replace, fenced, registration, metrics },
-        )
-        .await
+        ask(engine, Command::OpenSession { id, holder, ttl_ms, replace, fenced, registration, metrics }).await
     }
 
     async fn heartbeat(engine: &Engine) -> SessionView {
@@ -194,14 +184,16 @@ mod tests {
         // The second store knows nothing: what comes from it was not kept.
         let (full, empty) = (engine(&ticks), engine(&ticks));
         let sets = LeaseSets::default();
-        assert!(sets.of(&full, &open(&full).await).await.expect("a set").leases.is_empty());
+        assert!(
+            sets.of(&full, &open(&full).await).await.expect("an answer").expect("a set").leases.is_empty()
+        );
         hold(&full, "a").await;
-        let set = sets.of(&full, &heartbeat(&full).await).await.expect("a set");
+        let set = sets.of(&full, &heartbeat(&full).await).await.expect("an answer").expect("a set");
         assert_eq!((set.leases.len(), set.revision), (1, Revision(1)));
 
         ticks.advance_ms(9_000);
         let view = heartbeat(&full).await;
-        let kept = sets.of(&empty, &view).await.expect("a set");
+        let kept = sets.of(&empty, &view).await.expect("an answer").expect("a set");
         assert_eq!((kept.leases.len(), kept.revision), (1, Revision(1)), "the same revision, the same set");
         let lasting: Vec<_> = kept.lasting(&view).collect();
         assert_eq!(
@@ -211,11 +203,34 @@ mod tests {
 
         hold(&full, "b").await;
         let view = heartbeat(&full).await;
-        assert!(
-            sets.of(&empty, &view).await.expect("a set").leases.is_empty(),
-            "it changed, and was read anew"
-        );
-        assert_eq!(sets.of(&full, &view).await.expect("a set").leases.len(), 2);
+        let anew = sets.of(&empty, &view).await.expect("an answer");
+        assert!(anew.is_none(), "it changed, and was read anew");
+        assert_eq!(sets.of(&full, &view).await.expect("an answer").expect("a set").leases.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_session_that_ends_before_its_set_is_read_is_not_told_to_live_and_hold_nothing() {
+        let ticks = Arc::new(ManualTicks::default());
+        let engine = engine(&ticks);
+        let sets = LeaseSets::default();
+        open(&engine).await;
+        hold(&engine, "a").await;
+        let renewed = heartbeat(&engine).await;
+        let close = Command::CloseSession { tenant: name("t"), session: SESSION };
+        engine.submit(close).await.expect("an outcome").expect("it closes");
+        assert!(sets.of(&engine, &renewed).await.expect("an answer").is_none(), "it is over");
+    }
+
+    #[tokio::test]
+    async fn a_session_that_is_superseded_before_its_set_is_read_is_over_for_who_renewed_it() {
+        let ticks = Arc::new(ManualTicks::default());
+        let engine = engine(&ticks);
+        let sets = LeaseSets::default();
+        open(&engine).await;
+        hold(&engine, "a").await;
+        let renewed = heartbeat(&engine).await;
+        open_as(&engine, SessionId(Uuid::from_u128(2))).await;
+        assert!(sets.of(&engine, &renewed).await.expect("an answer").is_none(), "it is over");
     }
 
     #[tokio::test]
@@ -225,7 +240,7 @@ mod tests {
         open(&engine).await;
         hold(&engine, "a").await;
         let sets = LeaseSets::default();
-        let one = sets.of(&engine, &heartbeat(&engine).await).await.expect("a set");
+        let one = sets.of(&engine, &heartbeat(&engine).await).await.expect("an answer").expect("a set");
         let large = LeaseSet { leases: vec![one.leases[0].clone(); 10_000].into(), revision: Revision(1) };
         let mut kept = Generations::default();
         let id = |n: u128| SessionId(Uuid::from_u128(n));

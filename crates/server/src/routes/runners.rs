@@ -13,15 +13,15 @@ use solehold_api::{
     paths,
     problem::Problem,
     runners::{
-        HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, Runner, RunnerHeartbeat,
-        RunnerList, RunnerStatus,
+        HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, RemoveRunner, RemovedRunner,
+        Runner, RunnerHeartbeat, RunnerList, RunnerStatus,
     },
 };
 use solehold_core::{
     command::{Claim, Command, Footprint, Target},
     key::{Document, HolderKey, Name, SessionId},
     lease::Tenure,
-    outcome::{LeaseView, Refusal, SessionView},
+    outcome::{Answer, LeaseView, Refusal, SessionView},
     session::{Holder, Standing},
     time::Revision,
 };
@@ -32,7 +32,7 @@ use uuid::Uuid;
 use super::{
     convert::{self, TenantQuery},
     nodes::holders,
-    sessions::session,
+    sessions::{lease_set, session},
 };
 use crate::{
     Context, Quota,
@@ -183,7 +183,7 @@ async fn by_session(
     let (tenant, holder) = (key.tenant.clone(), Some(key.name.clone()));
     let command = Command::Heartbeat { tenant, session: SessionId(id), holder, metrics };
     let view = session(context, command).await?;
-    let set = context.lease_sets().of(context.engine(), &view).await?;
+    let set = lease_set(context, &view).await?;
     Ok(Json(RunnerHeartbeat {
         success: true,
         runner_id: key.name.to_string(),
@@ -246,24 +246,15 @@ async fn get(
     Ok(Json(see(&context, &key).await?))
 }
 
-/// A runner was removed.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct RemovedRunner {
-    /// Always true.
-    success: bool,
-    /// Its name.
-    runner_id: String,
-    /// How many leases were released with it.
-    released: usize,
-}
-
-/// Removes a runner, and releases what it holds.
+/// Removes a runner. With its session as proof, all that it holds is released. By its name alone, the leases of its session
+/// are revoked and held back until the runner's deadline; only what was acquired by name alone is released at once.
 #[utoipa::path(
     delete, path = paths::RUNNER, tag = "runners", operation_id = "delete_runner",
-    params(("id" = String, Path, description = "The runner"), TenantQuery),
+    params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = RemoveRunner,
     responses(
         (status = 200, description = "It is gone, and holds nothing", body = RemovedRunner),
-        (status = 404, description = "There is no such runner", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such runner, or its session is over", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The session is another runner's", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn remove(
@@ -271,15 +262,17 @@ async fn remove(
     caller: Caller,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
+    Body(body): Body<RemoveRunner>,
 ) -> Result<Json<RemovedRunner>, Failure> {
     caller.must_be(Role::Runner)?;
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let loaded = find(&context, &key).await?;
-    let session = loaded.state.holder(&key).and_then(|holder| loaded.state.session(holder.session?));
-    let hanging = session.map_or(0, |session| session.lease_count as usize);
-    submit(&context, Command::RemoveHolder(key.clone())).await?;
-    let released = hanging + release_own(&context, &key).await?;
-    Ok(Json(RemovedRunner { success: true, runner_id: key.name.to_string(), released }))
+    let command = Command::RemoveHolder { holder: key.clone(), session: body.session_id.map(SessionId) };
+    let (released, revoked) = match submit(&context, command).await? {
+        Answer::HolderRemoved { released, revoked } => (released, revoked),
+        other => return Err(convert::odd(&other)),
+    };
+    let released = released + release_own(&context, &key).await?;
+    Ok(Json(RemovedRunner { success: true, runner_id: key.name.to_string(), released, revoked }))
 }
 
 /// Releases what is held under a name outside of any session, lease by lease; tells how many.

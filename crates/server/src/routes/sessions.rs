@@ -13,7 +13,10 @@ use solehold_core::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::convert::{self, TenantQuery};
+use super::{
+    convert::{self, TenantQuery},
+    lease_sets::LeaseSet,
+};
 use crate::{
     Context, Quota,
     http::{Body, Caller, Failure, NamePath, Params, Role, submit},
@@ -41,9 +44,16 @@ fn no_session(id: &str) -> Failure {
     Problem::new(ErrorCode::NoSession, format!("there is no session {shown}: open another one")).into()
 }
 
+/// Everything that hangs on a session that was just opened or renewed. If it is over by the time that this is read, the
+/// answer is that, and not an empty set.
+pub async fn lease_set(context: &Context, view: &SessionView) -> Result<LeaseSet, Failure> {
+    let set = context.lease_sets().of(context.engine(), view).await?;
+    set.ok_or_else(|| no_session(&view.session.id.to_string()))
+}
+
 /// A session with everything that hangs on it.
 async fn shown(context: &Context, view: &SessionView) -> Result<Session, Failure> {
-    let set = context.lease_sets().of(context.engine(), view).await?;
+    let set = lease_set(context, view).await?;
     let leases: Vec<_> = set.lasting(view).collect();
     let slack_ms = context.engine().clock_slack_ms();
     Ok(Session { revision: set.revision.0, ..Session::of(&view.session, &leases, view.now, slack_ms) })

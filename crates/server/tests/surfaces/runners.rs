@@ -171,12 +171,38 @@ async fn leases_outside_a_session_outlive_a_registration() {
 }
 
 #[tokio::test]
-async fn deleting_a_runner_releases_what_it_holds() {
+async fn deleting_a_runner_by_name_alone_does_not_free_its_session_s_work_before_the_deadline() {
     let (api, session) = registered().await;
     hold(&api, "cam-1", Some(&session)).await;
     hold(&api, "cam-2", None).await;
+    let left_ms = beat(&api, &session).await["ttl_ms"].as_u64().expect("time left");
     let gone = api.delete(&format!("{R}/?tenant=tenant-1")).await.is(200);
-    assert_eq!((&gone["success"], &gone["released"]), (&json!(true), &json!(2)));
+    assert_eq!((&gone["released"], &gone["revoked"]), (&json!(1), &json!(1)), "{gone}");
+    let held_back = api.acquire_camera("cam-1", "runner-2").await;
+    assert_eq!(
+        (held_back.status, &held_back.body["code"]),
+        (409, &json!("held_back")),
+        "{:#}",
+        held_back.body
+    );
+    api.acquire_camera("cam-2", "runner-2").await.is(200);
+    let beat = json!({"session_id": session});
+    let over = api.put(&format!("{R}/heartbeat/?tenant=tenant-1"), beat).await;
+    assert_eq!(over.status, 404, "the runner is told: {:#}", over.body);
+    api.pass_seconds(left_ms.div_ceil(1_000));
+    api.acquire_camera("cam-1", "runner-2").await.is(200);
+}
+
+#[tokio::test]
+async fn deleting_a_runner_with_its_session_releases_what_it_holds() {
+    let (api, session) = registered().await;
+    hold(&api, "cam-1", Some(&session)).await;
+    hold(&api, "cam-2", None).await;
+    let other = api.post("/runners/register/", runner("runner-other")).await.is(200)["session_id"].clone();
+    let path = format!("{R}/?tenant=tenant-1");
+    api.call("DELETE", &path, json!({"session_id": other})).await.problem(409, "not_yours");
+    let gone = api.call("DELETE", &path, json!({"session_id": session})).await.is(200);
+    assert_eq!((&gone["success"], &gone["released"], &gone["revoked"]), (&json!(true), &json!(2), &json!(0)));
     for camera in ["cam-1", "cam-2"] {
         api.acquire_camera(camera, "runner-2").await.is(200);
     }

@@ -52,6 +52,10 @@ pub fn say_what_is_stored(step: &Step<'_>) {
             let count = step.events().filter(|e| e.name().as_str() == "lease_released").count();
             assert_eq!(*released, count);
         }
+        Answer::HolderRemoved { released, revoked } => {
+            let count = |name: &str| step.events().filter(|e| e.name().as_str() == name).count();
+            assert_eq!((*released, *revoked), (count("lease_released"), count("lease_revoked")));
+        }
         Answer::Waiting(place) => {
             let waiter = after.waiter_of_lease(place.lease).expect("who waits has a row");
             assert_eq!((waiter.arrival, waiter.deadline), (place.arrival, place.deadline));

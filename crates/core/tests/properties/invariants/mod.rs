@@ -2,6 +2,7 @@
 
 mod activation;
 mod answers;
+mod capacity;
 mod claims;
 mod deadlines;
 mod deterministic;
@@ -13,6 +14,7 @@ mod news;
 mod one_holder;
 mod present_sessions;
 mod refusals;
+mod removal;
 mod requests;
 mod state_sequence;
 mod stolen;
@@ -32,6 +34,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(deterministic::the_same_twice),
         Box::new(lease_count::is_what_hangs_on_the_session),
         Box::<lease_index::NamesEveryLeaseAndNoFormerOne>::default(),
+        Box::new(capacity::is_never_exceeded),
         Box::new(refusals::change_only_what_time_had_decided),
         Box::new(refusals::name_the_live_holder),
         Box::new(deadlines::never_move_earlier),
@@ -40,8 +43,11 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(footprint::holds_all_that_is_read_or_changed),
         Box::new(activation::is_in_the_same_commit),
         Box::<requests::NeverLeadToTwoGrants>::default(),
+        Box::new(requests::are_cancelled_one_at_a_time),
         Box::new(claims::are_of_the_live_lease),
         Box::new(superseded::renews_nothing),
+        Box::new(superseded::is_no_answer_to_an_acquire),
+        Box::new(removal::by_name_alone_releases_nothing),
         Box::new(present_sessions::rows_name_rows_that_exist),
         Box::<state_sequence::GrowsUnderOneToken>::default(),
         Box::new(stolen::stands_between_expired_and_acquired),
@@ -49,6 +55,7 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(tenants::keep_to_themselves),
         Box::new(waiting::is_first_come_first_served),
         Box::new(waiting::ends_with_what_is_free),
+        Box::new(waiting::lasts_as_promised),
         Box::new(waiting::is_counted),
         Box::<waiting::WhoLeftGetsNothing>::default(),
     ]

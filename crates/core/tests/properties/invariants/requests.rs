@@ -13,6 +13,17 @@ use solehold_core::{
 
 use crate::step::{Invariant, Step};
 
+/// Cancelling a request ends the lease that it got, and no other by anyone's word.
+pub fn are_cancelled_one_at_a_time(step: &Step<'_>) {
+    let Command::CancelRequest(request) = step.command else { return };
+    for event in step.events() {
+        let What::Released(ended) = &event.what else { continue };
+        let lease = step.before.resource(&event.key).and_then(|r| r.lease.as_ref()).expect("it was held");
+        assert_eq!((ended.lease, &ended.holder), (lease.id, &request.holder), "{request:?} ends another");
+        assert_eq!(lease.request.as_ref(), Some(&request.request), "{request:?} ends another");
+    }
+}
+
 #[derive(Default)]
 pub struct NeverLeadToTwoGrants {
     granted: BTreeMap<RequestKey, (LeaseId, Token)>,

@@ -1,6 +1,11 @@
 //! A holder that came back is a new session: its former one renews nothing and takes nothing more (rule 13).
 
-use solehold_core::{event::Change, event::What, key::SessionId};
+use solehold_core::{
+    command::Command,
+    event::{Change, What},
+    key::{HolderKey, SessionId},
+    outcome::Answer,
+};
 
 use crate::step::Step;
 
@@ -22,4 +27,14 @@ pub fn renews_nothing(step: &Step<'_>) {
             _ => {}
         }
     }
+}
+
+/// Nobody is answered with a lease of a session that was superseded: it could not be renewed.
+pub fn is_no_answer_to_an_acquire(step: &Step<'_>) {
+    let (Command::Acquire(ask), Ok(Answer::Granted(grant))) = (step.command, &step.decision.outcome) else {
+        return;
+    };
+    let Some(id) = grant.lease.lease.tenure.session() else { return };
+    let holder = HolderKey { tenant: ask.key.tenant.clone(), name: ask.holder.clone() };
+    assert_eq!(step.promised.last_opened.get(&holder), Some(&id), "{ask:?} is answered with {grant:?}");
 }

@@ -43,7 +43,7 @@ fn tenant(command: &Command) -> Option<&Name> {
         Command::OpenSession { holder, .. }
         | Command::HeardOf { holder, .. }
         | Command::SetStatus { holder, .. }
-        | Command::RemoveHolder(holder) => Some(&holder.tenant),
+        | Command::RemoveHolder { holder, .. } => Some(&holder.tenant),
         Command::Heartbeat { tenant, .. } | Command::CloseSession { tenant, .. } => Some(tenant),
         Command::ExpireSession(_)
         | Command::OpenRoom { .. }

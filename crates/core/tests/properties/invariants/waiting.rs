@@ -18,8 +18,8 @@ use crate::step::{Invariant, Step};
 struct Lines<'a> {
     step: &'a Step<'a>,
     lines: BTreeMap<ResourceKey, BTreeMap<Revision, Waiter>>,
-    /// Leases that sessions got in this step.
-    taken: BTreeMap<SessionId, u32>,
+    /// By how many the leases of each session have changed in this step.
+    taken: BTreeMap<SessionId, i32>,
     declared: BTreeSet<ResourceKey>,
 }
 
@@ -41,8 +41,8 @@ impl<'a> Lines<'a> {
             AskedTenure::Own { .. } => true,
             AskedTenure::Session(id) => {
                 let (session, taken) = (session(id), self.taken.get(&id).copied().unwrap_or(0));
-                let is_full =
-                    session.lease_count + taken >= session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
+                let is_full = session.lease_count.strict_add_signed(taken)
+                    >= session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
                 session.is_live(now) && session.standing == Standing::Current && !is_full
             }
         };
@@ -62,8 +62,8 @@ impl<'a> Lines<'a> {
             Command::CancelRequest(request) => waiter.request_key().as_ref() == Some(request),
             Command::CloseSession { session, .. } => hangs_on(*session),
             Command::OpenSession { replace, .. } => replace.is_some_and(hangs_on),
-            Command::RemoveHolder(key) => {
-                self.step.before.holder(key).and_then(|h| h.session).is_some_and(hangs_on)
+            Command::RemoveHolder { holder, .. } => {
+                self.step.before.holder(holder).and_then(|h| h.session).is_some_and(hangs_on)
             }
             _ => false,
         }
@@ -92,6 +92,11 @@ pub fn is_first_come_first_served(step: &Step<'_>) {
                     granted.insert(lease.id);
                     if let Some(id) = lease.tenure.session() {
                         *lines.taken.entry(id).or_default() += 1;
+                    }
+                }
+                What::Released(ended) | What::Expired(ended) | What::Revoked(ended) => {
+                    if let Some(id) = ended.session.filter(|_| ended.token.is_some()) {
+                        *lines.taken.entry(id).or_default() -= 1;
                     }
                 }
                 What::Declared(_) => drop(lines.declared.insert(event.key.clone())),
@@ -130,6 +135,14 @@ pub fn ends_with_what_is_free(step: &Step<'_>) {
         if resource.lease.is_none() && !is_held_back {
             assert_eq!(resource.queued, 0, "{} is free, and there is a line", resource.key);
         }
+    }
+}
+
+/// Everyone waits for as long as was asked, and for the time that nobody looked, too.
+pub fn lasts_as_promised(step: &Step<'_>) {
+    for waiter in step.after.waiters() {
+        let promised = step.promises.waiting.get(&waiter.place()).expect("who waits has asked");
+        assert_eq!(waiter.deadline, promised.deadline, "{waiter:?}");
     }
 }
 
