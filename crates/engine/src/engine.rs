@@ -18,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::{
     driver::{Driver, DriverLimits, EngineError, Lanes},
     embedded,
+    flow::{self, Flow},
     health::Health,
     observe::{Lane, Observer},
     postgres::{PostgresOptions, PostgresStore},
@@ -257,16 +258,22 @@ impl Engine {
         self.heard(self.shared.store.usage(tenant).await)
     }
 
-    /// Everything, in one snapshot.
-    pub async fn export(&self) -> Result<Vec<Row>, EngineError> {
+    /// Everything, in one snapshot, piece by piece from header to end. Whatever goes wrong, the end is lacking then.
+    pub fn export(&self) -> Result<Flow<Vec<Row>>, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.export().await)
+        Ok(flow::export(self.shared.store.clone()))
     }
 
     /// Takes over an export, if the store is empty.
-    pub async fn import(&self, rows: Vec<Row>) -> Result<(), EngineError> {
+    pub async fn import(&self, import: Import) -> Result<(), EngineError> {
         self.check()?;
-        self.heard(self.shared.store.import(rows).await)
+        self.heard(self.shared.store.import(import).await)
+    }
+
+    /// Says that the store was set back to an earlier state (rule 23); see [`Store::set_back`].
+    pub async fn set_back(&self, seen: Option<Cursor>) -> Result<(), EngineError> {
+        self.check()?;
+        self.heard(self.shared.store.set_back(seen).await)
     }
 
     fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, EngineError> {

@@ -393,7 +393,7 @@ impl WaitingRoom {
             match frame {
                 Frame::Event { event, .. } => self.heard_of(&event),
                 Frame::Compacted { .. } => break,
-                Frame::Snapshot { .. } | Frame::Renewed(_) | Frame::Progress(_) => {}
+                Frame::Snapshot(_) | Frame::Renewed(_) | Frame::Progress(_) => {}
             }
         }
         Ok(())

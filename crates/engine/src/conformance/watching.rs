@@ -2,7 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use solehold_core::{event::*, key::*, lease::Declaration, time::*};
+use solehold_core::{
+    event::*,
+    key::*,
+    lease::{Declaration, LeaseStatus},
+    time::*,
+};
 use tokio::time::timeout;
 
 use super::{Fixture, kit::*};
@@ -33,8 +38,10 @@ async fn next_event(watch: &mut Watch) -> (Event, Cursor) {
 
 async fn snapshot(watch: &mut Watch) -> (Vec<(ResourceKey, Token)>, Cursor) {
     match next(watch).await {
-        Some(Frame::Snapshot { leases, cursor }) => {
-            (leases.into_iter().map(|l| (l.key, l.lease.token)).collect(), cursor)
+        Some(Frame::Snapshot(found)) => {
+            assert!(!found.more, "it fits into one page");
+            let live = found.leases().into_iter().filter(|l| l.status == LeaseStatus::Active);
+            (live.map(|l| (l.key, l.lease.token)).collect(), found.loaded.cursor)
         }
         other => panic!("{other:?}"),
     }

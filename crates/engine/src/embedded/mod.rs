@@ -11,6 +11,7 @@
 //! snapshot is brought up to date once in a while, from memory, and the log is emptied in the same transaction.
 
 mod folder;
+mod history;
 mod log;
 mod snapshot;
 mod trail;
@@ -23,14 +24,13 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::{Connection, TransactionBehavior, params};
 use solehold_core::{
-    event::Event,
     state::{Dirty, State},
     time::Revision,
 };
 
 use crate::{
-    resident::{Entry, Image, Journal, Mark},
-    store::{Cursor, Decided, EventQuery, Retention, StoreError},
+    resident::{Entry, History, Image, Journal, Mark},
+    store::{Cursor, Decided, Retention, StoreError},
 };
 
 pub use folder::Lock;
@@ -76,6 +76,7 @@ pub struct Folder {
     log_bytes: usize,
     /// How many events there were at most when the history stood at a revision: counting them takes long.
     counted: Option<(u64, Revision)>,
+    history: Arc<history::Reader>,
     /// Held for as long as the process has the folder.
     lock: Option<Lock>,
 }
@@ -118,6 +119,7 @@ impl Folder {
             unfolded: Dirty::default(),
             log_bytes: 0,
             counted: None,
+            history: Arc::new(history::Reader::open(&file)?),
             lock: Some(lock),
         })
     }
@@ -166,8 +168,8 @@ fn fold(db: &mut Connection, entry: &Entry) -> Result<(), StoreError> {
 
 #[async_trait]
 impl Journal for Folder {
-    fn keeps_events(&self) -> bool {
-        true
+    fn history(&self) -> Option<Arc<dyn History>> {
+        Some(self.history.clone())
     }
 
     fn load(&mut self) -> Result<Image, StoreError> {
@@ -209,11 +211,6 @@ impl Journal for Folder {
         Ok(())
     }
 
-    async fn events(&mut self, query: &EventQuery) -> Result<Vec<Event>, StoreError> {
-        let query = query.clone();
-        self.aside(move |db| trail::read(db, &query)).await
-    }
-
     async fn tidy(
         &mut self,
         folded: Option<Entry>,
@@ -241,6 +238,7 @@ impl Journal for Folder {
     }
 
     fn close(&mut self) -> Result<(), StoreError> {
+        self.history.close();
         let db = self.db.lock().unwrap_or_else(|e| e.into_inner()).take();
         // The lock goes last: whoever takes the folder next finds it at rest.
         let lock = self.lock.take();

@@ -38,6 +38,7 @@ mod pool;
 mod read;
 mod retry;
 mod rows;
+mod scan;
 mod sql;
 mod sweep;
 mod text;
@@ -54,7 +55,7 @@ use std::{
 
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, key::Name, state::Record};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use self::{
     cache::Cache,
@@ -71,9 +72,10 @@ use self::{
 };
 use crate::{
     clock::Tick,
+    flow::{Exporter, Outlet},
     store::{
-        Cursor, Decided, Decider, Due, EventPage, EventQuery, Found, FoundHolders, HolderQuery, Loaded,
-        ResourceQuery, Retention, Row, Store, StoreError, Usage,
+        Cursor, Decided, Decider, Due, EventPage, EventQuery, Found, FoundHolders, HolderQuery, Import,
+        Loaded, ResourceQuery, Retention, Store, StoreError, Usage,
     },
 };
 
@@ -102,6 +104,8 @@ pub struct PostgresStore {
     head: watch::Sender<Cursor>,
     /// When what is over was last forgotten.
     chores: Mutex<Chores>,
+    /// Snapshots and exports take turns: they leave connections to everyone else.
+    bulk: Semaphore,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -123,6 +127,7 @@ impl PostgresStore {
             identity: Mutex::default(),
             head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
             chores: Mutex::default(),
+            bulk: Semaphore::new(scan::BULK_READS_MAX),
         };
         let conn = store.pool.bare().await.map_err(Fault::told)?;
         if !options.allow_unsafe_durability {
@@ -251,12 +256,20 @@ impl Store for PostgresStore {
         self.count(tenant).await
     }
 
-    async fn export(&self) -> Result<Vec<Row>, StoreError> {
-        self.export_all().await
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+        self.scan_all(query, pages).await
     }
 
-    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
-        self.import_all(rows).await
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
+        self.export_all(rows).await
+    }
+
+    async fn import(&self, import: Import) -> Result<(), StoreError> {
+        self.import_all(import).await
+    }
+
+    async fn set_back(&self, _seen: Option<Cursor>) -> Result<(), StoreError> {
+        Err(StoreError::Unusable("not here yet".to_owned()))
     }
 
     async fn close(&self) {

@@ -8,6 +8,7 @@
 
 mod find;
 mod journal;
+mod reading;
 mod restart;
 mod tally;
 mod timers;
@@ -27,15 +28,17 @@ use solehold_core::{
     event::Event,
     forget,
     key::Name,
+    lease::Tenure,
     state::{Dirty, Record, State},
     time::{Moment, Revision, StoreTime},
 };
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 
-pub use journal::{Entry, Forgetful, Gone, Image, Journal, Mark};
+pub use journal::{Entry, Forgetful, Gone, History, Image, Journal, Mark, SetBack};
 
 use crate::{
     clock::{BootTicks, Tick, Ticks, boot_id},
+    flow::{Exporter, Outlet},
     store::*,
 };
 use tally::Tally;
@@ -62,12 +65,34 @@ pub struct Resident {
     /// The journal has failed, and the rows were not loaded anew since: nobody is told of rows that may be stale.
     has_failed: AtomicBool,
     head: watch::Sender<Cursor>,
+    /// Events that are not in memory any more.
+    history: Option<Arc<dyn History>>,
+    /// Those who walk through rows take turns.
+    readers: Arc<Semaphore>,
+    options: ResidentOptions,
+}
+
+/// How a resident store is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct ResidentOptions {
+    /// The longest ttl that it may grant: for so long nothing is granted after it was set back (rule 23).
+    pub ttl_max_ms: u64,
+}
+
+impl Default for ResidentOptions {
+    fn default() -> Self {
+        Self { ttl_max_ms: BAR_MS_DEFAULT }
+    }
 }
 
 struct Turn {
     journal: Box<dyn Journal>,
     /// The rows may lack what the journal has: load them anew.
     is_behind: bool,
+    /// The journal lacks what a start has changed: there was no room for it.
+    is_unfolded: bool,
+    /// The journal was set back since it was last open, and those who hold a lost lease are still to be waited out.
+    set_back: Option<SetBack>,
     is_closed: bool,
     marked: Tick,
 }
@@ -82,6 +107,8 @@ struct Rows {
     floor: Revision,
     /// Whether the journal has the events that are not in memory any more.
     keeps_events: bool,
+    /// Nothing is granted before this time (rule 23).
+    barred_until: StoreTime,
     /// Store time at a tick; it goes on from there.
     since: (StoreTime, Tick),
 }
@@ -112,6 +139,16 @@ impl Rows {
         }
     }
 
+    /// The longest that anything here is kept by one renewal.
+    fn longest_ttl_ms(&self) -> u64 {
+        let sessions = self.state.sessions().map(|session| session.ttl_ms);
+        let own = self.state.resources().filter_map(|resource| match resource.lease.as_ref()?.tenure {
+            Tenure::Own { ttl_ms, .. } => Some(ttl_ms),
+            Tenure::Session(_) => None,
+        });
+        sessions.chain(own).max().unwrap_or_default()
+    }
+
     /// The revision before the first event in memory.
     fn window_floor(&self) -> Revision {
         self.events.front().map_or(self.cursor.revision, |e| Revision(e.revision.0 - 1))
@@ -120,35 +157,45 @@ impl Rows {
 
 /// A store for tests and simulations: it forgets everything with its process.
 pub fn memory(ticks: impl Ticks) -> Result<Arc<Resident>, StoreError> {
-    Resident::open("memory", Box::new(Forgetful), Box::new(ticks))
+    Resident::open("memory", Box::new(Forgetful), Box::new(ticks), ResidentOptions::default())
 }
 
 impl Resident {
     /// Opens a store over a journal of this machine's disk.
     pub fn embedded(journal: impl Journal) -> Result<Arc<Self>, StoreError> {
-        Self::embedded_with(journal, BootTicks)
+        Self::embedded_with(journal, BootTicks, ResidentOptions::default())
     }
 
-    /// The same with ticks from elsewhere, for tests.
-    pub fn embedded_with(journal: impl Journal, ticks: impl Ticks) -> Result<Arc<Self>, StoreError> {
-        Self::open("embedded", Box::new(journal), Box::new(ticks))
+    /// The same with ticks from elsewhere, for tests, and with options.
+    pub fn embedded_with(
+        journal: impl Journal,
+        ticks: impl Ticks,
+        options: ResidentOptions,
+    ) -> Result<Arc<Self>, StoreError> {
+        Self::open("embedded", Box::new(journal), Box::new(ticks), options)
     }
 
     fn open(
         name: &'static str,
         mut journal: Box<dyn Journal>,
         ticks: Box<dyn Ticks>,
+        options: ResidentOptions,
     ) -> Result<Arc<Self>, StoreError> {
         let (tick, boot_id) = (ticks.now(), boot_id());
-        let rows =
+        let Restored { rows, is_unfolded, set_back } =
             load(&mut *journal, tick, StoreTime::default(), &boot_id).map_err(|error| match error {
                 StoreError::Unknown(what) => StoreError::Unusable(what),
                 other => other,
             })?;
         let head = watch::Sender::new(rows.cursor);
-        let turn = Mutex::new(Turn { journal, is_behind: false, is_closed: false, marked: tick });
-        let has_failed = AtomicBool::new(false);
-        Ok(Arc::new(Self { name, ticks, boot_id, rows: RwLock::new(rows), turn, has_failed, head }))
+        let history = journal.history();
+        // Nobody reads, either, before the revision has jumped: a cursor of the lost history must not go on here.
+        let has_failed = AtomicBool::new(set_back.is_some());
+        let is_closed = false;
+        let turn =
+            Mutex::new(Turn { journal, is_behind: false, is_unfolded, set_back, is_closed, marked: tick });
+        let (rows, readers) = (RwLock::new(rows), Arc::new(Semaphore::new(reading::READERS_MAX)));
+        Ok(Arc::new(Self { name, ticks, boot_id, rows, turn, has_failed, head, history, readers, options }))
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Rows> {
@@ -160,7 +207,12 @@ impl Resident {
     }
 
     fn mark(&self, now: StoreTime, tick: Tick) -> Mark {
-        Mark { now, boot_id: self.boot_id.clone(), tick_ms: tick.as_ms() }
+        self.mark_of(&self.read(), now, tick)
+    }
+
+    fn mark_of(&self, rows: &Rows, now: StoreTime, tick: Tick) -> Mark {
+        let barred_until = rows.barred_until;
+        Mark { now, boot_id: self.boot_id.clone(), tick_ms: tick.as_ms(), barred_until }
     }
 
     /// Waits for its turn, with rows that are those of the journal.
@@ -173,20 +225,42 @@ impl Resident {
             self.has_failed.store(true, Ordering::SeqCst);
             self.catch_up(&mut turn)?;
         }
+        if let Some(set_back) = turn.set_back.clone() {
+            self.has_failed.store(true, Ordering::SeqCst);
+            self.jump(&mut turn, set_back.seen).await.map_err(nothing_done)?;
+            turn.set_back = None;
+        }
         Ok(turn)
+    }
+
+    /// Waits for its turn to write.
+    async fn take_turn_to_write(&self) -> Result<tokio::sync::MutexGuard<'_, Turn>, StoreError> {
+        let mut turn = self.take_turn().await?;
+        if turn.is_unfolded {
+            self.fold(&mut turn).map_err(nothing_done)?;
+            turn.is_unfolded = false;
+            tracing::info!("the journal has room again");
+        }
+        Ok(turn)
+    }
+
+    /// Brings the journal's snapshot up to date with all rows.
+    fn fold(&self, turn: &mut Turn) -> Result<(), StoreError> {
+        let tick = self.ticks.now();
+        let rows = self.read();
+        turn.journal.fold(&rows.state, Dirty::default(), self.mark_of(&rows, rows.now(tick), tick))
     }
 
     /// Loads the rows anew after the journal failed. Nothing was done yet, so that nothing is unknown by failing again.
     fn catch_up(&self, turn: &mut Turn) -> Result<(), StoreError> {
         let tick = self.ticks.now();
         let at_least = self.read().now(tick);
-        let rows = load(&mut *turn.journal, tick, at_least, &self.boot_id).map_err(|error| match error {
-            StoreError::Unknown(what) => StoreError::Unavailable(what),
-            other => other,
-        })?;
+        let Restored { rows, is_unfolded, .. } =
+            load(&mut *turn.journal, tick, at_least, &self.boot_id).map_err(nothing_done)?;
         self.head.send_replace(rows.cursor);
         *self.write() = rows;
-        turn.is_behind = false;
+        self.rows.clear_poison();
+        (turn.is_behind, turn.is_unfolded) = (false, is_unfolded);
         self.has_failed.store(false, Ordering::SeqCst);
         tracing::info!("the rows were loaded anew from the journal");
         Ok(())
@@ -194,7 +268,7 @@ impl Resident {
 
     /// For readers: rows that are those of the journal, as far as is known. They do not wait for a batch under way.
     async fn settled(&self) -> Result<(), StoreError> {
-        if self.has_failed.load(Ordering::SeqCst) {
+        if self.has_failed.load(Ordering::SeqCst) || self.rows.is_poisoned() {
             drop(self.take_turn().await?);
         }
         Ok(())
@@ -210,40 +284,107 @@ impl Resident {
         decided: &Decided,
     ) -> Result<(), StoreError> {
         let entry = Entry::new(part, &dirty, self.mark(now, tick), decided, self.read().cursor.epoch);
-        self.append(turn, entry).await?;
+        self.append(turn, entry, |rows| rows.absorb(part, &dirty, decided)).await
+    }
+
+    /// Journals an entry, then takes it over.
+    async fn append(
+        &self,
+        turn: &mut Turn,
+        entry: Entry,
+        take_over: impl FnOnce(&mut Rows),
+    ) -> Result<(), StoreError> {
+        let barred_until = entry.mark.barred_until;
+        // Whoever drops this halfway, or panics, leaves it so: the journal may have what the rows lack.
+        turn.is_behind = true;
+        let appended = turn.journal.append(entry).await;
+        self.has_failed.store(appended.is_err(), Ordering::SeqCst);
+        appended?;
         let mut rows = self.write();
-        rows.absorb(part, &dirty, decided);
+        rows.barred_until = barred_until;
+        take_over(&mut rows);
         self.head.send_replace(rows.cursor);
+        turn.is_behind = false;
         Ok(())
     }
 
-    async fn append(&self, turn: &mut Turn, entry: Entry) -> Result<(), StoreError> {
-        // Whoever drops this halfway leaves it so: the journal may have what the rows lack.
-        turn.is_behind = true;
-        let appended = turn.journal.append(entry).await;
-        turn.is_behind = appended.is_err();
-        self.has_failed.store(appended.is_err(), Ordering::SeqCst);
-        appended
+    /// Raises the epoch, jumps over every revision that the lost history may have given, and bars grants for as long as a
+    /// lost lease may live (rule 23).
+    async fn jump(&self, turn: &mut Turn, seen: Option<Cursor>) -> Result<(), StoreError> {
+        let tick = self.ticks.now();
+        let (mark, cursor) = {
+            let rows = self.read();
+            let now = rows.now(tick);
+            let known = seen.map_or(rows.cursor, |seen| Cursor {
+                epoch: seen.epoch.max(rows.cursor.epoch),
+                revision: seen.revision.max(rows.cursor.revision),
+            });
+            let revision = Revision(known.revision.0.saturating_add(EPOCH_JUMP));
+            let barred_until = now.plus_ms(self.options.ttl_max_ms.max(rows.longest_ttl_ms()));
+            let (boot_id, tick_ms) = (self.boot_id.clone(), tick.as_ms());
+            let barred_until = barred_until.max(rows.barred_until);
+            (Mark { now, boot_id, tick_ms, barred_until }, Cursor { epoch: known.epoch + 1, revision })
+        };
+        let barred_ms = mark.barred_until.ms_after(mark.now);
+        tracing::warn!(
+            epoch = cursor.epoch,
+            revision = cursor.revision.0,
+            barred_ms,
+            "the store was set back to an earlier state: nothing is granted until every lost lease has run out"
+        );
+        let entry = Entry { mark, cursor, rows: Vec::new(), gone: Vec::new(), events: Vec::new() };
+        self.append(turn, entry, |rows| rows.cursor = cursor).await
     }
 }
 
-/// Loads all rows and lets store time go on (rule 3), never back.
+/// Before anything was done, a journal that fails makes nothing unknown.
+fn nothing_done(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unknown(what) => StoreError::Unavailable(what),
+        other => other,
+    }
+}
+
+/// What a journal gave.
+struct Restored {
+    rows: Rows,
+    /// What has changed by the start could not be written: there is no room.
+    is_unfolded: bool,
+    set_back: Option<SetBack>,
+}
+
+/// Loads all rows and lets store time go on (rule 3), never back. A journal that has no room is read all the same.
 fn load(
     journal: &mut dyn Journal,
     tick: Tick,
     at_least: StoreTime,
     boot_id: &str,
-) -> Result<Rows, StoreError> {
-    let Image { mut state, events, cursor, floor, mark } = journal.load()?;
+) -> Result<Restored, StoreError> {
+    let Image { mut state, events, cursor, floor, mark, set_back } = journal.load()?;
     let (now, dirty) = restart::go_on(&mut state, mark.as_ref(), tick);
     let now = now.max(at_least);
+    let barred_until = mark.as_ref().map_or(StoreTime::default(), |mark| {
+        let is_barred = mark.barred_until > mark.now;
+        // Time that nobody witnessed does not count.
+        let gap_ms = if mark.is_of_this_boot(tick) { 0 } else { now.ms_after(mark.now) };
+        if is_barred { mark.barred_until.plus_ms(gap_ms) } else { mark.barred_until }
+    });
+    let mut is_unfolded = false;
     if mark.is_some() {
-        let mark = Mark { now, boot_id: boot_id.to_owned(), tick_ms: tick.as_ms() };
-        journal.fold(&state, dirty, mark)?;
+        let mark = Mark { now, boot_id: boot_id.to_owned(), tick_ms: tick.as_ms(), barred_until };
+        match journal.fold(&state, dirty, mark) {
+            Err(StoreError::Unknown(error)) => {
+                tracing::error!(%error, "the journal cannot be written: reads are answered, nothing else");
+                is_unfolded = true;
+            }
+            folded => folded?,
+        }
     }
     let (timers, tally) = (Timers::of(&state), Tally::of(&state));
-    let keeps_events = journal.keeps_events();
-    Ok(Rows { state, events, timers, tally, cursor, floor, keeps_events, since: (now, tick) })
+    let keeps_events = journal.history().is_some();
+    let since = (now, tick);
+    let rows = Rows { state, events, timers, tally, cursor, floor, keeps_events, barred_until, since };
+    Ok(Restored { rows, is_unfolded, set_back })
 }
 
 #[async_trait]
@@ -255,14 +396,18 @@ impl Store for Resident {
     async fn transact(
         &self,
         footprint: &Footprint,
-        _news: bool,
+        news: bool,
         decider: &mut dyn Decider,
     ) -> Result<Decided, StoreError> {
-        let mut turn = self.take_turn().await?;
+        let mut turn = self.take_turn_to_write().await?;
         let tick = self.ticks.now();
         let moment = {
             let rows = self.read();
-            Moment { now: rows.now(tick), revision: rows.cursor.revision }
+            let now = rows.now(tick);
+            if news && now < rows.barred_until {
+                return Err(StoreError::Barred { retry_after_ms: rows.barred_until.ms_after(now) });
+            }
+            Moment { now, revision: rows.cursor.revision }
         };
         let mut more = find::More::default();
         let (mut part, decided) = loop {
@@ -289,43 +434,23 @@ impl Store for Resident {
 
     async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
         self.settled().await?;
-        let rows = self.read();
-        let now = rows.now(self.ticks.now());
-        let (keys, more) = find::resources(&rows.state, query, now);
-        let footprint = Footprint { resources: keys.clone(), ..Default::default() };
-        let state = find::part(&rows.state, &footprint, &find::More::default());
-        Ok(Found { loaded: Loaded { state, now, cursor: rows.cursor }, keys, more })
+        self.find(query).await
     }
 
     async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
         self.settled().await?;
-        let rows = self.read();
-        let (keys, more) = find::holders(&rows.state, query);
-        let footprint = Footprint { holders: keys.clone(), ..Default::default() };
-        let state = find::part(&rows.state, &footprint, &find::More::default());
-        let loaded = Loaded { state, now: rows.now(self.ticks.now()), cursor: rows.cursor };
-        Ok(FoundHolders { loaded, keys, more })
+        self.find_names(query).await
     }
 
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
         self.settled().await?;
-        Ok(self.read().state.records().filter(|r| r.collection == *collection).cloned().collect())
+        let rows = self.snapshot().state;
+        Ok(rows.records().filter(|r| r.collection == *collection).cloned().collect())
     }
 
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
         self.settled().await?;
-        {
-            let rows = self.read();
-            if query.after >= rows.window_floor() || !rows.keeps_events {
-                let events = find::events(&rows.events, query);
-                return Ok(EventPage { events, floor: rows.floor, head: rows.cursor });
-            }
-        }
-        // The journal holds the older ones; nothing is committed while it is read, so the page is one snapshot.
-        let mut turn = self.take_turn().await?;
-        let events = turn.journal.events(query).await?;
-        let rows = self.read();
-        Ok(EventPage { events, floor: rows.floor, head: rows.cursor })
+        self.read_events(query).await
     }
 
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
@@ -345,7 +470,7 @@ impl Store for Resident {
     }
 
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
-        let mut turn = self.take_turn().await?;
+        let mut turn = self.take_turn_to_write().await?;
         let tick = self.ticks.now();
         let (now, mut part, revision) = {
             let rows = self.read();
@@ -388,22 +513,19 @@ impl Store for Resident {
         Ok(rows.tally.usage(&rows.state, &rows.timers, tenant, rows.now(self.ticks.now())))
     }
 
-    async fn export(&self) -> Result<Vec<Row>, StoreError> {
-        let mut turn = self.take_turn().await?;
-        let everything = EventQuery { limit: usize::MAX, ..Default::default() };
-        let older = turn.journal.events(&everything).await?;
-        let rows = self.read();
-        let mut events = if rows.keeps_events { older } else { find::events(&rows.events, &everything) };
-        events.retain(|event| event.revision > rows.floor);
-        let Cursor { epoch, revision } = rows.cursor;
-        let now = rows.now(self.ticks.now());
-        let header = Header { format: EXPORT_FORMAT, now, revision, epoch, floor: rows.floor };
-        Ok(find::dump(&rows.state, header, events))
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+        self.settled().await?;
+        self.scan_all(query, pages).await
     }
 
-    async fn import(&self, lines: Vec<Row>) -> Result<(), StoreError> {
-        let Import { header, mut state, events } = Import::read(lines)?;
-        let mut turn = self.take_turn().await?;
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
+        self.settled().await?;
+        self.export_all(rows).await
+    }
+
+    async fn import(&self, import: Import) -> Result<(), StoreError> {
+        let Import { header, mut state, events, .. } = import;
+        let mut turn = self.take_turn_to_write().await?;
         let tick = self.ticks.now();
         let (now, before) = {
             let rows = self.read();
@@ -422,14 +544,18 @@ impl Store for Resident {
         let entry = Entry::new(&state, &dirty, self.mark(now, tick), &decided, epoch);
         // First the floor: without the rows it says nothing that is not so.
         turn.journal.set_floor(header.floor)?;
-        self.append(&mut turn, entry).await?;
-        let mut rows = self.write();
-        rows.since = (now, tick);
-        rows.floor = header.floor;
-        rows.cursor.epoch = epoch;
-        rows.absorb(&state, &dirty, &decided);
-        self.head.send_replace(rows.cursor);
-        Ok(())
+        self.append(&mut turn, entry, |rows| {
+            rows.since = (now, tick);
+            rows.floor = header.floor;
+            rows.cursor.epoch = epoch;
+            rows.absorb(&state, &dirty, &decided);
+        })
+        .await
+    }
+
+    async fn set_back(&self, seen: Option<Cursor>) -> Result<(), StoreError> {
+        let mut turn = self.take_turn_to_write().await?;
+        self.jump(&mut turn, seen).await
     }
 
     async fn close(&self) {
@@ -437,14 +563,8 @@ impl Store for Resident {
         if turn.is_closed {
             return;
         }
-        let tick = self.ticks.now();
         // Rows that lack what the journal has must not become its snapshot: its log is read again at the next start.
-        let folded = if turn.is_behind {
-            Ok(())
-        } else {
-            let rows = self.read();
-            turn.journal.fold(&rows.state, Dirty::default(), self.mark(rows.now(tick), tick))
-        };
+        let folded = if turn.is_behind || turn.set_back.is_some() { Ok(()) } else { self.fold(&mut turn) };
         if let Err(error) = folded.and_then(|()| turn.journal.close()) {
             tracing::error!(%error, "the journal could not be closed cleanly; it will be read again at the next start");
         }

@@ -15,6 +15,7 @@ use solehold_core::{
 use solehold_engine::{
     clock::ManualTicks,
     conformance::Fixture,
+    flow::{self, Exporter, Outlet},
     observe::{Lane, Observer},
     resident::{self, Resident},
     store::*,
@@ -158,13 +159,29 @@ impl Store for Wrapped {
         self.check()?;
         self.inner.usage(tenant).await
     }
-    async fn export(&self) -> Result<Vec<Row>, StoreError> {
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
         self.check()?;
-        self.inner.export().await
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        let inner: Arc<dyn Store> = self.inner.clone();
+        let mut inner = flow::scan(inner, query.clone());
+        while let Some(page) = inner.next().await {
+            let mut page = page?;
+            page.loaded.cursor.epoch += epoch;
+            pages.give(page).await?;
+        }
+        Ok(())
     }
-    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
         self.check()?;
-        self.inner.import(rows).await
+        self.inner.export(rows).await
+    }
+    async fn import(&self, import: Import) -> Result<(), StoreError> {
+        self.check()?;
+        self.inner.import(import).await
+    }
+    async fn set_back(&self, seen: Option<Cursor>) -> Result<(), StoreError> {
+        self.check()?;
+        self.inner.set_back(seen).await
     }
     async fn close(&self) {
         self.inner.close().await;
