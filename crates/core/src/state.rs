@@ -117,7 +117,7 @@ pub struct State {
     sessions: SharedMap<SessionId, Session>,
     resources: SharedMap<Arc<ResourceKey>, Resource>,
     holders: SharedMap<HolderKey, Holder>,
-    requests: SharedMap<RequestKey, StoreTime>,
+    requests: SharedMap<Arc<RequestKey>, StoreTime>,
     records: SharedMap<(Name, Name), Record>,
     /// Which resource a lease, live or pending, is on.
     leases: BTreeMap<LeaseId, Arc<ResourceKey>>,
@@ -165,6 +165,16 @@ impl State {
         self.requests.get(request).copied()
     }
 
+    /// The key of a resource as it is kept here: whoever keeps it, too, need not keep a copy.
+    pub fn shared_key(&self, key: &ResourceKey) -> Option<&Arc<ResourceKey>> {
+        self.resources.get_key_value(key).map(|(shared, _)| shared)
+    }
+
+    /// A spent request as it is kept here.
+    pub fn shared_request(&self, request: &RequestKey) -> Option<&Arc<RequestKey>> {
+        self.requests.get_key_value(request).map(|(shared, _)| shared)
+    }
+
     /// The record of that name.
     pub fn record(&self, collection: &Name, id: &Name) -> Option<&Record> {
         self.records.get(&(collection.clone(), id.clone()))
@@ -202,7 +212,7 @@ impl State {
 
     /// All spent requests and until when they are remembered.
     pub fn requests(&self) -> impl Iterator<Item = (&RequestKey, StoreTime)> {
-        self.requests.iter().map(|(k, until)| (k, *until))
+        self.requests.iter().map(|(k, until)| (&**k, *until))
     }
 
     /// All records, by collection and id.
@@ -307,7 +317,7 @@ impl State {
 
     /// Puts a spent request as an engine loaded it: it is not dirty.
     pub fn load_request(&mut self, request: RequestKey, until: StoreTime) {
-        self.requests.insert_mut(request, until);
+        self.requests.insert_mut(Arc::new(request), until);
     }
 
     /// Puts a record as an engine loaded it: it is not dirty.
@@ -336,10 +346,15 @@ impl State {
         }
         copy(&mut self.sessions, &part.sessions, &dirty.sessions);
         copy(&mut self.holders, &part.holders, &dirty.holders);
-        copy(&mut self.requests, &part.requests, &dirty.requests);
         copy(&mut self.records, &part.records, &dirty.records);
         for key in &dirty.resources {
             self.index(key, part.resources.get(key).cloned());
+        }
+        for request in &dirty.requests {
+            match part.requests.get_key_value(request) {
+                Some((shared, until)) => self.requests.insert_mut(shared.clone(), *until),
+                None => drop(self.requests.remove_mut(request)),
+            }
         }
         for place in &dirty.waiters {
             match part.waiter(place) {
@@ -388,7 +403,7 @@ impl State {
 
     pub(crate) fn put_request(&mut self, request: RequestKey, until: StoreTime) {
         self.dirty.requests.insert(request.clone());
-        self.requests.insert_mut(request, until);
+        self.requests.insert_mut(Arc::new(request), until);
     }
 
     pub(crate) fn remove_request(&mut self, request: &RequestKey) {

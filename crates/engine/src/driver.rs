@@ -330,3 +330,25 @@ impl Decider for Batch {
         Ok(Decided { events, revision: moment.revision })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::BootTicks, resident};
+
+    /// Without a lane nothing is answered: whoever asks for readiness hears so, and nobody is left to wait.
+    #[tokio::test]
+    async fn a_dead_lane_is_not_ready() {
+        let store = resident::memory(BootTicks).expect("memory");
+        let (health, limits) = (Arc::new(Health::default()), DriverLimits::default());
+        let (driver, lanes) = Driver::start(store, health.clone(), Arc::new(()), limits);
+        assert!(health.check().is_ok());
+        for lane in lanes.0 {
+            lane.abort();
+            assert!(lane.await.is_err());
+        }
+        assert!(health.check().is_err_and(|error| error.to_string().contains("lane has died")));
+        let asked = driver.submit(Command::ExpireSession(solehold_core::key::SessionId(uuid::Uuid::nil())));
+        assert!(asked.await.is_err());
+    }
+}

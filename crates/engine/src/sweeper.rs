@@ -21,7 +21,7 @@ pub(crate) struct Sweeper {
 
 impl Sweeper {
     /// Sweeps for ever.
-    pub async fn run(self) {
+    pub async fn run(self: Arc<Self>) {
         let mut turns = tokio::time::interval(SWEEP_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // What is nominated together is taken in together: leave places for everyone else.

@@ -47,6 +47,9 @@ fn edit_mark(folder: &Path, edit: impl FnOnce(&mut Mark)) {
     edit(&mut mark);
     let text = serde_json::to_string(&mark).unwrap();
     db.execute("UPDATE meta SET value = ?1 WHERE name = 'mark'", [text]).unwrap();
+    // As if this were how it was left.
+    db.execute("DELETE FROM meta WHERE name = 'incarnation'", []).unwrap();
+    std::fs::remove_file(folder.join("incarnation")).unwrap();
 }
 
 /// Not a test of its own: the process that the next test kills.
@@ -555,7 +558,7 @@ async fn people_can_read_the_file() {
     assert_eq!(rows("SELECT tenant, name, registered FROM holders"), ["acme|ann|0"]);
     assert_eq!(rows("SELECT tenant, kind, key, holder, request FROM requests"), ["acme|job|b|bea|r1"]);
     assert_eq!(rows("SELECT collection, id, document FROM records"), ["keys|k|{\"x\":1}"]);
-    assert_eq!(rows("SELECT name FROM meta ORDER BY name"), ["epoch", "mark", "revision"]);
+    assert_eq!(rows("SELECT name FROM meta ORDER BY name"), ["epoch", "incarnation", "mark", "revision"]);
 }
 
 /// Over the machine's own clock: time passes by itself and leases run out.

@@ -5,8 +5,8 @@ use solehold_core::{command::*, key::*, lease::*, outcome::*, state::Record, tim
 use super::{Fixture, kit::*};
 use crate::{
     clock::ManualTicks,
-    resident,
-    store::{EventQuery, Header, Import, Row, StoreError},
+    flow, resident,
+    store::{Cursor, EPOCH_JUMP, EventQuery, Header, Import, Row, StoreError},
 };
 
 impl Bench<'_> {
@@ -178,9 +178,6 @@ pub async fn cut_off_export(fixture: &dyn Fixture) {
 
 /// Stopped and started: everything is there.
 pub async fn reopen_keeps_everything(fixture: &dyn Fixture) {
-    if !fixture.is_durable() {
-        return;
-    }
     let bench = Bench::new(fixture).await;
     let grants = bench.furnish().await;
     let (rows, now) = (bench.rows().await, bench.now().await);
@@ -197,9 +194,6 @@ pub async fn reopen_keeps_everything(fixture: &dyn Fixture) {
 
 /// A restart takes no time away, and gives none to what had run out.
 pub async fn reopen_keeps_time_left(fixture: &dyn Fixture) {
-    if !fixture.is_durable() {
-        return;
-    }
     let bench = Bench::new(fixture).await;
     let dead = bench.grant(ask_for(&key("dead"), "ann", SHORT_MS)).await;
     bench.pass_until(dead.lease.deadline).await;
@@ -221,9 +215,6 @@ pub async fn reopen_keeps_time_left(fixture: &dyn Fixture) {
 
 /// Tokens go on from above, even of a resource that left no row.
 pub async fn tokens_grow_through_reopen(fixture: &dyn Fixture) {
-    if !fixture.is_durable() {
-        return;
-    }
     let mut bench = Bench::new(fixture).await;
     let mut last = Token(0);
     for _ in 0..3 {
@@ -233,4 +224,57 @@ pub async fn tokens_grow_through_reopen(fixture: &dyn Fixture) {
         bench.done(release(its(&grant))).await;
         bench = bench.reopen().await;
     }
+}
+
+/// Many resources, in few batches.
+pub(super) async fn fill(bench: &Bench<'_>, count: usize) {
+    let asks: Vec<_> = (0..count).map(|n| ask(&key(&format!("job-{n:05}")), "ann").command()).collect();
+    for asks in asks.chunks(500) {
+        assert!(bench.all(asks.to_vec()).await.iter().all(Result::is_ok));
+    }
+}
+
+/// While someone reads an export, leases are granted, renewed and released, and the export is of the moment it began.
+pub async fn an_export_under_way_is_in_nobodys_way(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    fill(&bench, 1_500).await;
+    let own = bench.grant(ask(&key("own"), "bea")).await;
+    let mut export = flow::export(bench.store.clone());
+    let mut lines = export.next().await.expect("a piece").expect("rows");
+    // The reader takes no more for now. Were it in the way, this would never end.
+    renewed(bench.run(renew(its(&own))).await);
+    let new = bench.grant(ask(&key("new"), "carl")).await;
+    bench.done(release(its(&own))).await;
+    assert!(lines.len() < 500, "it was read only in part");
+    while let Some(piece) = export.next().await {
+        lines.append(&mut piece.expect("rows"));
+    }
+    let import = Import::read(lines).expect("a whole export");
+    assert_eq!(import.header.revision, own.revision);
+    assert!(import.state.resource(&own.lease.key).is_some_and(|r| r.lease.is_some()), "held when it began");
+    assert!(import.state.resource(&new.lease.key).is_none(), "granted later");
+    assert_eq!(import.events.len(), 1_501);
+}
+
+/// A store that was set back grants nothing that the lost history may have granted, and no token twice.
+pub async fn set_back_jumps_and_bars(fixture: &dyn Fixture, ttl_max_ms: u64) {
+    let bench = Bench::new(fixture).await;
+    let before = bench.grant(ask_for(&key("before"), "ann", SHORT_MS)).await;
+    let seen = Cursor { epoch: 3, revision: Revision(9_000) };
+    bench.store.set_back(Some(seen)).await.expect("it is told");
+    let head = bench.head().await;
+    assert_eq!(head, Cursor { epoch: 4, revision: Revision(9_000 + EPOCH_JUMP) });
+    let mut judge = Judge { commands: vec![ask(&key("lost"), "bea").command()], ..Default::default() };
+    let mut footprint = Footprint::default();
+    judge.commands[0].footprint(&mut footprint);
+    let barred = bench.store.transact(&footprint, true, &mut judge).await;
+    let Err(StoreError::Barred { retry_after_ms }) = barred else { panic!("{barred:?}") };
+    assert!(retry_after_ms <= ttl_max_ms && retry_after_ms > ttl_max_ms / 2, "{retry_after_ms} ms");
+    let bench = if fixture.is_durable() { bench.reopen().await } else { bench };
+    let still = bench.store.transact(&footprint, true, &mut judge).await;
+    is!(still, Err(StoreError::Barred { .. }));
+    assert_eq!(bench.head().await, head, "a restart neither forgets it nor jumps again");
+    bench.pass(ttl_max_ms).await;
+    let after = bench.grant(ask(&key("lost"), "bea")).await;
+    assert!(token(&after).0 > 9_000 + EPOCH_JUMP && token(&after) > token(&before));
 }

@@ -318,9 +318,6 @@ pub async fn rooms_are_nobodys(fixture: &dyn Fixture) {
 
 /// A line outlives a restart, for as long as its rooms do.
 pub async fn a_line_outlives_a_restart(fixture: &dyn Fixture) {
-    if !fixture.is_durable() {
-        return;
-    }
     let bench = Bench::new(fixture).await;
     let (job, room) = (key("kept"), bench.room(LONG_MS).await);
     let held = bench.grant(ask(&job, "ann")).await;

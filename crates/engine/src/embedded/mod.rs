@@ -5,13 +5,14 @@
 //! - `sessions`, `holders`, `resources`, `requests`, `records`, `waiters`: the snapshot, views of the one table `rows`. After a clean
 //!   stop the snapshot is all there is, and the log is empty.
 //! - `lease_events`: the audit trail, one line an event; `event_index` is for looking events up.
-//! - `meta`: the clock's mark, the epoch, the revision, the floor of the events.
+//! - `meta`: the clock's mark, the epoch, the revision, the floor of the events, and which incarnation of the folder it is.
 //!
 //! The state is the snapshot and then the log. Appending was measured at ten times the speed of updates in place; the
 //! snapshot is brought up to date once in a while, from memory, and the log is emptied in the same transaction.
 
 mod folder;
 mod history;
+mod incarnation;
 mod log;
 mod snapshot;
 mod trail;
@@ -25,7 +26,7 @@ use async_trait::async_trait;
 use rusqlite::{Connection, TransactionBehavior, params};
 use solehold_core::{
     state::{Dirty, State},
-    time::Revision,
+    time::{Revision, StoreTime},
 };
 
 use crate::{
@@ -34,6 +35,7 @@ use crate::{
 };
 
 pub use folder::Lock;
+use incarnation::Incarnation;
 
 /// Older versions of SQLite can corrupt a database in WAL mode.
 const SQLITE_LEAST: i32 = 3_051_003;
@@ -77,6 +79,9 @@ pub struct Folder {
     /// How many events there were at most when the history stood at a revision: counting them takes long.
     counted: Option<(u64, Revision)>,
     history: Arc<history::Reader>,
+    incarnation: Incarnation,
+    /// Whether it was told from a copy already.
+    is_known: bool,
     /// Held for as long as the process has the folder.
     lock: Option<Lock>,
 }
@@ -120,6 +125,8 @@ impl Folder {
             log_bytes: 0,
             counted: None,
             history: Arc::new(history::Reader::open(&file)?),
+            incarnation: Incarnation::of(path, &file)?,
+            is_known: false,
             lock: Some(lock),
         })
     }
@@ -177,12 +184,21 @@ impl Journal for Folder {
             let mut image = snapshot::read(db)?;
             let (unfolded, log_bytes) = log::replay(db, &mut image)?;
             image.events = trail::newest(db)?;
+            if !self.is_known {
+                image.set_back = self.incarnation.set_back(db, &image)?;
+            }
             Ok((image, unfolded, log_bytes))
         })?;
+        self.is_known = true;
         self.unfolded = unfolded;
         self.log_bytes = log_bytes;
         self.cursor = image.cursor;
         Ok(image)
+    }
+
+    fn adopt(&mut self, now: StoreTime) -> Result<(), StoreError> {
+        let Self { db, incarnation, cursor, .. } = self;
+        with(db, |db| incarnation.adopt(db, *cursor, now))
     }
 
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
@@ -203,12 +219,13 @@ impl Journal for Folder {
     }
 
     fn fold(&mut self, state: &State, more: Dirty, mark: Mark) -> Result<(), StoreError> {
+        let now = mark.now;
         self.unfolded.extend(more);
         let decided = Decided { events: Vec::new(), revision: self.cursor.revision };
         let entry = Entry::new(state, &self.unfolded, mark, &decided, self.cursor.epoch);
         self.with_db(|db| fold(db, &entry))?;
         self.folded();
-        Ok(())
+        self.incarnation.came_to(self.cursor, now)
     }
 
     async fn tidy(
@@ -222,6 +239,7 @@ impl Journal for Folder {
             self.folded();
         }
         let (cursor, retention, limits, counted) = (self.cursor, *retention, self.limits, self.counted);
+        let now = mark.now;
         let tidied = self.aside(move |db| {
             snapshot::write_clock(db, &mark, cursor)?;
             trail::enter(db, limits.enter_events_max)?;
@@ -229,6 +247,7 @@ impl Journal for Folder {
         });
         let (floor, counted) = tidied.await?;
         self.counted = counted;
+        self.incarnation.came_to(cursor, now)?;
         Ok(floor)
     }
 

@@ -158,6 +158,8 @@ pub struct Image {
 pub struct SetBack {
     /// How far the history is known to have gone.
     pub seen: Option<Cursor>,
+    /// How that was found out.
+    pub why: String,
 }
 
 /// Events that a journal keeps. They are read beside the journal's own work: nobody who reads waits for a batch, and no
@@ -179,6 +181,11 @@ pub trait Journal: Send + 'static {
 
     /// Reads everything; called at the start, and again after a failed append.
     fn load(&mut self) -> Result<Image, StoreError>;
+
+    /// Says that what was loaded goes on from here, at `now`: the next start finds out by it whether it was set back.
+    fn adopt(&mut self, _now: StoreTime) -> Result<(), StoreError> {
+        Ok(())
+    }
 
     /// Writes one batch. `Ok` means that it is on the disk; an error, that it may or may not be.
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError>;

@@ -10,11 +10,11 @@ mod find;
 mod journal;
 mod reading;
 mod restart;
+mod rows;
 mod tally;
 mod timers;
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, Ordering},
@@ -25,10 +25,8 @@ use std::{
 use async_trait::async_trait;
 use solehold_core::{
     command::Footprint,
-    event::Event,
     forget,
     key::Name,
-    lease::Tenure,
     state::{Dirty, Record, State},
     time::{Moment, Revision, StoreTime},
 };
@@ -41,6 +39,7 @@ use crate::{
     flow::{Exporter, Outlet},
     store::*,
 };
+use rows::Rows;
 use tally::Tally;
 use timers::Timers;
 
@@ -50,8 +49,10 @@ pub(crate) const WINDOW_EVENTS: usize = 16_384;
 const MARK_EVERY: Duration = Duration::from_secs(1);
 /// How long [`Store::news`] waits at most.
 const NEWS_WAIT: Duration = Duration::from_secs(1);
-/// Rows that are forgotten in one round at most.
+/// Rows that are forgotten in one round at most: batches come in between.
 const FORGET_MAX: usize = 5_000;
+/// Rounds in one call, so that forgetting keeps up with whatever can be released.
+const FORGET_ROUNDS_MAX: usize = 50;
 
 /// A store that keeps all rows in memory, over a journal.
 pub struct Resident {
@@ -97,64 +98,6 @@ struct Turn {
     marked: Tick,
 }
 
-/// All rows, and the clock.
-struct Rows {
-    state: State,
-    events: VecDeque<Event>,
-    timers: Timers,
-    tally: Tally,
-    cursor: Cursor,
-    floor: Revision,
-    /// Whether the journal has the events that are not in memory any more.
-    keeps_events: bool,
-    /// Nothing is granted before this time (rule 23).
-    barred_until: StoreTime,
-    /// Store time at a tick; it goes on from there.
-    since: (StoreTime, Tick),
-}
-
-impl Rows {
-    fn now(&self, tick: Tick) -> StoreTime {
-        let (time, at) = self.since;
-        time.plus_ms(tick.since(at).as_millis() as u64)
-    }
-
-    /// Takes over what a batch has changed.
-    fn absorb(&mut self, part: &State, dirty: &Dirty, decided: &Decided) {
-        self.tally.touch(&self.state, part, dirty);
-        self.state.absorb(part, dirty);
-        self.timers.touch(&self.state, dirty);
-        self.cursor.revision = decided.revision;
-        self.events.extend(decided.events.iter().cloned());
-        self.drop_events(|_, count| count > WINDOW_EVENTS);
-    }
-
-    /// Drops events from memory, the oldest first, while `is_over` of the first and of how many there are.
-    fn drop_events(&mut self, is_over: impl Fn(&Event, usize) -> bool) {
-        while let Some(event) = self.events.front().filter(|e| is_over(e, self.events.len())) {
-            if !self.keeps_events {
-                self.floor = event.revision;
-            }
-            self.events.pop_front();
-        }
-    }
-
-    /// The longest that anything here is kept by one renewal.
-    fn longest_ttl_ms(&self) -> u64 {
-        let sessions = self.state.sessions().map(|session| session.ttl_ms);
-        let own = self.state.resources().filter_map(|resource| match resource.lease.as_ref()?.tenure {
-            Tenure::Own { ttl_ms, .. } => Some(ttl_ms),
-            Tenure::Session(_) => None,
-        });
-        sessions.chain(own).max().unwrap_or_default()
-    }
-
-    /// The revision before the first event in memory.
-    fn window_floor(&self) -> Revision {
-        self.events.front().map_or(self.cursor.revision, |e| Revision(e.revision.0 - 1))
-    }
-}
-
 /// A store for tests and simulations: it forgets everything with its process.
 pub fn memory(ticks: impl Ticks) -> Result<Arc<Resident>, StoreError> {
     Resident::open("memory", Box::new(Forgetful), Box::new(ticks), ResidentOptions::default())
@@ -187,6 +130,9 @@ impl Resident {
                 StoreError::Unknown(what) => StoreError::Unusable(what),
                 other => other,
             })?;
+        if set_back.is_none() && !is_unfolded {
+            adopt(&mut *journal, rows.since.0);
+        }
         let head = watch::Sender::new(rows.cursor);
         let history = journal.history();
         // Nobody reads, either, before the revision has jumped: a cursor of the lost history must not go on here.
@@ -227,8 +173,10 @@ impl Resident {
         }
         if let Some(set_back) = turn.set_back.clone() {
             self.has_failed.store(true, Ordering::SeqCst);
-            self.jump(&mut turn, set_back.seen).await.map_err(nothing_done)?;
+            tracing::warn!(why = set_back.why, "the data folder is not as it was left");
+            let now = self.jump(&mut turn, set_back.seen).await.map_err(nothing_done)?;
             turn.set_back = None;
+            adopt(&mut *turn.journal, now);
         }
         Ok(turn)
     }
@@ -308,9 +256,28 @@ impl Resident {
         Ok(())
     }
 
+    /// Forgets rows that are over; tells how many.
+    async fn forget_some(&self) -> Result<usize, StoreError> {
+        let mut turn = self.take_turn_to_write().await?;
+        let tick = self.ticks.now();
+        let (now, mut part, revision) = {
+            let rows = self.read();
+            let now = rows.now(tick);
+            (now, rows.timers.forgettable(&rows.state, now, FORGET_MAX), rows.cursor.revision)
+        };
+        forget(&mut part, now);
+        let dirty = part.take_dirty();
+        let count = dirty.requests.len() + dirty.resources.len();
+        if count > 0 {
+            let decided = Decided { events: Vec::new(), revision };
+            self.commit(&mut turn, &part, dirty, (now, tick), &decided).await?;
+        }
+        Ok(count)
+    }
+
     /// Raises the epoch, jumps over every revision that the lost history may have given, and bars grants for as long as a
     /// lost lease may live (rule 23).
-    async fn jump(&self, turn: &mut Turn, seen: Option<Cursor>) -> Result<(), StoreError> {
+    async fn jump(&self, turn: &mut Turn, seen: Option<Cursor>) -> Result<StoreTime, StoreError> {
         let tick = self.ticks.now();
         let (mark, cursor) = {
             let rows = self.read();
@@ -325,7 +292,7 @@ impl Resident {
             let barred_until = barred_until.max(rows.barred_until);
             (Mark { now, boot_id, tick_ms, barred_until }, Cursor { epoch: known.epoch + 1, revision })
         };
-        let barred_ms = mark.barred_until.ms_after(mark.now);
+        let (now, barred_ms) = (mark.now, mark.barred_until.ms_after(mark.now));
         tracing::warn!(
             epoch = cursor.epoch,
             revision = cursor.revision.0,
@@ -333,7 +300,15 @@ impl Resident {
             "the store was set back to an earlier state: nothing is granted until every lost lease has run out"
         );
         let entry = Entry { mark, cursor, rows: Vec::new(), gone: Vec::new(), events: Vec::new() };
-        self.append(turn, entry, |rows| rows.cursor = cursor).await
+        self.append(turn, entry, |rows| rows.cursor = cursor).await?;
+        Ok(now)
+    }
+}
+
+/// Without it, the next start finds out less, or bars once more.
+fn adopt(journal: &mut dyn Journal, now: StoreTime) {
+    if let Err(error) = journal.adopt(now) {
+        tracing::warn!(%error, "the data folder cannot be told from a copy of it until the next start");
     }
 }
 
@@ -470,23 +445,21 @@ impl Store for Resident {
     }
 
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
+        for _ in 0..FORGET_ROUNDS_MAX {
+            if self.forget_some().await? < FORGET_MAX {
+                break;
+            }
+        }
         let mut turn = self.take_turn_to_write().await?;
         let tick = self.ticks.now();
-        let (now, mut part, revision) = {
-            let rows = self.read();
-            let now = rows.now(tick);
-            (now, rows.timers.forgettable(&rows.state, now, FORGET_MAX), rows.cursor.revision)
-        };
-        forget(&mut part, now);
-        let dirty = part.take_dirty();
-        if !dirty.is_empty() {
-            let decided = Decided { events: Vec::new(), revision };
-            self.commit(&mut turn, &part, dirty, (now, tick), &decided).await?;
-        }
         if tick.since(turn.marked) < MARK_EVERY {
             return Ok(());
         }
         turn.marked = tick;
+        let (now, revision) = {
+            let rows = self.read();
+            (rows.now(tick), rows.cursor.revision)
+        };
         let mark = self.mark(now, tick);
         let folded = {
             let rows = self.read();
@@ -555,7 +528,7 @@ impl Store for Resident {
 
     async fn set_back(&self, seen: Option<Cursor>) -> Result<(), StoreError> {
         let mut turn = self.take_turn_to_write().await?;
-        self.jump(&mut turn, seen).await
+        self.jump(&mut turn, seen).await.map(|_| ())
     }
 
     async fn close(&self) {

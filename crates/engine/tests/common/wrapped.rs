@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };
 
 use async_trait::async_trait;
@@ -60,7 +60,14 @@ pub struct Wrapped {
     pub twice: AtomicBool,
     /// Added to the epoch that is told.
     pub epoch: AtomicU64,
+    /// Where the next call panics, if anywhere.
+    pub panic: AtomicU8,
 }
+
+/// Before a batch is decided, after it was committed, when what has run out is asked for.
+pub const BEFORE: u8 = 1;
+pub const AFTER: u8 = 2;
+pub const DUE: u8 = 3;
 
 impl Wrapped {
     pub fn new() -> Arc<Self> {
@@ -74,6 +81,7 @@ impl Wrapped {
             batches: AtomicUsize::new(0),
             twice: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
+            panic: AtomicU8::new(0),
         })
     }
 
@@ -83,6 +91,13 @@ impl Wrapped {
 
     fn check(&self) -> Result<(), StoreError> {
         self.fault.lock().expect("no panic").clone().map_or(Ok(()), Err)
+    }
+
+    /// Panics once, if this is where.
+    fn panic_at(&self, place: u8) {
+        if self.panic.compare_exchange(place, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            panic!("the store panics, as it was told to");
+        }
     }
 
     fn raised(&self, cursor: Cursor) -> Cursor {
@@ -110,7 +125,10 @@ impl Store for Wrapped {
             let Loaded { mut state, now, cursor } = self.inner.load(footprint).await?;
             decider.decide(&mut state, Moment { now, revision: cursor.revision }).expect("all is loaded");
         }
-        self.inner.transact(footprint, news, decider).await
+        self.panic_at(BEFORE);
+        let decided = self.inner.transact(footprint, news, decider).await;
+        self.panic_at(AFTER);
+        decided
     }
     async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
         self.check()?;
@@ -149,6 +167,7 @@ impl Store for Wrapped {
     }
     async fn due(&self, limit: usize) -> Result<Due, StoreError> {
         self.check()?;
+        self.panic_at(DUE);
         self.inner.due(limit).await
     }
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
