@@ -9,7 +9,7 @@ mod variables;
 use std::{fs, path::Path};
 
 use secrecy::SecretString;
-use solehold_engine::postgres::TTL_MAX_MS;
+use solehold_engine::history::TTL_MAX_MS;
 use solehold_server::{ServerConfig, TlsFiles};
 
 pub use layer::{Address, Layer, LogLayer, NodeId, TlsLayer};

@@ -1,6 +1,10 @@
 //! Names and the identity of a resource.
 
-use std::{borrow::Borrow, fmt, sync::Arc};
+use std::{
+    borrow::Borrow,
+    fmt,
+    sync::{Arc, LazyLock},
+};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -219,10 +223,11 @@ impl Document {
     /// Checks the size of a text and keeps it.
     pub fn new(text: impl AsRef<str>) -> Result<Self, DocumentTooLarge> {
         let text = text.as_ref();
-        if text.len() > DOCUMENT_BYTES_MAX {
-            return Err(DocumentTooLarge(text.len()));
+        match text {
+            NOTHING => Ok(Self::default()),
+            _ if text.len() > DOCUMENT_BYTES_MAX => Err(DocumentTooLarge(text.len())),
+            _ => Ok(Self(text.into())),
         }
-        Ok(Self(text.into()))
     }
 
     /// The text, as it was given.
@@ -231,9 +236,13 @@ impl Document {
     }
 }
 
+/// What a document says that says nothing. Most do, so that they share it.
+const NOTHING: &str = "{}";
+
 impl Default for Document {
     fn default() -> Self {
-        Self("{}".into())
+        static SHARED: LazyLock<Arc<str>> = LazyLock::new(|| NOTHING.into());
+        Self(SHARED.clone())
     }
 }
 

@@ -28,8 +28,10 @@ pub const WAITERS_LOADED: usize = 8;
 pub const SESSION_WAITERS_LOADED: usize = 1_000;
 /// A waited grant that nobody confirms lapses after this time (rule 15).
 pub const CONFIRM_MS: u64 = 2_000;
-/// How long a heartbeat keeps a replica's waiting room, and so everyone in it (rule 15).
-pub const ROOM_TTL_MS: u64 = 2_000;
+/// How long a heartbeat keeps a replica's waiting room, and so everyone in it (rule 15): longer than a store is usually
+/// away, so that a stall lets nobody pass those who stand in line. A client that goes away leaves the line at once; only a
+/// replica that dies leaves its waiters behind for this long.
+pub const ROOM_TTL_MS: u64 = 10_000;
 /// A spent request id is remembered for this long after its lease ended (rule 7).
 pub const REQUEST_KEPT_MS: u64 = 60 * 60 * 1_000;
 /// Spent requests of one holder for one resource that are remembered for sure; beyond it the oldest may be forgotten before

@@ -3,8 +3,12 @@
 //! A [`State`] may be all there is (the simulator, a test), or only the part that a batch touches, locked and loaded by
 //! an engine. It remembers which rows have changed, so that an engine writes those and no others.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, LazyLock},
+};
 
+use rpds::RedBlackTreeMapSync as SharedMap;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -86,26 +90,61 @@ impl Dirty {
     }
 }
 
+/// What the indexes know of a resource.
+#[derive(Default, PartialEq)]
+struct Indexed {
+    leases: [Option<LeaseId>; 2],
+    sessions: [Option<SessionId>; 2],
+    holder: Option<Name>,
+}
+
+impl Indexed {
+    fn of(resource: &Resource) -> Self {
+        let (lease, pending) = (resource.lease.as_ref(), resource.pending.as_ref());
+        Self {
+            leases: [lease.map(|l| l.id), pending.map(|p| p.id)],
+            sessions: [lease.and_then(|l| l.tenure.session()), pending.map(|p| p.session)],
+            holder: lease.map(|l| l.holder.clone()),
+        }
+    }
+}
+
 /// All rows, or those that a batch touches.
+///
+/// The maps of rows share what they have in common with their clones, so that [`Self::rows`] costs nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    pub(crate) sessions: BTreeMap<SessionId, Session>,
-    pub(crate) resources: BTreeMap<ResourceKey, Resource>,
-    pub(crate) holders: BTreeMap<HolderKey, Holder>,
-    pub(crate) requests: BTreeMap<RequestKey, StoreTime>,
-    pub(crate) records: BTreeMap<(Name, Name), Record>,
+    sessions: SharedMap<SessionId, Session>,
+    resources: SharedMap<Arc<ResourceKey>, Resource>,
+    holders: SharedMap<HolderKey, Holder>,
+    requests: SharedMap<Arc<RequestKey>, StoreTime>,
+    records: SharedMap<(Name, Name), Record>,
     /// Which resource a lease, live or pending, is on.
-    leases: BTreeMap<LeaseId, ResourceKey>,
+    leases: BTreeMap<LeaseId, Arc<ResourceKey>>,
     /// Which resources hang on a session, held or pending.
-    hanging: BTreeSet<(SessionId, ResourceKey)>,
+    hanging: BTreeSet<(SessionId, Arc<ResourceKey>)>,
     /// Which resources a holder holds, or held until its time ran out unswept.
-    held: BTreeSet<(HolderKey, ResourceKey)>,
+    held: BTreeSet<(HolderKey, Arc<ResourceKey>)>,
     /// Who waits for what.
     lines: Lines,
     dirty: Dirty,
 }
 
 impl State {
+    /// The rows as they are now, shared with this state: it costs nothing, however many they are, and what becomes of this
+    /// state does not change them. They can be looked up and walked through; who holds what, what hangs on what and who
+    /// waits is not known.
+    pub fn rows(&self) -> Self {
+        Self {
+            sessions: self.sessions.clone(),
+            resources: self.resources.clone(),
+            holders: self.holders.clone(),
+            requests: self.requests.clone(),
+            records: self.records.clone(),
+            ..Default::default()
+        }
+    }
+
     /// The session of that id.
     pub fn session(&self, id: SessionId) -> Option<&Session> {
         self.sessions.get(&id)
@@ -126,6 +165,16 @@ impl State {
         self.requests.get(request).copied()
     }
 
+    /// The key of a resource as it is kept here: whoever keeps it, too, need not keep a copy.
+    pub fn shared_key(&self, key: &ResourceKey) -> Option<&Arc<ResourceKey>> {
+        self.resources.get_key_value(key).map(|(shared, _)| shared)
+    }
+
+    /// A spent request as it is kept here.
+    pub fn shared_request(&self, request: &RequestKey) -> Option<&Arc<RequestKey>> {
+        self.requests.get_key_value(request).map(|(shared, _)| shared)
+    }
+
     /// The record of that name.
     pub fn record(&self, collection: &Name, id: &Name) -> Option<&Record> {
         self.records.get(&(collection.clone(), id.clone()))
@@ -133,7 +182,7 @@ impl State {
 
     /// The resource that a lease, live or pending, is on.
     pub fn resource_of(&self, lease: LeaseId) -> Option<&ResourceKey> {
-        self.leases.get(&lease)
+        self.leases.get(&lease).map(|key| &**key)
     }
 
     /// All sessions, by id.
@@ -148,7 +197,7 @@ impl State {
 
     /// Resources from `from` on, by key.
     pub fn resources_from(&self, from: &ResourceKey) -> impl Iterator<Item = &Resource> {
-        self.resources.range(from..).map(|(_, r)| r)
+        self.resources.range::<ResourceKey, _>(from..).map(|(_, r)| r)
     }
 
     /// All holders, by name.
@@ -156,9 +205,14 @@ impl State {
         self.holders.values()
     }
 
+    /// Holders from `from` on, by name.
+    pub fn holders_from(&self, from: &HolderKey) -> impl Iterator<Item = &Holder> {
+        self.holders.range(from..).map(|(_, h)| h)
+    }
+
     /// All spent requests and until when they are remembered.
     pub fn requests(&self) -> impl Iterator<Item = (&RequestKey, StoreTime)> {
-        self.requests.iter().map(|(k, until)| (k, *until))
+        self.requests.iter().map(|(k, until)| (&**k, *until))
     }
 
     /// All records, by collection and id.
@@ -168,14 +222,14 @@ impl State {
 
     /// The keys of the resources that hang on a session, held or pending.
     pub fn hanging_on(&self, session: SessionId) -> impl Iterator<Item = &ResourceKey> {
-        let from = (session, ResourceKey::least());
-        self.hanging.range(from..).take_while(move |(id, _)| *id == session).map(|(_, key)| key)
+        let from = (session, least());
+        self.hanging.range(from..).take_while(move |(id, _)| *id == session).map(|(_, key)| &**key)
     }
 
     /// The keys of the resources that a holder holds, or held until its time ran out unswept.
     pub fn held_by(&self, holder: &HolderKey) -> impl Iterator<Item = &ResourceKey> {
-        let from = (holder.clone(), ResourceKey::least());
-        self.held.range(from..).take_while(move |(key, _)| key == holder).map(|(_, key)| key)
+        let from = (holder.clone(), least());
+        self.held.range(from..).take_while(move |(key, _)| key == holder).map(|(_, key)| &**key)
     }
 
     /// From when on `lease` is dead, unless it is renewed; one that waits to be confirmed is dead without that, too.
@@ -248,7 +302,7 @@ impl State {
 
     /// Puts a session as an engine loaded it: it is not dirty.
     pub fn load_session(&mut self, session: Session) {
-        self.sessions.insert(session.id, session);
+        self.sessions.insert_mut(session.id, session);
     }
 
     /// Puts a resource as an engine loaded it: it is not dirty.
@@ -258,17 +312,17 @@ impl State {
 
     /// Puts a holder as an engine loaded it: it is not dirty.
     pub fn load_holder(&mut self, holder: Holder) {
-        self.holders.insert(holder.key.clone(), holder);
+        self.holders.insert_mut(holder.key.clone(), holder);
     }
 
     /// Puts a spent request as an engine loaded it: it is not dirty.
     pub fn load_request(&mut self, request: RequestKey, until: StoreTime) {
-        self.requests.insert(request, until);
+        self.requests.insert_mut(Arc::new(request), until);
     }
 
     /// Puts a record as an engine loaded it: it is not dirty.
     pub fn load_record(&mut self, record: Record) {
-        self.records.insert(record.key(), record);
+        self.records.insert_mut(record.key(), record);
     }
 
     /// What has changed since loading, and forgets that it did.
@@ -279,23 +333,28 @@ impl State {
     /// Takes over the rows of `part` named in `dirty`: written, or removed where `part` has none.
     pub fn absorb(&mut self, part: &State, dirty: &Dirty) {
         fn copy<K: Ord + Clone, V: Clone>(
-            to: &mut BTreeMap<K, V>,
-            from: &BTreeMap<K, V>,
+            to: &mut SharedMap<K, V>,
+            from: &SharedMap<K, V>,
             keys: &BTreeSet<K>,
         ) {
             for key in keys {
                 match from.get(key) {
-                    Some(row) => to.insert(key.clone(), row.clone()),
-                    None => to.remove(key),
-                };
+                    Some(row) => to.insert_mut(key.clone(), row.clone()),
+                    None => drop(to.remove_mut(key)),
+                }
             }
         }
         copy(&mut self.sessions, &part.sessions, &dirty.sessions);
         copy(&mut self.holders, &part.holders, &dirty.holders);
-        copy(&mut self.requests, &part.requests, &dirty.requests);
         copy(&mut self.records, &part.records, &dirty.records);
         for key in &dirty.resources {
             self.index(key, part.resources.get(key).cloned());
+        }
+        for request in &dirty.requests {
+            match part.requests.get_key_value(request) {
+                Some((shared, until)) => self.requests.insert_mut(shared.clone(), *until),
+                None => drop(self.requests.remove_mut(request)),
+            }
         }
         for place in &dirty.waiters {
             match part.waiter(place) {
@@ -307,7 +366,7 @@ impl State {
 
     pub(crate) fn put_session(&mut self, session: Session) {
         self.dirty.sessions.insert(session.id);
-        self.sessions.insert(session.id, session);
+        self.sessions.insert_mut(session.id, session);
     }
 
     pub(crate) fn edit_session(&mut self, id: SessionId, edit: impl FnOnce(&mut Session)) {
@@ -318,7 +377,7 @@ impl State {
     }
 
     pub(crate) fn remove_session(&mut self, id: SessionId) {
-        self.sessions.remove(&id);
+        self.sessions.remove_mut(&id);
         self.dirty.sessions.insert(id);
     }
 
@@ -334,57 +393,65 @@ impl State {
 
     pub(crate) fn put_holder(&mut self, holder: Holder) {
         self.dirty.holders.insert(holder.key.clone());
-        self.holders.insert(holder.key.clone(), holder);
+        self.holders.insert_mut(holder.key.clone(), holder);
     }
 
     pub(crate) fn remove_holder(&mut self, key: &HolderKey) {
         self.dirty.holders.insert(key.clone());
-        self.holders.remove(key);
+        self.holders.remove_mut(key);
     }
 
     pub(crate) fn put_request(&mut self, request: RequestKey, until: StoreTime) {
         self.dirty.requests.insert(request.clone());
-        self.requests.insert(request, until);
+        self.requests.insert_mut(Arc::new(request), until);
     }
 
     pub(crate) fn remove_request(&mut self, request: &RequestKey) {
         self.dirty.requests.insert(request.clone());
-        self.requests.remove(request);
+        self.requests.remove_mut(request);
     }
 
     pub(crate) fn put_record(&mut self, record: Record) {
         self.dirty.records.insert(record.key());
-        self.records.insert(record.key(), record);
+        self.records.insert_mut(record.key(), record);
     }
 
     pub(crate) fn remove_record(&mut self, key: (Name, Name)) {
-        self.records.remove(&key);
+        self.records.remove_mut(&key);
         self.dirty.records.insert(key);
     }
 
     /// Writes or removes a resource and keeps the indexes in step with it.
     fn index(&mut self, key: &ResourceKey, resource: Option<Resource>) {
-        if let Some(old) = self.resources.remove(key) {
-            for id in old.lease_ids() {
+        let (shared, old) = match self.resources.get_key_value(key) {
+            Some((shared, old)) => (shared.clone(), Indexed::of(old)),
+            None => (Arc::new(key.clone()), Indexed::default()),
+        };
+        let new = resource.as_ref().map(Indexed::of).unwrap_or_default();
+        if old != new {
+            for id in old.leases.into_iter().flatten() {
                 self.leases.remove(&id);
             }
-            for session in old.sessions() {
-                self.hanging.remove(&(session, key.clone()));
+            for session in old.sessions.into_iter().flatten() {
+                self.hanging.remove(&(session, shared.clone()));
             }
-            if let Some(holder) = old.holder() {
-                self.held.remove(&(holder, key.clone()));
+            let holder = |name| HolderKey { tenant: key.tenant.clone(), name };
+            if let Some(name) = old.holder {
+                self.held.remove(&(holder(name), shared.clone()));
             }
+            self.leases.extend(new.leases.into_iter().flatten().map(|id| (id, shared.clone())));
+            self.hanging.extend(new.sessions.into_iter().flatten().map(|id| (id, shared.clone())));
+            self.held.extend(new.holder.map(|name| (holder(name), shared.clone())));
         }
-        let Some(new) = resource else { return };
-        for id in new.lease_ids() {
-            self.leases.insert(id, key.clone());
+        match resource {
+            Some(resource) => self.resources.insert_mut(shared, resource),
+            None => drop(self.resources.remove_mut(key)),
         }
-        for session in new.sessions() {
-            self.hanging.insert((session, key.clone()));
-        }
-        if let Some(holder) = new.holder() {
-            self.held.insert((holder, key.clone()));
-        }
-        self.resources.insert(key.clone(), new);
     }
+}
+
+/// A key before all others, from which ranges begin.
+fn least() -> Arc<ResourceKey> {
+    static LEAST: LazyLock<Arc<ResourceKey>> = LazyLock::new(|| Arc::new(ResourceKey::least()));
+    LEAST.clone()
 }

@@ -4,8 +4,9 @@
 //! not, and never wait behind them. A lane works on one batch at a time; what arrives meanwhile is the next batch. An
 //! idle lane starts at once.
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use solehold_core::{
     apply,
     command::{Command, Footprint},
@@ -93,7 +94,7 @@ impl Lanes {
     /// Waits until the lanes have ended.
     pub async fn ended(self) {
         for lane in self.0 {
-            // A lane that panicked has dropped its replies: whoever waited was told that the engine stops.
+            // One that died has said so, and those who waited were told that the outcome is unknown.
             let _ = lane.await;
         }
     }
@@ -176,7 +177,26 @@ impl Driver {
     ) -> Result<Vec<Outcome>, EngineError> {
         let (reply, outcomes) = oneshot::channel();
         lane.jobs.try_send(Job { commands, reply, _places: places }).map_err(|_| EngineError::Stopping)?;
-        outcomes.await.unwrap_or(Err(EngineError::Stopping))
+        // A lane answers whatever it took in, unless it panics: then it may have been committed.
+        let panicked =
+            || StoreError::Unknown("the engine failed while it worked on this; see its log".to_owned());
+        outcomes.await.unwrap_or_else(|_| Err(panicked().into()))
+    }
+}
+
+/// Says so when a lane ends that was not told to: nothing is answered by it any more.
+struct Alive {
+    health: Arc<Health>,
+    lane: Lane,
+    is_over: bool,
+}
+
+impl Drop for Alive {
+    fn drop(&mut self) {
+        if !self.is_over {
+            tracing::error!(lane = ?self.lane, "a lane of the engine has died: restart the process");
+            self.health.died(format!("the engine's {:?} lane has died: restart the process", self.lane));
+        }
     }
 }
 
@@ -192,6 +212,7 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>, mut stop: watch::Receiver<bool>) {
+        let mut alive = Alive { health: self.health.clone(), lane: self.lane, is_over: false };
         loop {
             let first = tokio::select! {
                 job = jobs.recv() => job,
@@ -201,9 +222,17 @@ impl Worker {
                     continue;
                 }
             };
-            let Some(first) = first else { return };
+            let Some(first) = first else {
+                alive.is_over = true;
+                return;
+            };
             let batch = self.fill(first, &mut jobs).await;
-            self.work(batch).await;
+            // The lane outlives a batch that panics. Its replies are dropped, by which those who wait learn that the
+            // outcome is unknown, and the store is asked whether it still answers.
+            if AssertUnwindSafe(self.work(batch)).catch_unwind().await.is_err() {
+                tracing::error!(lane = ?self.lane, "a batch panicked: what became of it is not known");
+                self.health.heard::<()>(&Err(StoreError::Unknown("a batch panicked".to_owned())));
+            }
         }
     }
 
@@ -326,5 +355,27 @@ impl Decider for Batch {
             self.outcomes.push(decision.outcome);
         }
         Ok(Decided { events, revision: moment.revision })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::BootTicks, resident};
+
+    /// Without a lane nothing is answered: whoever asks for readiness hears so, and nobody is left to wait.
+    #[tokio::test]
+    async fn a_dead_lane_is_not_ready() {
+        let store = resident::memory(BootTicks).expect("memory");
+        let (health, limits) = (Arc::new(Health::default()), DriverLimits::default());
+        let (driver, lanes) = Driver::start(store, health.clone(), Arc::new(()), limits);
+        assert!(health.check().is_ok());
+        for lane in lanes.0 {
+            lane.abort();
+            assert!(lane.await.is_err());
+        }
+        assert!(health.check().is_err_and(|error| error.to_string().contains("lane has died")));
+        let asked = driver.submit(Command::ExpireSession(solehold_core::key::SessionId(uuid::Uuid::nil())));
+        assert!(asked.await.is_err());
     }
 }

@@ -1,10 +1,12 @@
 //! The engine: a store and everything that runs over it.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use solehold_core::{
     command::{Acquire, Command, Footprint},
     event::{Change, Event},
@@ -18,6 +20,7 @@ use tokio::task::JoinHandle;
 use crate::{
     driver::{Driver, DriverLimits, EngineError, Lanes},
     embedded,
+    flow::{self, Flow},
     health::Health,
     history::Bar,
     observe::{Lane, Observer},
@@ -28,6 +31,9 @@ use crate::{
     waiting::WaitingRoom,
     watch::{Filter, Hub, Watch, WatchError},
 };
+
+/// A task of the engine that panicked begins again after this long.
+const BEGIN_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// How an engine runs.
 #[derive(Debug, Clone, Copy)]
@@ -121,6 +127,19 @@ impl Observer for All {
     }
 }
 
+/// Runs a task of the engine for ever: one that panics begins again.
+fn tireless<F>(what: &'static str, run: impl Fn() -> F + Send + 'static) -> JoinHandle<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    tokio::spawn(async move {
+        while AssertUnwindSafe(run()).catch_unwind().await.is_err() {
+            tracing::error!(task = what, "a task of the engine panicked; it begins again");
+            tokio::time::sleep(BEGIN_AGAIN_AFTER).await;
+        }
+    })
+}
+
 impl Engine {
     /// Starts an engine over a store, in the current runtime.
     pub fn start(store: Arc<dyn Store>, options: EngineOptions, observer: Arc<dyn Observer>) -> Self {
@@ -132,19 +151,21 @@ impl Engine {
         let (driver, lanes) = Driver::start(store.clone(), health.clone(), observer.clone(), options.driver);
         let waiting = WaitingRoom::new(store.clone(), driver.clone(), hub.clone());
         let waiting = late.get_or_init(|| waiting).clone();
-        let sweeper = Sweeper {
+        let sweeper = Arc::new(Sweeper {
             store: store.clone(),
             driver: driver.clone(),
             health: health.clone(),
             observer,
             options,
-        };
+        });
+        let (probed, prober) = (store.clone(), health.clone());
+        let (tail, teller, room) = (hub.clone(), hub.clone(), waiting.clone());
         let tasks = vec![
-            tokio::spawn(health.clone().probe(store.clone())),
-            tokio::spawn(sweeper.run()),
-            tokio::spawn(hub.clone().tail()),
-            tokio::spawn(hub.clone().tell_renewals()),
-            tokio::spawn(waiting.clone().run()),
+            tireless("probe", move || prober.clone().probe(probed.clone())),
+            tireless("sweeper", move || sweeper.clone().run()),
+            tireless("watch", move || tail.clone().tail()),
+            tireless("renewals", move || teller.clone().tell_renewals()),
+            tireless("waiting room", move || room.clone().run()),
         ];
         let running = std::sync::Mutex::new(Some(Running { lanes, tasks }));
         Self { shared: Arc::new(Shared { store, driver, health, hub, waiting, running }) }
@@ -194,7 +215,7 @@ impl Engine {
     /// Reads what `footprint` names, in one snapshot.
     pub async fn load(&self, footprint: &Footprint) -> Result<Loaded, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.load(footprint).await)
+        Ok(self.shared.store.load(footprint).await?)
     }
 
     /// Reads one resource, and what its leases hang on.
@@ -228,25 +249,25 @@ impl Engine {
     /// Finds resources.
     pub async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.find_resources(query).await)
+        Ok(self.shared.store.find_resources(query).await?)
     }
 
     /// Finds holders.
     pub async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.find_holders(query).await)
+        Ok(self.shared.store.find_holders(query).await?)
     }
 
     /// All records of a collection.
     pub async fn records(&self, collection: &Name) -> Result<Vec<Record>, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.records(collection).await)
+        Ok(self.shared.store.records(collection).await?)
     }
 
     /// Reads events: of a lease, of a resource, or all.
     pub async fn events(&self, query: &EventQuery) -> Result<EventPage, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.events(query).await)
+        Ok(self.shared.store.events(query).await?)
     }
 
     /// Watches events, from a cursor or from a snapshot of all leases.
@@ -262,13 +283,13 @@ impl Engine {
     /// How much there is, of one tenant or of all.
     pub async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.usage(tenant).await)
+        Ok(self.shared.store.usage(tenant).await?)
     }
 
-    /// Everything, in one snapshot.
-    pub async fn export(&self) -> Result<Vec<Row>, EngineError> {
+    /// Everything, in one snapshot, piece by piece from header to end. Whatever goes wrong, the end is lacking then.
+    pub fn export(&self) -> Result<Flow<Vec<Row>>, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.export().await)
+        Ok(flow::export(self.shared.store.clone()))
     }
 
     /// Where the history stands, as far as this process has seen.
@@ -303,11 +324,13 @@ impl Engine {
     }
 
     /// Takes over an export, if the store is empty.
-    pub async fn import(&self, rows: Vec<Row>) -> Result<(), EngineError> {
+    pub async fn import(&self, import: Import) -> Result<(), EngineError> {
         self.check()?;
-        self.heard(self.shared.store.import(rows).await)
+        self.heard(self.shared.store.import(import).await)
     }
 
+    /// Takes note of how a call went. Reads are not among those: one that fails or takes too long says nothing of whether
+    /// leases can be renewed. The lanes and the sweeper find out soon enough.
     fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, EngineError> {
         self.shared.health.heard(&result);
         Ok(result?)

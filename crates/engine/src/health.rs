@@ -1,7 +1,7 @@
 //! Whether the store answers. While it does not, nobody waits to be told so.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 
@@ -21,15 +21,26 @@ const PROBE_EVERY: Duration = Duration::from_millis(200);
 pub struct Health {
     trouble: Mutex<Option<String>>,
     troubled: Notify,
+    /// What of the engine itself has died: no store can mend that.
+    dead: OnceLock<String>,
 }
 
 impl Health {
     /// Refuses at once while the store is known not to answer.
     pub fn check(&self) -> Result<(), EngineError> {
+        if let Some(what) = self.dead.get() {
+            return Err(StoreError::Unavailable(what.clone()).into());
+        }
         match &*self.trouble.lock().unwrap_or_else(|e| e.into_inner()) {
             Some(what) => Err(StoreError::Unavailable(what.clone()).into()),
             None => Ok(()),
         }
+    }
+
+    /// Something without which the engine cannot work has died.
+    pub fn died(&self, what: String) {
+        // The first says enough.
+        let _ = self.dead.set(what);
     }
 
     /// Takes note of how a call to the store went.
@@ -57,11 +68,15 @@ impl Health {
         }
     }
 
+    fn is_troubled(&self) -> bool {
+        self.trouble.lock().unwrap_or_else(|e| e.into_inner()).is_some()
+    }
+
     /// Tries a troubled store again and again until it answers; for ever.
     pub async fn probe(self: Arc<Self>, store: Arc<dyn Store>) {
         loop {
             self.troubled.notified().await;
-            while self.check().is_err() {
+            while self.is_troubled() {
                 tokio::time::sleep(PROBE_EVERY).await;
                 self.heard(&store.load(&Footprint::default()).await);
             }

@@ -6,13 +6,17 @@ use solehold_core::time::Revision;
 use crate::store::Cursor;
 
 /// Revisions, and so tokens, jump by at least this much between histories: more than can have been lost.
-const JUMP: u64 = 1 << 32;
+pub const JUMP: u64 = 1 << 32;
 /// Minutes are counted from the beginning of 2026.
 const MINUTES_FROM_MS: u64 = 1_767_225_600_000;
 /// A history begins at this many revisions for each minute by the wall clock. A store makes far fewer per minute, so a
 /// history that begins later lies above one that began earlier, even if nobody remembers that one: a backup may
 /// be older than the last failover.
 const REVISIONS_PER_MINUTE: u64 = 1 << 26;
+
+/// The longest ttl that a store allows, unless an option says otherwise: long enough for a lease, and not too long for people
+/// to wait after a failover or a restore.
+pub const TTL_MAX_MS: u64 = 5 * 60 * 1_000;
 
 /// For how long nothing is decided after a store was set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,6 +12,7 @@ pub mod clock;
 pub mod driver;
 pub mod embedded;
 mod engine;
+pub mod flow;
 pub mod health;
 pub mod history;
 pub mod observe;

@@ -19,7 +19,10 @@ use solehold_core::{
     waiter::Waiter,
 };
 
-use crate::history::Bar;
+use crate::{
+    flow::{Exporter, Outlet},
+    history::Bar,
+};
 
 /// What can go wrong with a store. A refusal is not among it: that is an outcome.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -337,14 +340,18 @@ pub trait Store: Send + Sync + 'static {
     /// How much there is, of one tenant or of all.
     async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError>;
 
-    /// Everything, in one snapshot, from header to end.
-    async fn export(&self) -> Result<Vec<Row>, StoreError>;
+    /// Finds all resources that match, in one snapshot: page by page of `query.limit`, all of the same time and cursor. The
+    /// last page has no more after it, and there is always one. Never in the way of a batch.
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError>;
+
+    /// Everything, in one snapshot: the header, then all rows. Never in the way of a batch.
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError>;
 
     /// Takes over an export. Refused unless the store is empty. Store time does not go back behind the export's, and the
     /// epoch is raised above that of the export. Of a store that was retired, tokens go on from above, what was live keeps
     /// the time that it had left, and spent requests theirs. One that was not retired may have gone on by itself: tokens jump
     /// above all that it can give, and nothing is decided until what was live has run out (rule 23).
-    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError>;
+    async fn import(&self, import: Import) -> Result<(), StoreError>;
 
     /// The longest ttl that may be asked for. After the store was set back nothing is decided for this long (rule 23).
     fn ttl_max_ms(&self) -> u64 {
@@ -364,9 +371,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Retires the store: from now on it decides nothing and shows nothing, and says where its data went. It can be exported,
     /// and taken up again as another history by [`Self::set_back`].
-    async fn retire(&self, _to: &str) -> Result<(), StoreError> {
-        Err(StoreError::Unusable("this store cannot be retired".to_owned()))
-    }
+    async fn retire(&self, to: &str) -> Result<(), StoreError>;
 
     /// Where the history stands, as far as this process has seen.
     fn cursor(&self) -> Cursor;
@@ -374,9 +379,7 @@ pub trait Store: Send + Sync + 'static {
     /// The store was set back to an earlier state, the history having come as far as `seen` as far as anyone knows: it goes
     /// on as another history, with its epoch raised and its revisions and tokens above all that can have been given, and
     /// decides nothing while `bar` says so.
-    async fn set_back(&self, _seen: Option<Cursor>, _bar: Bar) -> Result<(), StoreError> {
-        Err(StoreError::Unusable("this store cannot be set back".to_owned()))
-    }
+    async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError>;
 
     /// Stops cleanly: what was answered is kept, and the place can be opened again. Twice is as good as once.
     async fn close(&self);
@@ -397,51 +400,85 @@ pub struct Import {
     pub state: State,
     /// Its events, in order.
     pub events: Vec<Event>,
+    /// How many lines stand between its first and its last.
+    pub rows: u64,
 }
 
 impl Import {
-    /// Reads the lines of an export; refuses one that is cut off, out of order, or of another format.
-    pub fn read(lines: Vec<Row>) -> Result<Self, StoreError> {
-        let count = lines.len();
-        let mut lines = lines.into_iter();
-        let unusable = |what: String| Err(StoreError::Unusable(format!("the export cannot be used: {what}")));
-        let Some(Row::Header(header)) = lines.next() else {
-            return unusable("its first line is not a header".to_owned());
-        };
-        if header.format != EXPORT_FORMAT {
-            return unusable(format!(
-                "its format is {}, and this program reads {EXPORT_FORMAT}",
-                header.format
-            ));
+    /// Reads the lines of an export.
+    pub fn read(lines: impl IntoIterator<Item = Row>) -> Result<Self, StoreError> {
+        let mut reader = ImportReader::default();
+        for line in lines {
+            reader.take(line)?;
         }
-        let (mut state, mut events, mut is_whole) = (State::default(), Vec::<Event>::new(), false);
-        for (number, row) in lines.enumerate() {
-            let line = number + 2;
-            match row {
-                Row::Event(event) if events.last().is_some_and(|last| last.revision >= event.revision) => {
-                    return unusable(format!("line {line} is an event out of order"));
-                }
-                Row::Event(event) => events.push(event),
-                Row::Header(_) => return unusable(format!("line {line} is a second header")),
-                Row::End { rows } if rows + 2 == count as u64 && line == count => is_whole = true,
-                Row::End { rows } => {
-                    return unusable(format!(
-                        "line {line} ends it after {rows} rows, and it has {}",
-                        count - 2
-                    ));
-                }
-                Row::Waiter(_) => return unusable(format!("line {line} is a waiter, which no export has")),
-                row => row.load_into(&mut state),
+        reader.finish()
+    }
+}
+
+/// Reads an export line by line; refuses one that is cut off, out of order, or of another format.
+#[derive(Debug, Default)]
+pub struct ImportReader {
+    header: Option<Header>,
+    state: State,
+    events: Vec<Event>,
+    lines: u64,
+    is_whole: bool,
+}
+
+fn unusable<T>(what: impl std::fmt::Display) -> Result<T, StoreError> {
+    Err(StoreError::Unusable(format!("the export cannot be used: {what}")))
+}
+
+impl ImportReader {
+    /// Takes the next line.
+    pub fn take(&mut self, row: Row) -> Result<(), StoreError> {
+        self.lines += 1;
+        let line = self.lines;
+        if self.is_whole {
+            return unusable(format!("line {line} comes after its end"));
+        }
+        if self.header.is_none() {
+            return self.begin(row);
+        }
+        match row {
+            Row::Event(event) if self.events.last().is_some_and(|last| last.revision >= event.revision) => {
+                return unusable(format!("line {line} is an event out of order"));
             }
+            Row::Event(event) => self.events.push(event),
+            Row::Header(_) => return unusable(format!("line {line} is a second header")),
+            Row::End { rows } if rows + 2 == line => self.is_whole = true,
+            Row::End { rows } => {
+                return unusable(format!("line {line} ends it after {rows} rows, and it has {}", line - 2));
+            }
+            Row::Waiter(_) => return unusable(format!("line {line} is a waiter, which no export has")),
+            row => row.load_into(&mut self.state),
         }
+        Ok(())
+    }
+
+    fn begin(&mut self, row: Row) -> Result<(), StoreError> {
+        match row {
+            Row::Header(header) if header.format == EXPORT_FORMAT => self.header = Some(header),
+            Row::Header(Header { format, .. }) => {
+                return unusable(format!("its format is {format}, and this program reads {EXPORT_FORMAT}"));
+            }
+            _ => return unusable("its first line is not a header"),
+        }
+        Ok(())
+    }
+
+    /// What was read, if it was whole.
+    pub fn finish(self) -> Result<Import, StoreError> {
+        let Self { header, state, events, lines, is_whole } = self;
+        let Some(header) = header else { return unusable("its first line is not a header") };
         if !is_whole {
-            return unusable(format!("it is cut off after line {count}"));
+            return unusable(format!("it is cut off after line {lines}"));
         }
         for resource in state.resources() {
             if let Some(late) = resource.sessions().find(|id| state.session(*id).is_none()) {
                 return unusable(format!("{} hangs on session {late}, which it lacks", resource.key));
             }
         }
-        Ok(Self { header, state, events })
+        Ok(Import { header, state, events, rows: lines.saturating_sub(2) })
     }
 }

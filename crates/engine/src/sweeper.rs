@@ -2,7 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{driver::Driver, engine::EngineOptions, health::Health, observe::Observer, store::Store};
+use crate::{
+    driver::{Driver, EngineError},
+    engine::EngineOptions,
+    health::Health,
+    observe::Observer,
+    store::{Store, StoreError},
+};
 
 /// Nominations start within this long of their time.
 const SWEEP_EVERY: Duration = Duration::from_millis(50);
@@ -22,7 +28,7 @@ pub(crate) struct Sweeper {
 
 impl Sweeper {
     /// Sweeps for ever.
-    pub async fn run(self) {
+    pub async fn run(self: Arc<Self>) {
         let mut turns = tokio::time::interval(SWEEP_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // What is nominated together is taken in together: leave places for everyone else.
@@ -42,7 +48,8 @@ impl Sweeper {
 
     /// Housekeeping that fails says nothing of whether leases can be judged: a slow statement must not stop renewals.
     async fn maintain(&self) {
-        if let Err(error) = self.store.maintain(&self.options.retention).await {
+        let done = self.store.maintain(&self.options.retention).await;
+        if let Err(error) = done.or_else(while_out_of_service) {
             tracing::warn!(%error, "housekeeping failed; it comes again");
         }
     }
@@ -54,8 +61,20 @@ impl Sweeper {
         self.observer.swept(due.commands.len(), due.lag_ms);
         let outcomes = self.driver.submit_all(due.commands).await;
         let not_judged = outcomes.iter().filter(|outcome| outcome.is_err()).count();
-        if let Some(error) = outcomes.into_iter().find_map(Result::err) {
+        let error = outcomes.into_iter().find_map(Result::err);
+        // Told once, when it began: while the store is barred, what has run out stays so.
+        if let Some(error) =
+            error.filter(|error| !matches!(error, EngineError::Store(StoreError::Barred { .. })))
+        {
             tracing::warn!(%error, not_judged, "nominations were not judged; they come again");
         }
+    }
+}
+
+/// A store that was retired wants no housekeeping.
+fn while_out_of_service(error: StoreError) -> Result<(), StoreError> {
+    match error {
+        StoreError::Retired { .. } => Ok(()),
+        other => Err(other),
     }
 }

@@ -7,7 +7,8 @@
 //!        +--- hangs on the waiting room: one session a replica, kept by one heartbeat however many wait
 //! ```
 //! Nobody polls: one task follows the events and wakes whoever they are about. A room that was lost, since the store was
-//! away for longer than its ttl, is opened anew, and everyone in it asks again by the same request.
+//! away for longer than its ttl, is opened anew, and everyone in it stands in line again by the same request, in the order
+//! in which they came, before anyone who comes later.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -40,8 +41,8 @@ use crate::{
     watch::{Filter, Frame, Hub},
 };
 
-/// A room is kept this often: a few times within its ttl.
-const HEARTBEAT_EVERY: Duration = Duration::from_millis(ROOM_TTL_MS / 4);
+/// A room is kept this often: many times within its ttl.
+const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
 /// A room that nobody was in for so many heartbeats is closed.
 const EMPTY_BEATS_MAX: u32 = 60;
 /// Leaving the line is tried so often; after that the wait's own deadline ends it.
@@ -63,9 +64,10 @@ enum Told {
 
 /// Someone who waits here.
 struct Here {
-    key: ResourceKey,
-    /// What it asks by; the same request may ask anew elsewhere, and keeps its place there.
-    request: Option<RequestKey>,
+    /// What it asks; the same request may ask anew elsewhere, and keeps its place there.
+    ask: Acquire,
+    /// How many came before it.
+    arrival: u64,
     tell: oneshot::Sender<Told>,
     /// Whether the store has it in line, as far as is known.
     is_in_line: bool,
@@ -77,6 +79,16 @@ struct Everyone {
     by_lease: BTreeMap<LeaseId, Here>,
     /// How many there are for each resource.
     by_key: BTreeMap<ResourceKey, usize>,
+    /// How many have come so far.
+    arrivals: u64,
+}
+
+impl Here {
+    fn request(&self) -> Option<RequestKey> {
+        let Acquire { key, holder, request, .. } = &self.ask;
+        let request = request.clone()?;
+        Some(RequestKey { resource: key.clone(), holder: holder.clone(), request })
+    }
 }
 
 /// A replica's waiting room, and who waits in it.
@@ -175,7 +187,7 @@ impl WaitingRoom {
     }
 
     async fn attempt(
-        &self,
+        self: &Arc<Self>,
         ask: &mut Acquire,
         left: Duration,
         place: &mut Place,
@@ -184,9 +196,11 @@ impl WaitingRoom {
         let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).min(WAIT_MS_MAX);
         ask.wait = Some(Wait { room, wait_ms });
         match self.driver.submit(Command::Acquire(ask.clone())).await? {
-            Ok(Answer::Waiting(_)) => self.is_in_line(ask.lease, true),
+            Ok(Answer::Waiting(_)) => self.stands_in_line(ask),
             Err(Refusal::NoSession { session, .. }) if session == room => {
-                self.lost(room).await;
+                // All of it, even if whoever asks here goes away meanwhile: others' places are at stake.
+                let this = self.clone();
+                let _ = self.runtime.spawn(async move { this.lost(room).await }).await;
                 return Ok(None);
             }
             outcome => return Ok(Some(outcome)),
@@ -229,21 +243,22 @@ impl WaitingRoom {
     }
 
     /// Someone is here, who is told by the grant id that it asks by.
-    fn enter(&self, ask: &Acquire) -> oneshot::Receiver<Told> {
+    fn enter(&self, ask: &Acquire, arrival: u64) -> oneshot::Receiver<Told> {
         let (tell, told) = oneshot::channel();
-        let request = ask.request.clone().map(|request| RequestKey {
-            resource: ask.key.clone(),
-            holder: ask.holder.clone(),
-            request,
-        });
-        let here = Here { key: ask.key.clone(), request, tell, is_in_line: false };
+        let here = Here { ask: ask.clone(), arrival, tell, is_in_line: false };
         self.here().by_lease.insert(ask.lease, here);
         told
     }
 
-    fn is_in_line(&self, lease: LeaseId, is_in_line: bool) {
+    fn stands_in_line(&self, ask: &Acquire) {
+        if let Some(here) = self.here().by_lease.get_mut(&ask.lease) {
+            (here.ask, here.is_in_line) = (ask.clone(), true);
+        }
+    }
+
+    fn left_the_line(&self, lease: LeaseId) {
         if let Some(here) = self.here().by_lease.get_mut(&lease) {
-            here.is_in_line = is_in_line;
+            here.is_in_line = false;
         }
     }
 
@@ -277,9 +292,13 @@ impl WaitingRoom {
     /// The room that is open, or a new one.
     async fn room(&self) -> Result<SessionId, EngineError> {
         let mut room = self.room.lock().await;
-        if let Some(id) = *room {
-            return Ok(id);
+        match *room {
+            Some(id) => Ok(id),
+            None => self.open(&mut room).await,
         }
+    }
+
+    async fn open(&self, room: &mut Option<SessionId>) -> Result<SessionId, EngineError> {
         let opened_at = self.head().await?;
         let id = SessionId(Uuid::now_v7());
         let opened = self.driver.submit(Command::OpenRoom { id, ttl_ms: ROOM_TTL_MS }).await?;
@@ -295,12 +314,42 @@ impl WaitingRoom {
         Ok(self.store.events(&query).await?.head)
     }
 
-    /// A room is over: whoever was in it asks again.
+    /// A room is over: everyone in it stands in line again, before anyone who comes later.
     async fn lost(&self, id: SessionId) {
+        // Whoever comes meanwhile waits for the room.
         let mut room = self.room.lock().await;
-        if room.take_if(|room| *room == id).is_some() {
+        if room.take_if(|room| *room == id).is_none() {
+            return;
+        }
+        if let Err(error) = self.stand_again(&mut room).await {
+            tracing::debug!(%error, "those in a waiting room that was lost ask again by themselves");
             self.all_ask_again();
         }
+    }
+
+    /// Puts everyone in line again, in the order in which they came.
+    async fn stand_again(&self, room: &mut Option<SessionId>) -> Result<(), EngineError> {
+        let room = self.open(room).await?;
+        let mut all: Vec<(u64, Acquire)> = {
+            let here = self.here();
+            here.by_lease.values().filter(|h| h.is_in_line).map(|h| (h.arrival, h.ask.clone())).collect()
+        };
+        all.sort_by_key(|(arrival, _)| *arrival);
+        // How long each may still wait is bounded here by what it first asked for; its own time ends it.
+        let again = |(_, ask): &(u64, Acquire)| {
+            let wait = ask.wait.map(|wait| Wait { room, ..wait });
+            Command::Acquire(Acquire { wait, ..ask.clone() })
+        };
+        let outcomes = self.driver.submit_all(all.iter().map(again).collect()).await;
+        for ((_, ask), outcome) in all.iter().zip(outcomes) {
+            match outcome {
+                Ok(Ok(Answer::Waiting(_))) => {}
+                Ok(Ok(Answer::Granted(_))) => self.tell(ask.lease, Told::Granted),
+                // It finds out by itself what has become of it.
+                _ => self.tell(ask.lease, Told::AskAgain),
+            }
+        }
+        Ok(())
     }
 
     /// Keeps the room while anyone is in it, and tells them of what happens elsewhere; for ever.
@@ -347,7 +396,7 @@ impl WaitingRoom {
     /// One whose request stands in line by another call has not lost its place; it only waits for its time to be out.
     async fn look_for_missing(&self) {
         let all: Vec<_> = {
-            let in_line = |(id, here): (&LeaseId, &Here)| (here.key.clone(), *id, here.request.clone());
+            let in_line = |(id, here): (&LeaseId, &Here)| (here.ask.key.clone(), *id, here.request());
             self.here().by_lease.iter().filter(|(_, h)| h.is_in_line).map(in_line).collect()
         };
         let resources: BTreeSet<_> = all.iter().map(|(key, ..)| key.clone()).collect();
@@ -362,7 +411,7 @@ impl WaitingRoom {
             let moved_to = request.and_then(|request| loaded.state.waiter_of_request(&request));
             match (loaded.state.waiter_of_lease(lease), moved_to) {
                 (Some(_), _) => {}
-                (None, Some(_)) => self.is_in_line(lease, false),
+                (None, Some(_)) => self.left_the_line(lease),
                 (None, None) => self.tell(lease, Told::AskAgain),
             }
         }
@@ -393,7 +442,7 @@ impl WaitingRoom {
             match frame {
                 Frame::Event { event, .. } => self.heard_of(&event),
                 Frame::Compacted { .. } => break,
-                Frame::Snapshot { .. } | Frame::Renewed(_) | Frame::Progress(_) => {}
+                Frame::Snapshot(_) | Frame::Renewed(_) | Frame::Progress(_) => {}
             }
         }
         Ok(())
@@ -452,6 +501,8 @@ struct Place {
     room: Arc<WaitingRoom>,
     key: ResourceKey,
     lease: LeaseId,
+    /// How many came before it.
+    arrival: u64,
     /// What it asked by before: it may stand in line by that, if it never heard what became of asking anew.
     former: Option<LeaseId>,
     told: oneshot::Receiver<Told>,
@@ -465,19 +516,22 @@ struct Place {
 impl Place {
     fn take(room: &Arc<WaitingRoom>, ask: &Acquire, permit: OwnedSemaphorePermit) -> Self {
         room.count.fetch_add(1, Ordering::SeqCst);
-        let is_alone = {
+        let (is_alone, arrival) = {
             let mut here = room.here();
+            here.arrivals += 1;
+            let arrival = here.arrivals;
             let count = here.by_key.entry(ask.key.clone()).or_default();
             *count += 1;
-            *count == 1
+            (*count == 1, arrival)
         };
         Self {
             is_alone,
+            arrival,
             room: room.clone(),
             key: ask.key.clone(),
             lease: ask.lease,
             former: None,
-            told: room.enter(ask),
+            told: room.enter(ask, arrival),
             has_waited: false,
             is_given_up: false,
             permit: Some(permit),
@@ -489,7 +543,7 @@ impl Place {
         self.room.here().by_lease.remove(&self.lease);
         ask.lease = LeaseId::new(&ask.key, Uuid::new_v4());
         self.former = Some(std::mem::replace(&mut self.lease, ask.lease));
-        self.told = self.room.enter(ask);
+        self.told = self.room.enter(ask, self.arrival);
     }
 
     /// There is nothing to leave.

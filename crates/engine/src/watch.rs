@@ -25,7 +25,8 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::{
     clock::Tick,
-    store::{Cursor, EventQuery, ResourceQuery, Store, StoreError},
+    flow::{self, Flow},
+    store::{Cursor, EventQuery, Found, ResourceQuery, Store, StoreError},
 };
 
 /// Events in the shared window.
@@ -34,8 +35,8 @@ const WINDOW_EVENTS: usize = 8_192;
 const PAGE_EVENTS: usize = 500;
 /// Renewals that a watcher may be behind before it misses some.
 const RENEWALS_BEHIND_MAX: usize = 1_024;
-/// Leases in one snapshot.
-const SNAPSHOT_LEASES_MAX: usize = 200_000;
+/// Resources in one page of a snapshot.
+pub const SNAPSHOT_RESOURCES_AT_ONCE: usize = 500;
 /// A silent watch gets a progress mark this often, if the store was read meanwhile.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 /// How long the tail waits after the store did not answer.
@@ -65,13 +66,9 @@ impl Filter {
 /// What a watcher is told.
 #[derive(Debug, Clone)]
 pub enum Frame {
-    /// All live leases that match, as of the cursor.
-    Snapshot {
-        /// The leases.
-        leases: Vec<LeaseView>,
-        /// Watch on from here.
-        cursor: Cursor,
-    },
+    /// A page of all resources that match, and the leases on them: all pages are of one moment, and the last has no more
+    /// after it. Watch on from its cursor.
+    Snapshot(Box<Found>),
     /// Something happened.
     Event {
         /// What.
@@ -103,12 +100,6 @@ pub enum WatchError {
         given: Cursor,
         /// Where the history stands.
         head: Cursor,
-    },
-    /// There are more live leases than one snapshot may have.
-    #[error("more than {most} leases match, which is the bound of a snapshot: narrow the filter")]
-    TooMany {
-        /// How many there may be.
-        most: usize,
     },
     /// The engine is stopping.
     #[error("the engine is stopping")]
@@ -318,8 +309,9 @@ impl Hub {
         self.wanted.notify_one();
         let (head, renewals) = (self.head.subscribe(), self.renewals.subscribe());
         let at = from.unwrap_or(Cursor { epoch: 0, revision: Revision(0) });
-        let (progress, ready) = (Progress::new(), VecDeque::new());
-        let mut watch = Watch { hub: self, filter, at, head, renewals, ready, progress, is_over: false };
+        let (progress, ready, pages) = (Progress::new(), VecDeque::new(), None);
+        let mut watch =
+            Watch { hub: self, filter, at, head, renewals, ready, pages, progress, is_over: false };
         match from {
             Some(cursor) => watch.check(cursor).await?,
             None => watch.snapshot().await?,
@@ -365,6 +357,8 @@ pub struct Watch {
     head: watch::Receiver<Head>,
     renewals: broadcast::Receiver<Arc<LeaseView>>,
     ready: VecDeque<Frame>,
+    /// What is left of the snapshot that it begins with.
+    pages: Option<Flow<Found>>,
     progress: Progress,
     is_over: bool,
 }
@@ -379,6 +373,11 @@ impl Drop for Watch {
 }
 
 impl Watch {
+    /// How far it has come.
+    pub fn cursor(&self) -> Cursor {
+        self.at
+    }
+
     /// What comes next; none when the watch is over, after `compacted` or when the engine stops. It may be dropped and
     /// called again: nothing is lost by it.
     pub async fn next(&mut self) -> Option<Frame> {
@@ -393,6 +392,14 @@ impl Watch {
             let head = *self.head.borrow_and_update();
             if self.is_over || head.is_stopping {
                 return None;
+            }
+            if self.pages.is_some() {
+                // Half a snapshot is none: whoever watches begins again.
+                if let Err(error) = self.next_page().await {
+                    tracing::debug!(%error, "the snapshot of a watch broke off");
+                    self.is_over = true;
+                }
+                continue;
             }
             if head.cursor.is_some_and(|cursor| cursor > self.at) {
                 if let Err(error) = self.read_on(head.cursor.unwrap_or(self.at)).await {
@@ -465,23 +472,30 @@ impl Watch {
         if given > head { Err(WatchError::Ahead { given, head }) } else { Ok(()) }
     }
 
-    /// All live leases that match, and the cursor, in one read.
+    /// All resources that match, page by page, and the cursor, in one read. The first page is waited for.
     async fn snapshot(&mut self) -> Result<(), WatchError> {
         let query = ResourceQuery {
             tenant: self.filter.tenant.clone(),
             kind: self.filter.kind.clone(),
             holder: self.filter.holder.clone(),
-            leased: Some(true),
             undeclared: true,
-            limit: SNAPSHOT_LEASES_MAX,
+            limit: SNAPSHOT_RESOURCES_AT_ONCE,
             ..Default::default()
         };
-        let found = self.hub.store.find_resources(&query).await?;
-        if found.more {
-            return Err(WatchError::TooMany { most: SNAPSHOT_LEASES_MAX });
+        self.pages = Some(flow::scan(self.hub.store.clone(), query));
+        Ok(self.next_page().await?)
+    }
+
+    /// Reads the next page of the snapshot.
+    async fn next_page(&mut self) -> Result<(), StoreError> {
+        let Some(pages) = &mut self.pages else { return Ok(()) };
+        let cut_off = || Err(StoreError::Unavailable("the snapshot was cut off".to_owned()));
+        let page = pages.next().await.unwrap_or_else(cut_off)?;
+        if !page.more {
+            self.pages = None;
         }
-        self.at = found.loaded.cursor;
-        self.ready.push_back(Frame::Snapshot { leases: found.leases(), cursor: self.at });
+        self.at = page.loaded.cursor;
+        self.ready.push_back(Frame::Snapshot(Box::new(page)));
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ use solehold_engine::{
 };
 use solehold_testkit::wait_for;
 use tokio::task::JoinHandle;
-use wrapped::{Notes, Wrapped};
+use wrapped::{AFTER, BEFORE, Notes, Wrapped};
 
 struct Stage {
     store: Arc<Wrapped>,
@@ -265,4 +265,31 @@ async fn barred_grants_are_no_ill_health() {
     let refused = stage.engine.submit(asks("a", 1).remove(0)).await;
     is!(refused, Err(EngineError::Store(StoreError::Barred { retry_after_ms: 7 })));
     assert!(stage.engine.check().is_ok());
+}
+
+/// Whether a batch that panicked was committed is not known, and nobody is told that nothing was done. The lane goes on.
+#[tokio::test]
+async fn a_panic_is_not_told_as_nothing_done_and_leaves_the_lane_alive() {
+    for (place, was_done) in [(BEFORE, false), (AFTER, true)] {
+        let stage = Stage::new(DriverLimits::default());
+        let asked = || ask_as(&key("job"), "ann", "r1").command();
+        stage.store.panic.store(place, Ordering::SeqCst);
+        let lost = stage.engine.submit(asked()).await;
+        is!(lost, Err(EngineError::Store(StoreError::Unknown(_))));
+        healthy(&stage).await;
+        let again = granted(stage.engine.submit(asked()).await.unwrap());
+        assert_eq!(again.repeated, was_done);
+        // The lane of renewals, too.
+        stage.store.panic.store(place, Ordering::SeqCst);
+        let lost = stage.engine.submit(renew(its(&again))).await;
+        is!(lost, Err(EngineError::Store(StoreError::Unknown(_))));
+        healthy(&stage).await;
+        renewed(stage.engine.submit(renew(its(&again))).await.unwrap());
+        stage.engine.stop().await;
+    }
+}
+
+async fn healthy(stage: &Stage) {
+    let answers = || async { stage.engine.ready().await.is_ok() };
+    wait_for("the store to answer again", Duration::from_secs(30), answers).await.unwrap();
 }

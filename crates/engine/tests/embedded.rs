@@ -3,7 +3,7 @@
 mod common;
 
 use common::Embedded;
-use solehold_engine::{conformance, embedded::FolderLimits};
+use solehold_engine::{conformance, embedded::FolderLimits, history::TTL_MAX_MS};
 
 conformance::suite!(Embedded::new());
 
@@ -12,4 +12,9 @@ mod folded {
     use super::*;
 
     conformance::suite!(Embedded::with(FolderLimits { log_bytes_max: 0, ..Default::default() }));
+}
+
+#[tokio::test]
+async fn set_back_jumps_and_bars() {
+    conformance::moving::set_back_jumps_and_bars(&Embedded::new(), TTL_MAX_MS).await;
 }

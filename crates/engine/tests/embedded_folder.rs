@@ -18,7 +18,6 @@ use async_trait::async_trait;
 use common::Embedded;
 use rusqlite::Connection;
 use solehold_core::{
-    event::Event,
     lease::Declaration,
     outcome::*,
     state::{Dirty, Record, State},
@@ -29,7 +28,7 @@ use solehold_engine::{
     clock::{BootTicks, ManualTicks, wall_ms},
     conformance::kit::*,
     embedded::{Folder, FolderLimits},
-    resident::{Entry, Image, Journal, Mark, Resident},
+    resident::{Entry, History, Image, Journal, Mark, Resident},
     store::{EventQuery, Retention, Store, StoreError},
 };
 use solehold_testkit::{TempDir, wait_for};
@@ -48,6 +47,9 @@ fn edit_mark(folder: &Path, edit: impl FnOnce(&mut Mark)) {
     edit(&mut mark);
     let text = serde_json::to_string(&mark).unwrap();
     db.execute("UPDATE meta SET value = ?1 WHERE name = 'mark'", [text]).unwrap();
+    // As if this were how it was left.
+    db.execute("DELETE FROM meta WHERE name = 'incarnation'", []).unwrap();
+    std::fs::remove_file(folder.join("incarnation")).unwrap();
 }
 
 /// Not a test of its own: the process that the next test kills.
@@ -280,8 +282,8 @@ const ALTOGETHER: u8 = 3;
 
 #[async_trait]
 impl Journal for Flaky {
-    fn keeps_events(&self) -> bool {
-        true
+    fn history(&self) -> Option<Arc<dyn History>> {
+        self.folder.history()
     }
     fn load(&mut self) -> Result<Image, StoreError> {
         match self.fault.load(Ordering::SeqCst) {
@@ -301,9 +303,6 @@ impl Journal for Flaky {
     }
     fn fold(&mut self, state: &State, more: Dirty, mark: Mark) -> Result<(), StoreError> {
         self.folder.fold(state, more, mark)
-    }
-    async fn events(&mut self, query: &EventQuery) -> Result<Vec<Event>, StoreError> {
-        self.folder.events(query).await
     }
     async fn tidy(
         &mut self,
@@ -328,7 +327,8 @@ async fn failed_append_is_unknown_then_recovers() {
     for fault in [BEFORE_WRITING, AFTER_WRITING, ALTOGETHER] {
         let (folder, switch) = (TempDir::new().unwrap(), Arc::new(AtomicU8::new(0)));
         let journal = Flaky { folder: Folder::open(folder.path()).unwrap(), fault: switch.clone() };
-        let store = Resident::embedded_with(journal, Arc::new(ManualTicks::default())).unwrap();
+        let store =
+            Resident::embedded_with(journal, Arc::new(ManualTicks::default()), Default::default()).unwrap();
         let engine = Engine::start(store.clone(), EngineOptions::default(), Arc::new(()));
         let submit = async |command| engine.submit(command).await;
         let first = granted(submit(ask(&key("before"), "ann").command()).await.unwrap());
@@ -563,14 +563,15 @@ async fn people_can_read_the_file() {
     assert_eq!(rows("SELECT tenant, name, registered FROM holders"), ["acme|ann|0"]);
     assert_eq!(rows("SELECT tenant, kind, key, holder, request FROM requests"), ["acme|job|b|bea|r1"]);
     assert_eq!(rows("SELECT collection, id, document FROM records"), ["keys|k|{\"x\":1}"]);
-    assert_eq!(rows("SELECT name FROM meta ORDER BY name"), ["epoch", "mark", "revision"]);
+    assert_eq!(rows("SELECT name FROM meta ORDER BY name"), ["epoch", "incarnation", "mark", "revision"]);
 }
 
 /// Over the machine's own clock: time passes by itself and leases run out.
 #[tokio::test]
 async fn the_machines_own_clock() {
     let folder = TempDir::new().unwrap();
-    let store = Resident::embedded_with(Folder::open(folder.path()).unwrap(), BootTicks).unwrap();
+    let store =
+        Resident::embedded_with(Folder::open(folder.path()).unwrap(), BootTicks, Default::default()).unwrap();
     let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
     granted(engine.submit(ask_for(&key("short"), "ann", SHORT_MS).command()).await.unwrap());
     let freed = wait_for("the lease to run out", Duration::from_secs(30), || async {

@@ -34,7 +34,7 @@ impl Fixture for Memory {
     }
 }
 
-conformance::suite!(Memory::default());
+conformance::suite!(forgetful Memory::default());
 
 /// More of the model than a store with a disk has time for.
 #[tokio::test]
@@ -48,4 +48,9 @@ async fn many_seeds_of_the_model() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_in_order() {
     conformance::waiting::hand_down(&Memory::default(), 1_000).await;
+}
+
+#[tokio::test]
+async fn set_back_jumps_and_bars() {
+    conformance::moving::set_back_jumps_and_bars(&Memory::default(), solehold_core::limits::TTL_MS_MAX).await;
 }

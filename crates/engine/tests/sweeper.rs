@@ -5,7 +5,10 @@
 #[allow(dead_code)]
 mod wrapped;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use solehold_core::command::Command;
 use solehold_engine::{
@@ -14,7 +17,7 @@ use solehold_engine::{
     store::{EventQuery, Retention, StoreError},
 };
 use solehold_testkit::wait_for;
-use wrapped::{Notes, Wrapped};
+use wrapped::{DUE, Notes, Wrapped};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -110,5 +113,19 @@ async fn it_keeps_to_the_retention() {
         page.events.len() == 7 && page.floor.0 == 73
     });
     dropped.await.unwrap();
+    engine.stop().await;
+}
+
+/// A sweeper that panicked begins again: otherwise nothing would ever run out.
+#[tokio::test]
+async fn a_panic_does_not_end_the_sweeper() {
+    let store = Wrapped::new();
+    let bench = leases(&store, 3).await;
+    store.panic.store(DUE, Ordering::SeqCst);
+    let engine = Engine::start(store.clone(), EngineOptions::default(), Arc::new(()));
+    let panicked = || async { store.panic.load(Ordering::SeqCst) == 0 };
+    wait_for("the sweeper to panic", PATIENCE, panicked).await.unwrap();
+    bench.pass(SHORT_MS).await;
+    all_swept(&bench).await;
     engine.stop().await;
 }

@@ -17,7 +17,11 @@ use solehold_core::{
     outcome::{Outcome, Refusal},
     waiter::Waiter,
 };
-use solehold_engine::{Engine, EngineError, EngineOptions, conformance::kit::*, store::StoreError};
+use solehold_engine::{
+    Engine, EngineError, EngineOptions,
+    conformance::kit::*,
+    store::{Store, StoreError},
+};
 use solehold_testkit::wait_for;
 use tokio::task::JoinHandle;
 use wrapped::Wrapped;
@@ -83,6 +87,65 @@ async fn a_store_that_was_away_for_long_loses_nobody() {
     engine.submit(release(its(&first_holder))).await.unwrap().unwrap();
     let bea = granted(answer(bea).await);
     assert!(bea.lease.lease.holder == name("bea") && bea.lease.lease.request == Some(name("r")));
+    engine.stop().await;
+}
+
+/// Who stands in line, in order.
+async fn line(store: &Wrapped, job: &ResourceKey) -> Vec<String> {
+    let all = Footprint { whole_sessions: rooms(store, job).await, ..Default::default() };
+    let loaded = Store::load(&*store.inner, &all).await.unwrap();
+    loaded.state.waiters_for(job).map(|waiter| waiter.holder.to_string()).collect()
+}
+
+async fn rooms(store: &Wrapped, job: &ResourceKey) -> Vec<solehold_core::key::SessionId> {
+    first(store, job).await.map(|waiter| waiter.room).into_iter().collect()
+}
+
+/// A store that was away for a few seconds lets nobody pass those who stand in line: whatever is first done afterwards
+/// finds them there.
+#[tokio::test]
+async fn a_stall_of_the_store_lets_nobody_pass() {
+    let store = Wrapped::new();
+    let (engine, job) = (start(&store), key("stall"));
+    let first_holder = held(&engine, &job).await;
+    let bea = waiting(&engine, ask(&job, "bea"));
+    is_in_line(&store, &job).await;
+    store.fail_with(Some(StoreError::Unavailable("gone".to_owned())));
+    store.ticks.advance_ms(5_000);
+    // Another replica is there first, when it is over: the one that bea waits at has not been heard of yet.
+    let other = Bench::new(&*store).await;
+    other.done(release(its(&first_holder))).await;
+    is!(other.refused(ask(&job, "late")).await, Refusal::Held { .. });
+    store.fail_with(None);
+    assert_eq!(granted(answer(bea).await).lease.lease.holder, name("bea"));
+    engine.stop().await;
+}
+
+/// Even a store that was away for longer than a room lives: those who waited stand in line again as they came.
+#[tokio::test]
+async fn a_room_that_was_lost_keeps_the_order_of_its_line() {
+    let store = Wrapped::new();
+    let (engine, job) = (start(&store), key("order"));
+    held(&engine, &job).await;
+    let names: Vec<String> = (0..20).map(|n| format!("w{n:02}")).collect();
+    let mut all = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        all.push(waiting(&engine, ask_as(&job, name, "r")));
+        let stands = || async { queued(&store, &job).await as usize == n + 1 };
+        wait_for("a place in line", PATIENCE, stands).await.unwrap();
+    }
+    let before = first(&store, &job).await.unwrap();
+    assert_eq!(line(&store, &job).await, names);
+    store.fail_with(Some(StoreError::Unavailable("gone".to_owned())));
+    store.ticks.advance_ms(2 * ROOM_TTL_MS);
+    store.fail_with(None);
+    let again = wait_for("another room", PATIENCE, || async {
+        let moved = first(&store, &job).await.is_some_and(|waiter| waiter.room != before.room);
+        moved && line(&store, &job).await.len() == names.len()
+    });
+    again.await.unwrap();
+    assert_eq!(line(&store, &job).await, names);
+    all.iter().for_each(JoinHandle::abort);
     engine.stop().await;
 }
 

@@ -62,8 +62,8 @@ async fn a_watcher_ahead_of_the_tail() {
     acquire(&bench, 7, 10).await;
     let mut ahead = engine.watch(None, Filter::default()).await.unwrap();
     match next(&mut ahead).await {
-        Some(Frame::Snapshot { leases, cursor }) => {
-            assert_eq!((leases.len(), cursor.revision), (10, Revision(10)))
+        Some(Frame::Snapshot(found)) => {
+            assert_eq!((found.leases().len(), found.loaded.cursor.revision), (10, Revision(10)))
         }
         other => panic!("{other:?}"),
     }

@@ -224,7 +224,8 @@ async fn no_secret_is_stored_or_printed() {
     let asking = serve().await;
     let (key, text) = asking.make_key(Role::Admin, None).await;
     let secret = text.rsplit('_').next().expect("a secret");
-    let rows = format!("{:?}", asking.running.engine().export().await.expect("rows"));
+    let rows =
+        format!("{:?}", asking.running.engine().export().expect("a store").collect().await.expect("rows"));
     assert!(rows.contains(key.id.as_str()) && !rows.contains(secret));
     assert!(!format!("{key:?} {:?}", keys::list(asking.running.engine()).await).contains(secret));
 }

@@ -190,7 +190,7 @@ async fn what_is_wrong_before_the_stream_is_a_problem() {
     asking.get("/api/v1/watch?from=99.1").await.problem("bad_request");
     let odd = asking.request(Method::GET, "/api/v1/watch").header("last-event-id", "x");
     Answer::of(odd).await.problem("invalid_field");
-    let epoch = asking.running.engine().export().await.expect("rows");
+    let epoch = asking.running.engine().export().expect("a store").collect().await.expect("rows");
     let epoch = serde_json::to_value(&epoch[0]).expect("JSON")["header"]["epoch"].as_u64().expect("an epoch");
     for n in 0..5 {
         acquire(&asking, key("default", "job", &n.to_string()), "w").await;

@@ -76,6 +76,11 @@ impl<'a> Bench<'a> {
         Self { fixture, store: fixture.open().await }
     }
 
+    /// All lines of an export.
+    pub async fn exported(&self) -> Vec<crate::store::Row> {
+        crate::flow::export(self.store.clone()).collect().await.expect("the store exports")
+    }
+
     /// Stops the store and opens it again, as after a restart of its process.
     pub async fn reopen(self) -> Self {
         self.store.close().await;

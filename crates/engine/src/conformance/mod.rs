@@ -33,6 +33,7 @@ pub mod lease;
 pub mod model;
 pub mod moving;
 pub mod request;
+pub mod restart;
 pub mod session;
 pub mod sweep;
 pub mod waiting;
@@ -72,10 +73,20 @@ pub trait Fixture: Send + Sync {
     }
 }
 
-/// Makes a test of every case of the suite, over a fixture that the expression makes anew for each.
+/// Makes a test of every case of the suite, over a fixture that the expression makes anew for each. After `forgetful`, those
+/// about a restart are left out.
 #[macro_export]
 macro_rules! conformance_suite {
     ($fixture:expr) => {
+        $crate::conformance_suite! { forgetful $fixture }
+        $crate::conformance_suite! { @cases $fixture;
+            restart {
+                reopen_keeps_everything, reopen_keeps_time_left, tokens_grow_through_reopen,
+                a_line_outlives_a_restart, across_a_restart
+            }
+        }
+    };
+    (forgetful $fixture:expr) => {
         $crate::conformance_suite! { @cases $fixture;
             lease {
                 life, second_acquirer_is_refused, renewals_are_nobodys_news, renew_after_expiry, release_with_an_old_token,
@@ -113,18 +124,18 @@ macro_rules! conformance_suite {
                 maintain_forgets, hold_back_ends_in_activation
             }
             moving {
-                export_and_import, import_into_memory, import_refused, cut_off_export, reopen_keeps_everything,
-                reopen_keeps_time_left, tokens_grow_through_reopen
+                export_and_import, import_into_memory, import_refused, cut_off_export,
+                an_export_under_way_is_in_nobodys_way
             }
             waiting {
                 first_come_first_served, whatever_ends_a_lease, unconfirmed_grants_lapse, a_dead_room_is_skipped,
                 the_same_request_keeps_its_place, leaving, hand_over_and_delete, rooms_are_nobodys,
-                a_line_outlives_a_restart, a_long_line_is_not_loaded, an_engine_waits, dropping_leaves_the_line,
+                a_long_line_is_not_loaded, an_engine_waits, dropping_leaves_the_line,
                 a_lost_room_is_opened_anew, a_cleared_place_is_noticed, many_in_order
             }
             watching {
                 snapshot_then_events, no_gap_no_double, slow_watcher, resume_from_a_cursor, compacted, filter, renewals,
-                progress, ahead_of_history, across_a_restart
+                progress, ahead_of_history, a_snapshot_under_way_is_in_nobodys_way
             }
             model {
                 random_commands, random_batches

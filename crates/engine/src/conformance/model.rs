@@ -253,7 +253,7 @@ fn rows(mut state: State, now: StoreTime) -> Vec<Row> {
 async fn stored(bench: &Bench<'_>) -> (State, StoreTime) {
     let mut state = State::default();
     let mut now = StoreTime(0);
-    for row in bench.store.export().await.expect("the store exports") {
+    for row in bench.exported().await {
         if let Row::Header(header) = &row {
             now = header.now;
         }

@@ -5,8 +5,10 @@ use solehold_core::{command::*, key::*, lease::*, outcome::*, state::Record, tim
 use super::{Fixture, kit::*};
 use crate::{
     clock::ManualTicks,
+    flow,
+    history::{Bar, JUMP},
     resident,
-    store::{EventQuery, Header, Row, StoreError},
+    store::{Cursor, EventQuery, Header, Import, Row, StoreError},
 };
 
 impl Bench<'_> {
@@ -33,7 +35,7 @@ impl Bench<'_> {
     }
 
     async fn rows(&self) -> Vec<Row> {
-        self.store.export().await.expect("the store exports")
+        self.exported().await
     }
 
     /// What must be so wherever the furniture was moved to.
@@ -70,9 +72,9 @@ fn header(rows: &[Row]) -> Header {
 }
 
 /// As `admin export | import` moves it: line by line, as text.
-fn through_a_pipe(rows: &[Row]) -> Vec<Row> {
+fn through_a_pipe(rows: &[Row]) -> Import {
     let lines = rows.iter().map(|row| serde_json::to_string(row).expect("a row can be written"));
-    lines.map(|line| serde_json::from_str(&line).expect("and read")).collect()
+    Import::read(lines.map(|line| serde_json::from_str(&line).expect("and read"))).expect("a whole export")
 }
 
 /// Everything but time, which goes on.
@@ -142,15 +144,15 @@ pub async fn import_refused(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     bench.furnish().await;
     let rows = bench.rows().await;
-    is!(bench.store.import(rows.clone()).await, Err(StoreError::Unusable(_)));
+    is!(bench.store.import(through_a_pipe(&rows)).await, Err(StoreError::Unusable(_)));
     let used = Bench { fixture, store: fixture.open_fresh().await };
     let grant = used.grant(ask(&key("x"), "ann")).await;
     used.done(release(its(&grant))).await;
-    is!(used.store.import(rows.clone()).await, Err(StoreError::Unusable(_)));
+    is!(used.store.import(through_a_pipe(&rows)).await, Err(StoreError::Unusable(_)));
     assert_eq!(used.head().await.revision, Revision(2), "nothing was changed");
     let once = Bench { fixture, store: fixture.open_fresh().await };
-    once.store.import(rows.clone()).await.expect("the store imports");
-    is!(once.store.import(rows).await, Err(StoreError::Unusable(_)));
+    once.store.import(through_a_pipe(&rows)).await.expect("the store imports");
+    is!(once.store.import(through_a_pipe(&rows)).await, Err(StoreError::Unusable(_)));
 }
 
 /// An export that is cut off, garbled or of another format is refused whole.
@@ -158,7 +160,6 @@ pub async fn cut_off_export(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     bench.furnish().await;
     let rows = bench.rows().await;
-    let there = fixture.open_fresh().await;
     let mut broken =
         vec![Vec::new(), rows[..rows.len() - 1].to_vec(), rows[1..].to_vec(), rows[..1].to_vec()];
     let mut lacks_one = rows.clone();
@@ -170,19 +171,15 @@ pub async fn cut_off_export(fixture: &dyn Fixture) {
     let mut other_format = rows.clone();
     other_format[0] = Row::Header(Header { format: 99, ..header(&rows) });
     broken.extend([lacks_one, lacks_session, other_format, [rows.clone(), rows.clone()].concat()]);
-    for (number, lines) in broken.into_iter().enumerate() {
-        is!(there.import(lines).await, Err(StoreError::Unusable(_)));
-        let usage = there.usage(None).await.expect("reads");
-        assert_eq!((usage.resources, usage.sessions), (0, 0), "broken export {number}");
+    for lines in broken {
+        is!(Import::read(lines), Err(StoreError::Unusable(_)));
     }
-    there.import(rows).await.expect("the whole one is taken");
+    let there = fixture.open_fresh().await;
+    there.import(through_a_pipe(&rows)).await.expect("the whole one is taken");
 }
 
 /// Stopped and started: everything is there.
 pub async fn reopen_keeps_everything(fixture: &dyn Fixture) {
-    if !fixture.is_durable() {
-        return;
-    }
     let bench = Bench::new(fixture).await;
     let grants = bench.furnish().await;
     let (rows, now) = (bench.rows().await, bench.now().await);
@@ -199,9 +196,6 @@ pub async fn reopen_keeps_everything(fixture: &dyn Fixture) {
 
 /// A restart takes no time away, and gives none to what had run out.
 pub async fn reopen_keeps_time_left(fixture: &dyn Fixture) {
-    if !fixture.is_durable() {
-        return;
-    }
     let bench = Bench::new(fixture).await;
     let dead = bench.grant(ask_for(&key("dead"), "ann", SHORT_MS)).await;
     bench.pass_until(dead.lease.deadline).await;
@@ -223,9 +217,6 @@ pub async fn reopen_keeps_time_left(fixture: &dyn Fixture) {
 
 /// Tokens go on from above, even of a resource that left no row.
 pub async fn tokens_grow_through_reopen(fixture: &dyn Fixture) {
-    if !fixture.is_durable() {
-        return;
-    }
     let mut bench = Bench::new(fixture).await;
     let mut last = Token(0);
     for _ in 0..3 {
@@ -235,4 +226,62 @@ pub async fn tokens_grow_through_reopen(fixture: &dyn Fixture) {
         bench.done(release(its(&grant))).await;
         bench = bench.reopen().await;
     }
+}
+
+/// Many resources, in few batches.
+pub(super) async fn fill(bench: &Bench<'_>, count: usize) {
+    let asks: Vec<_> = (0..count).map(|n| ask(&key(&format!("job-{n:05}")), "ann").command()).collect();
+    for asks in asks.chunks(500) {
+        assert!(bench.all(asks.to_vec()).await.iter().all(Result::is_ok));
+    }
+}
+
+/// While someone reads an export, leases are granted, renewed and released, and the export is of the moment it began.
+pub async fn an_export_under_way_is_in_nobodys_way(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    fill(&bench, 1_500).await;
+    let own = bench.grant(ask(&key("own"), "bea")).await;
+    let mut export = flow::export(bench.store.clone());
+    let mut lines = export.next().await.expect("a piece").expect("rows");
+    // The reader takes no more for now. Were it in the way, this would never end.
+    renewed(bench.run(renew(its(&own))).await);
+    let new = bench.grant(ask(&key("new"), "carl")).await;
+    bench.done(release(its(&own))).await;
+    assert!(lines.len() < 500, "it was read only in part");
+    while let Some(piece) = export.next().await {
+        lines.append(&mut piece.expect("rows"));
+    }
+    let import = Import::read(lines).expect("a whole export");
+    assert_eq!(import.header.revision, own.revision);
+    assert!(import.state.resource(&own.lease.key).is_some_and(|r| r.lease.is_some()), "held when it began");
+    assert!(import.state.resource(&new.lease.key).is_none(), "granted later");
+    assert_eq!(import.events.len(), 1_501);
+}
+
+/// A store that was set back grants nothing that the lost history may have granted, and no token twice.
+pub async fn set_back_jumps_and_bars(fixture: &dyn Fixture, ttl_max_ms: u64) {
+    let bench = Bench::new(fixture).await;
+    let before = bench.grant(ask_for(&key("before"), "ann", SHORT_MS)).await;
+    let seen = Cursor { epoch: 3, revision: Revision(9_000) };
+    bench.store.set_back(Some(seen), Bar::LongestTtl).await.expect("it is told");
+    let head = bench.head().await;
+    assert!(head.epoch > seen.epoch && head.revision.0 >= 9_000 + JUMP, "{head:?}");
+    let mut judge = Judge { commands: vec![ask(&key("lost"), "bea").command()], ..Default::default() };
+    let mut footprint = Footprint::default();
+    judge.commands[0].footprint(&mut footprint);
+    let mut renewal = Judge { commands: vec![renew(its(&before))], ..Default::default() };
+    let mut of_renewal = Footprint::default();
+    renewal.commands[0].footprint(&mut of_renewal);
+    let revived = bench.store.transact(&of_renewal, false, &mut renewal).await;
+    assert!(matches!(revived, Err(StoreError::Barred { .. })), "nothing is revived: {revived:?}");
+    let barred = bench.store.transact(&footprint, true, &mut judge).await;
+    let Err(StoreError::Barred { retry_after_ms }) = barred else { panic!("{barred:?}") };
+    assert!(retry_after_ms <= ttl_max_ms && retry_after_ms > ttl_max_ms / 2, "{retry_after_ms} ms");
+    let bench = if fixture.is_durable() { bench.reopen().await } else { bench };
+    let still = bench.store.transact(&footprint, true, &mut judge).await;
+    is!(still, Err(StoreError::Barred { .. }));
+    assert_eq!(bench.head().await, head, "a restart neither forgets it nor jumps again");
+    bench.pass(ttl_max_ms).await;
+    let after = bench.grant(ask(&key("lost"), "bea")).await;
+    assert!(token(&after).0 > head.revision.0 && token(&after) > token(&before));
 }

@@ -27,7 +27,7 @@ use super::{Fixture, kit::*};
 use crate::{
     Engine, EngineError, EngineOptions,
     observe::{Lane, Observer},
-    store::{Decided, Decider, Due, HolderQuery, Row},
+    store::{Decided, Decider, Due, HolderQuery, Import, Row},
 };
 
 /// Longer than a busy machine takes.
@@ -298,7 +298,7 @@ pub async fn rooms_are_nobodys(fixture: &dyn Fixture) {
     let holders =
         bench.store.find_holders(&HolderQuery { limit: 10, ..Default::default() }).await.expect("reads");
     assert_eq!(holders.keys, [holder("bea")]);
-    let rows = bench.store.export().await.expect("exports");
+    let rows = bench.exported().await;
     assert!(rows.iter().all(|row| match row {
         Row::Session(session) => !session.is_room() && session.waiting == 0,
         Row::Resource(resource) => resource.queued == 0,
@@ -306,7 +306,7 @@ pub async fn rooms_are_nobodys(fixture: &dyn Fixture) {
         _ => true,
     }));
     let there = Bench { fixture, store: fixture.open_fresh().await };
-    there.store.import(rows).await.expect("imports");
+    there.store.import(Import::read(rows).expect("whole")).await.expect("imports");
     there.done(release(its(&held))).await;
     assert!(there.resource(&job).await.is_none(), "nobody waits there");
     let room = there.room(LONG_MS).await;
@@ -318,9 +318,6 @@ pub async fn rooms_are_nobodys(fixture: &dyn Fixture) {
 
 /// A line outlives a restart, for as long as its rooms do.
 pub async fn a_line_outlives_a_restart(fixture: &dyn Fixture) {
-    if !fixture.is_durable() {
-        return;
-    }
     let bench = Bench::new(fixture).await;
     let (job, room) = (key("kept"), bench.room(LONG_MS).await);
     let held = bench.grant(ask(&job, "ann")).await;

@@ -40,10 +40,12 @@ impl Lock {
             let text = format!("data folder {} is in use by {pid}", folder.display());
             return Err(StoreError::Unusable(text));
         }
-        file.set_len(0).map_err(unusable)?;
-        file.rewind().map_err(unusable)?;
-        writeln!(file, "{}", std::process::id()).map_err(unusable)?;
-        file.sync_all().map_err(unusable)?;
+        // Written over what is there, which takes no room: a full disk is no reason not to start. The lock holds without it.
+        let pid = format!("{:<10}\n", std::process::id());
+        let written = file.rewind().and_then(|()| file.write_all(pid.as_bytes()));
+        if let Err(error) = written.and_then(|()| file.set_len(pid.len() as u64)) {
+            tracing::warn!(%error, "the data folder does not say which process has it");
+        }
         Ok(Self { _file: file })
     }
 }

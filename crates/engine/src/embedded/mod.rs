@@ -5,13 +5,16 @@
 //! - `sessions`, `holders`, `resources`, `requests`, `records`, `waiters`: the snapshot, views of the one table `rows`. After a clean
 //!   stop the snapshot is all there is, and the log is empty.
 //! - `lease_events`: the audit trail, one line an event; `event_index` is for looking events up.
-//! - `meta`: the clock's mark, the epoch, the revision, the floor of the events.
+//! - `meta`: the clock's mark, the epoch, the revision, the floor of the events, and which incarnation of the folder it is.
 //!
 //! The state is the snapshot and then the log. Appending was measured at ten times the speed of updates in place; the
 //! snapshot is brought up to date once in a while, from memory, and the log is emptied in the same transaction.
 
 mod folder;
+mod history;
+mod incarnation;
 mod log;
+mod seal;
 mod snapshot;
 mod trail;
 
@@ -23,17 +26,18 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::{Connection, TransactionBehavior, params};
 use solehold_core::{
-    event::Event,
     state::{Dirty, State},
-    time::Revision,
+    time::{Revision, StoreTime},
 };
 
 use crate::{
-    resident::{Entry, Image, Journal, Mark},
-    store::{Cursor, Decided, EventQuery, Retention, StoreError},
+    history::Seal,
+    resident::{Entry, History, Image, Journal, Mark},
+    store::{Cursor, Decided, Retention, StoreError},
 };
 
 pub use folder::Lock;
+use incarnation::Incarnation;
 
 /// Older versions of SQLite can corrupt a database in WAL mode.
 const SQLITE_LEAST: i32 = 3_051_003;
@@ -76,6 +80,10 @@ pub struct Folder {
     log_bytes: usize,
     /// How many events there were at most when the history stood at a revision: counting them takes long.
     counted: Option<(u64, Revision)>,
+    history: Arc<history::Reader>,
+    incarnation: Incarnation,
+    /// Whether it was told from a copy already.
+    is_known: bool,
     /// Held for as long as the process has the folder.
     lock: Option<Lock>,
 }
@@ -118,6 +126,9 @@ impl Folder {
             unfolded: Dirty::default(),
             log_bytes: 0,
             counted: None,
+            history: Arc::new(history::Reader::open(&file)?),
+            incarnation: Incarnation::of(path, &file)?,
+            is_known: false,
             lock: Some(lock),
         })
     }
@@ -166,8 +177,8 @@ fn fold(db: &mut Connection, entry: &Entry) -> Result<(), StoreError> {
 
 #[async_trait]
 impl Journal for Folder {
-    fn keeps_events(&self) -> bool {
-        true
+    fn history(&self) -> Option<Arc<dyn History>> {
+        Some(self.history.clone())
     }
 
     fn load(&mut self) -> Result<Image, StoreError> {
@@ -175,12 +186,25 @@ impl Journal for Folder {
             let mut image = snapshot::read(db)?;
             let (unfolded, log_bytes) = log::replay(db, &mut image)?;
             image.events = trail::newest(db)?;
+            if !self.is_known {
+                image.set_back = self.incarnation.set_back(db, &image)?;
+            }
             Ok((image, unfolded, log_bytes))
         })?;
+        self.is_known = true;
         self.unfolded = unfolded;
         self.log_bytes = log_bytes;
         self.cursor = image.cursor;
         Ok(image)
+    }
+
+    fn seal(&mut self) -> Result<Seal, StoreError> {
+        with(&self.db, seal::of)
+    }
+
+    fn adopt(&mut self, now: StoreTime) -> Result<(), StoreError> {
+        let Self { db, incarnation, cursor, .. } = self;
+        with(db, |db| incarnation.adopt(db, *cursor, now))
     }
 
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError> {
@@ -201,17 +225,13 @@ impl Journal for Folder {
     }
 
     fn fold(&mut self, state: &State, more: Dirty, mark: Mark) -> Result<(), StoreError> {
+        let now = mark.now;
         self.unfolded.extend(more);
         let decided = Decided { events: Vec::new(), revision: self.cursor.revision };
         let entry = Entry::new(state, &self.unfolded, mark, &decided, self.cursor.epoch);
         self.with_db(|db| fold(db, &entry))?;
         self.folded();
-        Ok(())
-    }
-
-    async fn events(&mut self, query: &EventQuery) -> Result<Vec<Event>, StoreError> {
-        let query = query.clone();
-        self.aside(move |db| trail::read(db, &query)).await
+        self.incarnation.came_to(self.cursor, now)
     }
 
     async fn tidy(
@@ -225,6 +245,7 @@ impl Journal for Folder {
             self.folded();
         }
         let (cursor, retention, limits, counted) = (self.cursor, *retention, self.limits, self.counted);
+        let now = mark.now;
         let tidied = self.aside(move |db| {
             snapshot::write_clock(db, &mark, cursor)?;
             trail::enter(db, limits.enter_events_max)?;
@@ -232,6 +253,7 @@ impl Journal for Folder {
         });
         let (floor, counted) = tidied.await?;
         self.counted = counted;
+        self.incarnation.came_to(cursor, now)?;
         Ok(floor)
     }
 
@@ -241,6 +263,7 @@ impl Journal for Folder {
     }
 
     fn close(&mut self) -> Result<(), StoreError> {
+        self.history.close();
         let db = self.db.lock().unwrap_or_else(|e| e.into_inner()).take();
         // The lock goes last: whoever takes the folder next finds it at rest.
         let lock = self.lock.take();

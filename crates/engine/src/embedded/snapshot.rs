@@ -145,5 +145,6 @@ pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
         cursor: Cursor { epoch: number("epoch", 1)?, revision: Revision(number("revision", 0)?) },
         floor: Revision(number("floor", 0)?),
         mark,
+        set_back: None,
     })
 }

@@ -20,14 +20,14 @@ use solehold_core::time::StoreTime;
 use tokio_postgres::{Client, types::Type};
 
 use super::{
-    PostgresOptions, PostgresStore, TTL_MAX_MS,
+    PostgresOptions, PostgresStore,
     clock::Reading,
     fault::Fault,
     pool::{Conn, ROUND_TRIP, Use, in_time},
 };
 use crate::{
     clock::Tick,
-    history::{self, Bar, Proven, Seal},
+    history::{self, Bar, Proven, Seal, TTL_MAX_MS},
     store::{Cursor, StoreError},
 };
 

@@ -39,6 +39,7 @@ mod pool;
 mod read;
 mod retry;
 mod rows;
+mod scan;
 mod sql;
 mod sweep;
 mod text;
@@ -56,7 +57,7 @@ use std::{
 pub use self::epoch::Failover;
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, key::Name, state::Record};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use self::{
     cache::Cache,
@@ -73,10 +74,11 @@ use self::{
 };
 use crate::{
     clock::Tick,
-    history::Bar,
+    flow::{Exporter, Outlet},
+    history::{Bar, TTL_MAX_MS},
     store::{
-        Cursor, Decided, Decider, Due, EventPage, EventQuery, Found, FoundHolders, HolderQuery, Loaded,
-        ResourceQuery, Retention, Row, Store, StoreError, Usage,
+        Cursor, Decided, Decider, Due, EventPage, EventQuery, Found, FoundHolders, HolderQuery, Import,
+        Loaded, ResourceQuery, Retention, Store, StoreError, Usage,
     },
 };
 
@@ -84,8 +86,6 @@ use crate::{
 const NEWS_EVERY: Duration = Duration::from_millis(50);
 /// Whoever waits for news hears how things stand after this, in any case.
 const NEWS_WAIT: Duration = Duration::from_secs(1);
-/// The longest ttl unless an option says otherwise: long enough for a lease, and for people to wait after a failover.
-pub const TTL_MAX_MS: u64 = 5 * 60 * 1_000;
 /// How often opening is tried against others who open, too.
 const OPEN_ATTEMPTS: u32 = 20;
 
@@ -113,6 +113,8 @@ pub struct PostgresStore {
     head: watch::Sender<Cursor>,
     /// When what is over was last forgotten.
     chores: Mutex<Chores>,
+    /// Snapshots and exports take turns: they leave connections to everyone else.
+    bulk: Semaphore,
 }
 
 impl fmt::Debug for PostgresStore {
@@ -135,6 +137,7 @@ impl PostgresStore {
             history: Mutex::default(),
             head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
             chores: Mutex::default(),
+            bulk: Semaphore::new(scan::BULK_READS_MAX),
         };
         store.survey().await;
         let conn = store.pool.bare(|identity| store.refuse_older(identity)).await.map_err(Fault::told)?;
@@ -271,12 +274,16 @@ impl Store for PostgresStore {
         self.count(tenant).await
     }
 
-    async fn export(&self) -> Result<Vec<Row>, StoreError> {
-        self.export_all().await
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+        self.scan_all(query, pages).await
     }
 
-    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
-        self.import_all(rows).await
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
+        self.export_all(rows).await
+    }
+
+    async fn import(&self, import: Import) -> Result<(), StoreError> {
+        self.import_all(import).await
     }
 
     fn ttl_max_ms(&self) -> u64 {

@@ -9,6 +9,7 @@ use std::{
 
 use solehold_core::{
     key::{Name, ResourceKey, SessionId},
+    lease::Resource,
     state::State,
 };
 use tokio::join;
@@ -40,9 +41,9 @@ pub(super) const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ON
 /// How often a read is tried: connections break, clocks are stepped.
 const ATTEMPTS: u32 = 4;
 
-type Params<'a> = Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send + 'a>>;
+pub(super) type Params<'a> = Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send + 'a>>;
 
-fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
+pub(super) fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
     params.iter().map(|p| p.as_ref() as Param<'a>).collect()
 }
 
@@ -325,12 +326,18 @@ pub(super) fn load_resource(
     sessions: &mut BTreeSet<SessionId>,
     row: &Row,
 ) -> Result<ResourceKey, Fault> {
-    let is = rows::described(row)?;
-    let handover = rows::handover(row, DESCRIBED_COLUMNS + LEASE_COLUMNS)?.map(|(_, handover)| handover);
-    let resource = rows::resource(&is, rows::lease_row(row, DESCRIBED_COLUMNS)?, handover);
+    let resource = read_resource(row)?;
+    let key = resource.key.clone();
     sessions.extend(resource.sessions());
     state.load_resource(resource);
-    Ok(is.key)
+    Ok(key)
+}
+
+/// A resource with its lease and state beside it.
+pub(super) fn read_resource(row: &Row) -> Result<Resource, Fault> {
+    let is = rows::described(row)?;
+    let handover = rows::handover(row, DESCRIBED_COLUMNS + LEASE_COLUMNS)?.map(|(_, handover)| handover);
+    Ok(rows::resource(&is, rows::lease_row(row, DESCRIBED_COLUMNS)?, handover))
 }
 
 /// Collects conditions and their parameters.
@@ -371,7 +378,7 @@ impl<'a> Conditions<'a> {
     }
 }
 
-fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Params<'_>), Fault> {
+pub(super) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Params<'_>), Fault> {
     let select = format!(
         "SELECT {}, {}, {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
          LEFT JOIN solehold.states t ON t.resource_id = r.id LEFT JOIN solehold.sessions s ON s.id = l.session_id",

@@ -1,16 +1,18 @@
 //! Everything out, and everything in.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, pin::pin, time::Duration};
 
+use futures_util::TryStreamExt as _;
 use solehold_core::{event::Event, lease::Resource, resume, session::Session, state::State, time::Revision};
 use tokio::join;
+use tokio_postgres::types::{ToSql, Type};
 
 use super::{
     PostgresStore,
     clock::Reading,
     fault::Fault,
     pool::{Conn, Use, in_time},
-    read::{SNAPSHOT, load_resource},
+    read::{SNAPSHOT, read_resource},
     retry::Backoff,
     rows,
     sql::{Sql, lease_columns, resource_columns, state_columns},
@@ -19,6 +21,7 @@ use super::{
 };
 use crate::{
     clock::Tick,
+    flow::Exporter,
     history,
     store::{Cursor, EXPORT_FORMAT, Header, Import, NOT_EMPTY, Row, StoreError},
 };
@@ -36,49 +39,62 @@ const KEEP_OLD_IDS: &str = "INSERT INTO solehold.old_ids \
 const EVENTS_AT_ONCE: usize = 5_000;
 
 impl PostgresStore {
-    pub(super) async fn export_all(&self) -> Result<Vec<Row>, StoreError> {
-        self.read_within(
-            TRANSFER,
-            Use::Read,
-            "exporting",
-            |conn| async move { self.export_from(&conn).await },
-        )
-        .await
+    pub(super) async fn export_all(&self, out: &mut Exporter) -> Result<(), StoreError> {
+        let _turn = self.bulk_turn().await?;
+        let mut attempt = 1;
+        loop {
+            let lent = self.lend(Use::Read).await.map_err(Fault::told)?;
+            let fault = match in_time("exporting", TRANSFER, self.export_from(&lent, out)).await {
+                Ok(()) => {
+                    lent.give_back();
+                    return Ok(());
+                }
+                Err(fault) => fault,
+            };
+            // The connection is dropped, and with it the snapshot. What has begun cannot begin again.
+            match fault {
+                Fault::Stepped if attempt < ATTEMPTS && !out.has_begun() => {
+                    match self.correct_clock().await {
+                        Err(fault) if !fault.is_contention() => return Err(fault.told()),
+                        _ => attempt += 1,
+                    }
+                }
+                fault => return Err(fault.told()),
+            }
+        }
     }
 
-    async fn export_from(&self, conn: &Conn) -> Result<Vec<Row>, Fault> {
+    /// Gives all rows as they come from the server: neither it nor this process has them all at once.
+    async fn export_from(&self, conn: &Conn, out: &mut Exporter) -> Result<(), Fault> {
         let asked = Tick::now();
         let (begin, clock) =
             join!(biased; conn.simple(SNAPSHOT), async { conn.query(Sql::SnapshotClock, &[]).await });
         begin?;
         let reading = Reading::of(&clock?, asked)?;
+        let now = self.time_of_retired(&reading)?;
         conn.simple("SET LOCAL statement_timeout = 0; SET LOCAL enable_seqscan = on").await?;
-        let mut all = vec![Row::Header(Header {
+        out.put(Row::Header(Header {
             format: EXPORT_FORMAT,
-            now: self.time_of_retired(&reading)?,
+            now,
             revision: reading.revision,
             epoch: reading.epoch,
             floor: reading.floor,
             retired: reading.retired_to.is_some(),
-        })];
-        let ask =
-            async |sql: &str| Ok::<Vec<tokio_postgres::Row>, Fault>(conn.client.query_typed(sql, &[]).await?);
+        }))
+        .await?;
         let columns = "s.id, s.tenant, s.holder, s.ttl_ms, s.opened_at_ms, s.renewed_at_ms, s.deadline_ms, s.standing, \
                        s.capacity, s.lease_count, s.lease_revision, s.metrics, s.waiting";
-        for row in &ask(&format!("SELECT {columns} FROM solehold.sessions s ORDER BY s.id")).await? {
+        let sql = format!("SELECT {columns} FROM solehold.sessions s ORDER BY s.id");
+        // Those who wait are connections, and so are their rooms: they ask again where this is moved to.
+        let session = |row: &_| {
             let session = rows::session(row)?;
-            // Those who wait are connections, and so are their rooms: they ask again where this is moved to.
-            if !session.is_room() {
-                all.push(Row::Session(Session { waiting: 0, ..session }));
-            }
-        }
+            Ok((!session.is_room()).then_some(Row::Session(Session { waiting: 0, ..session })))
+        };
+        give(conn, out, &sql, session).await?;
         let columns = "h.tenant, h.name, h.registered, h.session_id, h.status, h.registered_at_ms, h.heard_at_ms, \
                        h.site, h.attributes, h.metrics";
-        for row in
-            &ask(&format!("SELECT {columns} FROM solehold.holders h ORDER BY h.tenant, h.name")).await?
-        {
-            all.push(Row::Holder(rows::holder(row)?));
-        }
+        let sql = format!("SELECT {columns} FROM solehold.holders h ORDER BY h.tenant, h.name");
+        give(conn, out, &sql, |row| Ok(Some(Row::Holder(rows::holder(row)?)))).await?;
         let sql = format!(
             "SELECT {}, {}, {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
              LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key",
@@ -86,34 +102,24 @@ impl PostgresStore {
             lease_columns!(),
             state_columns!()
         );
-        let mut state = State::default();
-        for row in &ask(&sql).await? {
-            load_resource(&mut state, &mut Default::default(), row)?;
-        }
-        all.extend(state.resources().cloned().map(|r| Row::Resource(Resource { queued: 0, ..r })));
+        let resource = |row: &_| Ok(Some(Row::Resource(Resource { queued: 0, ..read_resource(row)? })));
+        give(conn, out, &sql, resource).await?;
         let sql = "SELECT tenant, kind, key, holder, request, until_ms FROM solehold.requests \
                    ORDER BY tenant, kind, key, holder, request";
-        for row in &ask(sql).await? {
+        let request = |row: &_| {
             let (request, until) = rows::request(row)?;
-            all.push(Row::Request { request, until });
-        }
-        for row in
-            &ask("SELECT collection, id, document FROM solehold.records ORDER BY collection, id").await?
-        {
-            all.push(Row::Record(rows::record(row)?));
-        }
+            Ok(Some(Row::Request { request, until }))
+        };
+        give(conn, out, sql, request).await?;
+        let sql = "SELECT collection, id, document FROM solehold.records ORDER BY collection, id";
+        give(conn, out, sql, |row| Ok(Some(Row::Record(rows::record(row)?)))).await?;
         let sql =
             "SELECT revision, at_ms, tenant, kind, key, details FROM solehold.lease_events ORDER BY revision";
-        for row in &ask(sql).await? {
-            all.push(Row::Event(rows::event(row)?));
-        }
-        conn.simple("COMMIT").await?;
-        all.push(Row::End { rows: all.len() as u64 - 1 });
-        Ok(all)
+        give(conn, out, sql, |row| Ok(Some(Row::Event(rows::event(row)?)))).await?;
+        conn.simple("COMMIT").await
     }
 
-    pub(super) async fn import_all(&self, rows: Vec<Row>) -> Result<(), StoreError> {
-        let import = Import::read(rows)?;
+    pub(super) async fn import_all(&self, import: Import) -> Result<(), StoreError> {
         let mut backoff = Backoff::default();
         for attempt in 1.. {
             let lent = self.lend(Use::Write).await.map_err(Fault::told)?;
@@ -197,6 +203,23 @@ impl PostgresStore {
         self.begin_at(cursor);
         Ok(())
     }
+}
+
+/// Gives the rows of a query as they come. The server sends no more than is taken.
+async fn give(
+    conn: &Conn,
+    out: &mut Exporter,
+    sql: &str,
+    read: impl Fn(&tokio_postgres::Row) -> Result<Option<Row>, Fault>,
+) -> Result<(), Fault> {
+    let none: [(&(dyn ToSql + Sync), Type); 0] = [];
+    let mut found = pin!(conn.client.query_typed_raw(sql, none).await?);
+    while let Some(row) = found.try_next().await? {
+        if let Some(row) = read(&row)? {
+            out.put(row).await?;
+        }
+    }
+    Ok(())
 }
 
 async fn refuse_unless_empty(conn: &Conn, reading: &Reading) -> Result<(), Fault> {

@@ -8,13 +8,12 @@ use solehold_core::{
     key::{HolderKey, Name, ResourceKey, SessionId},
     lease::Resource,
     limits::{SESSION_WAITERS_LOADED, WAITERS_LOADED},
-    session::Session,
     state::{Dirty, FoundLate, State},
     time::StoreTime,
     waiter::Waiter,
 };
 
-use crate::store::{EventQuery, Header, HolderQuery, ResourceQuery, Row};
+use crate::store::{EventQuery, HolderQuery, ResourceQuery};
 
 /// What was found late, and has to be loaded beside what a footprint names.
 #[derive(Debug, Default)]
@@ -141,8 +140,23 @@ fn load_holder(all: &State, part: &mut State, key: &HolderKey) {
     }
 }
 
-/// The keys of resources that match, and whether there are more.
-pub(super) fn resources(all: &State, query: &ResourceQuery, now: StoreTime) -> (Vec<ResourceKey>, bool) {
+/// The keys of the resources among which a query's are, if an index knows them.
+pub(super) fn indexed(all: &State, query: &ResourceQuery) -> Option<Vec<ResourceKey>> {
+    if let Some(session) = query.session {
+        return Some(all.hanging_on(session).cloned().collect());
+    }
+    let (Some(tenant), Some(name)) = (&query.tenant, &query.holder) else { return None };
+    let holder = HolderKey { tenant: tenant.clone(), name: name.clone() };
+    Some(all.held_by(&holder).cloned().collect())
+}
+
+/// The keys of resources that match, and whether there are more: of those that an index knows, or of all.
+pub(super) fn resources(
+    all: &State,
+    indexed: Option<&[ResourceKey]>,
+    query: &ResourceQuery,
+    now: StoreTime,
+) -> (Vec<ResourceKey>, bool) {
     let mut keys = Vec::new();
     let mut more = false;
     let mut take = |resource: &Resource| {
@@ -155,11 +169,8 @@ pub(super) fn resources(all: &State, query: &ResourceQuery, now: StoreTime) -> (
         }
         !more
     };
-    if let Some(session) = query.session {
-        all.hanging_on(session).filter_map(|key| all.resource(key)).all(&mut take);
-    } else if let (Some(tenant), Some(name)) = (&query.tenant, &query.holder) {
-        let holder = HolderKey { tenant: tenant.clone(), name: name.clone() };
-        all.held_by(&holder).filter_map(|key| all.resource(key)).all(&mut take);
+    if let Some(indexed) = indexed {
+        indexed.iter().filter_map(|key| all.resource(key)).all(&mut take);
     } else {
         let is_its = |key: &ResourceKey| {
             query.tenant.as_ref().is_none_or(|t| *t == key.tenant)
@@ -199,9 +210,13 @@ fn matches(all: &State, resource: &Resource, query: &ResourceQuery, now: StoreTi
 
 /// The keys of holders that match, and whether there are more.
 pub(super) fn holders(all: &State, query: &HolderQuery) -> (Vec<HolderKey>, bool) {
+    let least = Name::new(" ").expect("no printable character comes before the space");
+    let tenant = query.tenant.clone().unwrap_or_else(|| least.clone());
+    let first = HolderKey { tenant, name: least };
+    let from = query.after.clone().map_or(first.clone(), |after| after.max(first));
     let mut keys: Vec<_> = all
-        .holders()
-        .filter(|h| query.tenant.as_ref().is_none_or(|t| *t == h.key.tenant))
+        .holders_from(&from)
+        .take_while(|h| query.tenant.as_ref().is_none_or(|t| *t == h.key.tenant))
         .filter(|h| !query.registered || h.registered)
         .filter(|h| query.after.as_ref().is_none_or(|after| h.key > *after))
         .map(|h| h.key.clone())
@@ -222,21 +237,6 @@ pub(super) fn events(events: &VecDeque<Event>, query: &EventQuery) -> Vec<Event>
         .take(query.limit)
         .cloned()
         .collect()
-}
-
-/// All rows as lines of an export, but for those who wait: they ask again.
-pub(super) fn dump(all: &State, header: Header, events: Vec<Event>) -> Vec<Row> {
-    let mut lines = vec![Row::Header(header)];
-    let sessions = all.sessions().filter(|s| !s.is_room()).cloned();
-    lines.extend(sessions.map(|session| Row::Session(Session { waiting: 0, ..session })));
-    lines.extend(all.holders().cloned().map(Row::Holder));
-    lines.extend(all.resources().cloned().map(|resource| Row::Resource(Resource { queued: 0, ..resource })));
-    lines.extend(all.requests().map(|(request, until)| Row::Request { request: request.clone(), until }));
-    lines.extend(all.records().cloned().map(Row::Record));
-    lines.extend(events.into_iter().map(Row::Event));
-    let rows = lines.len() as u64 - 1;
-    lines.push(Row::End { rows });
-    lines
 }
 
 /// Every row that there is.

@@ -1,6 +1,6 @@
 //! What a resident store writes down before it answers.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -13,6 +13,8 @@ use solehold_core::{
 
 use crate::{
     clock::{Tick, boot_id},
+    flow::Flow,
+    history::Seal,
     store::{Cursor, Decided, EventQuery, Retention, Row, StoreError},
 };
 
@@ -25,6 +27,12 @@ pub struct Mark {
     pub boot_id: String,
     /// The tick of that boot at which it was read.
     pub tick_ms: u64,
+    /// Nothing is granted before this time: the store was set back (rule 23).
+    #[serde(default)]
+    pub barred_until: StoreTime,
+    /// Where the data went, if the store was retired.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retired_to: Option<String>,
 }
 
 impl Mark {
@@ -145,16 +153,48 @@ pub struct Image {
     pub floor: Revision,
     /// The clock at the last entry; none if the journal is new.
     pub mark: Option<Mark>,
+    /// Whether it is another state than the one that was left.
+    pub set_back: Option<SetBack>,
+}
+
+/// A journal was put back to an earlier state, or is a copy of another: its history may have gone on elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetBack {
+    /// How far the history is known to have gone.
+    pub seen: Option<Cursor>,
+    /// How that was found out.
+    pub why: String,
+}
+
+/// Events that a journal keeps. They are read beside the journal's own work: nobody who reads waits for a batch, and no
+/// batch for anyone who reads. They may go further than the last batch that was answered.
+#[async_trait]
+pub trait History: Send + Sync {
+    /// Events, the oldest first, and the floor as it was when they were read.
+    async fn events(&self, query: &EventQuery) -> Result<(Vec<Event>, Revision), StoreError>;
+
+    /// All events up to a revision, in pieces, as they are now, and the floor as it is now.
+    async fn all(&self, up_to: Revision) -> Result<(Revision, Flow<Vec<Event>>), StoreError>;
 }
 
 /// Where a resident store writes down its batches.
 #[async_trait]
 pub trait Journal: Send + 'static {
-    /// Whether it keeps the events, or those in memory are all that there are.
-    fn keeps_events(&self) -> bool;
+    /// The events that it keeps; none, if those in memory are all that there are.
+    fn history(&self) -> Option<Arc<dyn History>>;
 
     /// Reads everything; called at the start, and again after a failed append.
     fn load(&mut self) -> Result<Image, StoreError>;
+
+    /// Says that what was loaded goes on from here, at `now`: the next start finds out by it whether it was set back.
+    fn adopt(&mut self, _now: StoreTime) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// What cursors are sealed with: the same key at each start.
+    fn seal(&mut self) -> Result<Seal, StoreError> {
+        Ok(Seal::random())
+    }
 
     /// Writes one batch. `Ok` means that it is on the disk; an error, that it may or may not be.
     async fn append(&mut self, entry: Entry) -> Result<(), StoreError>;
@@ -165,9 +205,6 @@ pub trait Journal: Send + 'static {
     /// Brings the snapshot up to date with rows as they are now; `more` are rows beyond those that it knows to lack,
     /// changed by the passing of time at the start.
     fn fold(&mut self, state: &State, more: Dirty, mark: Mark) -> Result<(), StoreError>;
-
-    /// Reads events, the oldest first.
-    async fn events(&mut self, query: &EventQuery) -> Result<Vec<Event>, StoreError>;
 
     /// Writes the clock, brings the snapshot up to date if rows for it are given, and drops events past their retention.
     /// Tells the new floor if it dropped any.
@@ -191,13 +228,20 @@ pub struct Forgetful;
 
 #[async_trait]
 impl Journal for Forgetful {
-    fn keeps_events(&self) -> bool {
-        false
+    fn history(&self) -> Option<Arc<dyn History>> {
+        None
     }
 
     fn load(&mut self) -> Result<Image, StoreError> {
         let cursor = Cursor { epoch: 1, revision: Revision(0) };
-        Ok(Image { state: State::default(), events: VecDeque::new(), cursor, floor: Revision(0), mark: None })
+        Ok(Image {
+            state: State::default(),
+            events: VecDeque::new(),
+            cursor,
+            floor: Revision(0),
+            mark: None,
+            set_back: None,
+        })
     }
 
     async fn append(&mut self, _: Entry) -> Result<(), StoreError> {
@@ -210,10 +254,6 @@ impl Journal for Forgetful {
 
     fn fold(&mut self, _: &State, _: Dirty, _: Mark) -> Result<(), StoreError> {
         Ok(())
-    }
-
-    async fn events(&mut self, _: &EventQuery) -> Result<Vec<Event>, StoreError> {
-        Ok(Vec::new())
     }
 
     async fn tidy(

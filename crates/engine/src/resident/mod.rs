@@ -8,12 +8,13 @@
 
 mod find;
 mod journal;
+mod reading;
 mod restart;
+mod rows;
 mod tally;
 mod timers;
 
 use std::{
-    collections::VecDeque,
     sync::{
         Arc, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, Ordering},
@@ -24,20 +25,23 @@ use std::{
 use async_trait::async_trait;
 use solehold_core::{
     command::Footprint,
-    event::Event,
     forget,
     key::Name,
+    limits,
     state::{Dirty, Record, State},
     time::{Moment, Revision, StoreTime},
 };
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Semaphore, watch};
 
-pub use journal::{Entry, Forgetful, Gone, Image, Journal, Mark};
+pub use journal::{Entry, Forgetful, Gone, History, Image, Journal, Mark, SetBack};
 
 use crate::{
-    clock::{BootTicks, Tick, Ticks, boot_id},
+    clock::{BootTicks, Tick, Ticks, boot_id, wall_ms},
+    flow::{Exporter, Outlet},
+    history::{self, Bar, Proven, Seal, TTL_MAX_MS},
     store::*,
 };
+use rows::Rows;
 use tally::Tally;
 use timers::Timers;
 
@@ -47,8 +51,10 @@ pub(crate) const WINDOW_EVENTS: usize = 16_384;
 const MARK_EVERY: Duration = Duration::from_secs(1);
 /// How long [`Store::news`] waits at most.
 const NEWS_WAIT: Duration = Duration::from_secs(1);
-/// Rows that are forgotten in one round at most.
+/// Rows that are forgotten in one round at most: batches come in between.
 const FORGET_MAX: usize = 5_000;
+/// Rounds in one call, so that forgetting keeps up with whatever can be released.
+const FORGET_ROUNDS_MAX: usize = 50;
 
 /// A store that keeps all rows in memory, over a journal.
 pub struct Resident {
@@ -62,93 +68,103 @@ pub struct Resident {
     /// The journal has failed, and the rows were not loaded anew since: nobody is told of rows that may be stale.
     has_failed: AtomicBool,
     head: watch::Sender<Cursor>,
+    /// Events that are not in memory any more.
+    history: Option<Arc<dyn History>>,
+    /// Those who walk through rows take turns.
+    readers: Arc<Semaphore>,
+    options: ResidentOptions,
+    /// What cursors are sealed with; nothing, if it could not be kept.
+    seal: Option<Seal>,
+}
+
+/// How a resident store is opened.
+#[derive(Debug, Clone, Copy)]
+pub struct ResidentOptions {
+    /// The longest ttl that it may grant: for so long nothing is granted after it was set back (rule 23).
+    pub ttl_max_ms: u64,
+}
+
+impl Default for ResidentOptions {
+    fn default() -> Self {
+        Self { ttl_max_ms: TTL_MAX_MS }
+    }
 }
 
 struct Turn {
     journal: Box<dyn Journal>,
     /// The rows may lack what the journal has: load them anew.
     is_behind: bool,
+    /// The journal lacks what a start has changed: there was no room for it.
+    is_unfolded: bool,
+    /// The journal was set back since it was last open, and those who hold a lost lease are still to be waited out.
+    set_back: Option<SetBack>,
     is_closed: bool,
     marked: Tick,
 }
 
-/// All rows, and the clock.
-struct Rows {
-    state: State,
-    events: VecDeque<Event>,
-    timers: Timers,
-    tally: Tally,
-    cursor: Cursor,
-    floor: Revision,
-    /// Whether the journal has the events that are not in memory any more.
-    keeps_events: bool,
-    /// Store time at a tick; it goes on from there.
-    since: (StoreTime, Tick),
-}
-
-impl Rows {
-    fn now(&self, tick: Tick) -> StoreTime {
-        let (time, at) = self.since;
-        time.plus_ms(tick.since(at).as_millis() as u64)
-    }
-
-    /// Takes over what a batch has changed.
-    fn absorb(&mut self, part: &State, dirty: &Dirty, decided: &Decided) {
-        self.tally.touch(&self.state, part, dirty);
-        self.state.absorb(part, dirty);
-        self.timers.touch(&self.state, dirty);
-        self.cursor.revision = decided.revision;
-        self.events.extend(decided.events.iter().cloned());
-        self.drop_events(|_, count| count > WINDOW_EVENTS);
-    }
-
-    /// Drops events from memory, the oldest first, while `is_over` of the first and of how many there are.
-    fn drop_events(&mut self, is_over: impl Fn(&Event, usize) -> bool) {
-        while let Some(event) = self.events.front().filter(|e| is_over(e, self.events.len())) {
-            if !self.keeps_events {
-                self.floor = event.revision;
-            }
-            self.events.pop_front();
-        }
-    }
-
-    /// The revision before the first event in memory.
-    fn window_floor(&self) -> Revision {
-        self.events.front().map_or(self.cursor.revision, |e| Revision(e.revision.0 - 1))
-    }
-}
-
 /// A store for tests and simulations: it forgets everything with its process.
 pub fn memory(ticks: impl Ticks) -> Result<Arc<Resident>, StoreError> {
-    Resident::open("memory", Box::new(Forgetful), Box::new(ticks))
+    // Nothing can be set back that is not kept.
+    let options = ResidentOptions { ttl_max_ms: limits::TTL_MS_MAX };
+    Resident::open("memory", Box::new(Forgetful), Box::new(ticks), options)
 }
 
 impl Resident {
     /// Opens a store over a journal of this machine's disk.
     pub fn embedded(journal: impl Journal) -> Result<Arc<Self>, StoreError> {
-        Self::embedded_with(journal, BootTicks)
+        Self::embedded_with(journal, BootTicks, ResidentOptions::default())
     }
 
-    /// The same with ticks from elsewhere, for tests.
-    pub fn embedded_with(journal: impl Journal, ticks: impl Ticks) -> Result<Arc<Self>, StoreError> {
-        Self::open("embedded", Box::new(journal), Box::new(ticks))
+    /// The same with ticks from elsewhere, for tests, and with options.
+    pub fn embedded_with(
+        journal: impl Journal,
+        ticks: impl Ticks,
+        options: ResidentOptions,
+    ) -> Result<Arc<Self>, StoreError> {
+        Self::open("embedded", Box::new(journal), Box::new(ticks), options)
     }
 
     fn open(
         name: &'static str,
         mut journal: Box<dyn Journal>,
         ticks: Box<dyn Ticks>,
+        options: ResidentOptions,
     ) -> Result<Arc<Self>, StoreError> {
         let (tick, boot_id) = (ticks.now(), boot_id());
-        let rows =
+        let Restored { rows, is_unfolded, set_back } =
             load(&mut *journal, tick, StoreTime::default(), &boot_id).map_err(|error| match error {
                 StoreError::Unknown(what) => StoreError::Unusable(what),
                 other => other,
             })?;
+        if set_back.is_none() && !is_unfolded {
+            adopt(&mut *journal, rows.since.0);
+        }
+        let seal = journal.seal();
+        if let Err(error) = &seal {
+            tracing::warn!(%error, "holders get no sealed cursors until the next start");
+        }
         let head = watch::Sender::new(rows.cursor);
-        let turn = Mutex::new(Turn { journal, is_behind: false, is_closed: false, marked: tick });
-        let has_failed = AtomicBool::new(false);
-        Ok(Arc::new(Self { name, ticks, boot_id, rows: RwLock::new(rows), turn, has_failed, head }))
+        let history = journal.history();
+        // Nobody reads, either, before the revision has jumped: a cursor of the lost history must not go on here.
+        let has_failed = AtomicBool::new(set_back.is_some());
+        let is_closed = false;
+        let turn =
+            Mutex::new(Turn { journal, is_behind: false, is_unfolded, set_back, is_closed, marked: tick });
+        let (rows, readers) = (RwLock::new(rows), Arc::new(Semaphore::new(reading::READERS_MAX)));
+        let seal = seal.ok();
+        Ok(Arc::new(Self {
+            name,
+            ticks,
+            boot_id,
+            rows,
+            turn,
+            has_failed,
+            head,
+            history,
+            readers,
+            options,
+            seal,
+        }))
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Rows> {
@@ -160,7 +176,17 @@ impl Resident {
     }
 
     fn mark(&self, now: StoreTime, tick: Tick) -> Mark {
-        Mark { now, boot_id: self.boot_id.clone(), tick_ms: tick.as_ms() }
+        self.mark_of(&self.read(), now, tick)
+    }
+
+    fn mark_of(&self, rows: &Rows, now: StoreTime, tick: Tick) -> Mark {
+        Mark {
+            now,
+            boot_id: self.boot_id.clone(),
+            tick_ms: tick.as_ms(),
+            barred_until: rows.barred_until,
+            retired_to: rows.retired_to.clone(),
+        }
     }
 
     /// Waits for its turn, with rows that are those of the journal.
@@ -173,20 +199,44 @@ impl Resident {
             self.has_failed.store(true, Ordering::SeqCst);
             self.catch_up(&mut turn)?;
         }
+        if let Some(set_back) = turn.set_back.clone() {
+            self.has_failed.store(true, Ordering::SeqCst);
+            tracing::warn!(why = set_back.why, "the data folder is not as it was left");
+            let now = self.jump(&mut turn, set_back.seen, Bar::LongestTtl).await.map_err(nothing_done)?;
+            turn.set_back = None;
+            adopt(&mut *turn.journal, now);
+        }
         Ok(turn)
+    }
+
+    /// Waits for its turn to write.
+    async fn take_turn_to_write(&self) -> Result<tokio::sync::MutexGuard<'_, Turn>, StoreError> {
+        let mut turn = self.take_turn().await?;
+        if turn.is_unfolded {
+            self.fold(&mut turn).map_err(nothing_done)?;
+            turn.is_unfolded = false;
+            tracing::info!("the journal has room again");
+        }
+        Ok(turn)
+    }
+
+    /// Brings the journal's snapshot up to date with all rows.
+    fn fold(&self, turn: &mut Turn) -> Result<(), StoreError> {
+        let tick = self.ticks.now();
+        let rows = self.read();
+        turn.journal.fold(&rows.state, Dirty::default(), self.mark_of(&rows, rows.now(tick), tick))
     }
 
     /// Loads the rows anew after the journal failed. Nothing was done yet, so that nothing is unknown by failing again.
     fn catch_up(&self, turn: &mut Turn) -> Result<(), StoreError> {
         let tick = self.ticks.now();
         let at_least = self.read().now(tick);
-        let rows = load(&mut *turn.journal, tick, at_least, &self.boot_id).map_err(|error| match error {
-            StoreError::Unknown(what) => StoreError::Unavailable(what),
-            other => other,
-        })?;
+        let Restored { rows, is_unfolded, .. } =
+            load(&mut *turn.journal, tick, at_least, &self.boot_id).map_err(nothing_done)?;
         self.head.send_replace(rows.cursor);
         *self.write() = rows;
-        turn.is_behind = false;
+        self.rows.clear_poison();
+        (turn.is_behind, turn.is_unfolded) = (false, is_unfolded);
         self.has_failed.store(false, Ordering::SeqCst);
         tracing::info!("the rows were loaded anew from the journal");
         Ok(())
@@ -194,7 +244,13 @@ impl Resident {
 
     /// For readers: rows that are those of the journal, as far as is known. They do not wait for a batch under way.
     async fn settled(&self) -> Result<(), StoreError> {
-        if self.has_failed.load(Ordering::SeqCst) {
+        self.settled_or_retired().await?;
+        self.read().check_retired()
+    }
+
+    /// As [`Self::settled`], of a store that may have been retired.
+    async fn settled_or_retired(&self) -> Result<(), StoreError> {
+        if self.has_failed.load(Ordering::SeqCst) || self.rows.is_poisoned() {
             drop(self.take_turn().await?);
         }
         Ok(())
@@ -210,40 +266,143 @@ impl Resident {
         decided: &Decided,
     ) -> Result<(), StoreError> {
         let entry = Entry::new(part, &dirty, self.mark(now, tick), decided, self.read().cursor.epoch);
-        self.append(turn, entry).await?;
+        self.append(turn, entry, |rows| rows.absorb(part, &dirty, decided)).await
+    }
+
+    /// Journals an entry, then takes it over.
+    async fn append(
+        &self,
+        turn: &mut Turn,
+        entry: Entry,
+        take_over: impl FnOnce(&mut Rows),
+    ) -> Result<(), StoreError> {
+        let (barred_until, retired_to) = (entry.mark.barred_until, entry.mark.retired_to.clone());
+        // Whoever drops this halfway, or panics, leaves it so: the journal may have what the rows lack.
+        turn.is_behind = true;
+        let appended = turn.journal.append(entry).await;
+        self.has_failed.store(appended.is_err(), Ordering::SeqCst);
+        appended?;
         let mut rows = self.write();
-        rows.absorb(part, &dirty, decided);
+        (rows.barred_until, rows.retired_to) = (barred_until, retired_to);
+        take_over(&mut rows);
         self.head.send_replace(rows.cursor);
+        turn.is_behind = false;
         Ok(())
     }
 
-    async fn append(&self, turn: &mut Turn, entry: Entry) -> Result<(), StoreError> {
-        // Whoever drops this halfway leaves it so: the journal may have what the rows lack.
-        turn.is_behind = true;
-        let appended = turn.journal.append(entry).await;
-        turn.is_behind = appended.is_err();
-        self.has_failed.store(appended.is_err(), Ordering::SeqCst);
-        appended
+    /// Forgets rows that are over; tells how many.
+    async fn forget_some(&self) -> Result<usize, StoreError> {
+        let mut turn = self.take_turn_to_write().await?;
+        let tick = self.ticks.now();
+        let (now, mut part, revision) = {
+            let rows = self.read();
+            let now = rows.now(tick);
+            (now, rows.timers.forgettable(&rows.state, now, FORGET_MAX), rows.cursor.revision)
+        };
+        forget(&mut part, now);
+        let dirty = part.take_dirty();
+        let count = dirty.requests.len() + dirty.resources.len();
+        if count > 0 {
+            let decided = Decided { events: Vec::new(), revision };
+            self.commit(&mut turn, &part, dirty, (now, tick), &decided).await?;
+        }
+        Ok(count)
+    }
+
+    /// Goes on as another history (rule 23), and decides nothing for as long as a lost lease may live.
+    async fn jump(&self, turn: &mut Turn, seen: Option<Cursor>, bar: Bar) -> Result<StoreTime, StoreError> {
+        let tick = self.ticks.now();
+        let (mark, cursor) = {
+            let rows = self.read();
+            let now = rows.now(tick);
+            let known = seen.map_or(rows.cursor, |seen| Cursor {
+                epoch: seen.epoch.max(rows.cursor.epoch),
+                revision: seen.revision.max(rows.cursor.revision),
+            });
+            let barred_until = match bar {
+                Bar::LongestTtl => self.barred_until(&rows, now),
+                Bar::None => StoreTime::default(),
+            };
+            let mark = Mark { barred_until, retired_to: None, ..self.mark_of(&rows, now, tick) };
+            (mark, history::another(known, wall_ms()))
+        };
+        let (now, barred_ms) = (mark.now, mark.barred_until.ms_after(mark.now));
+        tracing::warn!(
+            epoch = cursor.epoch,
+            revision = cursor.revision.0,
+            barred_ms,
+            "the store was set back to an earlier state, or is a copy: it goes on as another history"
+        );
+        let entry = Entry { mark, cursor, rows: Vec::new(), gone: Vec::new(), events: Vec::new() };
+        self.append(turn, entry, |rows| rows.cursor = cursor).await?;
+        Ok(now)
+    }
+
+    /// When the longest lease that can have been granted has run out, and so has all that is here.
+    fn barred_until(&self, rows: &Rows, now: StoreTime) -> StoreTime {
+        let longest_ms = self.options.ttl_max_ms.max(rows.longest_ttl_ms());
+        now.plus_ms(longest_ms).max(rows.barred_until)
     }
 }
 
-/// Loads all rows and lets store time go on (rule 3), never back.
+/// Without it, the next start finds out less, or bars once more.
+fn adopt(journal: &mut dyn Journal, now: StoreTime) {
+    if let Err(error) = journal.adopt(now) {
+        tracing::warn!(%error, "the data folder cannot be told from a copy of it until the next start");
+    }
+}
+
+/// Before anything was done, a journal that fails makes nothing unknown.
+fn nothing_done(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unknown(what) => StoreError::Unavailable(what),
+        other => other,
+    }
+}
+
+/// What a journal gave.
+struct Restored {
+    rows: Rows,
+    /// What has changed by the start could not be written: there is no room.
+    is_unfolded: bool,
+    set_back: Option<SetBack>,
+}
+
+/// Loads all rows and lets store time go on (rule 3), never back. A journal that has no room is read all the same.
 fn load(
     journal: &mut dyn Journal,
     tick: Tick,
     at_least: StoreTime,
     boot_id: &str,
-) -> Result<Rows, StoreError> {
-    let Image { mut state, events, cursor, floor, mark } = journal.load()?;
+) -> Result<Restored, StoreError> {
+    let Image { mut state, events, cursor, floor, mark, set_back } = journal.load()?;
     let (now, dirty) = restart::go_on(&mut state, mark.as_ref(), tick);
     let now = now.max(at_least);
+    let barred_until = mark.as_ref().map_or(StoreTime::default(), |mark| {
+        let is_barred = mark.barred_until > mark.now;
+        // Time that nobody witnessed does not count.
+        let gap_ms = if mark.is_of_this_boot(tick) { 0 } else { now.ms_after(mark.now) };
+        if is_barred { mark.barred_until.plus_ms(gap_ms) } else { mark.barred_until }
+    });
+    let retired_to = mark.as_ref().and_then(|mark| mark.retired_to.clone());
+    let mut is_unfolded = false;
     if mark.is_some() {
-        let mark = Mark { now, boot_id: boot_id.to_owned(), tick_ms: tick.as_ms() };
-        journal.fold(&state, dirty, mark)?;
+        let (boot_id, retired_to) = (boot_id.to_owned(), retired_to.clone());
+        let mark = Mark { now, boot_id, tick_ms: tick.as_ms(), barred_until, retired_to };
+        match journal.fold(&state, dirty, mark) {
+            Err(StoreError::Unknown(error)) => {
+                tracing::error!(%error, "the journal cannot be written: reads are answered, nothing else");
+                is_unfolded = true;
+            }
+            folded => folded?,
+        }
     }
     let (timers, tally) = (Timers::of(&state), Tally::of(&state));
-    let keeps_events = journal.keeps_events();
-    Ok(Rows { state, events, timers, tally, cursor, floor, keeps_events, since: (now, tick) })
+    let keeps_events = journal.history().is_some();
+    let since = (now, tick);
+    let rows =
+        Rows { state, events, timers, tally, cursor, floor, keeps_events, barred_until, retired_to, since };
+    Ok(Restored { rows, is_unfolded, set_back })
 }
 
 #[async_trait]
@@ -258,11 +417,16 @@ impl Store for Resident {
         _news: bool,
         decider: &mut dyn Decider,
     ) -> Result<Decided, StoreError> {
-        let mut turn = self.take_turn().await?;
+        let mut turn = self.take_turn_to_write().await?;
         let tick = self.ticks.now();
         let moment = {
             let rows = self.read();
-            Moment { now: rows.now(tick), revision: rows.cursor.revision }
+            let now = rows.now(tick);
+            rows.check_retired()?;
+            if now < rows.barred_until {
+                return Err(StoreError::Barred { retry_after_ms: rows.barred_until.ms_after(now) });
+            }
+            Moment { now, revision: rows.cursor.revision }
         };
         let mut more = find::More::default();
         let (mut part, decided) = loop {
@@ -289,43 +453,23 @@ impl Store for Resident {
 
     async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
         self.settled().await?;
-        let rows = self.read();
-        let now = rows.now(self.ticks.now());
-        let (keys, more) = find::resources(&rows.state, query, now);
-        let footprint = Footprint { resources: keys.clone(), ..Default::default() };
-        let state = find::part(&rows.state, &footprint, &find::More::default());
-        Ok(Found { loaded: Loaded { state, now, cursor: rows.cursor }, keys, more })
+        self.find(query).await
     }
 
     async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
         self.settled().await?;
-        let rows = self.read();
-        let (keys, more) = find::holders(&rows.state, query);
-        let footprint = Footprint { holders: keys.clone(), ..Default::default() };
-        let state = find::part(&rows.state, &footprint, &find::More::default());
-        let loaded = Loaded { state, now: rows.now(self.ticks.now()), cursor: rows.cursor };
-        Ok(FoundHolders { loaded, keys, more })
+        self.find_names(query).await
     }
 
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
         self.settled().await?;
-        Ok(self.read().state.records().filter(|r| r.collection == *collection).cloned().collect())
+        let rows = self.snapshot().state;
+        Ok(rows.records().filter(|r| r.collection == *collection).cloned().collect())
     }
 
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
         self.settled().await?;
-        {
-            let rows = self.read();
-            if query.after >= rows.window_floor() || !rows.keeps_events {
-                let events = find::events(&rows.events, query);
-                return Ok(EventPage { events, floor: rows.floor, head: rows.cursor });
-            }
-        }
-        // The journal holds the older ones; nothing is committed while it is read, so the page is one snapshot.
-        let mut turn = self.take_turn().await?;
-        let events = turn.journal.events(query).await?;
-        let rows = self.read();
-        Ok(EventPage { events, floor: rows.floor, head: rows.cursor })
+        self.read_events(query).await
     }
 
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
@@ -345,23 +489,21 @@ impl Store for Resident {
     }
 
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
-        let mut turn = self.take_turn().await?;
-        let tick = self.ticks.now();
-        let (now, mut part, revision) = {
-            let rows = self.read();
-            let now = rows.now(tick);
-            (now, rows.timers.forgettable(&rows.state, now, FORGET_MAX), rows.cursor.revision)
-        };
-        forget(&mut part, now);
-        let dirty = part.take_dirty();
-        if !dirty.is_empty() {
-            let decided = Decided { events: Vec::new(), revision };
-            self.commit(&mut turn, &part, dirty, (now, tick), &decided).await?;
+        for _ in 0..FORGET_ROUNDS_MAX {
+            if self.forget_some().await? < FORGET_MAX {
+                break;
+            }
         }
+        let mut turn = self.take_turn_to_write().await?;
+        let tick = self.ticks.now();
         if tick.since(turn.marked) < MARK_EVERY {
             return Ok(());
         }
         turn.marked = tick;
+        let (now, revision) = {
+            let rows = self.read();
+            (rows.now(tick), rows.cursor.revision)
+        };
         let mark = self.mark(now, tick);
         let folded = {
             let rows = self.read();
@@ -388,23 +530,19 @@ impl Store for Resident {
         Ok(rows.tally.usage(&rows.state, &rows.timers, tenant, rows.now(self.ticks.now())))
     }
 
-    async fn export(&self) -> Result<Vec<Row>, StoreError> {
-        let mut turn = self.take_turn().await?;
-        let everything = EventQuery { limit: usize::MAX, ..Default::default() };
-        let older = turn.journal.events(&everything).await?;
-        let rows = self.read();
-        let mut events = if rows.keeps_events { older } else { find::events(&rows.events, &everything) };
-        events.retain(|event| event.revision > rows.floor);
-        let Cursor { epoch, revision } = rows.cursor;
-        let now = rows.now(self.ticks.now());
-        let header =
-            Header { format: EXPORT_FORMAT, now, revision, epoch, floor: rows.floor, retired: false };
-        Ok(find::dump(&rows.state, header, events))
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+        self.settled().await?;
+        self.scan_all(query, pages).await
     }
 
-    async fn import(&self, lines: Vec<Row>) -> Result<(), StoreError> {
-        let Import { header, mut state, events } = Import::read(lines)?;
-        let mut turn = self.take_turn().await?;
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
+        self.settled_or_retired().await?;
+        self.export_all(rows).await
+    }
+
+    async fn import(&self, import: Import) -> Result<(), StoreError> {
+        let Import { header, mut state, events, .. } = import;
+        let mut turn = self.take_turn_to_write().await?;
         let tick = self.ticks.now();
         let (now, before) = {
             let rows = self.read();
@@ -416,21 +554,67 @@ impl Store for Resident {
             (rows.now(tick).max(header.now), rows.cursor)
         };
         restart::give_back(&mut state, header.now, now.ms_after(header.now), now, 0);
-        // Whoever holds a cursor of the old store must not go on with it here: the old one may have gone on by itself.
-        let epoch = header.epoch.max(before.epoch) + 1;
+        let furthest = Cursor { epoch: header.epoch.max(before.epoch), revision: header.revision };
+        let (cursor, barred_until) = match header.retired {
+            true => (Cursor { epoch: furthest.epoch + 1, ..furthest }, StoreTime::default()),
+            // The old store may have gone on: what it grants from now on must not be granted here, nor its tokens given.
+            false => {
+                let longest_ms = self.options.ttl_max_ms.max(rows::longest_ttl_ms(&state));
+                (history::another(furthest, wall_ms()), now.plus_ms(longest_ms))
+            }
+        };
         let dirty = find::all_of(&state);
-        let decided = Decided { events, revision: header.revision };
-        let entry = Entry::new(&state, &dirty, self.mark(now, tick), &decided, epoch);
+        let decided = Decided { events, revision: cursor.revision };
+        let mark = Mark { barred_until, ..self.mark(now, tick) };
+        let entry = Entry::new(&state, &dirty, mark, &decided, cursor.epoch);
         // First the floor: without the rows it says nothing that is not so.
         turn.journal.set_floor(header.floor)?;
-        self.append(&mut turn, entry).await?;
-        let mut rows = self.write();
-        rows.since = (now, tick);
-        rows.floor = header.floor;
-        rows.cursor.epoch = epoch;
-        rows.absorb(&state, &dirty, &decided);
-        self.head.send_replace(rows.cursor);
+        self.append(&mut turn, entry, |rows| {
+            rows.since = (now, tick);
+            rows.floor = header.floor;
+            rows.cursor.epoch = cursor.epoch;
+            rows.absorb(&state, &dirty, &decided);
+        })
+        .await
+    }
+
+    fn ttl_max_ms(&self) -> u64 {
+        self.options.ttl_max_ms
+    }
+
+    fn seal(&self, cursor: Cursor) -> Option<String> {
+        Some(self.seal.as_ref()?.seal(Proven { cursor, timeline: 0 }))
+    }
+
+    async fn witness(&self, sealed: &str) -> Result<(), StoreError> {
+        let Some(proven) = self.seal.as_ref().and_then(|seal| seal.open(sealed)) else { return Ok(()) };
+        if proven.cursor <= self.cursor() {
+            return Ok(());
+        }
+        let mut turn = self.take_turn_to_write().await?;
+        // Looked at again: what a batch under way brings was not there before.
+        if proven.cursor > self.cursor() {
+            tracing::error!(shown = ?proven.cursor, "a holder has seen more of the history than is here");
+            self.jump(&mut turn, Some(proven.cursor), Bar::LongestTtl).await?;
+        }
         Ok(())
+    }
+
+    async fn retire(&self, to: &str) -> Result<(), StoreError> {
+        let mut turn = self.take_turn_to_write().await?;
+        let tick = self.ticks.now();
+        let (mark, cursor) = {
+            let rows = self.read();
+            let mark = Mark { retired_to: Some(to.to_owned()), ..self.mark_of(&rows, rows.now(tick), tick) };
+            (mark, rows.cursor)
+        };
+        let entry = Entry { mark, cursor, rows: Vec::new(), gone: Vec::new(), events: Vec::new() };
+        self.append(&mut turn, entry, |_| ()).await
+    }
+
+    async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {
+        let mut turn = self.take_turn_to_write().await?;
+        self.jump(&mut turn, seen, bar).await.map(|_| ())
     }
 
     fn cursor(&self) -> Cursor {
@@ -442,14 +626,8 @@ impl Store for Resident {
         if turn.is_closed {
             return;
         }
-        let tick = self.ticks.now();
         // Rows that lack what the journal has must not become its snapshot: its log is read again at the next start.
-        let folded = if turn.is_behind {
-            Ok(())
-        } else {
-            let rows = self.read();
-            turn.journal.fold(&rows.state, Dirty::default(), self.mark(rows.now(tick), tick))
-        };
+        let folded = if turn.is_behind || turn.set_back.is_some() { Ok(()) } else { self.fold(&mut turn) };
         if let Err(error) = folded.and_then(|()| turn.journal.close()) {
             tracing::error!(%error, "the journal could not be closed cleanly; it will be read again at the next start");
         }

@@ -1,6 +1,9 @@
 //! When something of a resident store runs out, as far as is known: a lower bound that renewals need not touch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use solehold_core::{
     command::Command,
@@ -61,15 +64,15 @@ impl<T: Ord + Clone> Queue<T> {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Item {
-    Resource(ResourceKey),
+    Resource(Arc<ResourceKey>),
     Session(SessionId),
 }
 
 /// A row that says nothing any more once its time has come.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Over {
-    Request(RequestKey),
-    Resource(ResourceKey),
+    Request(Arc<RequestKey>),
+    Resource(Arc<ResourceKey>),
 }
 
 /// The timers: each item stands once, at or before the time when it is due.
@@ -86,13 +89,13 @@ impl Timers {
     pub(super) fn of(state: &State) -> Self {
         let mut timers = Self::default();
         for resource in state.resources() {
-            timers.touch_resource(&resource.key, Some(resource));
+            timers.touch_resource(state, &resource.key);
         }
         for session in state.sessions() {
             timers.due.set(Item::Session(session.id), Some(session.deadline));
         }
         for (request, until) in state.requests() {
-            timers.over.set(Over::Request(request.clone()), Some(until));
+            timers.over.set(over_request(state, request), Some(until));
         }
         timers
     }
@@ -100,7 +103,7 @@ impl Timers {
     /// Takes note of rows that have changed.
     pub(super) fn touch(&mut self, state: &State, dirty: &Dirty) {
         for key in &dirty.resources {
-            self.touch_resource(key, state.resource(key));
+            self.touch_resource(state, key);
         }
         for id in &dirty.sessions {
             let item = Item::Session(*id);
@@ -108,17 +111,19 @@ impl Timers {
             self.due.set_earlier(item, state.session(*id).map(|s| s.deadline));
         }
         for request in &dirty.requests {
-            self.over.set(Over::Request(request.clone()), state.spent_until(request));
+            self.over.set(over_request(state, request), state.spent_until(request));
         }
     }
 
-    fn touch_resource(&mut self, key: &ResourceKey, resource: Option<&Resource>) {
+    fn touch_resource(&mut self, state: &State, key: &ResourceKey) {
+        let resource = state.resource(key);
+        let key = state.shared_key(key).cloned().unwrap_or_else(|| Arc::new(key.clone()));
         let item = Item::Resource(key.clone());
         self.ran_out.remove(&item);
         self.due.set_earlier(item, resource.and_then(runs_out_at));
         // Whatever is forgettable at the end of time waits only for its hold-back to pass.
         let over = resource.filter(|r| r.is_forgettable(StoreTime(u64::MAX)));
-        self.over.set(Over::Resource(key.clone()), over.map(|r| r.held_back_until.unwrap_or_default()));
+        self.over.set(Over::Resource(key), over.map(|r| r.held_back_until.unwrap_or_default()));
     }
 
     /// What is due at `now`, at most `limit` of it, the most overdue first.
@@ -169,7 +174,7 @@ impl Timers {
             match over {
                 Over::Request(request) => {
                     if let Some(until) = state.spent_until(request) {
-                        part.load_request(request.clone(), until);
+                        part.load_request((**request).clone(), until);
                     }
                 }
                 Over::Resource(key) => {
@@ -183,6 +188,11 @@ impl Timers {
     }
 }
 
+/// As the rows have it, so that its names are in memory once.
+fn over_request(state: &State, request: &RequestKey) -> Over {
+    Over::Request(state.shared_request(request).cloned().unwrap_or_else(|| Arc::new(request.clone())))
+}
+
 /// Adds the nominations of an item that is due; tells when to look at it again, which is at once if they were too many.
 fn nominate(
     state: &State,
@@ -194,7 +204,7 @@ fn nominate(
     let again = now.plus_ms(AGAIN_MS);
     let id = match item {
         Item::Resource(key) => {
-            commands.push(Command::Expire { key: key.clone() });
+            commands.push(Command::Expire { key: (**key).clone() });
             return again;
         }
         Item::Session(id) => *id,

@@ -31,7 +31,7 @@ impl Embedded {
 
     fn store(&self, folder: &TempDir) -> Arc<dyn Store> {
         let journal = Folder::open_with(folder.path(), self.limits).expect("a data folder");
-        Resident::embedded_with(journal, self.ticks.clone()).expect("an embedded store")
+        Resident::embedded_with(journal, self.ticks.clone(), Default::default()).expect("an embedded store")
     }
 }
 

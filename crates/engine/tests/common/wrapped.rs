@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, Mutex,
-    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering},
 };
 
 use async_trait::async_trait;
@@ -15,6 +15,8 @@ use solehold_core::{
 use solehold_engine::{
     clock::ManualTicks,
     conformance::Fixture,
+    flow::{self, Exporter, Outlet},
+    history::Bar,
     observe::{Lane, Observer},
     resident::{self, Resident},
     store::*,
@@ -59,7 +61,14 @@ pub struct Wrapped {
     pub twice: AtomicBool,
     /// Added to the epoch that is told.
     pub epoch: AtomicU64,
+    /// Where the next call panics, if anywhere.
+    pub panic: AtomicU8,
 }
+
+/// Before a batch is decided, after it was committed, when what has run out is asked for.
+pub const BEFORE: u8 = 1;
+pub const AFTER: u8 = 2;
+pub const DUE: u8 = 3;
 
 impl Wrapped {
     pub fn new() -> Arc<Self> {
@@ -73,6 +82,7 @@ impl Wrapped {
             batches: AtomicUsize::new(0),
             twice: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
+            panic: AtomicU8::new(0),
         })
     }
 
@@ -82,6 +92,13 @@ impl Wrapped {
 
     fn check(&self) -> Result<(), StoreError> {
         self.fault.lock().expect("no panic").clone().map_or(Ok(()), Err)
+    }
+
+    /// Panics once, if this is where.
+    fn panic_at(&self, place: u8) {
+        if self.panic.compare_exchange(place, 0, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+            panic!("the store panics, as it was told to");
+        }
     }
 
     fn raised(&self, cursor: Cursor) -> Cursor {
@@ -109,7 +126,10 @@ impl Store for Wrapped {
             let Loaded { mut state, now, cursor } = self.inner.load(footprint).await?;
             decider.decide(&mut state, Moment { now, revision: cursor.revision }).expect("all is loaded");
         }
-        self.inner.transact(footprint, news, decider).await
+        self.panic_at(BEFORE);
+        let decided = self.inner.transact(footprint, news, decider).await;
+        self.panic_at(AFTER);
+        decided
     }
     async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
         self.check()?;
@@ -148,6 +168,7 @@ impl Store for Wrapped {
     }
     async fn due(&self, limit: usize) -> Result<Due, StoreError> {
         self.check()?;
+        self.panic_at(DUE);
         self.inner.due(limit).await
     }
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
@@ -158,13 +179,31 @@ impl Store for Wrapped {
         self.check()?;
         self.inner.usage(tenant).await
     }
-    async fn export(&self) -> Result<Vec<Row>, StoreError> {
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
         self.check()?;
-        self.inner.export().await
+        let epoch = self.epoch.load(Ordering::SeqCst);
+        let inner: Arc<dyn Store> = self.inner.clone();
+        let mut inner = flow::scan(inner, query.clone());
+        while let Some(page) = inner.next().await {
+            let mut page = page?;
+            page.loaded.cursor.epoch += epoch;
+            pages.give(page).await?;
+        }
+        Ok(())
     }
-    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
         self.check()?;
-        self.inner.import(rows).await
+        self.inner.export(rows).await
+    }
+    async fn import(&self, import: Import) -> Result<(), StoreError> {
+        self.check()?;
+        self.inner.import(import).await
+    }
+    async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {
+        self.inner.set_back(seen, bar).await
+    }
+    async fn retire(&self, to: &str) -> Result<(), StoreError> {
+        self.inner.retire(to).await
     }
     fn cursor(&self) -> Cursor {
         self.raised(self.inner.cursor())

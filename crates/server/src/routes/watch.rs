@@ -3,7 +3,7 @@
 //! Nothing is kept for a reader here: a frame is asked of the engine when the connection can take it, so that a slow reader
 //! holds up only itself. What is wrong before the first frame is a problem document; afterwards it is a frame.
 
-use std::{collections::VecDeque, convert::Infallible, time::Duration};
+use std::{convert::Infallible, time::Duration};
 
 use axum::{
     Extension,
@@ -23,8 +23,8 @@ use solehold_api::{
 };
 use solehold_core::{key::Name, outcome::LeaseView, time::Revision};
 use solehold_engine::{
-    store::{self, EventQuery, Found, ResourceQuery},
-    watch::{Filter, Frame, Watch, WatchError},
+    store::{self, EventQuery, Found, Loaded},
+    watch::{Filter, Frame, SNAPSHOT_RESOURCES_AT_ONCE, Watch, WatchError},
 };
 use tokio::sync;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -37,8 +37,7 @@ use crate::{
 
 /// A silent stream gets a comment this often.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
-/// Most resources of a snapshot.
-const SNAPSHOT_MAX: usize = 200_000;
+const _: () = assert!(SNAPSHOT_RESOURCES_AT_ONCE <= SNAPSHOT_RESOURCES_MAX, "a page is a frame");
 /// The last word of a server that stops.
 const STOPPING: &str = ": the server is stopping\n\n";
 /// What a browser reads a stream of events by.
@@ -72,13 +71,13 @@ async fn watch(
     let filter = filter(&caller, &query)?;
     let open = context.open_watch(filter.tenant.as_ref())?;
     let from = last_event_id(&headers)?.or(query.from);
-    let (from, first) = match from {
-        Some(cursor) => (check(&context, cursor).await?, VecDeque::new()),
-        None => snapshot(&context, &filter).await?,
+    let from = match from {
+        Some(cursor) => Some(check(&context, cursor).await?),
+        None => None,
     };
-    let watch = context.engine().watch(Some(from), filter).await.map_err(failed)?;
-    let stopping = context.stopping();
-    let told = Told { context, watch, first, at: from, key, stopping, is_over: false, _open: open };
+    let watch = context.engine().watch(from, filter).await.map_err(failed)?;
+    let (at, stopping) = (watch.cursor(), context.stopping());
+    let told = Told { context, watch, at, key, stopping, is_over: false, _open: open };
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::from_stream(told.stream())).into_response())
 }
@@ -117,49 +116,18 @@ async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, Failur
     Ok(from)
 }
 
-/// Who owns what, in frames, and the cursor as of which it is so: all of one read.
-async fn snapshot(
-    context: &Context,
-    filter: &Filter,
-) -> Result<(store::Cursor, VecDeque<WatchFrame>), Failure> {
-    let Filter { tenant, kind, holder, .. } = filter.clone();
-    let query =
-        ResourceQuery { tenant, kind, holder, undeclared: true, limit: SNAPSHOT_MAX, ..Default::default() };
-    let found = context.engine().find_resources(&query).await?;
-    if found.more {
-        let detail =
-            format!("there are more than {SNAPSHOT_MAX} resources; watch one tenant, kind or holder");
-        return Err(Problem::new(ErrorCode::BadRequest, detail)
-            .limit("snapshot", SNAPSHOT_MAX as u64)
-            .into());
-    }
-    Ok((found.loaded.cursor, snapshot_frames(&found)))
-}
-
-fn snapshot_frames(found: &Found) -> VecDeque<WatchFrame> {
-    let (state, now, cursor) = (&found.loaded.state, found.loaded.now, on_wire(found.loaded.cursor));
-    let part = |keys: &[_]| {
-        let resources = keys.iter().filter_map(|key| state.resource(key));
-        let owned = resources.map(|r| Ownership::of(r, LeaseView::of(state, r, now).ok().flatten().as_ref()));
-        Snapshot { cursor, resources: owned.collect(), more: true }
-    };
-    let mut parts: Vec<_> = found.keys.chunks(SNAPSHOT_RESOURCES_MAX).map(part).collect();
-    if parts.is_empty() {
-        parts.push(part(&[]));
-    }
-    if let Some(last) = parts.last_mut() {
-        last.more = false;
-    }
-    parts.into_iter().map(WatchFrame::Snapshot).collect()
+/// One page of who owns what.
+fn snapshot_frame(found: &Found) -> WatchFrame {
+    let Loaded { state, now, cursor } = &found.loaded;
+    let resources = found.keys.iter().filter_map(|key| state.resource(key));
+    let owned = resources.map(|r| Ownership::of(r, LeaseView::of(state, r, *now).ok().flatten().as_ref()));
+    WatchFrame::Snapshot(Snapshot { cursor: on_wire(*cursor), resources: owned.collect(), more: found.more })
 }
 
 fn failed(error: WatchError) -> Failure {
     match error {
         WatchError::Store(error) => solehold_engine::EngineError::from(error).into(),
         WatchError::Ahead { .. } => Problem::new(ErrorCode::BadRequest, error.to_string()).into(),
-        WatchError::TooMany { most } => {
-            Problem::new(ErrorCode::BadRequest, error.to_string()).limit("snapshot", most as u64).into()
-        }
         WatchError::Stopping => solehold_engine::EngineError::Stopping.into(),
     }
 }
@@ -179,8 +147,6 @@ enum Next {
 struct Told {
     context: Context,
     watch: Watch,
-    /// Frames that go before all others.
-    first: VecDeque<WatchFrame>,
     at: store::Cursor,
     key: Option<Name>,
     stopping: sync::watch::Receiver<bool>,
@@ -198,9 +164,6 @@ impl Told {
     async fn next(&mut self) -> Option<String> {
         if self.is_over {
             return None;
-        }
-        if let Some(frame) = self.first.pop_front() {
-            return Some(frame.to_sse().encode());
         }
         let next = tokio::select! {
             _ = self.stopping.wait_for(|stopping| *stopping) => Next::Over,
@@ -245,10 +208,9 @@ impl Told {
                 self.is_over = true;
                 WatchFrame::Compacted(Compacted { floor: on_wire(floor) })
             }
-            Frame::Snapshot { leases: _, cursor } => {
-                // A watch from a cursor begins without one.
-                self.at = cursor;
-                WatchFrame::Snapshot(Snapshot { cursor: on_wire(cursor), resources: Vec::new(), more: false })
+            Frame::Snapshot(found) => {
+                self.at = found.loaded.cursor;
+                snapshot_frame(&found)
             }
         }
     }

@@ -7,7 +7,11 @@ use std::sync::{
 
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, key::Name, state::Record};
-use solehold_engine::store::*;
+use solehold_engine::{
+    flow::{Exporter, Outlet},
+    history::Bar,
+    store::*,
+};
 
 /// A store that answers nothing while it is down.
 pub struct Flaky {
@@ -79,11 +83,20 @@ impl Store for Flaky {
     async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
         self.up()?.usage(tenant).await
     }
-    async fn export(&self) -> Result<Vec<Row>, StoreError> {
-        self.up()?.export().await
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+        self.up()?.scan(query, pages).await
     }
-    async fn import(&self, rows: Vec<Row>) -> Result<(), StoreError> {
-        self.up()?.import(rows).await
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
+        self.up()?.export(rows).await
+    }
+    async fn import(&self, import: Import) -> Result<(), StoreError> {
+        self.up()?.import(import).await
+    }
+    async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {
+        self.store.set_back(seen, bar).await
+    }
+    async fn retire(&self, to: &str) -> Result<(), StoreError> {
+        self.store.retire(to).await
     }
     fn cursor(&self) -> Cursor {
         self.store.cursor()

@@ -18,8 +18,8 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_engine::{
-    Engine,
-    store::{Import, Row},
+    Engine, EngineError,
+    store::{Import, ImportReader, Row, StoreError},
 };
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
@@ -68,11 +68,14 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
             }
         }
         Door::Store(engine) => {
-            for row in engine.export().await? {
-                let mut line =
-                    serde_json::to_vec(&row).map_err(|error| Failure::broken(error.to_string()))?;
-                line.push(b'\n');
-                sink.write(&line)?;
+            let mut pieces = engine.export()?;
+            while let Some(rows) = pieces.next().await {
+                for row in rows.map_err(EngineError::from)? {
+                    let mut line =
+                        serde_json::to_vec(&row).map_err(|error| Failure::broken(error.to_string()))?;
+                    line.push(b'\n');
+                    sink.write(&line)?;
+                }
             }
         }
     }
@@ -126,19 +129,18 @@ pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> Outcome {
 }
 
 async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> Outcome<Imported> {
-    let rows = read_rows(source).await?;
     // Found whole before anything is asked of the store, and told as what it is: a bad export, not a bad store.
-    let whole = Import::read(rows.clone()).map_err(|error| Failure::usage(error.to_string()))?;
-    let imported = Imported { rows: rows.len().saturating_sub(2) as u64, revision: whole.header.revision.0 };
-    drop(whole);
-    engine.import(rows).await?;
+    let import = read_rows(source).await?;
+    let imported = Imported { rows: import.rows, revision: import.header.revision.0 };
+    engine.import(import).await?;
     Ok(imported)
 }
 
-async fn read_rows(source: impl AsyncRead + Unpin) -> Outcome<Vec<Row>> {
+async fn read_rows(source: impl AsyncRead + Unpin) -> Outcome<Import> {
     let mut source = BufReader::with_capacity(PIECE_BYTES, source);
     let mut progress = Progress::new("read");
-    let (mut rows, mut line) = (Vec::new(), Vec::new());
+    let bad = |error: StoreError| Failure::usage(error.to_string());
+    let (mut rows, mut line) = (ImportReader::default(), Vec::new());
     for number in 1_u64.. {
         line.clear();
         let bound = EXPORT_LINE_BYTES_MAX as u64 + 1;
@@ -151,11 +153,11 @@ async fn read_rows(source: impl AsyncRead + Unpin) -> Outcome<Vec<Row>> {
             continue;
         }
         let odd = |error| Failure::usage(format!("line {number} is not one of an export: {error}"));
-        rows.push(serde_json::from_slice(&line).map_err(odd)?);
+        rows.take(serde_json::from_slice(&line).map_err(odd)?).map_err(bad)?;
         progress.add(1);
     }
     progress.end();
-    Ok(rows)
+    rows.finish().map_err(bad)
 }
 
 /// What is read, as the body of a request.

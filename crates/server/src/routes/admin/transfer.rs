@@ -1,6 +1,6 @@
 //! Everything out as JSON lines, and in again.
 
-use std::convert::Infallible;
+use std::io;
 
 use axum::{
     Json,
@@ -19,7 +19,7 @@ use solehold_api::{
 };
 use solehold_engine::{
     EngineError,
-    store::{Row, StoreError},
+    store::{Import, ImportReader, Row, StoreError},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -28,10 +28,8 @@ use crate::{
     http::{self, Caller, Failure, Role},
 };
 
-/// Largest import in bytes: it is held in memory until it is found whole.
+/// Largest import in bytes: its rows are held in memory until it is found whole.
 const IMPORT_BYTES_MAX: usize = 1024 * 1024 * 1024;
-/// Pieces of an export are about this large.
-const PIECE_BYTES: usize = 64 * 1024;
 
 pub fn routes() -> OpenApiRouter<Context> {
     OpenApiRouter::new().routes(routes!(export)).routes(routes!(import)).routes(routes!(retire))
@@ -47,28 +45,23 @@ pub fn routes() -> OpenApiRouter<Context> {
 async fn export(State(context): State<Context>, caller: Caller) -> Result<Response, Failure> {
     caller.must_be(Role::Admin)?;
     caller.must_be_unscoped()?;
-    let rows = context.engine().export().await?.into_iter();
-    let pieces = stream::iter(Pieces(rows).map(Ok::<_, Infallible>));
-    Ok(([(header::CONTENT_TYPE, "application/jsonl")], Body::from_stream(pieces)).into_response())
+    let mut rows = context.engine().export()?;
+    // What is wrong at the beginning is a problem document; afterwards the body breaks off.
+    let first = rows.next().await.transpose().map_err(EngineError::from)?;
+    let first = stream::iter(first.map(|rows| lines(&rows)));
+    let rest = stream::unfold(rows, async |mut rows| Some((rows.next().await?, rows)));
+    let rest = rest.map(|rows| rows.map_err(io::Error::other).and_then(|rows| lines(&rows)));
+    Ok(([(header::CONTENT_TYPE, "application/jsonl")], Body::from_stream(first.chain(rest))).into_response())
 }
 
-/// Rows as lines, several of them in a piece.
-struct Pieces(std::vec::IntoIter<Row>);
-
-impl Iterator for Pieces {
-    type Item = Bytes;
-
-    fn next(&mut self) -> Option<Bytes> {
-        let mut piece = Vec::new();
-        while piece.len() < PIECE_BYTES
-            && let Some(row) = self.0.next()
-        {
-            // Keys are strings and numbers finite, so that a row is JSON; without its end nobody takes the export.
-            serde_json::to_writer(&mut piece, &row).ok()?;
-            piece.push(b'\n');
-        }
-        (!piece.is_empty()).then(|| piece.into())
+/// Rows as lines of JSON.
+fn lines(rows: &[Row]) -> io::Result<Bytes> {
+    let mut piece = Vec::new();
+    for row in rows {
+        serde_json::to_writer(&mut piece, row)?;
+        piece.push(b'\n');
     }
+    Ok(piece.into())
 }
 
 /// Retires the store: from now on it refuses everything but exports, and says where its data went. Export it afterwards,
@@ -102,15 +95,11 @@ async fn import(
 ) -> Result<Json<Imported>, Failure> {
     caller.must_be(Role::Admin)?;
     caller.must_be_unscoped()?;
-    let rows = read_rows(body.into_data_stream()).await?;
-    let revision = rows.first().map_or(0, |row| match row {
-        Row::Header(header) => header.revision.0,
-        _ => 0,
-    });
-    let count = rows.len().saturating_sub(2) as u64;
-    context.engine().import(rows).await.map_err(refused)?;
+    let import = read_rows(body.into_data_stream()).await?;
+    let imported = Imported { rows: import.rows, revision: import.header.revision.0 };
+    context.engine().import(import).await.map_err(refused)?;
     context.refresh().await?;
-    Ok(Json(Imported { rows: count, revision }))
+    Ok(Json(imported))
 }
 
 /// A store that is in use, or an export that cannot be used, is not the server's fault.
@@ -122,7 +111,7 @@ fn refused(error: EngineError) -> Failure {
 }
 
 /// Reads lines as they come in.
-async fn read_rows(mut body: BodyDataStream) -> Result<Vec<Row>, Failure> {
+async fn read_rows(mut body: BodyDataStream) -> Result<Import, Failure> {
     let mut lines = Lines::default();
     while let Some(piece) = body.next().await {
         let piece =
@@ -130,13 +119,13 @@ async fn read_rows(mut body: BodyDataStream) -> Result<Vec<Row>, Failure> {
         lines.take(&piece)?;
     }
     lines.end_line()?;
-    Ok(lines.rows)
+    lines.rows.finish().map_err(|error| refused(error.into()))
 }
 
 #[derive(Default)]
 struct Lines {
     line: Vec<u8>,
-    rows: Vec<Row>,
+    rows: ImportReader,
     number: u64,
     bytes: usize,
 }
@@ -166,8 +155,7 @@ impl Lines {
         let wrong = |e| {
             Problem::new(ErrorCode::InvalidJson, format!("line {} is not one of an export: {e}", self.number))
         };
-        self.rows.push(row.map_err(wrong)?);
-        Ok(())
+        self.rows.take(row.map_err(wrong)?).map_err(|error| refused(error.into()))
     }
 
     fn bound(&self, name: &str, bytes: usize, most: usize) -> Result<(), Failure> {

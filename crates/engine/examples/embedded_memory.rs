@@ -1,0 +1,111 @@
+//! How much memory a lease takes in the embedded store: `cargo run --release -p solehold-engine --example embedded_memory`.
+//!
+//! Fills a temporary data folder with leases (200,000, or as many as the first argument says), each on a resource of its
+//! own and held by one of a thousand holders, then opens the folder again, since a fresh process is the plainest measure,
+//! and prints the resident memory for each lease. Then it reads everything as an export and as the snapshot of a watch, and
+//! prints how much the memory has grown by that.
+
+use std::{error::Error, fs, path::Path, process::Command as Process, sync::Arc};
+
+use solehold_core::{
+    command::{Acquire, AskedTenure, Command, Undeclared},
+    key::{Document, LeaseId, Name, ResourceKey},
+};
+use solehold_engine::{
+    Engine, EngineOptions,
+    embedded::Folder,
+    resident::Resident,
+    watch::{Filter, Frame},
+};
+use uuid::Uuid;
+
+const LEASES: usize = 200_000;
+const AT_ONCE: usize = 1_000;
+
+fn resident_kb() -> Result<u64, Box<dyn Error>> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
+    Ok(line.split_whitespace().nth(1).ok_or("no number")?.parse()?)
+}
+
+fn acquire(n: usize) -> Result<Command, Box<dyn Error>> {
+    let key = ResourceKey {
+        tenant: Name::new("default")?,
+        kind: Name::new("camera")?,
+        key: Name::new(format!("cam-{n:08}"))?,
+    };
+    Ok(Command::Acquire(Acquire {
+        lease: LeaseId::new(&key, Uuid::new_v4()),
+        key,
+        holder: Name::new(format!("runner-{:04}", n % 1_000))?,
+        tenure: AskedTenure::Own { ttl_ms: 3_600_000 },
+        request: Some(Name::new(Uuid::new_v4().to_string())?),
+        attributes: Document::default(),
+        undeclared: Undeclared::Allow,
+        wait: None,
+    }))
+}
+
+fn open(folder: &Path) -> Result<Engine, Box<dyn Error>> {
+    Ok(Engine::start(Resident::embedded(Folder::open(folder)?)?, EngineOptions::default(), Arc::new(())))
+}
+
+async fn fill(folder: &Path, leases: usize) -> Result<(), Box<dyn Error>> {
+    let (before, engine) = (resident_kb()?, open(folder)?);
+    for from in (0..leases).step_by(AT_ONCE) {
+        let commands = (from..(from + AT_ONCE).min(leases)).map(acquire).collect::<Result<Vec<_>, _>>()?;
+        for outcome in engine.submit_all(commands).await {
+            outcome??;
+        }
+    }
+    report("after granting them", before, leases)?;
+    engine.stop().await;
+    Ok(())
+}
+
+async fn measure(folder: &Path, leases: usize) -> Result<(), Box<dyn Error>> {
+    let before = resident_kb()?;
+    let engine = open(folder)?;
+    report("after a start", before, leases)?;
+    let before = resident_kb()?;
+    let mut export = engine.export()?;
+    let mut rows = 0;
+    while let Some(piece) = export.next().await {
+        rows += piece?.len();
+    }
+    println!("export of {rows} rows: {} MB more", (resident_kb()?.saturating_sub(before)) / 1_024);
+    let before = resident_kb()?;
+    let mut watch = engine.watch(None, Filter::default()).await?;
+    let mut resources = 0;
+    while let Some(Frame::Snapshot(page)) = watch.next().await {
+        resources += page.keys.len();
+        if !page.more {
+            break;
+        }
+    }
+    println!(
+        "snapshot of {resources} resources: {} MB more",
+        (resident_kb()?.saturating_sub(before)) / 1_024
+    );
+    engine.stop().await;
+    Ok(())
+}
+
+fn report(when: &str, before_kb: u64, leases: usize) -> Result<(), Box<dyn Error>> {
+    let kb = resident_kb()?.saturating_sub(before_kb);
+    println!("{leases} leases {when}: {} MB, {} bytes each", kb / 1_024, kb * 1_024 / leases as u64);
+    Ok(())
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let leases = arguments.next().map_or(Ok(LEASES), |n| n.parse())?;
+    if let Some(folder) = arguments.next() {
+        return measure(folder.as_ref(), leases).await;
+    }
+    let folder = tempfile::tempdir()?;
+    fill(folder.path(), leases).await?;
+    let again = Process::new(std::env::current_exe()?).arg(leases.to_string()).arg(folder.path()).status()?;
+    if again.success() { Ok(()) } else { Err("the second process failed".into()) }
+}

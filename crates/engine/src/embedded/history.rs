@@ -1,0 +1,97 @@
+//! Reading the audit trail, on connections of its own: SQLite lets readers read while the journal appends.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+
+use async_trait::async_trait;
+use rusqlite::{Connection, OpenFlags, OptionalExtension};
+use solehold_core::{event::Event, time::Revision};
+
+use super::{failed, trail, with};
+use crate::{
+    flow::Flow,
+    resident::History,
+    store::{EventQuery, StoreError},
+};
+
+/// Events that are read at a time.
+const EVENTS_AT_ONCE: usize = 500;
+
+/// Reads the events of a data folder.
+pub(super) struct Reader {
+    file: PathBuf,
+    /// None once the folder is closed.
+    db: Arc<Mutex<Option<Connection>>>,
+}
+
+impl Reader {
+    pub(super) fn open(file: &Path) -> Result<Self, StoreError> {
+        let db = connect(file)?;
+        Ok(Self { file: file.to_owned(), db: Arc::new(Mutex::new(Some(db))) })
+    }
+
+    pub(super) fn close(&self) {
+        self.db.lock().unwrap_or_else(|e| e.into_inner()).take();
+    }
+}
+
+fn connect(file: &Path) -> Result<Connection, StoreError> {
+    let db = Connection::open_with_flags(file, OpenFlags::SQLITE_OPEN_READ_ONLY).map_err(failed)?;
+    db.set_prepared_statement_cache_capacity(16);
+    Ok(db)
+}
+
+fn floor(db: &Connection) -> Result<Revision, StoreError> {
+    let sql = "SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'floor'";
+    let found: Option<i64> = db.query_row(sql, [], |r| r.get(0)).optional().map_err(failed)?;
+    Ok(Revision(found.unwrap_or_default() as u64))
+}
+
+/// Works on a thread that may wait for the disk.
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| StoreError::Unavailable(format!("the history cannot be read: {e}")))?
+}
+
+#[async_trait]
+impl History for Reader {
+    async fn events(&self, query: &EventQuery) -> Result<(Vec<Event>, Revision), StoreError> {
+        let (db, query) = (self.db.clone(), query.clone());
+        aside(move || {
+            with(&db, |db| {
+                // One snapshot: what is dropped meanwhile is either in the page or below the floor.
+                let tx = db.transaction().map_err(failed)?;
+                Ok((trail::read(&tx, &query)?, floor(&tx)?))
+            })
+        })
+        .await
+    }
+
+    async fn all(&self, up_to: Revision) -> Result<(Revision, Flow<Vec<Event>>), StoreError> {
+        let file = self.file.clone();
+        let (mut db, floor) = aside(move || {
+            let db = connect(&file)?;
+            db.execute_batch("BEGIN").map_err(failed)?;
+            let floor = floor(&db)?;
+            Ok((db, floor))
+        })
+        .await?;
+        let flow = Flow::of(async move |outlet| {
+            let mut query = EventQuery { limit: EVENTS_AT_ONCE, ..Default::default() };
+            while query.after < up_to {
+                let asked = query.clone();
+                let events;
+                (db, events) = aside(move || trail::read(&db, &asked).map(|events| (db, events))).await?;
+                let Some(last) = events.last() else { break };
+                query.after = last.revision;
+                outlet.give(events).await?;
+            }
+            Ok(())
+        });
+        Ok((floor, flow))
+    }
+}

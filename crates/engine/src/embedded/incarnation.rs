@@ -1,0 +1,151 @@
+//! Whether a data folder is the one that was left, or a copy or an earlier state of it (rule 23).
+//!
+//! ```text
+//!   solehold.db, table meta    a number of this run, and which file it stands in (inode, time of birth)
+//!   incarnation                the same number, and how far the history had come a second ago
+//! ```
+//! A copy of the folder stands in another file than it says. A database that was put back alone bears another number than
+//! the file beside it, or is behind it. What cannot be told: a whole volume that was rolled back, or both files written
+//! over in place. For those there is `solehold admin restored`.
+
+use std::{
+    fs,
+    io::Write,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    time::SystemTime,
+};
+
+use rusqlite::{Connection, OptionalExtension, params};
+use serde::{Deserialize, Serialize};
+use solehold_core::time::StoreTime;
+use uuid::Uuid;
+
+use super::{failed, unreadable};
+use crate::{
+    resident::{Image, SetBack},
+    store::{Cursor, StoreError},
+};
+
+/// Which file it is, as far as the file system says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Place {
+    inode: u64,
+    /// In nanoseconds since the Unix epoch; nothing, where the file system does not know.
+    born: Option<u64>,
+}
+
+impl Place {
+    fn of(file: &Path) -> Result<Self, StoreError> {
+        let is = fs::metadata(file).map_err(|e| unreadable("database", e))?;
+        let born = is.created().ok().and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+        Ok(Self { inode: is.ino(), born: born.map(|since| since.as_nanos() as u64) })
+    }
+}
+
+/// What the database says of itself.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Within {
+    run: Uuid,
+    place: Place,
+}
+
+/// What the file beside it says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Beside {
+    run: Uuid,
+    /// The run before, until the database has the number of this one, too.
+    before: Option<Uuid>,
+    cursor: Cursor,
+    now: StoreTime,
+}
+
+/// The incarnation of an open folder.
+#[derive(Debug)]
+pub(super) struct Incarnation {
+    path: PathBuf,
+    place: Place,
+    /// What was last written beside the database by this process.
+    written: Option<Beside>,
+}
+
+impl Incarnation {
+    pub(super) fn of(folder: &Path, database: &Path) -> Result<Self, StoreError> {
+        Ok(Self { path: folder.join("incarnation"), place: Place::of(database)?, written: None })
+    }
+
+    /// Why what was loaded is not what was left, if it is not.
+    pub(super) fn set_back(&self, db: &Connection, image: &Image) -> Result<Option<SetBack>, StoreError> {
+        let (within, beside) = (within(db)?, self.beside()?);
+        let Some(mark) = &image.mark else { return Ok(None) };
+        let seen = beside.as_ref().map(|beside| beside.cursor);
+        let why = match (within, beside) {
+            // Left by a version that did not know of this.
+            (None, None) => return Ok(None),
+            (None, Some(_)) => "the database is older than the file beside it",
+            (Some(_), None) => "the file `incarnation` beside the database is gone",
+            (Some(within), _) if within.place != self.place => "the database is a copy in another file",
+            (Some(within), Some(beside)) => {
+                let is_its = within.run == beside.run || Some(within.run) == beside.before;
+                if !is_its {
+                    "the database is of another run than the file beside it"
+                } else if image.cursor < beside.cursor || mark.now < beside.now {
+                    "the database is behind the file beside it"
+                } else {
+                    return Ok(None);
+                }
+            }
+        };
+        Ok(Some(SetBack { seen, why: why.to_owned() }))
+    }
+
+    fn beside(&self) -> Result<Option<Beside>, StoreError> {
+        match fs::read(&self.path) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| unreadable("incarnation", e)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(unreadable("incarnation", error)),
+        }
+    }
+
+    /// What was loaded goes on from here: both places get the number of this run.
+    pub(super) fn adopt(
+        &mut self,
+        db: &Connection,
+        cursor: Cursor,
+        now: StoreTime,
+    ) -> Result<(), StoreError> {
+        let (run, before) = (Uuid::new_v4(), within(db)?.map(|within| within.run));
+        self.write(Beside { run, before, cursor, now })?;
+        let within = Within { run, place: self.place.clone() };
+        let text = serde_json::to_string(&within).map_err(|e| unreadable("incarnation", e))?;
+        let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('incarnation', ?1)";
+        db.execute(sql, params![text]).map_err(failed)?;
+        self.write(Beside { run, before: None, cursor, now })
+    }
+
+    /// The database has come as far as this. It is written after that, so that it is never ahead of the database.
+    pub(super) fn came_to(&mut self, cursor: Cursor, now: StoreTime) -> Result<(), StoreError> {
+        match &self.written {
+            Some(written) => self.write(Beside { cursor, now, ..written.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self, beside: Beside) -> Result<(), StoreError> {
+        let text = serde_json::to_vec(&beside).map_err(|e| unreadable("incarnation", e))?;
+        let partial = self.path.with_extension("partial");
+        let written = fs::File::create(&partial)
+            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_data()))
+            .and_then(|()| fs::rename(&partial, &self.path));
+        written
+            .map_err(|e| StoreError::Unknown(format!("the journal failed: {}: {e}", self.path.display())))?;
+        self.written = Some(beside);
+        Ok(())
+    }
+}
+
+fn within(db: &Connection) -> Result<Option<Within>, StoreError> {
+    let sql = "SELECT value FROM meta WHERE name = 'incarnation'";
+    let found: Option<String> = db.query_row(sql, [], |r| r.get(0)).optional().map_err(failed)?;
+    found.map(|text| serde_json::from_str(&text).map_err(|e| unreadable("incarnation", e))).transpose()
+}

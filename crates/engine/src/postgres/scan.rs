@@ -1,0 +1,113 @@
+//! All resources that match, page by page in one snapshot.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use solehold_core::{key::ResourceKey, state::State, time::StoreTime};
+use tokio::sync::SemaphorePermit;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    clock::Reading,
+    fault::Fault,
+    pool::{Conn, ROUND_TRIP, Use, in_time},
+    read::{SNAPSHOT, load_resource, refs, resource_query},
+    rows,
+    sql::Sql,
+};
+use crate::{
+    clock::Tick,
+    flow::Outlet,
+    store::{Cursor, Found, Loaded, ResourceQuery, StoreError},
+};
+
+/// Snapshots and exports that are read at once: each has a connection for as long as it takes, and readers of a few rows
+/// need some, too.
+pub(super) const BULK_READS_MAX: usize = 2;
+/// How long anyone waits for its turn to read so much.
+const TURN_WITHIN: Duration = Duration::from_secs(30);
+/// How often a scan is begun when the clock was stepped.
+const ATTEMPTS: u32 = 4;
+
+impl PostgresStore {
+    /// Waits until one more may read much.
+    pub(super) async fn bulk_turn(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+        let busy = || StoreError::Contended {
+            attempts: 1,
+            last: "too many snapshots and exports are being read".to_owned(),
+        };
+        let turn = tokio::time::timeout(TURN_WITHIN, self.bulk.acquire()).await.map_err(|_| busy())?;
+        turn.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()))
+    }
+
+    pub(super) async fn scan_all(
+        &self,
+        query: &ResourceQuery,
+        pages: &Outlet<Found>,
+    ) -> Result<(), StoreError> {
+        let _turn = self.bulk_turn().await?;
+        let mut attempt = 1;
+        loop {
+            let lent = self.lend(Use::Read).await.map_err(Fault::told)?;
+            let begun = in_time("reading a snapshot", ROUND_TRIP, self.begin_scan(&lent)).await;
+            match begun {
+                Ok((now, cursor)) => {
+                    // Unless it goes well the connection is dropped, and with it the snapshot.
+                    self.scan_pages(&lent, query, (now, cursor), pages).await.map_err(Fault::told)?;
+                    lent.give_back();
+                    return Ok(());
+                }
+                Err(Fault::Stepped) if attempt < ATTEMPTS => match self.correct_clock().await {
+                    Err(fault) if !fault.is_contention() => return Err(fault.told()),
+                    _ => attempt += 1,
+                },
+                Err(fault) => return Err(fault.told()),
+            }
+        }
+    }
+
+    async fn begin_scan(&self, conn: &Conn) -> Result<(StoreTime, Cursor), Fault> {
+        conn.simple(SNAPSHOT).await?;
+        let asked = Tick::now();
+        let reading = Reading::of(&conn.query(Sql::SnapshotClock, &[]).await?, asked)?;
+        Ok((self.time(&reading)?, reading.cursor()))
+    }
+
+    async fn scan_pages(
+        &self,
+        conn: &Conn,
+        query: &ResourceQuery,
+        (now, cursor): (StoreTime, Cursor),
+        pages: &Outlet<Found>,
+    ) -> Result<(), Fault> {
+        let mut query = query.clone();
+        loop {
+            let page = in_time("reading a snapshot", ROUND_TRIP, self.scan_page(conn, &query));
+            let (state, keys, more) = page.await?;
+            query.after = keys.last().cloned();
+            pages.give(Found { loaded: Loaded { state, now, cursor }, keys, more }).await?;
+            if !more {
+                return conn.simple("COMMIT").await;
+            }
+        }
+    }
+
+    async fn scan_page(
+        &self,
+        conn: &Conn,
+        query: &ResourceQuery,
+    ) -> Result<(State, Vec<ResourceKey>, bool), Fault> {
+        let (sql, params) = resource_query(query, self.given_ms())?;
+        let statement = conn.shaped(&sql).await?;
+        let found = conn.client.query(&statement, &refs(&params)).await?;
+        let (mut state, mut sessions, mut keys) = (State::default(), BTreeSet::new(), Vec::new());
+        for row in found.iter().take(query.limit) {
+            keys.push(load_resource(&mut state, &mut sessions, row)?);
+        }
+        let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
+        for row in &conn.query_if(!ids.is_empty(), Sql::LoadSessions, &[&ids]).await? {
+            state.load_session(rows::session(row)?);
+        }
+        Ok((state, keys, found.len() > query.limit))
+    }
+}
