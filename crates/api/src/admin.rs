@@ -303,6 +303,9 @@ pub struct Imported {
     pub rows: u64,
     /// Tokens go on from above this revision.
     pub revision: u64,
+    /// Nothing is granted or renewed for about this long, unless the export retired its store.
+    #[serde(default)]
+    pub barred_ms: u64,
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@ use std::{
 
 use serde::Deserialize;
 use solehold_engine::{
+    clock::BootTicks,
     embedded,
+    history::TTL_MAX_MS,
     postgres::{Failover, PostgresOptions, PostgresStore},
-    resident::{self, Resident},
+    resident::{self, Resident, ResidentOptions},
     store::{Store, StoreError},
 };
 use tokio_postgres::config::Host;
@@ -130,8 +132,12 @@ impl StoreChoice {
 
     async fn try_open(&self, options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
         match self {
-            Self::Folder(path) => Ok(Resident::embedded(embedded::Folder::open(path)?)?),
-            Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(solehold_engine::clock::BootTicks)?),
+            Self::Folder(path) => {
+                let ttl_max_ms = options.ttl_max_ms.unwrap_or(TTL_MAX_MS);
+                let journal = embedded::Folder::open(path)?;
+                Ok(Resident::embedded_with(journal, BootTicks, ResidentOptions { ttl_max_ms })?)
+            }
+            Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(BootTicks)?),
             Self::Url(url) => {
                 let StoreOptions { ttl_max_ms, failover } = options;
                 let options = PostgresOptions { ttl_max_ms, failover, ..Default::default() };

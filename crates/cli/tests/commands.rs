@@ -76,13 +76,13 @@ async fn leases() -> Result<()> {
     );
     assert_eq!(json_of(&server, "lease ls --holder w2").await?, json!({ "leases": [] }));
 
-    let renewed = seen(&server, &format!("lease renew {id} --ttl 10m")).await?;
+    let renewed = seen(&server, &format!("lease renew {id} --ttl 5m")).await?;
     assert!(
         renewed.starts_with("renewed job/nightly\nlease ID\ntoken 1\nholder w1\nexpires in TTL (TIME)\n"),
         "{renewed}"
     );
     let renewed = json_of(&server, "lease renew job/nightly --token 1").await?;
-    assert!(renewed["ttl_ms"].as_u64() > Some(500_000) && renewed["revision"].is_u64(), "{renewed}");
+    assert!(renewed["ttl_ms"].as_u64() > Some(250_000) && renewed["revision"].is_u64(), "{renewed}");
 
     assert_eq!(seen(&server, "lease release job/nightly --token 1").await?, "released job/nightly");
     let history = seen(&server, &format!("lease history {id}")).await?;

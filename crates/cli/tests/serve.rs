@@ -41,7 +41,7 @@ async fn it_says_where_and_stops_cleanly_by_either_signal() -> Result<()> {
         assert_eq!(first, format!("solehold listening on {url} (engine embedded, data {data})"));
         let name = format!("job/{ending:?}{}", tokens.len());
         let acquire =
-            run(["lease", "acquire", &name, "--ttl", "1h", "--json", "--server", url]).await?.json()?;
+            run(["lease", "acquire", &name, "--ttl", "5m", "--json", "--server", url]).await?.json()?;
         tokens.push((name, acquire["token"].as_u64().context("a token")?));
         for (name, token) in &tokens {
             let lease = run(["lease", "get", name, "--json", "--server", url]).await?.json()?;
@@ -331,7 +331,7 @@ async fn over_postgres_it_says_so_without_the_password() -> Result<()> {
     let shown = url.strip_prefix("postgres://postgres@").context(url.clone())?;
     let words = format!("solehold listening on {} (engine postgres, {shown})\n", server.url());
     assert!(server.logs().contains(&words), "{}", server.logs());
-    ask(&server, "lease acquire job/a --ttl 1h").await?.good()?;
+    ask(&server, "lease acquire job/a --ttl 5m").await?.good()?;
     assert_eq!(server.terminate().await?.code(), Some(0));
     assert!(!server.logs().contains("hunter2"), "{}", server.logs());
     let again = common::server().engine(&url).start().await?;

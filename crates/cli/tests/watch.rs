@@ -25,7 +25,7 @@ async fn next(lines: &mut Lines<BufReader<ChildStdout>>) -> Result<Value> {
 
 async fn acquire(server: &Solehold, names: std::ops::Range<u32>) -> Result<()> {
     for number in names {
-        ask(server, &format!("lease acquire job/{number} --holder w --ttl 1h")).await?.good()?;
+        ask(server, &format!("lease acquire job/{number} --holder w --ttl 5m")).await?.good()?;
     }
     Ok(())
 }
@@ -77,7 +77,7 @@ async fn people_see_a_line_a_change() -> Result<()> {
     acquire(&server, 1..2).await?;
     ask(&server, "lease release job/1 --holder w").await?.good()?;
     ask(&server, "resource put job/2 --site berlin --label a=b").await?.good()?;
-    ask(&server, "lease acquire job/2 --holder w --ttl 1h").await?.good()?;
+    ask(&server, "lease acquire job/2 --holder w --ttl 5m").await?.good()?;
     ask(&server, "lease revoke job/2 --fenced --reason maintenance").await?.good()?;
     ask(&server, "resource rm job/2").await?.good()?;
     let seen = ask(&server, "watch --from 1.0 --limit 6").await?.good()?;
@@ -97,7 +97,7 @@ async fn people_see_a_line_a_change() -> Result<()> {
 async fn it_can_be_narrowed() -> Result<()> {
     let server = server().start().await?;
     for (name, holder) in [("job/a", "w1"), ("camera/cam-1", "w1"), ("job/b", "w2")] {
-        ask(&server, &format!("lease acquire {name} --holder {holder} --ttl 1h")).await?.good()?;
+        ask(&server, &format!("lease acquire {name} --holder {holder} --ttl 5m")).await?.good()?;
     }
     let keys = async |arguments: &str| -> Result<Vec<Value>> {
         let seen = ask(&server, &format!("watch --json --from 1.0 {arguments}")).await?.good()?;

@@ -157,14 +157,14 @@ impl Embedded {
     async fn beat(&self, view: SessionView) -> Reply<Beat> {
         let session = view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
-        let slack = self.slack();
+        let (slack, cursor) = (self.slack(), self.engine.cursor());
         let beat = |revision, leases| Beat {
             session: session.id,
             ttl_left,
             slack,
-            epoch: None,
+            epoch: Some(cursor.epoch),
             revision,
-            sealed_cursor: None,
+            sealed_cursor: self.engine.seal(cursor),
             leases,
         };
         if session.lease_count == 0 {
@@ -290,7 +290,7 @@ impl Authority for Embedded {
         &self,
         session: SessionId,
         metrics: &Metrics,
-        _sealed_cursor: Option<&str>,
+        sealed_cursor: Option<&str>,
         within: Duration,
     ) -> Reply<Beat> {
         let metrics = match told(metrics) {
@@ -299,7 +299,13 @@ impl Authority for Embedded {
         };
         let command = Command::Heartbeat { tenant: self.tenant.clone(), session, holder: None, metrics };
         let slow = |_| AuthorityError::Unknown("no answer in time".to_owned());
-        tokio::time::timeout(within, self.session(command)).await.map_err(slow)?
+        let beat = async {
+            if let Some(sealed) = sealed_cursor {
+                self.engine.witness(sealed).await.map_err(failed)?;
+            }
+            self.session(command).await
+        };
+        tokio::time::timeout(within, beat).await.map_err(slow)?
     }
 
     async fn close(&self, session: SessionId) -> Reply<()> {

@@ -22,7 +22,7 @@ use crate::{
     embedded,
     flow::{self, Flow},
     health::Health,
-    history::Bar,
+    history::{Bar, Beginning},
     observe::{Lane, Observer},
     postgres::{PostgresOptions, PostgresStore},
     resident::Resident,
@@ -307,10 +307,18 @@ impl Engine {
         self.heard(self.shared.store.witness(sealed).await)
     }
 
-    /// The store was set back to an earlier state: it goes on as another history (rule 23). Tells where that begins.
-    pub async fn set_back(&self, bar: Bar) -> Result<Cursor, EngineError> {
+    /// The store was set back to an earlier state: it goes on as another history (rule 23).
+    pub async fn set_back(&self, bar: Bar) -> Result<Beginning, EngineError> {
         self.heard(self.shared.store.set_back(None, bar).await)?;
-        Ok(self.cursor())
+        Ok(self.beginning(bar))
+    }
+
+    fn beginning(&self, bar: Bar) -> Beginning {
+        let barred_ms = match bar {
+            Bar::LongestTtl => self.shared.store.ttl_max_ms(),
+            Bar::None => 0,
+        };
+        Beginning { cursor: self.cursor(), barred_ms }
     }
 
     /// Retires the store: it decides and shows nothing any more, and says where its data went.
@@ -318,15 +326,12 @@ impl Engine {
         self.heard(self.shared.store.retire(to).await)
     }
 
-    /// The longest ttl that the store allows.
-    pub fn ttl_max_ms(&self) -> u64 {
-        self.shared.store.ttl_max_ms()
-    }
-
     /// Takes over an export, if the store is empty.
-    pub async fn import(&self, import: Import) -> Result<(), EngineError> {
+    pub async fn import(&self, import: Import) -> Result<Beginning, EngineError> {
         self.check()?;
-        self.heard(self.shared.store.import(import).await)
+        let bar = if import.header.retired { Bar::None } else { Bar::LongestTtl };
+        self.heard(self.shared.store.import(import).await)?;
+        Ok(self.beginning(bar))
     }
 
     /// Takes note of how a call went. Reads are not among those: one that fails or takes too long says nothing of whether

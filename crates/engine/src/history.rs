@@ -27,6 +27,15 @@ pub enum Bar {
     None,
 }
 
+/// How a history begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Beginning {
+    /// Where: tokens lie above its revision.
+    pub cursor: Cursor,
+    /// Nothing is granted or renewed for about this long.
+    pub barred_ms: u64,
+}
+
 /// Where a history begins that comes after `seen`, the furthest point known of any other. The wall clock decides nothing
 /// here: if it is wrong, the jump remains.
 pub fn another(seen: Cursor, wall_ms: u64) -> Cursor {

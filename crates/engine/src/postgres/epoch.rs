@@ -244,9 +244,9 @@ impl PostgresStore {
         }
     }
 
-    /// The epoch that was last seen.
-    pub(super) fn epoch_seen(&self) -> Option<u64> {
-        self.history().seen().map(|seen| seen.epoch)
+    /// The furthest point of the history that was seen.
+    pub(super) fn cursor_seen(&self) -> Option<Cursor> {
+        self.history().seen()
     }
 
     /// The history is known to have come this far.

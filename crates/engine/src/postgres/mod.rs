@@ -303,7 +303,7 @@ impl Store for PostgresStore {
     }
 
     fn cursor(&self) -> Cursor {
-        *self.head.borrow()
+        self.cursor_seen().unwrap_or(*self.head.borrow())
     }
 
     async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {

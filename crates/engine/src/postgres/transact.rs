@@ -181,7 +181,7 @@ impl PostgresStore {
         news: bool,
         decider: &mut dyn Decider,
     ) -> Result<Decided, Failed> {
-        let epoch = self.epoch_seen();
+        let epoch = self.cursor_seen().map(|seen| seen.epoch);
         let plan = self.plan(conn, ask, fresh, news).await?;
         let mut held = self.lock(conn, ask, &plan, news).await?;
         let now = self.time(&held.reading)?;

@@ -21,7 +21,7 @@ use solehold_core::{
     outcome::{Answer, Refusal},
     time::Revision,
 };
-use solehold_engine::history::Bar;
+use solehold_engine::history::{Bar, Beginning};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use super::convert::odd;
@@ -293,10 +293,7 @@ async fn restored(
 ) -> Result<Json<NewHistory>, Failure> {
     caller.must_be(Role::Admin)?;
     caller.must_be_unscoped()?;
-    let (bar, barred_ms) = match restored.holders_stopped {
-        true => (Bar::None, 0),
-        false => (Bar::LongestTtl, context.engine().ttl_max_ms()),
-    };
-    let begins = context.engine().set_back(bar).await?;
-    Ok(Json(NewHistory { epoch: begins.epoch, above: begins.revision.0, barred_ms }))
+    let bar = if restored.holders_stopped { Bar::None } else { Bar::LongestTtl };
+    let Beginning { cursor, barred_ms } = context.engine().set_back(bar).await?;
+    Ok(Json(NewHistory { epoch: cursor.epoch, above: cursor.revision.0, barred_ms }))
 }

@@ -32,7 +32,7 @@ use uuid::Uuid;
 use super::{
     convert::{self, TenantQuery},
     nodes::holders,
-    sessions::{lease_set, session},
+    sessions::{lease_set, session, witness},
 };
 use crate::{
     Context, Quota,
@@ -167,6 +167,7 @@ async fn heartbeat(
     caller.must_be(Role::Runner)?;
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
     let metrics = body.metrics()?;
+    witness(&context, body.sealed_cursor.as_deref()).await?;
     match body.session_id {
         Some(session) => by_session(&context, key, session, metrics).await,
         None => by_name(&context, key, metrics).await,
@@ -184,15 +185,16 @@ async fn by_session(
     let command = Command::Heartbeat { tenant, session: SessionId(id), holder, metrics };
     let view = session(context, command).await?;
     let set = lease_set(context, &view).await?;
+    let cursor = context.engine().cursor();
     Ok(Json(RunnerHeartbeat {
         success: true,
         runner_id: key.name.to_string(),
         status: status(context, &key, view.session.standing).await?,
         session_id: Some(id),
         ttl_ms: Some(view.session.deadline.ms_after(view.now)),
-        epoch: None,
+        epoch: Some(cursor.epoch),
         revision: set.revision.0,
-        sealed_cursor: None,
+        sealed_cursor: context.engine().seal(cursor),
         leases: set.lasting(&view).map(|lease| Lease::of(&lease, set.revision)).collect(),
     }))
 }
@@ -219,7 +221,7 @@ async fn by_name(
         status: see(context, &key).await?.status,
         session_id: None,
         ttl_ms: None,
-        epoch: None,
+        epoch: Some(context.engine().cursor().epoch),
         revision,
         sealed_cursor: None,
         leases: leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect(),

@@ -51,12 +51,25 @@ pub async fn lease_set(context: &Context, view: &SessionView) -> Result<LeaseSet
     set.ok_or_else(|| no_session(&view.session.id.to_string()))
 }
 
+/// A holder shows how far the history had come when it was last answered: a store that is behind that was set back.
+pub async fn witness(context: &Context, sealed_cursor: Option<&str>) -> Result<(), Failure> {
+    match sealed_cursor {
+        Some(sealed) => Ok(context.engine().witness(sealed).await?),
+        None => Ok(()),
+    }
+}
+
 /// A session with everything that hangs on it.
 async fn shown(context: &Context, view: &SessionView) -> Result<Session, Failure> {
     let set = lease_set(context, view).await?;
     let leases: Vec<_> = set.lasting(view).collect();
-    let slack_ms = context.engine().clock_slack_ms();
-    Ok(Session { revision: set.revision.0, ..Session::of(&view.session, &leases, view.now, slack_ms) })
+    let (slack_ms, cursor) = (context.engine().clock_slack_ms(), context.engine().cursor());
+    Ok(Session {
+        epoch: Some(cursor.epoch),
+        revision: set.revision.0,
+        sealed_cursor: context.engine().seal(cursor),
+        ..Session::of(&view.session, &leases, view.now, slack_ms)
+    })
 }
 
 /// Opens a session. Its holder's former one is superseded, and what hangs there runs out, or is closed with `replace`.
@@ -112,6 +125,7 @@ async fn heartbeat(
     caller.must_be(Role::Runner)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let (id, metrics) = (session_id(&id)?, body.metrics()?);
+    witness(&context, body.sealed_cursor.as_deref()).await?;
     let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };
     let view = session(&context, command).await?;
     Ok(Json(shown(&context, &view).await?))

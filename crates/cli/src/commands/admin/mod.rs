@@ -13,7 +13,10 @@ use solehold_api::{
     paths,
 };
 use solehold_core::{command::Command, outcome::Answer, time::Revision};
-use solehold_engine::{Engine, EngineOptions, history::Bar};
+use solehold_engine::{
+    Engine, EngineOptions,
+    history::{Bar, Beginning},
+};
 
 use crate::{
     args::GlobalArgs,
@@ -165,21 +168,27 @@ async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> Ou
             client.send(reqwest::Method::POST, &paths::restored(), &Restored { holders_stopped }).await
         }
         Door::Store(engine) => {
-            let (bar, barred_ms) = match holders_stopped {
-                true => (Bar::None, 0),
-                false => (Bar::LongestTtl, engine.ttl_max_ms()),
-            };
-            let begins = engine.set_back(bar).await?;
-            Ok(NewHistory { epoch: begins.epoch, above: begins.revision.0, barred_ms })
+            let bar = if holders_stopped { Bar::None } else { Bar::LongestTtl };
+            let Beginning { cursor, barred_ms } = engine.set_back(bar).await?;
+            Ok(NewHistory { epoch: cursor.epoch, above: cursor.revision.0, barred_ms })
         }
     };
     let told: NewHistory = told.map_err(|failure| failure.doing("take up the restored store"))?;
     if global.json {
         return output::json(&told);
     }
-    let when = match told.barred_ms {
+    output::line(format!(
+        "epoch {}; tokens go on from above {}; {}",
+        told.epoch,
+        told.above,
+        from_when(told.barred_ms)
+    ))
+}
+
+/// When a history that has just begun grants.
+fn from_when(barred_ms: u64) -> String {
+    match barred_ms {
         0 => "grants begin at once".to_owned(),
         ms => format!("nothing is granted or renewed for {}", duration_ms(ms)),
-    };
-    output::line(format!("epoch {}; tokens go on from above {}; {when}", told.epoch, told.above))
+    }
 }

@@ -125,15 +125,16 @@ pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> Outcome {
         return output::json(&imported);
     }
     let rows = count(usize::try_from(imported.rows).unwrap_or(usize::MAX), "row");
-    output::line(format!("imported {rows}; tokens go on from above {}", imported.revision))
+    let when = super::from_when(imported.barred_ms);
+    output::line(format!("imported {rows}; tokens go on from above {}; {when}", imported.revision))
 }
 
 async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> Outcome<Imported> {
     // Found whole before anything is asked of the store, and told as what it is: a bad export, not a bad store.
     let import = read_rows(source).await?;
-    let imported = Imported { rows: import.rows, revision: import.header.revision.0 };
-    engine.import(import).await?;
-    Ok(imported)
+    let rows = import.rows;
+    let begins = engine.import(import).await?;
+    Ok(Imported { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms })
 }
 
 async fn read_rows(source: impl AsyncRead + Unpin) -> Outcome<Import> {

@@ -96,10 +96,10 @@ async fn import(
     caller.must_be(Role::Admin)?;
     caller.must_be_unscoped()?;
     let import = read_rows(body.into_data_stream()).await?;
-    let imported = Imported { rows: import.rows, revision: import.header.revision.0 };
-    context.engine().import(import).await.map_err(refused)?;
+    let rows = import.rows;
+    let begins = context.engine().import(import).await.map_err(refused)?;
     context.refresh().await?;
-    Ok(Json(imported))
+    Ok(Json(Imported { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms }))
 }
 
 /// A store that is in use, or an export that cannot be used, is not the server's fault.
