@@ -68,4 +68,4 @@ pub mod time;
 pub mod waiter;
 
 pub use apply::{apply, forget, resume};
-pub use decide::{Decision, carry_over, decide};
+pub use decide::{Decision, decide};

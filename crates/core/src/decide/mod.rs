@@ -15,7 +15,6 @@
 //!      +----------------------------------------------------------------------------------+
 //! ```
 
-mod carry_over;
 mod lease;
 mod registry;
 mod session;
@@ -37,7 +36,6 @@ use crate::{
     waiter::PlaceKey,
 };
 
-pub use carry_over::carry_over;
 
 /// What was decided of one command: the answer, and the changes that make it so.
 #[derive(Debug, Clone, PartialEq, Eq)]

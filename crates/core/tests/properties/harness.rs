@@ -1,7 +1,7 @@
 //! Plays a script and asks every invariant after every command.
 
 use solehold_core::{
-    Decision, apply, carry_over,
+    Decision, apply,
     command::{Command, Footprint},
     decide, forget, limits, resume,
     state::{FoundLate, State},
@@ -100,47 +100,14 @@ impl Harness {
         self.promises.restart(stopped_at, gap_ms, self.world.moment.now, grace_ms);
     }
 
-    /// Revisions jump, everything ends, and nothing is decided before the latest promise that anyone was given is over.
+    /// The store may have lost commits: revisions jump, and nothing is decided, renewals included, before the latest promise
+    /// that anyone was given is over.
     fn set_back(&mut self) {
         let now = self.world.moment.now;
-        let moment = Moment { now, revision: Revision(self.world.moment.revision.0 + (1 << 32)) };
-        let barred_until = self.promises.latest().max(now);
-        let (changes, after) = carry_over(&self.world.state, moment, barred_until);
-        let in_pages = carried_in_pages(&self.world.state, moment, barred_until);
-        changes.iter().for_each(|change| apply(&mut self.world.state, change));
-        self.world.state.take_dirty();
-        let state = &self.world.state;
-        assert_eq!(in_pages, *state, "in pages it comes to the same");
-        assert!(state.resources().all(|r| r.lease.is_none() && r.pending.is_none() && r.queued == 0));
-        assert_eq!((state.sessions().count(), state.waiters().count()), (0, 0));
-        let jump = Command::RaiseRevision { above: moment.revision };
-        self.promises.learn(&jump, &changes, Err(()), now);
-        self.world.moment = Moment { now: barred_until, ..after };
+        let revision = Revision(self.world.moment.revision.0 + (1 << 32));
+        self.promises.learn(&Command::RaiseRevision { above: revision }, &[], Err(()), now);
+        self.world.moment = Moment { now: self.promises.latest().max(now), revision };
     }
-}
-
-/// What is left of a state that is carried over page by page: each resource with its line, then sessions and holders.
-fn carried_in_pages(state: &State, moment: Moment, barred_until: StoreTime) -> State {
-    let mut pages = Vec::new();
-    for resource in state.resources() {
-        let mut page = State::default();
-        page.load_resource(resource.clone());
-        state.waiters_for(&resource.key).for_each(|w| page.load_waiter(w.clone()));
-        pages.push(page);
-    }
-    let mut last = State::default();
-    state.sessions().for_each(|s| last.load_session(s.clone()));
-    state.holders().for_each(|h| last.load_holder(h.clone()));
-    pages.push(last);
-    let (mut carried, mut moment) = (state.clone(), moment);
-    for mut page in pages {
-        let (changes, next) = carry_over(&page, moment, barred_until);
-        changes.iter().for_each(|change| apply(&mut page, change));
-        moment = next;
-        let dirty = page.take_dirty();
-        carried.absorb(&page, &dirty);
-    }
-    carried
 }
 
 /// Decides a batch on what its footprint names; more of a line is loaded when it turns out to be needed.
