@@ -294,11 +294,8 @@ async fn requests_hold_backs_and_waiters_get_unwitnessed_time_back() {
     let room = SessionId(Uuid::new_v4());
     done(store.as_ref(), Command::OpenRoom { id: room, ttl_ms: 60_000 }).await;
     let wait = Some(Wait { room, wait_ms: 60_000 });
-    let Answer::Waiting(_) = done(
-        store.as_ref(),
-        Command::Acquire(Acquire { wait, holder: name("bea"), ..asked(&held) }),
-    )
-    .await
+    let Answer::Waiting(_) =
+        done(store.as_ref(), Command::Acquire(Acquire { wait, holder: name("bea"), ..asked(&held) })).await
     else {
         panic!("not in line")
     };

@@ -54,7 +54,9 @@ impl Bench {
     async fn sweeps_what_is_ripe(&self) {
         let (job, brief) = (key("ripe"), session(self.store.as_ref(), "brief", BRIEF_MS).await);
         grant(self.store.as_ref(), &job, "ann", BRIEF_MS).await;
-        let over = wait_for("the lease to run out", SOON, || async { !is_live(&lease(self.store.as_ref(), &job).await) });
+        let over = wait_for("the lease to run out", SOON, || async {
+            !is_live(&lease(self.store.as_ref(), &job).await)
+        });
         over.await.expect("it runs out");
         let mut wanted = vec![Command::Expire { key: job }, Command::ExpireSession(brief.id)];
         for _ in 0..20 {
@@ -105,7 +107,8 @@ async fn resources_held_back_from_their_line_are_not_in_the_way() {
 async fn dead_sessions_whose_leases_are_not_ripe_are_not_in_the_way() {
     let bench = Bench::new().await;
     for n in 0..IN_THE_WAY {
-        let (job, dead) = (key(&format!("job-{n}")), session(bench.store.as_ref(), &format!("dead-{n}"), BRIEF_MS).await);
+        let (job, dead) =
+            (key(&format!("job-{n}")), session(bench.store.as_ref(), &format!("dead-{n}"), BRIEF_MS).await);
         bench.declare(&job).await;
         done(bench.store.as_ref(), acquire_on(&job, &dead)).await;
         bench.hand_over(&job, bench.next.id).await;
@@ -117,7 +120,8 @@ async fn dead_sessions_whose_leases_are_not_ripe_are_not_in_the_way() {
 async fn dead_sessions_with_only_pending_leases_are_not_in_the_way() {
     let bench = Bench::new().await;
     for n in 0..IN_THE_WAY {
-        let (job, dead) = (key(&format!("job-{n}")), session(bench.store.as_ref(), &format!("dead-{n}"), BRIEF_MS).await);
+        let (job, dead) =
+            (key(&format!("job-{n}")), session(bench.store.as_ref(), &format!("dead-{n}"), BRIEF_MS).await);
         grant(bench.store.as_ref(), &job, "ann", HOUR_MS).await;
         bench.hand_over(&job, dead.id).await;
     }
@@ -133,7 +137,9 @@ async fn a_parked_session_is_found_when_nothing_holds_its_lease_back_any_more() 
     bench.declare(&job).await;
     done(store, acquire_on(&job, &dead)).await;
     bench.hand_over(&job, bench.next.id).await;
-    wait_for("the session to be over", SOON, || async { !is_live(&lease(store, &job).await) }).await.expect("over");
+    wait_for("the session to be over", SOON, || async { !is_live(&lease(store, &job).await) })
+        .await
+        .expect("over");
     assert!(store.due(WINDOW).await.expect("the store reads").commands.is_empty(), "nothing is ripe");
     done(store, Command::CloseSession { tenant: name("acme"), session: bench.next.id }).await;
     let is_gone = wait_for("the dead session to be removed", SOON, || async {

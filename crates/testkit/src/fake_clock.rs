@@ -46,7 +46,8 @@ impl FakeClock {
     pub fn set_offset_ms(&self, offset: i64) -> Result<()> {
         // By rename, so that nobody reads half a number.
         let next = self.folder.join("next");
-        fs::write(&next, format!("{:+.3}\n", offset as f64 / 1_000.0)).context("cannot write the fake clock")?;
+        fs::write(&next, format!("{:+.3}\n", offset as f64 / 1_000.0))
+            .context("cannot write the fake clock")?;
         fs::rename(&next, self.file()).context("cannot set the fake clock")
     }
 

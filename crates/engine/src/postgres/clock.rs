@@ -74,7 +74,8 @@ impl Reading {
         let answered = Tick::now();
         let Some(row) = rows.first() else {
             return Err(Fault::Unreadable(
-                "the tables solehold.clock and solehold.commits have no row: were they emptied by hand?".to_owned(),
+                "the tables solehold.clock and solehold.commits have no row: were they emptied by hand?"
+                    .to_owned(),
             ));
         };
         let mut c = Columns::from(row, 0);
@@ -193,12 +194,19 @@ impl PostgresStore {
             match remedy {
                 Remedy::Nothing => {}
                 Remedy::Follow { ahead_ms } => {
-                    tracing::warn!(ahead_ms, "other replicas kept time while this machine did not; following them");
+                    tracing::warn!(
+                        ahead_ms,
+                        "other replicas kept time while this machine did not; following them"
+                    );
                 }
                 Remedy::Correct { ahead_ms } => {
-                    tracing::warn!(ahead_ms, "the clock of PostgreSQL is out of pace; store time goes on without that");
+                    tracing::warn!(
+                        ahead_ms,
+                        "the clock of PostgreSQL is out of pace; store time goes on without that"
+                    );
                     let offset_ms = reading.offset_ms - ahead_ms;
-                    conn.simple(&format!("UPDATE solehold.clock SET offset_ms = {offset_ms} WHERE id = 1")).await?;
+                    conn.simple(&format!("UPDATE solehold.clock SET offset_ms = {offset_ms} WHERE id = 1"))
+                        .await?;
                 }
             }
             conn.simple("COMMIT").await

@@ -141,8 +141,20 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
         async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
         async { if news { lines.read(conn).await } else { Ok(Vec::new()) } },
     );
-    let (begin, sessions, holders, leases, locked, clock, missing, holders_now, requests, records, states, waiters) =
-        answers;
+    let (
+        begin,
+        sessions,
+        holders,
+        leases,
+        locked,
+        clock,
+        missing,
+        holders_now,
+        requests,
+        records,
+        states,
+        waiters,
+    ) = answers;
     begin?;
     // In the order in which they were sent: what comes after a failure only says that there was one.
     let (sessions, holders, leases) = (sessions?, holders?, leases?);

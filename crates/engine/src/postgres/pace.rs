@@ -204,13 +204,23 @@ mod tests {
     /// Something that happens to the clock or to a replica.
     #[derive(Debug, Clone)]
     enum Act {
-        Pass { ms: i64 },
+        Pass {
+            ms: i64,
+        },
         /// The wall clock is set by this much.
-        Step { ms: i64 },
+        Step {
+            ms: i64,
+        },
         /// From now on the wall clock gains this much in a thousand.
-        Slew { per_mille: i64 },
+        Slew {
+            per_mille: i64,
+        },
         /// A replica reads the clock; the request and the answer each take a while.
-        Read { replica: usize, out_ms: i64, back_ms: i64 },
+        Read {
+            replica: usize,
+            out_ms: i64,
+            back_ms: i64,
+        },
     }
 
     /// Time given to a decision.
@@ -260,7 +270,14 @@ mod tests {
             self.pass(out_ms);
             let by_wall_ms = self.wall_us / US + self.offset;
             self.pass(back_ms);
-            Sample { by_wall_ms, offset_ms: self.offset, last_ms: self.last, moves: 0, asked_ms, answered_ms: self.true_ms }
+            Sample {
+                by_wall_ms,
+                offset_ms: self.offset,
+                last_ms: self.last,
+                moves: 0,
+                asked_ms,
+                answered_ms: self.true_ms,
+            }
         }
 
         /// Reads the clock as the store does: corrects it, and reads again, until it fits.
@@ -280,7 +297,9 @@ mod tests {
                         self.offset -= ahead_ms;
                         self.corrections += 1;
                     }
-                    Remedy::Follow { .. } => panic!("all clocks of this world run: there is nobody to follow"),
+                    Remedy::Follow { .. } => {
+                        panic!("all clocks of this world run: there is nobody to follow")
+                    }
                 }
             }
             panic!("replica {replica} cannot keep time");
@@ -367,7 +386,12 @@ mod tests {
     }
 
     /// A lease of `ttl_ms` granted now is over, by store time, after how long? The clock is read every `every_ms`.
-    fn lives_for(world: &mut World, ttl_ms: i64, every_ms: i64, mut meanwhile: impl FnMut(&mut World)) -> i64 {
+    fn lives_for(
+        world: &mut World,
+        ttl_ms: i64,
+        every_ms: i64,
+        mut meanwhile: impl FnMut(&mut World),
+    ) -> i64 {
         world.read(0, 0, 1);
         let (granted, store) = (world.true_ms, world.given.last().expect("a reading").store);
         while world.true_ms - granted < 10 * ttl_ms {
@@ -388,7 +412,8 @@ mod tests {
 
     #[test]
     fn many_small_steps_neither_end_a_lease_early_nor_keep_it_for_ever() {
-        for (step, every) in [(400, 500), (400, 100), (-400, 300), (499, 50), (-499, 50), (10, 50), (-10, 50)] {
+        for (step, every) in [(400, 500), (400, 100), (-400, 300), (499, 50), (-499, 50), (10, 50), (-10, 50)]
+        {
             let lived = lives_for(&mut World::new(1), 6_000, every, |world| world.wall_us += step * US);
             assert!(is_in_margin(lived, 6_000), "{step} ms every {every} ms: {lived} ms");
         }
@@ -396,7 +421,9 @@ mod tests {
 
     #[test]
     fn a_slew_neither_ends_a_lease_early_nor_keeps_it_for_ever() {
-        for (per_mille, ttl_ms) in [(83, 60_000), (-83, 60_000), (500, 10_000), (-500, 10_000), (20, 3_600_000)] {
+        for (per_mille, ttl_ms) in
+            [(83, 60_000), (-83, 60_000), (500, 10_000), (-500, 10_000), (20, 3_600_000)]
+        {
             let mut world = World::new(1);
             world.per_mille = per_mille;
             let lived = lives_for(&mut world, ttl_ms, 50, |_| ());
@@ -431,7 +458,9 @@ mod tests {
             let last_ms = 1_000_500;
             let stepped = Sample { last_ms, ..sample(1_001_000 + step, 2_000, 2_002) };
             assert_eq!(keeper.time(&stepped), Err(OutOfPace));
-            assert!(matches!(keeper.remedy(&stepped), Remedy::Correct { ahead_ms } if (ahead_ms - step).abs() < 10));
+            assert!(
+                matches!(keeper.remedy(&stepped), Remedy::Correct { ahead_ms } if (ahead_ms - step).abs() < 10)
+            );
             assert!(keeper.time(&sample(1_001_000, 2_000, 2_002)).is_ok(), "the step left no trace");
         }
     }
@@ -458,7 +487,11 @@ mod tests {
         let mut keeper = Timekeeper::default();
         let first = Sample { last_ms: 1_000_000, ..sample(1_000_400, 1_000, 1_002) };
         keeper.time(&first).expect("the first");
-        assert_eq!(keeper.time(&sample(1_000_400 + 250, 1_050, 1_052)), Err(OutOfPace), "600 ms since the mark");
+        assert_eq!(
+            keeper.time(&sample(1_000_400 + 250, 1_050, 1_052)),
+            Err(OutOfPace),
+            "600 ms since the mark"
+        );
         assert!(keeper.time(&sample(1_000_400 + 100, 1_050, 1_052)).is_ok());
     }
 

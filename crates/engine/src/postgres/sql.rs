@@ -88,11 +88,15 @@ macro_rules! read_now {
 /// until its lock-delay is over.
 macro_rules! ripe_at {
     ($end:literal) => {
-        concat!("least(CASE WHEN l.lease_id IS NOT NULL THEN least(", $end, ", l.confirm_by_ms) \
+        concat!(
+            "least(CASE WHEN l.lease_id IS NOT NULL THEN least(",
+            $end,
+            ", l.confirm_by_ms) \
                 + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END END, \
             CASE WHEN (l.pending_lease_id IS NOT NULL OR l.queued > 0) AND l.lease_id IS NULL \
                 THEN coalesce(l.held_back_until_ms, 0) END, \
-            l.pending_deadline_ms)")
+            l.pending_deadline_ms)"
+        )
     };
 }
 pub(super) use {floor, lease_columns, read_now, resource_columns, state_columns};
