@@ -6,10 +6,10 @@ mod common;
 use std::{os::unix::fs::chown, path::PathBuf};
 
 use common::*;
-use solehold_core::outcome::Answer;
+use solehold_core::{outcome::Answer, time::Revision};
 use solehold_engine::{
     postgres::{PostgresOptions, PostgresStore},
-    store::{Cursor, Store, StoreError},
+    store::{Cursor, EventQuery, Store, StoreError},
 };
 use solehold_testkit::{Postgres, wait_for};
 use tokio::task::JoinSet;
@@ -42,6 +42,37 @@ async fn eight_open_at_once() {
         let client = connect(&url).await;
         assert_eq!(number(&client, "SELECT count(*) FROM solehold.migrations WHERE version > 0").await, 5);
     }
+}
+
+/// A store of version 3 keeps its history, its time and its floor; a program of version 3 that still runs cannot go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_of_version_3_goes_on_where_it_stood() {
+    let url = database().await;
+    let client = connect(&url).await;
+    let prepare = "CREATE SCHEMA solehold; \
+        CREATE TABLE solehold.migrations (version int PRIMARY KEY, applied_at timestamptz NOT NULL); \
+        INSERT INTO solehold.migrations VALUES (0, now()), (1, now()), (2, now()), (3, now())";
+    let schema = [
+        prepare,
+        include_str!("../src/postgres/schema.sql"),
+        include_str!("../src/postgres/schema_2.sql"),
+        include_str!("../src/postgres/schema_3.sql"),
+        "UPDATE solehold.clock SET revision = 41, floor_revision = 7, epoch = 3, last_ms = last_ms + 300",
+    ];
+    for sql in schema {
+        client.batch_execute(sql).await.expect("version 3");
+    }
+    let last = number(&client, "SELECT last_ms FROM solehold.clock").await as u64;
+    let store = open(&url).await;
+    let loaded = store.load(&Default::default()).await.expect("the store reads");
+    assert_eq!(loaded.cursor, Cursor { epoch: 3, revision: Revision(41) });
+    assert!(loaded.now.0 >= last, "store time never goes back");
+    let page = store.events(&EventQuery { limit: 1, ..Default::default() }).await.expect("the store reads");
+    assert_eq!(page.floor, Revision(7));
+    assert_eq!(grant(store.as_ref(), &key("job"), "ann", 60_000).await.lease.lease.token.0, 42);
+    assert_eq!(number(&client, "SELECT count(*) FROM solehold.live_leases").await, 1);
+    let old = "UPDATE solehold.clock SET revision = 42, last_ms = greatest(last_ms, 0), synchronous = false WHERE id = 1";
+    client.batch_execute(old).await.expect_err("an older program must not go on with a history of its own");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,6 +4,7 @@
 mod kit;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use kit::{Kit, LONG, PATIENCE, connect, ids, int, owner};
@@ -121,31 +122,27 @@ async fn in_a_transaction_all_of_it_commits_or_none() {
     assert_eq!(kit.one::<i64>(epochs, &[]).await, 4, "what was rolled back has left no trace");
 }
 
+/// A whole transaction that fails to serialize is run again, by the crate's own retry.
 #[tokio::test]
 async fn serialization_failures_are_retried() {
     let kit = Kit::new(2).await;
     let row = kit.claim(1, "a").await.remove(0);
-    let mut tries = 0;
-    let (meddler, mut client) = (connect(&kit.url).await, connect(&kit.url).await);
-    let mut result = None;
-    while result.is_none() {
-        tries += 1;
+    let meddler = connect(&kit.url).await;
+    let tries = AtomicUsize::new(0);
+    let attempt = || async {
+        let mut client = connect(&kit.url).await;
         let tx =
             client.build_transaction().isolation_level(IsolationLevel::Serializable).start().await.unwrap();
         let _: i64 = tx.query_one("SELECT count(*) FROM app.payments", &[]).await.unwrap().get(0);
-        if tries == 1 {
+        if tries.fetch_add(1, Ordering::SeqCst) == 0 {
             meddler.batch_execute("UPDATE app.payments SET note = 'meddled'").await.unwrap();
         }
-        let change = Transition::new(&row.proof, "pending", "confirmed");
-        match kit.claims.transition(&tx, change).await {
-            Ok(outcome) => {
-                tx.commit().await.unwrap();
-                result = Some(outcome);
-            }
-            Err(error) => assert!(error.is_contention() && error.code() == Some("40001"), "{error}"),
-        }
-    }
-    assert_eq!((tries, result), (2, Some(Outcome::Done)));
+        let outcome = kit.claims.transition(&tx, Transition::new(&row.proof, "pending", "confirmed")).await?;
+        tx.commit().await.unwrap();
+        Ok(outcome)
+    };
+    assert_eq!(retry::on_contention(attempt).await.unwrap(), Outcome::Done);
+    assert_eq!(tries.into_inner(), 2, "the first was in someone's way");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

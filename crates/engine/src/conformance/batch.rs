@@ -108,22 +108,27 @@ impl Observer for Batches {
     }
 }
 
-/// A thousand acquires that arrive together cost a few commits, not a thousand.
+/// A thousand clients that each ask for one thing at about the same time cost a few commits, not a thousand.
 pub async fn a_thousand_in_few_batches(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let batches = Arc::new(Batches::default());
     let engine = Engine::start(bench.store.clone(), EngineOptions::default(), batches.clone());
-    let asks = (0..1_000).map(|n| ask(&key(&format!("job-{n}")), "ann").command()).collect();
+    let clients: Vec<_> = (0..1_000)
+        .map(|n| {
+            let (engine, ask) = (engine.clone(), ask(&key(&format!("job-{n}")), "ann").command());
+            tokio::spawn(async move { engine.submit(ask).await.expect("the store answers") })
+        })
+        .collect();
     let mut tokens = Vec::new();
-    for outcome in engine.submit_all(asks).await {
-        tokens.push(token(&granted(outcome.expect("the store answers"))));
+    for client in clients {
+        tokens.push(token(&granted(client.await.expect("no panic"))));
     }
-    assert!(tokens.is_sorted(), "decided in their order");
+    tokens.sort();
     tokens.dedup();
     assert_eq!(tokens.len(), 1_000);
-    // A store without a disk may be quicker than whoever submits: then there is nothing to wait for.
+    // A store without a disk may be quicker than those who submit: then there is nothing to wait for.
     let count = batches.0.load(Ordering::SeqCst);
-    assert!(count <= 50 || !fixture.is_durable(), "{count} batches");
+    assert!(count <= 200 || !fixture.is_durable(), "{count} batches");
     engine.stop().await;
 }
 

@@ -341,14 +341,18 @@ statements! {
 
     /// Puts down the time when no batch does.
     Mark = "INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $2, true)";
-    ForgetRequests = "DELETE FROM solehold.requests WHERE (tenant, kind, key, holder, request) IN \
-        (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 \
-         LIMIT $2 FOR UPDATE SKIP LOCKED)";
-    /// The newest batch stays: the history goes on from it.
-    ForgetCommits = "DELETE FROM solehold.commits WHERE batch_id IN \
-        (SELECT batch_id FROM solehold.commits WHERE at_ms < $1 \
-            AND number IS DISTINCT FROM (SELECT max(number) FROM solehold.commits) \
-         LIMIT $2 FOR UPDATE SKIP LOCKED)";
+    /// Removes what is over by `$1`, at most `$2` rows, beginning at `$3`, where the last round ended: what was removed below
+    /// that may still be there for an old snapshot, and is not walked again. Tells how many, and where it ended.
+    ForgetRequests = "WITH gone AS (DELETE FROM solehold.requests WHERE (tenant, kind, key, holder, request) IN \
+        (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 AND until_ms >= $3 \
+         ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
+        SELECT count(*), max(until_ms) FROM gone";
+    /// As [`Sql::ForgetRequests`]. The newest batch stays: the history goes on from it.
+    ForgetCommits = "WITH gone AS (DELETE FROM solehold.commits WHERE batch_id IN \
+        (SELECT batch_id FROM solehold.commits WHERE at_ms <= $1 AND at_ms >= $3 \
+            AND number IS DISTINCT FROM (SELECT max(number) FROM solehold.commits WHERE number IS NOT NULL) \
+         ORDER BY at_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING at_ms) \
+        SELECT count(*), max(at_ms) FROM gone";
     /// Rows that are due and nobody's: those of resources that say nothing any more go, the others are due no more. Tells how
     /// many. Found by `due_ms` first: a plan that began with the resources, or in the order of a key, would read all of them.
     ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id, has_state FROM solehold.leases \
@@ -363,17 +367,20 @@ statements! {
     /// Ids from before version 3 whose leases have ended.
     ForgetOldIds = "DELETE FROM solehold.old_ids o WHERE NOT EXISTS (SELECT 1 FROM solehold.leases l \
         WHERE l.resource_id = o.resource_id AND o.lease_id IN (l.lease_id, l.pending_lease_id))";
-    /// The last event that may go by age (`$1`), looked for among the oldest (`$2` of them).
+    /// The last event that may go by age (`$1`), looked for among the oldest (`$2` of them) after `$3`, up to which all are gone.
     FloorByAge = "SELECT max(revision) FROM \
-        (SELECT revision, at_ms FROM solehold.lease_events \
-         WHERE (SELECT at_ms FROM solehold.lease_events ORDER BY revision LIMIT 1) < $1 ORDER BY revision LIMIT $2) e \
-        WHERE at_ms < $1";
-    /// How many events there may be, by their revisions.
-    EventSpan = "SELECT max(revision) - min(revision) + 1 FROM solehold.lease_events";
+        (SELECT revision, at_ms FROM solehold.lease_events WHERE revision > $3 AND \
+            (SELECT at_ms FROM solehold.lease_events WHERE revision > $3 ORDER BY revision LIMIT 1) < $1 \
+         ORDER BY revision LIMIT $2) e WHERE at_ms < $1";
+    /// How many events there may be, by their revisions; all up to `$1` are gone.
+    EventSpan = "SELECT (SELECT max(revision) FROM solehold.lease_events) \
+        - (SELECT min(revision) FROM solehold.lease_events WHERE revision > $1) + 1";
     /// The last event that may go because `$1` newer ones are there.
     FloorByNumber = "SELECT revision FROM solehold.lease_events ORDER BY revision DESC OFFSET $1 LIMIT 1";
     RaiseFloor = "INSERT INTO solehold.floors (revision) VALUES ($1) ON CONFLICT DO NOTHING";
     ForgetFloors = concat!("DELETE FROM solehold.floors WHERE revision < ", floor!());
-    ForgetEvents = concat!("DELETE FROM solehold.lease_events WHERE revision IN (SELECT revision FROM solehold.lease_events \
-        WHERE revision <= ", floor!(), " ORDER BY revision LIMIT $1)");
+    /// As [`Sql::ForgetRequests`], up to the floor.
+    ForgetEvents = concat!("WITH gone AS (DELETE FROM solehold.lease_events WHERE revision IN \
+        (SELECT revision FROM solehold.lease_events WHERE revision <= ", floor!(), " AND revision > $2 \
+         ORDER BY revision LIMIT $1) RETURNING revision) SELECT count(*), max(revision) FROM gone");
 }

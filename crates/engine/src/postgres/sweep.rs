@@ -1,6 +1,6 @@
 //! What seems to have run out, and what can be forgotten.
 
-use std::{collections::HashSet, sync::MutexGuard};
+use std::{collections::HashSet, sync::MutexGuard, time::Duration};
 
 use solehold_core::{command::Command, key::SessionId};
 use tokio::join;
@@ -12,13 +12,20 @@ use super::{
     fault::Fault,
     pool::{Conn, ROUND_TRIP, Use, in_time},
     retry::Backoff,
-    rows::Columns,
+    rows::{Columns, unreadable},
     sql::Sql,
 };
-use crate::store::{Due, Retention, StoreError};
+use crate::{
+    clock::Tick,
+    store::{Due, Retention, StoreError},
+};
 
-/// Most rows that one round of forgetting removes from one table.
+/// Most rows that one statement removes from one table.
 const FORGET_MAX: i64 = 5_000;
+/// While there is more to forget, a round goes on for this long.
+const FORGET_FOR: Duration = Duration::from_millis(500);
+/// Rounds begin where the last one ended. This often they begin at the beginning, for what was busy then.
+const FROM_THE_BEGINNING_EVERY_MS: i64 = 60 * 60 * 1_000;
 /// Word of a commit is kept for this long, many times longer than anyone asks for it.
 const COMMITS_KEPT_MS: i64 = 10 * 60 * 1_000;
 /// Most events that one round removes.
@@ -39,6 +46,16 @@ pub(super) struct Chores {
     forgot_ms: Option<i64>,
     counted_ms: Option<i64>,
     old_ids_ms: Option<i64>,
+    began_ms: Option<i64>,
+    ends: Ends,
+}
+
+/// Where forgetting has got to in each table: all below is gone.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ends {
+    requests: i64,
+    commits: i64,
+    events: i64,
 }
 
 /// A nomination and since when it is due.
@@ -152,22 +169,23 @@ impl PostgresStore {
         self.chores.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Forgets what is over, a bounded part of it at a time; while there is more, the next round is due at once.
+    /// Forgets what is over, for a bounded while; if there is more, the next round is due at once.
     async fn forget(&self, retention: &Retention, now: i64) -> Result<(), Fault> {
         let lent = self.lend(Use::Write).await?;
         let conn = &*lent;
+        if is_time(&mut self.chores().began_ms, now, FROM_THE_BEGINNING_EVERY_MS) {
+            self.chores().ends = Ends::default();
+        }
         let work = async {
-            let old_commits = now - COMMITS_KEPT_MS;
-            let mut most = conn.execute(Sql::ForgetRequests, &[&now, &FORGET_MAX]).await?;
-            let resources = number(&conn.query(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?)?;
-            most = most.max(resources.unwrap_or(0) as u64);
-            most = most.max(conn.execute(Sql::ForgetCommits, &[&old_commits, &FORGET_MAX]).await?);
+            let began = Tick::now();
+            while self.forget_some(conn, retention, now).await? {
+                if Tick::now().since(began) > FORGET_FOR {
+                    self.chores().forgot_ms = None;
+                    break;
+                }
+            }
             if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
                 conn.execute(Sql::ForgetOldIds, &[]).await?;
-            }
-            let events = self.forget_events(conn, retention, now).await?;
-            if most as i64 >= FORGET_MAX || events as i64 >= FORGET_EVENTS_MAX {
-                self.chores().forgot_ms = None;
             }
             Ok(())
         };
@@ -180,14 +198,30 @@ impl PostgresStore {
         result
     }
 
+    /// Forgets a part of each sort; tells whether there may be more.
+    async fn forget_some(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<bool, Fault> {
+        let ends = self.chores().ends;
+        let old_commits = now - COMMITS_KEPT_MS;
+        let requests = conn.query(Sql::ForgetRequests, &[&now, &FORGET_MAX, &ends.requests]).await?;
+        let requests = Forgotten::of(&requests, FORGET_MAX, now)?;
+        self.chores().ends.requests = requests.end;
+        let commits = conn.query(Sql::ForgetCommits, &[&old_commits, &FORGET_MAX, &ends.commits]).await?;
+        let commits = Forgotten::of(&commits, FORGET_MAX, old_commits)?;
+        self.chores().ends.commits = commits.end;
+        let resources = number(&conn.query(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?)?;
+        let events = self.forget_events(conn, retention, now).await?;
+        Ok(requests.is_more || commits.is_more || events || resources.unwrap_or(0) >= FORGET_MAX)
+    }
+
     /// Drops events past their retention. The floor is raised in a commit of its own before: a reader sees either the events,
     /// or that they are gone.
-    async fn forget_events(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<u64, Fault> {
+    async fn forget_events(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<bool, Fault> {
+        let end = self.chores().ends.events;
         let too_old = now.saturating_sub(i64::try_from(retention.events_ms).unwrap_or(i64::MAX));
         let too_many = i64::try_from(retention.events_max).unwrap_or(i64::MAX);
         let (by_age, span) = join!(biased;
-            async { conn.query(Sql::FloorByAge, &[&too_old, &FORGET_EVENTS_MAX]).await },
-            async { conn.query(Sql::EventSpan, &[]).await },
+            async { conn.query(Sql::FloorByAge, &[&too_old, &FORGET_EVENTS_MAX, &end]).await },
+            async { conn.query(Sql::EventSpan, &[&end]).await },
         );
         let mut floor = number(&by_age?)?;
         let may_be_too_many = number(&span?)?.is_some_and(|span| span > too_many);
@@ -198,7 +232,10 @@ impl PostgresStore {
             conn.execute(Sql::RaiseFloor, &[&floor]).await?;
             conn.execute(Sql::ForgetFloors, &[]).await?;
         }
-        conn.execute(Sql::ForgetEvents, &[&FORGET_EVENTS_MAX]).await
+        let gone = conn.query(Sql::ForgetEvents, &[&FORGET_EVENTS_MAX, &end]).await?;
+        let gone = Forgotten::of(&gone, FORGET_EVENTS_MAX, floor.unwrap_or(end).max(end))?;
+        self.chores().ends.events = gone.end;
+        Ok(gone.is_more)
     }
 }
 
@@ -235,6 +272,24 @@ async fn hanging_on(
         }
     }
     Ok(nominated)
+}
+
+/// What one statement has forgotten.
+struct Forgotten {
+    is_more: bool,
+    /// All below is gone.
+    end: i64,
+}
+
+impl Forgotten {
+    /// Reads how many rows went, and where that ended; if that was not as many as it might have been, all up to `all` are gone.
+    fn of(rows: &[tokio_postgres::Row], most: i64, all: i64) -> Result<Self, Fault> {
+        let row = rows.first().ok_or_else(|| unreadable("nothing was counted"))?;
+        let mut c = Columns::from(row, 0);
+        let (count, last) = (c.next::<i64>()?, c.next::<Option<i64>>()?);
+        let is_more = count >= most;
+        Ok(Self { is_more, end: last.filter(|_| is_more).unwrap_or(all) })
+    }
 }
 
 /// Whether it is time for a chore; notes that it is done.

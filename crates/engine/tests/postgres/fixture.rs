@@ -55,12 +55,12 @@ impl Fixture for Database {
     }
 
     /// Moves store time on, on purpose: every store follows. Whatever the default isolation, it waits for a batch that is
-    /// under way.
+    /// under way; whatever triggers the case has, they do not fire.
     async fn pass_until(&self, store: &dyn Store, until: StoreTime) {
         let now = store.load(&Footprint::default()).await.expect("the store").now;
         let ms = until.ms_after(now);
         let sql = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED; \
+            "BEGIN ISOLATION LEVEL READ COMMITTED; SET LOCAL session_replication_role = replica; \
              UPDATE solehold.clock SET offset_ms = offset_ms + {ms}, moves = moves + 1; \
              INSERT INTO solehold.commits (batch_id, at_ms, committed) SELECT gen_random_uuid(), \
                 greatest((SELECT max(at_ms) FROM solehold.commits) + {ms}, \
