@@ -36,7 +36,6 @@ use crate::{
     waiter::PlaceKey,
 };
 
-
 /// What was decided of one command: the answer, and the changes that make it so.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
