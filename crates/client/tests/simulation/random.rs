@@ -192,7 +192,7 @@ impl Run {
                 self.world.clock.suspend(Duration::from_millis(self.below(50_000)));
             }
             // Every other world keeps its store.
-            24 if self.seed % 2 == 0 && self.below(4) == 0 => {
+            24 if self.seed.is_multiple_of(2) && self.below(4) == 0 => {
                 self.world.fail_over().await;
             }
             // To the newest store, or back to one that was failed over.
