@@ -1,0 +1,126 @@
+//! What a long snapshot, as a dump or an export holds it, costs batches and renewals: both are run without one and then
+//! under one, and the ratio is printed.
+//!
+//! ```text
+//! cargo run --release -p solehold-engine --example postgres_pinned -- postgres://... [rows] [batches]
+//! ```
+//! Each batch touches other rows than the last ones, so that what shows is what all of them share: the clock.
+
+use std::time::Duration;
+
+use solehold_core::{
+    apply, command::*, decide, event::Change, key::*, lease::Declaration, outcome::Answer, outcome::Outcome,
+    state::FoundLate, state::State, time::Moment,
+};
+use solehold_engine::{
+    clock::Tick,
+    postgres::{PostgresOptions, PostgresStore},
+    store::{Decided, Decider, Store},
+};
+use tokio_postgres::NoTls;
+use uuid::Uuid;
+
+#[derive(Default)]
+struct Batch {
+    commands: Vec<Command>,
+    outcomes: Vec<Outcome>,
+}
+
+impl Decider for Batch {
+    fn decide(&mut self, state: &mut State, mut moment: Moment) -> Result<Decided, FoundLate> {
+        self.outcomes.clear();
+        let mut events = Vec::new();
+        for command in &self.commands {
+            let decision = decide(state, command, moment)?;
+            for change in decision.changes {
+                apply(state, &change);
+                if let Change::Event(event) = change {
+                    events.push(event);
+                }
+            }
+            moment = decision.moment;
+            self.outcomes.push(decision.outcome);
+        }
+        Ok(Decided { events, revision: moment.revision })
+    }
+}
+
+async fn run(store: &PostgresStore, command: Command) -> Answer {
+    let mut footprint = Footprint::default();
+    command.footprint(&mut footprint);
+    let news = command.may_make_news();
+    let mut batch = Batch { commands: vec![command], ..Default::default() };
+    store.transact(&footprint, news, &mut batch).await.expect("the store answers");
+    batch.outcomes.remove(0).expect("not refused")
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).expect("a name")
+}
+
+fn session(n: usize) -> SessionId {
+    SessionId(Uuid::from_u128(n as u128 + 1))
+}
+
+/// The middle one of many durations.
+fn median(mut all: Vec<Duration>) -> Duration {
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+/// Runs as many batches, each with a renewal after it; tells how long the last half of them took each.
+async fn measure(store: &PostgresStore, rows: usize, batches: usize) -> [Duration; 2] {
+    let mut took = [Vec::new(), Vec::new()];
+    for n in 0..batches {
+        let key =
+            ResourceKey { tenant: name("bench"), kind: name("job"), key: name(&format!("job-{}", n % rows)) };
+        // Something else each time it comes round.
+        let declaration = Declaration { lock_delay_ms: (n / rows % 2) as u64, ..Default::default() };
+        let declare = Command::Declare { key, declaration, only_new: false };
+        let (tenant, session) = (name("bench"), session(n % rows));
+        let beat = Command::Heartbeat { tenant, session, holder: None, metrics: None };
+        for (took, command) in took.iter_mut().zip([declare, beat]) {
+            let began = Tick::now();
+            run(store, command).await;
+            if n >= batches / 2 {
+                took.push(Tick::now().since(began));
+            }
+        }
+    }
+    took.map(median)
+}
+
+#[tokio::main]
+async fn main() {
+    let mut args = std::env::args().skip(1);
+    let url = args.next().expect("a connection string");
+    let mut number = |or: usize| args.next().map_or(or, |n| n.parse().expect("a number"));
+    let (rows, batches) = (number(2_000), number(20_000));
+    let store = PostgresStore::open(&url, PostgresOptions::default()).await.expect("a store");
+    for n in 0..rows {
+        let open = Command::OpenSession {
+            id: session(n),
+            holder: HolderKey { tenant: name("bench"), name: name(&format!("holder-{n}")) },
+            ttl_ms: 24 * 3_600_000,
+            replace: None,
+            fenced: false,
+            registration: None,
+            metrics: None,
+        };
+        run(&store, open).await;
+    }
+    let [batch, renewal] = measure(&store, rows, batches).await;
+    println!("without a snapshot: batch {batch:?}, renewal {renewal:?}");
+    let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    let level = tokio_postgres::IsolationLevel::RepeatableRead;
+    let pinned = client.build_transaction().isolation_level(level).start().await.expect("a transaction");
+    pinned.query("SELECT count(*) FROM solehold.clock", &[]).await.expect("a snapshot");
+    let [slow_batch, slow_renewal] = measure(&store, rows, batches).await;
+    println!("after {batches} batches under one: batch {slow_batch:?}, renewal {slow_renewal:?}");
+    println!(
+        "ratio: batch {:.2}, renewal {:.2}",
+        slow_batch.as_secs_f64() / batch.as_secs_f64(),
+        slow_renewal.as_secs_f64() / renewal.as_secs_f64()
+    );
+}
