@@ -303,15 +303,19 @@ statements! {
     Cursor = "SELECT epoch, (SELECT revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1), \
             (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) FROM solehold.clock WHERE id = 1";
 
+    /// What may be due by `$1`, at most `$2` rows after the place `$3, $4`.
     DueLeases = concat!("SELECT l.resource_id, r.tenant, r.kind, r.key, ", ripe_at!("coalesce(s.deadline_ms, l.deadline_ms)"),
-        " FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+        ", l.due_ms FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
         LEFT JOIN solehold.sessions s ON s.id = l.session_id AND l.lease_id IS NOT NULL \
         WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0) \
-        ORDER BY l.due_ms LIMIT $2");
+            AND l.due_ms >= $3 AND (l.due_ms, l.resource_id) > ($3, $4) \
+        ORDER BY l.due_ms, l.resource_id LIMIT $2");
+    /// As [`Sql::DueLeases`].
     DueSessions = "SELECT s.id, s.deadline_ms, \
             EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id AND l.lease_id IS NOT NULL), \
-            EXISTS (SELECT 1 FROM solehold.leases l WHERE l.pending_session_id = s.id) \
-        FROM solehold.sessions s WHERE s.due_ms <= $1 ORDER BY s.due_ms LIMIT $2";
+            EXISTS (SELECT 1 FROM solehold.leases l WHERE l.pending_session_id = s.id), s.due_ms \
+        FROM solehold.sessions s WHERE s.due_ms <= $1 AND s.due_ms >= $3 AND (s.due_ms, s.id) > ($3, $4) \
+        ORDER BY s.due_ms, s.id LIMIT $2";
     /// Resources that hang on dead sessions (`$1`), and whether they can be judged: one that someone waits for is left alone
     /// until its lock-delay is over.
     DueHanging = "SELECT s.id, s.deadline_ms, r.tenant, r.kind, r.key, \
