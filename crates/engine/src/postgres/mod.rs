@@ -46,6 +46,7 @@ mod text;
 mod touched;
 mod transact;
 mod transfer;
+mod turn;
 mod write;
 
 use std::{
@@ -58,6 +59,7 @@ pub use self::epoch::Failover;
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, key::Name, state::Record};
 use tokio::sync::{Semaphore, watch};
+use uuid::Uuid;
 
 use self::{
     cache::Cache,
@@ -113,6 +115,8 @@ pub struct PostgresStore {
     head: watch::Sender<Cursor>,
     /// When what is over was last forgotten.
     chores: Mutex<Chores>,
+    /// What this process is known by to those who share its work.
+    replica: Uuid,
     /// Snapshots and exports take turns: they leave connections to everyone else.
     bulk: Semaphore,
 }
@@ -137,6 +141,7 @@ impl PostgresStore {
             history: Mutex::default(),
             head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
             chores: Mutex::default(),
+            replica: Uuid::new_v4(),
             bulk: Semaphore::new(scan::BULK_READS_MAX),
         };
         store.survey().await;
@@ -311,6 +316,7 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
+        self.give_turn_back().await;
         self.pool.close();
     }
 }

@@ -343,6 +343,10 @@ statements! {
             (SELECT min(l.pending_deadline_ms) FROM solehold.leases l WHERE l.pending_session_id = s.id))) \
         WHERE s.id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
 
+    /// Whose turn it is to sweep, and until when.
+    LastTurn = "SELECT number, keeper, until_ms FROM solehold.turns ORDER BY number DESC LIMIT 1";
+    /// Takes the next turn, unless another replica was faster.
+    TakeTurn = "INSERT INTO solehold.turns (number, keeper, until_ms) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
     /// Puts down the time when no batch does.
     Mark = "INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $2, true)";
     /// Removes what is over by `$1`, at most `$2` rows, beginning at `$3`, where the last round ended: what was removed below
@@ -351,6 +355,10 @@ statements! {
         (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 AND until_ms >= $3 \
          ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
         SELECT count(*), max(until_ms) FROM gone";
+    /// Turns that are over, as [`Sql::ForgetRequests`].
+    ForgetTurns = "WITH gone AS (DELETE FROM solehold.turns WHERE number IN \
+        (SELECT number FROM solehold.turns WHERE number < $1 AND number >= $3 ORDER BY number LIMIT $2) \
+        RETURNING number) SELECT count(*), max(number) FROM gone";
     /// As [`Sql::ForgetRequests`]. The newest batch stays: the history goes on from it.
     ForgetCommits = "WITH gone AS (DELETE FROM solehold.commits WHERE batch_id IN \
         (SELECT batch_id FROM solehold.commits WHERE at_ms <= $1 AND at_ms >= $3 \

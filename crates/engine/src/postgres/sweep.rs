@@ -50,6 +50,8 @@ pub(super) struct Chores {
     began_ms: Option<i64>,
     ends: Ends,
     places: Places,
+    /// The number of the last turn that this replica has taken.
+    pub(super) turn: Option<i64>,
 }
 
 /// Where forgetting has got to in each table: all below is gone.
@@ -58,6 +60,7 @@ struct Ends {
     requests: i64,
     commits: i64,
     events: i64,
+    turns: i64,
 }
 
 /// A nomination and since when it is due.
@@ -168,7 +171,11 @@ impl PostgresStore {
     }
 
     async fn nominate_once(&self, conn: &Conn, limit: usize) -> Result<Due, Fault> {
-        let now = self.time(&self.read_clock(conn).await?)?.0 as i64;
+        let (reading, turn) = self.read_clock_and_turn(conn).await?;
+        let now = self.time(&reading)?.0 as i64;
+        if self.keep_turn(conn, turn, now).await?.is_none() {
+            return Ok(Due::default());
+        }
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut places = self.chores().places;
         let ((lease_bound, lease_id), (session_bound, session_id)) = (places.leases, places.sessions);
@@ -222,22 +229,23 @@ impl PostgresStore {
     }
 
     pub(super) async fn maintain_once(&self, retention: &Retention) -> Result<(), StoreError> {
-        let now = self
+        let (now, turn) = self
             .read(Use::Write, "moving the clock's mark", |conn| async move {
-                let reading = self.read_clock(&conn).await?;
+                let (reading, turn) = self.read_clock_and_turn(&conn).await?;
                 let now = self.time(&reading)?.0 as i64;
                 if now - reading.last_ms >= MARK_EVERY_MS {
                     conn.execute(Sql::Mark, &[&Uuid::now_v7(), &now]).await?;
                 }
-                Ok(now)
+                Ok((now, self.keep_turn(&conn, turn, now).await?))
             })
             .await?;
+        let Some(turn) = turn else { return Ok(()) };
         if !is_time(&mut self.chores().forgot_ms, now, FORGET_EVERY_MS) {
             return Ok(());
         }
         let mut backoff = Backoff::default();
         for _ in 0..FORGET_ATTEMPTS {
-            match self.forget(retention, now).await {
+            match self.forget(retention, now, turn).await {
                 Err(fault) if fault.is_contention() => self.chores().counted_ms = None,
                 other => return other.map_err(Fault::told),
             }
@@ -247,12 +255,12 @@ impl PostgresStore {
         Ok(())
     }
 
-    fn chores(&self) -> MutexGuard<'_, Chores> {
+    pub(super) fn chores(&self) -> MutexGuard<'_, Chores> {
         self.chores.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Forgets what is over, for a bounded while; if there is more, the next round is due at once.
-    async fn forget(&self, retention: &Retention, now: i64) -> Result<(), Fault> {
+    async fn forget(&self, retention: &Retention, now: i64, turn: i64) -> Result<(), Fault> {
         let lent = self.lend(Use::Write).await?;
         let conn = &*lent;
         if is_time(&mut self.chores().began_ms, now, FROM_THE_BEGINNING_EVERY_MS) {
@@ -266,6 +274,9 @@ impl PostgresStore {
                     break;
                 }
             }
+            let end = self.chores().ends.turns;
+            let turns = conn.query(Sql::ForgetTurns, &[&turn, &FORGET_MAX, &end]).await?;
+            self.chores().ends.turns = Forgotten::of(&turns, FORGET_MAX, turn)?.end;
             if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
                 conn.execute(Sql::ForgetOldIds, &[]).await?;
             }
