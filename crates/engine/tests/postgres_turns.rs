@@ -9,7 +9,15 @@ mod wrapped;
 use std::sync::Arc;
 
 use common::*;
-use solehold_engine::{Engine, EngineOptions, postgres::PostgresStore, store::Store};
+use solehold_core::{
+    command::{Acquire, Command},
+    outcome::Refusal,
+};
+use solehold_engine::{
+    Engine, EngineOptions,
+    postgres::PostgresStore,
+    store::{Retention, Store},
+};
 use solehold_testkit::wait_for;
 use wrapped::Notes;
 
@@ -17,6 +25,7 @@ const LEASES: usize = 200;
 /// The leases run out one after the other, so that whoever looks finds some.
 const FIRST_MS: u64 = 1_000;
 const STEP_MS: u64 = 15;
+const KEEP: Retention = Retention { events_ms: 3_600_000, events_max: 1_000_000 };
 
 struct Replica {
     store: Arc<PostgresStore>,
@@ -114,4 +123,31 @@ async fn old_turns_are_forgotten() {
     });
     few.await.expect("they go");
     replica.engine.stop().await;
+}
+
+fn ask(n: usize) -> Command {
+    let Command::Acquire(acquire) = acquire(&key("job"), "ann", 60_000) else { panic!("not an acquire") };
+    Command::Acquire(Acquire { request: Some(name(&format!("request-{n:04}"))), ..acquire })
+}
+
+/// A holder that works in short turns does not leave a row behind for each of them for an hour.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spent_requests_of_one_holder_do_not_pile_up() {
+    const TIMES: usize = 200;
+    const KEPT: usize = solehold_core::limits::SPENT_REQUESTS_MAX;
+    let url = database().await;
+    let store = open(&url).await;
+    for n in 0..TIMES {
+        let answer = done(store.as_ref(), ask(n)).await;
+        let solehold_core::outcome::Answer::Granted(grant) = answer else { panic!("{answer:?}") };
+        done(store.as_ref(), release(&grant)).await;
+    }
+    store.maintain(&KEEP).await.expect("the store maintains");
+    let client = connect(&url).await;
+    let left = number(&client, "SELECT count(*) FROM solehold.requests").await as usize;
+    assert!((KEPT..2 * KEPT).contains(&left), "{left} are left");
+    for n in TIMES - KEPT..TIMES {
+        let again = run(store.as_ref(), ask(n)).await.expect("the store answers");
+        assert!(matches!(again, Err(Refusal::RequestSpent(_))), "request {n}: {again:?}");
+    }
 }

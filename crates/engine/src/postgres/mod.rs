@@ -40,6 +40,7 @@ mod read;
 mod retry;
 mod rows;
 mod scan;
+mod spent;
 mod sql;
 mod sweep;
 mod text;
@@ -71,6 +72,7 @@ use self::{
     pool::{Conn, Lent, Pool, Use},
     retry::Backoff,
     rows::Columns,
+    spent::Spent,
     sql::Sql,
     sweep::Chores,
 };
@@ -115,6 +117,8 @@ pub struct PostgresStore {
     head: watch::Sender<Cursor>,
     /// When what is over was last forgotten.
     chores: Mutex<Chores>,
+    /// Spent requests, counted.
+    spent: Mutex<Spent>,
     /// What this process is known by to those who share its work.
     replica: Uuid,
     /// Snapshots and exports take turns: they leave connections to everyone else.
@@ -141,6 +145,7 @@ impl PostgresStore {
             history: Mutex::default(),
             head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
             chores: Mutex::default(),
+            spent: Mutex::default(),
             replica: Uuid::new_v4(),
             bulk: Semaphore::new(scan::BULK_READS_MAX),
         };

@@ -355,6 +355,14 @@ statements! {
         (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 AND until_ms >= $3 \
          ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
         SELECT count(*), max(until_ms) FROM gone";
+    /// Removes requests of holders for resources (`$1..$4`) beyond the newest `$5`, at most `$6` of each. One that is spent
+    /// anew meanwhile stays.
+    ForgetSurplus = "DELETE FROM solehold.requests WHERE (tenant, kind, key, holder, request, until_ms) IN \
+        (SELECT k.tenant, k.kind, k.key, k.holder, q.request, q.until_ms \
+         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k(tenant, kind, key, holder) \
+         CROSS JOIN LATERAL (SELECT q.request, q.until_ms FROM solehold.requests q \
+            WHERE q.tenant = k.tenant AND q.kind = k.kind AND q.key = k.key AND q.holder = k.holder \
+            ORDER BY q.until_ms DESC OFFSET $5 LIMIT $6) q)";
     /// Turns that are over, as [`Sql::ForgetRequests`].
     ForgetTurns = "WITH gone AS (DELETE FROM solehold.turns WHERE number IN \
         (SELECT number FROM solehold.turns WHERE number < $1 AND number >= $3 ORDER BY number LIMIT $2) \

@@ -236,6 +236,7 @@ impl PostgresStore {
                 if now - reading.last_ms >= MARK_EVERY_MS {
                     conn.execute(Sql::Mark, &[&Uuid::now_v7(), &now]).await?;
                 }
+                self.forget_surplus(&conn).await?;
                 Ok((now, self.keep_turn(&conn, turn, now).await?))
             })
             .await?;
