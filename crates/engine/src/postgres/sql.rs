@@ -356,13 +356,15 @@ statements! {
          ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
         SELECT count(*), max(until_ms) FROM gone";
     /// Removes requests of holders for resources (`$1..$4`) beyond the newest `$5`, at most `$6` of each. One that is spent
-    /// anew meanwhile stays.
-    ForgetSurplus = "DELETE FROM solehold.requests WHERE (tenant, kind, key, holder, request, until_ms) IN \
+    /// anew meanwhile stays. Times are compared so that no index over them is taken: many requests may have the same.
+    ForgetSurplus = "DELETE FROM solehold.requests d USING \
         (SELECT k.tenant, k.kind, k.key, k.holder, q.request, q.until_ms \
          FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k(tenant, kind, key, holder) \
          CROSS JOIN LATERAL (SELECT q.request, q.until_ms FROM solehold.requests q \
             WHERE q.tenant = k.tenant AND q.kind = k.kind AND q.key = k.key AND q.holder = k.holder \
-            ORDER BY q.until_ms DESC OFFSET $5 LIMIT $6) q)";
+            ORDER BY q.until_ms DESC OFFSET $5 LIMIT $6) q) o \
+        WHERE (d.tenant, d.kind, d.key, d.holder, d.request) = (o.tenant, o.kind, o.key, o.holder, o.request) \
+            AND d.until_ms IS NOT DISTINCT FROM o.until_ms";
     /// Turns that are over, as [`Sql::ForgetRequests`].
     ForgetTurns = "WITH gone AS (DELETE FROM solehold.turns WHERE number IN \
         (SELECT number FROM solehold.turns WHERE number < $1 AND number >= $3 ORDER BY number LIMIT $2) \
