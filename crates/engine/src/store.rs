@@ -331,10 +331,12 @@ pub trait Store: Send + Sync + 'static {
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError>;
 
     /// What has run out and can be judged, at most `limit` commands, the most overdue first; of a dead session all that
-    /// hangs on it, then the session. What was nominated may be left out of the next answers for a second.
+    /// hangs on it, then the session. What was nominated may be left out of the next answers, until all else that is due had
+    /// its turn, or for a second. Of replicas that share a store one at a time is told, and the others hear of nothing.
     async fn due(&self, limit: usize) -> Result<Due, StoreError>;
 
-    /// Persists the clock's mark if it is due, forgets what is over, and drops events past their retention.
+    /// Persists the clock's mark if it is due, forgets what is over, and drops events past their retention. Of replicas that
+    /// share a store one at a time forgets.
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError>;
 
     /// How much there is, of one tenant or of all.

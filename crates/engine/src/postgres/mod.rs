@@ -9,10 +9,11 @@
 //!
 //! **Stored**, in the schema `solehold`: the clock's one row (offset, epoch), the last commits (revision, time), sessions, holders,
 //! resources (what was declared of each, rarely written), `leases` (one narrow row for each resource with all that is judged
-//! under a lock), who waits in line, hand-over states, spent requests, records and events. **Not stored**: whether a
-//! lease or a session is live (time tells), the token of a lease apart from the resource's last token (they are the same while
-//! it is held), the deadline of a lease on a session (it is the session's), renewals as events (nobody's news), and anything
-//! that this process remembers to save itself a look: that is borne out by a locked row before it is used.
+//! under a lock), who waits in line, hand-over states, spent requests, records, events, and whose turn it is to sweep.
+//! **Not stored**: whether a lease or a session is live (time tells), the token of a lease apart from the resource's last token
+//! (they are the same while it is held), the deadline of a lease on a session (it is the session's), renewals as events
+//! (nobody's news), and anything that this process remembers to save itself a look: that is borne out by a locked row before
+//! it is used.
 //!
 //! **Locks** (rule 10): session rows by id, holder rows by name, lease rows by resource, the clock's row last and only by
 //! batches that may make events. Those are serialized by it from the moment they know their time until they have committed,

@@ -103,7 +103,10 @@ impl Places {
 
     /// At most `limit` of both sorts: all of the one whose turn it is, and as much of the other as there is room for.
     fn choose(&self, limit: usize, leases: Vec<Nominated>, sessions: Vec<Nominated>) -> Vec<Nominated> {
-        let (mut first, second) = if self.is_sessions_turn { (sessions, leases) } else { (leases, sessions) };
+        let (mut first, mut second) =
+            if self.is_sessions_turn { (sessions, leases) } else { (leases, sessions) };
+        first.sort_by_key(|(since, _)| *since);
+        second.sort_by_key(|(since, _)| *since);
         first.extend(second);
         first.truncate(limit);
         first
