@@ -1,6 +1,7 @@
 //! A TCP proxy that hurts connections on command.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -27,9 +28,12 @@ struct Faults {
     cut: bool,
     stalled: bool,
     drop_responses: bool,
-    lost_word: Option<&'static str>,
+    lost: Option<Lost>,
     latency: Duration,
 }
+
+/// Which answer is lost: the next one with the second word, after a request with the first.
+type Lost = (&'static str, &'static str);
 
 impl Proxy {
     /// Starts to forward to `target`, which need not be there yet.
@@ -82,10 +86,10 @@ impl Proxy {
         self.faults.send_modify(|faults| faults.drop_responses = true);
     }
 
-    /// Swallows answers in which `word` occurs, and closes the connection: the server has done what was asked, and nobody
-    /// was told. Everything else is forwarded. Until [`Proxy::restore`].
-    pub fn lose_answers_with(&self, word: &'static str) {
-        self.faults.send_modify(|faults| faults.lost_word = Some(word));
+    /// After a request in which `asked` occurs, swallows the next answer on that connection in which `answered` occurs, and
+    /// closes it: the server has done what was asked, and nobody was told. Until [`Proxy::restore`].
+    pub fn lose_answer(&self, asked: &'static str, answered: &'static str) {
+        self.faults.send_modify(|faults| faults.lost = Some((asked, answered)));
     }
 
     /// Delays what is forwarded by this long, each way.
@@ -121,13 +125,23 @@ async fn forward(client: TcpStream, target: SocketAddr, faults: watch::Receiver<
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let requests = pump(from_client, to_server, faults.clone(), |_, _| false);
+    let is_asked = AtomicBool::new(false);
+    let requests = pump(from_client, to_server, faults.clone(), |faults, request| {
+        if faults.lost.is_some_and(|(asked, _)| occurs(asked, request)) {
+            is_asked.store(true, Ordering::SeqCst);
+        }
+        false
+    });
     let responses = pump(from_server, to_client, faults, |faults, answer| {
-        let is_lost = |word: &str| answer.windows(word.len()).any(|part| part == word.as_bytes());
-        faults.drop_responses || faults.lost_word.is_some_and(is_lost)
+        let is_lost = |(_, answered): Lost| is_asked.load(Ordering::SeqCst) && occurs(answered, answer);
+        faults.drop_responses || faults.lost.is_some_and(is_lost)
     });
     // An error, or a swallowed answer, ends both ways; the end of one way lets the other finish.
     let _ = tokio::try_join!(requests, responses);
+}
+
+fn occurs(word: &str, bytes: &[u8]) -> bool {
+    bytes.windows(word.len()).any(|part| part == word.as_bytes())
 }
 
 /// Moves bytes one way, as the faults allow; an error means that the whole connection ends.

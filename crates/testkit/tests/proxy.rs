@@ -116,12 +116,13 @@ async fn loses_the_answer_after_the_effect() -> Result<()> {
 }
 
 #[tokio::test]
-async fn loses_only_answers_with_a_word() -> Result<()> {
+async fn loses_one_answer_on_command() -> Result<()> {
     let (target, count) = counter().await?;
     let proxy = Proxy::start(target).await?;
     let mut client = Client::connect(&proxy).await?;
-    proxy.lose_answers_with("2");
+    proxy.lose_answer("nobody asks this", "1");
     assert_eq!(client.ask().await?, "1");
+    proxy.lose_answer("\n", "2");
     assert!(client.ask().await.is_err());
     assert_eq!(count.load(Ordering::SeqCst), 2);
     assert_eq!(Client::connect(&proxy).await?.ask().await?, "3");

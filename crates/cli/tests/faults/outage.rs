@@ -124,8 +124,8 @@ async fn a_lost_commit_finds_its_own_grant_and_never_a_second() -> Result<()> {
         let key = format!("job/commit-{round}");
         let ask = json!({ "holder": "worker", "ttl_ms": 60_000, "request_id": "once" });
         let path = format!("/resources/{key}/lease");
-        // PostgreSQL answers a COMMIT that it has done by this word.
-        proxy.lose_answers_with("COMMIT");
+        // The event of a grant goes to PostgreSQL with its batch, which is over when PostgreSQL says COMMIT.
+        proxy.lose_answer("lease_acquired", "COMMIT");
         let first = api.call(Method::POST, &path, ask.clone()).await;
         proxy.restore().await?;
         let is_noticed = async || lost() > lost_before;
