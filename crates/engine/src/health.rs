@@ -46,14 +46,12 @@ impl Health {
     /// Takes note of how a call to the store went.
     pub fn heard<T>(&self, result: &Result<T, StoreError>) {
         let trouble = match result {
+            // Others were in the way: that says nothing of the store.
+            Err(StoreError::Contended { .. }) => return,
             Err(StoreError::Unavailable(what) | StoreError::Unknown(what)) => Some(what.clone()),
-            Ok(_)
-            | Err(
-                StoreError::Contended { .. }
-                | StoreError::Unusable(_)
-                | StoreError::Barred { .. }
-                | StoreError::Retired { .. },
-            ) => None,
+            Ok(_) | Err(StoreError::Unusable(_) | StoreError::Barred { .. } | StoreError::Retired { .. }) => {
+                None
+            }
         };
         let mut known = self.trouble.lock().unwrap_or_else(|e| e.into_inner());
         match (&*known, &trouble) {

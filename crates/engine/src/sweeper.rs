@@ -18,6 +18,9 @@ const SWEEPS_PER_SECOND: usize = 20;
 /// second old means that nobody runs.
 const MAINTAIN_EVERY_SWEEPS: u32 = 4;
 
+/// Users' commands stand in the same lane: none waits behind more nominations than this at a time.
+const TOGETHER_MAX: usize = 128;
+
 pub(crate) struct Sweeper {
     pub store: Arc<dyn Store>,
     pub driver: Driver,
@@ -59,7 +62,10 @@ impl Sweeper {
         self.health.heard(&due);
         let Ok(due) = due else { return };
         self.observer.swept(due.commands.len(), due.lag_ms);
-        let outcomes = self.driver.submit_all(due.commands).await;
+        let mut outcomes = Vec::with_capacity(due.commands.len());
+        for together in due.commands.chunks(TOGETHER_MAX) {
+            outcomes.extend(self.driver.submit_all(together.to_vec()).await);
+        }
         let not_judged = outcomes.iter().filter(|outcome| outcome.is_err()).count();
         let error = outcomes.into_iter().find_map(Result::err);
         // Told once, when it began: while the store is barred, what has run out stays so.

@@ -151,3 +151,26 @@ async fn a_parked_session_is_found_when_nothing_holds_its_lease_back_any_more() 
     });
     is_gone.await.expect("it is found");
 }
+
+/// Nominations that nobody judges, as when their batch fails each time, are not all that is ever nominated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_nominated_in_vain_is_not_in_the_way() {
+    let bench = Bench::new().await;
+    let store = bench.store.as_ref();
+    let mut wanted = Vec::new();
+    for n in 0..IN_THE_WAY {
+        let job = key(&format!("job-{n}"));
+        wanted.push(Command::ExpireSession(session(store, &format!("brief-{n}"), BRIEF_MS).await.id));
+        grant(store, &job, "ann", BRIEF_MS).await;
+        wanted.push(Command::Expire { key: job });
+    }
+    let last = key(&format!("job-{}", IN_THE_WAY - 1));
+    let over = wait_for("the leases to run out", SOON, || async { !is_live(&lease(store, &last).await) });
+    over.await.expect("they run out");
+    for _ in 0..20 {
+        let due = store.due(WINDOW).await.expect("the store reads").commands;
+        assert!(due.len() <= WINDOW, "{due:?}");
+        wanted.retain(|command| !due.contains(command));
+    }
+    assert!(wanted.is_empty(), "not nominated in 20 sweeps: {wanted:?}");
+}

@@ -14,6 +14,7 @@ use solehold_core::command::Command;
 use solehold_engine::{
     DriverLimits, Engine, EngineOptions,
     conformance::kit::*,
+    observe::Lane,
     store::{EventQuery, Retention, StoreError},
 };
 use solehold_testkit::wait_for;
@@ -50,6 +51,21 @@ async fn a_mass_expiry_is_spread() {
     assert!(steps.iter().all(|step| *step <= 5), "{steps:?}");
     assert_eq!(steps.iter().sum::<usize>(), 40, "each was nominated once");
     engine.stop().await;
+}
+
+/// Users' commands go through the same lane: a mass expiry does not make them wait for one batch of a thousand.
+#[tokio::test]
+async fn a_mass_expiry_does_not_fill_batches() {
+    let store = Wrapped::new();
+    let bench = leases(&store, 400).await;
+    let notes = Arc::new(Notes::default());
+    let engine = Engine::start(store.clone(), EngineOptions::default(), notes.clone());
+    bench.pass(SHORT_MS).await;
+    all_swept(&bench).await;
+    engine.stop().await;
+    assert!(notes.swept().into_iter().any(|step| step > 128), "{:?}", notes.swept());
+    let sizes = notes.sizes(Lane::News);
+    assert!(sizes.iter().all(|size| *size <= 128), "{sizes:?}");
 }
 
 #[tokio::test]

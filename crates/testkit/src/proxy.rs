@@ -27,6 +27,7 @@ struct Faults {
     cut: bool,
     stalled: bool,
     drop_responses: bool,
+    lost_word: Option<&'static str>,
     latency: Duration,
 }
 
@@ -81,6 +82,12 @@ impl Proxy {
         self.faults.send_modify(|faults| faults.drop_responses = true);
     }
 
+    /// Swallows answers in which `word` occurs, and closes the connection: the server has done what was asked, and nobody
+    /// was told. Everything else is forwarded. Until [`Proxy::restore`].
+    pub fn lose_answers_with(&self, word: &'static str) {
+        self.faults.send_modify(|faults| faults.lost_word = Some(word));
+    }
+
     /// Delays what is forwarded by this long, each way.
     pub fn latency(&self, latency: Duration) {
         self.faults.send_modify(|faults| faults.latency = latency);
@@ -114,8 +121,11 @@ async fn forward(client: TcpStream, target: SocketAddr, faults: watch::Receiver<
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let requests = pump(from_client, to_server, faults.clone(), |_| false);
-    let responses = pump(from_server, to_client, faults, |faults| faults.drop_responses);
+    let requests = pump(from_client, to_server, faults.clone(), |_, _| false);
+    let responses = pump(from_server, to_client, faults, |faults, answer| {
+        let is_lost = |word: &str| answer.windows(word.len()).any(|part| part == word.as_bytes());
+        faults.drop_responses || faults.lost_word.is_some_and(is_lost)
+    });
     // An error, or a swallowed answer, ends both ways; the end of one way lets the other finish.
     let _ = tokio::try_join!(requests, responses);
 }
@@ -125,7 +135,7 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut faults: watch::Receiver<Faults>,
-    swallows: impl Fn(&Faults) -> bool,
+    swallows: impl Fn(&Faults, &[u8]) -> bool,
 ) -> Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -134,7 +144,7 @@ async fn pump(
         if count == 0 {
             return Ok(to.shutdown().await?);
         }
-        anyhow::ensure!(!swallows(&now), "the answer is swallowed");
+        anyhow::ensure!(!swallows(&now, &buffer[..count]), "the answer is swallowed");
         if !now.latency.is_zero() {
             tokio::time::sleep(now.latency).await;
         }

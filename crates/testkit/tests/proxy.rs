@@ -116,6 +116,19 @@ async fn loses_the_answer_after_the_effect() -> Result<()> {
 }
 
 #[tokio::test]
+async fn loses_only_answers_with_a_word() -> Result<()> {
+    let (target, count) = counter().await?;
+    let proxy = Proxy::start(target).await?;
+    let mut client = Client::connect(&proxy).await?;
+    proxy.lose_answers_with("2");
+    assert_eq!(client.ask().await?, "1");
+    assert!(client.ask().await.is_err());
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+    assert_eq!(Client::connect(&proxy).await?.ask().await?, "3");
+    Ok(())
+}
+
+#[tokio::test]
 async fn is_slow_on_command() -> Result<()> {
     let (target, _) = counter().await?;
     let proxy = Proxy::start(target).await?;

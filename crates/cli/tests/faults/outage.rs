@@ -116,19 +116,20 @@ async fn a_lost_commit_finds_its_own_grant_and_never_a_second() -> Result<()> {
     let proxy = Proxy::start(postgres.addr()).await?;
     let url = format!("postgres://postgres@{}/postgres", proxy.addr());
     let replicas = replicas(&url, 1).await?;
-    let (_, api) = &replicas[0];
+    let (server, api) = &replicas[0];
+    let lost = || server.logs().matches("the answer to a COMMIT was lost").count();
     let mut tokens = Vec::new();
     for round in 0..6 {
+        let lost_before = lost();
         let key = format!("job/commit-{round}");
         let ask = json!({ "holder": "worker", "ttl_ms": 60_000, "request_id": "once" });
         let path = format!("/resources/{key}/lease");
-        let asking = tokio::spawn({
-            let (api, path, ask) = (api.clone(), path.clone(), ask.clone());
-            async move { api.call(Method::POST, &path, ask).await }
-        });
-        proxy.drop_responses();
-        let first = asking.await?;
+        // PostgreSQL answers a COMMIT that it has done by this word.
+        proxy.lose_answers_with("COMMIT");
+        let first = api.call(Method::POST, &path, ask.clone()).await;
         proxy.restore().await?;
+        let is_noticed = async || lost() > lost_before;
+        wait_for("the server to notice that the answer to its COMMIT was lost", PATIENCE, is_noticed).await?;
         // Whatever the first answer was, asking again settles it, and there is one grant.
         let grant: Value = wait_for("an answer that is known", PATIENCE, async || {
             let (status, body) = api.call(Method::POST, &path, ask.clone()).await.ok()?;

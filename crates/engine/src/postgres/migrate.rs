@@ -13,12 +13,13 @@ use super::{
 use crate::store::StoreError;
 
 /// The schema's versions, in order; the first is 1.
-const VERSIONS: [&str; 5] = [
+const VERSIONS: [&str; 6] = [
     include_str!("schema.sql"),
     include_str!("schema_2.sql"),
     include_str!("schema_3.sql"),
     include_str!("schema_4.sql"),
     include_str!("schema_5.sql"),
+    include_str!("schema_6.sql"),
 ];
 /// Since this version resources have marks.
 const MARKED: usize = 3;

@@ -41,12 +41,14 @@ mod read;
 mod retry;
 mod rows;
 mod scan;
+mod spent;
 mod sql;
 mod sweep;
 mod text;
 mod touched;
 mod transact;
 mod transfer;
+mod turn;
 mod write;
 
 use std::{
@@ -62,6 +64,7 @@ pub use self::epoch::Failover;
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, key::Name, state::Record};
 use tokio::sync::{Semaphore, watch};
+use uuid::Uuid;
 
 use self::{
     cache::Cache,
@@ -73,6 +76,7 @@ use self::{
     pool::{Conn, Lent, Pool, Use},
     retry::Backoff,
     rows::Columns,
+    spent::Spent,
     sql::Sql,
     sweep::Chores,
 };
@@ -119,6 +123,10 @@ pub struct PostgresStore {
     head: watch::Sender<Cursor>,
     /// When what is over was last forgotten.
     chores: Mutex<Chores>,
+    /// Spent requests, counted.
+    spent: Mutex<Spent>,
+    /// What this process is known by to those who share its work.
+    replica: Uuid,
     /// Snapshots and exports take turns: they leave connections to everyone else.
     bulk: Semaphore,
 }
@@ -144,6 +152,8 @@ impl PostgresStore {
             history: Mutex::default(),
             head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
             chores: Mutex::default(),
+            spent: Mutex::default(),
+            replica: Uuid::new_v4(),
             bulk: Semaphore::new(scan::BULK_READS_MAX),
         };
         store.survey().await;
@@ -318,6 +328,7 @@ impl Store for PostgresStore {
     }
 
     async fn close(&self) {
+        self.give_turn_back().await;
         self.pool.close();
     }
 }

@@ -216,14 +216,17 @@ impl Pool {
         purpose: Use,
         refuse: impl Fn(&Identity) -> Option<Fault>,
     ) -> Result<(Lent<'_>, bool), Fault> {
-        let room = match purpose {
-            Use::Write => &self.writers,
-            Use::Read => &self.readers,
+        let no = |why: &str| StoreError::Unavailable(why.to_owned());
+        let (room, busy) = match purpose {
+            Use::Write => (&self.writers, no("all connections are busy")),
+            // Too many readers say nothing of whether leases can be renewed.
+            Use::Read => {
+                let last = "all connections for reads are busy".to_owned();
+                (&self.readers, StoreError::Contended { attempts: 1, last })
+            }
         };
-        let no = |why: &str| Fault::Told(StoreError::Unavailable(why.to_owned()));
         let permit = tokio::time::timeout(ROUND_TRIP, room.acquire()).await;
-        let permit =
-            permit.map_err(|_| no("all connections are busy"))?.map_err(|_| no("the store is closed"))?;
+        let permit = permit.map_err(|_| Fault::Told(busy))?.map_err(|_| no("the store is closed"))?;
         if let Some(conn) = self.take_idle() {
             return Ok((Lent { conn, pool: self, _permit: permit }, false));
         }
@@ -284,5 +287,22 @@ impl std::ops::Deref for Lent<'_> {
     type Target = Conn;
     fn deref(&self) -> &Conn {
         &self.conn
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn too_many_readers_are_not_a_store_that_is_away() {
+        let connector = Connector::new("postgres://ann@127.0.0.1:1/nowhere").expect("a connector");
+        let pool = Pool::new(connector, PostgresOptions::default());
+        let _readers = pool.readers.acquire_many(READERS as u32).await.expect("all connections for reads");
+        let Err(fault) = pool.lend(Use::Read, |_| None).await else { panic!("none is left") };
+        assert!(matches!(fault.told(), StoreError::Contended { .. }));
+        let _writers = pool.writers.acquire_many(WRITERS as u32).await.expect("all connections for writes");
+        let Err(fault) = pool.lend(Use::Write, |_| None).await else { panic!("none is left") };
+        assert!(matches!(fault.told(), StoreError::Unavailable(_)), "batches that get nowhere are trouble");
     }
 }

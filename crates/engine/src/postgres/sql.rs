@@ -303,15 +303,19 @@ statements! {
     Cursor = "SELECT epoch, (SELECT revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1), \
             (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) FROM solehold.clock WHERE id = 1";
 
+    /// What may be due by `$1`, at most `$2` rows after the place `$3, $4`.
     DueLeases = concat!("SELECT l.resource_id, r.tenant, r.kind, r.key, ", ripe_at!("coalesce(s.deadline_ms, l.deadline_ms)"),
-        " FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+        ", l.due_ms FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
         LEFT JOIN solehold.sessions s ON s.id = l.session_id AND l.lease_id IS NOT NULL \
         WHERE l.due_ms <= $1 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0) \
-        ORDER BY l.due_ms LIMIT $2");
+            AND l.due_ms >= $3 AND (l.due_ms, l.resource_id) > ($3, $4) \
+        ORDER BY l.due_ms, l.resource_id LIMIT $2");
+    /// As [`Sql::DueLeases`].
     DueSessions = "SELECT s.id, s.deadline_ms, \
             EXISTS (SELECT 1 FROM solehold.leases l WHERE l.session_id = s.id AND l.lease_id IS NOT NULL), \
-            EXISTS (SELECT 1 FROM solehold.leases l WHERE l.pending_session_id = s.id) \
-        FROM solehold.sessions s WHERE s.due_ms <= $1 ORDER BY s.due_ms LIMIT $2";
+            EXISTS (SELECT 1 FROM solehold.leases l WHERE l.pending_session_id = s.id), s.due_ms \
+        FROM solehold.sessions s WHERE s.due_ms <= $1 AND s.due_ms >= $3 AND (s.due_ms, s.id) > ($3, $4) \
+        ORDER BY s.due_ms, s.id LIMIT $2";
     /// Resources that hang on dead sessions (`$1`), and whether they can be judged: one that someone waits for is left alone
     /// until its lock-delay is over.
     DueHanging = "SELECT s.id, s.deadline_ms, r.tenant, r.kind, r.key, \
@@ -339,6 +343,10 @@ statements! {
             (SELECT min(l.pending_deadline_ms) FROM solehold.leases l WHERE l.pending_session_id = s.id))) \
         WHERE s.id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
 
+    /// Whose turn it is to sweep, and until when.
+    LastTurn = "SELECT number, keeper, until_ms FROM solehold.turns ORDER BY number DESC LIMIT 1";
+    /// Takes the next turn, unless another replica was faster.
+    TakeTurn = "INSERT INTO solehold.turns (number, keeper, until_ms) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
     /// Puts down the time when no batch does.
     Mark = "INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $2, true)";
     /// Removes what is over by `$1`, at most `$2` rows, beginning at `$3`, where the last round ended: what was removed below
@@ -347,6 +355,20 @@ statements! {
         (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 AND until_ms >= $3 \
          ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
         SELECT count(*), max(until_ms) FROM gone";
+    /// Removes requests of holders for resources (`$1..$4`) beyond the newest `$5`, at most `$6` of each. One that is spent
+    /// anew meanwhile stays. Times are compared so that no index over them is taken: many requests may have the same.
+    ForgetSurplus = "DELETE FROM solehold.requests d USING \
+        (SELECT k.tenant, k.kind, k.key, k.holder, q.request, q.until_ms \
+         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k(tenant, kind, key, holder) \
+         CROSS JOIN LATERAL (SELECT q.request, q.until_ms FROM solehold.requests q \
+            WHERE q.tenant = k.tenant AND q.kind = k.kind AND q.key = k.key AND q.holder = k.holder \
+            ORDER BY q.until_ms DESC OFFSET $5 LIMIT $6) q) o \
+        WHERE (d.tenant, d.kind, d.key, d.holder, d.request) = (o.tenant, o.kind, o.key, o.holder, o.request) \
+            AND d.until_ms IS NOT DISTINCT FROM o.until_ms";
+    /// Turns that are over, as [`Sql::ForgetRequests`].
+    ForgetTurns = "WITH gone AS (DELETE FROM solehold.turns WHERE number IN \
+        (SELECT number FROM solehold.turns WHERE number < $1 AND number >= $3 ORDER BY number LIMIT $2) \
+        RETURNING number) SELECT count(*), max(number) FROM gone";
     /// As [`Sql::ForgetRequests`]. The newest batch stays: the history goes on from it.
     ForgetCommits = "WITH gone AS (DELETE FROM solehold.commits WHERE batch_id IN \
         (SELECT batch_id FROM solehold.commits WHERE at_ms <= $1 AND at_ms >= $3 \

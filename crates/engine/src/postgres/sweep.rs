@@ -4,6 +4,7 @@ use std::{collections::HashSet, sync::MutexGuard, time::Duration};
 
 use solehold_core::{command::Command, key::SessionId};
 use tokio::join;
+use tokio_postgres::Row;
 use uuid::Uuid;
 
 use super::{
@@ -48,6 +49,9 @@ pub(super) struct Chores {
     old_ids_ms: Option<i64>,
     began_ms: Option<i64>,
     ends: Ends,
+    places: Places,
+    /// The number of the last turn that this replica has taken.
+    pub(super) turn: Option<i64>,
 }
 
 /// Where forgetting has got to in each table: all below is gone.
@@ -56,10 +60,107 @@ struct Ends {
     requests: i64,
     commits: i64,
     events: i64,
+    turns: i64,
 }
 
 /// A nomination and since when it is due.
 type Nominated = (i64, Command);
+
+/// Where a page of due rows ended: the bound and the id of its last row.
+type Place<Id> = (i64, Id);
+
+/// Where the sweeper has got to among what is due. It goes round: a full page is gone past, and after one that is not full
+/// it begins at the beginning. So what is nominated in vain again and again is never in the way of what comes after it.
+#[derive(Debug, Clone, Copy)]
+struct Places {
+    leases: Place<i64>,
+    sessions: Place<Uuid>,
+    /// Whether sessions come first where there is more than the limit; every other time they do.
+    is_sessions_turn: bool,
+}
+
+impl Default for Places {
+    fn default() -> Self {
+        Self { leases: NO_LEASE, sessions: NO_SESSION, is_sessions_turn: false }
+    }
+}
+
+const NO_LEASE: Place<i64> = (i64::MIN, i64::MIN);
+const NO_SESSION: Place<Uuid> = (i64::MIN, Uuid::nil());
+
+impl Places {
+    /// Moves on past the pages that were looked at, but for one that will be cut short.
+    fn go_on(&mut self, limit: usize, leases: &DuePage<i64>, sessions: &DuePage<Uuid>) {
+        self.is_sessions_turn = !self.is_sessions_turn;
+        let is_too_much = leases.nominated.len() + sessions.nominated.len() > limit;
+        if !is_too_much || !self.is_sessions_turn {
+            self.leases = leases.last.filter(|_| leases.looked_at >= limit).unwrap_or(NO_LEASE);
+        }
+        if !is_too_much || self.is_sessions_turn {
+            self.sessions = sessions.last.filter(|_| sessions.looked_at >= limit).unwrap_or(NO_SESSION);
+        }
+    }
+
+    /// At most `limit` of both sorts: all of the one whose turn it is, and as much of the other as there is room for.
+    fn choose(&self, limit: usize, leases: Vec<Nominated>, sessions: Vec<Nominated>) -> Vec<Nominated> {
+        let (mut first, second) = if self.is_sessions_turn { (sessions, leases) } else { (leases, sessions) };
+        first.extend(second);
+        first.truncate(limit);
+        first
+    }
+}
+
+/// A page of what may be due, and what became of its rows.
+struct DuePage<Id> {
+    nominated: Vec<Nominated>,
+    /// Not ripe: their bounds are moved.
+    renewed: Vec<Id>,
+    /// Sessions that are over, with leases on them.
+    dead: Vec<(i64, Id)>,
+    /// Sessions that are over, with nothing ripe on them.
+    parked: Vec<Id>,
+    last: Option<Place<Id>>,
+    looked_at: usize,
+}
+
+impl<Id> DuePage<Id> {
+    fn of(rows: usize) -> Self {
+        let (nominated, renewed, dead, parked) = Default::default();
+        Self { nominated, renewed, dead, parked, last: None, looked_at: rows }
+    }
+}
+
+fn due_leases(rows: &[Row], now: i64) -> Result<DuePage<i64>, Fault> {
+    let mut page = DuePage::of(rows.len());
+    for row in rows {
+        let mut c = Columns::from(row, 0);
+        let (id, key) = (c.next::<i64>()?, c.resource_key()?);
+        match c.next::<Option<i64>>()? {
+            Some(since) if since <= now => page.nominated.push((since, Command::Expire { key })),
+            _ => page.renewed.push(id),
+        }
+        page.last = Some((c.next()?, id));
+    }
+    Ok(page)
+}
+
+fn due_sessions(rows: &[Row], now: i64) -> Result<DuePage<Uuid>, Fault> {
+    let mut page = DuePage::of(rows.len());
+    for row in rows {
+        let mut c = Columns::from(row, 0);
+        let (id, deadline) = (c.next::<Uuid>()?, c.next::<i64>()?);
+        let (has_leases, is_waited_for) = (c.next::<bool>()?, c.next::<bool>()?);
+        match (deadline <= now, has_leases, is_waited_for) {
+            (false, _, _) => page.renewed.push(id),
+            (true, true, _) => page.dead.push((deadline, id)),
+            (true, false, false) => page.nominated.push((deadline, Command::ExpireSession(SessionId(id)))),
+            // The pending leases on it lapse first, by their own deadlines.
+            (true, false, true) => page.parked.push(id),
+        }
+        page.last = Some((c.next()?, id));
+    }
+    Ok(page)
+}
 
 impl PostgresStore {
     pub(super) async fn nominate(&self, limit: usize) -> Result<Due, StoreError> {
@@ -70,43 +171,31 @@ impl PostgresStore {
     }
 
     async fn nominate_once(&self, conn: &Conn, limit: usize) -> Result<Due, Fault> {
-        let now = self.time(&self.read_clock(conn).await?)?.0 as i64;
+        let (reading, turn) = self.read_clock_and_turn(conn).await?;
+        let now = self.time(&reading)?.0 as i64;
+        if self.keep_turn(conn, turn, now).await?.is_none() {
+            return Ok(Due::default());
+        }
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
+        let mut places = self.chores().places;
+        let ((lease_bound, lease_id), (session_bound, session_id)) = (places.leases, places.sessions);
         let (leases, sessions, next) = join!(biased;
-            async { conn.query(Sql::DueLeases, &[&now, &most]).await },
-            async { conn.query(Sql::DueSessions, &[&now, &most]).await },
+            async { conn.query(Sql::DueLeases, &[&now, &most, &lease_bound, &lease_id]).await },
+            async { conn.query(Sql::DueSessions, &[&now, &most, &session_bound, &session_id]).await },
             async { conn.query(Sql::NextDue, &[&now]).await },
         );
-        let mut nominated: Vec<Nominated> = Vec::new();
-        let mut renewed_leases: Vec<i64> = Vec::new();
-        for row in &leases? {
-            let mut c = Columns::from(row, 0);
-            let (id, key) = (c.next::<i64>()?, c.resource_key()?);
-            match c.next::<Option<i64>>()? {
-                Some(since) if since <= now => nominated.push((since, Command::Expire { key })),
-                _ => renewed_leases.push(id),
-            }
+        let leases = due_leases(&leases?, now)?;
+        let mut sessions = due_sessions(&sessions?, now)?;
+        if !sessions.dead.is_empty() {
+            let dead = std::mem::take(&mut sessions.dead);
+            let hanging = hanging_on(conn, dead, now, most, &mut sessions.parked).await?;
+            sessions.nominated.extend(hanging);
         }
-        let (mut renewed, mut parked) = (Vec::<Uuid>::new(), Vec::<Uuid>::new());
-        let mut dead = Vec::<(i64, Uuid)>::new();
-        for row in &sessions? {
-            let mut c = Columns::from(row, 0);
-            let (id, deadline) = (c.next::<Uuid>()?, c.next::<i64>()?);
-            let (has_leases, is_waited_for) = (c.next::<bool>()?, c.next::<bool>()?);
-            match (deadline <= now, has_leases, is_waited_for) {
-                (false, _, _) => renewed.push(id),
-                (true, true, _) => dead.push((deadline, id)),
-                (true, false, false) => nominated.push((deadline, Command::ExpireSession(SessionId(id)))),
-                // The pending leases on it lapse first, by their own deadlines.
-                (true, false, true) => parked.push(id),
-            }
-        }
-        if !dead.is_empty() {
-            nominated.extend(hanging_on(conn, dead, now, most, &mut parked).await?);
-        }
-        self.move_bounds(conn, &renewed_leases, &renewed, &parked, now).await?;
+        self.move_bounds(conn, &leases.renewed, &sessions.renewed, &sessions.parked, now).await?;
+        places.go_on(limit, &leases, &sessions);
+        let mut nominated = places.choose(limit, leases.nominated, sessions.nominated);
+        self.chores().places = places;
         nominated.sort_by_key(|(since, _)| *since);
-        nominated.truncate(limit);
         let next: Option<i64> = next?.first().map(|row| row.try_get(0)).transpose()?.flatten();
         Ok(Due {
             lag_ms: nominated.first().map_or(0, |(since, _)| (now - since).max(0) as u64),
@@ -140,22 +229,24 @@ impl PostgresStore {
     }
 
     pub(super) async fn maintain_once(&self, retention: &Retention) -> Result<(), StoreError> {
-        let now = self
+        let (now, turn) = self
             .read(Use::Write, "moving the clock's mark", |conn| async move {
-                let reading = self.read_clock(&conn).await?;
+                let (reading, turn) = self.read_clock_and_turn(&conn).await?;
                 let now = self.time(&reading)?.0 as i64;
                 if now - reading.last_ms >= MARK_EVERY_MS {
                     conn.execute(Sql::Mark, &[&Uuid::now_v7(), &now]).await?;
                 }
-                Ok(now)
+                self.forget_surplus(&conn).await?;
+                Ok((now, self.keep_turn(&conn, turn, now).await?))
             })
             .await?;
+        let Some(turn) = turn else { return Ok(()) };
         if !is_time(&mut self.chores().forgot_ms, now, FORGET_EVERY_MS) {
             return Ok(());
         }
         let mut backoff = Backoff::default();
         for _ in 0..FORGET_ATTEMPTS {
-            match self.forget(retention, now).await {
+            match self.forget(retention, now, turn).await {
                 Err(fault) if fault.is_contention() => self.chores().counted_ms = None,
                 other => return other.map_err(Fault::told),
             }
@@ -165,12 +256,12 @@ impl PostgresStore {
         Ok(())
     }
 
-    fn chores(&self) -> MutexGuard<'_, Chores> {
+    pub(super) fn chores(&self) -> MutexGuard<'_, Chores> {
         self.chores.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Forgets what is over, for a bounded while; if there is more, the next round is due at once.
-    async fn forget(&self, retention: &Retention, now: i64) -> Result<(), Fault> {
+    async fn forget(&self, retention: &Retention, now: i64, turn: i64) -> Result<(), Fault> {
         let lent = self.lend(Use::Write).await?;
         let conn = &*lent;
         if is_time(&mut self.chores().began_ms, now, FROM_THE_BEGINNING_EVERY_MS) {
@@ -184,6 +275,9 @@ impl PostgresStore {
                     break;
                 }
             }
+            let end = self.chores().ends.turns;
+            let turns = conn.query(Sql::ForgetTurns, &[&turn, &FORGET_MAX, &end]).await?;
+            self.chores().ends.turns = Forgotten::of(&turns, FORGET_MAX, turn)?.end;
             if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
                 conn.execute(Sql::ForgetOldIds, &[]).await?;
             }
@@ -283,7 +377,7 @@ struct Forgotten {
 
 impl Forgotten {
     /// Reads how many rows went, and where that ended; if that was not as many as it might have been, all up to `all` are gone.
-    fn of(rows: &[tokio_postgres::Row], most: i64, all: i64) -> Result<Self, Fault> {
+    fn of(rows: &[Row], most: i64, all: i64) -> Result<Self, Fault> {
         let row = rows.first().ok_or_else(|| unreadable("nothing was counted"))?;
         let mut c = Columns::from(row, 0);
         let (count, last) = (c.next::<i64>()?, c.next::<Option<i64>>()?);
@@ -302,6 +396,6 @@ fn is_time(last: &mut Option<i64>, now: i64, every_ms: i64) -> bool {
 }
 
 /// The one number that a query gives, if it gives one.
-fn number(rows: &[tokio_postgres::Row]) -> Result<Option<i64>, Fault> {
+fn number(rows: &[Row]) -> Result<Option<i64>, Fault> {
     Ok(rows.first().map(|row| row.try_get(0)).transpose()?.flatten())
 }

@@ -1,0 +1,101 @@
+//! Whose turn it is to look for what has run out, and to forget what is over: one replica's at a time.
+//!
+//! ```text
+//!   keeper   ...sweep, renew the turn, sweep, sweep, renew...      crashed
+//!   others   ...is it kept? is it kept? is it kept?..................it has run out: take it
+//! ```
+//!
+//! This only saves work. Nominations are judged like any other command, so two replicas that sweep at once do no harm, and
+//! acquires judge by time, whether anyone sweeps or not (rule 11). A turn is a row that is inserted and never updated: its
+//! number is one more than the last one's, and of two replicas that insert the same number one finds it taken.
+
+use std::time::Duration;
+
+use tokio::join;
+use uuid::Uuid;
+
+use super::{
+    PostgresStore,
+    clock::Reading,
+    fault::Fault,
+    pool::{Conn, ROUND_TRIP, Use, in_time},
+    rows::Columns,
+    sql::Sql,
+};
+use crate::clock::Tick;
+
+/// A turn lasts this long: after its keeper has died, nobody sweeps for this long.
+const TERM_MS: i64 = 500;
+/// The keeper renews its turn when this much is left: several sweeps earlier than it has to.
+const RENEW_MS: i64 = 300;
+/// A replica that stops gives its turn back, unless that takes longer than this.
+const GIVE_BACK: Duration = Duration::from_millis(500);
+
+/// The last turn that anyone has taken.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Turn {
+    number: i64,
+    keeper: Uuid,
+    until_ms: i64,
+}
+
+impl Turn {
+    /// How much of it is left, if it is kept. One that ends later than any can was taken in another history.
+    fn left_ms(&self, now: i64) -> Option<i64> {
+        let left = self.until_ms - now;
+        (1..=2 * TERM_MS).contains(&left).then_some(left)
+    }
+}
+
+impl PostgresStore {
+    /// Reads the clock, and whose turn it is, in one round trip.
+    pub(super) async fn read_clock_and_turn(&self, conn: &Conn) -> Result<(Reading, Turn), Fault> {
+        let asked = Tick::now();
+        let read = async {
+            let (clock, turn) = join!(biased;
+                async { conn.query(Sql::ReadClock, &[]).await },
+                async { conn.query(Sql::LastTurn, &[]).await },
+            );
+            Ok((clock?, turn?))
+        };
+        let (clock, turn) = in_time("reading the clock", ROUND_TRIP, read).await?;
+        let reading = Reading::of(&clock, asked)?;
+        let Some(row) = turn.first() else { return Ok((reading, Turn::default())) };
+        let mut c = Columns::from(row, 0);
+        Ok((reading, Turn { number: c.next()?, keeper: c.next()?, until_ms: c.next()? }))
+    }
+
+    /// Whether it is this replica's turn: its number, if so. Renews it in time, and takes one that nobody keeps.
+    pub(super) async fn keep_turn(&self, conn: &Conn, last: Turn, now: i64) -> Result<Option<i64>, Fault> {
+        let left = last.left_ms(now);
+        let is_mine = last.keeper == self.replica;
+        let mut number = last.number;
+        match left {
+            Some(left) if is_mine && left > RENEW_MS => {}
+            Some(_) if !is_mine => return Ok(None),
+            _ => {
+                number += 1;
+                let until_ms = now + TERM_MS;
+                if conn.execute(Sql::TakeTurn, &[&number, &self.replica, &until_ms]).await? == 0 {
+                    return Ok(None);
+                }
+            }
+        }
+        self.chores().turn = Some(number);
+        Ok(Some(number))
+    }
+
+    /// Lets another replica have the next turn at once.
+    pub(super) async fn give_turn_back(&self) {
+        let Some(number) = self.chores().turn.take() else { return };
+        let work = async {
+            let lent = self.lend(Use::Write).await?;
+            lent.execute(Sql::TakeTurn, &[&(number + 1), &self.replica, &0i64]).await?;
+            lent.give_back();
+            Ok(())
+        };
+        if let Err(fault) = in_time("giving a turn back", GIVE_BACK, work).await {
+            tracing::debug!(error = %fault, "could not give the turn at sweeping back; it runs out by itself");
+        }
+    }
+}
