@@ -353,8 +353,11 @@ impl PostgresStore {
             Cursor { epoch: seen.epoch.max(stands.epoch), revision: seen.revision.max(stands.revision) };
         let cursor = history::another(furthest, reading.wall_ms as u64);
         self.go_on(conn, reading, cursor.revision, StoreTime(now as u64)).await?;
+        // Only people take up a store that was retired.
+        let retired_to = if matches!(why, Why::Told(_)) { "NULL" } else { "retired_to" };
         let sql = format!(
-            "UPDATE solehold.clock SET epoch = {}, grants_barred_until_ms = {barred_until}, retired_to = NULL WHERE id = 1",
+            "UPDATE solehold.clock SET epoch = {}, grants_barred_until_ms = {barred_until}, retired_to = {retired_to} \
+             WHERE id = 1",
             cursor.epoch
         );
         conn.simple(&sql).await?;
