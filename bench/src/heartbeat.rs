@@ -55,7 +55,7 @@ async fn runner(engine: &Engine, leases: usize) -> Result<SessionId> {
     let open = Command::OpenSession {
         id: session,
         holder: HolderKey { tenant: name("bench")?, name: holder.clone() },
-        ttl_ms: 600_000,
+        ttl_ms: 300_000,
         replace: None,
         fenced: true,
         registration: None,

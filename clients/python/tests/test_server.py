@@ -254,7 +254,7 @@ class Sessions(Case):
         self.assertGreater(heir.token, guard.token)
 
     async def test_a_former_session_can_be_replaced_at_once(self) -> None:
-        former = await self.open("phoenix", ttl=600.0)
+        former = await self.open("phoenix", ttl=300.0)
         await self.hold(former, "scene", "phoenix")
         stop_heartbeats(former)
         async with Session.open(self.client, SessionConfig("phoenix", replace=former.session_id)) as latter:

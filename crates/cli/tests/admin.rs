@@ -191,7 +191,7 @@ async fn everything_moves_through_servers() -> Result<()> {
     assert_eq!(shown(&new).await?, before);
     for refused in ["lease acquire job/next", "resource ls", "lease renew job/0 --holder w0"] {
         let refused = ask(&old, refused).await?;
-        assert_eq!(refused.code, Some(7), "{}", refused.stderr);
+        assert_eq!(refused.code, Some(5), "{}", refused.stderr);
         assert!(refused.stderr.contains("its data went to the new place"), "{}", refused.stderr);
     }
     let next = ask(&new, "lease acquire job/next --json").await?.json()?;
@@ -218,7 +218,7 @@ async fn an_import_from_a_store_that_lives_on_gives_no_token_and_no_lease_again(
         let new = start.start().await?;
         for barred in ["lease acquire job/next", "lease renew job/0 --holder w0"] {
             let barred = ask(&new, barred).await?;
-            assert_eq!(barred.code, Some(7), "{}", barred.stderr);
+            assert_eq!(barred.code, Some(5), "{}", barred.stderr);
         }
         let told = ask(&new, "admin restored --holders-stopped --json").await?.json()?;
         assert!(told["above"].as_u64() > Some(last + (1 << 33)) && told["barred_ms"] == json!(0), "{told}");

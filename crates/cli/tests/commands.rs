@@ -320,7 +320,7 @@ async fn long_lists_come_whole_and_a_reader_may_leave() -> Result<()> {
     let http = reqwest::Client::builder().no_proxy().build()?;
     for part in 0..3 {
         let item =
-            |n| json!({"kind": "job", "key": format!("k{part}-{n}"), "holder": "w", "ttl_seconds": 600});
+            |n| json!({"kind": "job", "key": format!("k{part}-{n}"), "holder": "w", "ttl_seconds": 300});
         let items: Vec<Value> = (0..1_000).map(item).collect();
         let batch = http
             .post(format!("{}/api/v1/leases/batch/acquire", server.url()))

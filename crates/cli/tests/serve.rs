@@ -231,7 +231,7 @@ async fn connections_do_not_take_the_files_that_the_store_needs() -> Result<()> 
 /// Acquires `job/N` over HTTP; nothing, when no answer came.
 async fn acquire(http: &reqwest::Client, url: &str, number: usize) -> Option<(usize, Value)> {
     let url = format!("{url}/api/v1/resources/job/{number}/lease");
-    let body = json!({ "holder": "crash", "ttl_seconds": 3600 });
+    let body = json!({ "holder": "crash", "ttl_seconds": 300 });
     let response = http.post(url).json(&body).send().await.ok()?;
     assert_eq!(response.status(), 201);
     Some((number, response.json().await.ok()?))

@@ -239,6 +239,23 @@ async fn an_operator_who_says_so_gets_another_history_with_or_without_a_bar() {
     assert!(first_answer(store.as_ref(), "job").await.expect("granted at once") > last + (1 << 33));
 }
 
+/// A server allows a minute; whoever notices the failover was told two seconds, or nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_longest_ttl_of_any_server_is_waited_out() {
+    let url = database().await;
+    let long = open_with(&url, PostgresOptions { ttl_max_ms: Some(60_000), ..Default::default() }).await;
+    for options in
+        [PostgresOptions { ttl_max_ms: Some(TTL_MAX_MS), ..Default::default() }, Default::default()]
+    {
+        let store = open_with(&url, options).await;
+        assert_eq!(store.ttl_max_ms(), options.ttl_max_ms.unwrap_or(60_000));
+        store.set_back(None, Bar::LongestTtl).await.expect("told");
+        let refused = first_answer(long.as_ref(), "job").await;
+        let Err(StoreError::Barred { retry_after_ms }) = refused else { panic!("{refused:?}") };
+        assert!(retry_after_ms > 30_000, "{retry_after_ms} ms");
+    }
+}
+
 /// A primary and a standby that follows it.
 struct Pair {
     primary: Postgres,

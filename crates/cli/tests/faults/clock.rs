@@ -12,7 +12,7 @@ const HOUR: i64 = 3_600;
 /// Holds a long and a short lease, lets `step` happen to the clock, and looks.
 async fn survives(api: &Api, name: &str, step: impl AsyncFnOnce() -> Result<Api>) -> Result<Api> {
     let (long, short) = (format!("job/long-{name}"), format!("job/short-{name}"));
-    let (status, grant) = api.acquire(&long, "worker", 600_000).await?;
+    let (status, grant) = api.acquire(&long, "worker", 300_000).await?;
     assert!(status < 300, "{grant}");
     let (status, other) = api.acquire(&short, "worker", 8_000).await?;
     assert!(status < 300, "{other}");
@@ -21,7 +21,7 @@ async fn survives(api: &Api, name: &str, step: impl AsyncFnOnce() -> Result<Api>
     let (status, lease) = api.lease(&long).await?;
     assert_eq!((status, lease["token"].as_u64()), (200, grant["token"].as_u64()), "{name}: {lease}");
     let left = lease["ttl_ms"].as_u64().unwrap_or(0);
-    assert!((480_000..=600_000).contains(&left), "{name}: {left} ms left of 600 s");
+    assert!((180_000..=300_000).contains(&left), "{name}: {left} ms left of 300 s");
     let (_, refused) = api.acquire(&long, "thief", 30_000).await?;
     assert_eq!(refused["code"], json!("held"), "{name}: {refused}");
     api.expect(

@@ -67,7 +67,7 @@ pub(super) struct Reading {
     /// How many times store time was moved on purpose.
     moves: i64,
     /// The reading lies between these.
-    asked: Tick,
+    pub(super) asked: Tick,
     answered: Tick,
 }
 

@@ -14,15 +14,16 @@
 //! survived may have gone to another holder in the part of the history that was lost. So whatever survived runs out
 //! before anything is granted again.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use solehold_core::time::StoreTime;
-use tokio_postgres::{Client, types::Type};
+use tokio_postgres::types::Type;
 
 use super::{
-    PostgresOptions, PostgresStore,
+    PostgresStore,
     clock::Reading,
     fault::Fault,
+    identity::Identity,
     pool::{Conn, ROUND_TRIP, Use, in_time},
 };
 use crate::{
@@ -37,113 +38,6 @@ pub(super) const LOCK_ALL: &str = "BEGIN; SET LOCAL statement_timeout = '120s'; 
     SELECT count(*) FROM (SELECT resource_id FROM solehold.leases ORDER BY resource_id FOR UPDATE) l";
 /// There may be many rows to lock.
 const LOCKING_ALL: Duration = Duration::from_secs(120);
-
-/// The cluster, the timeline and the table that a connection leads to.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Identity {
-    system_id: String,
-    timeline: u32,
-    /// The database and the clock's table, by their numbers: a schema that was restored has another table, and a copy of a
-    /// database is another database. None before the schema exists.
-    database: i64,
-    table: Option<i64>,
-}
-
-/// What a new connection says of its server.
-pub(super) struct Server {
-    /// Nothing, if this is a server that has no timelines, such as CockroachDB.
-    pub(super) identity: Option<Identity>,
-    fsync: Option<String>,
-    standbys: Option<String>,
-}
-
-impl Server {
-    /// Asks the server. The control file would show a new timeline only after a checkpoint; the name of the current log file
-    /// shows it at once.
-    pub(super) async fn of(client: &Client) -> Result<Self, Fault> {
-        let settings =
-            "SELECT current_setting('fsync', true), current_setting('synchronous_standby_names', true)";
-        let rows = client.query_typed(settings, &[]).await?;
-        let row = rows.first().ok_or_else(|| super::rows::unreadable("the server gives no settings"))?;
-        let (fsync, standbys) = (row.try_get(0)?, row.try_get(1)?);
-        Ok(Self { identity: Identity::of(client).await?, fsync, standbys })
-    }
-
-    /// Refuses a server that would forget what it has confirmed, and warns of one that is not what the configuration says.
-    pub(super) fn check(&self, options: &PostgresOptions) -> Result<(), Fault> {
-        if self.fsync.as_deref() == Some("off") && !options.allow_unsafe_durability {
-            let text = "PostgreSQL runs with fsync = off: a crash would lose grants that were confirmed. Set it to on";
-            return Err(StoreError::Unusable(text.to_owned()).into());
-        }
-        if options.failover == Failover::Lossless && self.standbys.as_deref().is_none_or(str::is_empty) {
-            tracing::warn!(
-                "failover is configured as lossless, but PostgreSQL waits for no standby: \
-                 set synchronous_standby_names, or configure failover as lossy"
-            );
-        }
-        Ok(())
-    }
-}
-
-impl Identity {
-    async fn of(client: &Client) -> Result<Option<Self>, Fault> {
-        let sql = "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
-                   substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), \
-                   (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), \
-                   to_regclass('solehold.clock')::oid::bigint";
-        let error = match client.query_typed(sql, &[]).await {
-            Ok(rows) => {
-                let row =
-                    rows.first().ok_or_else(|| super::rows::unreadable("the server has no identity"))?;
-                let timeline: String = row.try_get(1)?;
-                let timeline = u32::from_str_radix(&timeline, 16)
-                    .map_err(|_| super::rows::unreadable(format!("{timeline:?} is not a timeline")))?;
-                return Ok(Some(Self {
-                    system_id: row.try_get(0)?,
-                    timeline,
-                    database: row.try_get(2)?,
-                    table: row.try_get(3)?,
-                }));
-            }
-            Err(error) => Fault::from(error),
-        };
-        match error.code() {
-            // Undefined function, or a feature that is not supported: another kind of server.
-            Some("42883" | "0A000") => {
-                warn_once();
-                Ok(None)
-            }
-            Some("42501") => {
-                let text = format!(
-                    "this user may not see which timeline PostgreSQL is on ({error}): \
-                     GRANT EXECUTE ON FUNCTION pg_control_system() to it, without which a failover goes unnoticed"
-                );
-                Err(StoreError::Unusable(text).into())
-            }
-            _ => Err(error),
-        }
-    }
-
-    /// Whether this is an earlier timeline of the same cluster: what ran there has been replaced.
-    fn is_older_than(&self, other: &Self) -> bool {
-        self.system_id == other.system_id && self.timeline < other.timeline
-    }
-
-    /// Whether only the timeline differs, as after a failover.
-    fn is_failover_of(&self, other: &Self) -> bool {
-        Self { timeline: other.timeline, ..self.clone() } == *other
-    }
-}
-
-fn warn_once() {
-    static ONCE: std::sync::Once = std::sync::Once::new();
-    ONCE.call_once(|| {
-        tracing::warn!(
-            "this server does not say which timeline it is on: a failover that loses commits, or a restore while no \
-             Solehold server runs, cannot be noticed. Run `solehold admin restored` after one"
-        );
-    });
-}
 
 /// What becomes of commits when a standby takes over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -162,6 +56,13 @@ pub(super) struct Point {
     pub(super) last_ms: i64,
 }
 
+impl Point {
+    fn is_behind(self, seen: Self) -> bool {
+        let is_same_epoch = self.cursor.epoch == seen.cursor.epoch;
+        self.cursor < seen.cursor || (is_same_epoch && self.last_ms < seen.last_ms)
+    }
+}
+
 /// What this process knows of the history.
 #[derive(Debug, Default)]
 pub(super) struct History {
@@ -178,27 +79,22 @@ pub(super) struct History {
 impl History {
     /// Follows the history to a point; refused if it was asked for after a later point was known.
     fn follow(&mut self, point: Point, asked: Tick, answered: Tick) -> Result<(), Fault> {
-        let is_behind = self.is_ahead_of(point);
-        let Some((seen, at)) = &mut self.seen else {
-            self.seen = Some((point, answered));
-            return Ok(());
-        };
-        if is_behind {
-            return if asked > *at { Err(Fault::SetBack) } else { Ok(()) };
-        }
-        if point != *seen {
-            (*seen, *at) = (point, answered);
+        match self.seen {
+            Some((seen, _)) if point.is_behind(seen) => {
+                if self.has_seen_more_than(point, asked) {
+                    return Err(Fault::SetBack);
+                }
+            }
+            Some((seen, _)) if point == seen => {}
+            _ => self.seen = Some((point, answered)),
         }
         Ok(())
     }
 
-    /// Whether more was seen than is there at a point.
-    fn is_ahead_of(&self, point: Point) -> bool {
-        let is_behind = |seen: &Point| {
-            point.cursor < seen.cursor
-                || (point.cursor.epoch == seen.cursor.epoch && point.last_ms < seen.last_ms)
-        };
-        self.seen.as_ref().is_some_and(|(seen, _)| is_behind(seen))
+    /// Whether a later point was known before this one was asked for. Answers can overtake each other, so a later point
+    /// that became known meanwhile proves nothing.
+    fn has_seen_more_than(&self, point: Point, asked: Tick) -> bool {
+        self.seen.is_some_and(|(seen, at)| asked > at && point.is_behind(seen))
     }
 
     /// There is a server on this timeline.
@@ -308,13 +204,22 @@ impl PostgresStore {
         self.mend_history().await.map_err(Fault::told)
     }
 
-    /// Tells the other servers of the store for how long this one may grant a lease.
+    /// Tells the other servers of the store for how long this one may grant a lease. One that was told nothing keeps to what
+    /// the store says.
     pub(super) async fn keep_ttl_max(&self, conn: &Conn) -> Result<(), Fault> {
-        let Some(ttl_max_ms) = self.options.ttl_max_ms else { return Ok(()) };
-        let sql = format!(
-            "UPDATE solehold.clock SET ttl_max_ms = {ttl_max_ms} WHERE id = 1 AND ttl_max_ms < {ttl_max_ms}"
-        );
-        conn.simple(&sql).await
+        let (longest, condition) = match self.options.ttl_max_ms {
+            Some(longest) => (longest, format!("ttl_max_ms < {longest}")),
+            None => (TTL_MAX_MS, "ttl_max_ms = 0".to_owned()),
+        };
+        conn.simple(&format!(
+            "UPDATE solehold.clock SET ttl_max_ms = {longest} WHERE id = 1 AND {condition}"
+        ))
+        .await?;
+        let rows = conn.client.query_typed("SELECT ttl_max_ms FROM solehold.clock WHERE id = 1", &[]).await?;
+        let kept: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?;
+        let allowed = self.options.ttl_max_ms.or(kept.map(|ms| ms as u64)).unwrap_or(TTL_MAX_MS);
+        self.ttl_max_ms.store(allowed, Ordering::SeqCst);
+        Ok(())
     }
 
     /// Reads the key that cursors are sealed with; the first to come makes it.
@@ -358,7 +263,7 @@ impl PostgresStore {
     async fn adopt(&self, conn: &Conn) -> Result<(), Fault> {
         conn.simple("BEGIN").await?;
         let Locked { reading, identity: kept } = self.lock_history(conn).await?;
-        let is_behind = self.history().is_ahead_of(reading.point());
+        let is_behind = self.history().has_seen_more_than(reading.point(), reading.asked);
         let why = match (&kept, &conn.identity) {
             (Some(_), None) => {
                 let text = "PostgreSQL does not say which timeline it is on any more, and did before: \
@@ -368,9 +273,7 @@ impl PostgresStore {
             _ if is_behind => Some(Why::SetBack),
             (Some(kept), Some(identity)) if kept == identity => None,
             // A store from before the table was noted.
-            (Some(kept), Some(identity)) if kept.table.is_none() && kept.timeline == identity.timeline => {
-                None
-            }
+            (Some(kept), Some(identity)) if identity.was_noted_without_table(kept) => None,
             (Some(kept), Some(identity)) if identity.is_failover_of(kept) => Some(Why::FailedOver),
             (Some(_), Some(_)) => Some(Why::SetBack),
             (None, _) => None,
@@ -395,7 +298,8 @@ impl PostgresStore {
 
     /// The store is behind what was seen: makes it another history, unless somebody else has done so already.
     pub(super) async fn mend_history(&self) -> Result<(), Fault> {
-        self.raise_if(Why::SetBack, |reading| self.history().is_ahead_of(reading.point())).await
+        let is_due = |reading: &Reading| self.history().has_seen_more_than(reading.point(), reading.asked);
+        self.raise_if(Why::SetBack, is_due).await
     }
 
     /// Somebody says that the store was set back.
@@ -449,8 +353,11 @@ impl PostgresStore {
             Cursor { epoch: seen.epoch.max(stands.epoch), revision: seen.revision.max(stands.revision) };
         let cursor = history::another(furthest, reading.wall_ms as u64);
         self.go_on(conn, reading, cursor.revision, StoreTime(now as u64)).await?;
+        // Only people take up a store that was retired.
+        let retired_to = if matches!(why, Why::Told(_)) { "NULL" } else { "retired_to" };
         let sql = format!(
-            "UPDATE solehold.clock SET epoch = {}, grants_barred_until_ms = {barred_until}, retired_to = NULL WHERE id = 1",
+            "UPDATE solehold.clock SET epoch = {}, grants_barred_until_ms = {barred_until}, retired_to = {retired_to} \
+             WHERE id = 1",
             cursor.epoch
         );
         conn.simple(&sql).await?;
@@ -579,19 +486,5 @@ mod tests {
             assert!(matches!(history.follow(older, tick(16), tick(17)), Err(Fault::SetBack)), "{older:?}");
         }
         history.follow(point(2, 1 << 33, 400), tick(18), tick(19)).expect("a new epoch");
-    }
-
-    #[test]
-    fn an_older_timeline_is_told_from_a_failover_and_a_copy() {
-        let identity = |system: &str, timeline, table| Identity {
-            system_id: system.to_owned(),
-            timeline,
-            database: 5,
-            table: Some(table),
-        };
-        let now = identity("a", 2, 7);
-        assert!(identity("a", 1, 7).is_older_than(&now) && !identity("b", 1, 7).is_older_than(&now));
-        assert!(identity("a", 3, 7).is_failover_of(&now));
-        assert!(!identity("a", 3, 8).is_failover_of(&now) && !identity("b", 3, 7).is_failover_of(&now));
     }
 }

@@ -31,6 +31,7 @@ mod clock;
 mod connect;
 mod epoch;
 mod fault;
+mod identity;
 mod line;
 mod lock;
 mod migrate;
@@ -53,7 +54,10 @@ mod write;
 
 use std::{
     fmt,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -101,8 +105,8 @@ pub struct PostgresOptions {
     pub allow_unsafe_durability: bool,
     /// What becomes of commits when a standby takes over.
     pub failover: Failover,
-    /// The longest ttl that may be asked for, [`TTL_MAX_MS`] unless given. After a failover or a restore nothing is decided
-    /// for the longest that any server of the store was given.
+    /// The longest ttl that may be asked for; unless given, what the store was told before, or [`TTL_MAX_MS`]. After a failover
+    /// or a restore nothing is decided for the longest that any server of the store was given.
     pub ttl_max_ms: Option<u64>,
 }
 
@@ -112,6 +116,8 @@ pub struct PostgresStore {
     cache: Cache,
     time: Mutex<Timekeeper>,
     options: PostgresOptions,
+    /// The longest ttl that may be asked for.
+    ttl_max_ms: AtomicU64,
     /// The history that is followed.
     history: Mutex<History>,
     /// Where the history stands, as far as this process has seen.
@@ -143,6 +149,7 @@ impl PostgresStore {
             cache: Cache::default(),
             time: Mutex::default(),
             options,
+            ttl_max_ms: AtomicU64::new(options.ttl_max_ms.unwrap_or(TTL_MAX_MS)),
             history: Mutex::default(),
             head: watch::Sender::new(Cursor { epoch: 0, revision: Default::default() }),
             chores: Mutex::default(),
@@ -298,7 +305,7 @@ impl Store for PostgresStore {
     }
 
     fn ttl_max_ms(&self) -> u64 {
-        self.options.ttl_max_ms.unwrap_or(TTL_MAX_MS)
+        self.ttl_max_ms.load(Ordering::SeqCst)
     }
 
     fn seal(&self, cursor: Cursor) -> Option<String> {

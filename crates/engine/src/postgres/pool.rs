@@ -19,8 +19,8 @@ use tokio_postgres::{Client, Row, Statement, types::ToSql};
 use super::{
     PostgresOptions,
     connect::Connector,
-    epoch::{Identity, Server},
     fault::Fault,
+    identity::{Identity, Server},
     sql::Sql,
 };
 

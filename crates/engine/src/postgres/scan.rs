@@ -57,18 +57,21 @@ impl PostgresStore {
                     lent.give_back();
                     return Ok(());
                 }
-                Err(Fault::Stepped) if attempt < ATTEMPTS => match self.correct_clock().await {
-                    Err(fault) if !fault.is_contention() => return Err(fault.told()),
-                    _ => attempt += 1,
-                },
+                Err(fault @ (Fault::Stepped | Fault::SetBack)) if attempt < ATTEMPTS => {
+                    match self.mend(&fault).await {
+                        Err(fault) if !fault.is_contention() => return Err(fault.told()),
+                        _ => attempt += 1,
+                    }
+                }
                 Err(fault) => return Err(fault.told()),
             }
         }
     }
 
     async fn begin_scan(&self, conn: &Conn) -> Result<(StoreTime, Cursor), Fault> {
-        conn.simple(SNAPSHOT).await?;
+        // From before the transaction begins: that is the time that the clock is read at.
         let asked = Tick::now();
+        conn.simple(SNAPSHOT).await?;
         let reading = Reading::of(&conn.query(Sql::SnapshotClock, &[]).await?, asked)?;
         Ok((self.time(&reading)?, reading.cursor()))
     }

@@ -203,7 +203,7 @@ impl Resident {
         if let Some(set_back) = turn.set_back.clone() {
             self.has_failed.store(true, Ordering::SeqCst);
             tracing::warn!(why = set_back.why, "the data folder is not as it was left");
-            let now = self.jump(&mut turn, set_back.seen, Bar::LongestTtl).await.map_err(nothing_done)?;
+            let now = self.jump(&mut turn, set_back.seen, None).await.map_err(nothing_done)?;
             turn.set_back = None;
             adopt(&mut *turn.journal, now);
         }
@@ -562,7 +562,7 @@ impl Store for Resident {
 
     async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {
         let mut turn = self.take_turn_to_write().await?;
-        self.jump(&mut turn, seen, bar).await.map(|_| ())
+        self.jump(&mut turn, seen, Some(bar)).await.map(|_| ())
     }
 
     fn cursor(&self) -> Cursor {

@@ -10,12 +10,13 @@ use crate::{
 };
 
 impl Resident {
-    /// Goes on as another history (rule 23), and decides nothing for as long as a lost lease may live.
+    /// Goes on as another history (rule 23), and decides nothing for as long as a lost lease may live, unless people have
+    /// `told` otherwise. Only they take up a store that was retired.
     pub(super) async fn jump(
         &self,
         turn: &mut Turn,
         seen: Option<Cursor>,
-        bar: Bar,
+        told: Option<Bar>,
     ) -> Result<StoreTime, StoreError> {
         let tick = self.ticks.now();
         let (mark, cursor) = {
@@ -25,11 +26,12 @@ impl Resident {
                 epoch: seen.epoch.max(rows.cursor.epoch),
                 revision: seen.revision.max(rows.cursor.revision),
             });
-            let barred_until = match bar {
-                Bar::LongestTtl => self.barred_until(&rows, now),
-                Bar::None => StoreTime::default(),
+            let barred_until = match told {
+                None | Some(Bar::LongestTtl) => self.barred_until(&rows, now),
+                Some(Bar::None) => StoreTime::default(),
             };
-            let mark = Mark { barred_until, retired_to: None, ..self.mark_of(&rows, now, tick) };
+            let retired_to = rows.retired_to.clone().filter(|_| told.is_none());
+            let mark = Mark { barred_until, retired_to, ..self.mark_of(&rows, now, tick) };
             (mark, history::another(known, wall_ms()))
         };
         let (now, barred_ms) = (mark.now, mark.barred_until.ms_after(mark.now));
@@ -60,7 +62,7 @@ impl Resident {
         // Looked at again: what a batch under way brings was not there before.
         if proven.cursor > self.cursor() {
             tracing::error!(shown = ?proven.cursor, "a holder has seen more of the history than is here");
-            self.jump(&mut turn, Some(proven.cursor), Bar::LongestTtl).await?;
+            self.jump(&mut turn, Some(proven.cursor), None).await?;
         }
         Ok(())
     }

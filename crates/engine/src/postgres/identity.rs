@@ -1,0 +1,137 @@
+//! Where a connection leads, and whether what is confirmed there is kept.
+
+use tokio_postgres::Client;
+
+use super::{PostgresOptions, epoch::Failover, fault::Fault, rows::unreadable};
+use crate::store::StoreError;
+
+/// The cluster, the timeline and the table that a connection leads to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) system_id: String,
+    pub(super) timeline: u32,
+    /// The database and the clock's table, by their numbers: a schema that was restored has another table, and a copy of a
+    /// database is another database. None before the schema exists.
+    pub(super) database: i64,
+    pub(super) table: Option<i64>,
+}
+
+/// What a new connection says of its server.
+pub(super) struct Server {
+    /// Nothing, if this is a server that has no timelines, such as CockroachDB.
+    pub(super) identity: Option<Identity>,
+    fsync: Option<String>,
+    standbys: Option<String>,
+}
+
+impl Server {
+    /// Asks the server. The control file would show a new timeline only after a checkpoint; the name of the current log file
+    /// shows it at once.
+    pub(super) async fn of(client: &Client) -> Result<Self, Fault> {
+        let settings =
+            "SELECT current_setting('fsync', true), current_setting('synchronous_standby_names', true)";
+        let rows = client.query_typed(settings, &[]).await?;
+        let row = rows.first().ok_or_else(|| unreadable("the server gives no settings"))?;
+        let (fsync, standbys) = (row.try_get(0)?, row.try_get(1)?);
+        Ok(Self { identity: Identity::of(client).await?, fsync, standbys })
+    }
+
+    /// Refuses a server that would forget what it has confirmed, and warns of one that is not what the configuration says.
+    pub(super) fn check(&self, options: &PostgresOptions) -> Result<(), Fault> {
+        if self.fsync.as_deref() == Some("off") && !options.allow_unsafe_durability {
+            let text = "PostgreSQL runs with fsync = off: a crash would lose grants that were confirmed. Set it to on";
+            return Err(StoreError::Unusable(text.to_owned()).into());
+        }
+        if options.failover == Failover::Lossless && self.standbys.as_deref().is_none_or(str::is_empty) {
+            tracing::warn!(
+                "failover is configured as lossless, but PostgreSQL waits for no standby: \
+                 set synchronous_standby_names, or configure failover as lossy"
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Identity {
+    /// Nothing, if the server has no timelines.
+    pub(super) async fn of(client: &Client) -> Result<Option<Self>, Fault> {
+        let sql = "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
+                   substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), \
+                   (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), \
+                   to_regclass('solehold.clock')::oid::bigint";
+        let error = match client.query_typed(sql, &[]).await {
+            Ok(rows) => {
+                let row = rows.first().ok_or_else(|| unreadable("the server has no identity"))?;
+                let timeline: String = row.try_get(1)?;
+                let timeline = u32::from_str_radix(&timeline, 16)
+                    .map_err(|_| unreadable(format!("{timeline:?} is not a timeline")))?;
+                return Ok(Some(Self {
+                    system_id: row.try_get(0)?,
+                    timeline,
+                    database: row.try_get(2)?,
+                    table: row.try_get(3)?,
+                }));
+            }
+            Err(error) => Fault::from(error),
+        };
+        match error.code() {
+            // Undefined function, or a feature that is not supported: another kind of server.
+            Some("42883" | "0A000") => {
+                warn_once();
+                Ok(None)
+            }
+            Some("42501") => {
+                let text = format!(
+                    "this user may not see which timeline PostgreSQL is on ({error}): \
+                     GRANT EXECUTE ON FUNCTION pg_control_system() to it, without which a failover goes unnoticed"
+                );
+                Err(StoreError::Unusable(text).into())
+            }
+            _ => Err(error),
+        }
+    }
+
+    /// Whether this is an earlier timeline of the same cluster: what ran there has been replaced.
+    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+        self.system_id == other.system_id && self.timeline < other.timeline
+    }
+
+    /// Whether `kept` is this, noted by a version that did not note the table.
+    pub(super) fn was_noted_without_table(&self, kept: &Self) -> bool {
+        kept.table.is_none() && kept.system_id == self.system_id && kept.timeline == self.timeline
+    }
+
+    /// Whether only the timeline differs, as after a failover.
+    pub(super) fn is_failover_of(&self, other: &Self) -> bool {
+        Self { timeline: other.timeline, ..self.clone() } == *other
+    }
+}
+
+fn warn_once() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        tracing::warn!(
+            "this server does not say which timeline it is on: a failover that loses commits, or a restore while no \
+             Solehold server runs, cannot be noticed. Run `solehold admin restored` after one"
+        );
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_timeline_is_told_from_a_failover_and_a_copy() {
+        let identity = |system: &str, timeline, table| Identity {
+            system_id: system.to_owned(),
+            timeline,
+            database: 5,
+            table: Some(table),
+        };
+        let now = identity("a", 2, 7);
+        assert!(identity("a", 1, 7).is_older_than(&now) && !identity("b", 1, 7).is_older_than(&now));
+        assert!(identity("a", 3, 7).is_failover_of(&now));
+        assert!(!identity("a", 3, 8).is_failover_of(&now) && !identity("b", 3, 7).is_failover_of(&now));
+    }
+}
