@@ -6,7 +6,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test deps verify suite python fix bench bench-claims e2e
+.PHONY: help test deps verify suite python fix bench bench-claims e2e mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -53,3 +53,14 @@ bench: ## cycles a second of the embedded engine; with --engine, PostgreSQL besi
 
 bench-claims: ## row claims beside the seed's SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
 	cargo run --release -p solehold-bench-claims -- compare --peers
+
+# Two passes, since the examples take a second and the properties many: the second one tries only what the first left
+# alive. SHARD=0/8 runs one part of eight, FILES="decide/mod.rs apply.rs" only those files. A mutant whose tests hang counts
+# as noticed. docs/mutants.md explains what survives.
+MUTANTS := cargo mutants --package solehold-core --jobs 1 --timeout 300 --build-timeout 300 --output target
+MUTANTS += $(if $(SHARD),--shard $(SHARD)) $(foreach file,$(FILES),--file 'crates/core/src/$(file)')
+
+mutants: ## break core on purpose and list what no test notices; SHARD=0/8 or FILES=apply.rs for a part of it
+	@cargo mutants --version >/dev/null 2>&1 || cargo install cargo-mutants --locked
+	$(MUTANTS) -- --test rules || test $$? -le 3
+	PROPTEST_CASES=25 $(MUTANTS) --iterate -- --lib --test properties

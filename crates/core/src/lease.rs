@@ -76,6 +76,13 @@ pub struct Lease {
     pub stats: Document,
 }
 
+impl Lease {
+    /// From when on it is dead if its tenure ends at `deadline`: one that is still to be confirmed is dead without that, too.
+    pub fn dead_from(&self, deadline: StoreTime) -> StoreTime {
+        self.confirm_by.map_or(deadline, |by| by.min(deadline))
+    }
+}
+
 /// A lease in waiting (rule 16): at most one a resource, without a token, on the next holder's session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {

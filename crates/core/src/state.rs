@@ -238,7 +238,7 @@ impl State {
             Tenure::Own { deadline, .. } => deadline,
             Tenure::Session(id) => self.session(id).map(|s| s.deadline).ok_or(FoundLate::Session(id))?,
         };
-        Ok(lease.confirm_by.map_or(deadline, |by| by.min(deadline)))
+        Ok(lease.dead_from(deadline))
     }
 
     /// Who stands at a place in line.

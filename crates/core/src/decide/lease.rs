@@ -173,7 +173,7 @@ impl Draft<'_> {
         }
         let mut grant = self.view(&resource, false)?;
         if let Some(session) = session {
-            grant.lease.deadline = confirm_by.map_or(session.deadline, |by| by.min(session.deadline));
+            grant.lease.deadline = grant.lease.lease.dead_from(session.deadline);
             grant.lease.renewed_at = Some(at);
         }
         Ok(Answer::Renewed(grant))

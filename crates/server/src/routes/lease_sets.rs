@@ -31,11 +31,12 @@ pub struct LeaseSet {
 }
 
 impl LeaseSet {
-    /// The leases, with the time left that their session has just been given.
+    /// The leases, with the time left that their session has just been given; one that is still to be confirmed has no more
+    /// than until then (rule 15).
     pub fn lasting(&self, view: &SessionView) -> impl Iterator<Item = LeaseView> {
         let (session, now) = (&view.session, view.now);
         self.leases.iter().map(move |lease| LeaseView {
-            deadline: session.deadline,
+            deadline: lease.lease.dead_from(session.deadline),
             ttl_ms: session.ttl_ms,
             renewed_at: Some(session.renewed_at).filter(|at| *at > lease.lease.acquired_at),
             now,
@@ -107,7 +108,10 @@ impl LeaseSets {
         }
         // Meanwhile the set may have changed again, so its revision is what was read beside it.
         let set = LeaseSet { leases: leases.into(), revision: session.lease_revision };
-        self.generations(|kept| kept.put(id, set.clone()));
+        // A confirmation does not change the set's revision: what is still to be confirmed is read again until it is.
+        if set.leases.iter().all(|lease| lease.lease.confirm_by.is_none()) {
+            self.generations(|kept| kept.put(id, set.clone()));
+        }
         Ok(Some(set))
     }
 
