@@ -215,6 +215,20 @@ impl State {
         self.requests.iter().map(|(k, until)| (&**k, *until))
     }
 
+    /// The spent requests of one holder for one resource, by name, and until when they are remembered.
+    pub fn requests_of<'a>(
+        &'a self,
+        resource: &'a ResourceKey,
+        holder: &'a Name,
+    ) -> impl Iterator<Item = (&'a RequestKey, StoreTime)> {
+        let from =
+            RequestKey { resource: resource.clone(), holder: holder.clone(), request: Name::least() };
+        self.requests
+            .range::<RequestKey, _>(from..)
+            .map(|(key, until)| (&**key, *until))
+            .take_while(move |(key, _)| key.resource == *resource && key.holder == *holder)
+    }
+
     /// All records, by collection and id.
     pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.records.values()
