@@ -466,7 +466,7 @@ pub struct Resource {
 impl Resource {
     /// A resource at a time; `lease` is the one on it, if there is one.
     pub fn of(resource: &core::Resource, lease: Option<&outcome::LeaseView>, now: StoreTime) -> Self {
-        let declared = resource.declared.clone().unwrap_or_default();
+        let declared = resource.declared.as_deref().cloned().unwrap_or_default();
         let live = lease.filter(|lease| lease.status == core::LeaseStatus::Active);
         let until = match lease {
             // Run out and unswept: what the sweeper would write is so already.

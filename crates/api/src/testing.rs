@@ -1,5 +1,7 @@
 //! What tests of conversions share: core's rows, made short.
 
+use std::sync::Arc;
+
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_core::{
     key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
@@ -54,11 +56,11 @@ pub fn lease_view(key: ResourceKey, attributes: &str) -> LeaseView {
 /// A resource with that lease on it, declared with these attributes.
 pub fn resource(view: &LeaseView, attributes: &str) -> Resource {
     Resource {
-        declared: Some(Declaration {
+        declared: Some(Arc::new(Declaration {
             site: Some(name("site-1")),
             attributes: document(attributes),
             ..Declaration::default()
-        }),
+        })),
         last_token: view.lease.token,
         lease: Some(view.lease.clone()),
         ..Resource::new(view.key.clone(), StoreTime(500))

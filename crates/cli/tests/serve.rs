@@ -274,6 +274,84 @@ async fn what_was_answered_survives_sigkill_amid_a_thousand_acquires() -> Result
     Ok(())
 }
 
+/// A small disk of its own, in memory.
+struct Disk(TempDir);
+
+impl Disk {
+    fn of(bytes: usize) -> Result<Self> {
+        let place = TempDir::new()?;
+        let size = format!("size={bytes}");
+        let mut mount = std::process::Command::new("mount");
+        let mounted = mount.args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(place.path()).status()?.success();
+        anyhow::ensure!(mounted, "this test mounts a small disk and needs to be allowed to");
+        Ok(Self(place))
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}
+
+/// Killed while the disk is full, it starts all the same: reads are answered, writes are refused with the reason, and it
+/// goes on by itself when there is room.
+#[tokio::test]
+async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_write() -> Result<()> {
+    let disk = Disk::of(2 << 20)?;
+    let (data, ballast) = (disk.0.path().join("data"), disk.0.path().join("ballast"));
+    std::fs::write(&ballast, vec![0; 1 << 20])?;
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let lease = |url: &str, number: usize| format!("{url}/api/v1/resources/job/{number}/lease");
+    let acquire = async |url: &str, number: usize| -> Result<(u16, Value)> {
+        let body = json!({ "holder": "ann", "ttl_seconds": 300, "request_id": "r" });
+        let response = http.post(lease(url, number)).json(&body).send().await?;
+        Ok((response.status().as_u16(), response.json().await?))
+    };
+    let get = async |url: String| -> Result<(u16, Value)> {
+        let response = http.get(url).send().await?;
+        Ok((response.status().as_u16(), response.json().await?))
+    };
+
+    let full = common::server().data_dir(&data).start().await?;
+    let mut tokens = Vec::new();
+    loop {
+        match acquire(full.url(), tokens.len()).await? {
+            (201, grant) => tokens.push(grant["token"].clone()),
+            (status, problem) => {
+                assert_eq!(status, 503, "{problem}");
+                break;
+            }
+        }
+    }
+    assert!(!tokens.is_empty());
+    let mut filler = std::fs::File::create(disk.0.path().join("filler"))?;
+    while std::io::Write::write_all(&mut filler, &[0; 512]).is_ok() {}
+    full.kill9().await?;
+
+    let server = common::server().data_dir(&data).start().await?;
+    for (number, token) in tokens.iter().enumerate() {
+        let (status, found) = get(lease(server.url(), number)).await?;
+        assert_eq!((status, &found["token"]), (200, token), "{found}");
+    }
+    // Whoever only reads is served.
+    assert_eq!(get(format!("{}/readyz", server.url())).await?.0, 200);
+    let more = tokens.len() + 1;
+    let (status, problem) = acquire(server.url(), more).await?;
+    assert_eq!((status, &problem["code"]), (503, &json!("unavailable")), "{problem}");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("disk is full")), "{problem}");
+
+    std::fs::remove_file(ballast)?;
+    let has_room =
+        async || acquire(server.url(), more).await.is_ok_and(|(status, _)| status == 201 || status == 200);
+    wait_for("room", SOON, has_room).await?;
+    let (_, granted) = get(lease(server.url(), more)).await?;
+    assert!(granted["token"].as_u64() > tokens.last().and_then(Value::as_u64), "{granted}");
+    assert_eq!(get(lease(server.url(), 0)).await?.1["token"], tokens[0]);
+    assert_eq!(get(format!("{}/readyz", server.url())).await?.0, 200);
+    Ok(())
+}
+
 #[tokio::test]
 async fn flags_go_over_variables_and_variables_over_the_file() -> Result<()> {
     let folder = TempDir::new()?;

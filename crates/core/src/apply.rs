@@ -1,5 +1,7 @@
 //! `apply`: what a change does to the rows. It never refuses; everything that could be refused was refused by `decide`.
 
+use std::sync::Arc;
+
 use crate::{
     event::{Change, Event, What},
     key::{RequestKey, ResourceKey},
@@ -101,7 +103,7 @@ pub(crate) fn to_lease(lease: &mut Lease, change: &Change) {
 /// What an event does to the row of its resource.
 pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
     match &event.what {
-        What::Pending(pending) => resource.pending = Some(pending.clone()),
+        What::Pending(pending) => resource.pending = Some(Box::new(pending.clone())),
         What::Acquired(lease) => {
             resource.last_token = lease.token;
             resource.held_back_until = None;
@@ -116,7 +118,7 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
         }
         What::Stolen(_) => {}
         What::StateChanged(state) => resource.state = Some(state.clone()),
-        What::Declared(declaration) => resource.declared = Some(declaration.clone()),
+        What::Declared(declaration) => resource.declared = Some(Arc::new(declaration.clone())),
         What::Deleted => {
             resource.declared = None;
             resource.state = None;

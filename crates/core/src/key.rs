@@ -39,6 +39,11 @@ impl Name {
         Self(ROOMS.into())
     }
 
+    /// A name before all others, from which ranges begin.
+    pub(crate) fn least() -> Self {
+        Self("".into())
+    }
+
     /// A name as a store has kept it: one that was checked once, or [`Self::rooms`].
     pub fn stored(text: impl AsRef<str>) -> Result<Self, NameError> {
         match text.as_ref() {
@@ -120,7 +125,7 @@ impl ResourceKey {
 
     /// A key before all others, from which ranges begin.
     pub(crate) fn least() -> Self {
-        let least = Name("".into());
+        let least = Name::least();
         Self { tenant: least.clone(), kind: least.clone(), key: least }
     }
 }

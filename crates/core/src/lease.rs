@@ -1,6 +1,6 @@
 //! Resources and the leases on them.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
@@ -132,7 +132,7 @@ pub struct Resource {
     /// Its identity.
     pub key: ResourceKey,
     /// What was declared of it; nothing, if it lives only as long as someone holds it.
-    pub declared: Option<Declaration>,
+    pub declared: Option<Arc<Declaration>>,
     /// When the row was made.
     pub created_at: StoreTime,
     /// The token of the last grant; 0 before the first.
@@ -141,8 +141,8 @@ pub struct Resource {
     pub held_back_until: Option<StoreTime>,
     /// Who holds it, or held it until its time ran out unswept.
     pub lease: Option<Lease>,
-    /// Who gets it next.
-    pub pending: Option<Pending>,
+    /// Who gets it next. Few have one, so that it takes room only where there is.
+    pub pending: Option<Box<Pending>>,
     /// What the last holder left for the next.
     pub state: Option<Handover>,
     /// How many stand in line for it, dead ones that nobody has passed yet among them.

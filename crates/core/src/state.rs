@@ -124,7 +124,7 @@ pub struct State {
     /// Which resources hang on a session, held or pending.
     hanging: BTreeSet<(SessionId, Arc<ResourceKey>)>,
     /// Which resources a holder holds, or held until its time ran out unswept.
-    held: BTreeSet<(HolderKey, Arc<ResourceKey>)>,
+    held: BTreeSet<(Name, Arc<ResourceKey>)>,
     /// Who waits for what.
     lines: Lines,
     dirty: Dirty,
@@ -215,6 +215,19 @@ impl State {
         self.requests.iter().map(|(k, until)| (&**k, *until))
     }
 
+    /// The spent requests of one holder for one resource, by name, and until when they are remembered.
+    pub fn requests_of<'a>(
+        &'a self,
+        resource: &'a ResourceKey,
+        holder: &'a Name,
+    ) -> impl Iterator<Item = (&'a RequestKey, StoreTime)> {
+        let from = RequestKey { resource: resource.clone(), holder: holder.clone(), request: Name::least() };
+        self.requests
+            .range::<RequestKey, _>(from..)
+            .map(|(key, until)| (&**key, *until))
+            .take_while(move |(key, _)| key.resource == *resource && key.holder == *holder)
+    }
+
     /// All records, by collection and id.
     pub fn records(&self) -> impl Iterator<Item = &Record> {
         self.records.values()
@@ -228,8 +241,10 @@ impl State {
 
     /// The keys of the resources that a holder holds, or held until its time ran out unswept.
     pub fn held_by(&self, holder: &HolderKey) -> impl Iterator<Item = &ResourceKey> {
-        let from = (holder.clone(), least());
-        self.held.range(from..).take_while(move |(key, _)| key == holder).map(|(_, key)| &**key)
+        let HolderKey { tenant, name } = holder;
+        let from = ResourceKey { tenant: tenant.clone(), ..ResourceKey::least() };
+        let is_its = move |held: &&(Name, Arc<ResourceKey>)| held.0 == *name && held.1.tenant == *tenant;
+        self.held.range((name.clone(), Arc::new(from))..).take_while(is_its).map(|(_, key)| &**key)
     }
 
     /// From when on `lease` is dead, unless it is renewed; one that waits to be confirmed is dead without that, too.
@@ -422,11 +437,17 @@ impl State {
     }
 
     /// Writes or removes a resource and keeps the indexes in step with it.
-    fn index(&mut self, key: &ResourceKey, resource: Option<Resource>) {
+    fn index(&mut self, key: &ResourceKey, mut resource: Option<Resource>) {
         let (shared, old) = match self.resources.get_key_value(key) {
             Some((shared, old)) => (shared.clone(), Indexed::of(old)),
-            None => (Arc::new(key.clone()), Indexed::default()),
+            None => (Arc::new(self.named_as_here(key)), Indexed::default()),
         };
+        if let Some(resource) = &mut resource {
+            resource.key = (*shared).clone();
+            if let Some(lease) = &mut resource.lease {
+                self.share_holder(&mut lease.holder);
+            }
+        }
         let new = resource.as_ref().map(Indexed::of).unwrap_or_default();
         if old != new {
             for id in old.leases.into_iter().flatten() {
@@ -435,18 +456,44 @@ impl State {
             for session in old.sessions.into_iter().flatten() {
                 self.hanging.remove(&(session, shared.clone()));
             }
-            let holder = |name| HolderKey { tenant: key.tenant.clone(), name };
-            if let Some(name) = old.holder {
-                self.held.remove(&(holder(name), shared.clone()));
+            if let Some(holder) = old.holder {
+                self.held.remove(&(holder, shared.clone()));
             }
             self.leases.extend(new.leases.into_iter().flatten().map(|id| (id, shared.clone())));
             self.hanging.extend(new.sessions.into_iter().flatten().map(|id| (id, shared.clone())));
-            self.held.extend(new.holder.map(|name| (holder(name), shared.clone())));
+            self.held.extend(new.holder.map(|holder| (holder, shared.clone())));
         }
         match resource {
             Some(resource) => self.resources.insert_mut(shared, resource),
             None => drop(self.resources.remove_mut(key)),
         }
+    }
+
+    /// The same key with the very names of its neighbours, which mostly have the same tenant and kind: a name that
+    /// thousands of rows have is in memory once.
+    fn named_as_here(&self, key: &ResourceKey) -> ResourceKey {
+        let before = self.resources.range::<ResourceKey, _>(..key).next_back();
+        let after = self.resources.range::<ResourceKey, _>(key..).next();
+        let mut key = key.clone();
+        for (neighbour, _) in before.into_iter().chain(after) {
+            share(&mut key.tenant, &neighbour.tenant);
+            share(&mut key.kind, &neighbour.kind);
+        }
+        key
+    }
+
+    /// The same for the name of a holder, which may hold many.
+    fn share_holder(&self, holder: &mut Name) {
+        if let Some((same, _)) = self.held.range((holder.clone(), least())..).next() {
+            share(holder, same);
+        }
+    }
+}
+
+/// Makes `name` the very same as another, if it says the same.
+fn share(name: &mut Name, other: &Name) {
+    if name == other {
+        *name = other.clone();
     }
 }
 
@@ -454,4 +501,44 @@ impl State {
 fn least() -> Arc<ResourceKey> {
     static LEAST: LazyLock<Arc<ResourceKey>> = LazyLock::new(|| Arc::new(ResourceKey::least()));
     LEAST.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{key::Document, time::Token};
+
+    /// As a store reads it: each name is a text of its own.
+    fn held(key: &str) -> Resource {
+        let name = |text: &str| Name::new(text).expect("a name");
+        let key = ResourceKey { tenant: name("acme"), kind: name("job"), key: name(key) };
+        let lease = Lease {
+            id: LeaseId::new(&key, uuid::Uuid::nil()),
+            token: Token(1),
+            holder: name("ann"),
+            tenure: Tenure::Own { ttl_ms: 1, deadline: StoreTime(1) },
+            acquired_at: StoreTime(0),
+            renewed_at: None,
+            confirm_by: None,
+            request: None,
+            attributes: Document::default(),
+            stats: Document::default(),
+        };
+        Resource { lease: Some(lease), ..Resource::new(key, StoreTime(0)) }
+    }
+
+    #[test]
+    fn a_name_that_many_rows_have_is_in_memory_once() {
+        let mut state = State::default();
+        for key in ["b", "a", "c"] {
+            state.load_resource(held(key));
+        }
+        let names = |r: &Resource| {
+            let holder = r.lease.as_ref().map(|lease| lease.holder.as_str().as_ptr());
+            (r.key.tenant.as_str().as_ptr(), r.key.kind.as_str().as_ptr(), holder)
+        };
+        let first = state.resources().next().map(names);
+        assert!(state.resources().all(|resource| Some(names(resource)) == first));
+        assert_eq!(state.resources().count(), 3);
+    }
 }

@@ -13,14 +13,17 @@ use solehold_core::{
 };
 use solehold_engine::{
     Engine, EngineOptions,
+    clock::BootTicks,
     embedded::Folder,
-    resident::Resident,
+    resident::{Resident, ResidentOptions},
     watch::{Filter, Frame},
 };
 use uuid::Uuid;
 
 const LEASES: usize = 200_000;
 const AT_ONCE: usize = 1_000;
+/// Longer than this takes.
+const TTL_MS: u64 = 3_600_000;
 
 fn resident_kb() -> Result<u64, Box<dyn Error>> {
     let status = fs::read_to_string("/proc/self/status")?;
@@ -38,7 +41,7 @@ fn acquire(n: usize) -> Result<Command, Box<dyn Error>> {
         lease: LeaseId::new(&key, Uuid::new_v4()),
         key,
         holder: Name::new(format!("runner-{:04}", n % 1_000))?,
-        tenure: AskedTenure::Own { ttl_ms: 3_600_000 },
+        tenure: AskedTenure::Own { ttl_ms: TTL_MS },
         request: Some(Name::new(Uuid::new_v4().to_string())?),
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
@@ -47,7 +50,9 @@ fn acquire(n: usize) -> Result<Command, Box<dyn Error>> {
 }
 
 fn open(folder: &Path) -> Result<Engine, Box<dyn Error>> {
-    Ok(Engine::start(Resident::embedded(Folder::open(folder)?)?, EngineOptions::default(), Arc::new(())))
+    let options = ResidentOptions { ttl_max_ms: TTL_MS };
+    let store = Resident::embedded_with(Folder::open(folder)?, BootTicks, options)?;
+    Ok(Engine::start(store, EngineOptions::default(), Arc::new(())))
 }
 
 async fn fill(folder: &Path, leases: usize) -> Result<(), Box<dyn Error>> {

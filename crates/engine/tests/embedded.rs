@@ -18,3 +18,8 @@ mod folded {
 async fn set_back_jumps_and_bars() {
     conformance::moving::set_back_jumps_and_bars(&Embedded::new(), TTL_MAX_MS).await;
 }
+
+#[tokio::test]
+async fn no_more_spent_requests_are_kept_than_the_bound() {
+    conformance::request::no_more_spent_requests_are_kept_than_the_bound(&Embedded::new()).await;
+}

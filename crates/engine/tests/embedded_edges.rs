@@ -192,7 +192,7 @@ fn child_that_acquires_until_the_disk_is_full() {
         let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
         for n in 0.. {
             let job = format!("job-{n}");
-            match engine.submit(ask_for(&key(&job), "ann", 3_600_000).command()).await {
+            match engine.submit(ask_for(&key(&job), "ann", TTL_MAX_MS).command()).await {
                 Ok(outcome) => println!("answered {job} {} .", token(&granted(outcome))),
                 Err(error) => {
                     println!("full {error} .");
@@ -269,7 +269,7 @@ async fn readers_take_no_lease_from_a_holder_who_renews() {
     let (resources, readers) = (5_000, 100);
     for from in (0..resources).step_by(500) {
         let asks =
-            (from..from + 500).map(|n| ask_for(&key(&format!("job-{n:05}")), "ann", 3_600_000).command());
+            (from..from + 500).map(|n| ask_for(&key(&format!("job-{n:05}")), "ann", TTL_MAX_MS).command());
         assert!(engine.submit_all(asks.collect()).await.into_iter().all(|o| o.is_ok_and(|o| o.is_ok())));
     }
     let own = granted(engine.submit(ask_for(&key("own"), "bea", 10_000).command()).await.unwrap());

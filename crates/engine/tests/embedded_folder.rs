@@ -563,7 +563,10 @@ async fn people_can_read_the_file() {
     assert_eq!(rows("SELECT tenant, name, registered FROM holders"), ["acme|ann|0"]);
     assert_eq!(rows("SELECT tenant, kind, key, holder, request FROM requests"), ["acme|job|b|bea|r1"]);
     assert_eq!(rows("SELECT collection, id, document FROM records"), ["keys|k|{\"x\":1}"]);
-    assert_eq!(rows("SELECT name FROM meta ORDER BY name"), ["epoch", "incarnation", "mark", "revision"]);
+    assert_eq!(
+        rows("SELECT name FROM meta ORDER BY name"),
+        ["epoch", "incarnation", "mark", "revision", "seal"]
+    );
 }
 
 /// Over the machine's own clock: time passes by itself and leases run out.

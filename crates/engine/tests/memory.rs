@@ -54,3 +54,8 @@ async fn a_thousand_waiters_in_order() {
 async fn set_back_jumps_and_bars() {
     conformance::moving::set_back_jumps_and_bars(&Memory::default(), solehold_core::limits::TTL_MS_MAX).await;
 }
+
+#[tokio::test]
+async fn no_more_spent_requests_are_kept_than_the_bound() {
+    conformance::request::no_more_spent_requests_are_kept_than_the_bound(&Memory::default()).await;
+}

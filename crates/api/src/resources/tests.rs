@@ -131,14 +131,14 @@ fn a_grant_and_a_resource_are_shown() {
 
     let mut held = resource(&view, r#"{"n": 1}"#);
     held.state = Some(state);
-    held.pending = Some(Pending {
+    held.pending = Some(Box::new(Pending {
         id: LeaseId(Uuid::from_u128(10)),
         holder: name("next"),
         session: SessionId(Uuid::from_u128(6)),
         asked_at: StoreTime(1_500),
         deadline: StoreTime(2_500),
         attributes: document("{}"),
-    });
+    }));
     let shown = Resource::of(&held, Some(&view), StoreTime(2_000));
     round_trip(&shown);
     assert_eq!(shown.lease.as_ref().map(|l| l.token), Some(42));
@@ -158,7 +158,7 @@ fn a_resource_that_nobody_may_have_yet_says_for_how_long() {
     let expired = LeaseView { status: LeaseStatus::Expired, now: StoreTime(32_000), ..view.clone() };
     let mut unswept = resource(&view, "{}");
     if let Some(declared) = &mut unswept.declared {
-        declared.lock_delay_ms = 4_000;
+        std::sync::Arc::make_mut(declared).lock_delay_ms = 4_000;
     }
     let shown = Resource::of(&unswept, Some(&expired), expired.now);
     assert_eq!((shown.lease, shown.held_back_ms), (None, 3_000));

@@ -286,7 +286,7 @@ impl Draft<'_> {
         self.settle(&mut resource)?;
         // The driver's own retry after a lost COMMIT finds its own offer.
         if let Some(pending) = resource.pending.as_ref().filter(|p| p.id == lease) {
-            return Ok(Answer::Offered(pending.clone()));
+            return Ok(Answer::Offered((**pending).clone()));
         }
         let Some(held) = &resource.lease else { return Err(lost(&resource).into()) };
         let session = self.able_session(to, key)?;

@@ -27,7 +27,7 @@ use crate::{
     command::{Command, Target},
     event::{Change, Ended, Event, What},
     key::{LeaseId, RequestKey, SessionId},
-    lease::{Lease, Pending, Resource, Tenure},
+    lease::{Lease, Resource, Tenure},
     limits,
     outcome::{Answer, Outcome, Refusal},
     session::{Session, Standing},
@@ -166,8 +166,8 @@ impl<'a> Draft<'a> {
         let now = self.now();
         let free_at = self.free_at(resource)?;
         // One whose turn had come before its deadline is granted, however late that is noticed.
-        let has_lapsed = |p: &Pending| now >= p.deadline && free_at >= p.deadline;
-        if let Some(pending) = resource.pending.clone().filter(has_lapsed) {
+        let has_lapsed = |deadline: StoreTime| now >= deadline && free_at >= deadline;
+        if let Some(pending) = resource.pending.clone().filter(|p| has_lapsed(p.deadline)) {
             self.emit(resource, What::Expired(Ended::of_pending(&pending, "not granted in time")));
         }
         if let Some(lease) = &resource.lease {

@@ -26,7 +26,7 @@ impl Draft<'_> {
         if only_new && !created {
             return Err(Refusal::Exists.into());
         }
-        if resource.declared.as_ref() != Some(declaration) {
+        if resource.declared.as_deref() != Some(declaration) {
             // What ran out before this did so under the former lock-delay, whether or not it was swept (rule 11).
             self.settle(&mut resource)?;
             if !self.changes.is_empty() && resource.is_forgettable(self.now()) {

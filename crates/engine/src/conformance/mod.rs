@@ -125,6 +125,7 @@ macro_rules! conformance_suite {
             }
             moving {
                 export_and_import, import_into_memory, import_refused, cut_off_export,
+                import_of_a_store_that_may_live_on_jumps_and_bars,
                 an_export_under_way_is_in_nobodys_way
             }
             waiting {

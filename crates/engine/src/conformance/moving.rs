@@ -77,12 +77,22 @@ fn through_a_pipe(rows: &[Row]) -> Import {
     Import::read(lines.map(|line| serde_json::from_str(&line).expect("and read"))).expect("a whole export")
 }
 
+/// As the store would have exported them once it was retired.
+pub(super) fn retired(mut rows: Vec<Row>) -> Vec<Row> {
+    if let Row::Header(header) = &mut rows[0] {
+        header.retired = true;
+    }
+    rows
+}
+
 /// Everything but time, which goes on.
 fn timeless(rows: &[Row]) -> Vec<Row> {
     let mut rows = rows.to_vec();
     for row in &mut rows {
         match row {
-            Row::Header(header) => (header.now, header.epoch) = (StoreTime(0), 0),
+            Row::Header(header) => {
+                (header.now, header.epoch, header.retired) = (StoreTime(0), 0, false);
+            }
             Row::Session(session) => session.deadline = StoreTime(0),
             Row::Resource(resource) => {
                 if let Some(Tenure::Own { deadline, .. }) = resource.lease.as_mut().map(|l| &mut l.tenure) {
@@ -100,25 +110,23 @@ fn timeless(rows: &[Row]) -> Vec<Row> {
     rows
 }
 
-/// Into another store of the same sort: nothing is lost, tokens go on, time left is kept.
+/// Retired, and into another store of the same sort: nothing is lost, tokens go on, time left is kept.
 pub async fn export_and_import(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let grants = bench.furnish().await;
-    let rows = bench.rows().await;
-    let events = bench.events(Revision(0)).await;
-    let there = Bench { fixture, store: fixture.open_fresh().await };
-    there.store.import(through_a_pipe(&rows)).await.expect("the store imports");
-    assert!(
-        there.head().await.epoch > bench.head().await.epoch,
-        "cursors of the old store are of no use here"
-    );
-    assert_eq!(timeless(&there.rows().await), timeless(&rows));
-    assert_eq!(there.events(Revision(0)).await, events);
     let left = async |bench: &Bench<'_>| {
         let lease = bench.lease(&key("declared/ü")).await.expect("held");
         lease.deadline.ms_after(header(&bench.rows().await).now)
     };
-    let (before, after) = (left(&bench).await, left(&there).await);
+    let (events, head, before) = (bench.events(Revision(0)).await, bench.head().await, left(&bench).await);
+    bench.store.retire("elsewhere").await.expect("the store retires");
+    let rows = bench.rows().await;
+    let there = Bench { fixture, store: fixture.open_fresh().await };
+    there.store.import(through_a_pipe(&rows)).await.expect("the store imports");
+    assert!(there.head().await.epoch > head.epoch, "cursors of the old store are of no use here");
+    assert_eq!(timeless(&there.rows().await), timeless(&rows));
+    assert_eq!(there.events(Revision(0)).await, events);
+    let after = left(&there).await;
     assert!(before.abs_diff(after) <= 30_000, "{before} ms left here, {after} ms there");
     there.check_furniture(&grants, header(&rows).revision).await;
 }
@@ -127,16 +135,35 @@ pub async fn export_and_import(fixture: &dyn Fixture) {
 pub async fn import_into_memory(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let grants = bench.furnish().await;
-    let rows = bench.rows().await;
+    let rows = retired(bench.rows().await);
     let memory = resident::memory(ManualTicks::default()).expect("memory");
     let there = Bench { fixture, store: memory };
     there.store.import(through_a_pipe(&rows)).await.expect("memory imports");
     assert_eq!(timeless(&there.rows().await), timeless(&rows));
     let back = Bench { fixture, store: fixture.open_fresh().await };
-    back.store.import(through_a_pipe(&there.rows().await)).await.expect("the store imports");
+    back.store.import(through_a_pipe(&retired(there.rows().await))).await.expect("the store imports");
     assert_eq!(timeless(&back.rows().await), timeless(&rows));
     there.check_furniture(&grants, header(&rows).revision).await;
     back.check_furniture(&grants, header(&rows).revision).await;
+}
+
+/// The old store was not retired and may grant on: the new one gives none of its tokens, and grants nothing that it may
+/// have granted.
+pub async fn import_of_a_store_that_may_live_on_jumps_and_bars(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let grants = bench.furnish().await;
+    let (rows, old) = (bench.rows().await, bench.head().await);
+    let there = Bench { fixture, store: fixture.open_fresh().await };
+    there.store.import(through_a_pipe(&rows)).await.expect("the store imports");
+    let head = there.head().await;
+    assert!(head.epoch > old.epoch && head.revision.0 >= old.revision.0 + JUMP, "{head:?} after {old:?}");
+    for command in [ask(&key("new"), "x").command(), renew(its(&grants[0]))] {
+        let mut footprint = Footprint::default();
+        command.footprint(&mut footprint);
+        let mut judge = Judge { commands: vec![command], ..Default::default() };
+        is!(there.store.transact(&footprint, true, &mut judge).await, Err(StoreError::Barred { .. }));
+    }
+    bench.grant(ask(&key("new"), "x")).await;
 }
 
 /// Only a store that was never used takes an import.

@@ -1,8 +1,9 @@
 //! Request ids: an acquire can be retried, and never gets a second grant (rule 7).
 
-use solehold_core::{command::*, key::*, outcome::*};
+use solehold_core::{command::*, key::*, limits::SPENT_REQUESTS_MAX, outcome::*};
 
 use super::{Fixture, kit::*};
+use crate::store::{Retention, Row};
 
 fn cancel(key: &ResourceKey, holder: &str, request: &str) -> Command {
     Command::CancelRequest(RequestKey { resource: key.clone(), holder: name(holder), request: name(request) })
@@ -79,4 +80,33 @@ pub async fn scope(fixture: &dyn Fixture) {
     is!(bench.refused(ask_as(&key("a"), "bea", "r1")).await, Refusal::Held { .. });
     bench.done(release(its(&one))).await;
     bench.grant(ask_as(&key("a"), "bea", "r1")).await;
+}
+
+/// However often one holder takes and releases a resource, no more of its requests are kept than are remembered for sure:
+/// the newest. Those of others, and for other resources, are counted by themselves.
+pub async fn no_more_spent_requests_are_kept_than_the_bound(fixture: &dyn Fixture) {
+    const TURNS: usize = 200;
+    let bench = Bench::new(fixture).await;
+    let (job, other) = (key("often"), key("seldom"));
+    // The newest has the least name, so that an order by name is not taken for an order by age.
+    let turn = |n: usize| format!("r{:03}", TURNS - n);
+    let spent = async |job: &ResourceKey, holder: &str, request: &str| {
+        let grant = bench.grant(ask_as(job, holder, request)).await;
+        bench.done(release(its(&grant))).await;
+        bench.pass(1).await;
+    };
+    spent(&job, "bea", "r1").await;
+    spent(&other, "ann", "r1").await;
+    for n in 0..TURNS {
+        spent(&job, "ann", &turn(n)).await;
+    }
+    let keep = Retention { events_ms: 1_000_000_000, events_max: 1_000_000 };
+    bench.store.maintain(&keep).await.expect("maintained");
+    let kept = bench.exported().await.iter().filter(|row| matches!(row, Row::Request { .. })).count();
+    assert_eq!(kept, SPENT_REQUESTS_MAX + 2);
+    for n in TURNS - SPENT_REQUESTS_MAX..TURNS {
+        is!(bench.refused(ask_as(&job, "ann", &turn(n))).await, Refusal::RequestSpent(_));
+    }
+    is!(bench.refused(ask_as(&job, "bea", "r1")).await, Refusal::RequestSpent(_));
+    is!(bench.refused(ask_as(&other, "ann", "r1")).await, Refusal::RequestSpent(_));
 }

@@ -23,7 +23,7 @@ use solehold_testkit::wait_for;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::{Fixture, kit::*};
+use super::{Fixture, kit::*, moving::retired};
 use crate::{
     Engine, EngineError, EngineOptions,
     observe::{Lane, Observer},
@@ -306,7 +306,7 @@ pub async fn rooms_are_nobodys(fixture: &dyn Fixture) {
         _ => true,
     }));
     let there = Bench { fixture, store: fixture.open_fresh().await };
-    there.store.import(Import::read(rows).expect("whole")).await.expect("imports");
+    there.store.import(Import::read(retired(rows)).expect("whole")).await.expect("imports");
     there.done(release(its(&held))).await;
     assert!(there.resource(&job).await.is_none(), "nobody waits there");
     let room = there.room(LONG_MS).await;
@@ -447,7 +447,7 @@ pub async fn a_lost_room_is_opened_anew(fixture: &dyn Fixture) {
     let engine = bench.engine();
     let job = key("lost");
     let held =
-        granted(engine.acquire_waiting(ask_for(&job, "ann", 10 * LONG_MS), SOON).await.expect("answers"));
+        granted(engine.acquire_waiting(ask_for(&job, "ann", 5 * LONG_MS), SOON).await.expect("answers"));
     let bea = waiting(&engine, ask_as(&job, "bea", "r"), SOON);
     bench.wait_for_line(&job, 1).await;
     let room_of = async || {
@@ -506,7 +506,7 @@ pub async fn hand_down(fixture: &dyn Fixture, waiters: usize) {
     let engine = Engine::start(bench.store.clone(), EngineOptions::default(), batches.clone());
     let job = key("busy");
     let held =
-        granted(engine.acquire_waiting(ask_for(&job, "ann", 60 * LONG_MS), SOON).await.expect("answers"));
+        granted(engine.acquire_waiting(ask_for(&job, "ann", 5 * LONG_MS), SOON).await.expect("answers"));
     let opener = waiting(&engine, ask(&job, "opener"), 10 * SOON);
     bench.wait_for_line(&job, 1).await;
     let order = std::sync::Mutex::new(Vec::new());

@@ -294,12 +294,12 @@ pub(super) fn handover(row: &Row, at: usize) -> Result<Option<(i64, Handover)>, 
 pub(super) fn resource(is: &Described, row: LeaseRow, state: Option<Handover>) -> Resource {
     Resource {
         key: is.key.clone(),
-        declared: is.declared.as_deref().cloned(),
+        declared: is.declared.clone(),
         created_at: is.created_at,
         last_token: row.last_token,
         held_back_until: row.held_back_until,
         lease: row.lease,
-        pending: row.pending,
+        pending: row.pending.map(Box::new),
         state,
         queued: row.queued,
     }

@@ -274,7 +274,7 @@ impl PostgresStore {
                         id: written.id,
                         key: (*key).clone(),
                         version: version.unwrap_or(written.id),
-                        declared: resource.declared.clone().map(Arc::new),
+                        declared: resource.declared.clone(),
                         created_at: resource.created_at,
                     };
                     Arc::new(Known::of(is, resource))

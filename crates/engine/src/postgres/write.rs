@@ -287,7 +287,7 @@ impl<'a> Writes<'a> {
             rows.push(id, version, resource)?;
         }
         if resource.pending.is_some() || stored.is_some_and(|s| s.had_pending) {
-            self.pendings.push(id, resource.pending.as_ref());
+            self.pendings.push(id, resource.pending.as_deref());
         }
         if has_state_changed {
             match &resource.state {

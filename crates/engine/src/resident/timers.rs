@@ -7,8 +7,9 @@ use std::{
 
 use solehold_core::{
     command::Command,
-    key::{RequestKey, ResourceKey, SessionId},
+    key::{Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
+    limits::SPENT_REQUESTS_MAX,
     state::{Dirty, State},
     time::StoreTime,
 };
@@ -73,6 +74,8 @@ pub(super) enum Item {
 enum Over {
     Request(Arc<RequestKey>),
     Resource(Arc<ResourceKey>),
+    /// More spent requests of one holder for one resource than are remembered: its time has come already.
+    Surplus(Arc<ResourceKey>, Name),
 }
 
 /// The timers: each item stands once, at or before the time when it is due.
@@ -94,9 +97,7 @@ impl Timers {
         for session in state.sessions() {
             timers.due.set(Item::Session(session.id), Some(session.deadline));
         }
-        for (request, until) in state.requests() {
-            timers.over.set(over_request(state, request), Some(until));
-        }
+        timers.touch_requests(state, state.requests().map(|(request, _)| request));
         timers
     }
 
@@ -110,8 +111,21 @@ impl Timers {
             self.ran_out.remove(&item);
             self.due.set_earlier(item, state.session(*id).map(|s| s.deadline));
         }
-        for request in &dirty.requests {
+        self.touch_requests(state, &dirty.requests);
+    }
+
+    /// Of requests in the order of their keys, so that those of one holder for one resource stand together.
+    fn touch_requests<'a>(&mut self, state: &State, requests: impl IntoIterator<Item = &'a RequestKey>) {
+        let mut last: Option<&RequestKey> = None;
+        for request in requests {
             self.over.set(over_request(state, request), state.spent_until(request));
+            let (resource, holder) = (&request.resource, &request.holder);
+            if last.is_none_or(|last| (&last.resource, &last.holder) != (resource, holder)) {
+                let count = state.requests_of(resource, holder).take(SPENT_REQUESTS_MAX + 1).count();
+                let surplus = Over::Surplus(Arc::new(resource.clone()), holder.clone());
+                self.over.set(surplus, (count > SPENT_REQUESTS_MAX).then(StoreTime::default));
+            }
+            last = Some(request);
         }
     }
 
@@ -167,25 +181,44 @@ impl Timers {
         self.ran_out.iter().chain(self.due.until(now).filter(|item| !self.ran_out.contains(item)))
     }
 
-    /// The rows that may be forgotten at `now`, at most `limit` of them.
+    /// The rows that may be forgotten at `now`, at most `limit` of them, and those without which nobody can tell.
     pub(super) fn forgettable(&self, state: &State, now: StoreTime, limit: usize) -> State {
         let mut part = State::default();
-        for over in self.over.until(now).take(limit) {
-            match over {
+        let mut room = limit;
+        for over in self.over.until(now) {
+            if room == 0 {
+                break;
+            }
+            room -= match over {
                 Over::Request(request) => {
                     if let Some(until) = state.spent_until(request) {
                         part.load_request((**request).clone(), until);
                     }
+                    1
                 }
                 Over::Resource(key) => {
                     if let Some(resource) = state.resource(key) {
                         part.load_resource(resource.clone());
                     }
+                    1
                 }
-            }
+                Over::Surplus(resource, holder) => load_surplus(state, &mut part, (resource, holder), room),
+            };
         }
         part
     }
+}
+
+/// Loads the oldest of one holder's spent requests for one resource: at most `room`, and behind them as many as are
+/// remembered. Tells how many are too many.
+fn load_surplus(state: &State, part: &mut State, of: (&ResourceKey, &Name), room: usize) -> usize {
+    let mut by_age: Vec<_> = state.requests_of(of.0, of.1).collect();
+    by_age.sort_by_key(|(_, until)| *until);
+    by_age.truncate(SPENT_REQUESTS_MAX + room);
+    for (request, until) in &by_age {
+        part.load_request((*request).clone(), *until);
+    }
+    by_age.len().saturating_sub(SPENT_REQUESTS_MAX)
 }
 
 /// As the rows have it, so that its names are in memory once.
@@ -277,8 +310,6 @@ fn free_at(resource: &Resource, deadline: StoreTime) -> StoreTime {
 
 #[cfg(test)]
 mod tests {
-    use solehold_core::key::Name;
-
     use super::*;
 
     #[test]
@@ -292,5 +323,31 @@ mod tests {
         assert_eq!((queue.until(StoreTime(2)).count(), queue.until(StoreTime(3)).count()), (0, 1));
         queue.set_earlier(item, None);
         assert!(queue.queue.is_empty() && queue.at.is_empty());
+    }
+
+    /// A burst is forgotten over several rounds, always from its oldest on; a start knows of it, too.
+    #[test]
+    fn a_surplus_is_forgotten_in_rounds_and_never_the_newest_of_it() {
+        let name = |text: &str| Name::new(text).expect("a name");
+        let resource = ResourceKey { tenant: name("acme"), kind: name("job"), key: name("often") };
+        let mut state = State::default();
+        let count = SPENT_REQUESTS_MAX + 25;
+        for n in 0..count {
+            let request = name(&format!("r{:03}", count - n));
+            let key = RequestKey { resource: resource.clone(), holder: name("ann"), request };
+            state.load_request(key, StoreTime(1_000 + n as u64));
+        }
+        let mut timers = Timers::of(&state);
+        for gone in [10, 20, 25, 25] {
+            let mut part = timers.forgettable(&state, StoreTime(1), 10);
+            solehold_core::forget(&mut part, StoreTime(1));
+            let dirty = part.take_dirty();
+            state.absorb(&part, &dirty);
+            timers.touch(&state, &dirty);
+            assert_eq!(state.requests().count(), count - gone);
+            let oldest = state.requests().map(|(_, until)| until).min();
+            assert_eq!(oldest, Some(StoreTime(1_000 + gone as u64)));
+        }
+        assert_eq!(timers.over.until(StoreTime(1)).count(), 0);
     }
 }

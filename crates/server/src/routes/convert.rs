@@ -84,7 +84,7 @@ impl Seen {
 
     /// What was declared of it.
     pub fn declared(&self) -> Option<&Declaration> {
-        self.resource.declared.as_ref()
+        self.resource.declared.as_deref()
     }
 
     /// The lease on it, while its time has not run out.

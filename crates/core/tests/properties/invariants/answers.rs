@@ -34,7 +34,7 @@ pub fn say_what_is_stored(step: &Step<'_>) {
         }
         Answer::Offered(pending) => {
             let resource = after.resource_of(pending.id).and_then(|key| after.resource(key));
-            assert_eq!(resource.and_then(|r| r.pending.as_ref()), Some(pending));
+            assert_eq!(resource.and_then(|r| r.pending.as_deref()), Some(pending));
         }
         Answer::Session(view) => {
             assert_eq!(after.session(view.session.id), Some(&view.session));

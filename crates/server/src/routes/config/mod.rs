@@ -78,7 +78,7 @@ fn is_at(seen: &Seen, site: &Name) -> bool {
 
 /// What a document declares. What it cannot say, labels and lock-delay, stays as it was.
 fn keeping(before: Option<Seen>, declaration: Declaration) -> Declaration {
-    let kept = before.and_then(|seen| seen.resource.declared).unwrap_or_default();
+    let kept = before.and_then(|seen| seen.declared().cloned()).unwrap_or_default();
     Declaration { site: declaration.site, attributes: declaration.attributes, ..kept }
 }
 
