@@ -205,7 +205,7 @@ async fn stopped_and_started_under_load() {
                     break;
                 }
                 let job = key(&format!("{worker}-{n}"));
-                match engine.submit(acquire(&job, "ann", 600_000)).await {
+                match engine.submit(acquire(&job, "ann", 300_000)).await {
                     Ok(outcome) => {
                         assert!(outcome.is_ok(), "{outcome:?}");
                         granted.push(job);
