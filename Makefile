@@ -56,11 +56,11 @@ bench-claims: ## row claims beside the seed's SQL, graphile-worker and pg-boss (
 
 # Two passes, since the examples take a second and the properties many: the second one tries only what the first left
 # alive. SHARD=0/8 runs one part of eight, FILES="decide/mod.rs apply.rs" only those files. A mutant whose tests hang counts
-# as noticed. docs/mutants.md explains what survives.
+# as noticed. docs/mutants.md explains what survives. `--cargo-arg` also keeps the build of each mutant to those tests.
 MUTANTS := cargo mutants --package solehold-core --jobs 1 --timeout 300 --build-timeout 300 --output target
 MUTANTS += $(if $(SHARD),--shard $(SHARD)) $(foreach file,$(FILES),--file 'crates/core/src/$(file)')
 
 mutants: ## break core on purpose and list what no test notices; SHARD=0/8 or FILES=apply.rs for a part of it
 	@cargo mutants --version >/dev/null 2>&1 || cargo install cargo-mutants --locked
-	$(MUTANTS) -- --test rules || test $$? -le 3
-	PROPTEST_CASES=25 $(MUTANTS) --iterate -- --lib --test properties
+	$(MUTANTS) --cargo-arg=--test=rules || test $$? -le 3
+	PROPTEST_CASES=25 $(MUTANTS) --iterate --cargo-arg=--lib --cargo-arg=--test=properties

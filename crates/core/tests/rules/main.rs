@@ -19,3 +19,4 @@ mod rule_14_takeover;
 mod rule_15_waiting;
 mod rule_16_hand_over;
 mod rule_17_state;
+mod undeclared;

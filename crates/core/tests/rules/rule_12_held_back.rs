@@ -1,6 +1,11 @@
 //! Rule 12: a lease ended by anyone but its holder holds the resource back; lock-delay counts from the deadline.
 
-use crate::common::{Proof, World, key, on};
+use solehold_core::{
+    command::Command,
+    event::{Change, What},
+};
+
+use crate::common::{Proof, TTL_MS, World, key, on};
 
 #[test]
 fn a_clean_release_never_waits() {
@@ -96,4 +101,15 @@ fn a_lease_that_ran_out_is_no_reason_to_refuse_a_delete_and_its_delay_goes_on() 
     w.wait(1_000);
     w.delete("lobby").says("removed", "lease_expired lease_expired resource_deleted");
     w.acquire("cat", "lobby").says("refused: held back for another 3000 ms after token 2", "");
+}
+
+#[test]
+fn a_lease_that_runs_out_without_a_lock_delay_does_not_say_that_anything_is_held_back() {
+    let mut w = World::new();
+    w.declare("lobby", 0);
+    w.acquire("ann", "lobby");
+    w.wait(TTL_MS);
+    let decision = w.run(&Command::Expire { key: key("lobby") });
+    let Some(Change::Event(event)) = decision.changes.last() else { panic!("{decision:?}") };
+    assert!(matches!(&event.what, What::Expired(ended) if ended.held_back_until.is_none()), "{event:?}");
 }
