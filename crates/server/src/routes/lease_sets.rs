@@ -31,12 +31,11 @@ pub struct LeaseSet {
 }
 
 impl LeaseSet {
-    /// The leases, with the time left that their session has just been given; one that is still to be confirmed has no more
-    /// than until then (rule 15).
+    /// The leases, with the time left that their session has just been given.
     pub fn lasting(&self, view: &SessionView) -> impl Iterator<Item = LeaseView> {
         let (session, now) = (&view.session, view.now);
         self.leases.iter().map(move |lease| LeaseView {
-            deadline: lease.lease.dead_from(session.deadline),
+            deadline: session.deadline,
             ttl_ms: session.ttl_ms,
             renewed_at: Some(session.renewed_at).filter(|at| *at > lease.lease.acquired_at),
             now,
@@ -108,10 +107,7 @@ impl LeaseSets {
         }
         // Meanwhile the set may have changed again, so its revision is what was read beside it.
         let set = LeaseSet { leases: leases.into(), revision: session.lease_revision };
-        // A confirmation does not change the set's revision: what is still to be confirmed is read again until it is.
-        if set.leases.iter().all(|lease| lease.lease.confirm_by.is_none()) {
-            self.generations(|kept| kept.put(id, set.clone()));
-        }
+        self.generations(|kept| kept.put(id, set.clone()));
         Ok(Some(set))
     }
 
@@ -125,9 +121,8 @@ mod tests {
     use std::sync::Arc;
 
     use solehold_core::{
-        command::{Acquire, AskedTenure, Claim, Command, Target, Undeclared, Wait},
+        command::{Acquire, AskedTenure, Command, Undeclared},
         key::{HolderKey, LeaseId, Name, ResourceKey},
-        limits::CONFIRM_MS,
         outcome::Answer,
     };
     use solehold_engine::{EngineOptions, clock::ManualTicks, resident};
@@ -168,9 +163,9 @@ mod tests {
             .await
     }
 
-    fn asks(key: &str) -> Acquire {
+    async fn hold(engine: &Engine, key: &str) {
         let key = ResourceKey { tenant: name("t"), kind: name("job"), key: name(key) };
-        Acquire {
+        let acquire = Acquire {
             lease: LeaseId::new(&key, Uuid::new_v4()),
             key,
             holder: name("w"),
@@ -179,21 +174,8 @@ mod tests {
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: None,
-        }
-    }
-
-    async fn done(engine: &Engine, command: Command) -> Answer {
-        engine.submit(command).await.expect("an outcome").expect("it is done")
-    }
-
-    async fn hold(engine: &Engine, key: &str) {
-        done(engine, Command::Acquire(asks(key))).await;
-    }
-
-    /// A claim of a lease by its id.
-    fn lease(id: LeaseId) -> Claim {
-        let target = Target::Lease { tenant: name("t"), id };
-        Claim { target, token: None, session: None, holder: None }
+        };
+        engine.submit(Command::Acquire(acquire)).await.expect("an outcome").expect("a grant");
     }
 
     #[tokio::test]
@@ -249,31 +231,6 @@ mod tests {
         let renewed = heartbeat(&engine).await;
         open_as(&engine, SessionId(Uuid::from_u128(2))).await;
         assert!(sets.of(&engine, &renewed).await.expect("an answer").is_none(), "it is over");
-    }
-
-    #[tokio::test]
-    async fn an_unconfirmed_lease_is_not_promised_its_sessions_time_nor_a_confirmed_one_less() {
-        let ticks = Arc::new(ManualTicks::default());
-        let engine = engine(&ticks);
-        let sets = LeaseSets::default();
-        open(&engine).await;
-        let room = SessionId(Uuid::from_u128(2));
-        ask(&engine, Command::OpenRoom { id: room, ttl_ms: 10_000 }).await;
-        let (tenure, waited) = (AskedTenure::Own { ttl_ms: 10_000 }, asks("a"));
-        let before = Acquire { holder: name("other"), tenure, ..asks("a") };
-        let wait = Some(Wait { room, wait_ms: 10_000 });
-        done(&engine, Command::Acquire(before.clone())).await;
-        done(&engine, Command::Acquire(Acquire { wait, ..waited.clone() })).await;
-        done(&engine, Command::Release { claim: lease(before.lease), state: None }).await;
-
-        let time_left = async || {
-            let view = heartbeat(&engine).await;
-            let set = sets.of(&engine, &view).await.expect("an answer").expect("a set");
-            set.lasting(&view).map(|lease| lease.ttl_left_ms()).collect::<Vec<_>>()
-        };
-        assert_eq!(time_left().await, [CONFIRM_MS]);
-        done(&engine, Command::Renew { claim: lease(waited.lease), ttl_ms: None, stats: None }).await;
-        assert_eq!(time_left().await, [10_000], "the same revision, and confirmed since");
     }
 
     #[tokio::test]
