@@ -6,6 +6,7 @@ mod common;
 mod batches;
 mod names;
 mod records;
+mod rows;
 mod rule_01_one_clock;
 mod rule_03_restart;
 mod rule_05_tokens;
