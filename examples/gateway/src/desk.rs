@@ -89,7 +89,12 @@ impl Desk {
     async fn answer_under(&self, session: &str, guard: Guard) -> Result<(), Busy> {
         let token = i64::try_from(guard.token().0).map_err(anyhow::Error::from)?;
         let fence = Fence { session, token, node_id: self.node_id() };
-        guard.run(self.store.visit(fence, "entered")).await??;
+        let entered = guard.run(self.store.visit(fence, "entered")).await;
+        if entered.is_err() {
+            // What was sent may still be written down, by a node that nobody lets in any more.
+            self.leave(fence, "overdue").await;
+        }
+        entered??;
         self.busy.fetch_add(1, Ordering::Relaxed);
         let worked = guard.run(self.answer_all(session, token)).await;
         self.busy.fetch_sub(1, Ordering::Relaxed);
