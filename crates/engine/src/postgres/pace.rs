@@ -365,8 +365,6 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(2_000))]
-
         /// The whole promise of rule 2, for any clock: one budget, whatever uses it up.
         #[test]
         fn store_time_differs_from_true_time_by_half_a_second_and_one_per_cent(acts in acts(1)) {
