@@ -139,7 +139,7 @@ class Authority:
 
     def _close(self, session_id: str) -> dict[str, Any]:
         session = self.live(session_id)
-        held = [key for key, lease in self.leases.items() if lease.session_id == session_id and self._held(key) is lease]
+        held = [key for key, lease in list(self.leases.items()) if lease.session_id == session_id and self._held(key) is lease]
         session.deadline = _now()
         for key in held:
             self._end(key)
