@@ -123,7 +123,7 @@ fn settle(layer: Layer) -> Outcome<Settings> {
     log.filter().map_err(Failure::usage)?;
     let store = store.unwrap_or_else(|| StoreChoice::Folder(DATA_DIR.into()));
     if matches!(store, StoreChoice::Url(_)) {
-        // Told to the store, so that whoever notices a failover knows how long a lost lease can last.
+        // Told to the store, so that the server that notices a failover knows how long a lost lease can last.
         store_options.ttl_max_ms.get_or_insert(TTL_MAX_MS);
     }
     Ok(Settings { server, store, store_options, log, warnings: Vec::new() })

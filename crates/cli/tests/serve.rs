@@ -334,7 +334,7 @@ async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_wr
         let (status, found) = get(lease(server.url(), number)).await?;
         assert_eq!((status, &found["token"]), (200, token), "{found}");
     }
-    // Whoever only reads is served.
+    // Reads are answered.
     assert_eq!(get(format!("{}/readyz", server.url())).await?.0, 200);
     let more = tokens.len() + 1;
     let (status, problem) = acquire(server.url(), more).await?;

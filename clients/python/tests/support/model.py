@@ -174,7 +174,7 @@ class Authority:
         waiter.calls -= 1
         if not waiter.granted and waiter.calls == 0 and waiter in line:
             line.remove(waiter)  # the last of its calls has left the line
-        # Granted, spent meanwhile, or refused as whoever comes late.
+        # Granted, spent meanwhile, or refused because it came late.
         status, grant = self._acquire(key, body)
         return status if not waiter.granted else 201, {**grant, "repeated": False}
 

@@ -59,12 +59,12 @@ impl Api {
     }
 }
 
-/// Starts so many replicas over a database.
+/// Starts `count` replicas over a database.
 pub async fn replicas(url: &str, count: usize) -> Result<Vec<(Solehold, Api)>> {
     replicas_of(&Solehold::builder().engine(url), count).await
 }
 
-/// Starts so many replicas that are alike.
+/// Starts `count` replicas with the same settings.
 pub async fn replicas_of(builder: &SoleholdBuilder, count: usize) -> Result<Vec<(Solehold, Api)>> {
     let mut replicas = Vec::new();
     for _ in 0..count {
