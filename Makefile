@@ -55,8 +55,8 @@ bench-claims: ## row claims beside the seed's SQL, graphile-worker and pg-boss (
 	cargo run --release -p solehold-bench-claims -- compare --peers
 
 # Two passes, since the examples take a second and the properties many: the second one tries only what the first left
-# alive. SHARD=0/8 runs one part of eight, FILES="decide/mod.rs apply.rs" only those files. A mutant whose tests hang counts
-# as noticed. docs/mutants.md explains what survives. `--cargo-arg` also keeps the build of each mutant to those tests.
+# alive. SHARD=0/8 runs one part of eight, FILES="decide/mod.rs apply.rs" only those files. A mutant whose tests hang is
+# listed as a timeout. docs/mutants.md explains what survives. `--cargo-arg` also keeps the build of each mutant to those tests.
 MUTANTS := cargo mutants --package solehold-core --jobs 1 --timeout 300 --build-timeout 300 --output target
 MUTANTS += $(if $(SHARD),--shard $(SHARD)) $(foreach file,$(FILES),--file 'crates/core/src/$(file)')
 

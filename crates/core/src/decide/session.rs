@@ -157,7 +157,7 @@ impl Draft<'_> {
         Ok(ended)
     }
 
-    pub(super) fn end_session(&mut self, id: SessionId) {
+    fn end_session(&mut self, id: SessionId) {
         self.changes.push(Change::SessionEnded(id));
         let holder = self.state.session(id).and_then(|s| self.state.holder(&s.holder));
         match holder.filter(|h| h.session == Some(id)) {
