@@ -402,12 +402,12 @@ pub struct State {
 
 impl State {
     /// The document and all.
-    pub fn of(state: &core::Handover) -> Self {
+    pub fn of(state: &core::StateDocument) -> Self {
         Self { document: Some(to_value(&state.document)), ..Self::summary(state) }
     }
 
     /// All but the document.
-    pub fn summary(state: &core::Handover) -> Self {
+    pub fn summary(state: &core::StateDocument) -> Self {
         let (sequence, token, written_at) = (state.sequence, state.token.0, state.written_at.into());
         Self { sequence, token, written_at, document: None }
     }

@@ -244,7 +244,7 @@ pub struct ScenePage {
 
 #[cfg(test)]
 mod tests {
-    use solehold_core::{command::AskedTenure, lease::Handover, time::*};
+    use solehold_core::{command::AskedTenure, lease::StateDocument, time::*};
 
     use super::*;
     use crate::{
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!(Scene::of(&scene, Some(&view)).holder_id.as_deref(), Some("worker"));
         round_trip(&ScenePage { count: 1, next: None, previous: None, results: vec![item] });
 
-        let state = Handover {
+        let state = StateDocument {
             document: document(r#"{"tracks": [1]}"#),
             sequence: 3,
             token: Token(41),

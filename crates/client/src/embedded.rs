@@ -14,7 +14,7 @@ use solehold_api::{
 use solehold_core::{
     command::{self, Acquire, AskedTenure, Claim, Command, Target, Undeclared},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
-    lease::Handover,
+    lease::StateDocument,
     limits::WAIT_MS_MAX,
     outcome::{self, Answer, Outcome, SessionView},
     session::Standing,
@@ -239,7 +239,7 @@ fn held(view: outcome::LeaseView) -> Held {
     Held { resource, lease: view.lease.id, token: view.lease.token }
 }
 
-fn state(state: Handover) -> State {
+fn state(state: StateDocument) -> State {
     State { document: to_value(&state.document), token: state.token, sequence: state.sequence }
 }
 

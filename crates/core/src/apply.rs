@@ -6,14 +6,14 @@ use crate::{
     event::{Change, Event, What},
     key::{RequestKey, ResourceKey},
     lease::{Lease, Resource, Tenure},
+    ledger::Ledger,
     limits,
-    state::State,
     time::StoreTime,
     waiter::Waiter,
 };
 
 /// Applies one change. Together with [`crate::decide()`] this is the whole machine.
-pub fn apply(state: &mut State, change: &Change) {
+pub fn apply(state: &mut Ledger, change: &Change) {
     match change {
         Change::Event(event) => apply_event(state, event),
         Change::LeaseRenewed { key, .. } => {
@@ -59,7 +59,7 @@ pub fn apply(state: &mut State, change: &Change) {
     }
 }
 
-fn apply_event(state: &mut State, event: &Event) {
+fn apply_event(state: &mut Ledger, event: &Event) {
     let mut resource =
         state.resource(&event.key).cloned().unwrap_or_else(|| Resource::new(event.key.clone(), event.at));
     to_resource(&mut resource, event);
@@ -76,13 +76,13 @@ fn apply_event(state: &mut State, event: &Event) {
     }
 }
 
-fn count_on_sessions(state: &mut State, waiter: &Waiter, by: i32) {
+fn count_on_sessions(state: &mut Ledger, waiter: &Waiter, by: i32) {
     for id in waiter.sessions() {
         state.edit_session(id, |s| s.waiting = s.waiting.saturating_add_signed(by));
     }
 }
 
-fn count_in_line(state: &mut State, key: &ResourceKey, by: i32) {
+fn count_in_line(state: &mut Ledger, key: &ResourceKey, by: i32) {
     let Some(mut resource) = state.resource(key).cloned() else { return };
     resource.queued = resource.queued.saturating_add_signed(by);
     state.put_resource(resource);
@@ -129,7 +129,7 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
 /// Gives back time that passed unobserved, while no engine ran: whatever was live at `stopped_at` keeps the time that it
 /// had left, and every live session at least `grace_ms` from `now`, or its ttl if that is less (rule 3). So do hold-backs,
 /// those who wait in line, and spent requests: an hour in which nobody could ask again does not count.
-pub fn resume(state: &mut State, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
+pub fn resume(state: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
     let later = |deadline: StoreTime, ttl_ms: u64| match deadline > stopped_at {
         true => deadline.plus_ms(gap_ms).max(now.plus_ms(ttl_ms.min(grace_ms))),
         false => deadline,
@@ -166,7 +166,7 @@ pub fn resume(state: &mut State, stopped_at: StoreTime, gap_ms: u64, now: StoreT
 
 /// Forgets spent requests whose hour has passed, or that are too many of one holder for one resource, and rows of resources
 /// that say nothing any more.
-pub fn forget(state: &mut State, now: StoreTime) {
+pub fn forget(state: &mut Ledger, now: StoreTime) {
     let requests: Vec<_> =
         state.requests().filter(|(_, until)| *until <= now).map(|(k, _)| k.clone()).collect();
     for request in requests.into_iter().chain(surplus(state)) {
@@ -180,7 +180,7 @@ pub fn forget(state: &mut State, now: StoreTime) {
 }
 
 /// Spent requests beyond the bound for one holder and resource: the oldest of them.
-fn surplus(state: &State) -> Vec<RequestKey> {
+fn surplus(state: &Ledger) -> Vec<RequestKey> {
     let all: Vec<_> = state.requests().collect();
     let of_one = all.chunk_by(|(a, _), (b, _)| (&a.resource, &a.holder) == (&b.resource, &b.holder));
     let mut surplus = Vec::new();

@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::{
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::Declaration,
+    record::Record,
     session::HolderStatus,
-    state::Record,
     time::{Revision, Token},
 };
 
@@ -297,7 +297,7 @@ pub enum Command {
 /// Beside what is named here an engine loads, for each resource, the sessions that its lease and its pending lease hang
 /// on, and for each holder its present session. For each resource that has a line it loads the first
 /// [`WAITERS_LOADED`](crate::limits::WAITERS_LOADED) waiters, and those of the named requests; with each waiter its room
-/// and its session. More of a line is loaded when [`FoundLate`](crate::state::FoundLate) asks for it.
+/// and its session. More of a line is loaded when [`FoundLate`](crate::ledger::FoundLate) asks for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Resources by key.

@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
-    lease::{Declaration, Handover, Lease, Pending, Tenure},
+    lease::{Declaration, Lease, Pending, StateDocument, Tenure},
+    record::Record,
     session::{Holder, Session, Standing},
-    state::Record,
     time::{Revision, StoreTime, Token},
     waiter::Waiter,
 };
@@ -43,7 +43,7 @@ pub enum What {
     /// Another holder takes over a lease that had expired and that nobody had swept.
     Stolen(Ended),
     /// The hand-over document was written.
-    StateChanged(Handover),
+    StateChanged(StateDocument),
     /// The resource was declared, or declared anew.
     Declared(Declaration),
     /// The resource was removed.

@@ -102,7 +102,7 @@ pub struct Pending {
 
 /// The hand-over document of a resource: written under a live token, given to the next holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Handover {
+pub struct StateDocument {
     /// The document; opaque.
     pub document: Document,
     /// Grows with each write under one token (rule 17).
@@ -144,7 +144,7 @@ pub struct Resource {
     /// Who gets it next. Few have one, so that it takes room only where there is.
     pub pending: Option<Box<Pending>>,
     /// What the last holder left for the next.
-    pub state: Option<Handover>,
+    pub state: Option<StateDocument>,
     /// How many stand in line for it, dead ones that nobody has passed yet among them.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub queued: u32,

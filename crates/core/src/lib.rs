@@ -28,9 +28,9 @@
 //! # Running it
 //!
 //! ```
-//! use solehold_core::{apply, command::*, decide, key::*, outcome::Answer, state::State, time::*};
+//! use solehold_core::{apply, command::*, decide, key::*, outcome::Answer, ledger::Ledger, time::*};
 //!
-//! let mut state = State::default();
+//! let mut state = Ledger::default();
 //! let name = |n: &str| Name::new(n).expect("a short name");
 //! let key = ResourceKey { tenant: name("default"), kind: name("job"), key: name("nightly") };
 //! let moment = Moment { now: StoreTime(1_000), revision: Revision(41) };
@@ -50,7 +50,7 @@
 //! }
 //! let Ok(Answer::Granted(grant)) = decision.outcome else { panic!("nobody held it") };
 //! assert_eq!(grant.lease.lease.token, Token(42));
-//! # Ok::<(), solehold_core::state::FoundLate>(())
+//! # Ok::<(), solehold_core::ledger::FoundLate>(())
 //! ```
 
 mod apply;
@@ -59,11 +59,12 @@ mod decide;
 pub mod event;
 pub mod key;
 pub mod lease;
+pub mod ledger;
 pub mod limits;
 pub mod outcome;
+pub mod record;
 pub mod route;
 pub mod session;
-pub mod state;
 pub mod time;
 pub mod waiter;
 

@@ -2,9 +2,10 @@
 
 use crate::{
     key::{LeaseId, Name, ResourceKey, SessionId},
-    lease::{Handover, Lease, LeaseStatus, Pending, Resource, Tenure},
+    lease::{Lease, LeaseStatus, Pending, Resource, StateDocument, Tenure},
+    ledger::{FoundLate, Ledger},
+    record::Record,
     session::{Holder, Session},
-    state::{FoundLate, Record, State},
     time::{Revision, StoreTime, Token},
 };
 
@@ -34,7 +35,7 @@ pub enum Answer {
     /// A request id was spent.
     Spent,
     /// The hand-over document was written.
-    StateWritten(Handover),
+    StateWritten(StateDocument),
     /// A lease waits for the present holder.
     Offered(Pending),
     /// An expiry was judged: whether anything had in fact run out.
@@ -79,7 +80,7 @@ pub struct Grant {
     /// The lease, how it stands and how long it has left.
     pub lease: LeaseView,
     /// What the former holder left.
-    pub state: Option<Handover>,
+    pub state: Option<StateDocument>,
     /// The revision as of which this is so.
     pub revision: Revision,
     /// Whether this grant was given before, to the same request.
@@ -135,7 +136,7 @@ pub struct LeaseView {
 
 impl LeaseView {
     /// The lease on `resource`, judged at `now`; none if nobody has held it since it was last swept.
-    pub fn of(state: &State, resource: &Resource, now: StoreTime) -> Result<Option<Self>, FoundLate> {
+    pub fn of(state: &Ledger, resource: &Resource, now: StoreTime) -> Result<Option<Self>, FoundLate> {
         let Some(lease) = &resource.lease else { return Ok(None) };
         let deadline = state.deadline_of(lease)?;
         let session = lease.tenure.session().and_then(|id| state.session(id));

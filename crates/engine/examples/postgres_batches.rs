@@ -21,8 +21,8 @@ use solehold_core::{
     event::Change,
     key::*,
     lease::Declaration,
+    ledger::{FoundLate, Ledger},
     outcome::{Answer, Outcome},
-    state::{FoundLate, State},
     time::Moment,
 };
 use solehold_engine::{
@@ -38,7 +38,7 @@ struct Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, state: &mut State, mut moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
         self.outcomes.clear();
         let mut events = Vec::new();
         for command in &self.commands {

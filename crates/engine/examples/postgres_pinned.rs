@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use solehold_core::{
-    apply, command::*, decide, event::Change, key::*, lease::Declaration, outcome::Answer, outcome::Outcome,
-    state::FoundLate, state::State, time::Moment,
+    apply, command::*, decide, event::Change, key::*, lease::Declaration, ledger::FoundLate, ledger::Ledger,
+    outcome::Answer, outcome::Outcome, time::Moment,
 };
 use solehold_engine::{
     clock::Tick,
@@ -27,7 +27,7 @@ struct Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, state: &mut State, mut moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
         self.outcomes.clear();
         let mut events = Vec::new();
         for command in &self.commands {

@@ -12,9 +12,9 @@ use solehold_core::{
     command::{Command, Footprint},
     decide,
     event::Change,
+    ledger::{FoundLate, Ledger},
     limits,
     outcome::{Outcome, Refusal},
-    state::{FoundLate, State},
     time::Moment,
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
@@ -333,7 +333,7 @@ impl Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, state: &mut State, mut moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
         self.outcomes.clear();
         self.renewals.clear();
         let mut events = Vec::new();

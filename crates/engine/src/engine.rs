@@ -12,8 +12,8 @@ use solehold_core::{
     event::{Change, Event},
     key::{LeaseId, Name, ResourceKey, SessionId},
     outcome::{LeaseView, Outcome},
+    record::Record,
     session::Session,
-    state::Record,
 };
 use tokio::task::JoinHandle;
 

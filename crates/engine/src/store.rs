@@ -12,9 +12,10 @@ use solehold_core::{
     event::Event,
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::Resource,
+    ledger::{FoundLate, Ledger},
     outcome::LeaseView,
+    record::Record,
     session::{Holder, Session},
-    state::{FoundLate, Record, State},
     time::{Moment, Revision, StoreTime},
     waiter::Waiter,
 };
@@ -64,7 +65,7 @@ pub enum StoreError {
 /// Judges a batch. A store may call it again with rows loaded anew, when others were in the way: only the last call counts.
 pub trait Decider: Send {
     /// Decides all commands of the batch, one after the other, and applies them to `state`.
-    fn decide(&mut self, state: &mut State, moment: Moment) -> Result<Decided, FoundLate>;
+    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate>;
 }
 
 /// What a batch has come to: the rows that it changed are dirty in its state.
@@ -89,7 +90,7 @@ pub struct Cursor {
 #[derive(Debug, Clone)]
 pub struct Loaded {
     /// The rows.
-    pub state: State,
+    pub state: Ledger,
     /// Store time.
     pub now: StoreTime,
     /// Where the history stands.
@@ -257,7 +258,7 @@ pub enum Row {
 
 impl Row {
     /// Loads it into `state`; an event or a frame line of an export is no row of the state.
-    pub fn load_into(self, state: &mut State) {
+    pub fn load_into(self, state: &mut Ledger) {
         match self {
             Self::Session(session) => state.load_session(session),
             Self::Holder(holder) => state.load_holder(holder),
@@ -399,7 +400,7 @@ pub struct Import {
     /// Its first line.
     pub header: Header,
     /// Its rows.
-    pub state: State,
+    pub state: Ledger,
     /// Its events, in order.
     pub events: Vec<Event>,
     /// How many lines stand between its first and its last.
@@ -421,7 +422,7 @@ impl Import {
 #[derive(Debug, Default)]
 pub struct ImportReader {
     header: Option<Header>,
-    state: State,
+    state: Ledger,
     events: Vec<Event>,
     lines: u64,
     is_whole: bool,

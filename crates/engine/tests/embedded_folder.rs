@@ -19,8 +19,9 @@ use common::Embedded;
 use rusqlite::Connection;
 use solehold_core::{
     lease::Declaration,
+    ledger::{Dirty, Ledger},
     outcome::*,
-    state::{Dirty, Record, State},
+    record::Record,
     time::*,
 };
 use solehold_engine::{
@@ -301,7 +302,7 @@ impl Journal for Flaky {
     fn unfolded(&self) -> Option<&Dirty> {
         self.folder.unfolded()
     }
-    fn fold(&mut self, state: &State, more: Dirty, mark: Mark) -> Result<(), StoreError> {
+    fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError> {
         self.folder.fold(state, more, mark)
     }
     async fn tidy(

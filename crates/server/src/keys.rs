@@ -16,7 +16,7 @@ use solehold_core::{
     command::{Command, Footprint, Over},
     key::{Document, Name},
     outcome::Refusal,
-    state::Record,
+    record::Record,
     time::StoreTime,
 };
 use solehold_engine::Engine;

@@ -10,7 +10,7 @@ use solehold_api::{
     admin::{QuotaChanges, Quotas},
     problem::{ErrorCode, Problem},
 };
-use solehold_core::{key::Name, state::Record};
+use solehold_core::{key::Name, record::Record};
 use solehold_engine::{Engine, clock::Tick, store::Usage};
 
 use crate::{

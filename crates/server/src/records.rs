@@ -4,7 +4,7 @@ use solehold_core::{
     command::{Command, Footprint, Over},
     key::Name,
     outcome::Refusal,
-    state::Record,
+    record::Record,
     time::StoreTime,
 };
 use solehold_engine::Engine;

@@ -2,7 +2,7 @@ use serde_json::json;
 use solehold_core::{
     command::AskedTenure,
     key::SessionId,
-    lease::{Handover, LeaseStatus, Pending},
+    lease::{LeaseStatus, Pending, StateDocument},
     outcome::LeaseView,
     time::{Revision, Token},
 };
@@ -106,7 +106,7 @@ fn state_is_any_json_within_bounds() {
 #[test]
 fn a_grant_and_a_resource_are_shown() {
     let view = lease_view(key("a/b"), r#"{"shard": 1}"#);
-    let state = Handover {
+    let state = StateDocument {
         document: document(r#"{"offset":5}"#),
         sequence: 3,
         token: Token(41),

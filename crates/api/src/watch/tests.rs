@@ -1,7 +1,7 @@
 use solehold_core::{
     event::Ended,
     key::{LeaseId, SessionId},
-    lease::{Declaration, Handover, Pending},
+    lease::{Declaration, Pending, StateDocument},
     time::{StoreTime, Token},
 };
 
@@ -75,8 +75,12 @@ fn every_event_is_told() {
     };
     let pending = event(What::Pending(pending));
     assert_eq!((pending.token, pending.holder.as_deref()), (None, Some("next")));
-    let state =
-        Handover { document: document("[1]"), sequence: 3, token: Token(42), written_at: StoreTime(900) };
+    let state = StateDocument {
+        document: document("[1]"),
+        sequence: 3,
+        token: Token(42),
+        written_at: StoreTime(900),
+    };
     assert_eq!(event(What::StateChanged(state)).details["document"], json!([1]));
     let declared = Declaration { site: Some(name("s")), ..Declaration::default() };
     assert_eq!(event(What::Declared(declared)).details["site"], json!("s"));

@@ -6,7 +6,7 @@ use crate::{
     command::{Acquire, AskedTenure, Claim, StateWrite, Target, Undeclared},
     event::{Change, Ended, What},
     key::{Document, LeaseId, Name, RequestKey, ResourceKey, SessionId},
-    lease::{Handover, Lease, Pending, Resource, Tenure},
+    lease::{Lease, Pending, Resource, StateDocument, Tenure},
     limits,
     outcome::{Answer, Grant, LeaseView, Refusal, within},
     session::{Session, Standing},
@@ -260,7 +260,7 @@ impl Draft<'_> {
         Ok(Answer::StateWritten(written))
     }
 
-    fn write(&mut self, resource: &mut Resource, write: &StateWrite) -> Result<Handover, Stop> {
+    fn write(&mut self, resource: &mut Resource, write: &StateWrite) -> Result<StateDocument, Stop> {
         let token = resource.last_token;
         if let Some(stored) =
             resource.state.as_ref().filter(|s| s.token == token && s.sequence >= write.sequence)
@@ -268,7 +268,7 @@ impl Draft<'_> {
             return Err(Refusal::StaleSequence { given: write.sequence, stored: stored.sequence }.into());
         }
         let (document, sequence, written_at) = (write.document.clone(), write.sequence, self.now());
-        let state = Handover { document, sequence, token, written_at };
+        let state = StateDocument { document, sequence, token, written_at };
         self.emit(resource, What::StateChanged(state.clone()));
         Ok(state)
     }

@@ -28,10 +28,10 @@ use crate::{
     event::{Change, Ended, Event, What},
     key::{LeaseId, RequestKey, SessionId},
     lease::{Lease, Resource, Tenure},
+    ledger::{FoundLate, Ledger},
     limits,
     outcome::{Answer, Outcome, Refusal},
     session::{Session, Standing},
-    state::{FoundLate, State},
     time::{Moment, StoreTime, Token},
     waiter::PlaceKey,
 };
@@ -48,7 +48,7 @@ pub struct Decision {
 }
 
 /// Decides one command. It reads no clock, no chance and nothing but its arguments.
-pub fn decide(state: &State, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
+pub fn decide(state: &Ledger, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
     let mut draft = Draft::new(state, moment);
     let outcome = match draft.dispatch(command) {
         Ok(answer) => Ok(answer),
@@ -78,7 +78,7 @@ impl From<FoundLate> for Stop {
 
 /// A decision in the making.
 struct Draft<'a> {
-    state: &'a State,
+    state: &'a Ledger,
     moment: Moment,
     changes: Vec<Change>,
     /// Places in line that this decision has cleared.
@@ -88,7 +88,7 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(state: &'a State, moment: Moment) -> Self {
+    fn new(state: &'a Ledger, moment: Moment) -> Self {
         Self { state, moment, changes: Vec::new(), left: BTreeSet::new(), hung: BTreeMap::new() }
     }
 

@@ -8,7 +8,7 @@ use crate::{
     lease::{Declaration, Resource},
     limits,
     outcome::{Answer, Refusal, within},
-    state::Record,
+    record::Record,
     time::Revision,
 };
 

@@ -5,10 +5,10 @@ use crate::{
     command::Command,
     event::{Change, Ended, What},
     key::{Document, HolderKey, Name, SessionId},
+    ledger::FoundLate,
     limits,
     outcome::{Answer, Refusal, SessionView, within},
     session::{Holder, HolderStatus, Session, Standing},
-    state::FoundLate,
 };
 
 /// How the leases that are attached to a session end with it.

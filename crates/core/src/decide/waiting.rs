@@ -9,10 +9,10 @@ use crate::{
     event::Change,
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
+    ledger::FoundLate,
     limits,
     outcome::{Answer, Place, Refusal, SessionView, within},
     session::{Session, Standing},
-    state::FoundLate,
     time::{StoreTime, Token},
     waiter::Waiter,
 };

@@ -15,9 +15,9 @@ use solehold_core::{
     event::Change,
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::Declaration,
+    ledger::Ledger,
     outcome::{Answer, Outcome},
     session::HolderStatus,
-    state::State,
     time::{Moment, Revision, StoreTime, Token},
 };
 use uuid::Uuid;
@@ -171,7 +171,7 @@ fn open(id: SessionId, who: &str, replace: Option<SessionId>, fenced: bool) -> C
 /// One state and its clock.
 #[derive(Debug, Clone)]
 pub struct World {
-    pub state: State,
+    pub state: Ledger,
     pub moment: Moment,
     ids: u128,
 }
@@ -179,7 +179,7 @@ pub struct World {
 impl World {
     pub fn new() -> Self {
         let moment = Moment { now: StoreTime(1_000_000), revision: Revision(0) };
-        Self { state: State::default(), moment, ids: 0 }
+        Self { state: Ledger::default(), moment, ids: 0 }
     }
 
     /// Decides a command now, and applies what was decided.

@@ -3,8 +3,9 @@
 use solehold_core::{
     Decision, apply,
     command::{Command, Footprint},
-    decide, forget, limits, resume,
-    state::{FoundLate, State},
+    decide, forget,
+    ledger::{FoundLate, Ledger},
+    limits, resume,
     time::{Moment, Revision, StoreTime},
 };
 
@@ -112,11 +113,11 @@ impl Harness {
 
 /// Decides a batch on what its footprint names; more of a line is loaded when it turns out to be needed.
 pub fn on_a_part(
-    full: &State,
+    full: &Ledger,
     footprint: &Footprint,
     commands: &[Command],
     at: Moment,
-) -> (Loaded, State, Vec<Decision>) {
+) -> (Loaded, Ledger, Vec<Decision>) {
     'depth: for depth in (0..).map(|n| Depth(1 << n)) {
         let loaded = Loaded::of(full, footprint.clone(), depth);
         let (mut part, mut moment, mut decisions) = (loaded.part(full), at, Vec::new());
@@ -157,7 +158,7 @@ pub fn pass(world: &mut World, wait: &Wait) {
 }
 
 /// Every time ahead at which something runs out.
-fn deadlines(state: &State, now: StoreTime) -> Vec<StoreTime> {
+fn deadlines(state: &Ledger, now: StoreTime) -> Vec<StoreTime> {
     let mut all: Vec<_> = state.sessions().map(|s| s.deadline).collect();
     for resource in state.resources() {
         let lease = resource.lease.as_ref().map(|l| state.deadline_of(l).expect("its session is there"));
@@ -173,7 +174,7 @@ fn deadlines(state: &State, now: StoreTime) -> Vec<StoreTime> {
     all
 }
 
-pub fn decide_and_apply(state: &mut State, command: &Command, moment: Moment) -> Decision {
+pub fn decide_and_apply(state: &mut Ledger, command: &Command, moment: Moment) -> Decision {
     let decision = decide(state, command, moment).expect("nothing is found late");
     decision.changes.iter().for_each(|change| apply(state, change));
     decision

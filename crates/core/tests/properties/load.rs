@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use solehold_core::{
     command::Footprint,
     key::{HolderKey, ResourceKey, SessionId},
+    ledger::{Dirty, Ledger},
     limits::SESSION_WAITERS_LOADED,
-    state::{Dirty, State},
     time::Revision,
     waiter::{PlaceKey, Waiter},
 };
@@ -27,7 +27,7 @@ pub struct Loaded {
 pub struct Depth(pub usize);
 
 impl Loaded {
-    pub fn of(full: &State, footprint: Footprint, Depth(depth): Depth) -> Self {
+    pub fn of(full: &Ledger, footprint: Footprint, Depth(depth): Depth) -> Self {
         let mut loaded = Self::default();
         let mut whole: BTreeSet<SessionId> = footprint.whole_sessions.iter().copied().collect();
         for key in footprint.holders.iter().chain(&footprint.whole_holders) {
@@ -67,14 +67,14 @@ impl Loaded {
         loaded
     }
 
-    fn holder(&mut self, full: &State, key: &HolderKey) {
+    fn holder(&mut self, full: &Ledger, key: &HolderKey) {
         self.holders.insert(key.clone());
         self.sessions.extend(full.holder(key).and_then(|h| h.session));
     }
 
     /// The part of `full` that was loaded.
-    pub fn part(&self, full: &State) -> State {
-        let mut part = State::default();
+    pub fn part(&self, full: &Ledger) -> Ledger {
+        let mut part = Ledger::default();
         self.sessions.iter().filter_map(|id| full.session(*id)).for_each(|s| part.load_session(s.clone()));
         self.resources
             .iter()
@@ -102,7 +102,7 @@ impl Loaded {
 
     /// That every row that changed was loaded. Rows of sessions opened just now are new; a request is spent without
     /// having been read, under the lock of its resource.
-    pub fn assert_covers(&self, dirty: &Dirty, full: &State) {
+    pub fn assert_covers(&self, dirty: &Dirty, full: &Ledger) {
         for id in &dirty.sessions {
             assert!(self.sessions.contains(id) || full.session(*id).is_none(), "session {id} was not loaded");
         }
@@ -126,8 +126,8 @@ impl Loaded {
 }
 
 /// All rows of a state, in a state that is made of nothing but them: what is left after a restart.
-pub fn only_rows(full: &State) -> State {
-    let mut rows = State::default();
+pub fn only_rows(full: &Ledger) -> Ledger {
+    let mut rows = Ledger::default();
     full.sessions().for_each(|s| rows.load_session(s.clone()));
     full.resources().for_each(|r| rows.load_resource(r.clone()));
     full.holders().for_each(|h| rows.load_holder(h.clone()));

@@ -7,7 +7,7 @@ use solehold_core::{
     event::{Change, What},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Declaration, Lease},
-    state::Record,
+    record::Record,
     time::{Revision, Token},
 };
 use uuid::Uuid;

@@ -5,7 +5,7 @@ use solehold_core::{
     command::{Command, Target},
     event::{Change, Event},
     key::ResourceKey,
-    state::State,
+    ledger::Ledger,
     time::{Moment, StoreTime},
 };
 
@@ -15,8 +15,8 @@ use crate::promises::Promises;
 pub struct Step<'a> {
     pub command: &'a Command,
     pub at: Moment,
-    pub before: &'a State,
-    pub after: &'a State,
+    pub before: &'a Ledger,
+    pub after: &'a Ledger,
     pub decision: &'a Decision,
     /// What holders had been promised before it, by a history kept apart from the state.
     pub promised: &'a Promises,

@@ -8,8 +8,8 @@ use proptest::{collection::vec, prelude::*};
 use solehold_core::{
     command::Command,
     key::{ResourceKey, SessionId},
+    ledger::Ledger,
     outcome::{Answer, Outcome},
-    state::State,
     time::StoreTime,
 };
 
@@ -120,7 +120,7 @@ fn kind(command: &Command, outcome: &Outcome) -> Option<(bool, Option<u64>)> {
 type Held = (ResourceKey, String, Option<SessionId>, StoreTime);
 
 /// Everything that is held at a time, by whom and until when.
-fn held(state: &State, now: StoreTime) -> Vec<Held> {
+fn held(state: &Ledger, now: StoreTime) -> Vec<Held> {
     let live = |r: &solehold_core::lease::Resource| {
         let lease = r.lease.as_ref()?;
         let deadline = state.deadline_of(lease).expect("its session is there");

@@ -2,7 +2,7 @@
 
 use solehold_core::{
     command::{Command, Over},
-    state::Record,
+    record::Record,
 };
 
 use crate::common::{World, document, name};

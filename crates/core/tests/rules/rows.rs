@@ -1,6 +1,6 @@
 //! The rows of a state, as readers take them.
 
-use solehold_core::{command::Command, command::Over, state::Record};
+use solehold_core::{command::Command, command::Over, record::Record};
 
 use crate::common::{World, document, name};
 

@@ -164,11 +164,11 @@ pub async fn heartbeats_race_expiry(fixture: &dyn Fixture) {
 /// A decider that finds no way: nothing of its batch is committed.
 pub async fn nothing_by_halves(fixture: &dyn Fixture) {
     use crate::store::{Decided, Decider};
-    use solehold_core::state::{FoundLate, State};
+    use solehold_core::ledger::{FoundLate, Ledger};
 
     struct Late(Judge);
     impl Decider for Late {
-        fn decide(&mut self, state: &mut State, moment: Moment) -> Result<Decided, FoundLate> {
+        fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
             self.0.decide(state, moment)?;
             Err(FoundLate::Session(SessionId(Uuid::nil())))
         }

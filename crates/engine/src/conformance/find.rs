@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use solehold_core::{command::*, key::*, lease::Declaration, outcome::*, state::Record};
+use solehold_core::{command::*, key::*, lease::Declaration, outcome::*, record::Record};
 
 use super::{Fixture, kit::*};
 use crate::store::{HolderQuery, ResourceQuery, Usage};

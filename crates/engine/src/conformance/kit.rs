@@ -9,9 +9,9 @@ use solehold_core::{
     event::{Change, Event, EventName},
     key::*,
     lease::{Declaration, Resource},
+    ledger::{FoundLate, Ledger},
     outcome::{Answer, Grant, LeaseView, Outcome, Refusal},
     session::Session,
-    state::{FoundLate, State},
     time::*,
 };
 use uuid::Uuid;
@@ -49,7 +49,7 @@ pub struct Judge {
 }
 
 impl Decider for Judge {
-    fn decide(&mut self, state: &mut State, mut moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
         self.outcomes.clear();
         self.changes.clear();
         self.moment = Some(moment);

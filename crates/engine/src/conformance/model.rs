@@ -1,6 +1,6 @@
 //! Random commands: what a store decides over the rows that it loaded is what would be decided over all rows.
 //!
-//! The model is a plain [`State`] that nothing is left out of. A batch is decided on both, at the moment that the store
+//! The model is a plain [`Ledger`] that nothing is left out of. A batch is decided on both, at the moment that the store
 //! tells; a row that a store failed to load, or loaded as it was before, shows as a difference.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
@@ -10,8 +10,9 @@ use solehold_core::{
     forget,
     key::*,
     lease::{Declaration, Resource},
+    ledger::{FoundLate, Ledger},
+    record::Record,
     session::{HolderStatus, Session},
-    state::{FoundLate, Record, State},
     time::*,
 };
 use uuid::Uuid;
@@ -22,12 +23,12 @@ use crate::store::{Decided, Decider, Row};
 /// Decides on the store's rows and on the model's, and compares.
 struct Twice {
     judge: Judge,
-    model: State,
-    after: State,
+    model: Ledger,
+    after: Ledger,
 }
 
 impl Decider for Twice {
-    fn decide(&mut self, state: &mut State, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
         let decided = self.judge.decide(state, moment)?;
         let mut model = Judge { commands: self.judge.commands.clone(), ..Default::default() };
         let mut after = self.model.clone();
@@ -204,12 +205,12 @@ impl Player {
     }
 
     /// Commits a batch and compares; tells what the model has come to.
-    async fn play(&mut self, bench: &Bench<'_>, commands: Vec<Command>, model: &State) -> State {
+    async fn play(&mut self, bench: &Bench<'_>, commands: Vec<Command>, model: &Ledger) -> Ledger {
         let mut footprint = Footprint::default();
         commands.iter().for_each(|command| command.footprint(&mut footprint));
         let news = commands.iter().any(Command::may_make_news);
         let judge = Judge { commands, ..Default::default() };
-        let mut twice = Twice { judge, model: model.clone(), after: State::default() };
+        let mut twice = Twice { judge, model: model.clone(), after: Ledger::default() };
         bench.store.transact(&footprint, news, &mut twice).await.expect("the store commits");
         self.learn(&twice.judge.changes);
         let mut after = twice.after;
@@ -237,7 +238,7 @@ impl Player {
 }
 
 /// The rows of a state as an export has them, without those that may be forgotten by now.
-fn rows(mut state: State, now: StoreTime) -> Vec<Row> {
+fn rows(mut state: Ledger, now: StoreTime) -> Vec<Row> {
     forget(&mut state, now);
     let sessions = state.sessions().filter(|s| !s.is_room()).cloned();
     let mut rows: Vec<Row> = sessions.map(|s| Row::Session(Session { waiting: 0, ..s })).collect();
@@ -250,8 +251,8 @@ fn rows(mut state: State, now: StoreTime) -> Vec<Row> {
 }
 
 /// What the store has, as the model would have it.
-async fn stored(bench: &Bench<'_>) -> (State, StoreTime) {
-    let mut state = State::default();
+async fn stored(bench: &Bench<'_>) -> (Ledger, StoreTime) {
+    let mut state = Ledger::default();
     let mut now = StoreTime(0);
     for row in bench.exported().await {
         if let Row::Header(header) = &row {
@@ -266,7 +267,7 @@ async fn stored(bench: &Bench<'_>) -> (State, StoreTime) {
 pub async fn play(fixture: &dyn Fixture, seed: u64, rounds: usize, batch_max: usize) {
     println!("seed {seed}");
     let mut bench = Bench::new(fixture).await;
-    let mut model = State::default();
+    let mut model = Ledger::default();
     let mut player = Player {
         random: StdRng::seed_from_u64(seed),
         sessions: Vec::new(),
@@ -297,7 +298,7 @@ pub async fn play(fixture: &dyn Fixture, seed: u64, rounds: usize, batch_max: us
             // A restart may give time back; everything else is as it was.
             let (state, now) = stored(&bench).await;
             let lease_of = |r: &Resource| r.lease.as_ref().map(|l| (l.id, l.token));
-            let leases = |state: &State| state.resources().map(lease_of).collect::<Vec<_>>();
+            let leases = |state: &Ledger| state.resources().map(lease_of).collect::<Vec<_>>();
             // What may be forgotten by now may or may not have been: the store goes on with what it has.
             let (mut stored, mut modelled) = (state.clone(), model);
             forget(&mut stored, now);

@@ -1,6 +1,6 @@
 //! Moving a store: export and import, stop and start (rules 3 and 5).
 
-use solehold_core::{command::*, key::*, lease::*, outcome::*, state::Record, time::*};
+use solehold_core::{command::*, key::*, lease::*, outcome::*, record::Record, time::*};
 
 use super::{Fixture, kit::*};
 use crate::{

@@ -13,10 +13,10 @@ use solehold_core::{
     event::EventName,
     key::*,
     lease::{Declaration, Resource},
+    ledger::{FoundLate, Ledger},
     limits::{CONFIRM_MS, WAITERS_LOADED},
     outcome::*,
     session::Session,
-    state::{FoundLate, State},
     time::*,
 };
 use solehold_testkit::wait_for;
@@ -338,7 +338,7 @@ struct Counts {
 }
 
 impl Decider for Counts {
-    fn decide(&mut self, state: &mut State, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
         self.most = self.most.max(state.waiters().count());
         self.judge.decide(state, moment)
     }

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, TransactionBehavior, params};
 use solehold_core::{
     key::Name,
-    state::{Dirty, State},
+    ledger::{Dirty, Ledger},
 };
 
 use super::{failed, unreadable};
@@ -102,7 +102,7 @@ pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Dirty, usize
         bytes += text.len();
         let entry = Entry { mark, cursor, rows, gone, events: Vec::new() };
         let dirty = entry.dirty();
-        let mut part = State::default();
+        let mut part = Ledger::default();
         for row in entry.rows {
             row.load_into(&mut part);
         }

@@ -26,7 +26,7 @@ use std::{
 use async_trait::async_trait;
 use rusqlite::{Connection, TransactionBehavior, params};
 use solehold_core::{
-    state::{Dirty, State},
+    ledger::{Dirty, Ledger},
     time::{Revision, StoreTime},
 };
 
@@ -224,7 +224,7 @@ impl Journal for Folder {
         (self.log_bytes > self.limits.log_bytes_max).then_some(&self.unfolded)
     }
 
-    fn fold(&mut self, state: &State, more: Dirty, mark: Mark) -> Result<(), StoreError> {
+    fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError> {
         let now = mark.now;
         self.unfolded.extend(more);
         let decided = Decided { events: Vec::new(), revision: self.cursor.revision };

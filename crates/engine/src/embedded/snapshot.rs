@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use rusqlite::{Connection, params};
-use solehold_core::{state::State, time::Revision};
+use solehold_core::{ledger::Ledger, time::Revision};
 
 use super::{failed, unreadable};
 use crate::{
@@ -129,7 +129,7 @@ pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
         .get("mark")
         .map(|text| serde_json::from_str(text).map_err(|e| unreadable("mark", e)))
         .transpose()?;
-    let mut state = State::default();
+    let mut state = Ledger::default();
     let mut select = db.prepare("SELECT tab, id, row FROM rows").map_err(failed)?;
     let mut rows = select.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {

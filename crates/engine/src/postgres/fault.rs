@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use solehold_core::state::FoundLate;
+use solehold_core::ledger::FoundLate;
 use tokio_postgres::{Error, error::Severity};
 
 use crate::store::StoreError;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use solehold_core::{
     command::{AskedTenure, Undeclared},
     key::{LeaseId, RequestKey, ResourceKey, SessionId},
+    ledger::Ledger,
     limits::{SESSION_WAITERS_LOADED, SESSION_WAITERS_MAX, WAITERS_LOADED},
-    state::State,
     time::Revision,
     waiter::Waiter,
 };
@@ -85,7 +85,7 @@ pub(super) fn touched(rows: &[Row]) -> Result<(BTreeSet<i64>, BTreeSet<SessionId
 
 /// Loads waiters of resources whose keys are known; others are left out. Tells the sessions that they hang on.
 pub(super) fn load<'k>(
-    state: &mut State,
+    state: &mut Ledger,
     rows: &[Row],
     key_of: impl Fn(i64) -> Option<&'k ResourceKey>,
 ) -> Result<BTreeSet<SessionId>, Fault> {

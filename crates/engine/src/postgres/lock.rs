@@ -11,8 +11,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use solehold_core::{
     key::{Document, HolderKey, ResourceKey, SessionId},
-    lease::Handover,
-    state::{FoundLate, State},
+    lease::StateDocument,
+    ledger::{FoundLate, Ledger},
     time::StoreTime,
 };
 use tokio::join;
@@ -43,7 +43,7 @@ pub(super) struct Stored {
 
 /// Rows that are locked and loaded.
 pub(super) struct Held {
-    pub(super) state: State,
+    pub(super) state: Ledger,
     pub(super) reading: Reading,
     pub(super) resources: HashMap<ResourceKey, Stored>,
     /// The metrics that each session had: unchanged ones are not written again.
@@ -74,7 +74,7 @@ impl PostgresStore {
             return Err(Fault::Stale);
         }
         let mut held =
-            Held { state: State::default(), reading, resources: HashMap::new(), sessions: HashMap::new() };
+            Held { state: Ledger::default(), reading, resources: HashMap::new(), sessions: HashMap::new() };
         for row in &answers.sessions {
             let session = rows::session(row)?;
             let is_whole = plan.whole.contains(&session.id.0);
@@ -224,7 +224,7 @@ fn load_resources(held: &mut Held, answers: &Answers, plan: &Plan, news: bool) -
 fn load_resource(
     held: &mut Held,
     row: LeaseRow,
-    states: &mut HashMap<i64, Handover>,
+    states: &mut HashMap<i64, StateDocument>,
     plan: &Plan,
 ) -> Result<usize, Fault> {
     let Some(known) = plan.known.get(&row.resource_id) else { return Err(Fault::Stale) };

@@ -63,7 +63,7 @@ use std::{
 
 pub use self::epoch::Failover;
 use async_trait::async_trait;
-use solehold_core::{command::Footprint, key::Name, state::Record};
+use solehold_core::{command::Footprint, key::Name, record::Record};
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 

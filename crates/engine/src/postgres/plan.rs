@@ -8,8 +8,8 @@ use std::{
 use solehold_core::{
     command::Footprint,
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    ledger::FoundLate,
     limits::{WAITERS_LOADED, WAITERS_MAX},
-    state::FoundLate,
 };
 use tokio::join;
 use tokio_postgres::Row;

@@ -10,7 +10,7 @@ use std::{
 use solehold_core::{
     key::{Name, ResourceKey, SessionId},
     lease::Resource,
-    state::State,
+    ledger::Ledger,
 };
 use tokio::join;
 use tokio_postgres::{Row, Statement};
@@ -123,7 +123,7 @@ impl PostgresStore {
     }
 
     /// What a read gives, with its time.
-    fn loaded(&self, state: State, reading: &Reading) -> Result<Loaded, Fault> {
+    fn loaded(&self, state: Ledger, reading: &Reading) -> Result<Loaded, Fault> {
         Ok(Loaded { state, now: self.time(reading)?, cursor: reading.cursor() })
     }
 
@@ -163,7 +163,7 @@ impl PostgresStore {
         );
         begin?;
         let reading = Reading::of(&clock?, asked)?;
-        let mut state = State::default();
+        let mut state = Ledger::default();
         let mut sessions = ask.sessions.clone();
         let mut ids = HashMap::new();
         for row in &resources? {
@@ -195,7 +195,7 @@ impl PostgresStore {
         let (sql, params) = resource_query(query, self.given_ms())?;
         let statement = conn.shaped(&sql).await?;
         let (reading, found) = snapshot(conn, &statement, &params).await?;
-        let mut state = State::default();
+        let mut state = Ledger::default();
         let mut sessions = BTreeSet::new();
         let mut keys = Vec::new();
         let more = found.len() > query.limit;
@@ -219,7 +219,7 @@ impl PostgresStore {
         let (sql, params) = holder_query(query);
         let statement = conn.shaped(&sql).await?;
         let (reading, found) = snapshot(conn, &statement, &params).await?;
-        let mut state = State::default();
+        let mut state = Ledger::default();
         let mut sessions = BTreeSet::new();
         let mut keys = Vec::new();
         let more = found.len() > query.limit;
@@ -295,7 +295,7 @@ async fn snapshot(
 /// Loads those who wait for what was loaded; tells the sessions that they hang on.
 async fn load_lines(
     conn: &Conn,
-    state: &mut State,
+    state: &mut Ledger,
     ids: &HashMap<ResourceKey, i64>,
     ask: &Ask,
 ) -> Result<BTreeSet<SessionId>, Fault> {
@@ -308,7 +308,7 @@ async fn load_lines(
 }
 
 /// Loads the sessions that the rows hang on, and ends the snapshot.
-async fn finish(conn: &Conn, state: &mut State, sessions: &BTreeSet<SessionId>) -> Result<(), Fault> {
+async fn finish(conn: &Conn, state: &mut Ledger, sessions: &BTreeSet<SessionId>) -> Result<(), Fault> {
     let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
     let (found, end) = join!(biased;
         async { conn.query_if(!ids.is_empty(), Sql::LoadSessions, &[&ids]).await },
@@ -322,7 +322,7 @@ async fn finish(conn: &Conn, state: &mut State, sessions: &BTreeSet<SessionId>) 
 
 /// Loads a resource with its lease and state beside it; notes the sessions that it hangs on.
 pub(super) fn load_resource(
-    state: &mut State,
+    state: &mut Ledger,
     sessions: &mut BTreeSet<SessionId>,
     row: &Row,
 ) -> Result<ResourceKey, Fault> {

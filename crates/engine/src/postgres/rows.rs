@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use solehold_core::{
     event::Event,
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
-    lease::{Declaration, Handover, Lease, Pending, Resource, Tenure},
+    lease::{Declaration, Lease, Pending, Resource, StateDocument, Tenure},
+    record::Record,
     session::{Holder, HolderStatus, Session, Standing},
-    state::Record,
     time::{Revision, StoreTime, Token},
 };
 use tokio_postgres::{Row, types::FromSql};
@@ -281,17 +281,17 @@ fn lease(c: &mut Columns<'_>, id: LeaseId, token: Token) -> Result<Lease, Fault>
 }
 
 /// The hand-over document and the resource that it belongs to, from `state_columns!` at the column `at`.
-pub(super) fn handover(row: &Row, at: usize) -> Result<Option<(i64, Handover)>, Fault> {
+pub(super) fn handover(row: &Row, at: usize) -> Result<Option<(i64, StateDocument)>, Fault> {
     let mut c = Columns::from(row, at);
     let Some(resource) = c.next::<Option<i64>>()? else { return Ok(None) };
     let sequence = c.number()?;
     let (token, written_at) = (Token(c.number()?), c.time()?);
     let document = Document::new(text::restored(c.next::<&str>()?)).map_err(unreadable)?;
-    Ok(Some((resource, Handover { document, sequence, token, written_at })))
+    Ok(Some((resource, StateDocument { document, sequence, token, written_at })))
 }
 
 /// A resource whole.
-pub(super) fn resource(is: &Described, row: LeaseRow, state: Option<Handover>) -> Resource {
+pub(super) fn resource(is: &Described, row: LeaseRow, state: Option<StateDocument>) -> Resource {
     Resource {
         key: is.key.clone(),
         declared: is.declared.clone(),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use solehold_core::{key::ResourceKey, state::State, time::StoreTime};
+use solehold_core::{key::ResourceKey, ledger::Ledger, time::StoreTime};
 use tokio::sync::SemaphorePermit;
 use uuid::Uuid;
 
@@ -99,11 +99,11 @@ impl PostgresStore {
         &self,
         conn: &Conn,
         query: &ResourceQuery,
-    ) -> Result<(State, Vec<ResourceKey>, bool), Fault> {
+    ) -> Result<(Ledger, Vec<ResourceKey>, bool), Fault> {
         let (sql, params) = resource_query(query, self.given_ms())?;
         let statement = conn.shaped(&sql).await?;
         let found = conn.client.query(&statement, &refs(&params)).await?;
-        let (mut state, mut sessions, mut keys) = (State::default(), BTreeSet::new(), Vec::new());
+        let (mut state, mut sessions, mut keys) = (Ledger::default(), BTreeSet::new(), Vec::new());
         for row in found.iter().take(query.limit) {
             keys.push(load_resource(&mut state, &mut sessions, row)?);
         }

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use solehold_core::{
     key::{Name, ResourceKey},
+    ledger::{Dirty, Ledger},
     limits::SPENT_REQUESTS_MAX,
-    state::{Dirty, State},
 };
 
 use super::{PostgresStore, fault::Fault, pool::Conn, sql::Sql};
@@ -25,7 +25,7 @@ pub(super) struct Spent(HashMap<(ResourceKey, Name), usize>);
 
 impl Spent {
     /// Takes note of the requests that a batch has written.
-    pub(super) fn written(&mut self, state: &State, dirty: &Dirty) {
+    pub(super) fn written(&mut self, state: &Ledger, dirty: &Dirty) {
         for request in dirty.requests.iter().filter(|request| state.spent_until(request).is_some()) {
             if self.0.len() >= COUNTED_MAX {
                 self.0.clear();

@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use solehold_core::{
     event::{Event, What},
     key::ResourceKey,
-    state::State,
+    ledger::Ledger,
     time::Revision,
 };
 
@@ -21,7 +21,7 @@ pub(super) struct Touched<'a> {
 
 impl<'a> Touched<'a> {
     /// Rows that come from elsewhere, all at once: they get numbers from 1 on, since no event of this store made them.
-    pub(super) fn imported(state: &'a State) -> Self {
+    pub(super) fn imported(state: &'a Ledger) -> Self {
         let first = (1..).map(Revision).zip(state.resources()).map(|(number, r)| (&r.key, number)).collect();
         let with_state = state.resources().filter(|r| r.state.is_some());
         Self { first, declared: HashMap::new(), state: with_state.map(|r| &r.key).collect() }

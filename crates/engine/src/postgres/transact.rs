@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use solehold_core::{
     event::What,
-    state::Dirty,
+    ledger::Dirty,
     time::{Moment, StoreTime},
 };
 use tokio::join;

@@ -3,7 +3,9 @@
 use std::{collections::HashMap, pin::pin, time::Duration};
 
 use futures_util::TryStreamExt as _;
-use solehold_core::{event::Event, lease::Resource, resume, session::Session, state::State, time::Revision};
+use solehold_core::{
+    event::Event, lease::Resource, ledger::Ledger, resume, session::Session, time::Revision,
+};
 use tokio::join;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -151,7 +153,7 @@ impl PostgresStore {
         &self,
         conn: &Conn,
         header: Header,
-        mut state: State,
+        mut state: Ledger,
         events: &[Event],
     ) -> Result<(), Fault> {
         conn.simple("BEGIN; SET LOCAL statement_timeout = 0").await?;

@@ -7,8 +7,9 @@ use solehold_core::{
     event::Event,
     key::{Document, ResourceKey, SessionId},
     lease::{Pending, Resource, Tenure},
+    ledger::{Dirty, Ledger},
+    record::Record,
     session::{Holder, Session},
-    state::{Dirty, Record, State},
     waiter::Waiter,
 };
 use tokio::join;
@@ -186,7 +187,7 @@ fn ms(time: solehold_core::time::StoreTime) -> i64 {
 impl<'a> Writes<'a> {
     /// Collects what `dirty` names, as it is in `state` now. `version_of` tells the version of a declaration as it was.
     pub(super) fn of(
-        state: &'a State,
+        state: &'a Ledger,
         dirty: &'a Dirty,
         touched: &Touched<'a>,
         before: &Before<'_>,

@@ -7,8 +7,8 @@ use solehold_core::{
     event::Event,
     key::{HolderKey, Name, ResourceKey, SessionId},
     lease::Resource,
+    ledger::{Dirty, FoundLate, Ledger},
     limits::{SESSION_WAITERS_LOADED, WAITERS_LOADED},
-    state::{Dirty, FoundLate, State},
     time::StoreTime,
     waiter::Waiter,
 };
@@ -25,7 +25,7 @@ pub(super) struct More {
 
 impl More {
     /// Takes note of what was found late; tells whether it can be loaded, and was not before.
-    pub(super) fn add(&mut self, all: &State, late: FoundLate) -> bool {
+    pub(super) fn add(&mut self, all: &Ledger, late: FoundLate) -> bool {
         match late {
             FoundLate::Session(id) => all.session(id).is_some() && self.sessions.insert(id),
             FoundLate::WaitersOn(id) => self.waiters_on.insert(id),
@@ -41,8 +41,8 @@ impl More {
 }
 
 /// The rows that a footprint names, with all that is loaded beside them.
-pub(super) fn part(all: &State, footprint: &Footprint, more: &More) -> State {
-    let mut part = State::default();
+pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &More) -> Ledger {
+    let mut part = Ledger::default();
     let mut whole: Vec<SessionId> = footprint.whole_sessions.clone();
     for key in footprint.holders.iter().chain(&footprint.whole_holders) {
         load_holder(all, &mut part, key);
@@ -89,7 +89,7 @@ pub(super) fn part(all: &State, footprint: &Footprint, more: &More) -> State {
 }
 
 /// Of each line the head, and those who are named.
-fn load_lines(all: &State, part: &mut State, footprint: &Footprint, more: &More) {
+fn load_lines(all: &Ledger, part: &mut Ledger, footprint: &Footprint, more: &More) {
     let keys: Vec<_> = part.resources().filter(|r| r.queued > 0).map(|r| r.key.clone()).collect();
     for key in keys {
         let most = more.lines.get(&key).copied().unwrap_or(WAITERS_LOADED);
@@ -109,14 +109,14 @@ fn load_lines(all: &State, part: &mut State, footprint: &Footprint, more: &More)
     }
 }
 
-fn load_waiter(all: &State, part: &mut State, waiter: &Waiter) {
+fn load_waiter(all: &Ledger, part: &mut Ledger, waiter: &Waiter) {
     for id in waiter.sessions() {
         load_session(all, part, id);
     }
     part.load_waiter(waiter.clone());
 }
 
-fn load_resource(all: &State, part: &mut State, key: &ResourceKey) {
+fn load_resource(all: &Ledger, part: &mut Ledger, key: &ResourceKey) {
     if let Some(resource) = all.resource(key) {
         for id in resource.sessions() {
             load_session(all, part, id);
@@ -125,13 +125,13 @@ fn load_resource(all: &State, part: &mut State, key: &ResourceKey) {
     }
 }
 
-fn load_session(all: &State, part: &mut State, id: SessionId) {
+fn load_session(all: &Ledger, part: &mut Ledger, id: SessionId) {
     if let Some(session) = all.session(id) {
         part.load_session(session.clone());
     }
 }
 
-fn load_holder(all: &State, part: &mut State, key: &HolderKey) {
+fn load_holder(all: &Ledger, part: &mut Ledger, key: &HolderKey) {
     if let Some(holder) = all.holder(key) {
         part.load_holder(holder.clone());
         if let Some(id) = holder.session {
@@ -141,7 +141,7 @@ fn load_holder(all: &State, part: &mut State, key: &HolderKey) {
 }
 
 /// The keys of the resources among which a query's are, if an index knows them.
-pub(super) fn indexed(all: &State, query: &ResourceQuery) -> Option<Vec<ResourceKey>> {
+pub(super) fn indexed(all: &Ledger, query: &ResourceQuery) -> Option<Vec<ResourceKey>> {
     if let Some(session) = query.session {
         return Some(all.hanging_on(session).cloned().collect());
     }
@@ -152,7 +152,7 @@ pub(super) fn indexed(all: &State, query: &ResourceQuery) -> Option<Vec<Resource
 
 /// The keys of resources that match, and whether there are more: of those that an index knows, or of all.
 pub(super) fn resources(
-    all: &State,
+    all: &Ledger,
     indexed: Option<&[ResourceKey]>,
     query: &ResourceQuery,
     now: StoreTime,
@@ -191,7 +191,7 @@ fn first_of(query: &ResourceQuery) -> ResourceKey {
     query.after.clone().map_or(first.clone(), |after| after.max(first))
 }
 
-fn matches(all: &State, resource: &Resource, query: &ResourceQuery, now: StoreTime) -> bool {
+fn matches(all: &Ledger, resource: &Resource, query: &ResourceQuery, now: StoreTime) -> bool {
     fn is(asked: Option<&Name>, found: Option<&Name>) -> bool {
         asked.is_none_or(|asked| Some(asked) == found)
     }
@@ -209,7 +209,7 @@ fn matches(all: &State, resource: &Resource, query: &ResourceQuery, now: StoreTi
 }
 
 /// The keys of holders that match, and whether there are more.
-pub(super) fn holders(all: &State, query: &HolderQuery) -> (Vec<HolderKey>, bool) {
+pub(super) fn holders(all: &Ledger, query: &HolderQuery) -> (Vec<HolderKey>, bool) {
     let least = Name::new(" ").expect("no printable character comes before the space");
     let tenant = query.tenant.clone().unwrap_or_else(|| least.clone());
     let first = HolderKey { tenant, name: least };
@@ -240,7 +240,7 @@ pub(super) fn events(events: &VecDeque<Event>, query: &EventQuery) -> Vec<Event>
 }
 
 /// Every row that there is.
-pub(super) fn all_of(state: &State) -> Dirty {
+pub(super) fn all_of(state: &Ledger) -> Dirty {
     Dirty {
         sessions: state.sessions().map(|s| s.id).collect(),
         resources: state.resources().map(|r| r.key.clone()).collect(),

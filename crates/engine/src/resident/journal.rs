@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use solehold_core::{
     event::Event,
     key::{HolderKey, Name, RequestKey, ResourceKey, SessionId},
-    state::{Dirty, State},
+    ledger::{Dirty, Ledger},
     time::{Revision, StoreTime},
 };
 
@@ -92,7 +92,7 @@ pub struct Entry {
 
 impl Entry {
     /// What a batch changed.
-    pub fn new(part: &State, dirty: &Dirty, mark: Mark, decided: &Decided, epoch: u64) -> Self {
+    pub fn new(part: &Ledger, dirty: &Dirty, mark: Mark, decided: &Decided, epoch: u64) -> Self {
         let (mut rows, mut gone) = (Vec::new(), Vec::new());
         let mut add = |row: Option<Row>, else_gone: Gone| match row {
             Some(row) => rows.push(row),
@@ -144,7 +144,7 @@ impl Entry {
 #[derive(Debug)]
 pub struct Image {
     /// The rows.
-    pub state: State,
+    pub state: Ledger,
     /// The newest events, oldest first.
     pub events: VecDeque<Event>,
     /// Where the history stands.
@@ -204,7 +204,7 @@ pub trait Journal: Send + 'static {
 
     /// Brings the snapshot up to date with rows as they are now; `more` are rows beyond those that it knows to lack,
     /// changed by the passing of time at the start.
-    fn fold(&mut self, state: &State, more: Dirty, mark: Mark) -> Result<(), StoreError>;
+    fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError>;
 
     /// Writes the clock, brings the snapshot up to date if rows for it are given, and drops events past their retention.
     /// Tells the new floor if it dropped any.
@@ -235,7 +235,7 @@ impl Journal for Forgetful {
     fn load(&mut self) -> Result<Image, StoreError> {
         let cursor = Cursor { epoch: 1, revision: Revision(0) };
         Ok(Image {
-            state: State::default(),
+            state: Ledger::default(),
             events: VecDeque::new(),
             cursor,
             floor: Revision(0),
@@ -252,7 +252,7 @@ impl Journal for Forgetful {
         None
     }
 
-    fn fold(&mut self, _: &State, _: Dirty, _: Mark) -> Result<(), StoreError> {
+    fn fold(&mut self, _: &Ledger, _: Dirty, _: Mark) -> Result<(), StoreError> {
         Ok(())
     }
 

@@ -28,8 +28,9 @@ use solehold_core::{
     command::Footprint,
     forget,
     key::Name,
+    ledger::{Dirty, Ledger},
     limits,
-    state::{Dirty, Record, State},
+    record::Record,
     time::{Moment, Revision, StoreTime},
 };
 use tokio::sync::{Mutex, Semaphore, watch};
@@ -261,7 +262,7 @@ impl Resident {
     async fn commit(
         &self,
         turn: &mut Turn,
-        part: &State,
+        part: &Ledger,
         dirty: Dirty,
         (now, tick): (StoreTime, Tick),
         decided: &Decided,
@@ -512,7 +513,7 @@ impl Store for Resident {
         let tick = self.ticks.now();
         let (now, before) = {
             let rows = self.read();
-            let is_empty = rows.state == State::default() && rows.cursor.revision == Revision(0);
+            let is_empty = rows.state == Ledger::default() && rows.cursor.revision == Revision(0);
             if !is_empty {
                 return Err(StoreError::Unusable(NOT_EMPTY.to_owned()));
             }

@@ -11,8 +11,8 @@ use solehold_core::{
     event::Event,
     key::ResourceKey,
     lease::Resource,
+    ledger::Ledger,
     session::Session,
-    state::State,
     time::{Revision, StoreTime},
 };
 
@@ -28,14 +28,14 @@ pub(super) const READERS_MAX: usize = 2;
 /// All rows as they were at one moment. Clones share them.
 #[derive(Clone)]
 pub(super) struct Snapshot {
-    pub(super) state: Arc<State>,
+    pub(super) state: Arc<Ledger>,
     now: StoreTime,
     cursor: Cursor,
     floor: Revision,
 }
 
 impl Snapshot {
-    fn loaded(&self, state: State) -> Loaded {
+    fn loaded(&self, state: Ledger) -> Loaded {
         Loaded { state, now: self.now, cursor: self.cursor }
     }
 

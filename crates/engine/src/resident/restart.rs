@@ -3,9 +3,9 @@
 use solehold_core::{
     key::{RequestKey, ResourceKey, SessionId},
     lease::{Resource, Tenure},
+    ledger::{Dirty, Ledger},
     limits::RESTART_GRACE_MS,
     resume,
-    state::{Dirty, State},
     time::StoreTime,
     waiter::PlaceKey,
 };
@@ -15,7 +15,7 @@ use crate::clock::{Tick, wall_ms};
 
 /// Store time at a start: by the tick on the same boot; otherwise from the wall's time if it is later than the mark, and
 /// whatever was live keeps the time that it had left. Tells the rows that have changed by it.
-pub(super) fn go_on(state: &mut State, mark: Option<&Mark>, tick: Tick) -> (StoreTime, Dirty) {
+pub(super) fn go_on(state: &mut Ledger, mark: Option<&Mark>, tick: Tick) -> (StoreTime, Dirty) {
     let Some(mark) = mark else { return (StoreTime(wall_ms()), Dirty::default()) };
     if mark.is_of_this_boot(tick) {
         let passed = tick.as_ms().saturating_sub(mark.tick_ms);
@@ -28,7 +28,7 @@ pub(super) fn go_on(state: &mut State, mark: Option<&Mark>, tick: Tick) -> (Stor
 
 /// Gives back `gap_ms` that passed unobserved; tells the rows that have changed by it.
 pub(super) fn give_back(
-    state: &mut State,
+    state: &mut Ledger,
     stopped_at: StoreTime,
     gap_ms: u64,
     now: StoreTime,
@@ -49,7 +49,7 @@ struct Times {
 }
 
 impl Times {
-    fn of(state: &State) -> Self {
+    fn of(state: &Ledger) -> Self {
         let resources = state.resources().map(|r| (r, times(r))).filter(|(_, t)| *t != [None; 4]);
         Self {
             sessions: state.sessions().map(|s| (s.id, s.deadline)).collect(),
@@ -59,7 +59,7 @@ impl Times {
         }
     }
 
-    fn changed(self, state: &State) -> Dirty {
+    fn changed(self, state: &Ledger) -> Dirty {
         let is_new = |id: SessionId, was| state.session(id).is_some_and(|s| s.deadline != was);
         let differs = |key: &ResourceKey, was| state.resource(key).is_some_and(|r| times(r) != was);
         let waits_on = |place: &PlaceKey, was| state.waiter(place).is_some_and(|w| w.deadline != was);

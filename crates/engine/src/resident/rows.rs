@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use solehold_core::{
     event::Event,
     lease::Tenure,
-    state::{Dirty, State},
+    ledger::{Dirty, Ledger},
     time::{Revision, StoreTime},
 };
 
@@ -17,7 +17,7 @@ use crate::{
 
 /// All rows, and the clock.
 pub(super) struct Rows {
-    pub(super) state: State,
+    pub(super) state: Ledger,
     pub(super) events: VecDeque<Event>,
     pub(super) timers: Timers,
     pub(super) tally: Tally,
@@ -40,7 +40,7 @@ impl Rows {
     }
 
     /// Takes over what a batch has changed.
-    pub(super) fn absorb(&mut self, part: &State, dirty: &Dirty, decided: &Decided) {
+    pub(super) fn absorb(&mut self, part: &Ledger, dirty: &Dirty, decided: &Decided) {
         self.tally.touch(&self.state, part, dirty);
         self.state.absorb(part, dirty);
         self.timers.touch(&self.state, dirty);
@@ -79,7 +79,7 @@ impl Rows {
 }
 
 /// The longest ttl of anything in `state`.
-pub(super) fn longest_ttl_ms(state: &State) -> u64 {
+pub(super) fn longest_ttl_ms(state: &Ledger) -> u64 {
     let sessions = state.sessions().map(|session| session.ttl_ms);
     let own = state.resources().filter_map(|resource| match resource.lease.as_ref()?.tenure {
         Tenure::Own { ttl_ms, .. } => Some(ttl_ms),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use solehold_core::{
     key::Name,
     lease::Resource,
+    ledger::{Dirty, Ledger},
     session::Session,
-    state::{Dirty, State},
     time::StoreTime,
 };
 
@@ -19,7 +19,7 @@ pub(super) struct Tally(BTreeMap<Name, Usage>);
 
 impl Tally {
     /// The tally of all rows.
-    pub(super) fn of(state: &State) -> Self {
+    pub(super) fn of(state: &Ledger) -> Self {
         let mut tally = Self::default();
         state.resources().for_each(|resource| tally.count_resource(resource, 1));
         state.sessions().for_each(|session| tally.count_session(session, 1));
@@ -27,7 +27,7 @@ impl Tally {
     }
 
     /// Takes note of rows of `state` that are about to become as they are in `part`.
-    pub(super) fn touch(&mut self, state: &State, part: &State, dirty: &Dirty) {
+    pub(super) fn touch(&mut self, state: &Ledger, part: &Ledger, dirty: &Dirty) {
         for key in &dirty.resources {
             state.resource(key).into_iter().for_each(|old| self.count_resource(old, -1));
             part.resource(key).into_iter().for_each(|new| self.count_resource(new, 1));
@@ -56,7 +56,7 @@ impl Tally {
     /// How much there is at `now`: what has run out and was not swept yet does not count.
     pub(super) fn usage(
         &self,
-        state: &State,
+        state: &Ledger,
         timers: &Timers,
         tenant: Option<&Name>,
         now: StoreTime,

@@ -9,8 +9,8 @@ use solehold_core::{
     command::Command,
     key::{Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
+    ledger::{Dirty, Ledger},
     limits::SPENT_REQUESTS_MAX,
-    state::{Dirty, State},
     time::StoreTime,
 };
 
@@ -89,7 +89,7 @@ pub(super) struct Timers {
 
 impl Timers {
     /// The timers of all rows.
-    pub(super) fn of(state: &State) -> Self {
+    pub(super) fn of(state: &Ledger) -> Self {
         let mut timers = Self::default();
         for resource in state.resources() {
             timers.touch_resource(state, &resource.key);
@@ -102,7 +102,7 @@ impl Timers {
     }
 
     /// Takes note of rows that have changed.
-    pub(super) fn touch(&mut self, state: &State, dirty: &Dirty) {
+    pub(super) fn touch(&mut self, state: &Ledger, dirty: &Dirty) {
         for key in &dirty.resources {
             self.touch_resource(state, key);
         }
@@ -115,7 +115,7 @@ impl Timers {
     }
 
     /// Of requests in the order of their keys, so that those of one holder for one resource stand together.
-    fn touch_requests<'a>(&mut self, state: &State, requests: impl IntoIterator<Item = &'a RequestKey>) {
+    fn touch_requests<'a>(&mut self, state: &Ledger, requests: impl IntoIterator<Item = &'a RequestKey>) {
         let mut last: Option<&RequestKey> = None;
         for request in requests {
             self.over.set(over_request(state, request), state.spent_until(request));
@@ -129,7 +129,7 @@ impl Timers {
         }
     }
 
-    fn touch_resource(&mut self, state: &State, key: &ResourceKey) {
+    fn touch_resource(&mut self, state: &Ledger, key: &ResourceKey) {
         let resource = state.resource(key);
         let key = state.shared_key(key).cloned().unwrap_or_else(|| Arc::new(key.clone()));
         let item = Item::Resource(key.clone());
@@ -141,7 +141,7 @@ impl Timers {
     }
 
     /// What is due at `now`, at most `limit` of it, the most overdue first.
-    pub(super) fn due(&mut self, state: &State, now: StoreTime, limit: usize) -> Due {
+    pub(super) fn due(&mut self, state: &Ledger, now: StoreTime, limit: usize) -> Due {
         let mut found = Due::default();
         for _ in 0..limit.saturating_mul(LOOKED_AT_MAX) {
             let Some((at, item)) = self.due.queue.first().cloned() else { break };
@@ -182,8 +182,8 @@ impl Timers {
     }
 
     /// The rows that may be forgotten at `now`, at most `limit` of them, and those without which nobody can tell.
-    pub(super) fn forgettable(&self, state: &State, now: StoreTime, limit: usize) -> State {
-        let mut part = State::default();
+    pub(super) fn forgettable(&self, state: &Ledger, now: StoreTime, limit: usize) -> Ledger {
+        let mut part = Ledger::default();
         let mut room = limit;
         for over in self.over.until(now) {
             if room == 0 {
@@ -211,7 +211,7 @@ impl Timers {
 
 /// Loads the oldest of one holder's spent requests for one resource: at most `room`, and behind them as many as are
 /// remembered. Tells how many are too many.
-fn load_surplus(state: &State, part: &mut State, of: (&ResourceKey, &Name), room: usize) -> usize {
+fn load_surplus(state: &Ledger, part: &mut Ledger, of: (&ResourceKey, &Name), room: usize) -> usize {
     let mut by_age: Vec<_> = state.requests_of(of.0, of.1).collect();
     by_age.sort_by_key(|(_, until)| *until);
     by_age.truncate(SPENT_REQUESTS_MAX + room);
@@ -222,13 +222,13 @@ fn load_surplus(state: &State, part: &mut State, of: (&ResourceKey, &Name), room
 }
 
 /// As the rows have it, so that its names are in memory once.
-fn over_request(state: &State, request: &RequestKey) -> Over {
+fn over_request(state: &Ledger, request: &RequestKey) -> Over {
     Over::Request(state.shared_request(request).cloned().unwrap_or_else(|| Arc::new(request.clone())))
 }
 
 /// Adds the nominations of an item that is due; tells when to look at it again, which is at once if they were too many.
 fn nominate(
-    state: &State,
+    state: &Ledger,
     item: &Item,
     now: StoreTime,
     limit: usize,
@@ -293,7 +293,7 @@ fn due_at(resource: &Resource) -> Option<StoreTime> {
 }
 
 /// The same, with the session that its lease hangs on.
-fn hanging_due_at(state: &State, resource: &Resource) -> Option<StoreTime> {
+fn hanging_due_at(state: &Ledger, resource: &Resource) -> Option<StoreTime> {
     let lease = resource.lease.as_ref().filter(|l| l.tenure.session().is_some());
     let session = lease.and_then(|l| state.deadline_of(l).ok()).map(|deadline| free_at(resource, deadline));
     session.into_iter().chain(due_at(resource)).min()
@@ -330,7 +330,7 @@ mod tests {
     fn a_surplus_is_forgotten_in_rounds_and_never_the_newest_of_it() {
         let name = |text: &str| Name::new(text).expect("a name");
         let resource = ResourceKey { tenant: name("acme"), kind: name("job"), key: name("often") };
-        let mut state = State::default();
+        let mut state = Ledger::default();
         let count = SPENT_REQUESTS_MAX + 25;
         for n in 0..count {
             let request = name(&format!("r{:03}", count - n));

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use solehold_core::{
     command::Footprint,
     key::Name,
-    state::Record,
+    record::Record,
     time::{Moment, StoreTime},
 };
 use solehold_engine::{

@@ -10,9 +10,9 @@ use solehold_core::{
     event::Change,
     key::*,
     lease::LeaseStatus,
+    ledger::{FoundLate, Ledger},
     outcome::{Answer, Grant, LeaseView, Outcome},
     session::Session,
-    state::{FoundLate, State},
     time::Moment,
 };
 use solehold_engine::{
@@ -118,7 +118,7 @@ pub struct Batch<F> {
 }
 
 impl<F: FnMut(usize) + Send> Decider for Batch<F> {
-    fn decide(&mut self, state: &mut State, mut moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
         self.outcomes.clear();
         let mut events = Vec::new();
         for command in &self.commands {

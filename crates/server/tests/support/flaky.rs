@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
-use solehold_core::{command::Footprint, key::Name, state::Record};
+use solehold_core::{command::Footprint, key::Name, record::Record};
 use solehold_engine::{
     flow::{Exporter, Outlet},
     history::Bar,

@@ -1,6 +1,6 @@
 //! The rows that decisions read and change.
 //!
-//! A [`State`] may be all there is (the simulator, a test), or only the part that a batch touches, locked and loaded by
+//! A [`Ledger`] may be all there is (the simulator, a test), or only the part that a batch touches, locked and loaded by
 //! an engine. It remembers which rows have changed, so that an engine writes those and no others.
 
 use std::{
@@ -8,34 +8,15 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use rpds::RedBlackTreeMapSync as SharedMap;
-use serde::{Deserialize, Serialize};
-
 use crate::{
-    key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
+    record::Record,
     session::{Holder, Session},
     time::{Revision, StoreTime},
     waiter::{Lines, PlaceKey, Waiter},
 };
-
-/// A named document that the engine keeps for its host: API keys, tenants' quotas. Core does not read it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
-    /// What sort of document it is.
-    pub collection: Name,
-    /// Its name among its sort.
-    pub id: Name,
-    /// The document.
-    pub document: Document,
-}
-
-impl Record {
-    /// Its identity.
-    pub fn key(&self) -> (Name, Name) {
-        (self.collection.clone(), self.id.clone())
-    }
-}
+use rpds::RedBlackTreeMapSync as SharedMap;
 
 /// Something that has to be judged was not loaded: the batch must begin again with it (rule 10).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -113,7 +94,7 @@ impl Indexed {
 ///
 /// The maps of rows share what they have in common with their clones, so that [`Self::rows`] costs nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct Ledger {
     sessions: SharedMap<SessionId, Session>,
     resources: SharedMap<Arc<ResourceKey>, Resource>,
     holders: SharedMap<HolderKey, Holder>,
@@ -130,7 +111,7 @@ pub struct State {
     dirty: Dirty,
 }
 
-impl State {
+impl Ledger {
     /// The rows as they are now, shared with this state: it costs nothing, however many they are, and what becomes of this
     /// state does not change them. They can be looked up and walked through; who holds what, what hangs on what and who
     /// waits is not known.
@@ -346,7 +327,7 @@ impl State {
     }
 
     /// Takes over the rows of `part` named in `dirty`: written, or removed where `part` has none.
-    pub fn absorb(&mut self, part: &State, dirty: &Dirty) {
+    pub fn absorb(&mut self, part: &Ledger, dirty: &Dirty) {
         fn copy<K: Ord + Clone, V: Clone>(
             to: &mut SharedMap<K, V>,
             from: &SharedMap<K, V>,
@@ -529,7 +510,7 @@ mod tests {
 
     #[test]
     fn a_name_that_many_rows_have_is_in_memory_once() {
-        let mut state = State::default();
+        let mut state = Ledger::default();
         for key in ["b", "a", "c"] {
             state.load_resource(held(key));
         }
