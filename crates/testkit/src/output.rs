@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use anyhow::Result;
+
 use crate::wait_for;
 
 /// The most lines kept; older ones are forgotten.
@@ -15,10 +17,10 @@ const LINE_BYTES: usize = 4_096;
 
 /// The last lines of one server's stdout and stderr, in the order in which they came.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Output(Arc<Mutex<Captured>>);
+pub(crate) struct Output(Arc<Mutex<Capture>>);
 
 #[derive(Debug, Default)]
-struct Captured {
+struct Capture {
     lines: VecDeque<String>,
     readers: Vec<JoinHandle<()>>,
 }
@@ -38,11 +40,10 @@ impl Output {
         self.lock().readers.push(reader);
     }
 
-    /// Waits, not for long, until all that an ended server printed has been read.
-    pub(crate) async fn settle(&self) {
+    /// Waits until everything that an ended server printed has been read, including what its children still print.
+    pub(crate) async fn read_to_end(&self, timeout: Duration) -> Result<()> {
         let all_read = async || self.lock().readers.iter().all(JoinHandle::is_finished);
-        // Something else may hold the pipe open; what was read by now has to do.
-        let _ = wait_for("the last output", Duration::from_secs(1), all_read).await;
+        wait_for("the end of the output", timeout, all_read).await
     }
 
     /// The first value that `find` makes of a line.
@@ -70,7 +71,7 @@ impl Output {
         captured.lines.push_back(line);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Captured> {
+    fn lock(&self) -> MutexGuard<'_, Capture> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

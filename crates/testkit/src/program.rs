@@ -42,12 +42,12 @@ impl Program {
         Ok(self.server.pid()?.as_raw_nonzero().get().unsigned_abs())
     }
 
-    /// Asks it to end (SIGTERM) and waits until it has.
+    /// Asks it to end (SIGTERM) and waits until it has. [`Program::logs`] then has everything it printed.
     pub async fn terminate(&self) -> Result<ExitStatus> {
         self.server.end_by(Signal::TERM, END).await
     }
 
-    /// Ends it with SIGKILL, and waits until it has ended.
+    /// Ends it with SIGKILL, and waits until it has ended. [`Program::logs`] then has everything it printed.
     pub async fn kill9(&self) -> Result<()> {
         self.server.kill9().await
     }

@@ -16,6 +16,8 @@ use crate::{proc, wait_for};
 
 /// How long a process may take to obey a signal that it cannot refuse.
 const OBEY: Duration = Duration::from_secs(30);
+/// How long to wait for the last output of a server that did not become ready.
+const LAST_OUTPUT: Duration = Duration::from_secs(1);
 /// How many lines of output go into an error, or to stderr when a test panics.
 const TAIL: usize = 60;
 
@@ -112,17 +114,23 @@ impl Server {
         match started.await.and_then(|result| result) {
             Ok(value) => Ok(value),
             Err(error) => {
-                self.output.settle().await;
+                // What was read so far has to do: the server may still run.
+                let _ = self.output.read_to_end(LAST_OUTPUT).await;
                 Err(error.context(format!("its last output:\n{}", self.output.tail(TAIL))))
             }
         }
     }
 
-    /// Sends one signal to the main process, and waits until it has ended.
+    /// Sends one signal to the main process, and waits until it has ended and all its output has been read.
     pub(crate) async fn end_by(&self, signal: Signal, timeout: Duration) -> Result<ExitStatus> {
         proc::signal(&[self.pid()?], signal);
         let what = format!("{} to end by {signal:?}", self.name);
-        wait_for(&what, timeout, async || self.lock().reap().transpose()).await?
+        let status = wait_for(&what, timeout, async || self.lock().reap().transpose()).await??;
+        let read = self.output.read_to_end(timeout).await;
+        read.with_context(|| {
+            format!("{} has ended, but something it started keeps its output open", self.name)
+        })?;
+        Ok(status)
     }
 
     /// SIGKILL to the process and all its children; waits until all have ended.

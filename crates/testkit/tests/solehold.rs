@@ -21,9 +21,18 @@ async fn reads_the_address_and_ends_on_sigterm() -> Result<()> {
     assert_eq!(server.url(), "http://127.0.0.1:4711");
     assert!(server.pid()? > 1);
     assert_eq!(server.terminate().await?.code(), Some(7));
-    wait_for_log(&server, "goodbye").await?;
+    assert!(server.logs().contains("goodbye"), "{}", server.logs());
     assert!(server.pid().is_err());
     assert!(server.terminate().await.is_err());
+    Ok(())
+}
+
+/// A test that reads the log of a program that has ended must find its last line, however late that is read.
+#[tokio::test]
+async fn an_ended_program_has_all_its_output_in_the_log() -> Result<()> {
+    let server = fake().env("FAKE_LAST_WORDS", "after the end").start().await?;
+    assert_eq!(server.terminate().await?.code(), Some(7));
+    assert!(server.logs().contains("after the end"), "{}", server.logs());
     Ok(())
 }
 
