@@ -54,9 +54,9 @@ async fn a_store_of_version_3_goes_on_where_it_stood() {
         INSERT INTO solehold.migrations VALUES (0, now()), (1, now()), (2, now()), (3, now())";
     let schema = [
         prepare,
-        include_str!("../src/postgres/schema.sql"),
-        include_str!("../src/postgres/schema_2.sql"),
-        include_str!("../src/postgres/schema_3.sql"),
+        include_str!("../src/postgres/schema/version_1.sql"),
+        include_str!("../src/postgres/schema/version_2.sql"),
+        include_str!("../src/postgres/schema/version_3.sql"),
         "UPDATE solehold.clock SET revision = 41, floor_revision = 7, epoch = 3, last_ms = last_ms + 300",
     ];
     for sql in schema {

@@ -168,7 +168,7 @@ async fn a_database_without_lines_gets_them() {
         CREATE TABLE solehold.migrations (version int PRIMARY KEY, applied_at timestamptz NOT NULL); \
         INSERT INTO solehold.migrations VALUES (0, now()), (1, now())";
     client.batch_execute(prepare).await.expect("a schema");
-    client.batch_execute(include_str!("../src/postgres/schema.sql")).await.expect("version 1");
+    client.batch_execute(include_str!("../src/postgres/schema/version_1.sql")).await.expect("version 1");
     let held = "INSERT INTO solehold.resources VALUES (1, 'acme', 'job', 'old', 1, false, NULL, '{}', NULL, 0, 0); \
         INSERT INTO solehold.leases (resource_id, version, last_token, due_ms, lease_id, holder, ttl_ms, deadline_ms, \
             acquired_at_ms, has_state) \

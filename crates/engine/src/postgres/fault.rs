@@ -9,7 +9,7 @@ use crate::store::StoreError;
 
 /// Why an attempt came to nothing, or to nothing known.
 #[derive(Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// PostgreSQL, or the way to it, failed.
     Postgres(Error),
     /// No answer in time: the connection is given up.
@@ -48,7 +48,7 @@ impl From<StoreError> for Fault {
 
 impl Fault {
     /// The SQLSTATE, if PostgreSQL gave one.
-    pub(super) fn code(&self) -> Option<&str> {
+    pub(crate) fn code(&self) -> Option<&str> {
         match self {
             Self::Postgres(error) => error.code().map(|code| code.code()),
             _ => None,
@@ -57,12 +57,12 @@ impl Fault {
 
     /// Whether others were in the way, and it may go well the next time: serialization failure, deadlock, a row that someone
     /// else made first, a lock that took too long.
-    pub(super) fn is_contention(&self) -> bool {
+    pub(crate) fn is_contention(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01" | "23505" | "55P03"))
     }
 
     /// Whether the connection is lost, or the server says that it is about to be.
-    pub(super) fn is_lost_connection(&self) -> bool {
+    pub(crate) fn is_lost_connection(&self) -> bool {
         match self {
             Self::Postgres(error) => {
                 error.is_closed()
@@ -77,7 +77,7 @@ impl Fault {
     }
 
     /// What to tell the caller when nothing was done.
-    pub(super) fn told(self) -> StoreError {
+    pub(crate) fn told(self) -> StoreError {
         match self {
             Self::Told(error) => error,
             Self::Unreadable(what) => StoreError::Unusable(what),
@@ -102,7 +102,7 @@ impl std::fmt::Display for Fault {
 }
 
 /// An error in PostgreSQL's own words, or with its causes.
-pub(super) fn words(error: &Error) -> String {
+pub(crate) fn words(error: &Error) -> String {
     if let Some(db) = error.as_db_error() {
         let detail = db.detail().map(|d| format!(" ({d})")).unwrap_or_default();
         return format!("{}: {}{detail} [{}]", db.severity(), db.message(), db.code().code());

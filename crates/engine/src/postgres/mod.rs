@@ -1,11 +1,23 @@
 //! The PostgreSQL store: any number of replicas over one database, and nobody is the coordinator.
 //!
 //! ```text
-//!   transact   plan (what to lock; mostly remembered)       0 or 1 round trip
-//!              lock, load, read the clock                   1 round trip
-//!              decide                                       here, by core
-//!              write, leave word of it, COMMIT              1 round trip
+//!   batch/        Ask (the rows that the commands name)
+//!    plan.rs       -> Plan           what to lock, mostly remembered (cache.rs)         0 or 1 round trip
+//!    lock.rs       -> Held           lock, load, read the clock                         1 round trip
+//!    mod.rs        -> Decided        decide: here, by core
+//!    write.rs      -> Writes         write, leave word of it, COMMIT                    1 round trip
+//!
+//!   read/, transfer.rs   without locks: rows by name, by query, all of them; everything out and in
+//!   sweep/               what has run out, what can be forgotten, and which replica's turn it is
+//!   history/             is this the history that was followed so far, or was the store set back?
+//!   clock/               store time over a wall clock that may be stepped
+//!   schema/              the tables and how they came to be
+//!   connection/          the connections, and which server each leads to
+//!   statements.rs        every fixed statement
+//!   tables/              rows as core has them, from rows as PostgreSQL has them
 //! ```
+//!
+//! Each of these imports only from those below it.
 //!
 //! **Stored**, in the schema `solehold`: the clock's one row (offset, epoch), the last commits (revision, time), sessions, holders,
 //! resources (what was declared of each, rarely written), `leases` (one narrow row for each resource with all that is judged
@@ -26,31 +38,19 @@
 //!
 //! No LISTEN, no advisory locks, no functions, no triggers.
 
-mod cache;
+mod batch;
 mod clock;
-mod connect;
-mod epoch;
+mod connection;
 mod fault;
-mod identity;
-mod line;
-mod lock;
-mod migrate;
-mod pace;
-mod plan;
-mod pool;
+mod history;
+mod options;
 mod read;
 mod retry;
-mod rows;
-mod scan;
-mod spent;
-mod sql;
+mod schema;
+mod statements;
 mod sweep;
-mod text;
-mod touched;
-mod transact;
+mod tables;
 mod transfer;
-mod turn;
-mod write;
 
 use std::{
     fmt,
@@ -61,25 +61,25 @@ use std::{
     time::Duration,
 };
 
-pub use self::epoch::Failover;
+pub use self::options::{Failover, PostgresOptions};
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, key::Name, record::Record};
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
 use self::{
-    cache::Cache,
-    connect::Connector,
-    epoch::{History, Point},
+    batch::{cache::Cache, plan::Ask},
+    clock::{Point, pace::Timekeeper},
+    connection::{
+        connect::Connector,
+        pool::{Conn, Lent, Pool, Use},
+    },
     fault::Fault,
-    pace::Timekeeper,
-    plan::Ask,
-    pool::{Conn, Lent, Pool, Use},
+    history::History,
     retry::Backoff,
-    rows::Columns,
-    spent::Spent,
-    sql::Sql,
-    sweep::Chores,
+    statements::Sql,
+    sweep::{Chores, spent::Spent},
+    tables::rows::Columns,
 };
 use crate::{
     clock::Tick,
@@ -97,18 +97,6 @@ const NEWS_EVERY: Duration = Duration::from_millis(50);
 const NEWS_WAIT: Duration = Duration::from_secs(1);
 /// How often opening is tried against others who open, too.
 const OPEN_ATTEMPTS: u32 = 20;
-
-/// How a [`PostgresStore`] is opened.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct PostgresOptions {
-    /// Take a server with `fsync = off`, which forgets what it confirmed. For tests.
-    pub allow_unsafe_durability: bool,
-    /// What becomes of commits when a standby takes over.
-    pub failover: Failover,
-    /// The longest ttl that may be asked for; unless given, what the store was told before, or [`TTL_MAX_MS`]. After a failover
-    /// or a restore nothing is decided for the longest that any server of the store was given.
-    pub ttl_max_ms: Option<u64>,
-}
 
 /// Rows in PostgreSQL.
 pub struct PostgresStore {
@@ -155,11 +143,11 @@ impl PostgresStore {
             chores: Mutex::default(),
             spent: Mutex::default(),
             replica: Uuid::new_v4(),
-            bulk: Semaphore::new(scan::BULK_READS_MAX),
+            bulk: Semaphore::new(read::scan::BULK_READS_MAX),
         };
         store.survey().await;
         let conn = store.pool.bare(|identity| store.refuse_older(identity)).await.map_err(Fault::told)?;
-        migrate::migrate(&conn).await.map_err(Fault::told)?;
+        schema::migrate(&conn).await.map_err(Fault::told)?;
         drop(conn);
         let mut backoff = Backoff::default();
         let mut attempt = 1;
@@ -211,7 +199,8 @@ impl PostgresStore {
     async fn read_cursor(&self, conn: &Conn) -> Result<Cursor, Fault> {
         let asked = Tick::now();
         let rows = conn.query(Sql::Cursor, &[]).await?;
-        let row = rows.first().ok_or_else(|| rows::unreadable("the table solehold.clock has no row"))?;
+        let row =
+            rows.first().ok_or_else(|| tables::rows::unreadable("the table solehold.clock has no row"))?;
         let mut c = Columns::from(row, 0);
         let cursor = Cursor { epoch: c.number()?, revision: solehold_core::time::Revision(c.number()?) };
         self.follow(Point { cursor, last_ms: c.next()? }, asked, Tick::now())?;
@@ -226,7 +215,7 @@ impl Store for PostgresStore {
     }
 
     fn clock_slack_ms(&self) -> u64 {
-        pace::TOLERANCE_MS as u64
+        clock::pace::TOLERANCE_MS as u64
     }
 
     async fn transact(
@@ -253,7 +242,7 @@ impl Store for PostgresStore {
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
         self.read(Use::Read, "reading records", |conn| async move {
             let rows = conn.query(Sql::CollectionRecords, &[&collection.as_str()]).await?;
-            rows.iter().map(rows::record).collect()
+            rows.iter().map(tables::rows::record).collect()
         })
         .await
     }

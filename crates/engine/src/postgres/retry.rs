@@ -7,7 +7,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// Pauses that grow, each of a random length, so that two who met do not meet again.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(crate) struct Backoff {
     attempt: u32,
 }
 
@@ -22,7 +22,7 @@ impl Backoff {
     }
 
     /// Pauses.
-    pub(super) async fn wait(&mut self) {
+    pub(crate) async fn wait(&mut self) {
         tokio::time::sleep(self.pause()).await;
     }
 }

@@ -9,17 +9,19 @@ use solehold_core::{
 use tokio::join;
 use tokio_postgres::types::{ToSql, Type};
 
-use super::{
+use crate::postgres::{
     PostgresStore,
+    batch::{
+        touched::Touched,
+        write::{Before, Writes},
+    },
     clock::Reading,
+    connection::pool::{Conn, Use, in_time},
     fault::Fault,
-    pool::{Conn, Use, in_time},
     read::{SNAPSHOT, read_resource},
     retry::Backoff,
-    rows,
-    sql::{Sql, lease_columns, resource_columns, state_columns},
-    touched::Touched,
-    write::{Before, Writes},
+    statements::{Sql, lease_columns, resource_columns, state_columns},
+    tables::rows,
 };
 use crate::{
     clock::Tick,
@@ -41,7 +43,7 @@ const KEEP_OLD_IDS: &str = "INSERT INTO solehold.old_ids \
 const EVENTS_AT_ONCE: usize = 5_000;
 
 impl PostgresStore {
-    pub(super) async fn export_all(&self, out: &mut Exporter) -> Result<(), StoreError> {
+    pub(crate) async fn export_all(&self, out: &mut Exporter) -> Result<(), StoreError> {
         let _turn = self.bulk_turn().await?;
         let mut attempt = 1;
         loop {
@@ -121,7 +123,7 @@ impl PostgresStore {
         conn.simple("COMMIT").await
     }
 
-    pub(super) async fn import_all(&self, import: Import) -> Result<(), StoreError> {
+    pub(crate) async fn import_all(&self, import: Import) -> Result<(), StoreError> {
         let mut backoff = Backoff::default();
         for attempt in 1.. {
             let lent = self.lend(Use::Write).await.map_err(Fault::told)?;

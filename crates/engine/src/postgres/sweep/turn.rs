@@ -14,15 +14,15 @@ use std::time::Duration;
 use tokio::join;
 use uuid::Uuid;
 
-use super::{
+use crate::clock::Tick;
+use crate::postgres::{
     PostgresStore,
     clock::Reading,
+    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    pool::{Conn, ROUND_TRIP, Use, in_time},
-    rows::Columns,
-    sql::Sql,
+    statements::Sql,
+    tables::rows::Columns,
 };
-use crate::clock::Tick;
 
 /// A turn lasts this long: after its keeper has died, nobody sweeps for this long.
 const TERM_MS: i64 = 500;
@@ -33,7 +33,7 @@ const GIVE_BACK: Duration = Duration::from_millis(500);
 
 /// The last turn that anyone has taken.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Turn {
+pub(crate) struct Turn {
     number: i64,
     keeper: Uuid,
     until_ms: i64,
@@ -49,7 +49,7 @@ impl Turn {
 
 impl PostgresStore {
     /// Reads the clock, and whose turn it is, in one round trip.
-    pub(super) async fn read_clock_and_turn(&self, conn: &Conn) -> Result<(Reading, Turn), Fault> {
+    pub(crate) async fn read_clock_and_turn(&self, conn: &Conn) -> Result<(Reading, Turn), Fault> {
         let asked = Tick::now();
         let read = async {
             let (clock, turn) = join!(biased;
@@ -66,7 +66,7 @@ impl PostgresStore {
     }
 
     /// Whether it is this replica's turn: its number, if so. Renews it in time, and takes one that nobody keeps.
-    pub(super) async fn keep_turn(&self, conn: &Conn, last: Turn, now: i64) -> Result<Option<i64>, Fault> {
+    pub(crate) async fn keep_turn(&self, conn: &Conn, last: Turn, now: i64) -> Result<Option<i64>, Fault> {
         let left = last.left_ms(now);
         let is_mine = last.keeper == self.replica;
         let mut number = last.number;
@@ -86,7 +86,7 @@ impl PostgresStore {
     }
 
     /// Lets another replica have the next turn at once.
-    pub(super) async fn give_turn_back(&self) {
+    pub(crate) async fn give_turn_back(&self) {
         let Some(number) = self.chores().turn.take() else { return };
         let work = async {
             let lent = self.lend(Use::Write).await?;

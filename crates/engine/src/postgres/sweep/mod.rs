@@ -1,5 +1,8 @@
 //! What seems to have run out, and what can be forgotten.
 
+pub(crate) mod spent;
+pub(crate) mod turn;
+
 use std::{collections::HashSet, sync::MutexGuard, time::Duration};
 
 use solehold_core::{command::Command, key::SessionId};
@@ -7,14 +10,14 @@ use tokio::join;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{
+use crate::postgres::{
     PostgresStore,
     clock::MARK_EVERY_MS,
+    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    pool::{Conn, ROUND_TRIP, Use, in_time},
     retry::Backoff,
-    rows::{Columns, unreadable},
-    sql::Sql,
+    statements::Sql,
+    tables::rows::{Columns, unreadable},
 };
 use crate::{
     clock::Tick,
@@ -43,7 +46,7 @@ const OLD_IDS_EVERY_MS: i64 = 60_000;
 
 /// When what was last done, by store time.
 #[derive(Debug, Default)]
-pub(super) struct Chores {
+pub(crate) struct Chores {
     forgot_ms: Option<i64>,
     counted_ms: Option<i64>,
     old_ids_ms: Option<i64>,
@@ -51,7 +54,7 @@ pub(super) struct Chores {
     ends: Ends,
     places: Places,
     /// The number of the last turn that this replica has taken.
-    pub(super) turn: Option<i64>,
+    pub(crate) turn: Option<i64>,
 }
 
 /// Where forgetting has got to in each table: all below is gone.
@@ -166,7 +169,7 @@ fn due_sessions(rows: &[Row], now: i64) -> Result<DuePage<Uuid>, Fault> {
 }
 
 impl PostgresStore {
-    pub(super) async fn nominate(&self, limit: usize) -> Result<Due, StoreError> {
+    pub(crate) async fn nominate(&self, limit: usize) -> Result<Due, StoreError> {
         self.read(Use::Write, "looking for what is due", |conn| async move {
             self.nominate_once(&conn, limit).await
         })
@@ -231,7 +234,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    pub(super) async fn maintain_once(&self, retention: &Retention) -> Result<(), StoreError> {
+    pub(crate) async fn maintain_once(&self, retention: &Retention) -> Result<(), StoreError> {
         let (now, turn) = self
             .read(Use::Write, "moving the clock's mark", |conn| async move {
                 let (reading, turn) = self.read_clock_and_turn(&conn).await?;
@@ -259,7 +262,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    pub(super) fn chores(&self) -> MutexGuard<'_, Chores> {
+    pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
         self.chores.lock().unwrap_or_else(|e| e.into_inner())
     }
 

@@ -16,7 +16,7 @@
 //! granted and receiving the answer that says expired, store time gains at most 500 ms and 1 %, however slow the network.
 
 /// How much unexplained difference may add up. It is part of every holder's margin.
-pub(super) const TOLERANCE_MS: i64 = 500;
+pub(crate) const TOLERANCE_MS: i64 = 500;
 /// The stated drift bound: one part in this many.
 const DRIFT: i64 = 100;
 /// Microseconds in a millisecond. Paces are kept in microseconds: the drift of a few milliseconds must not round to nothing.
@@ -33,17 +33,17 @@ const BLUR_MS: i64 = 10;
 
 /// Store time as one reading has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Sample {
+pub(crate) struct Sample {
     /// By the wall clock and the offset alone.
-    pub(super) by_wall_ms: i64,
-    pub(super) offset_ms: i64,
+    pub(crate) by_wall_ms: i64,
+    pub(crate) offset_ms: i64,
     /// The last time that any replica is known to have given.
-    pub(super) last_ms: i64,
+    pub(crate) last_ms: i64,
     /// How many times store time had been moved on purpose.
-    pub(super) moves: i64,
+    pub(crate) moves: i64,
     /// The reading was made between these, in milliseconds of boot time, rounded down.
-    pub(super) asked_ms: i64,
-    pub(super) answered_ms: i64,
+    pub(crate) asked_ms: i64,
+    pub(crate) answered_ms: i64,
 }
 
 /// A range of paces, in microseconds.
@@ -113,11 +113,11 @@ impl Allowance {
 
 /// The clocks are further apart than the allowance: the offset has to be corrected before anything is decided.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct OutOfPace;
+pub(crate) struct OutOfPace;
 
 /// What to do about a clock that seemed to be out of pace, looked at once more under its lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Remedy {
+pub(crate) enum Remedy {
     /// Nothing: it is in pace, perhaps because another replica has corrected it.
     Nothing,
     /// Store time is ahead by this much (behind, if negative): take it off the offset.
@@ -128,7 +128,7 @@ pub(super) enum Remedy {
 
 /// What one replica knows of store time.
 #[derive(Debug, Default)]
-pub(super) struct Timekeeper {
+pub(crate) struct Timekeeper {
     allowance: Option<Allowance>,
     moves: i64,
     /// The offset as it was last corrected here, and when, by boot time.
@@ -139,12 +139,12 @@ pub(super) struct Timekeeper {
 
 impl Timekeeper {
     /// The latest time given.
-    pub(super) fn given_ms(&self) -> i64 {
+    pub(crate) fn given_ms(&self) -> i64 {
         self.given_ms
     }
 
     /// Store time by a reading.
-    pub(super) fn time(&mut self, sample: &Sample) -> Result<i64, OutOfPace> {
+    pub(crate) fn time(&mut self, sample: &Sample) -> Result<i64, OutOfPace> {
         let pace = Pace::of(sample);
         match self.allowance {
             // From before store time was moved: what has been given since counts.
@@ -171,7 +171,7 @@ impl Timekeeper {
     /// What to do about a clock that is out of pace. A correction aims at the middle of what is allowed: after a step that
     /// is where store time was. If another replica undoes that, it allows something else, having read at other moments. All allowances go back to the same pace, so they overlap or soon will, and the smallest correction that fits here
     /// fits there, too. So replicas come to an agreement, and none has to give up its own bounds for it.
-    pub(super) fn remedy(&mut self, sample: &Sample) -> Remedy {
+    pub(crate) fn remedy(&mut self, sample: &Sample) -> Remedy {
         let Some(allowance) = self.allowance.filter(|_| sample.moves == self.moves) else {
             return Remedy::Nothing;
         };

@@ -16,12 +16,14 @@ use tokio::{
 };
 use tokio_postgres::{Client, Row, Statement, types::ToSql};
 
-use super::{
+use crate::postgres::{
     PostgresOptions,
-    connect::Connector,
+    connection::{
+        connect::Connector,
+        identity::{Identity, Server},
+    },
     fault::Fault,
-    identity::{Identity, Server},
-    sql::Sql,
+    statements::Sql,
 };
 
 use crate::store::StoreError;
@@ -33,14 +35,14 @@ const READERS: usize = 8;
 /// Statements of other shapes that a connection keeps prepared.
 const SHAPED_MAX: usize = 256;
 /// One round trip takes no longer, or the server hangs.
-pub(super) const ROUND_TRIP: Duration = Duration::from_secs(3);
+pub(crate) const ROUND_TRIP: Duration = Duration::from_secs(3);
 
 /// A parameter of a statement.
-pub(super) type Param<'a> = &'a (dyn ToSql + Sync);
+pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
 /// A connection with its statements.
-pub(super) struct Conn {
-    pub(super) client: Client,
+pub(crate) struct Conn {
+    pub(crate) client: Client,
     statements: Vec<Statement>,
     /// Statements whose text depends on what is asked for.
     shaped: tokio::sync::Mutex<HashMap<String, Statement>>,
@@ -48,7 +50,7 @@ pub(super) struct Conn {
     task: AbortHandle,
     generation: u64,
     /// Which cluster and timeline it leads to.
-    pub(super) identity: Option<Identity>,
+    pub(crate) identity: Option<Identity>,
 }
 
 impl Drop for Conn {
@@ -60,12 +62,12 @@ impl Drop for Conn {
 
 impl Conn {
     /// Runs a prepared statement. The request is sent when this is first polled.
-    pub(super) async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
+    pub(crate) async fn query(&self, sql: Sql, params: &[Param<'_>]) -> Result<Vec<Row>, Fault> {
         Ok(self.client.query(&self.statements[sql as usize], params).await?)
     }
 
     /// As [`Self::query`], unless there is nothing to ask for.
-    pub(super) async fn query_if(
+    pub(crate) async fn query_if(
         &self,
         wanted: bool,
         sql: Sql,
@@ -75,12 +77,12 @@ impl Conn {
     }
 
     /// Runs a prepared statement that gives no rows; tells how many it changed.
-    pub(super) async fn execute(&self, sql: Sql, params: &[Param<'_>]) -> Result<u64, Fault> {
+    pub(crate) async fn execute(&self, sql: Sql, params: &[Param<'_>]) -> Result<u64, Fault> {
         Ok(self.client.execute(&self.statements[sql as usize], params).await?)
     }
 
     /// As [`Self::execute`], unless there is nothing to do.
-    pub(super) async fn execute_if(
+    pub(crate) async fn execute_if(
         &self,
         wanted: bool,
         sql: Sql,
@@ -90,12 +92,12 @@ impl Conn {
     }
 
     /// Runs a statement without parameters.
-    pub(super) async fn simple(&self, sql: &str) -> Result<(), Fault> {
+    pub(crate) async fn simple(&self, sql: &str) -> Result<(), Fault> {
         Ok(self.client.batch_execute(sql).await?)
     }
 
     /// Prepares a statement whose text depends on what is asked for, once.
-    pub(super) async fn shaped(&self, text: &str) -> Result<Statement, Fault> {
+    pub(crate) async fn shaped(&self, text: &str) -> Result<Statement, Fault> {
         let mut known = self.shaped.lock().await;
         if let Some(statement) = known.get(text) {
             return Ok(statement.clone());
@@ -109,7 +111,7 @@ impl Conn {
     }
 
     /// The last warning since this was last asked.
-    pub(super) fn take_warning(&self) -> Option<String> {
+    pub(crate) fn take_warning(&self) -> Option<String> {
         self.warning.lock().unwrap_or_else(|e| e.into_inner()).take()
     }
 
@@ -121,7 +123,7 @@ impl Conn {
 }
 
 /// Bounds a round trip in time.
-pub(super) async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     what: &'static str,
     limit: Duration,
     work: impl Future<Output = Result<T, Fault>>,
@@ -131,13 +133,13 @@ pub(super) async fn in_time<T>(
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Use {
+pub(crate) enum Use {
     Write,
     Read,
 }
 
 /// The connections of a store.
-pub(super) struct Pool {
+pub(crate) struct Pool {
     connector: Connector,
     options: PostgresOptions,
     idle: Mutex<Vec<Arc<Conn>>>,
@@ -148,7 +150,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    pub(super) fn new(connector: Connector, options: PostgresOptions) -> Self {
+    pub(crate) fn new(connector: Connector, options: PostgresOptions) -> Self {
         Self {
             connector,
             options,
@@ -161,7 +163,7 @@ impl Pool {
 
     /// A connection that is not in the pool, without statements: the schema may not be there yet. Of several hosts it leads
     /// to the first that takes writes and that `refuse` does not refuse.
-    pub(super) async fn bare(&self, refuse: impl Fn(&Identity) -> Option<Fault>) -> Result<Conn, Fault> {
+    pub(crate) async fn bare(&self, refuse: impl Fn(&Identity) -> Option<Fault>) -> Result<Conn, Fault> {
         let mut why = None;
         for host in 0..self.connector.hosts() {
             let refused = match self.bare_at(host).await {
@@ -182,12 +184,12 @@ impl Pool {
     }
 
     /// Whether there is a choice.
-    pub(super) fn has_several_hosts(&self) -> bool {
+    pub(crate) fn has_several_hosts(&self) -> bool {
         self.connector.hosts() > 1
     }
 
     /// What all hosts that can be reached, and take writes, say of themselves.
-    pub(super) async fn survey(&self) -> Vec<Identity> {
+    pub(crate) async fn survey(&self) -> Vec<Identity> {
         let all = join_all((0..self.connector.hosts()).map(|host| self.bare_at(host))).await;
         all.into_iter().filter_map(|conn| conn.ok()?.identity.clone()).collect()
     }
@@ -211,7 +213,7 @@ impl Pool {
     }
 
     /// Lends a connection, and tells whether it is new.
-    pub(super) async fn lend(
+    pub(crate) async fn lend(
         &self,
         purpose: Use,
         refuse: impl Fn(&Identity) -> Option<Fault>,
@@ -247,13 +249,13 @@ impl Pool {
     }
 
     /// Gives up all connections made so far: those that are lent go when they come back.
-    pub(super) fn renew(&self) {
+    pub(crate) fn renew(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         self.idle.lock().unwrap_or_else(|e| e.into_inner()).clear();
     }
 
     /// Lends nothing any more.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.writers.close();
         self.readers.close();
         self.renew();
@@ -261,7 +263,7 @@ impl Pool {
 }
 
 /// A connection that goes back to its pool by [`Lent::give_back`], and otherwise is ended: nobody knows what state it is in.
-pub(super) struct Lent<'a> {
+pub(crate) struct Lent<'a> {
     conn: Arc<Conn>,
     pool: &'a Pool,
     _permit: SemaphorePermit<'a>,
@@ -269,7 +271,7 @@ pub(super) struct Lent<'a> {
 
 impl Lent<'_> {
     /// Gives the connection back: no transaction is open on it.
-    pub(super) fn give_back(self) {
+    pub(crate) fn give_back(self) {
         if self.conn.generation == self.pool.generation.load(Ordering::SeqCst)
             && !self.conn.client.is_closed()
         {
@@ -278,7 +280,7 @@ impl Lent<'_> {
     }
 
     /// The connection, for work that keeps a hold on it.
-    pub(super) fn conn(&self) -> Arc<Conn> {
+    pub(crate) fn conn(&self) -> Arc<Conn> {
         self.conn.clone()
     }
 }

@@ -19,35 +19,37 @@ use tokio::join;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{
-    PostgresStore,
-    cache::Known,
-    clock::Reading,
-    fault::Fault,
-    line,
-    plan::{Ask, KeyColumns, PairColumns, Plan, RequestColumns},
-    pool::{Conn, ROUND_TRIP, in_time},
-    rows::{self, Columns, LeaseRow},
-    sql::Sql,
-};
 use crate::clock::Tick;
+use crate::postgres::{
+    PostgresStore,
+    batch::{
+        cache::Known,
+        line,
+        plan::{Ask, KeyColumns, PairColumns, Plan, RequestColumns},
+    },
+    clock::Reading,
+    connection::pool::{Conn, Param, ROUND_TRIP, in_time},
+    fault::Fault,
+    statements::Sql,
+    tables::rows::{self, Columns, LeaseRow},
+};
 
 /// What is stored of a resource that is locked now.
 #[derive(Debug)]
-pub(super) struct Stored {
-    pub(super) id: i64,
-    pub(super) due_ms: Option<i64>,
-    pub(super) had_pending: bool,
-    pub(super) created_at: StoreTime,
+pub(crate) struct Stored {
+    pub(crate) id: i64,
+    pub(crate) due_ms: Option<i64>,
+    pub(crate) had_pending: bool,
+    pub(crate) created_at: StoreTime,
 }
 
 /// Rows that are locked and loaded.
-pub(super) struct Held {
-    pub(super) state: Ledger,
-    pub(super) reading: Reading,
-    pub(super) resources: HashMap<ResourceKey, Stored>,
+pub(crate) struct Held {
+    pub(crate) state: Ledger,
+    pub(crate) reading: Reading,
+    pub(crate) resources: HashMap<ResourceKey, Stored>,
     /// The metrics that each session had: unchanged ones are not written again.
-    pub(super) sessions: HashMap<SessionId, Document>,
+    pub(crate) sessions: HashMap<SessionId, Document>,
 }
 
 /// What came back, before anyone has looked at it.
@@ -67,7 +69,7 @@ struct Answers {
 
 impl PostgresStore {
     /// Begins a transaction, and locks and loads what is planned.
-    pub(super) async fn lock(&self, conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Result<Held, Fault> {
+    pub(crate) async fn lock(&self, conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Result<Held, Fault> {
         let answers = in_time("locking rows", ROUND_TRIP, ask_for_locks(conn, ask, plan, news)).await?;
         let reading = Reading::of(&answers.clock, answers.asked)?;
         if !answers.missing.is_empty() {
@@ -134,7 +136,7 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
             conn.query_if(news && has_holders, Sql::ResolveHolders, &[&holder_tenants, &holder_names]).await
         },
         async {
-            let params: [super::pool::Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
+            let params: [Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
             conn.query_if(!ask.requests.is_empty(), Sql::Requests, &params).await
         },
         async { conn.query_if(!ask.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },

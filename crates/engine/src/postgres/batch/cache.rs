@@ -13,7 +13,7 @@ use solehold_core::{
     lease::Resource,
 };
 
-use super::rows::Described;
+use crate::postgres::tables::rows::Described;
 
 /// Past so many entries, or so many bytes of declarations, everything is forgotten.
 const ENTRIES_MAX: usize = 200_000;
@@ -21,25 +21,25 @@ const BYTES_MAX: usize = 64 << 20;
 
 /// What is known of a resource.
 #[derive(Debug, Clone)]
-pub(super) struct Known {
-    pub(super) is: Described,
+pub(crate) struct Known {
+    pub(crate) is: Described,
     /// The sessions that something of it hung on when it was last seen; locking one too many does no harm.
-    pub(super) sessions: [Option<SessionId>; 2],
+    pub(crate) sessions: [Option<SessionId>; 2],
     /// Whether it had a hand-over document.
-    pub(super) has_state: bool,
+    pub(crate) has_state: bool,
     /// Whether there was a line for it.
-    pub(super) is_queued: bool,
+    pub(crate) is_queued: bool,
 }
 
 impl Known {
     /// What is known of a resource that was just seen or written.
-    pub(super) fn of(is: Described, resource: &Resource) -> Self {
+    pub(crate) fn of(is: Described, resource: &Resource) -> Self {
         let (has_state, is_queued) = (resource.state.is_some(), resource.queued > 0);
         Self { is, sessions: sessions(resource), has_state, is_queued }
     }
 
     /// Whether a resource hangs where it did, and has a document and a line or none as before.
-    pub(super) fn is_still(&self, resource: &Resource) -> bool {
+    pub(crate) fn is_still(&self, resource: &Resource) -> bool {
         self.sessions == sessions(resource)
             && self.has_state == resource.state.is_some()
             && self.is_queued == (resource.queued > 0)
@@ -60,11 +60,11 @@ struct Entries {
 
 /// Remembers resources by key and by the leases on them.
 #[derive(Debug, Default)]
-pub(super) struct Cache(Mutex<Entries>);
+pub(crate) struct Cache(Mutex<Entries>);
 
 impl Cache {
     /// All resources of these keys and leases; nothing, if one is not known.
-    pub(super) fn all<'a>(
+    pub(crate) fn all<'a>(
         &self,
         keys: impl Iterator<Item = &'a ResourceKey>,
         leases: impl Iterator<Item = &'a LeaseId>,
@@ -82,7 +82,7 @@ impl Cache {
     }
 
     /// Remembers resources as they are now, and the leases on them.
-    pub(super) fn learn(&self, seen: impl Iterator<Item = (Arc<Known>, [Option<LeaseId>; 2])>) {
+    pub(crate) fn learn(&self, seen: impl Iterator<Item = (Arc<Known>, [Option<LeaseId>; 2])>) {
         let mut entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
         for (known, leases) in seen {
             if entries.resources.len().max(entries.leases.len()) >= ENTRIES_MAX || entries.bytes > BYTES_MAX {
@@ -102,12 +102,12 @@ impl Cache {
     }
 
     /// Forgets everything.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Entries::default();
     }
 
     /// Forgets resources, and leases that have ended.
-    pub(super) fn forget<'a>(
+    pub(crate) fn forget<'a>(
         &self,
         keys: impl Iterator<Item = &'a ResourceKey>,
         leases: impl Iterator<Item = LeaseId>,

@@ -1,4 +1,4 @@
-//! How a connection is made: where to, by which TLS, and with which bounds on its time.
+//! How a connection is made: where to, and with which bounds on its time.
 
 use std::{
     fmt,
@@ -7,12 +7,6 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
-    crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
-};
 use tokio::{io, task::AbortHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config, NoTls,
@@ -21,21 +15,16 @@ use tokio_postgres::{
 };
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use super::fault::{Fault, words};
+use crate::postgres::{
+    connection::tls::TlsOptions,
+    fault::{Fault, words},
+};
 use crate::store::StoreError;
 
 /// A server that cannot be reached is known not to be after this.
 const CONNECT: Duration = Duration::from_secs(2);
 /// A peer that acknowledges nothing for so long is gone.
 const PEER_GONE: Duration = Duration::from_secs(3);
-/// Where systems keep the certificates that they trust.
-const SYSTEM_ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
 /// What this side asks of each of its connections, where the server knows the setting. Timeouts on the server's side free
 /// its locks when this side has given up, or was paused in the middle: below `lock_timeout`, so that the other replicas wait
 /// for that and do not fail; the rest pins the plans, which look rows up by key and nothing else, to what they
@@ -59,7 +48,7 @@ const DURABLE: &str = "SELECT set_config('synchronous_commit', \
     WHERE current_setting('synchronous_commit', true) IS NOT NULL";
 
 /// Makes connections to one place, which may be any of several hosts.
-pub(super) struct Connector {
+pub(crate) struct Connector {
     /// One for each host, in the order given.
     hosts: Vec<Config>,
     tls: Option<MakeRustlsConnect>,
@@ -74,17 +63,17 @@ impl fmt::Debug for Connector {
 }
 
 /// A connection just made.
-pub(super) struct Connected {
-    pub(super) client: Client,
+pub(crate) struct Connected {
+    pub(crate) client: Client,
     /// The last warning that the server sent.
-    pub(super) warning: Arc<Mutex<Option<String>>>,
+    pub(crate) warning: Arc<Mutex<Option<String>>>,
     /// Ends the task that moves the bytes, and so the connection.
-    pub(super) task: AbortHandle,
+    pub(crate) task: AbortHandle,
 }
 
 impl Connector {
     /// Reads a connection string, as libpq has them. Errors never show it: there may be a password in it.
-    pub(super) fn new(url: &str) -> Result<Self, StoreError> {
+    pub(crate) fn new(url: &str) -> Result<Self, StoreError> {
         let (url, tls) = TlsOptions::split_off(url);
         let mut config: Config = url.parse().map_err(|e| {
             StoreError::Unusable(format!("the connection string is not usable: {}", words(&e)))
@@ -116,12 +105,12 @@ impl Connector {
     }
 
     /// How many hosts there are.
-    pub(super) fn hosts(&self) -> usize {
+    pub(crate) fn hosts(&self) -> usize {
         self.hosts.len()
     }
 
     /// Connects to one of the hosts and sets the session up.
-    pub(super) async fn connect(&self, host: usize) -> Result<Connected, Fault> {
+    pub(crate) async fn connect(&self, host: usize) -> Result<Connected, Fault> {
         let config = &self.hosts[host];
         let connect = async {
             let connected = match &self.tls {
@@ -219,147 +208,9 @@ where
     Connected { client, warning, task: task.abort_handle() }
 }
 
-/// The part of a connection string that tokio-postgres does not know.
-#[derive(Debug, Default)]
-struct TlsOptions {
-    /// `verify-ca` or `verify-full`: the certificate must be trusted, and for the latter be that of the host.
-    verify: Option<bool>,
-    roots: Option<String>,
-}
-
-impl TlsOptions {
-    /// Takes `sslmode=verify-*` and `sslrootcert` out of a connection string.
-    fn split_off(url: &str) -> (String, Self) {
-        let mut options = Self::default();
-        let mut keep = |pair: &str| {
-            let Some((name, value)) = pair.split_once('=') else { return true };
-            let value = value.trim_matches('\'');
-            match (name.trim(), value) {
-                ("sslmode", "verify-full") => options.verify = Some(true),
-                ("sslmode", "verify-ca") => options.verify = Some(false),
-                ("sslrootcert", path) => options.roots = Some(path.replace("%2F", "/").replace("%2f", "/")),
-                _ => return true,
-            }
-            false
-        };
-        let rest = match url.split_once("://") {
-            Some(_) => match url.split_once('?') {
-                Some((place, query)) => {
-                    let kept: Vec<_> = query.split('&').filter(|pair| keep(pair)).collect();
-                    if kept.is_empty() { place.to_owned() } else { format!("{place}?{}", kept.join("&")) }
-                }
-                None => url.to_owned(),
-            },
-            None => url.split(' ').filter(|pair| keep(pair)).collect::<Vec<_>>().join(" "),
-        };
-        (rest, options)
-    }
-
-    fn client(self) -> Result<ClientConfig, StoreError> {
-        let unusable = |what: String| StoreError::Unusable(what);
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|e| unusable(format!("TLS cannot be set up: {e}")))?;
-        if self.verify.is_none() && self.roots.is_none() {
-            // As libpq: `prefer` and `require` encrypt, and check nothing.
-            let unchecked = Arc::new(Unchecked { provider, roots: None });
-            return Ok(builder.dangerous().with_custom_certificate_verifier(unchecked).with_no_client_auth());
-        }
-        let roots = self.read_roots().map_err(unusable)?;
-        if self.verify == Some(true) {
-            return Ok(builder.with_root_certificates(roots).with_no_client_auth());
-        }
-        let verifier =
-            rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
-                .build()
-                .map_err(|e| unusable(format!("TLS cannot be set up: {e}")))?;
-        let trusted = Arc::new(Unchecked { provider, roots: Some(verifier) });
-        Ok(builder.dangerous().with_custom_certificate_verifier(trusted).with_no_client_auth())
-    }
-
-    fn read_roots(&self) -> Result<RootCertStore, String> {
-        let named = self
-            .roots
-            .clone()
-            .filter(|path| path != "system")
-            .or_else(|| std::env::var("SSL_CERT_FILE").ok());
-        let found =
-            || SYSTEM_ROOTS.iter().find(|path| std::path::Path::new(path).exists()).map(|p| (*p).to_owned());
-        let path =
-            named.or_else(found).ok_or("no certificates to trust were found: give sslrootcert=FILE")?;
-        let mut roots = RootCertStore::empty();
-        let unreadable = |e: &dyn fmt::Display| format!("sslrootcert {path} cannot be read: {e}");
-        for certificate in CertificateDer::pem_file_iter(&path).map_err(|e| unreadable(&e))? {
-            roots.add_parsable_certificates([certificate.map_err(|e| unreadable(&e))?]);
-        }
-        if roots.is_empty() { Err(format!("sslrootcert {path} holds no certificate")) } else { Ok(roots) }
-    }
-}
-
-/// Does not ask whether the certificate is that of the host, nor, without roots, whether anyone trusts it.
-#[derive(Debug)]
-struct Unchecked {
-    provider: Arc<CryptoProvider>,
-    roots: Option<Arc<rustls::client::WebPkiServerVerifier>>,
-}
-
-impl ServerCertVerifier for Unchecked {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        use rustls::CertificateError::{NotValidForName, NotValidForNameContext};
-        let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
-        match roots.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            Err(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
-                Ok(ServerCertVerified::assertion())
-            }
-            other => other,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tls_options_are_taken_out_of_either_form() {
-        let url = "postgres://u:p@h/db?sslmode=verify-full&connect_timeout=1&sslrootcert=%2Fetc%2Fca.pem";
-        let (rest, options) = TlsOptions::split_off(url);
-        assert_eq!(rest, "postgres://u:p@h/db?connect_timeout=1");
-        assert_eq!((options.verify, options.roots.as_deref()), (Some(true), Some("/etc/ca.pem")));
-        let (rest, options) = TlsOptions::split_off("host=h sslmode=verify-ca dbname=d");
-        assert_eq!(rest, "host=h dbname=d");
-        assert_eq!(options.verify, Some(false));
-    }
 
     #[test]
     fn a_bad_string_does_not_show_its_password() {

@@ -1,5 +1,12 @@
 //! One batch, one transaction: plan, lock, decide, write, commit; and what to do when any of it goes wrong.
 
+pub(crate) mod cache;
+pub(crate) mod line;
+pub(crate) mod lock;
+pub(crate) mod plan;
+pub(crate) mod touched;
+pub(crate) mod write;
+
 use std::{sync::Arc, time::Duration};
 
 use solehold_core::{
@@ -11,18 +18,20 @@ use tokio::join;
 use tokio_postgres::error::Severity;
 use uuid::Uuid;
 
-use super::{
+use crate::postgres::{
     PostgresStore,
-    cache::Known,
+    batch::{
+        cache::Known,
+        lock::Held,
+        plan::{Ask, Plan},
+        touched::Touched,
+        write::{Before, Writes},
+    },
+    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    lock::Held,
-    plan::{Ask, Plan},
-    pool::{Conn, ROUND_TRIP, Use, in_time},
     retry::Backoff,
-    rows::{Described, unreadable},
-    sql::Sql,
-    touched::Touched,
-    write::{Before, Writes},
+    statements::Sql,
+    tables::rows::{Described, unreadable},
 };
 use crate::{
     clock::Tick,
@@ -68,7 +77,7 @@ struct Tries {
 }
 
 impl PostgresStore {
-    pub(super) async fn run(
+    pub(crate) async fn run(
         &self,
         mut ask: Ask,
         news: bool,
@@ -326,7 +335,7 @@ impl PostgresStore {
     }
 
     /// Wakes whoever waits for news.
-    pub(super) fn tell(&self, cursor: Cursor) {
+    pub(crate) fn tell(&self, cursor: Cursor) {
         self.head.send_if_modified(|head| {
             let is_newer = cursor > *head;
             if is_newer {

@@ -15,41 +15,43 @@ use tokio::join;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{
+use crate::postgres::{
     PostgresStore,
-    cache::Known,
+    batch::{
+        cache::Known,
+        line::{self, LinesAsk},
+    },
+    connection::pool::{Conn, ROUND_TRIP, in_time},
     fault::Fault,
-    line::{self, LinesAsk},
-    pool::{Conn, ROUND_TRIP, in_time},
-    rows::{self, Columns, DESCRIBED_COLUMNS},
-    sql::Sql,
+    statements::Sql,
+    tables::rows::{self, Columns, DESCRIBED_COLUMNS},
 };
 
 /// A footprint without repetitions, in the shape of parameters.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Ask {
-    pub(super) keys: Vec<ResourceKey>,
-    pub(super) leases: Vec<LeaseId>,
-    pub(super) sessions: BTreeSet<SessionId>,
-    pub(super) whole: BTreeSet<SessionId>,
-    pub(super) holders: BTreeSet<HolderKey>,
-    pub(super) whole_holders: BTreeSet<HolderKey>,
-    pub(super) requests: Vec<RequestKey>,
-    pub(super) records: Vec<(Name, Name)>,
-    pub(super) waiters: Vec<(ResourceKey, LeaseId)>,
+pub(crate) struct Ask {
+    pub(crate) keys: Vec<ResourceKey>,
+    pub(crate) leases: Vec<LeaseId>,
+    pub(crate) sessions: BTreeSet<SessionId>,
+    pub(crate) whole: BTreeSet<SessionId>,
+    pub(crate) holders: BTreeSet<HolderKey>,
+    pub(crate) whole_holders: BTreeSet<HolderKey>,
+    pub(crate) requests: Vec<RequestKey>,
+    pub(crate) records: Vec<(Name, Name)>,
+    pub(crate) waiters: Vec<(ResourceKey, LeaseId)>,
     /// How much of a line was found to be needed, where it is more than usual.
-    pub(super) lines: BTreeMap<ResourceKey, usize>,
+    pub(crate) lines: BTreeMap<ResourceKey, usize>,
     /// Sessions of which all waiters were found to be needed.
-    pub(super) waiters_on: BTreeSet<SessionId>,
+    pub(crate) waiters_on: BTreeSet<SessionId>,
 }
 
 impl Ask {
     /// The leases, and the marks that they have.
-    pub(super) fn lease_columns(&self) -> (Vec<Uuid>, Vec<i32>) {
+    pub(crate) fn lease_columns(&self) -> (Vec<Uuid>, Vec<i32>) {
         self.leases.iter().map(|id| (id.0, id.mark() as i32)).unzip()
     }
 
-    pub(super) fn of(footprint: &Footprint) -> Self {
+    pub(crate) fn of(footprint: &Footprint) -> Self {
         let whole_holders: BTreeSet<_> = footprint.whole_holders.iter().cloned().collect();
         let whole: BTreeSet<_> = footprint.whole_sessions.iter().copied().collect();
         Self {
@@ -67,7 +69,7 @@ impl Ask {
     }
 
     /// Asks for what was found late, too.
-    pub(super) fn add(&mut self, late: &FoundLate) {
+    pub(crate) fn add(&mut self, late: &FoundLate) {
         match late {
             FoundLate::Session(id) => drop(self.sessions.insert(*id)),
             FoundLate::WaitersOn(id) => drop(self.waiters_on.insert(*id)),
@@ -87,10 +89,10 @@ fn once_each<T: Ord + Clone>(all: &[T]) -> Vec<T> {
 }
 
 /// Keys as three arrays.
-pub(super) struct KeyColumns<'a>(pub(super) [Vec<&'a str>; 3]);
+pub(crate) struct KeyColumns<'a>(pub(crate) [Vec<&'a str>; 3]);
 
 impl<'a> KeyColumns<'a> {
-    pub(super) fn of(keys: impl Iterator<Item = &'a ResourceKey>) -> Self {
+    pub(crate) fn of(keys: impl Iterator<Item = &'a ResourceKey>) -> Self {
         let mut columns: [Vec<&str>; 3] = Default::default();
         for key in keys {
             for (column, part) in columns.iter_mut().zip([&key.tenant, &key.kind, &key.key]) {
@@ -102,24 +104,24 @@ impl<'a> KeyColumns<'a> {
 }
 
 /// Names in pairs as two arrays.
-pub(super) struct PairColumns<'a>(pub(super) [Vec<&'a str>; 2]);
+pub(crate) struct PairColumns<'a>(pub(crate) [Vec<&'a str>; 2]);
 
 impl<'a> PairColumns<'a> {
-    pub(super) fn of(pairs: impl Iterator<Item = (&'a Name, &'a Name)>) -> Self {
+    pub(crate) fn of(pairs: impl Iterator<Item = (&'a Name, &'a Name)>) -> Self {
         let (first, second) = pairs.map(|(a, b)| (a.as_str(), b.as_str())).unzip();
         Self([first, second])
     }
 
-    pub(super) fn of_holders(holders: impl Iterator<Item = &'a HolderKey>) -> Self {
+    pub(crate) fn of_holders(holders: impl Iterator<Item = &'a HolderKey>) -> Self {
         Self::of(holders.map(|h| (&h.tenant, &h.name)))
     }
 }
 
 /// Requests as five arrays.
-pub(super) struct RequestColumns<'a>(pub(super) [Vec<&'a str>; 5]);
+pub(crate) struct RequestColumns<'a>(pub(crate) [Vec<&'a str>; 5]);
 
 impl<'a> RequestColumns<'a> {
-    pub(super) fn of(requests: impl Iterator<Item = &'a RequestKey>) -> Self {
+    pub(crate) fn of(requests: impl Iterator<Item = &'a RequestKey>) -> Self {
         let mut columns: [Vec<&str>; 5] = Default::default();
         for r in requests {
             let parts = [&r.resource.tenant, &r.resource.kind, &r.resource.key, &r.holder, &r.request];
@@ -136,22 +138,22 @@ type Seen = (Arc<Known>, [Option<LeaseId>; 2]);
 
 /// What to lock. All of it is borne out by the locked rows, or the batch begins again.
 #[derive(Debug, Default)]
-pub(super) struct Plan {
+pub(crate) struct Plan {
     /// Resources that exist.
-    pub(super) known: HashMap<i64, Arc<Known>>,
+    pub(crate) known: HashMap<i64, Arc<Known>>,
     /// Resources that do not.
-    pub(super) missing: Vec<ResourceKey>,
-    pub(super) sessions: BTreeSet<SessionId>,
+    pub(crate) missing: Vec<ResourceKey>,
+    pub(crate) sessions: BTreeSet<SessionId>,
     /// Sessions whose hanging resources are wanted, too.
-    pub(super) whole: Vec<Uuid>,
-    pub(super) holders: BTreeSet<HolderKey>,
+    pub(crate) whole: Vec<Uuid>,
+    pub(crate) holders: BTreeSet<HolderKey>,
     /// Whether waiters may hang on the whole sessions.
     has_waiters: bool,
 }
 
 impl Plan {
     /// What to read of lines.
-    pub(super) fn lines<'a>(&'a self, ask: &'a Ask) -> LinesAsk<'a> {
+    pub(crate) fn lines<'a>(&'a self, ask: &'a Ask) -> LinesAsk<'a> {
         let queued = self.known.values().filter(|k| k.is_queued).map(|k| (&k.is.key, k.is.id)).collect();
         LinesAsk::of(ask, &queued, if self.has_waiters { &self.whole } else { &[] })
     }
@@ -177,7 +179,7 @@ impl Plan {
 
 impl PostgresStore {
     /// Plans a batch: by what is remembered, or, if something is not or `fresh` is asked for, by one look at the store.
-    pub(super) async fn plan(&self, conn: &Conn, ask: &Ask, fresh: bool, news: bool) -> Result<Plan, Fault> {
+    pub(crate) async fn plan(&self, conn: &Conn, ask: &Ask, fresh: bool, news: bool) -> Result<Plan, Fault> {
         let is_simple = ask.holders.is_empty() && ask.whole.is_empty();
         if !fresh
             && is_simple

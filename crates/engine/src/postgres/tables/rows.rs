@@ -13,30 +13,30 @@ use solehold_core::{
 use tokio_postgres::{Row, types::FromSql};
 use uuid::Uuid;
 
-use super::{fault::Fault, text};
+use crate::postgres::{fault::Fault, tables::text};
 
 /// Reads the columns of a row one after the other.
-pub(super) struct Columns<'a> {
+pub(crate) struct Columns<'a> {
     row: &'a Row,
     at: usize,
 }
 
 impl<'a> Columns<'a> {
     /// From the column `at` on.
-    pub(super) fn from(row: &'a Row, at: usize) -> Self {
+    pub(crate) fn from(row: &'a Row, at: usize) -> Self {
         Self { row, at }
     }
 
-    pub(super) fn next<T: FromSql<'a>>(&mut self) -> Result<T, Fault> {
+    pub(crate) fn next<T: FromSql<'a>>(&mut self) -> Result<T, Fault> {
         self.at += 1;
         Ok(self.row.try_get(self.at - 1)?)
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Fault> {
+    pub(crate) fn number(&mut self) -> Result<u64, Fault> {
         Ok(self.next::<i64>()? as u64)
     }
 
-    pub(super) fn time(&mut self) -> Result<StoreTime, Fault> {
+    pub(crate) fn time(&mut self) -> Result<StoreTime, Fault> {
         self.number().map(StoreTime)
     }
 
@@ -44,35 +44,35 @@ impl<'a> Columns<'a> {
         Ok(self.next::<Option<i64>>()?.map(|ms| StoreTime(ms as u64)))
     }
 
-    pub(super) fn name(&mut self) -> Result<Name, Fault> {
+    pub(crate) fn name(&mut self) -> Result<Name, Fault> {
         name(self.next()?)
     }
 
-    pub(super) fn maybe_name(&mut self) -> Result<Option<Name>, Fault> {
+    pub(crate) fn maybe_name(&mut self) -> Result<Option<Name>, Fault> {
         self.next::<Option<&str>>()?.map(name).transpose()
     }
 
     /// A document; none stands for the empty one.
-    pub(super) fn document(&mut self) -> Result<Document, Fault> {
+    pub(crate) fn document(&mut self) -> Result<Document, Fault> {
         match self.next::<Option<&str>>()? {
             Some(stored) => Document::new(text::restored(stored)).map_err(unreadable),
             None => Ok(Document::default()),
         }
     }
 
-    pub(super) fn session_id(&mut self) -> Result<Option<SessionId>, Fault> {
+    pub(crate) fn session_id(&mut self) -> Result<Option<SessionId>, Fault> {
         Ok(self.next::<Option<Uuid>>()?.map(SessionId))
     }
 
-    pub(super) fn lease_id(&mut self) -> Result<Option<LeaseId>, Fault> {
+    pub(crate) fn lease_id(&mut self) -> Result<Option<LeaseId>, Fault> {
         Ok(self.next::<Option<Uuid>>()?.map(LeaseId))
     }
 
-    pub(super) fn resource_key(&mut self) -> Result<ResourceKey, Fault> {
+    pub(crate) fn resource_key(&mut self) -> Result<ResourceKey, Fault> {
         Ok(ResourceKey { tenant: self.name()?, kind: self.name()?, key: self.name()? })
     }
 
-    pub(super) fn holder_key(&mut self) -> Result<HolderKey, Fault> {
+    pub(crate) fn holder_key(&mut self) -> Result<HolderKey, Fault> {
         Ok(HolderKey { tenant: self.name()?, name: self.name()? })
     }
 }
@@ -82,12 +82,12 @@ fn name(text: &str) -> Result<Name, Fault> {
 }
 
 /// A stored row that makes no sense to this program.
-pub(super) fn unreadable(what: impl std::fmt::Display) -> Fault {
+pub(crate) fn unreadable(what: impl std::fmt::Display) -> Fault {
     Fault::Unreadable(format!("a stored row cannot be read: {what}"))
 }
 
 /// A document as it is stored: none for the empty one, which most are.
-pub(super) fn document_text(document: &Document) -> Option<std::borrow::Cow<'_, str>> {
+pub(crate) fn document_text(document: &Document) -> Option<std::borrow::Cow<'_, str>> {
     match document.as_str() {
         "{}" => None,
         other => Some(text::stored(other)),
@@ -95,7 +95,7 @@ pub(super) fn document_text(document: &Document) -> Option<std::borrow::Cow<'_, 
 }
 
 /// The name of a standing.
-pub(super) fn standing_text(standing: Standing) -> &'static str {
+pub(crate) fn standing_text(standing: Standing) -> &'static str {
     match standing {
         Standing::Current => "current",
         Standing::Draining => "draining",
@@ -104,7 +104,7 @@ pub(super) fn standing_text(standing: Standing) -> &'static str {
 }
 
 /// The name of a status.
-pub(super) fn status_text(status: HolderStatus) -> &'static str {
+pub(crate) fn status_text(status: HolderStatus) -> &'static str {
     match status {
         HolderStatus::Active => "active",
         HolderStatus::Draining => "draining",
@@ -113,13 +113,13 @@ pub(super) fn status_text(status: HolderStatus) -> &'static str {
 }
 
 /// Labels as they are stored.
-pub(super) fn labels_text(labels: &BTreeMap<String, String>) -> Result<String, Fault> {
+pub(crate) fn labels_text(labels: &BTreeMap<String, String>) -> Result<String, Fault> {
     let stored: BTreeMap<_, _> = labels.iter().map(|(k, v)| (text::stored(k), text::stored(v))).collect();
     serde_json::to_string(&stored).map_err(unreadable)
 }
 
 /// A session, from `session_columns!`.
-pub(super) fn session(row: &Row) -> Result<Session, Fault> {
+pub(crate) fn session(row: &Row) -> Result<Session, Fault> {
     let mut c = Columns::from(row, 0);
     Ok(Session {
         id: SessionId(c.next()?),
@@ -143,7 +143,7 @@ pub(super) fn session(row: &Row) -> Result<Session, Fault> {
 }
 
 /// A holder, from `holder_columns!`.
-pub(super) fn holder(row: &Row) -> Result<Holder, Fault> {
+pub(crate) fn holder(row: &Row) -> Result<Holder, Fault> {
     let mut c = Columns::from(row, 0);
     Ok(Holder {
         key: c.holder_key()?,
@@ -165,19 +165,19 @@ pub(super) fn holder(row: &Row) -> Result<Holder, Fault> {
 
 /// What a resource is, as far as it is not judged under a lock: from `resource_columns!`.
 #[derive(Debug, Clone)]
-pub(super) struct Described {
-    pub(super) id: i64,
-    pub(super) key: ResourceKey,
-    pub(super) version: i64,
-    pub(super) declared: Option<Arc<Declaration>>,
-    pub(super) created_at: StoreTime,
+pub(crate) struct Described {
+    pub(crate) id: i64,
+    pub(crate) key: ResourceKey,
+    pub(crate) version: i64,
+    pub(crate) declared: Option<Arc<Declaration>>,
+    pub(crate) created_at: StoreTime,
 }
 
 /// How many columns `resource_columns!` has.
-pub(super) const DESCRIBED_COLUMNS: usize = 11;
+pub(crate) const DESCRIBED_COLUMNS: usize = 11;
 
 /// What a resource is.
-pub(super) fn described(row: &Row) -> Result<Described, Fault> {
+pub(crate) fn described(row: &Row) -> Result<Described, Fault> {
     let mut c = Columns::from(row, 0);
     let (id, key, version, declared) = (c.next()?, c.resource_key()?, c.next()?, c.next::<bool>()?);
     let site = c.maybe_name()?;
@@ -201,23 +201,23 @@ fn labels_of(stored: serde_json::Value) -> Result<BTreeMap<String, String>, Faul
 
 /// The part of a resource that is judged under a lock: from `lease_columns!`.
 #[derive(Debug)]
-pub(super) struct LeaseRow {
-    pub(super) resource_id: i64,
-    pub(super) version: i64,
-    pub(super) due_ms: Option<i64>,
-    pub(super) has_state: bool,
-    pub(super) last_token: Token,
+pub(crate) struct LeaseRow {
+    pub(crate) resource_id: i64,
+    pub(crate) version: i64,
+    pub(crate) due_ms: Option<i64>,
+    pub(crate) has_state: bool,
+    pub(crate) last_token: Token,
     held_back_until: Option<StoreTime>,
-    pub(super) lease: Option<Lease>,
-    pub(super) pending: Option<Pending>,
-    pub(super) queued: u32,
+    pub(crate) lease: Option<Lease>,
+    pub(crate) pending: Option<Pending>,
+    pub(crate) queued: u32,
 }
 
 /// How many columns `lease_columns!` has.
-pub(super) const LEASE_COLUMNS: usize = 24;
+pub(crate) const LEASE_COLUMNS: usize = 24;
 
 /// The part of a resource that is judged under a lock, from the column `at` on.
-pub(super) fn lease_row(row: &Row, at: usize) -> Result<LeaseRow, Fault> {
+pub(crate) fn lease_row(row: &Row, at: usize) -> Result<LeaseRow, Fault> {
     let mut c = Columns::from(row, at);
     let (resource_id, version) = (c.next()?, c.next()?);
     let (last_token, held_back_until, due_ms) = (Token(c.number()?), c.maybe_time()?, c.next()?);
@@ -281,7 +281,7 @@ fn lease(c: &mut Columns<'_>, id: LeaseId, token: Token) -> Result<Lease, Fault>
 }
 
 /// The hand-over document and the resource that it belongs to, from `state_columns!` at the column `at`.
-pub(super) fn handover(row: &Row, at: usize) -> Result<Option<(i64, StateDocument)>, Fault> {
+pub(crate) fn handover(row: &Row, at: usize) -> Result<Option<(i64, StateDocument)>, Fault> {
     let mut c = Columns::from(row, at);
     let Some(resource) = c.next::<Option<i64>>()? else { return Ok(None) };
     let sequence = c.number()?;
@@ -291,7 +291,7 @@ pub(super) fn handover(row: &Row, at: usize) -> Result<Option<(i64, StateDocumen
 }
 
 /// A resource whole.
-pub(super) fn resource(is: &Described, row: LeaseRow, state: Option<StateDocument>) -> Resource {
+pub(crate) fn resource(is: &Described, row: LeaseRow, state: Option<StateDocument>) -> Resource {
     Resource {
         key: is.key.clone(),
         declared: is.declared.clone(),
@@ -306,14 +306,14 @@ pub(super) fn resource(is: &Described, row: LeaseRow, state: Option<StateDocumen
 }
 
 /// A spent request and until when it is remembered.
-pub(super) fn request(row: &Row) -> Result<(RequestKey, StoreTime), Fault> {
+pub(crate) fn request(row: &Row) -> Result<(RequestKey, StoreTime), Fault> {
     let mut c = Columns::from(row, 0);
     let key = RequestKey { resource: c.resource_key()?, holder: c.name()?, request: c.name()? };
     Ok((key, c.time()?))
 }
 
 /// A record.
-pub(super) fn record(row: &Row) -> Result<Record, Fault> {
+pub(crate) fn record(row: &Row) -> Result<Record, Fault> {
     let mut c = Columns::from(row, 0);
     let (collection, id) = (c.name()?, c.name()?);
     let document = Document::new(text::restored(c.next::<&str>()?)).map_err(unreadable)?;
@@ -321,7 +321,7 @@ pub(super) fn record(row: &Row) -> Result<Record, Fault> {
 }
 
 /// An event, from its revision, time, key and details.
-pub(super) fn event(row: &Row) -> Result<Event, Fault> {
+pub(crate) fn event(row: &Row) -> Result<Event, Fault> {
     let mut c = Columns::from(row, 0);
     let (revision, at, key) = (Revision(c.number()?), c.time()?, c.resource_key()?);
     let what = serde_json::from_str(c.next()?).map_err(|e| unreadable(format!("event {revision:?}: {e}")))?;

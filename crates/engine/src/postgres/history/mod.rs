@@ -19,12 +19,15 @@ use std::{sync::atomic::Ordering, time::Duration};
 use solehold_core::time::StoreTime;
 use tokio_postgres::types::Type;
 
-use super::{
-    PostgresStore,
-    clock::Reading,
+use crate::postgres::{
+    Failover, PostgresStore,
+    clock::{LOCK_ALL, Point, Reading},
+    connection::{
+        identity::Identity,
+        pool::{Conn, ROUND_TRIP, Use, in_time},
+    },
     fault::Fault,
-    identity::Identity,
-    pool::{Conn, ROUND_TRIP, Use, in_time},
+    tables::rows::unreadable,
 };
 use crate::{
     clock::Tick,
@@ -32,40 +35,12 @@ use crate::{
     store::{Cursor, StoreError},
 };
 
-/// Locks everything that a renewal could change, in everyone's order.
-pub(super) const LOCK_ALL: &str = "BEGIN; SET LOCAL statement_timeout = '120s'; SET LOCAL lock_timeout = '10s'; \
-    SELECT count(*) FROM (SELECT id FROM solehold.sessions ORDER BY id FOR UPDATE) s; \
-    SELECT count(*) FROM (SELECT resource_id FROM solehold.leases ORDER BY resource_id FOR UPDATE) l";
 /// There may be many rows to lock.
 const LOCKING_ALL: Duration = Duration::from_secs(120);
 
-/// What becomes of commits when a standby takes over.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Failover {
-    /// It may lack the last ones: nothing is granted until leases that were lost have run out.
-    #[default]
-    Lossy,
-    /// Only a standby that every commit waited for is ever promoted: nothing is lost.
-    Lossless,
-}
-
-/// How far a history has come: its cursor, and the last time that anyone put down, which moves on with renewals, too.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Point {
-    pub(super) cursor: Cursor,
-    pub(super) last_ms: i64,
-}
-
-impl Point {
-    fn is_behind(self, seen: Self) -> bool {
-        let is_same_epoch = self.cursor.epoch == seen.cursor.epoch;
-        self.cursor < seen.cursor || (is_same_epoch && self.last_ms < seen.last_ms)
-    }
-}
-
 /// What this process knows of the history.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(crate) struct History {
     /// Where the connections in use lead; nothing before the first, and none if the server does not say.
     identity: Option<Option<Identity>>,
     /// The latest timeline that is known of: an earlier one of the same cluster was replaced.
@@ -128,12 +103,26 @@ impl PostgresStore {
     }
 
     /// Follows the history to a reading; refused if the store was set back since an earlier one.
-    pub(super) fn follow(&self, point: Point, asked: Tick, answered: Tick) -> Result<(), Fault> {
+    pub(crate) fn follow(&self, point: Point, asked: Tick, answered: Tick) -> Result<(), Fault> {
         self.history().follow(point, asked, answered)
     }
 
+    /// Store time by a reading; refused if the history that it is of was set back, or the store retired.
+    pub(crate) fn time(&self, reading: &Reading) -> Result<StoreTime, Fault> {
+        if let Some(to) = &reading.retired_to {
+            return Err(StoreError::Retired { to: to.clone() }.into());
+        }
+        self.time_of_retired(reading)
+    }
+
+    /// As [`Self::time`], of a store that may have been retired.
+    pub(crate) fn time_of_retired(&self, reading: &Reading) -> Result<StoreTime, Fault> {
+        self.follow(reading.point(), reading.asked, reading.answered)?;
+        self.time_of_any(reading)
+    }
+
     /// Looks at all hosts: of several that take writes, all but the one on the latest timeline were replaced.
-    pub(super) async fn survey(&self) {
+    pub(crate) async fn survey(&self) {
         if self.pool.has_several_hosts() {
             let found = self.pool.survey().await;
             found.iter().for_each(|identity| self.history().know_of(identity));
@@ -141,7 +130,7 @@ impl PostgresStore {
     }
 
     /// The furthest point of the history that was seen.
-    pub(super) fn cursor_seen(&self) -> Option<Cursor> {
+    pub(crate) fn cursor_seen(&self) -> Option<Cursor> {
         self.history().seen()
     }
 
@@ -155,20 +144,20 @@ impl PostgresStore {
     }
 
     /// A history has just begun here.
-    pub(super) fn begin_at(&self, cursor: Cursor) {
+    pub(crate) fn begin_at(&self, cursor: Cursor) {
         self.know(cursor);
         self.tell(cursor);
     }
 
     /// Proves to holders how far the history has come.
-    pub(super) fn seal_cursor(&self, cursor: Cursor) -> Option<String> {
+    pub(crate) fn seal_cursor(&self, cursor: Cursor) -> Option<String> {
         let history = self.history();
         let timeline = history.identity.as_ref()?.as_ref().map_or(0, |identity| identity.timeline);
         Some(history.seal.as_ref()?.seal(Proven { cursor, timeline }))
     }
 
     /// A holder shows how far the history had come. If the store is behind that, it was set back.
-    pub(super) async fn witness_cursor(&self, sealed: &str) -> Result<(), StoreError> {
+    pub(crate) async fn witness_cursor(&self, sealed: &str) -> Result<(), StoreError> {
         let (proven, seen) = {
             let history = self.history();
             (history.seal.as_ref().and_then(|seal| seal.open(sealed)), history.seen())
@@ -206,7 +195,7 @@ impl PostgresStore {
 
     /// Tells the other servers of the store for how long this one may grant a lease. One that was told nothing keeps to what
     /// the store says.
-    pub(super) async fn keep_ttl_max(&self, conn: &Conn) -> Result<(), Fault> {
+    pub(crate) async fn keep_ttl_max(&self, conn: &Conn) -> Result<(), Fault> {
         let (longest, condition) = match self.options.ttl_max_ms {
             Some(longest) => (longest, format!("ttl_max_ms < {longest}")),
             None => (TTL_MAX_MS, "ttl_max_ms = 0".to_owned()),
@@ -223,7 +212,7 @@ impl PostgresStore {
     }
 
     /// Reads the key that cursors are sealed with; the first to come makes it.
-    pub(super) async fn take_seal(&self, conn: &Conn) -> Result<(), Fault> {
+    pub(crate) async fn take_seal(&self, conn: &Conn) -> Result<(), Fault> {
         let set = "UPDATE solehold.clock SET seal_key = $1 WHERE id = 1 AND seal_key IS NULL";
         let get = "SELECT seal_key FROM solehold.clock WHERE id = 1";
         let read = async || -> Result<Option<Seal>, Fault> {
@@ -242,14 +231,14 @@ impl PostgresStore {
     }
 
     /// Why a connection is not used that leads to an earlier timeline than the one that is followed.
-    pub(super) fn refuse_older(&self, identity: &Identity) -> Option<Fault> {
+    pub(crate) fn refuse_older(&self, identity: &Identity) -> Option<Fault> {
         let history = self.history();
         let newest = history.newest.as_ref()?;
         identity.is_older_than(newest).then(|| older(identity, newest))
     }
 
     /// Checks that a new connection leads to the history that is in use, or to one that follows it.
-    pub(super) async fn check_identity(&self, conn: &Conn) -> Result<(), Fault> {
+    pub(crate) async fn check_identity(&self, conn: &Conn) -> Result<(), Fault> {
         if self.history().identity.as_ref() == Some(&conn.identity) {
             return Ok(());
         }
@@ -297,13 +286,13 @@ impl PostgresStore {
     }
 
     /// The store is behind what was seen: makes it another history, unless somebody else has done so already.
-    pub(super) async fn mend_history(&self) -> Result<(), Fault> {
+    pub(crate) async fn mend_history(&self) -> Result<(), Fault> {
         let is_due = |reading: &Reading| self.history().has_seen_more_than(reading.point(), reading.asked);
         self.raise_if(Why::SetBack, is_due).await
     }
 
     /// Somebody says that the store was set back.
-    pub(super) async fn told_set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), Fault> {
+    pub(crate) async fn told_set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), Fault> {
         if let Some(seen) = seen {
             self.know(seen);
         }
@@ -377,7 +366,7 @@ impl PostgresStore {
 
     /// When the longest lease that can have been granted has run out, and so has all that survived. What survived only ever
     /// lengthens the bar: what was lost is not among it.
-    pub(super) async fn barred_until(
+    pub(crate) async fn barred_until(
         &self,
         conn: &Conn,
         reading: &Reading,
@@ -394,7 +383,7 @@ impl PostgresStore {
 
     /// Retires the store. All sessions and leases are locked before the clock, as everyone does: a renewal that has begun is
     /// committed before, and one that comes later sees that the store is retired.
-    pub(super) async fn retire_to(&self, to: &str) -> Result<(), Fault> {
+    pub(crate) async fn retire_to(&self, to: &str) -> Result<(), Fault> {
         let lent = self.lend(Use::Write).await?;
         let conn = &*lent;
         let work = async {
@@ -415,22 +404,21 @@ impl PostgresStore {
         let reading = self.lock_clock(conn).await?;
         let sql = "SELECT system_id, timeline, database_oid, table_oid FROM solehold.clock WHERE id = 1";
         let rows = conn.client.query_typed(sql, &[]).await?;
-        let row =
-            rows.first().ok_or_else(|| super::rows::unreadable("the table solehold.clock has no row"))?;
+        let row = rows.first().ok_or_else(|| unreadable("the table solehold.clock has no row"))?;
         let (Some(system_id), Some(timeline)) =
             (row.try_get::<_, Option<String>>(0)?, row.try_get::<_, Option<String>>(1)?)
         else {
             return Ok(Locked { reading, identity: None });
         };
         let timeline = u32::from_str_radix(&timeline, 16)
-            .map_err(|_| super::rows::unreadable(format!("{timeline:?} is not a timeline")))?;
+            .map_err(|_| unreadable(format!("{timeline:?} is not a timeline")))?;
         let database = row.try_get::<_, Option<i64>>(2)?.unwrap_or_default();
         let identity = Identity { system_id, timeline, database, table: row.try_get(3)? };
         Ok(Locked { reading, identity: Some(identity) })
     }
 
     /// Refuses while nothing is decided.
-    pub(super) fn check_barred(reading: &Reading, now: StoreTime) -> Result<(), Fault> {
+    pub(crate) fn check_barred(reading: &Reading, now: StoreTime) -> Result<(), Fault> {
         let left_ms = reading.barred_until - now.0 as i64;
         if left_ms <= 0 {
             return Ok(());

@@ -2,24 +2,24 @@
 
 use tokio_postgres::Client;
 
-use super::{PostgresOptions, epoch::Failover, fault::Fault, rows::unreadable};
+use crate::postgres::{Failover, PostgresOptions, fault::Fault, tables::rows::unreadable};
 use crate::store::StoreError;
 
 /// The cluster, the timeline and the table that a connection leads to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) system_id: String,
-    pub(super) timeline: u32,
+pub(crate) struct Identity {
+    pub(crate) system_id: String,
+    pub(crate) timeline: u32,
     /// The database and the clock's table, by their numbers: a schema that was restored has another table, and a copy of a
     /// database is another database. None before the schema exists.
-    pub(super) database: i64,
-    pub(super) table: Option<i64>,
+    pub(crate) database: i64,
+    pub(crate) table: Option<i64>,
 }
 
 /// What a new connection says of its server.
-pub(super) struct Server {
+pub(crate) struct Server {
     /// Nothing, if this is a server that has no timelines, such as CockroachDB.
-    pub(super) identity: Option<Identity>,
+    pub(crate) identity: Option<Identity>,
     fsync: Option<String>,
     standbys: Option<String>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Server {
 impl Server {
     /// Asks the server. The control file would show a new timeline only after a checkpoint; the name of the current log file
     /// shows it at once.
-    pub(super) async fn of(client: &Client) -> Result<Self, Fault> {
+    pub(crate) async fn of(client: &Client) -> Result<Self, Fault> {
         let settings =
             "SELECT current_setting('fsync', true), current_setting('synchronous_standby_names', true)";
         let rows = client.query_typed(settings, &[]).await?;
@@ -37,7 +37,7 @@ impl Server {
     }
 
     /// Refuses a server that would forget what it has confirmed, and warns of one that is not what the configuration says.
-    pub(super) fn check(&self, options: &PostgresOptions) -> Result<(), Fault> {
+    pub(crate) fn check(&self, options: &PostgresOptions) -> Result<(), Fault> {
         if self.fsync.as_deref() == Some("off") && !options.allow_unsafe_durability {
             let text = "PostgreSQL runs with fsync = off: a crash would lose grants that were confirmed. Set it to on";
             return Err(StoreError::Unusable(text.to_owned()).into());
@@ -54,7 +54,7 @@ impl Server {
 
 impl Identity {
     /// Nothing, if the server has no timelines.
-    pub(super) async fn of(client: &Client) -> Result<Option<Self>, Fault> {
+    pub(crate) async fn of(client: &Client) -> Result<Option<Self>, Fault> {
         let sql = "SELECT (SELECT system_identifier::text FROM pg_control_system()), \
                    substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8), \
                    (SELECT oid::bigint FROM pg_database WHERE datname = current_database()), \
@@ -92,17 +92,17 @@ impl Identity {
     }
 
     /// Whether this is an earlier timeline of the same cluster: what ran there has been replaced.
-    pub(super) fn is_older_than(&self, other: &Self) -> bool {
+    pub(crate) fn is_older_than(&self, other: &Self) -> bool {
         self.system_id == other.system_id && self.timeline < other.timeline
     }
 
     /// Whether `kept` is this, noted by a version that did not note the table.
-    pub(super) fn was_noted_without_table(&self, kept: &Self) -> bool {
+    pub(crate) fn was_noted_without_table(&self, kept: &Self) -> bool {
         kept.table.is_none() && kept.system_id == self.system_id && kept.timeline == self.timeline
     }
 
     /// Whether only the timeline differs, as after a failover.
-    pub(super) fn is_failover_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_failover_of(&self, other: &Self) -> bool {
         Self { timeline: other.timeline, ..self.clone() } == *other
     }
 }

@@ -15,21 +15,25 @@ use solehold_core::{
 use tokio::join;
 use uuid::Uuid;
 
-use super::{
+use crate::postgres::{
+    batch::{
+        lock::Stored,
+        plan::{PairColumns, RequestColumns},
+        touched::Touched,
+    },
+    connection::pool::{Conn, Param},
     fault::Fault,
-    lock::Stored,
-    plan::{PairColumns, RequestColumns},
-    pool::{Conn, Param},
-    rows::{document_text, labels_text, standing_text, status_text, unreadable},
-    sql::Sql,
-    text,
-    touched::Touched,
+    statements::Sql,
+    tables::{
+        rows::{document_text, labels_text, standing_text, status_text, unreadable},
+        text,
+    },
 };
 
 type Text<'a> = Option<Cow<'a, str>>;
 
 /// What events of a resource are found by. It is stored: it must never change.
-pub(super) fn resource_hash(key: &ResourceKey) -> i64 {
+pub(crate) fn resource_hash(key: &ResourceKey) -> i64 {
     let mut hasher = blake3::Hasher::new();
     for part in [&key.tenant, &key.kind, &key.key] {
         hasher.update(part.as_str().as_bytes()).update(&[0]);
@@ -44,7 +48,7 @@ macro_rules! columns {
     ($(#[$doc:meta])* $name:ident { $($column:ident: $type:ty,)* }) => {
         $(#[$doc])*
         #[derive(Debug, Default)]
-        pub(super) struct $name<'a> { $($column: Vec<$type>,)* none: std::marker::PhantomData<&'a ()> }
+        pub(crate) struct $name<'a> { $($column: Vec<$type>,)* none: std::marker::PhantomData<&'a ()> }
 
         impl $name<'_> {
             fn params(&self) -> Vec<Param<'_>> { vec![$(&self.$column),*] }
@@ -138,22 +142,22 @@ columns! {
 }
 
 /// What the rows were before: new ones are inserted, others updated.
-pub(super) struct Before<'a> {
-    pub(super) resources: &'a HashMap<ResourceKey, Stored>,
-    pub(super) sessions: &'a HashMap<SessionId, Document>,
+pub(crate) struct Before<'a> {
+    pub(crate) resources: &'a HashMap<ResourceKey, Stored>,
+    pub(crate) sessions: &'a HashMap<SessionId, Document>,
 }
 
 /// What a resource's row is made from, where a batch wrote it: its id, and the version of its declaration.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Written {
-    pub(super) id: i64,
+pub(crate) struct Written {
+    pub(crate) id: i64,
     /// None: the declaration was not touched.
-    pub(super) version: Option<i64>,
+    pub(crate) version: Option<i64>,
 }
 
 /// Everything that a batch writes.
 #[derive(Debug, Default)]
-pub(super) struct Writes<'a> {
+pub(crate) struct Writes<'a> {
     leases: Leases<'a>,
     free_leases: FreeLeases<'a>,
     new_leases: Leases<'a>,
@@ -177,7 +181,7 @@ pub(super) struct Writes<'a> {
     gone_waiters: [Vec<i64>; 2],
     events: Events<'a>,
     /// What became of each resource that stays.
-    pub(super) written: Vec<(&'a ResourceKey, Written)>,
+    pub(crate) written: Vec<(&'a ResourceKey, Written)>,
 }
 
 fn ms(time: solehold_core::time::StoreTime) -> i64 {
@@ -186,7 +190,7 @@ fn ms(time: solehold_core::time::StoreTime) -> i64 {
 
 impl<'a> Writes<'a> {
     /// Collects what `dirty` names, as it is in `state` now. `version_of` tells the version of a declaration as it was.
-    pub(super) fn of(
+    pub(crate) fn of(
         state: &'a Ledger,
         dirty: &'a Dirty,
         touched: &Touched<'a>,
@@ -247,7 +251,7 @@ impl<'a> Writes<'a> {
     }
 
     /// Adds events.
-    pub(super) fn events(&mut self, events: &'a [Event]) -> Result<(), Fault> {
+    pub(crate) fn events(&mut self, events: &'a [Event]) -> Result<(), Fault> {
         events.iter().try_for_each(|event| self.event(event))
     }
 
@@ -385,7 +389,7 @@ impl<'a> Writes<'a> {
     }
 
     /// Sends it all at once; `last` is sent right behind.
-    pub(super) async fn send<T>(&self, conn: &Conn, last: impl Future<Output = T>) -> (Result<(), Fault>, T) {
+    pub(crate) async fn send<T>(&self, conn: &Conn, last: impl Future<Output = T>) -> (Result<(), Fault>, T) {
         macro_rules! write {
             ($sql:ident, $rows:expr, $first:ident) => {
                 async {

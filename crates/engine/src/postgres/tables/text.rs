@@ -9,7 +9,7 @@ use std::borrow::Cow;
 const ESCAPE: char = '\u{E000}';
 
 /// A text as it can be stored.
-pub(super) fn stored(text: &str) -> Cow<'_, str> {
+pub(crate) fn stored(text: &str) -> Cow<'_, str> {
     if !text.contains(['\0', ESCAPE]) {
         return Cow::Borrowed(text);
     }
@@ -25,7 +25,7 @@ pub(super) fn stored(text: &str) -> Cow<'_, str> {
 }
 
 /// The text that was stored.
-pub(super) fn restored(text: &str) -> Cow<'_, str> {
+pub(crate) fn restored(text: &str) -> Cow<'_, str> {
     if !text.contains(ESCAPE) {
         return Cow::Borrowed(text);
     }

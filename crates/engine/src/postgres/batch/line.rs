@@ -13,17 +13,17 @@ use solehold_core::{
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{
+use crate::postgres::{
+    batch::plan::Ask,
+    connection::pool::{Conn, Param},
     fault::Fault,
-    plan::Ask,
-    pool::Conn,
-    rows::{self, Columns},
-    sql::Sql,
+    statements::Sql,
+    tables::rows::{self, Columns},
 };
 
 /// Which waiters to read, in the shape of parameters.
 #[derive(Debug, Default)]
-pub(super) struct LinesAsk<'a> {
+pub(crate) struct LinesAsk<'a> {
     /// Of these resources the first so many.
     ids: Vec<i64>,
     most: Vec<i64>,
@@ -36,7 +36,7 @@ pub(super) struct LinesAsk<'a> {
 
 impl<'a> LinesAsk<'a> {
     /// What a batch asks of the lines of `queued` resources and of those who hang on `whole` sessions.
-    pub(super) fn of(ask: &'a Ask, queued: &HashMap<&'a ResourceKey, i64>, whole: &[Uuid]) -> Self {
+    pub(crate) fn of(ask: &'a Ask, queued: &HashMap<&'a ResourceKey, i64>, whole: &[Uuid]) -> Self {
         let mut lines = Self { sessions: whole.to_vec(), ..Self::default() };
         let wants_all = whole.iter().any(|id| ask.waiters_on.contains(&SessionId(*id)));
         let most = if wants_all { 2 * SESSION_WAITERS_MAX as usize } else { SESSION_WAITERS_LOADED };
@@ -58,21 +58,21 @@ impl<'a> LinesAsk<'a> {
     }
 
     /// Whether nobody can be found by it.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.ids.is_empty() && self.sessions.is_empty()
     }
 
     /// Reads them, if there can be any.
-    pub(super) async fn read(&self, conn: &Conn) -> Result<Vec<Row>, Fault> {
+    pub(crate) async fn read(&self, conn: &Conn) -> Result<Vec<Row>, Fault> {
         let (ids, holders, names) = &self.requests;
-        let params: [super::pool::Param<'_>; 8] =
+        let params: [Param<'_>; 8] =
             [&self.ids, &self.most, &self.leases, ids, holders, names, &self.sessions, &self.sessions_most];
         conn.query_if(!self.is_empty(), Sql::Waiters, &params).await
     }
 }
 
 /// The resources and the sessions that waiters have to do with.
-pub(super) fn touched(rows: &[Row]) -> Result<(BTreeSet<i64>, BTreeSet<SessionId>), Fault> {
+pub(crate) fn touched(rows: &[Row]) -> Result<(BTreeSet<i64>, BTreeSet<SessionId>), Fault> {
     let (mut resources, mut sessions) = (BTreeSet::new(), BTreeSet::new());
     for row in rows {
         let mut c = Columns::from(row, 0);
@@ -84,7 +84,7 @@ pub(super) fn touched(rows: &[Row]) -> Result<(BTreeSet<i64>, BTreeSet<SessionId
 }
 
 /// Loads waiters of resources whose keys are known; others are left out. Tells the sessions that they hang on.
-pub(super) fn load<'k>(
+pub(crate) fn load<'k>(
     state: &mut Ledger,
     rows: &[Row],
     key_of: impl Fn(i64) -> Option<&'k ResourceKey>,

@@ -6,14 +6,14 @@ use solehold_core::{key::ResourceKey, ledger::Ledger, time::StoreTime};
 use tokio::sync::SemaphorePermit;
 use uuid::Uuid;
 
-use super::{
+use crate::postgres::{
     PostgresStore,
     clock::Reading,
+    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    pool::{Conn, ROUND_TRIP, Use, in_time},
     read::{SNAPSHOT, load_resource, refs, resource_query},
-    rows,
-    sql::Sql,
+    statements::Sql,
+    tables::rows,
 };
 use crate::{
     clock::Tick,
@@ -23,7 +23,7 @@ use crate::{
 
 /// Snapshots and exports that are read at once: each has a connection for as long as it takes, and readers of a few rows
 /// need some, too.
-pub(super) const BULK_READS_MAX: usize = 2;
+pub(crate) const BULK_READS_MAX: usize = 2;
 /// How long anyone waits for its turn to read so much.
 const TURN_WITHIN: Duration = Duration::from_secs(30);
 /// How often a scan is begun when the clock was stepped.
@@ -31,7 +31,7 @@ const ATTEMPTS: u32 = 4;
 
 impl PostgresStore {
     /// Waits until one more may read much.
-    pub(super) async fn bulk_turn(&self) -> Result<SemaphorePermit<'_>, StoreError> {
+    pub(crate) async fn bulk_turn(&self) -> Result<SemaphorePermit<'_>, StoreError> {
         let busy = || StoreError::Contended {
             attempts: 1,
             last: "too many snapshots and exports are being read".to_owned(),
@@ -40,7 +40,7 @@ impl PostgresStore {
         turn.map_err(|_| StoreError::Unavailable("the store is closed".to_owned()))
     }
 
-    pub(super) async fn scan_all(
+    pub(crate) async fn scan_all(
         &self,
         query: &ResourceQuery,
         pages: &Outlet<Found>,

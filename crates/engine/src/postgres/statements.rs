@@ -4,11 +4,11 @@ macro_rules! statements {
     ($($(#[$doc:meta])* $name:ident = $text:expr;)*) => {
         /// A statement that every connection has prepared.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub(super) enum Sql { $($(#[$doc])* $name,)* }
+        pub(crate) enum Sql { $($(#[$doc])* $name,)* }
 
         impl Sql {
             /// The text of all, in the order of the variants.
-            pub(super) const ALL: &[&str] = &[$($text,)*];
+            pub(crate) const ALL: &[&str] = &[$($text,)*];
         }
     };
 }
@@ -98,7 +98,7 @@ macro_rules! ripe_at {
         )
     };
 }
-pub(super) use {floor, lease_columns, read_now, resource_columns, state_columns};
+pub(crate) use {floor, lease_columns, read_now, resource_columns, state_columns};
 
 /// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), or by a session (`$5`) or present session of a
 /// holder (`$6, $7`) that something of theirs hangs on.

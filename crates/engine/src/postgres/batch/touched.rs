@@ -11,23 +11,23 @@ use solehold_core::{
 
 /// Which resources were made, declared or given another state by events.
 #[derive(Debug, Default)]
-pub(super) struct Touched<'a> {
+pub(crate) struct Touched<'a> {
     /// The first event of each.
-    pub(super) first: HashMap<&'a ResourceKey, Revision>,
+    pub(crate) first: HashMap<&'a ResourceKey, Revision>,
     /// The last declaration or deletion of each.
-    pub(super) declared: HashMap<&'a ResourceKey, Revision>,
-    pub(super) state: HashSet<&'a ResourceKey>,
+    pub(crate) declared: HashMap<&'a ResourceKey, Revision>,
+    pub(crate) state: HashSet<&'a ResourceKey>,
 }
 
 impl<'a> Touched<'a> {
     /// Rows that come from elsewhere, all at once: they get numbers from 1 on, since no event of this store made them.
-    pub(super) fn imported(state: &'a Ledger) -> Self {
+    pub(crate) fn imported(state: &'a Ledger) -> Self {
         let first = (1..).map(Revision).zip(state.resources()).map(|(number, r)| (&r.key, number)).collect();
         let with_state = state.resources().filter(|r| r.state.is_some());
         Self { first, declared: HashMap::new(), state: with_state.map(|r| &r.key).collect() }
     }
 
-    pub(super) fn by(events: &'a [Event]) -> Self {
+    pub(crate) fn by(events: &'a [Event]) -> Self {
         let mut touched = Self::default();
         for event in events {
             touched.first.entry(&event.key).or_insert(event.revision);

@@ -6,10 +6,12 @@
 //!
 //! `offset_ms` is in the clock's one row. `last_ms` is the last time that anyone has put down: with a batch, or as a mark
 //! that every running replica sees to at least every half second. Each replica compares the wall clock with its own
-//! `CLOCK_BOOTTIME` ([`super::pace`]); where it is out of pace the offset is corrected before anything is decided.
+//! `CLOCK_BOOTTIME` ([`pace`]); where it is out of pace the offset is corrected before anything is decided.
 //!
 //! When a store is opened and nobody has moved the mark for longer than running replicas leave it, nobody has kept time:
 //! what passed is given back to all that was live. That is always safe, since it only lengthens what holders count on.
+
+pub(crate) mod pace;
 
 use std::{sync::MutexGuard, time::Duration};
 
@@ -18,23 +20,19 @@ use tokio::join;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use super::{
+use crate::postgres::{
     PostgresStore,
-    epoch::{LOCK_ALL, Point},
+    clock::pace::{OutOfPace, Remedy, Sample, TOLERANCE_MS, Timekeeper},
+    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    pace::{OutOfPace, Remedy, Sample, TOLERANCE_MS, Timekeeper},
-    pool::{Conn, ROUND_TRIP, Use, in_time},
-    rows::Columns,
-    sql::Sql,
+    statements::Sql,
+    tables::rows::Columns,
 };
-use crate::{
-    clock::Tick,
-    store::{Cursor, StoreError},
-};
+use crate::{clock::Tick, store::Cursor};
 
 /// A mark is at least this old before it is moved on. Housekeeping comes by five times per second, so while a replica
 /// runs, a mark is younger than [`UNWITNESSED_MS`] but for stalls.
-pub(super) const MARK_EVERY_MS: i64 = 100;
+pub(crate) const MARK_EVERY_MS: i64 = 100;
 /// Time that nobody witnessed for longer than this is given back when a store is opened.
 const UNWITNESSED_MS: i64 = TOLERANCE_MS;
 /// Store time may be this much ahead of the wall clock after a correction, while replicas run.
@@ -50,30 +48,48 @@ const NEAR_WALL_MS: i64 = 60_000;
 /// Giving back by rows may rewrite all of them.
 const GIVE_BACK: Duration = Duration::from_secs(120);
 
+/// Locks everything that a renewal could change, in everyone's order.
+pub(crate) const LOCK_ALL: &str = "BEGIN; SET LOCAL statement_timeout = '120s'; SET LOCAL lock_timeout = '10s'; \
+    SELECT count(*) FROM (SELECT id FROM solehold.sessions ORDER BY id FOR UPDATE) s; \
+    SELECT count(*) FROM (SELECT resource_id FROM solehold.leases ORDER BY resource_id FOR UPDATE) l";
+/// How far a history has come: its cursor, and the last time that anyone put down, which moves on with renewals, too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Point {
+    pub(crate) cursor: Cursor,
+    pub(crate) last_ms: i64,
+}
+
+impl Point {
+    pub(crate) fn is_behind(self, seen: Self) -> bool {
+        let is_same_epoch = self.cursor.epoch == seen.cursor.epoch;
+        self.cursor < seen.cursor || (is_same_epoch && self.last_ms < seen.last_ms)
+    }
+}
+
 /// The clock's row, and PostgreSQL's wall clock when it was read.
 #[derive(Debug, Clone)]
-pub(super) struct Reading {
-    pub(super) epoch: u64,
+pub(crate) struct Reading {
+    pub(crate) epoch: u64,
     /// The number of the last batch, and the last revision given.
-    pub(super) number: i64,
-    pub(super) revision: Revision,
-    pub(super) floor: Revision,
-    pub(super) barred_until: i64,
+    pub(crate) number: i64,
+    pub(crate) revision: Revision,
+    pub(crate) floor: Revision,
+    pub(crate) barred_until: i64,
     /// Where the data went, if the store was retired.
-    pub(super) retired_to: Option<String>,
-    pub(super) last_ms: i64,
-    pub(super) offset_ms: i64,
-    pub(super) wall_ms: i64,
+    pub(crate) retired_to: Option<String>,
+    pub(crate) last_ms: i64,
+    pub(crate) offset_ms: i64,
+    pub(crate) wall_ms: i64,
     /// How many times store time was moved on purpose.
     moves: i64,
     /// The reading lies between these.
-    pub(super) asked: Tick,
-    answered: Tick,
+    pub(crate) asked: Tick,
+    pub(crate) answered: Tick,
 }
 
 impl Reading {
     /// Reads the one row of [`Sql::ReadClock`] and its like; `asked` is from before the request was sent.
-    pub(super) fn of(rows: &[Row], asked: Tick) -> Result<Self, Fault> {
+    pub(crate) fn of(rows: &[Row], asked: Tick) -> Result<Self, Fault> {
         let answered = Tick::now();
         let Some(row) = rows.first() else {
             return Err(Fault::Unreadable(
@@ -99,12 +115,12 @@ impl Reading {
     }
 
     /// Where the history stands.
-    pub(super) fn cursor(&self) -> Cursor {
+    pub(crate) fn cursor(&self) -> Cursor {
         Cursor { epoch: self.epoch, revision: self.revision }
     }
 
     /// How far the history has come.
-    pub(super) fn point(&self) -> Point {
+    pub(crate) fn point(&self) -> Point {
         Point { cursor: self.cursor(), last_ms: self.last_ms }
     }
 
@@ -146,40 +162,26 @@ impl PostgresStore {
         self.time.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Store time by a reading; refused if the history that it is of was set back, or the store retired.
-    pub(super) fn time(&self, reading: &Reading) -> Result<StoreTime, Fault> {
-        if let Some(to) = &reading.retired_to {
-            return Err(StoreError::Retired { to: to.clone() }.into());
-        }
-        self.time_of_retired(reading)
-    }
-
-    /// As [`Self::time`], of a store that may have been retired.
-    pub(super) fn time_of_retired(&self, reading: &Reading) -> Result<StoreTime, Fault> {
-        self.follow(reading.point(), reading.asked, reading.answered)?;
-        self.time_of_any(reading)
-    }
-
     /// Store time by a reading of any history.
-    pub(super) fn time_of_any(&self, reading: &Reading) -> Result<StoreTime, Fault> {
+    pub(crate) fn time_of_any(&self, reading: &Reading) -> Result<StoreTime, Fault> {
         let given = self.timekeeper().time(&reading.sample());
         Ok(StoreTime(given.map_err(|OutOfPace| Fault::Stepped)? as u64))
     }
 
     /// The latest time that this process has given.
-    pub(super) fn given_ms(&self) -> i64 {
+    pub(crate) fn given_ms(&self) -> i64 {
         self.timekeeper().given_ms()
     }
 
     /// Reads the clock without locking it.
-    pub(super) async fn read_clock(&self, conn: &Conn) -> Result<Reading, Fault> {
+    pub(crate) async fn read_clock(&self, conn: &Conn) -> Result<Reading, Fault> {
         let asked = Tick::now();
         Reading::of(&in_time("reading the clock", ROUND_TRIP, conn.query(Sql::ReadClock, &[])).await?, asked)
     }
 
     /// Locks the clock within a transaction, and reads it in a later statement: only that one sees the commits that the
     /// lock has waited for.
-    pub(super) async fn lock_clock(&self, conn: &Conn) -> Result<Reading, Fault> {
+    pub(crate) async fn lock_clock(&self, conn: &Conn) -> Result<Reading, Fault> {
         let asked = Tick::now();
         let (locked, read) = join!(biased;
             async { conn.query(Sql::LockClock, &[]).await },
@@ -190,7 +192,7 @@ impl PostgresStore {
     }
 
     /// Lets the history go on from `revision`, as a batch does: under the clock's lock.
-    pub(super) async fn go_on(
+    pub(crate) async fn go_on(
         &self,
         conn: &Conn,
         reading: &Reading,
@@ -203,7 +205,7 @@ impl PostgresStore {
     }
 
     /// The clock is out of pace: makes store time go on as boot time says.
-    pub(super) async fn correct_clock(&self) -> Result<(), Fault> {
+    pub(crate) async fn correct_clock(&self) -> Result<(), Fault> {
         let lent = self.lend(Use::Write).await?;
         let conn = &*lent;
         let work = async {
@@ -238,7 +240,7 @@ impl PostgresStore {
     }
 
     /// When a store is opened: time that nobody witnessed is given back to all that was live.
-    pub(super) async fn resume_clock(&self, conn: &Conn) -> Result<(), Fault> {
+    pub(crate) async fn resume_clock(&self, conn: &Conn) -> Result<(), Fault> {
         for _ in 0..LOOKS {
             if self.read_clock(conn).await?.is_witnessed() {
                 return Ok(());

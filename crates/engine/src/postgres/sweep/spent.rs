@@ -11,7 +11,7 @@ use solehold_core::{
     limits::SPENT_REQUESTS_MAX,
 };
 
-use super::{PostgresStore, fault::Fault, pool::Conn, sql::Sql};
+use crate::postgres::{PostgresStore, connection::pool::Conn, fault::Fault, statements::Sql};
 
 /// Most pairs of a resource and a holder that are counted; past it, counting begins anew.
 const COUNTED_MAX: usize = 16_384;
@@ -21,11 +21,11 @@ const REMOVED_MAX: i64 = 256;
 
 /// How many requests of each holder for each resource this replica has written since the surplus was last removed.
 #[derive(Debug, Default)]
-pub(super) struct Spent(HashMap<(ResourceKey, Name), usize>);
+pub(crate) struct Spent(HashMap<(ResourceKey, Name), usize>);
 
 impl Spent {
     /// Takes note of the requests that a batch has written.
-    pub(super) fn written(&mut self, state: &Ledger, dirty: &Dirty) {
+    pub(crate) fn written(&mut self, state: &Ledger, dirty: &Dirty) {
         for request in dirty.requests.iter().filter(|request| state.spent_until(request).is_some()) {
             if self.0.len() >= COUNTED_MAX {
                 self.0.clear();
@@ -48,7 +48,7 @@ impl Spent {
 
 impl PostgresStore {
     /// Removes the surplus of what this replica has written.
-    pub(super) async fn forget_surplus(&self, conn: &Conn) -> Result<(), Fault> {
+    pub(crate) async fn forget_surplus(&self, conn: &Conn) -> Result<(), Fault> {
         let pairs = self.spent.lock().unwrap_or_else(|e| e.into_inner()).take_surplus();
         if pairs.is_empty() {
             return Ok(());

@@ -1,5 +1,7 @@
 //! Reads: each in one snapshot, judged at one time.
 
+pub(crate) mod scan;
+
 use std::{
     collections::{BTreeSet, HashMap},
     fmt::Write as _,
@@ -16,18 +18,22 @@ use tokio::join;
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
-use super::{
+use crate::postgres::{
     PostgresStore,
+    batch::{
+        line::{self, LinesAsk},
+        plan::{Ask, KeyColumns, PairColumns, RequestColumns},
+        write::resource_hash,
+    },
     clock::Reading,
+    connection::pool::{Conn, Param, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    line::{self, LinesAsk},
-    plan::{Ask, KeyColumns, PairColumns, RequestColumns},
-    pool::{Conn, Param, ROUND_TRIP, Use, in_time},
     retry::Backoff,
-    rows::{self, DESCRIBED_COLUMNS, LEASE_COLUMNS},
-    sql::{Sql, floor, lease_columns, read_now, resource_columns, state_columns},
-    text,
-    write::resource_hash,
+    statements::{Sql, floor, lease_columns, read_now, resource_columns, state_columns},
+    tables::{
+        rows::{self, DESCRIBED_COLUMNS, LEASE_COLUMNS},
+        text,
+    },
 };
 use crate::{
     clock::Tick,
@@ -37,19 +43,19 @@ use crate::{
 };
 
 /// One snapshot for all statements of a read.
-pub(super) const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+pub(crate) const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
 /// How often a read is tried: connections break, clocks are stepped.
 const ATTEMPTS: u32 = 4;
 
-pub(super) type Params<'a> = Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send + 'a>>;
+pub(crate) type Params<'a> = Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send + 'a>>;
 
-pub(super) fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
+pub(crate) fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
     params.iter().map(|p| p.as_ref() as Param<'a>).collect()
 }
 
 impl PostgresStore {
     /// Runs a read on a connection, again if the connection was broken, the clock stepped or the store set back.
-    pub(super) async fn read<T, F>(
+    pub(crate) async fn read<T, F>(
         &self,
         purpose: Use,
         what: &'static str,
@@ -62,7 +68,7 @@ impl PostgresStore {
     }
 
     /// As [`Self::read`], for one that may take longer.
-    pub(super) async fn read_within<T, F>(
+    pub(crate) async fn read_within<T, F>(
         &self,
         limit: Duration,
         purpose: Use,
@@ -127,7 +133,7 @@ impl PostgresStore {
         Ok(Loaded { state, now: self.time(reading)?, cursor: reading.cursor() })
     }
 
-    pub(super) async fn load_rows(&self, ask: &Ask) -> Result<Loaded, StoreError> {
+    pub(crate) async fn load_rows(&self, ask: &Ask) -> Result<Loaded, StoreError> {
         self.read(Use::Read, "reading rows", |conn| async move { self.load_once(&conn, ask).await }).await
     }
 
@@ -186,7 +192,7 @@ impl PostgresStore {
         self.loaded(state, &reading)
     }
 
-    pub(super) async fn find(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+    pub(crate) async fn find(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
         self.read(Use::Read, "finding resources", |conn| async move { self.find_once(&conn, query).await })
             .await
     }
@@ -206,7 +212,7 @@ impl PostgresStore {
         Ok(Found { loaded: self.loaded(state, &reading)?, keys, more })
     }
 
-    pub(super) async fn find_names(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+    pub(crate) async fn find_names(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
         self.read(
             Use::Read,
             "finding holders",
@@ -233,7 +239,7 @@ impl PostgresStore {
         Ok(FoundHolders { loaded: self.loaded(state, &reading)?, keys, more })
     }
 
-    pub(super) async fn read_events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+    pub(crate) async fn read_events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
         self.read(Use::Read, "reading events", |conn| async move {
             let (sql, params) = event_query(query);
             let statement = conn.shaped(&sql).await?;
@@ -245,7 +251,7 @@ impl PostgresStore {
         .await
     }
 
-    pub(super) async fn count(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
+    pub(crate) async fn count(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
         self.read(Use::Read, "counting", |conn| async move {
             let (of, mut params): (_, Params<'_>) = match tenant {
                 Some(_) => (" AND tenant = $2", vec![]),
@@ -321,7 +327,7 @@ async fn finish(conn: &Conn, state: &mut Ledger, sessions: &BTreeSet<SessionId>)
 }
 
 /// Loads a resource with its lease and state beside it; notes the sessions that it hangs on.
-pub(super) fn load_resource(
+pub(crate) fn load_resource(
     state: &mut Ledger,
     sessions: &mut BTreeSet<SessionId>,
     row: &Row,
@@ -334,7 +340,7 @@ pub(super) fn load_resource(
 }
 
 /// A resource with its lease and state beside it.
-pub(super) fn read_resource(row: &Row) -> Result<Resource, Fault> {
+pub(crate) fn read_resource(row: &Row) -> Result<Resource, Fault> {
     let is = rows::described(row)?;
     let handover = rows::handover(row, DESCRIBED_COLUMNS + LEASE_COLUMNS)?.map(|(_, handover)| handover);
     Ok(rows::resource(&is, rows::lease_row(row, DESCRIBED_COLUMNS)?, handover))
@@ -378,7 +384,7 @@ impl<'a> Conditions<'a> {
     }
 }
 
-pub(super) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Params<'_>), Fault> {
+pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Params<'_>), Fault> {
     let select = format!(
         "SELECT {}, {}, {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
          LEFT JOIN solehold.states t ON t.resource_id = r.id LEFT JOIN solehold.sessions s ON s.id = l.session_id",

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use tokio_postgres::types::Type;
 
-use super::{
+use crate::postgres::{
+    connection::pool::{Conn, in_time},
     fault::Fault,
-    pool::{Conn, in_time},
     retry::Backoff,
-    rows::Columns,
+    tables::rows::Columns,
 };
 use crate::store::StoreError;
 
 /// The schema's versions, in order; the first is 1.
 const VERSIONS: [&str; 6] = [
-    include_str!("schema.sql"),
-    include_str!("schema_2.sql"),
-    include_str!("schema_3.sql"),
-    include_str!("schema_4.sql"),
-    include_str!("schema_5.sql"),
-    include_str!("schema_6.sql"),
+    include_str!("version_1.sql"),
+    include_str!("version_2.sql"),
+    include_str!("version_3.sql"),
+    include_str!("version_4.sql"),
+    include_str!("version_5.sql"),
+    include_str!("version_6.sql"),
 ];
 /// Since this version resources have marks.
 const MARKED: usize = 3;
@@ -33,7 +33,7 @@ const PREPARE: &str = "CREATE SCHEMA IF NOT EXISTS solehold; \
     INSERT INTO solehold.migrations VALUES (0, clock_timestamp()) ON CONFLICT DO NOTHING";
 
 /// Applies what is missing. A schema newer than this program knows is refused.
-pub(super) async fn migrate(conn: &Conn) -> Result<(), Fault> {
+pub(crate) async fn migrate(conn: &Conn) -> Result<(), Fault> {
     let mut backoff = Backoff::default();
     for attempt in 1.. {
         let fault = match attempt_all(conn).await {

@@ -1,0 +1,7 @@
+//! Connections: how one is made ([`connect`], [`tls`]), which server it leads to ([`identity`]), and the few that are kept
+//! ([`pool`]).
+
+pub(crate) mod connect;
+pub(crate) mod identity;
+pub(crate) mod pool;
+mod tls;
