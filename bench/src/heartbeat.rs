@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use solehold_core::{
-    command::{Acquire, AskedTenure, Command, Undeclared},
+    command::{Acquire, AskedTenure, Command, OpenSession, Undeclared},
     key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
 };
 use solehold_engine::Engine;
@@ -52,7 +52,7 @@ pub async fn medians(engine: &Engine) -> Result<[Duration; 2]> {
 async fn runner(engine: &Engine, leases: usize) -> Result<SessionId> {
     let holder = name(&format!("bench-runner-{leases}"))?;
     let session = SessionId(Uuid::now_v7());
-    let open = Command::OpenSession {
+    let open = Command::OpenSession(OpenSession {
         id: session,
         holder: HolderKey { tenant: name("bench")?, name: holder.clone() },
         ttl_ms: 300_000,
@@ -60,7 +60,7 @@ async fn runner(engine: &Engine, leases: usize) -> Result<SessionId> {
         fenced: true,
         registration: None,
         metrics: None,
-    };
+    });
     engine.submit(open).await?.map_err(|refusal| anyhow!(refusal))?;
     let mut commands = Vec::with_capacity(leases);
     for index in 0..leases {

@@ -7,7 +7,7 @@ import unittest
 from collections.abc import Awaitable, Callable
 
 from solehold_client import AnswerLost, Client, HttpTransport, NotSent, Request, Response, Server, Unavailable, Unknown
-from solehold_client.errors import BadRequest, Forbidden, NoSession, Refused, from_answer
+from solehold_client.errors import BadRequest, Forbidden, NoSession, Refused, Superseded, from_answer
 from solehold_client.http import within
 from solehold_client.limits import HEAD_BYTES_MAX
 
@@ -230,6 +230,7 @@ class Problems(unittest.TestCase):
             (405, "method_not_allowed", BadRequest),
             (403, "quota_exceeded", Forbidden),
             (404, "no_session", NoSession),
+            (404, "session_superseded", Superseded),
             (409, "held", Refused),
             (429, "too_many_requests", Unavailable),
             (500, "internal", Unknown),

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use solehold_core::outcome::Refusal;
+use solehold_core::{outcome::Refusal, session::SessionOver};
 
 use crate::field::FieldError;
 
@@ -60,8 +60,10 @@ error_codes! {
     NotFound 404 "not_found" "Not found";
     /// There is no such path.
     NoSuchRoute 404 "no_such_route" "No such route";
-    /// The session is unknown, dead or superseded.
+    /// The session is not known, closed or expired.
     NoSession 404 "no_session" "The session is over";
+    /// The session is over because its holder has opened another one.
+    SessionSuperseded 404 "session_superseded" "The session was superseded";
     /// The path exists and does not know the method.
     MethodNotAllowed 405 "method_not_allowed" "Method not allowed";
     /// The thing is not in a state that allows this.
@@ -241,6 +243,7 @@ impl Problem {
             Refusal::NotYours { holder, token, .. } => problem(Code::NotYours).holder(holder).token(token.0),
             Refusal::NoProof => problem(Code::NoProof),
             Refusal::RequestSpent(_) => problem(Code::RequestSpent),
+            Refusal::NoSession { why: SessionOver::Superseded, .. } => problem(Code::SessionSuperseded),
             Refusal::NoSession { .. } => problem(Code::NoSession),
             Refusal::NotYourSession { .. } => problem(Code::NotYours),
             Refusal::Draining(holder) => problem(Code::Draining).holder(holder),
@@ -366,7 +369,9 @@ mod tests {
             (Refusal::NotYours { what: "holder", holder: holder.clone(), token }, "not_yours", 409),
             (Refusal::NoProof, "no_proof", 400),
             (Refusal::RequestSpent(name("r")), "request_spent", 409),
-            (Refusal::NoSession { session, why: "is over" }, "no_session", 404),
+            (Refusal::NoSession { session, why: SessionOver::Unknown }, "no_session", 404),
+            (Refusal::NoSession { session, why: SessionOver::Expired }, "no_session", 404),
+            (Refusal::NoSession { session, why: SessionOver::Superseded }, "session_superseded", 404),
             (Refusal::NotYourSession { session, holder: holder.clone() }, "not_yours", 409),
             (Refusal::Draining(holder.clone()), "draining", 409),
             (Refusal::AtCapacity { session, capacity: 3 }, "at_capacity", 409),

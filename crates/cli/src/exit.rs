@@ -97,7 +97,7 @@ impl From<ErrorCode> for Exit {
             | Code::MethodNotAllowed
             | Code::PayloadTooLarge => Self::Usage,
             Code::Unauthorized | Code::Forbidden => Self::Unauthorized,
-            Code::NotFound | Code::NoSession => Self::NotFound,
+            Code::NotFound | Code::NoSession | Code::SessionSuperseded => Self::NotFound,
             Code::QuotaExceeded
             | Code::Conflict
             | Code::Held

@@ -188,12 +188,12 @@ pub struct Refusal {
 impl Refusal {
     /// Whether the session is over: unknown, expired, closed or superseded.
     pub fn ends_session(&self) -> bool {
-        self.code == ErrorCode::NoSession
+        matches!(self.code, ErrorCode::NoSession | ErrorCode::SessionSuperseded)
     }
 
     /// Whether the session is over because someone opened another one under the same name.
     pub fn is_superseded(&self) -> bool {
-        self.ends_session() && self.detail.contains("superseded")
+        self.code == ErrorCode::SessionSuperseded
     }
 
     /// Whether a lease that was named is not held (any more).
@@ -203,7 +203,7 @@ impl Refusal {
 
     /// Whether the same acquire may succeed later.
     pub fn is_worth_another_try(&self) -> bool {
-        matches!(self.code, ErrorCode::Held | ErrorCode::HeldBack | ErrorCode::NoSession)
+        matches!(self.code, ErrorCode::Held | ErrorCode::HeldBack) || self.ends_session()
     }
 }
 

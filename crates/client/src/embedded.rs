@@ -12,12 +12,12 @@ use solehold_api::{
     problem::Problem,
 };
 use solehold_core::{
-    command::{self, Acquire, AskedTenure, Claim, Command, Target, Undeclared},
+    command::{self, Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::StateDocument,
     limits::WAIT_MS_MAX,
     outcome::{self, Answer, Outcome, SessionView},
-    session::Standing,
+    session::{SessionOver, Standing},
     time::Revision,
 };
 use solehold_engine::{
@@ -175,9 +175,10 @@ impl Embedded {
             return Ok(Ok(beat(revision, leases)));
         }
         let found = self.engine.leases_of_session(session.id).await.map_err(failed)?;
+        let is_there = found.is_some();
         let Some(found) = found.filter(|found| found.session.standing != Standing::Superseded) else {
             // It ended in between: an empty set of a live session would be of no moment.
-            let why = "is over: open another one";
+            let why = if is_there { SessionOver::Superseded } else { SessionOver::Unknown };
             let over = outcome::Refusal::NoSession { session: session.id, why };
             return Ok(Err(Problem::from_refusal(&over).into()));
         };
@@ -274,7 +275,7 @@ impl Authority for Embedded {
             Ok(metrics) => metrics,
             Err(refusal) => return Ok(Err(refusal)),
         };
-        let command = Command::OpenSession {
+        let command = Command::OpenSession(OpenSession {
             id: SessionId(Uuid::now_v7()),
             holder: HolderKey { tenant: self.tenant.clone(), name: holder.clone() },
             ttl_ms: ttl.as_millis() as u64,
@@ -282,7 +283,7 @@ impl Authority for Embedded {
             fenced: false,
             registration: None,
             metrics,
-        };
+        });
         self.session(command).await
     }
 

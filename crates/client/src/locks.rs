@@ -239,7 +239,7 @@ impl Waiting {
                 Next::After(inner.backoff(failures, None).min(self.poll_every))
             }
             // The session is over, and another is opened.
-            ErrorCode::NoSession => Next::After(inner.backoff(failures, None)),
+            ErrorCode::NoSession | ErrorCode::SessionSuperseded => Next::After(inner.backoff(failures, None)),
             // A grant that it got lapsed before it could be confirmed.
             ErrorCode::RequestSpent => {
                 self.request.renew();

@@ -111,6 +111,25 @@ pub struct Registration {
     pub attributes: Document,
 }
 
+/// An opening of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OpenSession {
+    /// The id that the session gets; fresh.
+    pub id: SessionId,
+    /// Whose session.
+    pub holder: HolderKey,
+    /// How long a heartbeat keeps it.
+    pub ttl_ms: u64,
+    /// Close this former session of the same holder at once.
+    pub replace: Option<SessionId>,
+    /// Whether what the replaced session held is known to be fenced off (rule 12).
+    pub fenced: bool,
+    /// Register the holder, too.
+    pub registration: Option<Registration>,
+    /// What it tells of itself.
+    pub metrics: Option<Document>,
+}
+
 /// What a record that is written may take the place of: a reader that changes what it read must not undo what another
 /// has written meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -188,22 +207,7 @@ pub enum Command {
         key: ResourceKey,
     },
     /// Open a session: its holder's former one is superseded (rule 13).
-    OpenSession {
-        /// The id that the session gets; fresh.
-        id: SessionId,
-        /// Whose session.
-        holder: HolderKey,
-        /// How long a heartbeat keeps it.
-        ttl_ms: u64,
-        /// Close this former session of the same holder at once.
-        replace: Option<SessionId>,
-        /// Whether what the replaced session held is known to be fenced off (rule 12).
-        fenced: bool,
-        /// Register the holder, too.
-        registration: Option<Registration>,
-        /// What it tells of itself.
-        metrics: Option<Document>,
-    },
+    OpenSession(OpenSession),
     /// Open a waiting room: a replica's own session, on which its clients' places in line hang (rule 15).
     OpenRoom {
         /// The id that the room gets; fresh.
@@ -331,6 +335,34 @@ impl Footprint {
 }
 
 impl Command {
+    /// Its name in snake case, the same in metrics and logs.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Acquire(_) => "acquire",
+            Self::Renew { .. } => "renew",
+            Self::Release { .. } => "release",
+            Self::Revoke { .. } => "revoke",
+            Self::CancelRequest(_) => "cancel_request",
+            Self::LeaveQueue { .. } => "leave_queue",
+            Self::WriteState { .. } => "write_state",
+            Self::HandOver { .. } => "hand_over",
+            Self::Expire { .. } => "expire",
+            Self::OpenSession(_) => "open_session",
+            Self::OpenRoom { .. } => "open_room",
+            Self::Heartbeat { .. } => "heartbeat",
+            Self::CloseSession { .. } => "close_session",
+            Self::ExpireSession(_) => "expire_session",
+            Self::HeardOf { .. } => "heard_of",
+            Self::SetStatus { .. } => "set_status",
+            Self::RemoveHolder { .. } => "remove_holder",
+            Self::Declare { .. } => "declare",
+            Self::Delete { .. } => "delete",
+            Self::PutRecord { .. } => "put_record",
+            Self::RemoveRecord { .. } => "remove_record",
+            Self::RaiseRevision { .. } => "raise_revision",
+        }
+    }
+
     /// Whether it may make events. One that cannot is decided without taking the clock's row: renewals are most of the
     /// traffic and nobody's news (rule 19).
     pub fn may_make_news(&self) -> bool {
@@ -341,7 +373,7 @@ impl Command {
     pub fn asked_ttl_ms(&self) -> Option<u64> {
         match self {
             Self::Acquire(Acquire { tenure: AskedTenure::Own { ttl_ms }, .. })
-            | Self::OpenSession { ttl_ms, .. } => Some(*ttl_ms),
+            | Self::OpenSession(OpenSession { ttl_ms, .. }) => Some(*ttl_ms),
             Self::Renew { ttl_ms, .. } => *ttl_ms,
             _ => None,
         }
@@ -387,7 +419,7 @@ impl Command {
             Self::Expire { key } | Self::Declare { key, .. } | Self::Delete { key, .. } => {
                 to.resources.push(key.clone());
             }
-            Self::OpenSession { id, holder, replace, .. } => {
+            Self::OpenSession(OpenSession { id, holder, replace, .. }) => {
                 to.sessions.push(*id);
                 to.holders.push(holder.clone());
                 to.whole_sessions.extend(*replace);

@@ -112,8 +112,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// The rows as they are now, shared with this state: it costs nothing, however many they are, and what becomes of this
-    /// state does not change them. They can be looked up and walked through; who holds what, what hangs on what and who
+    /// The rows as they are now, shared with this ledger: it costs nothing, however many they are, and what becomes of this
+    /// ledger does not change them. They can be looked up and walked through; who holds what, what hangs on what and who
     /// waits is not known.
     pub fn rows(&self) -> Self {
         Self {
@@ -510,16 +510,16 @@ mod tests {
 
     #[test]
     fn a_name_that_many_rows_have_is_in_memory_once() {
-        let mut state = Ledger::default();
+        let mut ledger = Ledger::default();
         for key in ["b", "a", "c"] {
-            state.load_resource(held(key));
+            ledger.load_resource(held(key));
         }
         let names = |r: &Resource| {
             let holder = r.lease.as_ref().map(|lease| lease.holder.as_str().as_ptr());
             (r.key.tenant.as_str().as_ptr(), r.key.kind.as_str().as_ptr(), holder)
         };
-        let first = state.resources().next().map(names);
-        assert!(state.resources().all(|resource| Some(names(resource)) == first));
-        assert_eq!(state.resources().count(), 3);
+        let first = ledger.resources().next().map(names);
+        assert!(ledger.resources().all(|resource| Some(names(resource)) == first));
+        assert_eq!(ledger.resources().count(), 3);
     }
 }

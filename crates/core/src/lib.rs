@@ -30,7 +30,7 @@
 //! ```
 //! use solehold_core::{apply, command::*, decide, key::*, outcome::Answer, ledger::Ledger, time::*};
 //!
-//! let mut state = Ledger::default();
+//! let mut ledger = Ledger::default();
 //! let name = |n: &str| Name::new(n).expect("a short name");
 //! let key = ResourceKey { tenant: name("default"), kind: name("job"), key: name("nightly") };
 //! let moment = Moment { now: StoreTime(1_000), revision: Revision(41) };
@@ -44,9 +44,9 @@
 //!     undeclared: Undeclared::Allow,
 //!     wait: None,
 //! });
-//! let decision = decide(&state, &acquire, moment)?;
+//! let decision = decide(&ledger, &acquire, moment)?;
 //! for change in &decision.changes {
-//!     apply(&mut state, change);
+//!     apply(&mut ledger, change);
 //! }
 //! let Ok(Answer::Granted(grant)) = decision.outcome else { panic!("nobody held it") };
 //! assert_eq!(grant.lease.lease.token, Token(42));
@@ -69,4 +69,4 @@ pub mod time;
 pub mod waiter;
 
 pub use apply::{apply, forget, resume};
-pub use decide::{Decision, decide};
+pub use decide::{Decision, Decisions, decide, decide_all};

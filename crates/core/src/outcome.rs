@@ -5,7 +5,7 @@ use crate::{
     lease::{Lease, LeaseStatus, Pending, Resource, StateDocument, Tenure},
     ledger::{FoundLate, Ledger},
     record::Record,
-    session::{Holder, Session},
+    session::{Holder, Session, SessionOver},
     time::{Revision, StoreTime, Token},
 };
 
@@ -136,10 +136,10 @@ pub struct LeaseView {
 
 impl LeaseView {
     /// The lease on `resource`, judged at `now`; none if nobody has held it since it was last swept.
-    pub fn of(state: &Ledger, resource: &Resource, now: StoreTime) -> Result<Option<Self>, FoundLate> {
+    pub fn of(ledger: &Ledger, resource: &Resource, now: StoreTime) -> Result<Option<Self>, FoundLate> {
         let Some(lease) = &resource.lease else { return Ok(None) };
-        let deadline = state.deadline_of(lease)?;
-        let session = lease.tenure.session().and_then(|id| state.session(id));
+        let deadline = ledger.deadline_of(lease)?;
+        let session = lease.tenure.session().and_then(|id| ledger.session(id));
         let ttl_ms = match lease.tenure {
             Tenure::Own { ttl_ms, .. } => ttl_ms,
             Tenure::Session(_) => session.map_or(0, |s| s.ttl_ms),
@@ -220,13 +220,13 @@ pub enum Refusal {
     /// The request id has got what it could get (rule 7).
     #[error("request {0} is spent: it was cancelled, or its lease has ended or belongs to a former session")]
     RequestSpent(Name),
-    /// The session is unknown, dead or superseded.
+    /// The session is over, or was never opened.
     #[error("session {session} {why}")]
     NoSession {
         /// Which one.
         session: SessionId,
-        /// What is the matter with it.
-        why: &'static str,
+        /// Why it can do nothing more.
+        why: SessionOver,
     },
     /// The session is another holder's.
     #[error("session {session} is not one of {holder}")]

@@ -66,6 +66,21 @@ impl Session {
     }
 }
 
+/// Why a session can do nothing more. Only a superseded holder must not simply open another session: it would end the
+/// one that superseded it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum SessionOver {
+    /// No such session is known: it was never opened, or it was closed, or it ended and was forgotten.
+    #[error("is not known, or over: open another one")]
+    Unknown,
+    /// Its deadline has passed.
+    #[error("has expired: open another one")]
+    Expired,
+    /// Its holder has opened another session (rule 13).
+    #[error("was superseded: its holder has opened another one")]
+    Superseded,
+}
+
 /// What an operator wants of a registered holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

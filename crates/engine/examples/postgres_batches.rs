@@ -15,10 +15,8 @@ use std::{
 };
 
 use solehold_core::{
-    apply,
     command::*,
-    decide,
-    event::Change,
+    decide_all,
     key::*,
     lease::Declaration,
     ledger::{FoundLate, Ledger},
@@ -38,21 +36,11 @@ struct Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
-        self.outcomes.clear();
-        let mut events = Vec::new();
-        for command in &self.commands {
-            let decision = decide(state, command, moment)?;
-            for change in decision.changes {
-                apply(state, &change);
-                if let Change::Event(event) = change {
-                    events.push(event);
-                }
-            }
-            moment = decision.moment;
-            self.outcomes.push(decision.outcome);
-        }
-        Ok(Decided { events, revision: moment.revision })
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+        let decisions = decide_all(ledger, &self.commands, moment)?;
+        let decided = Decided::from(&decisions);
+        self.outcomes = decisions.outcomes;
+        Ok(decided)
     }
 }
 
@@ -94,7 +82,7 @@ async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>,
         let id = SessionId(Uuid::now_v7());
         ids.push(id);
         let holder = HolderKey { tenant: tenant.clone(), name: name(&format!("holder-{n}")) };
-        let open = Command::OpenSession {
+        let open = Command::OpenSession(OpenSession {
             id,
             holder,
             ttl_ms: 30_000,
@@ -102,7 +90,7 @@ async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>,
             fenced: false,
             registration: None,
             metrics: None,
-        };
+        });
         run(&store, vec![open]).await.expect("opened");
     }
     while !stop.load(Ordering::Relaxed) && sessions > 0 {

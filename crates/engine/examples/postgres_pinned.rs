@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use solehold_core::{
-    apply, command::*, decide, event::Change, key::*, lease::Declaration, ledger::FoundLate, ledger::Ledger,
-    outcome::Answer, outcome::Outcome, time::Moment,
+    command::*, decide_all, key::*, lease::Declaration, ledger::FoundLate, ledger::Ledger, outcome::Answer,
+    outcome::Outcome, time::Moment,
 };
 use solehold_engine::{
     clock::Tick,
@@ -27,21 +27,11 @@ struct Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
-        self.outcomes.clear();
-        let mut events = Vec::new();
-        for command in &self.commands {
-            let decision = decide(state, command, moment)?;
-            for change in decision.changes {
-                apply(state, &change);
-                if let Change::Event(event) = change {
-                    events.push(event);
-                }
-            }
-            moment = decision.moment;
-            self.outcomes.push(decision.outcome);
-        }
-        Ok(Decided { events, revision: moment.revision })
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+        let decisions = decide_all(ledger, &self.commands, moment)?;
+        let decided = Decided::from(&decisions);
+        self.outcomes = decisions.outcomes;
+        Ok(decided)
     }
 }
 
@@ -98,7 +88,7 @@ async fn main() {
     let (rows, batches) = (number(2_000), number(20_000));
     let store = PostgresStore::open(&url, PostgresOptions::default()).await.expect("a store");
     for n in 0..rows {
-        let open = Command::OpenSession {
+        let open = Command::OpenSession(OpenSession {
             id: session(n),
             holder: HolderKey { tenant: name("bench"), name: name(&format!("holder-{n}")) },
             ttl_ms: 24 * 3_600_000,
@@ -106,7 +96,7 @@ async fn main() {
             fenced: false,
             registration: None,
             metrics: None,
-        };
+        });
         run(&store, open).await;
     }
     let [batch, renewal] = measure(&store, rows, batches).await;

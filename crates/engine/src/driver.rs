@@ -8,9 +8,8 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use solehold_core::{
-    apply,
     command::{Command, Footprint},
-    decide,
+    decide_all,
     event::Change,
     ledger::{FoundLate, Ledger},
     limits,
@@ -333,28 +332,18 @@ impl Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
-        self.outcomes.clear();
-        self.renewals.clear();
-        let mut events = Vec::new();
-        for command in &self.commands {
-            if let Err(refusal) = self.check_ttl(command) {
-                self.outcomes.push(Err(refusal));
-                continue;
-            }
-            let decision = decide(state, command, moment)?;
-            for change in decision.changes {
-                apply(state, &change);
-                match change {
-                    Change::Event(event) => events.push(event),
-                    Change::SessionRenewed { .. } | Change::LeaseRenewed { .. } => self.renewals.push(change),
-                    _ => {}
-                }
-            }
-            moment = decision.moment;
-            self.outcomes.push(decision.outcome);
-        }
-        Ok(Decided { events, revision: moment.revision })
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+        let allowed = self.commands.iter().filter(|command| self.check_ttl(command).is_ok());
+        let decisions = decide_all(ledger, allowed, moment)?;
+        let decided = Decided::from(&decisions);
+        let mut outcomes = decisions.outcomes.into_iter();
+        let outcome =
+            |command| self.check_ttl(command).map_or_else(|refusal| Some(Err(refusal)), |()| outcomes.next());
+        self.outcomes = self.commands.iter().filter_map(outcome).collect();
+        let is_renewal =
+            |change: &Change| matches!(change, Change::SessionRenewed { .. } | Change::LeaseRenewed { .. });
+        self.renewals = decisions.changes.into_iter().filter(is_renewal).collect();
+        Ok(decided)
     }
 }
 

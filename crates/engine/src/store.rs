@@ -8,6 +8,7 @@
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use solehold_core::{
+    Decisions,
     command::{Command, Footprint},
     event::Event,
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -75,6 +76,12 @@ pub struct Decided {
     pub events: Vec<Event>,
     /// The last revision given.
     pub revision: Revision,
+}
+
+impl From<&Decisions> for Decided {
+    fn from(decisions: &Decisions) -> Self {
+        Self { events: decisions.events().cloned().collect(), revision: decisions.moment.revision }
+    }
 }
 
 /// Where the history stands. The epoch changes when the store was restored or failed over (rule 23).

@@ -11,7 +11,7 @@ use std::{
 };
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Command},
+    command::{Acquire, AskedTenure, Command, OpenSession},
     outcome::Outcome,
 };
 use solehold_engine::{
@@ -185,7 +185,7 @@ async fn a_stop_answers_what_was_taken_in() {
 async fn what_is_submitted_together_is_decided_in_order() {
     let stage = Stage::new(DriverLimits { batch_max: 2, ..Default::default() });
     let opening = open("ann", LONG_MS);
-    let Command::OpenSession { id, .. } = opening else { unreachable!("as just made") };
+    let Command::OpenSession(OpenSession { id, .. }) = opening else { unreachable!("as just made") };
     let on = Acquire { tenure: AskedTenure::Session(id), ..ask(&key("job"), "ann") };
     // Renewals among them go through the same lane.
     let commands = vec![opening, heartbeat(id), on.command(), renew(by_session(&key("job"), id)), close(id)];

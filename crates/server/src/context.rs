@@ -15,7 +15,7 @@ use tokio::sync::{Mutex, watch};
 use crate::{
     config::ServerLimits,
     http::{Failure, Rates},
-    metrics::{Metrics, operation_label},
+    metrics::Metrics,
     quota::{OpenWatch, Quota, QuotaBook},
     ring::Ring,
     routes::LeaseSets,
@@ -93,7 +93,7 @@ impl Context {
 
     /// Submits a command, and measures what comes of it.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
-        let (operation, began) = (operation_label(&command), Tick::now());
+        let (operation, began) = (command.name(), Tick::now());
         let outcome = self.inner.engine.submit(command).await;
         self.inner.metrics.operation(operation, &outcome, Tick::now().since(began));
         outcome
@@ -109,7 +109,7 @@ impl Context {
 
     /// Submits commands that are decided in their order, and measures what comes of each.
     pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
-        let operations: Vec<_> = commands.iter().map(operation_label).collect();
+        let operations: Vec<_> = commands.iter().map(Command::name).collect();
         let began = Tick::now();
         let outcomes = self.inner.engine.submit_all(commands).await;
         let took = Tick::now().since(began);

@@ -19,7 +19,6 @@ use prometheus_client::{
 };
 use solehold_api::problem::Problem;
 use solehold_core::{
-    command::Command,
     event::{Change, Event},
     outcome::Outcome,
 };
@@ -255,34 +254,6 @@ impl Observer for Metrics {
     fn swept(&self, nominated: usize, lag_ms: u64) {
         self.nominations.inc_by(nominated as u64);
         self.sweeper_lag.set(Duration::from_millis(lag_ms).as_secs_f64());
-    }
-}
-
-/// The name of a command.
-pub(crate) fn operation_label(command: &Command) -> &'static str {
-    match command {
-        Command::Acquire(_) => "acquire",
-        Command::Renew { .. } => "renew",
-        Command::Release { .. } => "release",
-        Command::Revoke { .. } => "revoke",
-        Command::CancelRequest(_) => "cancel_request",
-        Command::LeaveQueue { .. } => "leave_queue",
-        Command::WriteState { .. } => "write_state",
-        Command::HandOver { .. } => "hand_over",
-        Command::Expire { .. } => "expire",
-        Command::OpenSession { .. } => "open_session",
-        Command::OpenRoom { .. } => "open_room",
-        Command::Heartbeat { .. } => "heartbeat",
-        Command::CloseSession { .. } => "close_session",
-        Command::ExpireSession(_) => "expire_session",
-        Command::HeardOf { .. } => "heard_of",
-        Command::SetStatus { .. } => "set_status",
-        Command::RemoveHolder { .. } => "remove_holder",
-        Command::Declare { .. } => "declare",
-        Command::Delete { .. } => "delete",
-        Command::PutRecord { .. } => "put_record",
-        Command::RemoveRecord { .. } => "remove_record",
-        Command::RaiseRevision { .. } => "raise_revision",
     }
 }
 

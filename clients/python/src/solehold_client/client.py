@@ -13,7 +13,7 @@ from . import wire
 from .backoff import BackoffConfig
 from .channel import Answer, Call, Channel, Doubts
 from .clock import BootClock, Clock
-from .errors import NotFound, Refused, Unavailable, Unknown
+from .errors import NoSession, NotFound, Refused, Unavailable, Unknown
 from .history import History, OlderHistory
 from .http import HttpTransport, Server, Transport
 from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
@@ -218,7 +218,9 @@ class Client:
             await self._ask(Call("DELETE", wire.path("resources", kind, key, "lease"), body), until=until, doubts=doubts)
             return True
         except (Refused, NotFound) as error:
-            if isinstance(error, Refused) and error.code not in ("lost", "no_session", "not_yours"):
+            if isinstance(error, Refused) and not (
+                isinstance(error, NoSession) or error.code in ("lost", "not_yours")
+            ):
                 raise
         if not doubts.any:
             return False

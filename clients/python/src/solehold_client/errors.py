@@ -74,7 +74,11 @@ class Refused(SoleholdError):
 
 
 class NoSession(Refused):
-    """The session is unknown, over or superseded."""
+    """The session is not known, closed or expired."""
+
+
+class Superseded(NoSession):
+    """The session is over because its holder has opened another one."""
 
 
 class Unavailable(SoleholdError):
@@ -114,6 +118,7 @@ _BY_STATUS: dict[int, type[SoleholdError]] = {
 }
 _BY_CODE: dict[str, type[SoleholdError]] = {
     "no_session": NoSession,
+    "session_superseded": Superseded,
     "overloaded": Unavailable,
     "unavailable": Unavailable,
 }

@@ -9,7 +9,7 @@ use crate::{
     lease::{Lease, Pending, Resource, StateDocument, Tenure},
     limits,
     outcome::{Answer, Grant, LeaseView, Refusal, within},
-    session::{Session, Standing},
+    session::{Session, SessionOver, Standing},
     time::{StoreTime, Token},
 };
 
@@ -59,7 +59,7 @@ impl Draft<'_> {
     }
 
     fn asked_for(&self, ask: &Acquire) -> Result<Resource, Refusal> {
-        match self.state.resource(&ask.key) {
+        match self.ledger.resource(&ask.key) {
             Some(resource) if resource.declared.is_some() => Ok(resource.clone()),
             found if ask.undeclared == Undeclared::Allow => {
                 Ok(found.cloned().unwrap_or_else(|| Resource::new(ask.key.clone(), self.now())))
@@ -75,7 +75,7 @@ impl Draft<'_> {
         if let Some(request) = &ask.request {
             let (resource, holder) = (ask.key.clone(), ask.holder.clone());
             let key = RequestKey { resource, holder, request: request.clone() };
-            if self.state.spent_until(&key).is_some_and(|until| until > self.now()) {
+            if self.ledger.spent_until(&key).is_some_and(|until| until > self.now()) {
                 return spent(request);
             }
         }
@@ -83,12 +83,12 @@ impl Draft<'_> {
             |l: &&Lease| ask.request.is_some() && l.request == ask.request && l.holder == ask.holder;
         let got = resource.lease.as_ref().filter(|l| l.id == ask.lease || is_asked_for(l));
         let Some(lease) = got else { return Ok(None) };
-        if self.now() >= self.state.deadline_of(lease)? {
+        if self.now() >= self.ledger.deadline_of(lease)? {
             return ask.request.as_ref().map_or(Ok(None), spent);
         }
         // Nobody can keep a lease of a superseded session: it is no answer for the holder's new session, whose request
         // has got what it could get, nor for the old one, which is told that it is over.
-        let session = lease.tenure.session().and_then(|id| self.state.session(id));
+        let session = lease.tenure.session().and_then(|id| self.ledger.session(id));
         if session.is_some_and(|s| s.standing == Standing::Superseded) {
             let is_another = |id| ask.tenure != AskedTenure::Session(id);
             let request = ask.request.as_ref().filter(|_| lease.tenure.session().is_some_and(is_another));
@@ -118,7 +118,7 @@ impl Draft<'_> {
         match session.standing {
             Standing::Current => Ok(session),
             Standing::Draining => Err(Refusal::Draining(session.holder.name.clone())),
-            Standing::Superseded => Err(Refusal::NoSession { session: id, why: super::session::SUPERSEDED }),
+            Standing::Superseded => Err(Refusal::NoSession { session: id, why: SessionOver::Superseded }),
         }
     }
 
@@ -234,10 +234,10 @@ impl Draft<'_> {
             let lease = resource.lease.as_ref();
             lease.is_some_and(|l| l.request.as_ref() == Some(&request.request) && l.holder == request.holder)
         };
-        let got_it = self.state.resource(&request.resource).filter(|resource| is_its(resource));
+        let got_it = self.ledger.resource(&request.resource).filter(|resource| is_its(resource));
         let Some(mut resource) = got_it.cloned() else {
             self.spend(request.clone());
-            if let Some(waiter) = self.state.waiter_of_request(request) {
+            if let Some(waiter) = self.ledger.waiter_of_request(request) {
                 self.leave_line(waiter)?;
             }
             return Ok(Answer::Spent);
@@ -282,7 +282,7 @@ impl Draft<'_> {
         attributes: &Document,
     ) -> Result<Answer, Stop> {
         within("within_ms", within_ms, 1, limits::PENDING_MS_MAX)?;
-        let mut resource = self.state.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
+        let mut resource = self.ledger.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
         self.settle(&mut resource)?;
         // The driver's own retry after a lost COMMIT finds its own offer.
         if let Some(pending) = resource.pending.as_ref().filter(|p| p.id == lease) {
@@ -310,7 +310,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn expire(&mut self, key: &ResourceKey) -> Result<Answer, Stop> {
-        if let Some(resource) = self.state.resource(key) {
+        if let Some(resource) = self.ledger.resource(key) {
             self.settle(&mut resource.clone())?;
         }
         Ok(Answer::Judged { expired: !self.changes.is_empty() })
@@ -334,7 +334,7 @@ impl Draft<'_> {
         {
             return Err(Refusal::NoLease(id).into());
         }
-        if self.now() >= self.state.deadline_of(lease)? {
+        if self.now() >= self.ledger.deadline_of(lease)? {
             return Err(Refusal::Lost { holder: None, last_token: resource.last_token }.into());
         }
         if claim.token.is_some_and(|token| token != lease.token) {
@@ -352,11 +352,11 @@ impl Draft<'_> {
     }
 
     fn deadline(&self, lease: &Lease) -> Result<StoreTime, Stop> {
-        Ok(self.state.deadline_of(lease)?)
+        Ok(self.ledger.deadline_of(lease)?)
     }
 
     pub(super) fn view(&self, resource: &Resource, repeated: bool) -> Result<Grant, Stop> {
-        let lease = LeaseView::of(self.state, resource, self.now())?.ok_or_else(|| lost(resource))?;
+        let lease = LeaseView::of(self.ledger, resource, self.now())?.ok_or_else(|| lost(resource))?;
         Ok(Grant { lease, state: resource.state.clone(), revision: self.moment.revision, repeated })
     }
 }

@@ -23,7 +23,7 @@ mod waiting;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
-    apply::to_resource,
+    apply::{apply, to_resource},
     command::{Command, Target},
     event::{Change, Ended, Event, What},
     key::{LeaseId, RequestKey, SessionId},
@@ -48,14 +48,55 @@ pub struct Decision {
 }
 
 /// Decides one command. It reads no clock, no chance and nothing but its arguments.
-pub fn decide(state: &Ledger, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
-    let mut draft = Draft::new(state, moment);
+pub fn decide(ledger: &Ledger, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
+    let mut draft = Draft::new(ledger, moment);
     let outcome = match draft.dispatch(command) {
         Ok(answer) => Ok(answer),
         Err(Stop::Refused(refusal)) => Err(*refusal),
         Err(Stop::Late(late)) => return Err(late),
     };
     Ok(Decision { outcome, changes: draft.changes, moment: draft.moment })
+}
+
+/// What was decided of several commands, one after the other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decisions {
+    /// What to answer to each.
+    pub outcomes: Vec<Outcome>,
+    /// What they changed, in order; applied already.
+    pub changes: Vec<Change>,
+    /// The moment for the next command.
+    pub moment: Moment,
+}
+
+impl Decisions {
+    /// The events among the changes, in order of their revisions.
+    pub fn events(&self) -> impl Iterator<Item = &Event> {
+        self.changes.iter().filter_map(|change| match change {
+            Change::Event(event) => Some(event),
+            _ => None,
+        })
+    }
+}
+
+/// Decides commands one after the other and applies each to `ledger`, so that the next one finds what it has changed.
+/// If something was found late, `ledger` must be loaded anew: a part of the commands may have been applied.
+pub fn decide_all<'c>(
+    ledger: &mut Ledger,
+    commands: impl IntoIterator<Item = &'c Command>,
+    mut moment: Moment,
+) -> Result<Decisions, FoundLate> {
+    let (mut outcomes, mut changes) = (Vec::new(), Vec::new());
+    for command in commands {
+        let decision = decide(ledger, command, moment)?;
+        for change in &decision.changes {
+            apply(ledger, change);
+        }
+        outcomes.push(decision.outcome);
+        changes.extend(decision.changes);
+        moment = decision.moment;
+    }
+    Ok(Decisions { outcomes, changes, moment })
 }
 
 /// Why a decision ends early.
@@ -78,7 +119,7 @@ impl From<FoundLate> for Stop {
 
 /// A decision in the making.
 struct Draft<'a> {
-    state: &'a Ledger,
+    ledger: &'a Ledger,
     moment: Moment,
     changes: Vec<Change>,
     /// Places in line that this decision has cleared.
@@ -88,8 +129,8 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(state: &'a Ledger, moment: Moment) -> Self {
-        Self { state, moment, changes: Vec::new(), left: BTreeSet::new(), hung: BTreeMap::new() }
+    fn new(ledger: &'a Ledger, moment: Moment) -> Self {
+        Self { ledger, moment, changes: Vec::new(), left: BTreeSet::new(), hung: BTreeMap::new() }
     }
 
     fn dispatch(&mut self, command: &Command) -> Result<Answer, Stop> {
@@ -105,7 +146,7 @@ impl<'a> Draft<'a> {
                 self.hand_over(key, *lease, *to, *within_ms, attributes)
             }
             Command::Expire { key } => self.expire(key),
-            Command::OpenSession { .. } => self.open_session(command),
+            Command::OpenSession(ask) => self.open_session(ask),
             Command::OpenRoom { id, ttl_ms } => self.open_room(*id, *ttl_ms),
             Command::Heartbeat { tenant, session, holder, metrics } => {
                 self.heartbeat(tenant, *session, holder.as_ref(), metrics.as_ref())
@@ -171,7 +212,7 @@ impl<'a> Draft<'a> {
             self.emit(resource, What::Expired(Ended::of_pending(&pending, "not granted in time")));
         }
         if let Some(lease) = &resource.lease {
-            let deadline = self.state.deadline_of(lease)?;
+            let deadline = self.ledger.deadline_of(lease)?;
             if now < deadline || (resource.pending.is_some() && now < free_at) {
                 return Ok(());
             }
@@ -183,7 +224,7 @@ impl<'a> Draft<'a> {
     /// When a resource becomes free by time alone.
     fn free_at(&self, resource: &Resource) -> Result<StoreTime, Stop> {
         Ok(match &resource.lease {
-            Some(lease) => self.state.deadline_of(lease)?.plus_ms(resource.lock_delay_ms()),
+            Some(lease) => self.ledger.deadline_of(lease)?.plus_ms(resource.lock_delay_ms()),
             None => resource.held_back_until.unwrap_or_default(),
         })
     }
@@ -193,7 +234,7 @@ impl<'a> Draft<'a> {
     fn settle_wholly(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         self.settle(resource)?;
         if let Some(lease) = &resource.lease {
-            let deadline = self.state.deadline_of(lease)?;
+            let deadline = self.ledger.deadline_of(lease)?;
             if self.now() >= deadline {
                 self.run_out(resource, deadline.plus_ms(resource.lock_delay_ms()));
             }
@@ -214,7 +255,7 @@ impl<'a> Draft<'a> {
             return Ok(());
         }
         let Some(pending) = resource.pending.clone() else { return self.grant_first_in_line(resource) };
-        let session = self.state.session(pending.session).ok_or(FoundLate::Session(pending.session))?;
+        let session = self.ledger.session(pending.session).ok_or(FoundLate::Session(pending.session))?;
         let is_able = session.standing == Standing::Current && session.is_live(now);
         if !is_able || self.refuse_if_at_capacity(session).is_err() {
             let why = if is_able { "its session is at capacity" } else { "its session is over" };
@@ -251,12 +292,12 @@ impl<'a> Draft<'a> {
     fn target(&self, target: &Target) -> Result<(&Resource, Option<LeaseId>), Refusal> {
         match target {
             Target::Resource(key) => {
-                let resource = self.state.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?;
+                let resource = self.ledger.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?;
                 Ok((resource, None))
             }
             Target::Lease { tenant, id } => {
-                let key = self.state.resource_of(*id).filter(|key| key.tenant == *tenant);
-                let resource = key.and_then(|key| self.state.resource(key)).ok_or(Refusal::NoLease(*id))?;
+                let key = self.ledger.resource_of(*id).filter(|key| key.tenant == *tenant);
+                let resource = key.and_then(|key| self.ledger.resource(key)).ok_or(Refusal::NoLease(*id))?;
                 Ok((resource, Some(*id)))
             }
         }

@@ -20,7 +20,7 @@ impl Draft<'_> {
         only_new: bool,
     ) -> Result<Answer, Stop> {
         within("lock_delay_ms", declaration.lock_delay_ms, 0, limits::LOCK_DELAY_MS_MAX)?;
-        let found = self.state.resource(key).cloned();
+        let found = self.ledger.resource(key).cloned();
         let mut resource = found.unwrap_or_else(|| Resource::new(key.clone(), self.now()));
         let created = resource.declared.is_none();
         if only_new && !created {
@@ -38,7 +38,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn delete(&mut self, key: &ResourceKey, force: bool, fenced: bool) -> Result<Answer, Stop> {
-        let found = self.state.resource(key).filter(|r| r.declared.is_some());
+        let found = self.ledger.resource(key).filter(|r| r.declared.is_some());
         let mut resource = found.ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
         self.settle_wholly(&mut resource)?;
         if let Some(lease) = &resource.lease {
@@ -57,7 +57,7 @@ impl Draft<'_> {
 
     pub(super) fn put_record(&mut self, record: &Record, over: &Over) -> Result<Answer, Stop> {
         let (collection, id) = record.key();
-        match (over, self.state.record(&collection, &id)) {
+        match (over, self.ledger.record(&collection, &id)) {
             (Over::Nothing, Some(_)) => return Err(Refusal::Exists.into()),
             (Over::Document(_), None) => return Err(Refusal::NoRecord { collection, id }.into()),
             (Over::Document(read), Some(found)) if found.document != *read => {
@@ -71,7 +71,7 @@ impl Draft<'_> {
 
     pub(super) fn remove_record(&mut self, collection: &Name, id: &Name) -> Result<Answer, Stop> {
         let (collection, id) = (collection.clone(), id.clone());
-        if self.state.record(&collection, &id).is_none() {
+        if self.ledger.record(&collection, &id).is_none() {
             return Err(Refusal::NoRecord { collection, id }.into());
         }
         self.changes.push(Change::RecordRemoved { collection, id });

@@ -2,13 +2,13 @@
 
 use super::{Draft, Stop};
 use crate::{
-    command::Command,
+    command::OpenSession,
     event::{Change, Ended, What},
     key::{Document, HolderKey, Name, SessionId},
     ledger::FoundLate,
     limits,
     outcome::{Answer, Refusal, SessionView, within},
-    session::{Holder, HolderStatus, Session, Standing},
+    session::{Holder, HolderStatus, Session, SessionOver, Standing},
 };
 
 /// How the leases that are attached to a session end with it.
@@ -20,24 +20,19 @@ enum Parting {
     Revoked { fenced: bool, reason: &'static str },
 }
 
-pub(super) const SUPERSEDED: &str = "was superseded: its holder has opened another one";
-
 impl Draft<'_> {
-    pub(super) fn open_session(&mut self, command: &Command) -> Result<Answer, Stop> {
-        let Command::OpenSession { id, holder: key, ttl_ms, replace, fenced, registration, metrics } =
-            command
-        else {
-            return Err(Refusal::NoProof.into());
-        };
+    pub(super) fn open_session(&mut self, ask: &OpenSession) -> Result<Answer, Stop> {
+        let OpenSession { id, holder: key, ttl_ms, replace, fenced, registration, metrics } = ask;
+
         within("ttl_ms", *ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         let capacity = registration.as_ref().and_then(|r| r.capacity);
         if let Some(capacity) = capacity {
             within("capacity", capacity.into(), 1, limits::SESSION_LEASES_MAX.into())?;
         }
         let now = self.now();
-        let before = self.state.holder(key);
+        let before = self.ledger.holder(key);
         // The driver's own retry after a lost COMMIT finds its own session, and what hangs on it by now.
-        if let Some(session) = self.state.session(*id).cloned() {
+        if let Some(session) = self.ledger.session(*id).cloned() {
             let is_same = session.holder == *key;
             let view = SessionView { session, holder: before.cloned(), now };
             return if is_same { Ok(Answer::Session(view)) } else { Err(Refusal::Exists.into()) };
@@ -46,7 +41,7 @@ impl Draft<'_> {
             self.replace_session(*old, key, *fenced)?;
         }
         if let Some(old) = before.and_then(|h| h.session).filter(|old| Some(*old) != *replace) {
-            self.state.session(old).ok_or(FoundLate::Session(old))?;
+            self.ledger.session(old).ok_or(FoundLate::Session(old))?;
             self.changes.push(Change::SessionStanding { id: old, standing: Standing::Superseded });
         }
         let mut holder = before.cloned().unwrap_or_else(|| new_holder(key, now));
@@ -83,7 +78,7 @@ impl Draft<'_> {
 
     /// Closes a holder's former session at once: its leases end by someone else's word, so what they held is held back.
     fn replace_session(&mut self, old: SessionId, holder: &HolderKey, fenced: bool) -> Result<(), Stop> {
-        let Some(session) = self.state.session(old).filter(|s| s.holder.tenant == holder.tenant) else {
+        let Some(session) = self.ledger.session(old).filter(|s| s.holder.tenant == holder.tenant) else {
             return Ok(());
         };
         if session.holder.name != holder.name {
@@ -120,7 +115,7 @@ impl Draft<'_> {
             return Err(Refusal::NotYourSession { session: id, holder: holder.clone() });
         }
         if !session.is_renewable(at) {
-            return Err(Refusal::NoSession { session: id, why: SUPERSEDED });
+            return Err(Refusal::NoSession { session: id, why: SessionOver::Superseded });
         }
         session.deadline = session.deadline.max(at.plus_ms(session.ttl_ms));
         session.renewed_at = at;
@@ -134,10 +129,10 @@ impl Draft<'_> {
 
     /// A session of that tenant whose time has not run out.
     pub(super) fn known_session(&self, tenant: &Name, id: SessionId) -> Result<&Session, Refusal> {
-        let unknown = Refusal::NoSession { session: id, why: "is not known, or over: open another one" };
-        let session = self.state.session(id).filter(|s| s.holder.tenant == *tenant).ok_or(unknown)?;
+        let unknown = Refusal::NoSession { session: id, why: SessionOver::Unknown };
+        let session = self.ledger.session(id).filter(|s| s.holder.tenant == *tenant).ok_or(unknown)?;
         if !session.is_live(self.now()) {
-            return Err(Refusal::NoSession { session: id, why: "has expired: open another one" });
+            return Err(Refusal::NoSession { session: id, why: SessionOver::Expired });
         }
         Ok(session)
     }
@@ -159,7 +154,7 @@ impl Draft<'_> {
 
     fn end_session(&mut self, id: SessionId) {
         self.changes.push(Change::SessionEnded(id));
-        let holder = self.state.session(id).and_then(|s| self.state.holder(&s.holder));
+        let holder = self.ledger.session(id).and_then(|s| self.ledger.holder(&s.holder));
         match holder.filter(|h| h.session == Some(id)) {
             Some(holder) if holder.registered => {
                 self.changes.push(Change::HolderPut(Holder { session: None, ..holder.clone() }));
@@ -171,10 +166,10 @@ impl Draft<'_> {
 
     /// Ends every lease that hangs on a session; tells how many.
     fn let_go(&mut self, id: SessionId, parting: Parting) -> Result<usize, Stop> {
-        let keys: Vec<_> = self.state.hanging_on(id).cloned().collect();
+        let keys: Vec<_> = self.ledger.hanging_on(id).cloned().collect();
         let mut ended = 0;
         for key in &keys {
-            let Some(mut resource) = self.state.resource(key).cloned() else { continue };
+            let Some(mut resource) = self.ledger.resource(key).cloned() else { continue };
             if let Some(pending) = resource.pending.clone().filter(|p| p.session == id) {
                 self.emit(
                     &mut resource,
@@ -201,11 +196,11 @@ impl Draft<'_> {
     /// Ends a dead session once nothing hangs on it; what hangs there is nominated lease by lease, at a bounded rate. The
     /// places in line that hang on it are given up, as many as are loaded.
     pub(super) fn expire_session(&mut self, id: SessionId) -> Result<Answer, Stop> {
-        let Some(session) = self.state.session(id).filter(|s| !s.is_live(self.now())) else {
+        let Some(session) = self.ledger.session(id).filter(|s| !s.is_live(self.now())) else {
             return Ok(Answer::Judged { expired: false });
         };
         let left = self.leave_lines(id)?;
-        if left == session.waiting as usize && self.state.hanging_on(id).next().is_none() {
+        if left == session.waiting as usize && self.ledger.hanging_on(id).next().is_none() {
             self.end_session(id);
         }
         Ok(Answer::Judged { expired: !self.changes.is_empty() })
@@ -224,7 +219,7 @@ impl Draft<'_> {
     pub(super) fn set_status(&mut self, key: &HolderKey, status: HolderStatus) -> Result<Answer, Stop> {
         let holder = Holder { status, ..self.registered(key)?.clone() };
         if let Some(id) = holder.session {
-            self.state.session(id).ok_or(FoundLate::Session(id))?;
+            self.ledger.session(id).ok_or(FoundLate::Session(id))?;
             self.changes.push(Change::SessionStanding { id, standing: standing(status) });
         }
         self.changes.push(Change::HolderPut(holder.clone()));
@@ -245,12 +240,12 @@ impl Draft<'_> {
                 return Err(Refusal::NotYourSession { session: id, holder: key.name.clone() }.into());
             }
             if present != Some(id) {
-                return Err(Refusal::NoSession { session: id, why: SUPERSEDED }.into());
+                return Err(Refusal::NoSession { session: id, why: SessionOver::Superseded }.into());
             }
         }
         let (mut released, mut revoked) = (0, 0);
         if let Some(id) = present {
-            self.state.session(id).ok_or(FoundLate::Session(id))?;
+            self.ledger.session(id).ok_or(FoundLate::Session(id))?;
             if proof.is_some() {
                 released = self.close(id, Parting::Released)?;
             } else {
@@ -263,7 +258,7 @@ impl Draft<'_> {
     }
 
     fn registered(&self, key: &HolderKey) -> Result<&Holder, Refusal> {
-        self.state.holder(key).filter(|h| h.registered).ok_or_else(|| Refusal::NoHolder(key.name.clone()))
+        self.ledger.holder(key).filter(|h| h.registered).ok_or_else(|| Refusal::NoHolder(key.name.clone()))
     }
 }
 

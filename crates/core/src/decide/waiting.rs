@@ -22,7 +22,7 @@ impl<'a> Draft<'a> {
     pub(super) fn open_room(&mut self, id: SessionId, ttl_ms: u64) -> Result<Answer, Stop> {
         within("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         let now = self.now();
-        if let Some(session) = self.state.session(id).cloned() {
+        if let Some(session) = self.ledger.session(id).cloned() {
             let is_room = session.is_room();
             let view = SessionView { session, holder: None, now };
             return if is_room { Ok(Answer::Session(view)) } else { Err(Refusal::Exists.into()) };
@@ -97,9 +97,9 @@ impl<'a> Draft<'a> {
     fn stands(&self, ask: &Acquire) -> Option<&'a Waiter> {
         let by_request = ask.request.as_ref().and_then(|request| {
             let (resource, holder) = (ask.key.clone(), ask.holder.clone());
-            self.state.waiter_of_request(&RequestKey { resource, holder, request: request.clone() })
+            self.ledger.waiter_of_request(&RequestKey { resource, holder, request: request.clone() })
         });
-        let by_lease = || self.state.waiter_of_lease(ask.lease).filter(|w| w.key == ask.key);
+        let by_lease = || self.ledger.waiter_of_lease(ask.lease).filter(|w| w.key == ask.key);
         by_request.or_else(by_lease).filter(|waiter| !self.left.contains(&waiter.place()))
     }
 
@@ -121,7 +121,7 @@ impl<'a> Draft<'a> {
         };
         for (id, where_) in [(room, "at this replica")].into_iter().chain(own) {
             let leaves_here = u32::from(leaves.is_some_and(|w| w.sessions().any(|s| s == id)));
-            let waiting = self.state.session(id).map_or(0, |s| s.waiting);
+            let waiting = self.ledger.session(id).map_or(0, |s| s.waiting);
             if waiting.saturating_sub(leaves_here) >= limits::SESSION_WAITERS_MAX {
                 return refuse(limits::SESSION_WAITERS_MAX, where_);
             }
@@ -131,22 +131,22 @@ impl<'a> Draft<'a> {
 
     /// How many stand in line, but for those that this decision has dropped.
     fn queued(&self, key: &ResourceKey) -> u32 {
-        let queued = self.state.resource(key).map_or(0, |r| r.queued);
+        let queued = self.ledger.resource(key).map_or(0, |r| r.queued);
         let from = (key.clone(), crate::time::Revision(0));
         let left = self.left.range(from..).take_while(|(k, _)| k == key).count();
         queued.saturating_sub(left as u32)
     }
 
     pub(super) fn leave_queue(&mut self, key: &ResourceKey, lease: LeaseId) -> Result<Answer, Stop> {
-        let mut resource = self.state.resource(key).ok_or(Refusal::NoLease(lease))?.clone();
+        let mut resource = self.ledger.resource(key).ok_or(Refusal::NoLease(lease))?.clone();
         self.settle(&mut resource)?;
         let is_live = |deadline: StoreTime| self.now() < deadline;
         if let Some(held) = resource.lease.as_ref().filter(|l| l.id == lease)
-            && is_live(self.state.deadline_of(held)?)
+            && is_live(self.ledger.deadline_of(held)?)
         {
             return Ok(Answer::Granted(self.view(&resource, true)?));
         }
-        let waiter = self.state.waiter_of_lease(lease).filter(|w| w.key == *key);
+        let waiter = self.ledger.waiter_of_lease(lease).filter(|w| w.key == *key);
         let waiter = waiter.filter(|w| !self.left.contains(&w.place())).ok_or(Refusal::NoLease(lease))?;
         self.leave_line(waiter)?;
         Ok(Answer::Left)
@@ -155,7 +155,7 @@ impl<'a> Draft<'a> {
     /// Clears a place in line. The sessions that it hangs on count their waiters, and so must be there.
     pub(super) fn leave_line(&mut self, waiter: &Waiter) -> Result<(), Stop> {
         for id in waiter.sessions() {
-            self.state.session(id).ok_or(FoundLate::Session(id))?;
+            self.ledger.session(id).ok_or(FoundLate::Session(id))?;
         }
         if self.left.insert(waiter.place()) {
             let (key, arrival, at) = (waiter.key.clone(), waiter.arrival, self.now());
@@ -166,9 +166,9 @@ impl<'a> Draft<'a> {
 
     /// Clears the places in line that hang on a session, as many as are loaded; tells how many those are.
     pub(super) fn leave_lines(&mut self, id: SessionId) -> Result<usize, Stop> {
-        let state = self.state;
+        let ledger = self.ledger;
         let mut left = 0;
-        for waiter in state.waiters_on(id).filter(|w| state.resource(&w.key).is_some()) {
+        for waiter in ledger.waiters_on(id).filter(|w| ledger.resource(&w.key).is_some()) {
             self.leave_line(waiter)?;
             left += 1;
         }
@@ -178,7 +178,7 @@ impl<'a> Draft<'a> {
     /// Clears all places in line that hang on a session.
     pub(super) fn leave_all_lines(&mut self, id: SessionId) -> Result<(), Stop> {
         let left = self.leave_lines(id)?;
-        let waiting = self.state.session(id).map_or(0, |s| s.waiting);
+        let waiting = self.ledger.session(id).map_or(0, |s| s.waiting);
         if left < waiting as usize { Err(FoundLate::WaitersOn(id).into()) } else { Ok(()) }
     }
 
@@ -196,7 +196,7 @@ impl<'a> Draft<'a> {
                     (Tenure::Own { ttl_ms, deadline: now.plus_ms(ttl_ms) }, ttl_ms)
                 }
                 AskedTenure::Session(id) => {
-                    (Tenure::Session(id), self.state.session(id).map_or(0, |s| s.ttl_ms))
+                    (Tenure::Session(id), self.ledger.session(id).map_or(0, |s| s.ttl_ms))
                 }
             };
             let lease = Lease {
@@ -225,9 +225,9 @@ impl<'a> Draft<'a> {
         if self.queued(key) == 0 {
             return Ok(None);
         }
-        let mut loaded = self.state.waiters_for(key);
+        let mut loaded = self.ledger.waiters_for(key);
         let first = loaded.find(|w| !self.left.contains(&w.place()));
-        match first.filter(|waiter| self.state.knows_all_before(waiter)) {
+        match first.filter(|waiter| self.ledger.knows_all_before(waiter)) {
             Some(waiter) => Ok(Some(waiter)),
             None => Err(FoundLate::Line(key.clone()).into()),
         }
@@ -236,7 +236,7 @@ impl<'a> Draft<'a> {
     /// Whether someone in line is still there and can take the resource. A draining or full session takes nothing.
     fn can_take(&self, waiter: &Waiter, resource: &Resource) -> Result<bool, Stop> {
         let now = self.now();
-        let session = |id| self.state.session(id).ok_or(FoundLate::Session(id));
+        let session = |id| self.ledger.session(id).ok_or(FoundLate::Session(id));
         let is_present = session(waiter.room)?.is_live(now) && now < waiter.deadline;
         let is_able = match waiter.tenure {
             AskedTenure::Own { .. } => true,

@@ -10,7 +10,9 @@
 
 use solehold_core::{
     Decision, apply,
-    command::{Acquire, AskedTenure, Claim, Command, Registration, StateWrite, Target, Undeclared, Wait},
+    command::{
+        Acquire, AskedTenure, Claim, Command, OpenSession, Registration, StateWrite, Target, Undeclared, Wait,
+    },
     decide,
     event::Change,
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -157,7 +159,7 @@ fn words(outcome: &Outcome) -> String {
 
 fn open(id: SessionId, who: &str, replace: Option<SessionId>, fenced: bool) -> Command {
     let registration = Registration { site: None, capacity: None, attributes: Document::default() };
-    Command::OpenSession {
+    Command::OpenSession(OpenSession {
         id,
         holder: holder(who),
         ttl_ms: TTL_MS,
@@ -165,7 +167,7 @@ fn open(id: SessionId, who: &str, replace: Option<SessionId>, fenced: bool) -> C
         fenced,
         registration: Some(registration),
         metrics: None,
-    }
+    })
 }
 
 /// One state and its clock.
@@ -377,7 +379,7 @@ impl World {
     pub fn opens_with_capacity(&mut self, who: &str, capacity: u32) -> SessionId {
         let id = SessionId(self.fresh());
         let mut command = open(id, who, None, false);
-        if let Command::OpenSession { registration: Some(registration), .. } = &mut command {
+        if let Command::OpenSession(OpenSession { registration: Some(registration), .. }) = &mut command {
             registration.capacity = Some(capacity);
         }
         self.told(command);

@@ -2,7 +2,8 @@
 
 use solehold_core::{
     command::{
-        Acquire, AskedTenure, Claim, Command, Over, Registration, StateWrite, Target, Undeclared, Wait,
+        Acquire, AskedTenure, Claim, Command, OpenSession, Over, Registration, StateWrite, Target,
+        Undeclared, Wait,
     },
     event::{Change, What},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -202,7 +203,7 @@ impl Memory {
     /// Commands about sessions, holders, records and the revision.
     fn other(&self, world: &mut World, ask: &Ask) -> Command {
         match ask {
-            Ask::Open { who, ttl_ms, replace, fenced, capacity } => Command::OpenSession {
+            Ask::Open { who, ttl_ms, replace, fenced, capacity } => Command::OpenSession(OpenSession {
                 id: SessionId(world.fresh()),
                 holder: holder(*who),
                 ttl_ms: *ttl_ms,
@@ -214,7 +215,7 @@ impl Memory {
                     attributes: Document::default(),
                 }),
                 metrics: None,
-            },
+            }),
             Ask::Heartbeat { session, who } => {
                 let session = self.session(session);
                 Command::Heartbeat {
@@ -265,7 +266,7 @@ impl Memory {
                 Command::Acquire(Acquire { lease, .. }) | Command::HandOver { lease, .. } => {
                     *lease = LeaseId(world.fresh());
                 }
-                Command::OpenSession { id, .. } | Command::OpenRoom { id, .. } => {
+                Command::OpenSession(OpenSession { id, .. }) | Command::OpenRoom { id, .. } => {
                     *id = SessionId(world.fresh())
                 }
                 _ => {}

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Command, Target},
+    command::{Acquire, AskedTenure, Command, OpenSession, Target},
     event::{Change, Ended, Event, What},
     key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
     lease::Lease,
@@ -130,7 +130,7 @@ impl Promises {
                     self.last_opened.insert(session.holder.clone(), session.id);
                 }
                 Change::SessionOpened(session) => {
-                    let Command::OpenSession { ttl_ms, id, holder, .. } = command else {
+                    let Command::OpenSession(OpenSession { ttl_ms, id, holder, .. }) = command else {
                         panic!("{command:?} opened session {}", session.id)
                     };
                     self.sessions.insert(*id, Promise::new(now, *ttl_ms));
@@ -271,6 +271,6 @@ fn is_fenced(command: &Command) -> bool {
         command,
         Command::Revoke { fenced: true, .. }
             | Command::Delete { fenced: true, .. }
-            | Command::OpenSession { fenced: true, .. }
+            | Command::OpenSession(OpenSession { fenced: true, .. })
     )
 }

@@ -1,7 +1,7 @@
 //! Rule 9: a session lease has no deadline of its own; renewing the lease renews its session.
 
 use solehold_core::{
-    command::{Command, Registration},
+    command::{Command, OpenSession, Registration},
     event::Change,
     key::{Document, SessionId},
 };
@@ -61,7 +61,7 @@ fn closing_a_session_releases_what_hangs_on_it_and_counts_no_more_than_that() {
 fn a_session_holds_no_more_than_its_holder_said_that_it_can() {
     let mut w = World::new();
     let ann = SessionId(w.fresh());
-    w.told(Command::OpenSession {
+    w.told(Command::OpenSession(OpenSession {
         id: ann,
         holder: holder("ann"),
         ttl_ms: TTL_MS,
@@ -69,7 +69,7 @@ fn a_session_holds_no_more_than_its_holder_said_that_it_can() {
         fenced: false,
         registration: Some(Registration { site: None, capacity: Some(1), attributes: Document::default() }),
         metrics: None,
-    })
+    }))
     .says("session of ann for 10000 ms", "");
     w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
     w.acquire_in(ann, "ann", "hall").says("refused: session ~1 holds 1 leases, which is its capacity", "");

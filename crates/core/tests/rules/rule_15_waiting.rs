@@ -1,7 +1,7 @@
 //! Rule 15: waiting in line. First come, first served among those who are still there; a waited grant must be confirmed.
 
 use solehold_core::{
-    command::{Acquire, Command, Undeclared, Wait},
+    command::{Acquire, Command, OpenSession, Undeclared, Wait},
     event::Change,
     key::{Name, SessionId},
     limits::{CONFIRM_MS, SESSION_WAITERS_MAX, WAIT_MS_MAX, WAITERS_MAX},
@@ -276,7 +276,7 @@ fn a_session_takes_no_more_than_it_may() {
         solehold_core::command::Registration { site: None, capacity, attributes: Default::default() };
     let id = SessionId(w.fresh());
     let holder = solehold_core::key::HolderKey { tenant: name("acme"), name: name("bob") };
-    w.told(Command::OpenSession {
+    w.told(Command::OpenSession(OpenSession {
         id,
         holder,
         ttl_ms: TTL_MS,
@@ -284,7 +284,7 @@ fn a_session_takes_no_more_than_it_may() {
         fenced: false,
         registration: Some(registration),
         metrics: None,
-    });
+    }));
     for what in ["lobby", "yard"] {
         w.acquire("ann", what);
         w.waits_in(room, id, "bob", what);

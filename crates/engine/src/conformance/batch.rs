@@ -33,7 +33,7 @@ pub async fn same_resource_twice(fixture: &dyn Fixture) {
 pub async fn session_and_lease_in_one(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let opening = open("ann", LONG_MS);
-    let Command::OpenSession { id, .. } = opening else { unreachable!("as just made") };
+    let Command::OpenSession(OpenSession { id, .. }) = opening else { unreachable!("as just made") };
     let on = |n: &str| Acquire { tenure: AskedTenure::Session(id), ..ask(&key(n), "ann") };
     let outcomes = bench
         .all(vec![

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use solehold_core::{
-    apply,
     command::*,
-    decide,
+    decide_all,
     event::{Change, Event, EventName},
     key::*,
     lease::{Declaration, Resource},
@@ -49,24 +48,12 @@ pub struct Judge {
 }
 
 impl Decider for Judge {
-    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
-        self.outcomes.clear();
-        self.changes.clear();
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+        let decisions = decide_all(ledger, &self.commands, moment)?;
+        let decided = Decided::from(&decisions);
+        (self.outcomes, self.changes) = (decisions.outcomes, decisions.changes);
         self.moment = Some(moment);
-        for command in &self.commands {
-            let decision = decide(state, command, moment)?;
-            for change in &decision.changes {
-                apply(state, change);
-            }
-            self.changes.extend(decision.changes);
-            self.outcomes.push(decision.outcome);
-            moment = decision.moment;
-        }
-        let events = self.changes.iter().filter_map(|c| match c {
-            Change::Event(event) => Some(event.clone()),
-            _ => None,
-        });
-        Ok(Decided { events: events.collect(), revision: moment.revision })
+        Ok(decided)
     }
 }
 
@@ -321,7 +308,7 @@ pub fn declare(key: &ResourceKey, declaration: Declaration) -> Command {
 
 /// A new session of a holder of `acme`.
 pub fn open(holder_name: &str, ttl_ms: u64) -> Command {
-    Command::OpenSession {
+    Command::OpenSession(OpenSession {
         id: SessionId(Uuid::new_v4()),
         holder: holder(holder_name),
         ttl_ms,
@@ -329,12 +316,12 @@ pub fn open(holder_name: &str, ttl_ms: u64) -> Command {
         fenced: false,
         registration: None,
         metrics: None,
-    }
+    })
 }
 
 /// A new session of a holder that registers.
 pub fn register(holder_name: &str, ttl_ms: u64, capacity: Option<u32>) -> Command {
-    Command::OpenSession {
+    Command::OpenSession(OpenSession {
         id: SessionId(Uuid::new_v4()),
         holder: holder(holder_name),
         ttl_ms,
@@ -342,7 +329,7 @@ pub fn register(holder_name: &str, ttl_ms: u64, capacity: Option<u32>) -> Comman
         fenced: false,
         registration: Some(Registration { site: None, capacity, attributes: Document::default() }),
         metrics: None,
-    }
+    })
 }
 
 /// A heartbeat.

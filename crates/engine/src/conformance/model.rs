@@ -134,7 +134,7 @@ impl Player {
             capacity: self.random.random_ratio(1, 2).then_some(2),
             attributes: Document::default(),
         });
-        Command::OpenSession {
+        Command::OpenSession(OpenSession {
             id: SessionId(Uuid::new_v4()),
             holder: holder(&name_of_holder),
             ttl_ms: self.random.random_range(1_000..4_000),
@@ -142,7 +142,7 @@ impl Player {
             fenced: self.random.random_ratio(1, 2),
             registration,
             metrics: None,
-        }
+        })
     }
 
     fn command(&mut self) -> Command {

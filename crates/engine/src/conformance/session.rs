@@ -20,7 +20,7 @@ fn session_of(answer: Answer) -> Session {
 }
 
 fn reopen(holder_name: &str, replace: Option<SessionId>, fenced: bool) -> Command {
-    Command::OpenSession {
+    Command::OpenSession(OpenSession {
         id: SessionId(Uuid::new_v4()),
         holder: holder(holder_name),
         ttl_ms: LONG_MS,
@@ -28,7 +28,7 @@ fn reopen(holder_name: &str, replace: Option<SessionId>, fenced: bool) -> Comman
         fenced,
         registration: None,
         metrics: None,
-    }
+    })
 }
 
 async fn hundred(bench: &Bench<'_>, session: &Session) -> Vec<Grant> {

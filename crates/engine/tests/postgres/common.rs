@@ -4,10 +4,8 @@
 use std::{sync::Arc, time::Duration};
 
 use solehold_core::{
-    apply,
     command::*,
-    decide,
-    event::Change,
+    decide_all,
     key::*,
     lease::LeaseStatus,
     ledger::{FoundLate, Ledger},
@@ -81,7 +79,7 @@ pub fn acquire_on(key: &ResourceKey, session: &Session) -> Command {
 }
 
 pub fn open_session(holder: &str, ttl_ms: u64) -> Command {
-    Command::OpenSession {
+    Command::OpenSession(OpenSession {
         id: SessionId(Uuid::now_v7()),
         holder: HolderKey { tenant: name("acme"), name: name(holder) },
         ttl_ms,
@@ -89,7 +87,7 @@ pub fn open_session(holder: &str, ttl_ms: u64) -> Command {
         fenced: false,
         registration: None,
         metrics: None,
-    }
+    })
 }
 
 pub fn heartbeat(session: SessionId) -> Command {
@@ -118,23 +116,13 @@ pub struct Batch<F> {
 }
 
 impl<F: FnMut(usize) + Send> Decider for Batch<F> {
-    fn decide(&mut self, state: &mut Ledger, mut moment: Moment) -> Result<Decided, FoundLate> {
-        self.outcomes.clear();
-        let mut events = Vec::new();
-        for command in &self.commands {
-            let decision = decide(state, command, moment)?;
-            for change in decision.changes {
-                apply(state, &change);
-                if let Change::Event(event) = change {
-                    events.push(event);
-                }
-            }
-            moment = decision.moment;
-            self.outcomes.push(decision.outcome);
-        }
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+        let decisions = decide_all(ledger, &self.commands, moment)?;
+        let decided = Decided::from(&decisions);
+        self.outcomes = decisions.outcomes;
         self.decided += 1;
         (self.meanwhile)(self.decided);
-        Ok(Decided { events, revision: moment.revision })
+        Ok(decided)
     }
 }
 

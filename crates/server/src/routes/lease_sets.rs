@@ -125,7 +125,7 @@ mod tests {
     use std::sync::Arc;
 
     use solehold_core::{
-        command::{Acquire, AskedTenure, Claim, Command, Target, Undeclared, Wait},
+        command::{Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared, Wait},
         key::{HolderKey, LeaseId, Name, ResourceKey},
         limits::CONFIRM_MS,
         outcome::Answer,
@@ -160,7 +160,11 @@ mod tests {
     async fn open_as(engine: &Engine, id: SessionId) -> SessionView {
         let (holder, ttl_ms) = (HolderKey { tenant: name("t"), name: name("w") }, 10_000);
         let (replace, registration, metrics, fenced) = (None, None, None, false);
-        ask(engine, Command::OpenSession { id, holder, ttl_ms, replace, fenced, registration, metrics }).await
+        ask(
+            engine,
+            Command::OpenSession(OpenSession { id, holder, ttl_ms, replace, fenced, registration, metrics }),
+        )
+        .await
     }
 
     async fn heartbeat(engine: &Engine) -> SessionView {

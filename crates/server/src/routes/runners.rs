@@ -18,7 +18,7 @@ use solehold_api::{
     },
 };
 use solehold_core::{
-    command::{Claim, Command, Footprint, Target},
+    command::{Claim, Command, Footprint, OpenSession, Target},
     key::{Document, HolderKey, Name, SessionId},
     lease::Tenure,
     outcome::{Answer, LeaseView, Refusal, SessionView},
@@ -118,7 +118,7 @@ async fn register(
     let tenant = caller.tenant(body.tenant_id.as_deref())?;
     context.quota(&tenant, Quota::Sessions).await?;
     let key = HolderKey { tenant, name: asked.runner };
-    let command = Command::OpenSession {
+    let command = Command::OpenSession(OpenSession {
         id: convert::fresh_session(),
         holder: key.clone(),
         ttl_ms: asked.session_ttl_ms,
@@ -126,7 +126,7 @@ async fn register(
         fenced: body.fenced,
         registration: Some(asked.registration),
         metrics: asked.metrics,
-    };
+    });
     let view = session(&context, command).await?;
     registered(&context, &key, &view).await
 }

@@ -279,6 +279,6 @@ async fn release(
 
 /// Whether a refusal says that the caller does not hold what it claims.
 fn is_lost(failure: &Failure) -> bool {
-    use ErrorCode::{Conflict, Lost, NoSession, NotFound, NotYours};
-    matches!(failure.0.code, Conflict | Lost | NoSession | NotFound | NotYours)
+    use ErrorCode::{Conflict, Lost, NoSession, NotFound, NotYours, SessionSuperseded};
+    matches!(failure.0.code, Conflict | Lost | NoSession | NotFound | NotYours | SessionSuperseded)
 }

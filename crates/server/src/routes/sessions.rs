@@ -7,7 +7,7 @@ use solehold_api::{
     sessions::{ClosedSession, HeartbeatSession, OpenSession, Session},
 };
 use solehold_core::{
-    command::{Command, Footprint},
+    command::{self, Command, Footprint},
     key::{HolderKey, Name, SessionId},
     outcome::{Answer, SessionView},
 };
@@ -93,7 +93,7 @@ async fn open(
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = body.asked()?;
     context.quota(&tenant, Quota::Sessions).await?;
-    let command = Command::OpenSession {
+    let command = Command::OpenSession(command::OpenSession {
         id: convert::fresh_session(),
         holder: HolderKey { tenant, name: asked.holder },
         ttl_ms: asked.ttl_ms,
@@ -101,7 +101,7 @@ async fn open(
         fenced: body.fenced,
         registration: None,
         metrics: asked.metrics,
-    };
+    });
     let view = session(&context, command).await?;
     Ok((StatusCode::CREATED, Json(shown(&context, &view).await?)))
 }

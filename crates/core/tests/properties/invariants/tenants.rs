@@ -1,7 +1,7 @@
 //! A command of one tenant changes nothing of another.
 
 use solehold_core::{
-    command::{Claim, Command, Target},
+    command::{Claim, Command, OpenSession, Target},
     key::Name,
 };
 
@@ -40,7 +40,7 @@ fn tenant(command: &Command) -> Option<&Name> {
         | Command::Expire { key }
         | Command::Declare { key, .. }
         | Command::Delete { key, .. } => Some(&key.tenant),
-        Command::OpenSession { holder, .. }
+        Command::OpenSession(OpenSession { holder, .. })
         | Command::HeardOf { holder, .. }
         | Command::SetStatus { holder, .. }
         | Command::RemoveHolder { holder, .. } => Some(&holder.tenant),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use solehold_core::{
-    command::{AskedTenure, Command, Undeclared},
+    command::{AskedTenure, Command, OpenSession, Undeclared},
     event::{Change, What},
     key::{LeaseId, ResourceKey, SessionId},
     limits,
@@ -61,7 +61,7 @@ impl<'a> Lines<'a> {
             Command::LeaveQueue { lease, .. } => waiter.lease == *lease,
             Command::CancelRequest(request) => waiter.request_key().as_ref() == Some(request),
             Command::CloseSession { session, .. } => hangs_on(*session),
-            Command::OpenSession { replace, .. } => replace.is_some_and(hangs_on),
+            Command::OpenSession(OpenSession { replace, .. }) => replace.is_some_and(hangs_on),
             Command::RemoveHolder { holder, .. } => {
                 self.step.before.holder(holder).and_then(|h| h.session).is_some_and(hangs_on)
             }
