@@ -203,3 +203,13 @@ impl Resource {
         held.into_iter().chain(self.pending.as_ref().map(|p| p.session))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_empty_line_is_left_out_of_what_is_stored() {
+        assert!(is_zero(&0) && !is_zero(&1));
+    }
+}

@@ -4,6 +4,7 @@
 mod common;
 
 mod batches;
+mod ledger;
 mod names;
 mod records;
 mod rows;
@@ -21,3 +22,4 @@ mod rule_15_waiting;
 mod rule_16_hand_over;
 mod rule_17_state;
 mod undeclared;
+mod words;

@@ -1,6 +1,6 @@
 //! Rule 5: a grant's token is the revision of its event, so it grows whatever happens to the resource's row.
 
-use solehold_core::{command::Command, event::What, time::Revision};
+use solehold_core::{command::Command, event::What, outcome::Answer, time::Revision};
 
 use crate::common::{Proof, World, on};
 
@@ -48,4 +48,12 @@ fn a_raised_revision_raises_the_next_token_and_is_never_lowered() {
     w.told(raise(7)).says("raised to r4294967296", "");
     w.acquire("ann", "lobby").says("granted #4294967297 for 10000 ms", "lease_acquired");
     w.told(raise(u64::MAX)).says("refused: token is 18446744073709551615; it must be 0 to 1103806595073", "");
+}
+
+#[test]
+fn raising_the_revision_to_where_it_is_changes_nothing() {
+    let mut w = World::new();
+    w.acquire("ann", "lobby");
+    let decision = w.run(&Command::RaiseRevision { above: w.moment.revision });
+    assert_eq!((decision.outcome, decision.changes), (Ok(Answer::Raised(w.moment.revision)), Vec::new()));
 }

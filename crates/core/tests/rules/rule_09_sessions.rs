@@ -93,3 +93,34 @@ fn the_revision_of_a_sessions_lease_set_is_that_of_its_last_change() {
     w.release(on("lobby").session(ann));
     assert_eq!(set(&w), (0, 2));
 }
+
+#[test]
+fn a_heartbeat_that_names_a_holder_must_name_the_sessions_own() {
+    let mut w = World::new();
+    let ann = w.opens("ann");
+    let mut named = |who: &str| {
+        let (tenant, holder) = (name(TENANT), Some(name(who)));
+        w.told(Command::Heartbeat { tenant, session: ann, holder, metrics: None })
+    };
+    named("ann").says("session of ann for 10000 ms", "");
+    named("bob").says("refused: session ~1 is not one of bob", "");
+}
+
+#[test]
+fn a_holder_that_never_registered_is_forgotten_with_its_session() {
+    let mut w = World::new();
+    let (registered, passing) = (w.opens("ann"), SessionId(w.fresh()));
+    w.told(Command::OpenSession(OpenSession {
+        id: passing,
+        holder: holder("bob"),
+        ttl_ms: TTL_MS,
+        replace: None,
+        fenced: false,
+        registration: None,
+        metrics: None,
+    }));
+    w.close(registered);
+    w.close(passing);
+    let known: Vec<_> = w.state.holders().map(|h| (h.key.name.as_str(), h.session)).collect();
+    assert_eq!(known, [("ann", None)]);
+}

@@ -5,7 +5,7 @@ use solehold_core::{
     event::Change,
     key::{Name, SessionId},
     limits::{CONFIRM_MS, SESSION_WAITERS_MAX, WAIT_MS_MAX, WAITERS_MAX},
-    session::HolderStatus,
+    session::{HolderStatus, Session},
 };
 
 use crate::common::{Proof, TTL_MS, WAIT_MS, World, key, lease, name, on};
@@ -358,4 +358,44 @@ fn a_room_is_nobodys_session() {
     w.hand_over("lobby", room)
         .says(&format!("refused: session {} is not known, or over: open another one", short(room)), "");
     assert!(w.heartbeat(room).outcome.starts_with("refused"));
+}
+
+#[test]
+fn a_retry_by_the_same_lease_id_keeps_the_place() {
+    let (mut w, room) = waiting();
+    let ask = Acquire { wait: Some(Wait { room, wait_ms: WAIT_MS }), ..w.asks("zoe", "lobby") };
+    let before = w.line("lobby");
+    w.told(Command::Acquire(ask.clone()));
+    w.told(Command::Acquire(ask));
+    assert_eq!(w.line("lobby"), format!("{before} zoe").trim());
+}
+
+#[test]
+fn sessions_count_those_who_wait_on_them() {
+    let mut w = World::new();
+    let (room, bob) = (w.room(), w.opens("bob"));
+    w.acquire("ann", "lobby");
+    let counts = |w: &World| [room, bob].map(|id| w.state.session(id).map_or(0, |s| s.waiting));
+    w.waits_in(room, bob, "bob", "lobby");
+    assert_eq!(counts(&w), [1, 1]);
+    // Asking again is the same place.
+    w.waits_in(room, bob, "bob", "lobby");
+    assert_eq!(counts(&w), [1, 1]);
+    let waiter = w.waiter("bob", "lobby");
+    w.leave("lobby", waiter);
+    assert_eq!(counts(&w), [0, 0]);
+}
+
+#[test]
+fn whoever_asks_again_in_a_full_room_takes_its_own_place_there() {
+    let mut w = World::new();
+    let room = w.room();
+    w.acquire("ann", "lobby");
+    w.waits_for(room, "bob", "lobby", 1_000).says("waiting behind 0 for 1000 ms", "");
+    let full = Session { waiting: SESSION_WAITERS_MAX, ..w.state.session(room).expect("open").clone() };
+    w.state.load_session(full);
+    w.waits(room, "zoe", "lobby").says("refused: 10000 wait at this replica already, which is the bound", "");
+    w.wait(1_000);
+    // Its wait has run out: the dead place that it leaves is the one that it needs.
+    w.waits(room, "bob", "lobby").says("waiting behind 0 for 60000 ms", "");
 }
