@@ -136,7 +136,12 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
     let (address, listener) = bound.map_err(|error| StartError::Bind { address: config.listen, error })?;
     let acceptor = tls.as_ref().map(Tls::acceptor).transpose()?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let door = Door { listener, acceptor, context: context.clone(), router: routes::router(context, more) };
+    let door = GuardedContext {
+        listener,
+        acceptor,
+        context: context.clone(),
+        router: routes::router(context, more),
+    };
     let mut helpers = JoinSet::new();
     helpers.spawn(keep_fresh(context.clone()));
     if let Some(tls) = tls {
@@ -217,14 +222,14 @@ async fn keep_fresh(context: Context) {
 }
 
 /// Where connections come in.
-struct Door {
+struct GuardedContext {
     listener: TcpListener,
     acceptor: Option<TlsAcceptor>,
     context: Context,
     router: Router,
 }
 
-impl Door {
+impl GuardedContext {
     /// Takes connections until the server stops, then lets them finish within their bound.
     async fn keep(self, mut stopping: watch::Receiver<bool>) {
         let seats = Arc::new(Semaphore::new(files::seats(self.context.limits().connections_max)));

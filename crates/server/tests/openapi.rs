@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 use reqwest::Method;
 use serde_json::Value;
 use solehold_api::paths;
-use solehold_server::{openapi_json, openapi_markdown};
+use solehold_server::{Role, openapi_json, openapi_markdown};
 use support::serve;
 
 /// Compares with a file of the repository, or writes it when asked to.
@@ -20,7 +20,7 @@ fn golden(file: &str, made: &str) {
     assert!(
         kept == made,
         "docs/{file} is not what the code says; if the change is meant: \
-         SOLEHOLD_UPDATE_GOLDEN=1 cargo test -p solehold-server --test openapi"
+         SOLEHOLD_UPDATE_GOLDEN=1 cargo test --workspace --test openapi"
     );
 }
 
@@ -94,6 +94,42 @@ fn every_reference_leads_somewhere() {
     }
     let document = document();
     walk(&document, &document);
+}
+
+/// The role that an operation is described to need; none, if it needs no key.
+fn role_of(document: &Value, path: &str, method: &Method) -> Option<Role> {
+    let security = &document["paths"][path][method.as_str().to_lowercase()]["security"];
+    assert!(
+        security.as_array().is_some_and(|all| !all.is_empty()),
+        "{method} {path} does not say who may call"
+    );
+    let role = security[0].get("bearer")?;
+    Some(serde_json::from_value(role[0].clone()).expect("a role"))
+}
+
+#[tokio::test]
+async fn every_operation_refuses_a_lower_role_before_it_reads_the_body() {
+    let asking = serve().await;
+    let mut keys = Vec::new();
+    for role in [Role::Admin, Role::Runner, Role::Reader] {
+        keys.push((role, asking.make_key(role, None).await.1));
+    }
+    let document = document();
+    for (path, method) in operations() {
+        let Some(role) = role_of(&document, &path, &method) else { continue };
+        let filled = path.replace(['{', '}'], "");
+        let send = async |asking: &support::Asking| asking.send(method.clone(), &filled, "{ no json").await;
+        let answer = send(&asking).await;
+        assert_eq!(answer.status, 401, "{method} {path}: {answer:?}");
+        for (_, key) in keys.iter().filter(|(lower, _)| *lower < role) {
+            let answer = send(&asking.with_key(key.clone())).await;
+            assert_eq!(
+                (answer.status.as_u16(), &answer.json()["code"]),
+                (403, &"forbidden".into()),
+                "{method} {path}"
+            );
+        }
+    }
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ use solehold_engine::clock::Tick;
 
 use super::{
     Failure, Peer,
-    auth::{KeyId, admit, is_public},
+    auth::{admit, is_public},
 };
 use crate::{Context, metrics::Route};
 
@@ -79,10 +79,9 @@ async fn let_in(context: &Context, request: &mut Request, asked: &mut Asked) -> 
     }
     let peer = request.extensions().get::<Peer>().copied();
     let Peer(peer) = peer.ok_or_else(|| Problem::new(ErrorCode::Internal, "the peer has no address"))?;
-    let admitted = admit(context, &asked.uri, request.headers(), peer).await?;
-    request.extensions_mut().insert(KeyId(admitted.key.clone()));
-    asked.key = admitted.key;
-    request.extensions_mut().insert(admitted.caller);
+    let identity = admit(context, &asked.uri, request.headers(), peer).await?;
+    asked.key = identity.key_id().cloned();
+    request.extensions_mut().insert(identity);
     Ok(())
 }
 

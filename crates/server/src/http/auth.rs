@@ -7,25 +7,13 @@ use solehold_api::{
     paths,
     problem::{ErrorCode, Problem},
 };
-use solehold_core::key::Name;
 
-use super::{Caller, Failure, Role, local, rate::Who};
+use super::{Failure, Identity, local, rate::Who};
 use crate::Context;
 
 /// The address that a request comes from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer(pub IpAddr);
-
-/// The key that a request was let in by, if it was by one.
-#[derive(Debug, Clone)]
-pub(crate) struct KeyId(pub Option<Name>);
-
-/// Who was let in, and by which key.
-#[derive(Debug, Clone)]
-pub(crate) struct Admitted {
-    pub caller: Caller,
-    pub key: Option<Name>,
-}
 
 /// Whether a path is for everyone: all but the surface, and the surface's description.
 pub(crate) fn is_public(path: &str) -> bool {
@@ -38,12 +26,12 @@ pub(crate) async fn admit(
     uri: &Uri,
     headers: &HeaderMap,
     peer: IpAddr,
-) -> Result<Admitted, Failure> {
+) -> Result<Identity, Failure> {
     let ring = context.ring();
     if ring.is_open() {
         context.rates().check(&Who::at(peer))?;
         local::check(uri, headers)?;
-        return Ok(Admitted { caller: Caller { scope: None, role: Role::Admin }, key: None });
+        return Ok(Identity::keyless());
     }
     let shown = shown_key(headers);
     let known = shown.map(|text| (text, ring.find(text)));
@@ -58,8 +46,7 @@ pub(crate) async fn admit(
         }
     };
     context.rates().check(&Who::Key(key.id.clone()))?;
-    let caller = Caller { scope: key.tenant.clone(), role: key.role };
-    Ok(Admitted { caller, key: Some(key.id.clone()) })
+    Ok(Identity::of(key))
 }
 
 fn unauthorized(detail: impl Into<String>) -> Failure {

@@ -10,8 +10,10 @@ mod path;
 mod rate;
 
 pub(crate) use around::around;
-pub(crate) use auth::{KeyId, Peer};
-pub use caller::{Caller, Role};
+pub(crate) use auth::Peer;
+pub use caller::{
+    Admission, Anyone, Caller, GuardedContext, GuardedHandler, Identity, Role, TenantQuery, role,
+};
 pub use extract::{Body, NamePath, Params};
 pub use failure::{Failure, submit};
 pub(crate) use path::without_trailing_slash;

@@ -3,7 +3,7 @@
 
 mod transfer;
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use serde::{Deserialize, Serialize};
 use solehold_api::{
     admin::{
@@ -22,17 +22,17 @@ use solehold_core::{
     time::Revision,
 };
 use solehold_engine::history::{Bar, Beginning};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use super::convert::odd;
 use crate::{
     Context,
-    http::{Body, Caller, Failure, NamePath, Params, Role, submit},
+    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, role, submit},
     keys::{self, Key},
     quota,
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
         .routes(routes!(list_keys, create_key))
         .routes(routes!(get_key, expire_key, revoke_key))
@@ -64,11 +64,11 @@ impl ExpireKey {
 }
 
 /// A key that the caller may know of: one of its tenant's, not revoked. Any other does not exist for it.
-async fn known_key(context: &Context, caller: &Caller, id: &str) -> Result<Key, Failure> {
-    caller.must_be(Role::Admin)?;
+async fn known_key(caller: &Caller<role::Admin>, id: &str) -> Result<Key, Failure> {
     let id = field::name("id", id)?;
-    let key = keys::get(context.engine(), &id).await?;
-    let is_known = key.revoked_at.is_none() && (caller.scope.is_none() || key.tenant == caller.scope);
+    let key = keys::get(caller.context().engine(), &id).await?;
+    let is_known =
+        key.revoked_at.is_none() && (caller.scope().is_none() || key.tenant.as_ref() == caller.scope());
     if !is_known {
         return Err(Refusal::NoRecord { collection: keys::collection("key"), id }.into());
     }
@@ -93,13 +93,11 @@ fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<P
     responses((status = 200, description = "The keys, without their secrets", body = KeyList))
 )]
 async fn list_keys(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<KeyList>, Failure> {
-    caller.must_be(Role::Admin)?;
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
-    let all = keys::list(context.engine()).await?.into_iter();
+    let all = keys::list(caller.context().engine()).await?.into_iter();
     let known = all.filter(|key| key.revoked_at.is_none() && (tenant.is_none() || key.tenant == tenant));
     let (keys, next) = page(known.map(|key| (key.id.clone(), key.about())).collect(), &query)?;
     Ok(Json(KeyList { keys, next }))
@@ -111,11 +109,10 @@ async fn list_keys(
     responses((status = 201, description = "The key and its secret", body = NewKey))
 )]
 async fn create_key(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     Body(create): Body<CreateKey>,
 ) -> Result<(StatusCode, Json<NewKey>), Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     create.validate()?;
     let new = keys::NewKey {
         name: field::name("name", &create.name)?,
@@ -134,11 +131,10 @@ async fn create_key(
     responses((status = 200, description = "The key, without its secret", body = ApiKey))
 )]
 async fn get_key(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
 ) -> Result<Json<ApiKey>, Failure> {
-    Ok(Json(known_key(&context, &caller, &id).await?.about()))
+    Ok(Json(known_key(&caller, &id).await?.about()))
 }
 
 /// Says when a key stops working.
@@ -148,12 +144,12 @@ async fn get_key(
     responses((status = 200, description = "The key as it is now", body = ApiKey))
 )]
 async fn expire_key(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Body(expire): Body<ExpireKey>,
 ) -> Result<Json<ApiKey>, Failure> {
-    let key = known_key(&context, &caller, &id).await?;
+    let context = caller.context();
+    let key = known_key(&caller, &id).await?;
     let key = keys::expire(context.engine(), &key.id, expire.in_ms()?).await?;
     context.refresh().await?;
     Ok(Json(key.about()))
@@ -165,11 +161,11 @@ async fn expire_key(
     params(("id" = String, Path)), responses((status = 204, description = "It works no more"))
 )]
 async fn revoke_key(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
 ) -> Result<StatusCode, Failure> {
-    let key = known_key(&context, &caller, &id).await?;
+    let context = caller.context();
+    let key = known_key(&caller, &id).await?;
     keys::revoke(context.engine(), &key.id).await?;
     context.refresh().await?;
     Ok(StatusCode::NO_CONTENT)
@@ -182,12 +178,12 @@ async fn revoke_key(
     responses((status = 200, description = "The key and its new secret", body = NewKey))
 )]
 async fn rotate_key(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Body(rotate): Body<RotateKey>,
 ) -> Result<Json<NewKey>, Failure> {
-    let key = known_key(&context, &caller, &id).await?;
+    let context = caller.context();
+    let key = known_key(&caller, &id).await?;
     let grace_ms = rotate.grace_ms()?;
     let expires_in_ms = rotate.expires_in_seconds.map(|seconds| seconds * 1_000);
     let issued = keys::rotate(context.engine(), &key.id, grace_ms, expires_in_ms).await?;
@@ -208,19 +204,18 @@ async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, Fai
     responses((status = 200, description = "The tenants", body = TenantList))
 )]
 async fn list_tenants(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<TenantList>, Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     context.refresh().await?;
     let mut names = context.ring().tenants();
     names.insert(Name::new("default").expect("a short name"));
-    let names = names.into_iter().filter(|name| caller.scope.as_ref().is_none_or(|scope| scope == name));
+    let names = names.into_iter().filter(|name| caller.scope().is_none_or(|scope| scope == name));
     let (names, next) = page(names.map(|name| (name.clone(), name)).collect(), &query)?;
     let mut tenants = Vec::with_capacity(names.len());
     for name in &names {
-        tenants.push(tenant_as_it_is(&context, name).await?);
+        tenants.push(tenant_as_it_is(context, name).await?);
     }
     Ok(Json(TenantList { tenants, next }))
 }
@@ -231,13 +226,11 @@ async fn list_tenants(
     params(("tenant" = String, Path)), responses((status = 200, description = "The tenant", body = Tenant))
 )]
 async fn get_tenant(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(tenant): NamePath<String>,
 ) -> Result<Json<Tenant>, Failure> {
-    caller.must_be(Role::Admin)?;
     let tenant = caller.tenant(Some(&tenant))?;
-    Ok(Json(tenant_as_it_is(&context, &tenant).await?))
+    Ok(Json(tenant_as_it_is(caller.context(), &tenant).await?))
 }
 
 /// Says what a tenant may have. Only the quotas that are named change: a number sets one, `null` takes its bound away.
@@ -248,17 +241,16 @@ async fn get_tenant(
     responses((status = 200, description = "The tenant as it is now", body = Tenant))
 )]
 async fn put_tenant(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(tenant): NamePath<String>,
     Body(put): Body<PutTenant>,
 ) -> Result<Json<Tenant>, Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let tenant = caller.tenant(Some(&tenant))?;
     caller.must_be_unscoped()?;
     quota::change(context.engine(), &tenant, put.quotas).await?;
     context.refresh().await?;
-    Ok(Json(tenant_as_it_is(&context, &tenant).await?))
+    Ok(Json(tenant_as_it_is(context, &tenant).await?))
 }
 
 /// Lets tokens go on from above a number, for when a gate has seen larger ones than the store gives.
@@ -267,13 +259,10 @@ async fn put_tenant(
     responses((status = 200, description = "Tokens go on from above this", body = RaisedToken))
 )]
 async fn raise_token(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::StoreAdmin>,
     Body(raise): Body<RaiseToken>,
 ) -> Result<Json<RaisedToken>, Failure> {
-    caller.must_be(Role::Admin)?;
-    caller.must_be_unscoped()?;
-    match submit(&context, Command::RaiseRevision { above: Revision(raise.above) }).await? {
+    match submit(caller.context(), Command::RaiseRevision { above: Revision(raise.above) }).await? {
         Answer::Raised(revision) => Ok(Json(RaisedToken { above: revision.0 })),
         other => Err(odd(&other)),
     }
@@ -287,13 +276,10 @@ async fn raise_token(
     responses((status = 200, description = "Where the new history begins", body = NewHistory))
 )]
 async fn restored(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::StoreAdmin>,
     Body(restored): Body<Restored>,
 ) -> Result<Json<NewHistory>, Failure> {
-    caller.must_be(Role::Admin)?;
-    caller.must_be_unscoped()?;
     let bar = if restored.holders_stopped { Bar::None } else { Bar::LongestTtl };
-    let Beginning { cursor, barred_ms } = context.engine().set_back(bar).await?;
+    let Beginning { cursor, barred_ms } = caller.context().engine().set_back(bar).await?;
     Ok(Json(NewHistory { epoch: cursor.epoch, above: cursor.revision.0, barred_ms }))
 }

@@ -1,11 +1,10 @@
 //! Many leases in one request. Each item is decided by itself, in order; the answer is 200 with one result for each.
 
-use axum::{Json, extract::State};
+use axum::Json;
 use solehold_api::{
     ask::Asked,
     batch::{AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
     paths,
-    problem::Problem,
     resources::Grant,
 };
 use solehold_core::{
@@ -14,15 +13,15 @@ use solehold_core::{
     outcome::{Answer, Outcome},
 };
 use solehold_engine::EngineError;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
-use super::convert::{self, TenantQuery};
+use super::convert;
 use crate::{
     Context,
-    http::{Body, Caller, Failure, Params, Role},
+    http::{Body, Caller, Failure, GuardedContext, Params, TenantQuery, role},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(acquire)).routes(routes!(renew)).routes(routes!(release))
 }
 
@@ -32,28 +31,27 @@ pub fn routes() -> OpenApiRouter<Context> {
     params(TenantQuery), request_body = Batch<AcquireItem>,
     responses(
         (status = 200, description = "What became of each item, in order", body = BatchResults),
-        (status = 400, description = "An item is wrong, or there are too many; nothing was done", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "The key may not, or the tenant's quota is used up; nothing was done", body = Problem, content_type = "application/problem+json"),
+        (status = 400, description = "An item is wrong, or there are too many; nothing was done"),
+        (status = 403, description = "The key may not, or the tenant's quota is used up; nothing was done"),
     )
 )]
 async fn acquire(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<AcquireItem>>,
 ) -> Result<Json<BatchResults>, Failure> {
-    caller.must_be(Role::Runner)?;
+    let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = batch.checked(|item| item.asked(&tenant))?;
     for (key, _) in &asked {
-        convert::may_exist(&context, key).await?;
+        convert::may_exist(context, key).await?;
     }
     let acquire = |(key, asked): (ResourceKey, Asked)| {
         let lease = convert::fresh_lease(&key);
         asked.acquire(key, lease, Undeclared::Allow)
     };
     let commands = asked.into_iter().map(acquire).map(Command::Acquire).collect();
-    Ok(results(&context, commands).await)
+    Ok(results(context, commands).await)
 }
 
 /// Keeps many leases.
@@ -62,22 +60,20 @@ async fn acquire(
     params(TenantQuery), request_body = Batch<RenewItem>,
     responses(
         (status = 200, description = "What became of each item, in order", body = BatchResults),
-        (status = 400, description = "An item is wrong, or there are too many; nothing was done", body = Problem, content_type = "application/problem+json"),
+        (status = 400, description = "An item is wrong, or there are too many; nothing was done"),
     )
 )]
 async fn renew(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<RenewItem>>,
 ) -> Result<Json<BatchResults>, Failure> {
-    caller.must_be(Role::Runner)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, ttl_ms) = item.claim(&tenant)?;
         Ok(Command::Renew { claim, ttl_ms, stats: None })
     })?;
-    Ok(results(&context, commands).await)
+    Ok(results(caller.context(), commands).await)
 }
 
 /// Lets go of many resources.
@@ -86,22 +82,20 @@ async fn renew(
     params(TenantQuery), request_body = Batch<ReleaseItem>,
     responses(
         (status = 200, description = "What became of each item, in order", body = BatchResults),
-        (status = 400, description = "An item is wrong, or there are too many; nothing was done", body = Problem, content_type = "application/problem+json"),
+        (status = 400, description = "An item is wrong, or there are too many; nothing was done"),
     )
 )]
 async fn release(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<ReleaseItem>>,
 ) -> Result<Json<BatchResults>, Failure> {
-    caller.must_be(Role::Runner)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, state) = item.claim(&tenant)?;
         Ok(Command::Release { claim, state })
     })?;
-    Ok(results(&context, commands).await)
+    Ok(results(caller.context(), commands).await)
 }
 
 async fn results(context: &Context, commands: Vec<Command>) -> Json<BatchResults> {

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
 use solehold_api::{
     field, page,
     page::{PageCursor, PageQuery},
@@ -27,14 +26,6 @@ use crate::{
     Context, Quota,
     http::{Failure, submit},
 };
-
-/// The query of a request that has no other.
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct TenantQuery {
-    /// Whose, for a key that may see several tenants.
-    pub tenant: Option<String>,
-}
 
 /// The id of a lease on `key` that is about to be asked for.
 pub fn fresh_lease(key: &ResourceKey) -> LeaseId {

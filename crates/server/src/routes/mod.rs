@@ -1,5 +1,8 @@
 //! The surfaces, a module each. A handler extracts, converts, asks the engine, and converts.
 
+#[macro_use]
+mod guarded;
+
 mod admin;
 mod batch;
 mod config;
@@ -25,14 +28,14 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{Failure, around},
+    http::{Failure, GuardedContext, around},
 };
 
 pub(crate) use lease_sets::LeaseSets;
 pub use openapi::{openapi_json, openapi_markdown};
 
 /// All routes, and their description.
-fn all() -> OpenApiRouter<Context> {
+fn all() -> OpenApiRouter<GuardedContext> {
     // No router within a router: each would take the path of every request apart and put it together again.
     OpenApiRouter::with_openapi(openapi::frame())
         .merge(ops::routes())
@@ -58,7 +61,7 @@ pub fn router(context: &Context, more: Router) -> Router {
         .fallback(no_such_route)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(context.clone(), around))
-        .with_state(context.clone())
+        .with_state(GuardedContext::new(context.clone()))
 }
 
 async fn no_such_route() -> Failure {

@@ -1,6 +1,6 @@
 //! Who is there: the live sessions of a tenant, and how each fares.
 
-use axum::{Json, extract::State};
+use axum::Json;
 use serde::Deserialize;
 use solehold_api::{
     limits::{PAGE_SIZE_MAX, ROUTED_NODES_MAX},
@@ -14,35 +14,30 @@ use solehold_core::{
     route,
 };
 use solehold_engine::store::{FoundHolders, HolderQuery};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use super::convert;
 use crate::{
     Context,
-    http::{Caller, Failure, NamePath, Params, Role},
+    http::{Caller, Failure, GuardedContext, NamePath, Params, role},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(route))
 }
 
 /// Lists the nodes that live. A page may have fewer than asked for; the last has no `next`.
 #[utoipa::path(
     get, path = paths::NODES, tag = "sessions", operation_id = "list_nodes", params(PageQuery),
-    responses(
-        (status = 200, description = "A page of nodes", body = NodeList),
-        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "A page of nodes", body = NodeList))
 )]
 async fn list(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<NodeList>, Failure> {
-    caller.must_be(Role::Reader)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let limit = page::size(query.limit)?;
-    let (found, next) = holders(&context, &tenant, false, query.cursor.as_ref(), limit).await?;
+    let (found, next) = holders(caller.context(), &tenant, false, query.cursor.as_ref(), limit).await?;
     let nodes = live(&found).collect();
     Ok(Json(NodeList { nodes, next, cursor: convert::cursor(found.loaded.cursor) }))
 }
@@ -71,19 +66,17 @@ struct RouteQuery {
     params(("kind" = String, Path, description = "What sort of key"), ("key" = String, Path, description = "Which one of that sort; a slash within is `%2F`"), RouteQuery),
     responses(
         (status = 200, description = "The node", body = Routed),
-        (status = 404, description = "No node lives that could serve it", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "No node lives that could serve it"),
     )
 )]
 async fn route(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath((kind, key)): NamePath<(String, String)>,
     Params(query): Params<RouteQuery>,
 ) -> Result<Json<Routed>, Failure> {
-    caller.must_be(Role::Reader)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let of = convert::key_of(tenant.clone(), &kind, "key", &key)?;
-    let mut nodes = all_live(&context, &tenant).await?;
+    let mut nodes = all_live(caller.context(), &tenant).await?;
     nodes.retain(|node| query.group.is_none() || node.group == query.group);
     let chosen = route::route(of.kind.as_str(), of.key.as_str(), nodes.iter().map(Node::candidate));
     let chosen = chosen.and_then(|chosen| nodes.iter().find(|node| node.node_id == chosen.name));

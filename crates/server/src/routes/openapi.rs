@@ -1,6 +1,7 @@
 //! The surface's own description: OpenAPI, made from the handlers, and the same for people to read.
 
 mod markdown;
+pub mod problems;
 
 use std::sync::LazyLock;
 
@@ -12,17 +13,17 @@ use solehold_api::{paths, problem::Problem};
 use utoipa::{
     OpenApi as _,
     openapi::{
-        Components, Content, Info, OpenApi, Ref, RefOr, ResponseBuilder, Responses,
+        Components, Info, OpenApi, RefOr,
         path::{Operation, PathItem},
         schema::{AllOf, AnyOf, Array, Object, OneOf, Schema, Type},
         security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme},
     },
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
-use crate::Context;
+use crate::http::{Anyone, GuardedContext};
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(get_document))
 }
 
@@ -42,6 +43,7 @@ pub fn frame() -> OpenApi {
             .to_owned(),
     );
     let components = frame.components.get_or_insert_with(Components::new);
+    problems::define(components);
     components.add_security_scheme(
         "bearer",
         SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build()),
@@ -55,9 +57,6 @@ pub fn frame() -> OpenApi {
 /// The whole description.
 fn document() -> OpenApi {
     let mut document = super::all().into_openapi();
-    for item in document.paths.paths.values_mut() {
-        operations(item).into_iter().flatten().for_each(add_problems);
-    }
     for (name, schema) in document.components.iter_mut().flat_map(|c| &mut c.schemas) {
         let RefOr::T(schema) = schema else { continue };
         leave_examples_out(schema);
@@ -84,20 +83,9 @@ fn leave_examples_out(schema: &mut Schema) {
     }
 }
 
-fn operations(item: &mut PathItem) -> [Option<&mut Operation>; 5] {
+pub fn operations(item: &mut PathItem) -> [Option<&mut Operation>; 5] {
     let PathItem { get, put, post, delete, patch, .. } = item;
     [get.as_mut(), put.as_mut(), post.as_mut(), delete.as_mut(), patch.as_mut()]
-}
-
-/// Every operation may fail in ways that are the same for all.
-fn add_problems(operation: &mut Operation) {
-    let content = Content::new(Some(Ref::from_schema_name("Problem")));
-    let problem = ResponseBuilder::new()
-        .description("Anything else is a problem document")
-        .content("application/problem+json", content)
-        .build();
-    let Responses { responses, .. } = &mut operation.responses;
-    responses.entry("default".to_owned()).or_insert(RefOr::T(problem));
 }
 
 /// The OpenAPI document of everything that is served, as JSON.
@@ -117,9 +105,9 @@ pub fn openapi_markdown() -> String {
 
 /// This description.
 #[utoipa::path(
-    get, path = paths::OPENAPI, tag = "operating", operation_id = "openapi", security(()),
+    get, path = paths::OPENAPI, tag = "operating", operation_id = "openapi",
     responses((status = 200, description = "The OpenAPI document", body = String, content_type = "application/json"))
 )]
-async fn get_document() -> Response {
+async fn get_document(_: Anyone) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()
 }

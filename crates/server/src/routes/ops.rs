@@ -2,7 +2,6 @@
 
 use axum::{
     Json,
-    extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
@@ -15,14 +14,14 @@ use solehold_api::{
 };
 use solehold_core::command::Footprint;
 use solehold_engine::clock::Tick;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
-use crate::{Context, http::Failure};
+use crate::http::{Anyone, Failure, GuardedContext};
 
 /// What OpenMetrics text is called.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(health)).routes(routes!(ready)).routes(routes!(metrics))
 }
 
@@ -37,10 +36,11 @@ struct Alive {
 
 /// Tells that the process is up; the store is not asked.
 #[utoipa::path(
-    get, path = paths::HEALTH, tag = "operating", operation_id = "health", security(()),
+    get, path = paths::HEALTH, tag = "operating", operation_id = "health",
     responses((status = 200, description = "The process is up", body = Alive))
 )]
-async fn health(State(context): State<Context>) -> Json<Alive> {
+async fn health(caller: Anyone) -> Json<Alive> {
+    let context = caller.context();
     let health = Health {
         status: "ok".to_owned(),
         node_id: context.node_id().to_owned(),
@@ -52,13 +52,14 @@ async fn health(State(context): State<Context>) -> Json<Alive> {
 
 /// Asks the store whether it answers.
 #[utoipa::path(
-    get, path = paths::READY, tag = "operating", operation_id = "ready", security(()),
+    get, path = paths::READY, tag = "operating", operation_id = "ready",
     responses(
         (status = 200, description = "The server can serve", body = Ready),
-        (status = 503, description = "The store does not answer", body = Problem, content_type = "application/problem+json"),
+        (status = 503, description = "The store does not answer"),
     )
 )]
-async fn ready(State(context): State<Context>) -> Result<Json<Ready>, Failure> {
+async fn ready(caller: Anyone) -> Result<Json<Ready>, Failure> {
+    let context = caller.context();
     let loaded = context.engine().load(&Footprint::default()).await?;
     let cursor = Cursor { epoch: loaded.cursor.epoch, revision: loaded.cursor.revision.0 };
     Ok(Json(Ready {
@@ -72,10 +73,11 @@ async fn ready(State(context): State<Context>) -> Result<Json<Ready>, Failure> {
 
 /// Everything that is measured, as OpenMetrics text.
 #[utoipa::path(
-    get, path = paths::METRICS, tag = "operating", operation_id = "metrics", security(()),
+    get, path = paths::METRICS, tag = "operating", operation_id = "metrics",
     responses((status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"))
 )]
-async fn metrics(State(context): State<Context>) -> Result<Response, Failure> {
-    let text = context.measured().await.map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
+async fn metrics(caller: Anyone) -> Result<Response, Failure> {
+    let text =
+        caller.context().measured().await.map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
     Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
 }

@@ -1,6 +1,6 @@
 //! Resources of any kind: declared, leased, and handed over under their tokens. Scenes, cameras and zones are among them.
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use serde::Deserialize;
 use solehold_api::{
     field::FieldError,
@@ -19,15 +19,15 @@ use solehold_core::{
     outcome::{Answer, Refusal},
 };
 use solehold_engine::store;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
-use super::convert::{self, Seen, TenantQuery};
+use super::convert::{self, Seen};
 use crate::{
     Context,
-    http::{Body, Caller, Failure, NamePath, Params, Role, submit},
+    http::{Body, Caller, Failure, GuardedContext, Identity, NamePath, Params, TenantQuery, role, submit},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(list_of_kind))
@@ -51,7 +51,7 @@ struct ResourcePath {
 }
 
 impl ResourcePath {
-    fn key(&self, caller: &Caller, tenant: Option<&str>) -> Result<ResourceKey, Failure> {
+    fn key(&self, caller: &Identity, tenant: Option<&str>) -> Result<ResourceKey, Failure> {
         convert::key_of(caller.tenant(tenant)?, &self.kind, "key", &self.key)
     }
 }
@@ -72,43 +72,31 @@ async fn see(context: &Context, key: &ResourceKey) -> Result<Seen, Failure> {
 /// Lists resources, declared or held.
 #[utoipa::path(
     get, path = paths::RESOURCES, tag = "resources", operation_id = "list_resources", params(ResourceQuery),
-    responses(
-        (status = 200, description = "A page of resources", body = ResourceList),
-        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "A page of resources", body = ResourceList))
 )]
 async fn list(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     Params(query): Params<ResourceQuery>,
 ) -> Result<Json<ResourceList>, Failure> {
-    page(&context, &caller, &query).await
+    page(&caller, &query).await
 }
 
 /// Lists the resources of a kind, declared or held.
 #[utoipa::path(
     get, path = paths::RESOURCES_OF_KIND, tag = "resources", operation_id = "list_resources_of_kind",
     params(("kind" = String, Path, description = "What sort of thing"), ResourceQuery),
-    responses(
-        (status = 200, description = "A page of resources", body = ResourceList),
-        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "A page of resources", body = ResourceList))
 )]
 async fn list_of_kind(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(kind): NamePath<String>,
     Params(query): Params<ResourceQuery>,
 ) -> Result<Json<ResourceList>, Failure> {
-    page(&context, &caller, &ResourceQuery { kind: Some(kind), ..query }).await
+    page(&caller, &ResourceQuery { kind: Some(kind), ..query }).await
 }
 
-async fn page(
-    context: &Context,
-    caller: &Caller,
-    query: &ResourceQuery,
-) -> Result<Json<ResourceList>, Failure> {
-    caller.must_be(Role::Reader)?;
+async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Result<Json<ResourceList>, Failure> {
+    let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = store::ResourceQuery {
         kind: convert::maybe_name("kind", query.kind.as_deref())?,
@@ -136,19 +124,14 @@ fn labels(text: &str) -> Result<Vec<(String, String)>, Failure> {
 #[utoipa::path(
     get, path = paths::RESOURCE, tag = "resources", operation_id = "get_resource",
     params(ResourcePath, TenantQuery),
-    responses(
-        (status = 200, description = "The resource", body = Resource),
-        (status = 404, description = "There is no such resource", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The resource", body = Resource))
 )]
 async fn get(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Resource>, Failure> {
-    caller.must_be(Role::Reader)?;
-    show(&context, &path.key(&caller, query.tenant.as_deref())?).await
+    show(caller.context(), &path.key(&caller, query.tenant.as_deref())?).await
 }
 
 /// Shows a resource that is there.
@@ -163,22 +146,19 @@ pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<Resource>
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Resource),
         (status = 201, description = "It is new", body = Resource),
-        (status = 400, description = "The body or a name is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn put(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutResource>,
 ) -> Result<(StatusCode, Json<Resource>), Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let (_, created) = convert::declare(&context, key.clone(), body.declaration()?, false).await?;
+    let (_, created) = convert::declare(context, key.clone(), body.declaration()?, false).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, show(&context, &key).await?))
+    Ok((status, show(context, &key).await?))
 }
 
 /// Removes a resource.
@@ -187,19 +167,16 @@ async fn put(
     params(ResourcePath, DeleteQuery),
     responses(
         (status = 204, description = "It is gone"),
-        (status = 404, description = "There is no such resource", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Someone holds it, and `force` was not given", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, and `force` was not given"),
     )
 )]
 async fn remove(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<DeleteQuery>,
 ) -> Result<StatusCode, Failure> {
-    caller.must_be(Role::Admin)?;
     let key = path.key(&caller, query.tenant.as_deref())?;
-    convert::delete(&context, key, &query).await?;
+    convert::delete(caller.context(), key, &query).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -209,18 +186,16 @@ async fn remove(
     params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The lease", body = HeldLease),
-        (status = 404, description = "There is no such resource, or nobody holds it", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource, or nobody holds it"),
     )
 )]
 async fn get_lease(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<HeldLease>, Failure> {
-    caller.must_be(Role::Reader)?;
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let seen = see(&context, &key).await?;
+    let seen = see(caller.context(), &key).await?;
     let lease = seen.live().ok_or_else(|| convert::nobody_holds(&key))?;
     Ok(Json(HeldLease::of(lease)))
 }
@@ -232,22 +207,18 @@ async fn get_lease(
     responses(
         (status = 200, description = "It was yours already, by the same request id", body = Grant),
         (status = 201, description = "It is yours", body = Grant),
-        (status = 400, description = "The body or a name is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such session", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Someone holds it, or it is held back", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such session"),
+        (status = 409, description = "Someone holds it, or it is held back"),
     )
 )]
 async fn acquire(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<AcquireResource>,
 ) -> Result<(StatusCode, Json<Grant>), Failure> {
-    caller.must_be(Role::Runner)?;
     let key = path.key(&caller, query.tenant.as_deref())?;
-    hold(&context, key, &body).await
+    hold(caller.context(), key, &body).await
 }
 
 /// Acquires a resource, waiting in line for it if the body says so.
@@ -274,20 +245,17 @@ pub async fn hold(
     params(ResourcePath, TenantQuery), request_body = ReleaseResource,
     responses(
         (status = 204, description = "It is free"),
-        (status = 400, description = "The lease is not named, or the body is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such resource or lease", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The lease is lost, or not yours", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource or lease"),
+        (status = 409, description = "The lease is lost, or not yours"),
     )
 )]
 async fn release(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<ReleaseResource>,
 ) -> Result<StatusCode, Failure> {
-    caller.must_be(Role::Runner)?;
-    let_go(&context, path.key(&caller, query.tenant.as_deref())?, &body).await
+    let_go(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
 }
 
 /// Releases the lease on a resource.
@@ -307,20 +275,17 @@ pub async fn let_go(
     params(ResourcePath, TenantQuery), request_body = RenewResource,
     responses(
         (status = 200, description = "It is yours for longer", body = Grant),
-        (status = 400, description = "The lease is not named, or the body is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such resource, lease or session", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The lease is lost, or not yours", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource, lease or session"),
+        (status = 409, description = "The lease is lost, or not yours"),
     )
 )]
 async fn renew(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<RenewResource>,
 ) -> Result<Json<Grant>, Failure> {
-    caller.must_be(Role::Runner)?;
-    keep(&context, path.key(&caller, query.tenant.as_deref())?, &body).await
+    keep(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
 }
 
 /// Renews the lease on a resource.
@@ -336,21 +301,20 @@ pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> 
     params(ResourcePath, TenantQuery), request_body = RevokeResource,
     responses(
         (status = 200, description = "It is ended", body = Revoked),
-        (status = 404, description = "There is no such resource or lease", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Nobody holds it, or not as the body says", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource or lease"),
+        (status = 409, description = "Nobody holds it, or not as the body says"),
     )
 )]
 async fn revoke(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<RevokeResource>,
 ) -> Result<Json<Revoked>, Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
-    let (lease, held_back_ms) = convert::revoke(&context, claim, body.fenced, body.reason()?).await?;
+    let claim = convert::on_resource(context, &key, body.claim(key.clone())?).await?;
+    let (lease, held_back_ms) = convert::revoke(context, claim, body.fenced, body.reason()?).await?;
     Ok(Json(Revoked { lease_id: lease.0, held_back_ms }))
 }
 
@@ -360,18 +324,16 @@ async fn revoke(
     params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The document", body = HandoverState),
-        (status = 404, description = "There is no such resource, or nothing was written", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource, or nothing was written"),
     )
 )]
 async fn get_state(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<HandoverState>, Failure> {
-    caller.must_be(Role::Reader)?;
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let seen = see(&context, &key).await?;
+    let seen = see(caller.context(), &key).await?;
     let nothing = || Problem::new(ErrorCode::NotFound, format!("no state was written of {key}"));
     let state = seen.resource.state.as_ref().ok_or_else(nothing)?;
     Ok(Json(HandoverState::of(state)))
@@ -383,22 +345,20 @@ async fn get_state(
     params(ResourcePath, TenantQuery), request_body = PutState,
     responses(
         (status = 200, description = "It is written", body = HandoverState),
-        (status = 400, description = "The lease is not proven, or the body is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such resource or lease", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The lease is lost, or the sequence number is not above the stored", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource or lease"),
+        (status = 409, description = "The lease is lost, or the sequence number is not above the stored"),
     )
 )]
 async fn put_state(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutState>,
 ) -> Result<Json<HandoverState>, Failure> {
-    caller.must_be(Role::Runner)?;
+    let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let claim = convert::on_resource(&context, &key, body.claim(key.clone())?).await?;
-    match submit(&context, Command::WriteState { claim, write: body.write()? }).await? {
+    let claim = convert::on_resource(context, &key, body.claim(key.clone())?).await?;
+    match submit(context, Command::WriteState { claim, write: body.write()? }).await? {
         Answer::StateWritten(state) => Ok(Json(HandoverState::of(&state))),
         other => Err(convert::odd(&other)),
     }
@@ -408,21 +368,16 @@ async fn put_state(
 #[utoipa::path(
     post, path = paths::RESOURCE_LEASE_CANCEL, tag = "resources", operation_id = "cancel_request",
     params(ResourcePath, TenantQuery), request_body = CancelRequest,
-    responses(
-        (status = 204, description = "It is spent"),
-        (status = 400, description = "The body or a name is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 204, description = "It is spent"))
 )]
 async fn cancel(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<CancelRequest>,
 ) -> Result<StatusCode, Failure> {
-    caller.must_be(Role::Runner)?;
     let key = path.key(&caller, query.tenant.as_deref())?;
-    submit(&context, Command::CancelRequest(body.request(key)?)).await?;
+    submit(caller.context(), Command::CancelRequest(body.request(key)?)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -432,21 +387,20 @@ async fn cancel(
     params(ResourcePath, PageQuery),
     responses(
         (status = 200, description = "What happened, oldest first, as far back as the audit trail goes", body = ResourceHistory),
-        (status = 404, description = "There is no such resource, and nobody remembers one", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such resource, and nobody remembers one"),
     )
 )]
 async fn history(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<ResourceHistory>, Failure> {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
     let asked = store::EventQuery { resource: Some(key.clone()), ..Default::default() };
-    let (events, next) = convert::events(&context, &key.tenant, asked, &query).await?;
+    let (events, next) = convert::events(context, &key.tenant, asked, &query).await?;
     if events.is_empty() && query.cursor.is_none() {
-        see(&context, &key).await?;
+        see(context, &key).await?;
     }
     Ok(Json(ResourceHistory { events, next }))
 }

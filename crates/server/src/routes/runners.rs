@@ -3,7 +3,7 @@
 //! Registering opens a session. A heartbeat that names it renews everything that hangs there; one by name alone updates the
 //! registry only (rule 6).
 
-use axum::{Json, extract::State};
+use axum::Json;
 use serde::{Deserialize, Serialize};
 use solehold_api::{
     field, kind,
@@ -11,7 +11,6 @@ use solehold_api::{
     limits::PAGE_SIZE_MAX,
     page::{self, PageQuery},
     paths,
-    problem::Problem,
     runners::{
         HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, RemoveRunner, RemovedRunner,
         Runner, RunnerHeartbeat, RunnerList, RunnerStatus,
@@ -26,20 +25,20 @@ use solehold_core::{
     time::Revision,
 };
 use solehold_engine::store::{Loaded, ResourceQuery};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 use super::{
-    convert::{self, TenantQuery},
+    convert,
     nodes::holders,
     sessions::{lease_set, session, witness},
 };
 use crate::{
     Context, Quota,
-    http::{Body, Caller, Failure, NamePath, Params, Role, submit},
+    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role, submit},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(register))
@@ -102,18 +101,14 @@ fn is_own(lease: &LeaseView) -> bool {
     post, path = paths::RUNNER_REGISTER, tag = "runners", operation_id = "register_runner", request_body = RegisterRunner,
     responses(
         (status = 200, description = "It is registered", body = RegisteredRunner),
-        (status = 400, description = "The body is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The session to be replaced is another runner's", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The session to be replaced is another runner's"),
     )
 )]
 async fn register(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     Body(body): Body<RegisterRunner>,
 ) -> Result<Json<RegisteredRunner>, Failure> {
-    caller.must_be(Role::Runner)?;
+    let context = caller.context();
     let asked = body.asked()?;
     let tenant = caller.tenant(body.tenant_id.as_deref())?;
     context.quota(&tenant, Quota::Sessions).await?;
@@ -127,8 +122,8 @@ async fn register(
         registration: Some(asked.registration),
         metrics: asked.metrics,
     });
-    let view = session(&context, command).await?;
-    registered(&context, &key, &view).await
+    let view = session(context, command).await?;
+    registered(context, &key, &view).await
 }
 
 /// The answer to a registration. What hangs on a former session is not the new one's: it runs out. What is held by name
@@ -152,25 +147,23 @@ async fn registered(
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = HeartbeatRunner,
     responses(
         (status = 200, description = "It was heard, with everything that it holds", body = RunnerHeartbeat),
-        (status = 400, description = "The body is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "The runner is not registered, or its session is over", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The session is another runner's", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "The runner is not registered, or its session is over"),
+        (status = 409, description = "The session is another runner's"),
     )
 )]
 async fn heartbeat(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<HeartbeatRunner>,
 ) -> Result<Json<RunnerHeartbeat>, Failure> {
-    caller.must_be(Role::Runner)?;
+    let context = caller.context();
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
     let metrics = body.metrics()?;
-    witness(&context, body.sealed_cursor.as_deref()).await?;
+    witness(context, body.sealed_cursor.as_deref()).await?;
     match body.session_id {
-        Some(session) => by_session(&context, key, session, metrics).await,
-        None => by_name(&context, key, metrics).await,
+        Some(session) => by_session(context, key, session, metrics).await,
+        None => by_name(context, key, metrics).await,
     }
 }
 
@@ -232,20 +225,15 @@ async fn by_name(
 #[utoipa::path(
     get, path = paths::RUNNER, tag = "runners", operation_id = "get_runner",
     params(("id" = String, Path, description = "The runner"), TenantQuery),
-    responses(
-        (status = 200, description = "The runner", body = Runner),
-        (status = 404, description = "There is no such runner", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The runner", body = Runner))
 )]
 async fn get(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Runner>, Failure> {
-    caller.must_be(Role::Reader)?;
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
-    Ok(Json(see(&context, &key).await?))
+    Ok(Json(see(caller.context(), &key).await?))
 }
 
 /// Removes a runner. With its session as proof, all that it holds is released. By its name alone, the leases of its session
@@ -255,25 +243,24 @@ async fn get(
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = RemoveRunner,
     responses(
         (status = 200, description = "It is gone, and holds nothing", body = RemovedRunner),
-        (status = 404, description = "There is no such runner, or its session is over", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The session is another runner's", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such runner, or its session is over"),
+        (status = 409, description = "The session is another runner's"),
     )
 )]
 async fn remove(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<RemoveRunner>,
 ) -> Result<Json<RemovedRunner>, Failure> {
-    caller.must_be(Role::Runner)?;
+    let context = caller.context();
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
     let command = Command::RemoveHolder { holder: key.clone(), session: body.session_id.map(SessionId) };
-    let (released, revoked) = match submit(&context, command).await? {
+    let (released, revoked) = match submit(context, command).await? {
         Answer::HolderRemoved { released, revoked } => (released, revoked),
         other => return Err(convert::odd(&other)),
     };
-    let released = released + release_own(&context, &key).await?;
+    let released = released + release_own(context, &key).await?;
     Ok(Json(RemovedRunner { success: true, runner_id: key.name.to_string(), released, revoked }))
 }
 
@@ -297,45 +284,36 @@ async fn release_own(context: &Context, key: &HolderKey) -> Result<usize, Failur
 #[utoipa::path(
     put, path = paths::RUNNER_STATUS, tag = "runners", operation_id = "put_runner_status",
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = PutRunnerStatus,
-    responses(
-        (status = 200, description = "The runner as it is now", body = Runner),
-        (status = 400, description = "The status is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such runner", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The runner as it is now", body = Runner))
 )]
 async fn put_status(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutRunnerStatus>,
 ) -> Result<Json<Runner>, Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let holder = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
     let status = body.wanted()?;
-    submit(&context, Command::SetStatus { holder: holder.clone(), status }).await?;
-    Ok(Json(see(&context, &holder).await?))
+    submit(context, Command::SetStatus { holder: holder.clone(), status }).await?;
+    Ok(Json(see(context, &holder).await?))
 }
 
 /// Shows what a runner has to work on: what it holds now.
 #[utoipa::path(
     get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", operation_id = "runner_assignments",
     params(("id" = String, Path, description = "The runner"), TenantQuery),
-    responses(
-        (status = 200, description = "What it holds", body = Assignments),
-        (status = 404, description = "There is no such runner", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "What it holds", body = Assignments))
 )]
 async fn assignments(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Assignments>, Failure> {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
-    find(&context, &key).await?;
-    let (leases, revision) = held_by(&context, &key).await?;
+    find(context, &key).await?;
+    let (leases, revision) = held_by(context, &key).await?;
     let cameras = leases.iter().filter(|lease| lease.key.kind.as_str() == kind::CAMERA);
     Ok(Json(Assignments {
         runner_id: key.name.to_string(),
@@ -387,21 +365,16 @@ impl RunnerFilter {
 /// Lists runners. A page may have fewer than asked for; the last has no `next`.
 #[utoipa::path(
     get, path = paths::RUNNERS, tag = "runners", operation_id = "list_runners", params(RunnerFilter, PageQuery),
-    responses(
-        (status = 200, description = "A page of runners", body = RunnerList),
-        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "A page of runners", body = RunnerList))
 )]
 async fn list(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     Params(filter): Params<RunnerFilter>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<RunnerList>, Failure> {
-    caller.must_be(Role::Reader)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let limit = page::size(query.limit)?;
-    let (found, next) = holders(&context, &tenant, true, query.cursor.as_ref(), limit).await?;
+    let (found, next) = holders(caller.context(), &tenant, true, query.cursor.as_ref(), limit).await?;
     let holders = found.keys.iter().filter_map(|key| found.loaded.state.holder(key));
     let runners = holders.map(|holder| shown(&found.loaded, holder)).filter(|runner| filter.admits(runner));
     Ok(Json(RunnerList { runners: runners.collect(), next }))

@@ -5,7 +5,6 @@
 
 use axum::{
     Json,
-    extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -14,7 +13,7 @@ use solehold_api::{
     kind, limits,
     page::PageCursor,
     paths,
-    problem::{ErrorCode, Problem},
+    problem::ErrorCode,
     resources::DeleteQuery,
     scenes::{PutScene, Scene, SceneFormat, SceneLease, SceneLeaseRequest, ScenePage, SceneQuery},
 };
@@ -23,15 +22,15 @@ use solehold_core::{
     key::{Name, ResourceKey},
 };
 use solehold_engine::store::{Found, ResourceQuery};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
-use super::convert::{self, Seen, TenantQuery};
+use super::convert::{self, Seen};
 use crate::{
     Context,
-    http::{Body, Caller, Failure, NamePath, Params, Role},
+    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(declare, remove))
@@ -54,26 +53,19 @@ enum Scenes {
 /// Lists scenes, all of them or those that can be had.
 #[utoipa::path(
     get, path = paths::SCENES, tag = "scenes", operation_id = "list_scenes", params(SceneQuery),
-    responses(
-        (status = 200, description = "The scenes; with `format=page` a page with its count. `Link` has the next page", body = Scenes),
-        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The scenes; with `format=page` a page with its count. `Link` has the next page", body = Scenes))
 )]
-async fn list(
-    State(context): State<Context>,
-    caller: Caller,
-    Params(query): Params<SceneQuery>,
-) -> Result<Response, Failure> {
-    caller.must_be(Role::Reader)?;
+async fn list(caller: Caller<role::Reader>, Params(query): Params<SceneQuery>) -> Result<Response, Failure> {
+    let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     // The seed's clients know no pages: a list is as long as a page may be, unless they ask for less.
     let limit = query.limit.unwrap_or(limits::PAGE_SIZE_MAX as i64);
     let (found, next) =
-        convert::page_of(&context, &tenant, asked(&query)?, query.cursor.as_ref(), Some(limit)).await?;
+        convert::page_of(context, &tenant, asked(&query)?, query.cursor.as_ref(), Some(limit)).await?;
     let scenes = Seen::all(&found).map(|seen| Scene::of(&seen.resource, seen.lease.as_ref())).collect();
     let next = next.map(|cursor| next_path(&query, cursor));
     if query.format == Some(SceneFormat::Page) {
-        let count = count(&context, &tenant, &query, &found).await?;
+        let count = count(context, &tenant, &query, &found).await?;
         let page = ScenePage { count, next, previous: None, results: scenes };
         return Ok(Json(Scenes::Page(page)).into_response());
     }
@@ -136,21 +128,18 @@ fn asked(query: &SceneQuery) -> Result<ResourceQuery, Failure> {
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Scene),
         (status = 201, description = "It is new", body = Scene),
-        (status = 400, description = "The body or the name is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn declare(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutScene>,
 ) -> Result<(StatusCode, Json<Scene>), Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let (_, created) = convert::declare(&context, key.clone(), body.declaration()?, false).await?;
-    let seen = convert::see_declared(&context, &key).await?;
+    let (_, created) = convert::declare(context, key.clone(), body.declaration()?, false).await?;
+    let seen = convert::see_declared(context, &key).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(Scene::of(&seen.resource, seen.lease.as_ref()))))
 }
@@ -161,19 +150,16 @@ async fn declare(
     params(("id" = String, Path, description = "The scene"), DeleteQuery),
     responses(
         (status = 204, description = "It is gone"),
-        (status = 404, description = "There is no such scene", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Someone holds it, and `force` was not given", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, and `force` was not given"),
     )
 )]
 async fn remove(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Params(query): Params<DeleteQuery>,
 ) -> Result<StatusCode, Failure> {
-    caller.must_be(Role::Admin)?;
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    convert::delete(&context, key, &query).await?;
+    convert::delete(caller.context(), key, &query).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -181,20 +167,15 @@ async fn remove(
 #[utoipa::path(
     get, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "get_scene_lease",
     params(("id" = String, Path, description = "The scene"), TenantQuery),
-    responses(
-        (status = 200, description = "The lease; of an unheld scene `holder_id` is null and `version` the last", body = SceneLease),
-        (status = 404, description = "There is no such scene", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The lease; of an unheld scene `holder_id` is null and `version` the last", body = SceneLease))
 )]
 async fn get_lease(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<SceneLease>, Failure> {
-    caller.must_be(Role::Reader)?;
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let seen = convert::see_declared(&context, &key).await?;
+    let seen = convert::see_declared(caller.context(), &key).await?;
     Ok(Json(SceneLease::of(&seen.resource, seen.lease.as_ref())))
 }
 
@@ -204,23 +185,20 @@ async fn get_lease(
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 201, description = "It is yours; `version` is the fencing token", body = SceneLease),
-        (status = 400, description = "The body or the name is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such scene, or no such session", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Someone holds it, or it is held back", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such scene, or no such session"),
+        (status = 409, description = "Someone holds it, or it is held back"),
     )
 )]
 async fn acquire(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<SceneLeaseRequest>,
 ) -> Result<(StatusCode, Json<SceneLease>), Failure> {
-    caller.must_be(Role::Runner)?;
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
     let lease = convert::fresh_lease(&key);
     let ask = body.asked()?.acquire(key, lease, Undeclared::Refuse);
-    let grant = convert::acquire(&context, ask).await?;
+    let grant = convert::acquire(caller.context(), ask).await?;
     Ok((StatusCode::CREATED, Json(SceneLease::granted(&grant))))
 }
 
@@ -230,21 +208,18 @@ async fn acquire(
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
         (status = 200, description = "It is yours for longer", body = SceneLease),
-        (status = 400, description = "The body or the name is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "The lease is lost, for whatever reason", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "The lease is lost, for whatever reason"),
     )
 )]
 async fn renew(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<SceneLeaseRequest>,
 ) -> Result<Json<SceneLease>, Failure> {
-    caller.must_be(Role::Runner)?;
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
     let claim = body.claim(Target::Resource(key))?;
-    let renewed = convert::renew(&context, claim, body.renew_ttl_ms()?, None).await;
+    let renewed = convert::renew(caller.context(), claim, body.renew_ttl_ms()?, None).await;
     let grant = renewed.map_err(|failure| match is_lost(&failure) {
         true => failure.0.recoded(ErrorCode::NotFound).into(),
         false => failure,
@@ -256,22 +231,17 @@ async fn renew(
 #[utoipa::path(
     delete, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "release_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
-    responses(
-        (status = 204, description = "The caller does not hold it, now or any more"),
-        (status = 400, description = "The body or the name is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 204, description = "The caller does not hold it, now or any more"))
 )]
 async fn release(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<SceneLeaseRequest>,
 ) -> Result<StatusCode, Failure> {
-    caller.must_be(Role::Runner)?;
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
     let claim = body.claim(Target::Resource(key))?;
-    match convert::release(&context, claim, None).await {
+    match convert::release(caller.context(), claim, None).await {
         Err(failure) if !is_lost(&failure) => Err(failure),
         _ => Ok(StatusCode::NO_CONTENT),
     }

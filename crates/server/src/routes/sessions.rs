@@ -1,6 +1,6 @@
 //! Sessions: one heartbeat keeps everything that hangs on one, and answers with all of it.
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use solehold_api::{
     paths,
     problem::{ErrorCode, Problem},
@@ -11,18 +11,15 @@ use solehold_core::{
     key::{HolderKey, Name, SessionId},
     outcome::{Answer, SessionView},
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
-use super::{
-    convert::{self, TenantQuery},
-    lease_sets::LeaseSet,
-};
+use super::{convert, lease_sets::LeaseSet};
 use crate::{
     Context, Quota,
-    http::{Body, Caller, Failure, NamePath, Params, Role, submit},
+    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role, submit},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(open)).routes(routes!(get, close)).routes(routes!(heartbeat))
 }
 
@@ -78,18 +75,15 @@ async fn shown(context: &Context, view: &SessionView) -> Result<Session, Failure
     params(TenantQuery), request_body = OpenSession,
     responses(
         (status = 201, description = "It is open", body = Session),
-        (status = 400, description = "The body is wrong", body = Problem, content_type = "application/problem+json"),
-        (status = 403, description = "The key may not, or the tenant's quota is used up", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The session to be replaced is another holder's", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The session to be replaced is another holder's"),
     )
 )]
 async fn open(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<OpenSession>,
 ) -> Result<(StatusCode, Json<Session>), Failure> {
-    caller.must_be(Role::Runner)?;
+    let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = body.asked()?;
     context.quota(&tenant, Quota::Sessions).await?;
@@ -102,8 +96,8 @@ async fn open(
         registration: None,
         metrics: asked.metrics,
     });
-    let view = session(&context, command).await?;
-    Ok((StatusCode::CREATED, Json(shown(&context, &view).await?)))
+    let view = session(context, command).await?;
+    Ok((StatusCode::CREATED, Json(shown(context, &view).await?)))
 }
 
 /// Keeps a session and everything that hangs on it.
@@ -112,23 +106,22 @@ async fn open(
     params(("id" = String, Path, description = "The session"), TenantQuery), request_body = HeartbeatSession,
     responses(
         (status = 200, description = "It lasts longer, and so does all that hangs on it", body = Session),
-        (status = 404, description = "It is not known, over or superseded", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "It is not known, over or superseded"),
     )
 )]
 async fn heartbeat(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<HeartbeatSession>,
 ) -> Result<Json<Session>, Failure> {
-    caller.must_be(Role::Runner)?;
+    let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let (id, metrics) = (session_id(&id)?, body.metrics()?);
-    witness(&context, body.sealed_cursor.as_deref()).await?;
+    witness(context, body.sealed_cursor.as_deref()).await?;
     let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };
-    let view = session(&context, command).await?;
-    Ok(Json(shown(&context, &view).await?))
+    let view = session(context, command).await?;
+    Ok(Json(shown(context, &view).await?))
 }
 
 /// Shows a session that lives.
@@ -137,19 +130,18 @@ async fn heartbeat(
     params(("id" = String, Path, description = "The session"), TenantQuery),
     responses(
         (status = 200, description = "The session", body = Session),
-        (status = 404, description = "It is not known, or over", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "It is not known, or over"),
     )
 )]
 async fn get(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Session>, Failure> {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let view = find(&context, &tenant, session_id(&id)?).await?.ok_or_else(|| no_session(&id))?;
-    Ok(Json(shown(&context, &view).await?))
+    let view = find(context, &tenant, session_id(&id)?).await?.ok_or_else(|| no_session(&id))?;
+    Ok(Json(shown(context, &view).await?))
 }
 
 /// A tenant's session that lives.
@@ -165,19 +157,17 @@ async fn find(context: &Context, tenant: &Name, id: SessionId) -> Result<Option<
     params(("id" = String, Path, description = "The session"), TenantQuery),
     responses(
         (status = 200, description = "It is closed", body = ClosedSession),
-        (status = 404, description = "It is not known, or over", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "It is not known, or over"),
     )
 )]
 async fn close(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<ClosedSession>, Failure> {
-    caller.must_be(Role::Runner)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let id = session_id(&id)?;
-    match submit(&context, Command::CloseSession { tenant, session: id }).await? {
+    match submit(caller.context(), Command::CloseSession { tenant, session: id }).await? {
         Answer::Closed { released } => {
             Ok(Json(ClosedSession { session_id: id.0, released: released as u64 }))
         }

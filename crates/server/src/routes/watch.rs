@@ -6,9 +6,7 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
-    Extension,
     body::{Body, Bytes},
-    extract::State,
     http::{HeaderMap, header},
     response::{IntoResponse, Response},
 };
@@ -27,11 +25,11 @@ use solehold_engine::{
     watch::{Filter, Frame, SNAPSHOT_RESOURCES_AT_ONCE, Watch, WatchError},
 };
 use tokio::sync;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{Caller, Failure, KeyId, Params, Role},
+    http::{Caller, Failure, GuardedContext, Identity, Params, role},
     quota::OpenWatch,
 };
 
@@ -43,7 +41,7 @@ const STOPPING: &str = ": the server is stopping\n\n";
 /// What a browser reads a stream of events by.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(watch))
 }
 
@@ -56,34 +54,33 @@ pub fn routes() -> OpenApiRouter<Context> {
     get, path = paths::WATCH, tag = "watch", operation_id = "watch", params(WatchQuery),
     responses(
         (status = 200, description = "Frames of the watch", body = WatchFrame, content_type = "text/event-stream"),
-        (status = 400, description = "The cursor is not one of this store", body = Problem, content_type = "application/problem+json"),
-        (status = 410, description = "The cursor is older than what is kept", body = Problem, content_type = "application/problem+json"),
+        (status = 400, description = "The cursor is not one of this store"),
+        (status = 410, description = "The cursor is older than what is kept"),
     )
 )]
 async fn watch(
-    State(context): State<Context>,
-    caller: Caller,
-    Extension(KeyId(key)): Extension<KeyId>,
+    caller: Caller<role::Reader>,
     headers: HeaderMap,
     Params(query): Params<WatchQuery>,
 ) -> Result<Response, Failure> {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let filter = filter(&caller, &query)?;
     let open = context.open_watch(filter.tenant.as_ref())?;
     let from = last_event_id(&headers)?.or(query.from);
     let from = match from {
-        Some(cursor) => Some(check(&context, cursor).await?),
+        Some(cursor) => Some(check(context, cursor).await?),
         None => None,
     };
     let watch = context.engine().watch(from, filter).await.map_err(failed)?;
     let (at, stopping) = (watch.cursor(), context.stopping());
+    let (context, key) = (context.clone(), caller.key_id().cloned());
     let told = Told { context, watch, at, key, stopping, is_over: false, _open: open };
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::from_stream(told.stream())).into_response())
 }
 
 /// What the caller may see of what it asks for.
-fn filter(caller: &Caller, query: &WatchQuery) -> Result<Filter, Failure> {
+fn filter(caller: &Identity, query: &WatchQuery) -> Result<Filter, Failure> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let name = |field, text: &Option<String>| text.as_deref().map(|t| field::name(field, t)).transpose();
     let (kind, holder) = (name("kind", &query.kind)?, name("holder", &query.holder)?);

@@ -5,7 +5,6 @@ use std::io;
 use axum::{
     Json,
     body::{Body, BodyDataStream, Bytes},
-    extract::State,
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -21,17 +20,14 @@ use solehold_engine::{
     EngineError,
     store::{Import, ImportReader, Row, StoreError},
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
-use crate::{
-    Context,
-    http::{self, Caller, Failure, Role},
-};
+use crate::http::{self, Caller, Failure, GuardedContext, role};
 
 /// Largest import in bytes: its rows are held in memory until it is found whole.
 const IMPORT_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(export)).routes(routes!(import)).routes(routes!(retire))
 }
 
@@ -42,10 +38,8 @@ pub fn routes() -> OpenApiRouter<Context> {
     get, path = paths::EXPORT, tag = "administration", operation_id = "export",
     responses((status = 200, description = "JSON lines", body = String, content_type = "application/jsonl"))
 )]
-async fn export(State(context): State<Context>, caller: Caller) -> Result<Response, Failure> {
-    caller.must_be(Role::Admin)?;
-    caller.must_be_unscoped()?;
-    let mut rows = context.engine().export()?;
+async fn export(caller: Caller<role::StoreAdmin>) -> Result<Response, Failure> {
+    let mut rows = caller.context().engine().export()?;
     // What is wrong at the beginning is a problem document; afterwards the body breaks off.
     let first = rows.next().await.transpose().map_err(EngineError::from)?;
     let first = stream::iter(first.map(|rows| lines(&rows)));
@@ -71,14 +65,11 @@ fn lines(rows: &[Row]) -> io::Result<Bytes> {
     responses((status = 204, description = "It is retired"))
 )]
 async fn retire(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::StoreAdmin>,
     http::Body(retire): http::Body<Retire>,
 ) -> Result<StatusCode, Failure> {
-    caller.must_be(Role::Admin)?;
-    caller.must_be_unscoped()?;
     let to = field::name("to", &retire.to)?;
-    context.engine().retire(to.as_str()).await?;
+    caller.context().engine().retire(to.as_str()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -88,13 +79,8 @@ async fn retire(
     request_body(content = String, content_type = "application/jsonl", description = "The lines of an export"),
     responses((status = 200, description = "What was taken in", body = Imported))
 )]
-async fn import(
-    State(context): State<Context>,
-    caller: Caller,
-    body: Body,
-) -> Result<Json<Imported>, Failure> {
-    caller.must_be(Role::Admin)?;
-    caller.must_be_unscoped()?;
+async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Result<Json<Imported>, Failure> {
+    let context = caller.context();
     let import = read_rows(body.into_data_stream()).await?;
     let rows = import.rows;
     let begins = context.engine().import(import).await.map_err(refused)?;

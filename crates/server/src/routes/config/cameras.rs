@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use serde::Deserialize;
 use solehold_api::{
     config::{AvailableQuery, Camera, CameraList},
@@ -10,7 +10,6 @@ use solehold_api::{
     limits::PAGE_SIZE_MAX,
     page::{PageCursor, PageQuery},
     paths,
-    problem::Problem,
     resources::DeleteQuery,
 };
 use solehold_core::{
@@ -18,18 +17,18 @@ use solehold_core::{
     outcome::Refusal,
 };
 use solehold_engine::store::{Found, ResourceQuery};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use super::{
-    super::convert::{self, Seen, TenantQuery},
+    super::convert::{self, Seen},
     Site, SitePath, is_at, keeping, shown, zones_at,
 };
 use crate::{
     Context,
-    http::{Body, Caller, Failure, NamePath, Params, Role},
+    http::{Body, Caller, Failure, GuardedContext, Identity, NamePath, Params, TenantQuery, role},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
         .routes(routes!(list_at_site, create))
         .routes(routes!(get_at_site, put_at_site, remove))
@@ -51,7 +50,7 @@ struct CameraPath {
 }
 
 impl CameraPath {
-    fn site(&self, caller: &Caller) -> Result<Site, Failure> {
+    fn site(&self, caller: &Identity) -> Result<Site, Failure> {
         SitePath { tenant: self.tenant.clone(), site: self.site.clone() }.site(caller)
     }
 }
@@ -64,20 +63,15 @@ fn camera_key(tenant: Name, uuid: &str) -> Result<ResourceKey, Failure> {
 #[utoipa::path(
     get, path = paths::SITE_CAMERAS, tag = "config", operation_id = "list_site_cameras",
     params(SitePath, PageQuery),
-    responses(
-        (status = 200, description = "The cameras", body = CameraList),
-        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The cameras", body = CameraList))
 )]
 async fn list_at_site(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<CameraList>, Failure> {
-    caller.must_be(Role::Reader)?;
     let site = path.site(&caller)?;
-    page(&context, &site.tenant, site.query(kind::CAMERA)?, query.cursor.as_ref(), query.limit).await
+    page(caller.context(), &site.tenant, site.query(kind::CAMERA)?, query.cursor.as_ref(), query.limit).await
 }
 
 /// A page of cameras. The seed's clients know no pages: it is as long as a page may be, unless they ask for less.
@@ -115,50 +109,43 @@ async fn all_shown(context: &Context, tenant: &Name, found: &Found) -> Result<Ve
     params(SitePath), request_body = Camera,
     responses(
         (status = 201, description = "It is declared", body = Camera),
-        (status = 400, description = "The camera is wrong; every fault is named by its path", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The tenant has a camera of that id", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The tenant has a camera of that id"),
     )
 )]
 async fn create(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(mut camera): Body<Camera>,
 ) -> Result<(StatusCode, Json<Camera>), Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let site = path.site(&caller)?;
     site.must_be_of(camera.tenant_id.as_deref())?;
     camera.place(None, site.tenant.as_str(), Some(site.name.as_str()))?;
     let declaration = camera.declaration()?;
     let key = camera_key(site.tenant, &camera.camera_uuid)?;
-    convert::declare(&context, key.clone(), declaration, true).await?;
-    let seen = convert::see_declared(&context, &key).await?;
-    Ok((StatusCode::CREATED, Json(shown(&context, &seen).await?)))
+    convert::declare(context, key.clone(), declaration, true).await?;
+    let seen = convert::see_declared(context, &key).await?;
+    Ok((StatusCode::CREATED, Json(shown(context, &seen).await?)))
 }
 
 /// Shows a camera of a site.
 #[utoipa::path(
     get, path = paths::SITE_CAMERA, tag = "config", operation_id = "get_site_camera",
     params(CameraPath),
-    responses(
-        (status = 200, description = "The camera", body = Camera),
-        (status = 404, description = "There is no such camera at that site", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The camera", body = Camera))
 )]
 async fn get_at_site(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<CameraPath>,
 ) -> Result<Json<Camera>, Failure> {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let site = path.site(&caller)?;
     let key = camera_key(site.tenant, &path.camera_uuid)?;
-    let seen = convert::see_declared(&context, &key).await?;
+    let seen = convert::see_declared(context, &key).await?;
     if !is_at(&seen, &site.name) {
         return Err(Refusal::NoResource(key).into());
     }
-    Ok(Json(shown(&context, &seen).await?))
+    Ok(Json(shown(context, &seen).await?))
 }
 
 /// Declares a camera of a site, or declares it anew. One that is at another site is not found here.
@@ -168,26 +155,24 @@ async fn get_at_site(
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Camera),
         (status = 201, description = "It is new", body = Camera),
-        (status = 400, description = "The camera is wrong; every fault is named by its path", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such tenant, or the camera is at another site", body = Problem, content_type = "application/problem+json"),
+        (status = 404, description = "There is no such tenant, or the camera is at another site"),
     )
 )]
 async fn put_at_site(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Body(mut camera): Body<Camera>,
 ) -> Result<(StatusCode, Json<Camera>), Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let site = path.site(&caller)?;
     site.must_be_of(camera.tenant_id.as_deref())?;
     let key = camera_key(site.tenant.clone(), &path.camera_uuid)?;
-    let before = convert::see(&context, &key).await?;
+    let before = convert::see(context, &key).await?;
     if before.as_ref().is_some_and(|seen| seen.declared().is_some() && !is_at(seen, &site.name)) {
         return Err(Refusal::NoResource(key).into());
     }
     camera.place(Some(&path.camera_uuid), site.tenant.as_str(), Some(site.name.as_str()))?;
-    replace(&context, key, &camera, before).await
+    replace(context, key, &camera, before).await
 }
 
 /// Declares a camera as `camera` says.
@@ -210,61 +195,49 @@ async fn replace(
     params(CameraPath, DeleteQuery),
     responses(
         (status = 204, description = "It is gone"),
-        (status = 404, description = "There is no such camera at that site", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Someone holds it, and `force` was not given", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, and `force` was not given"),
     )
 )]
 async fn remove(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Params(query): Params<DeleteQuery>,
 ) -> Result<StatusCode, Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let site = path.site(&caller)?;
     let key = camera_key(site.tenant, &path.camera_uuid)?;
-    let seen = convert::see_declared(&context, &key).await?;
+    let seen = convert::see_declared(context, &key).await?;
     if !is_at(&seen, &site.name) {
         return Err(Refusal::NoResource(key).into());
     }
-    convert::delete(&context, key, &query).await?;
+    convert::delete(context, key, &query).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 /// Lists cameras of all sites.
 #[utoipa::path(
     get, path = paths::CAMERAS, tag = "config", operation_id = "list_cameras", params(AvailableQuery),
-    responses(
-        (status = 200, description = "The cameras", body = CameraList),
-        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The cameras", body = CameraList))
 )]
 async fn list(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     Params(query): Params<AvailableQuery>,
 ) -> Result<Json<CameraList>, Failure> {
-    caller.must_be(Role::Reader)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    page(&context, &tenant, asked(&query, None)?, query.cursor.as_ref(), query.limit).await
+    page(caller.context(), &tenant, asked(&query, None)?, query.cursor.as_ref(), query.limit).await
 }
 
 /// Lists the cameras that nobody holds.
 #[utoipa::path(
     get, path = paths::CAMERAS_AVAILABLE, tag = "config", operation_id = "list_available_cameras", params(AvailableQuery),
-    responses(
-        (status = 200, description = "The cameras", body = CameraList),
-        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The cameras", body = CameraList))
 )]
 async fn available(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     Params(query): Params<AvailableQuery>,
 ) -> Result<Json<CameraList>, Failure> {
-    caller.must_be(Role::Reader)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    page(&context, &tenant, asked(&query, Some(false))?, query.cursor.as_ref(), query.limit).await
+    page(caller.context(), &tenant, asked(&query, Some(false))?, query.cursor.as_ref(), query.limit).await
 }
 
 fn asked(query: &AvailableQuery, leased: Option<bool>) -> Result<ResourceQuery, Failure> {
@@ -276,21 +249,17 @@ fn asked(query: &AvailableQuery, leased: Option<bool>) -> Result<ResourceQuery, 
 #[utoipa::path(
     get, path = paths::CAMERA, tag = "config", operation_id = "get_camera",
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
-    responses(
-        (status = 200, description = "The camera, with the zones that count for it", body = Camera),
-        (status = 404, description = "There is no such camera", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The camera, with the zones that count for it", body = Camera))
 )]
 async fn get(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(uuid): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Camera>, Failure> {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let key = camera_key(caller.tenant(query.tenant.as_deref())?, &uuid)?;
-    let seen = convert::see_declared(&context, &key).await?;
-    Ok(Json(shown(&context, &seen).await?))
+    let seen = convert::see_declared(context, &key).await?;
+    Ok(Json(shown(context, &seen).await?))
 }
 
 /// Declares a camera, or declares it anew. It stays at its site unless the body says another.
@@ -300,24 +269,21 @@ async fn get(
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Camera),
         (status = 201, description = "It is new", body = Camera),
-        (status = 400, description = "The camera is wrong; every fault is named by its path", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn put(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(uuid): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(mut camera): Body<Camera>,
 ) -> Result<(StatusCode, Json<Camera>), Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     caller.tenant(camera.tenant_id.as_deref())?;
     let tenant = caller.tenant(query.tenant.as_deref().or(camera.tenant_id.as_deref()))?;
     let key = camera_key(tenant.clone(), &uuid)?;
-    let before = convert::see(&context, &key).await?;
+    let before = convert::see(context, &key).await?;
     let site = before.as_ref().and_then(|seen| seen.declared()?.site.clone());
     let site = site.filter(|_| camera.site_id.is_none());
     camera.place(Some(&uuid), tenant.as_str(), site.as_ref().map(Name::as_str))?;
-    replace(&context, key, &camera, before).await
+    replace(context, key, &camera, before).await
 }

@@ -6,7 +6,7 @@
 mod cameras;
 mod zones;
 
-use axum::{Json, extract::State};
+use axum::Json;
 use serde::Deserialize;
 use solehold_api::{
     config::{Camera, ConfigVersion, Zone},
@@ -17,15 +17,15 @@ use solehold_api::{
 };
 use solehold_core::{key::Name, lease::Declaration};
 use solehold_engine::store::ResourceQuery;
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use super::convert::{self, Seen};
 use crate::{
     Context,
-    http::{Caller, Failure, NamePath, Role},
+    http::{Caller, Failure, GuardedContext, Identity, NamePath, role},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(version)).merge(cameras::routes()).merge(zones::routes())
 }
 
@@ -40,7 +40,7 @@ struct SitePath {
 }
 
 impl SitePath {
-    fn site(&self, caller: &Caller) -> Result<Site, Failure> {
+    fn site(&self, caller: &Identity) -> Result<Site, Failure> {
         Ok(Site { tenant: caller.tenant(Some(&self.tenant))?, name: field::name("site", &self.site)? })
     }
 }
@@ -86,21 +86,17 @@ fn keeping(before: Option<Seen>, declaration: Declaration) -> Declaration {
 #[utoipa::path(
     get, path = paths::CONFIG_VERSION, tag = "config", operation_id = "config_version",
     params(SitePath),
-    responses(
-        (status = 200, description = "The versions of its cameras and zones", body = ConfigVersion),
-        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The versions of its cameras and zones", body = ConfigVersion))
 )]
 async fn version(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
 ) -> Result<Json<ConfigVersion>, Failure> {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let site = path.site(&caller)?;
-    let cameras = all(&context, &site.tenant, site.query(kind::CAMERA)?).await?;
+    let cameras = all(context, &site.tenant, site.query(kind::CAMERA)?).await?;
     let cameras: Vec<Camera> = cameras.iter().map(|seen| Camera::of(&seen.resource)).collect();
-    let zones = zones_at(&context, &site.tenant, &site.name).await?;
+    let zones = zones_at(context, &site.tenant, &site.name).await?;
     Ok(Json(ConfigVersion::of(&cameras, &zones)))
 }
 

@@ -1,6 +1,6 @@
 //! Zones of a site.
 
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Json, http::StatusCode};
 use serde::Deserialize;
 use solehold_api::{
     config::{Zone, ZoneId, ZoneList},
@@ -9,22 +9,18 @@ use solehold_api::{
     limits::PAGE_SIZE_MAX,
     page::PageQuery,
     paths,
-    problem::Problem,
     resources::DeleteQuery,
 };
 use solehold_core::{key::ResourceKey, outcome::Refusal};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use super::{
     super::convert::{self, Seen},
     Site, SitePath, keeping,
 };
-use crate::{
-    Context,
-    http::{Body, Caller, Failure, NamePath, Params, Role},
-};
+use crate::http::{Body, Caller, Failure, GuardedContext, Identity, NamePath, Params, role};
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(list, create)).routes(routes!(get, put, remove))
 }
 
@@ -41,7 +37,7 @@ struct ZonePath {
 }
 
 impl ZonePath {
-    fn site(&self, caller: &Caller) -> Result<Site, Failure> {
+    fn site(&self, caller: &Identity) -> Result<Site, Failure> {
         SitePath { tenant: self.tenant.clone(), site: self.site.clone() }.site(caller)
     }
 }
@@ -55,21 +51,17 @@ fn zone_key(site: &Site, id: &ZoneId) -> Result<ResourceKey, Failure> {
 #[utoipa::path(
     get, path = paths::SITE_ZONES, tag = "config", operation_id = "list_zones",
     params(SitePath, PageQuery),
-    responses(
-        (status = 200, description = "The zones", body = ZoneList),
-        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The zones", body = ZoneList))
 )]
 async fn list(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<ZoneList>, Failure> {
-    caller.must_be(Role::Reader)?;
     let site = path.site(&caller)?;
     let (asked, limit) = (site.query(kind::ZONE)?, query.limit.or(Some(PAGE_SIZE_MAX as i64)));
-    let (found, next) = convert::page_of(&context, &site.tenant, asked, query.cursor.as_ref(), limit).await?;
+    let (found, next) =
+        convert::page_of(caller.context(), &site.tenant, asked, query.cursor.as_ref(), limit).await?;
     let zones = Seen::all(&found).filter_map(|seen| Zone::of(&seen.resource)).collect();
     Ok(Json(ZoneList { zones, next }))
 }
@@ -80,21 +72,17 @@ async fn list(
     params(SitePath), request_body = Zone,
     responses(
         (status = 201, description = "It is declared", body = Zone),
-        (status = 400, description = "The zone is wrong; every fault is named by its path", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "The site has a zone of that id", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "The site has a zone of that id"),
     )
 )]
 async fn create(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(zone): Body<Zone>,
 ) -> Result<(StatusCode, Json<Zone>), Failure> {
-    caller.must_be(Role::Admin)?;
     let site = path.site(&caller)?;
     let declaration = zone.declaration(&site.name)?;
-    convert::declare(&context, zone_key(&site, &zone.zone_id)?, declaration, true).await?;
+    convert::declare(caller.context(), zone_key(&site, &zone.zone_id)?, declaration, true).await?;
     Ok((StatusCode::CREATED, Json(zone)))
 }
 
@@ -102,19 +90,14 @@ async fn create(
 #[utoipa::path(
     get, path = paths::SITE_ZONE, tag = "config", operation_id = "get_zone",
     params(ZonePath),
-    responses(
-        (status = 200, description = "The zone", body = Zone),
-        (status = 404, description = "There is no such zone at that site", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "The zone", body = Zone))
 )]
 async fn get(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(path): NamePath<ZonePath>,
 ) -> Result<Json<Zone>, Failure> {
-    caller.must_be(Role::Reader)?;
     let key = zone_key(&path.site(&caller)?, &ZoneId::from_path(&path.zone_id))?;
-    let seen = convert::see_declared(&context, &key).await?;
+    let seen = convert::see_declared(caller.context(), &key).await?;
     let zone = Zone::of(&seen.resource).ok_or(Refusal::NoResource(key))?;
     Ok(Json(zone))
 }
@@ -126,24 +109,21 @@ async fn get(
     responses(
         (status = 200, description = "It was declared before; it is now as the body says", body = Zone),
         (status = 201, description = "It is new", body = Zone),
-        (status = 400, description = "The zone is wrong; every fault is named by its path", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "There is no such tenant", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn put(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Body(zone): Body<Zone>,
 ) -> Result<(StatusCode, Json<Zone>), Failure> {
-    caller.must_be(Role::Admin)?;
+    let context = caller.context();
     let site = path.site(&caller)?;
     if zone.zone_id.to_string() != path.zone_id {
         return Err(FieldError::new("zone_id", "is not the one in the path").into());
     }
     let (key, declaration) = (zone_key(&site, &zone.zone_id)?, zone.declaration(&site.name)?);
-    let declaration = keeping(convert::see(&context, &key).await?, declaration);
-    let (_, created) = convert::declare(&context, key, declaration, false).await?;
+    let declaration = keeping(convert::see(context, &key).await?, declaration);
+    let (_, created) = convert::declare(context, key, declaration, false).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(zone)))
 }
@@ -154,18 +134,15 @@ async fn put(
     params(ZonePath, DeleteQuery),
     responses(
         (status = 204, description = "It is gone"),
-        (status = 404, description = "There is no such zone at that site", body = Problem, content_type = "application/problem+json"),
-        (status = 409, description = "Someone holds it, and `force` was not given", body = Problem, content_type = "application/problem+json"),
+        (status = 409, description = "Someone holds it, and `force` was not given"),
     )
 )]
 async fn remove(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Params(query): Params<DeleteQuery>,
 ) -> Result<StatusCode, Failure> {
-    caller.must_be(Role::Admin)?;
     let key = zone_key(&path.site(&caller)?, &ZoneId::from_path(&path.zone_id))?;
-    convert::delete(&context, key, &query).await?;
+    convert::delete(caller.context(), key, &query).await?;
     Ok(StatusCode::NO_CONTENT)
 }

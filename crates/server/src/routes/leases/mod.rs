@@ -6,7 +6,7 @@
 mod read;
 mod reply;
 
-use axum::{Json, extract::State};
+use axum::Json;
 use serde_json::json;
 use solehold_api::{
     ask::Asked,
@@ -24,19 +24,19 @@ use solehold_core::{
     outcome::Refusal,
     session::HolderStatus,
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
-use self::reply::{Refused, Reply};
+use self::reply::{Enveloped, Refused, Reply};
 use super::{
     config,
-    convert::{self, Seen, TenantQuery},
+    convert::{self, Seen},
 };
 use crate::{
     Context,
-    http::{Body, Caller, Failure, NamePath, Params, Role},
+    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
         .routes(routes!(acquire))
         .routes(routes!(renew))
@@ -60,25 +60,22 @@ fn lease_id(id: &str) -> Result<LeaseId, Refused> {
     post, path = paths::LEASE_ACQUIRE, tag = "leases", operation_id = "acquire_lease", request_body = AcquireLease,
     responses(
         (status = 200, description = "It is the runner's", body = Envelope),
-        (status = 400, description = "The body is wrong", body = Envelope),
-        (status = 404, description = "There is no such camera or session", body = Envelope),
-        (status = 409, description = "Someone holds it, it is held back, or the runner takes nothing more", body = Envelope),
+        (status = 404, description = "There is no such camera or session"),
+        (status = 409, description = "Someone holds it, it is held back, or the runner takes nothing more"),
     )
 )]
 async fn acquire(
-    State(context): State<Context>,
-    caller: Caller,
-    body: Result<Body<AcquireLease>, Failure>,
+    Enveloped(caller): Enveloped<Caller<role::Runner>>,
+    Enveloped(Body(body)): Enveloped<Body<AcquireLease>>,
 ) -> Reply {
-    caller.must_be(Role::Runner)?;
-    let Body(body) = body?;
+    let context = caller.context();
     let asked = body.asked()?;
     let tenant = caller.tenant(body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty()))?;
     let key = convert::key_of(tenant, kind::CAMERA, "camera_uuid", &body.camera_uuid)?;
-    let asked = prepare(&context, &key, &body, asked).await?;
+    let asked = prepare(context, &key, &body, asked).await?;
     let lease = convert::fresh_lease(&key);
     let ask = asked.acquire(key, lease, Undeclared::Refuse);
-    let grant = convert::acquire(&context, ask).await?;
+    let grant = convert::acquire(context, ask).await?;
     Ok(Json(Envelope::held(Lease::granted(&grant))))
 }
 
@@ -139,22 +136,18 @@ async fn attributes(context: &Context, body: &AcquireLease, camera: &Seen) -> Re
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RenewLease,
     responses(
         (status = 200, description = "It lasts longer", body = Envelope),
-        (status = 400, description = "The body is wrong", body = Envelope),
-        (status = 404, description = "There is no such lease, now or any more", body = Envelope),
-        (status = 409, description = "What is shown beside the id is not that of the lease", body = Envelope),
+        (status = 404, description = "There is no such lease, now or any more"),
+        (status = 409, description = "What is shown beside the id is not that of the lease"),
     )
 )]
 async fn renew(
-    State(context): State<Context>,
-    caller: Caller,
+    Enveloped(caller): Enveloped<Caller<role::Runner>>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-    body: Result<Body<RenewLease>, Failure>,
+    Enveloped(Body(body)): Enveloped<Body<RenewLease>>,
 ) -> Reply {
-    caller.must_be(Role::Runner)?;
-    let Body(body) = body?;
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let renewed = convert::renew(&context, claim, body.ttl_ms()?, None).await;
+    let renewed = convert::renew(caller.context(), claim, body.ttl_ms()?, None).await;
     Ok(Json(Envelope::held(Lease::granted(&renewed.map_err(reply::over)?))))
 }
 
@@ -164,22 +157,18 @@ async fn renew(
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = HeartbeatLease,
     responses(
         (status = 200, description = "It lasts longer", body = Envelope),
-        (status = 400, description = "The body is wrong", body = Envelope),
-        (status = 404, description = "There is no such lease, now or any more", body = Envelope),
-        (status = 409, description = "What is shown beside the id is not that of the lease", body = Envelope),
+        (status = 404, description = "There is no such lease, now or any more"),
+        (status = 409, description = "What is shown beside the id is not that of the lease"),
     )
 )]
 async fn heartbeat(
-    State(context): State<Context>,
-    caller: Caller,
+    Enveloped(caller): Enveloped<Caller<role::Runner>>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-    body: Result<Body<HeartbeatLease>, Failure>,
+    Enveloped(Body(body)): Enveloped<Body<HeartbeatLease>>,
 ) -> Reply {
-    caller.must_be(Role::Runner)?;
-    let Body(body) = body?;
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let renewed = convert::renew(&context, claim, None, body.stats()?).await;
+    let renewed = convert::renew(caller.context(), claim, None, body.stats()?).await;
     Ok(Json(Envelope::held(Lease::granted(&renewed.map_err(reply::over)?))))
 }
 
@@ -189,22 +178,18 @@ async fn heartbeat(
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = ReleaseLease,
     responses(
         (status = 200, description = "It is released", body = Envelope),
-        (status = 400, description = "The body is wrong", body = Envelope),
-        (status = 404, description = "There is no such lease, now or any more", body = Envelope),
-        (status = 409, description = "What is shown beside the id is not that of the lease", body = Envelope),
+        (status = 404, description = "There is no such lease, now or any more"),
+        (status = 409, description = "What is shown beside the id is not that of the lease"),
     )
 )]
 async fn release(
-    State(context): State<Context>,
-    caller: Caller,
+    Enveloped(caller): Enveloped<Caller<role::Runner>>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-    body: Result<Body<ReleaseLease>, Failure>,
+    Enveloped(Body(body)): Enveloped<Body<ReleaseLease>>,
 ) -> Reply {
-    caller.must_be(Role::Runner)?;
-    let Body(body) = body?;
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let released = convert::release(&context, claim, body.state()?).await.map_err(reply::over)?;
+    let released = convert::release(caller.context(), claim, body.state()?).await.map_err(reply::over)?;
     let status = LeaseStatus::Released;
     Ok(Json(Envelope::ended(EndedLease { lease_id: released.0, status, held_back_ms: 0 })))
 }
@@ -215,22 +200,18 @@ async fn release(
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RevokeLease,
     responses(
         (status = 200, description = "It is revoked", body = Envelope),
-        (status = 400, description = "The body is wrong", body = Envelope),
-        (status = 404, description = "There is no such lease, now or any more", body = Envelope),
-        (status = 409, description = "What is shown beside the id is not that of the lease", body = Envelope),
+        (status = 404, description = "There is no such lease, now or any more"),
+        (status = 409, description = "What is shown beside the id is not that of the lease"),
     )
 )]
 async fn revoke(
-    State(context): State<Context>,
-    caller: Caller,
+    Enveloped(caller): Enveloped<Caller<role::Admin>>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-    body: Result<Body<RevokeLease>, Failure>,
+    Enveloped(Body(body)): Enveloped<Body<RevokeLease>>,
 ) -> Reply {
-    caller.must_be(Role::Admin)?;
-    let Body(body) = body?;
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let revoked = convert::revoke(&context, claim, body.fenced, body.reason()?).await;
+    let revoked = convert::revoke(caller.context(), claim, body.fenced, body.reason()?).await;
     let (lease, held_back_ms) = revoked.map_err(reply::over)?;
     let status = LeaseStatus::Revoked;
     Ok(Json(Envelope::ended(EndedLease { lease_id: lease.0, status, held_back_ms })))

@@ -1,6 +1,6 @@
 //! Reading leases: one by its id, also after its end; those of a runner; that of a camera; all of them.
 
-use axum::{Json, extract::State};
+use axum::Json;
 use serde::Deserialize;
 use solehold_api::{
     kind,
@@ -8,7 +8,6 @@ use solehold_api::{
     limits::PAGE_SIZE_MAX,
     page::{PageCursor, PageQuery},
     paths,
-    problem::Problem,
 };
 use solehold_core::{
     command::Footprint,
@@ -18,19 +17,19 @@ use solehold_core::{
     time::StoreTime,
 };
 use solehold_engine::store::{EventQuery, Found, ResourceQuery};
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::router::OpenApiRouter;
 
 use super::{
-    super::convert::{self, Seen, TenantQuery},
+    super::convert::{self, Seen},
     lease_id,
-    reply::{self, Refused, Reply},
+    reply::{self, Enveloped, Refused, Reply},
 };
 use crate::{
     Context,
-    http::{Caller, Failure, NamePath, Params, Role},
+    http::{Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role},
 };
 
-pub fn routes() -> OpenApiRouter<Context> {
+pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
         .routes(routes!(list))
         .routes(routes!(get))
@@ -45,21 +44,20 @@ pub fn routes() -> OpenApiRouter<Context> {
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery),
     responses(
         (status = 200, description = "The lease if `success` is true; how it ended if not", body = Envelope),
-        (status = 404, description = "There is no such lease, and nobody remembers one", body = Envelope),
+        (status = 404, description = "There is no such lease, and nobody remembers one"),
     )
 )]
 async fn get(
-    State(context): State<Context>,
-    caller: Caller,
+    Enveloped(caller): Enveloped<Caller<role::Reader>>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Reply {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let lease = lease_id(&id)?;
-    match here(&context, &tenant, lease).await? {
+    match here(context, &tenant, lease).await? {
         Some(envelope) => Ok(Json(envelope)),
-        None => remembered(&context, &tenant, lease).await,
+        None => remembered(context, &tenant, lease).await,
     }
 }
 
@@ -125,21 +123,20 @@ fn all() -> EventQuery {
     params(("lease_id" = String, Path, description = "The lease"), PageQuery),
     responses(
         (status = 200, description = "What happened, oldest first, as far back as the audit trail goes", body = LeaseHistory),
-        (status = 404, description = "There is no such lease, and nobody remembers one", body = Envelope),
+        (status = 404, description = "There is no such lease, and nobody remembers one"),
     )
 )]
 async fn history(
-    State(context): State<Context>,
-    caller: Caller,
+    Enveloped(caller): Enveloped<Caller<role::Reader>>,
     NamePath(id): NamePath<String>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<LeaseHistory>, Refused> {
-    caller.must_be(Role::Reader)?;
+    let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let lease = lease_id(&id)?;
     let asked = EventQuery { lease: Some(lease), ..Default::default() };
-    let (events, next) = convert::events(&context, &tenant, asked, &query).await?;
-    if events.is_empty() && here(&context, &tenant, lease).await?.is_none() {
+    let (events, next) = convert::events(context, &tenant, asked, &query).await?;
+    if events.is_empty() && here(context, &tenant, lease).await?.is_none() {
         return Err(reply::no_lease(&id));
     }
     Ok(Json(LeaseHistory { lease_id: lease.0, events, next }))
@@ -149,24 +146,20 @@ async fn history(
 #[utoipa::path(
     get, path = paths::LEASES_OF_RUNNER, tag = "leases", operation_id = "leases_of_runner",
     params(("runner_id" = String, Path, description = "The runner"), PageQuery),
-    responses(
-        (status = 200, description = "What it holds; nothing, if it is not known", body = LeaseList),
-        (status = 400, description = "The name or a parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "What it holds; nothing, if it is not known", body = LeaseList))
 )]
 async fn of_runner(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     NamePath(runner): NamePath<String>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<LeaseList>, Failure> {
-    caller.must_be(Role::Reader)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let holder = convert::maybe_name("runner_id", Some(&runner))?;
     let asked = ResourceQuery { holder, leased: Some(true), undeclared: true, ..Default::default() };
     // The seed's clients know no pages: a list is as long as a page may be, unless they ask for less.
     let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
-    let (found, next) = convert::page_of(&context, &tenant, asked, query.cursor.as_ref(), limit).await?;
+    let (found, next) =
+        convert::page_of(caller.context(), &tenant, asked, query.cursor.as_ref(), limit).await?;
     Ok(Json(shown(&found, next, LeaseStatus::Active)))
 }
 
@@ -176,19 +169,17 @@ async fn of_runner(
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
     responses(
         (status = 200, description = "The lease", body = Envelope),
-        (status = 404, description = "Nobody holds it, or there is no such camera", body = Envelope),
+        (status = 404, description = "Nobody holds it, or there is no such camera"),
     )
 )]
 async fn of_camera(
-    State(context): State<Context>,
-    caller: Caller,
+    Enveloped(caller): Enveloped<Caller<role::Reader>>,
     NamePath(camera): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Reply {
-    caller.must_be(Role::Reader)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let key = convert::key_of(tenant, kind::CAMERA, "camera_uuid", &camera)?;
-    let loaded = context.engine().resource(&key).await?;
+    let loaded = caller.context().engine().resource(&key).await?;
     let seen = Seen::of(&loaded, &key);
     let lease = seen.as_ref().and_then(Seen::live).ok_or_else(|| convert::nobody_holds(&key))?;
     Ok(Json(Envelope::held(Lease::of(lease, loaded.cursor.revision))))
@@ -211,18 +202,13 @@ struct LeaseFilter {
 /// Lists leases. A page may have fewer than asked for; the last has no `next`.
 #[utoipa::path(
     get, path = paths::LEASES, tag = "leases", operation_id = "list_leases", params(LeaseQuery, LeaseFilter),
-    responses(
-        (status = 200, description = "A page of leases", body = LeaseList),
-        (status = 400, description = "A parameter is wrong", body = Problem, content_type = "application/problem+json"),
-    )
+    responses((status = 200, description = "A page of leases", body = LeaseList))
 )]
 async fn list(
-    State(context): State<Context>,
-    caller: Caller,
+    caller: Caller<role::Reader>,
     Params(query): Params<LeaseQuery>,
     Params(filter): Params<LeaseFilter>,
 ) -> Result<Json<LeaseList>, Failure> {
-    caller.must_be(Role::Reader)?;
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let status = filter.status.unwrap_or(LeaseStatus::Active);
     let asked = ResourceQuery {
@@ -234,7 +220,7 @@ async fn list(
         ..Default::default()
     };
     let (found, next) =
-        convert::page_of(&context, &tenant, asked, query.cursor.as_ref(), query.limit).await?;
+        convert::page_of(caller.context(), &tenant, asked, query.cursor.as_ref(), query.limit).await?;
     Ok(Json(shown(&found, next, status)))
 }
 

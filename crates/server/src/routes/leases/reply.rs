@@ -2,7 +2,8 @@
 
 use axum::{
     Json,
-    http::{HeaderValue, StatusCode, header},
+    extract::{FromRequest, FromRequestParts, Request},
+    http::{HeaderValue, StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use solehold_api::{
@@ -13,7 +14,7 @@ use solehold_api::{
 use solehold_core::outcome::Refusal;
 use solehold_engine::EngineError;
 
-use crate::http::Failure;
+use crate::http::{Admission, Failure, Role};
 
 /// What a handler of this surface answers.
 pub type Reply = Result<Json<Envelope>, Refused>;
@@ -38,6 +39,31 @@ macro_rules! refused_by {
     )*};
 }
 refused_by!(EngineError, FieldError, Problem, Refusal, Vec<FieldError>);
+
+/// Any other extractor, whose failure is answered in the envelope, too.
+#[derive(Debug)]
+pub struct Enveloped<T>(pub T);
+
+impl<T: Admission> Admission for Enveloped<T> {
+    const ROLE: Option<Role> = T::ROLE;
+    const REFUSAL: (&str, &str) = ("Envelope", "application/json");
+}
+
+impl<S: Send + Sync, T: FromRequestParts<S, Rejection = Failure>> FromRequestParts<S> for Enveloped<T> {
+    type Rejection = Refused;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+        Ok(Self(T::from_request_parts(parts, state).await?))
+    }
+}
+
+impl<S: Send + Sync, T: FromRequest<S, Rejection = Failure>> FromRequest<S> for Enveloped<T> {
+    type Rejection = Refused;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
+        Ok(Self(T::from_request(request, state).await?))
+    }
+}
 
 impl IntoResponse for Refused {
     fn into_response(self) -> Response {

@@ -11,13 +11,12 @@ const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 pub fn render(document: &Value) -> String {
     let mut page = Page { document, text: String::new() };
     page.line(&format!("# {} API {}", text(&document["info"]["title"]), text(&document["info"]["version"])));
-    page.line(
-        "<!-- Made from the code: SOLEHOLD_UPDATE_GOLDEN=1 cargo test -p solehold-server --test openapi -->",
-    );
+    page.line("<!-- Made from the code: SOLEHOLD_UPDATE_GOLDEN=1 cargo test --workspace --test openapi -->");
     page.line(text(&document["info"]["description"]));
     for tag in page.tags() {
         page.surface(&tag);
     }
+    page.common_problems();
     page.line("## Schemas");
     for (name, schema) in object(&document["components"]["schemas"]) {
         page.schema(name, schema);
@@ -73,6 +72,17 @@ impl Page<'_> {
         blocks.iter().for_each(|block| self.line(block));
     }
 
+    /// The answers to which operations refer, once for all of them.
+    fn common_problems(&mut self) {
+        let mut list = String::new();
+        for (name, answer) in object(&self.document["components"]["responses"]) {
+            let _ = writeln!(list, "- {name}: {}", one_line(text(&answer["description"])));
+        }
+        self.line("## Common problems");
+        self.line("Operations answer with these beside the problems that they list themselves.");
+        self.line(&list);
+    }
+
     fn schema(&mut self, name: &str, schema: &Value) {
         self.line(&format!("### {name}"));
         if let Some(description) = schema["description"].as_str() {
@@ -101,10 +111,14 @@ fn describe(operation: Operation<'_>) -> String {
         let about = one_line(text(&parameter["description"]));
         let _ = writeln!(block, "- {place} `{name}`: {}{}", kind(&parameter["schema"]), after(", ", &about));
     }
+    if let Some(role) = what["security"][0]["bearer"][0].as_str() {
+        let _ = writeln!(block, "- role `{role}`");
+    }
     for (content, body) in object(&what["requestBody"]["content"]) {
         let _ = writeln!(block, "- body `{content}`: {}", kind(&body["schema"]));
     }
-    for (status, answer) in object(&what["responses"]).iter().filter(|(status, _)| *status != "default") {
+    let is_own = |(status, answer): &(&String, &Value)| *status != "default" && answer["$ref"].is_null();
+    for (status, answer) in object(&what["responses"]).iter().filter(is_own) {
         let bodies: Vec<_> = object(&answer["content"]).values().map(|body| kind(&body["schema"])).collect();
         let about = one_line(text(&answer["description"]));
         let _ = writeln!(block, "- answers {status}: {about}{}", after(", ", &bodies.join(", ")));

@@ -1,0 +1,53 @@
+//! Routes whose handlers say who may call them: `routes!` takes no others, and describes what they all have in common.
+
+use axum::routing::MethodRouter;
+use utoipa::openapi::{path::Paths, security::SecurityRequirement};
+use utoipa_axum::router::UtoipaMethodRouter;
+
+use super::openapi::{operations, problems};
+use crate::http::{Admission, GuardedContext, GuardedHandler};
+
+/// The routes of handlers for one path, as utoipa's `routes!` makes them. A handler whose first argument is not an
+/// [`Admission`] does not compile.
+macro_rules! routes {
+    ($first:ident $(, $handler:ident)* $(,)?) => {{
+        let routes = $crate::routes::guarded::guard(utoipa_axum::routes!($first), $first);
+        $(
+            let more = $crate::routes::guarded::guard(utoipa_axum::routes!($handler), $handler);
+            let routes = $crate::routes::guarded::join(routes, more);
+        )*
+        routes
+    }};
+}
+
+type Routes = UtoipaMethodRouter<GuardedContext>;
+
+/// The route of one handler, described with the role that it requires and the problems that it shares with others.
+pub fn guard<Arguments, H: GuardedHandler<Arguments>>(mut routes: Routes, _: H) -> Routes {
+    for item in routes.1.paths.values_mut() {
+        for operation in operations(item).into_iter().flatten() {
+            operation.security = Some(security::<H::Admission>());
+            problems::describe::<H::Admission>(operation);
+        }
+    }
+    routes
+}
+
+/// For schemes other than OAuth's, the names in a requirement are roles.
+fn security<A: Admission>() -> Vec<SecurityRequirement> {
+    match A::ROLE {
+        Some(role) => {
+            let role = format!("{role:?}").to_lowercase();
+            ["bearer", "key"].map(|scheme| SecurityRequirement::new(scheme, [role.clone()])).into()
+        }
+        None => vec![SecurityRequirement::default()],
+    }
+}
+
+/// The routes of two handlers for the same path.
+pub fn join(mut routes: Routes, more: Routes) -> Routes {
+    routes.0.extend(more.0);
+    Paths::merge(&mut routes.1, more.1);
+    routes.2 = MethodRouter::merge(routes.2, more.2);
+    routes
+}
