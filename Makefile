@@ -40,18 +40,16 @@ fix: ## format, and apply what clippy can repair
 	cargo fmt --all
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
-# The example that is the seed's system; `make test` runs the same tests with less in them.
-E2E_001 := reconciler
-E2E_003 := gateway
+# `make test` runs the same tests with less load.
+e2e: ## one example under full load: EXAMPLE=gateway or EXAMPLE=reconciler
+	@test -n "$(EXAMPLE)" && test -d "examples/$(EXAMPLE)" || \
+		{ echo "name an example: make e2e EXAMPLE=gateway (or $(notdir $(wildcard examples/*)))" >&2; exit 2; }
+	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE)_e2e -- --nocapture
 
-e2e: ## one seed whole, such as SEED=001
-	@test -n "$(E2E_$(SEED))" || { echo "name a seed: make e2e SEED=001" >&2; exit 2; }
-	@$(STAGE) e2e-$(SEED) env SOLEHOLD_E2E=full cargo test -p solehold-example-$(E2E_$(SEED)) --test e2e -- --nocapture
-
-bench: ## cycles a second of the embedded engine; with --engine, PostgreSQL beside the seed's own SQL
+bench: ## cycles per second of the embedded engine (solehold bench --engine compares PostgreSQL with hand-written SQL)
 	cargo run --release -- bench --embedded
 
-bench-claims: ## row claims beside the seed's SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
+bench-claims: ## row claims beside hand-written SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
 	cargo run --release -p solehold-bench-claims -- compare --peers
 
 # Two passes, since the examples take a second and the properties many: the second one tries only what the first left

@@ -3,9 +3,9 @@
 //! Rounds of ours and of the peer's alternate, and the ratio is that of the medians: these machines are shared and noisy.
 
 mod bare;
+mod hand_written;
 mod heartbeat;
 mod load;
-mod seed;
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,15 +19,15 @@ use solehold_engine::{Engine, clock::BootTicks, postgres::PostgresOptions, resid
 use solehold_server::{Running, Server, ServerConfig};
 
 use bare::Bare;
-use load::{Measured, SCENES, SCENES_A_CONNECTION, SEED_SCENES};
-use seed::Seed;
+use hand_written::HandWritten;
+use load::{HAND_WRITTEN_SCENES, Measurement, SCENES, SCENES_A_CONNECTION};
 
 /// What to measure.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The embedded engine, in a temporary folder.
     pub embedded: bool,
-    /// PostgreSQL, with the seed's SQL on the same server beside it.
+    /// PostgreSQL, with the hand-written SQL on the same server beside it.
     pub postgres: Option<String>,
     /// How many connections, each of them a measurement.
     pub connections: Vec<usize>,
@@ -48,12 +48,12 @@ pub async fn run(options: Options) -> Result<()> {
         .flat_map(|connection| (0..SCENES_A_CONNECTION).map(move |index| load::scene(connection, index)))
         .collect();
     if let Some(url) = &options.postgres {
-        let seed = Seed::start(url, &scenes).await?;
+        let hand_written = HandWritten::start(url, &scenes).await?;
         let store = solehold_engine::open(url, PostgresOptions::default()).await?;
         let ours = Ours::start(store, &scenes).await?;
-        compare(&options, &ours, Some(&seed), "postgres").await?;
+        compare(&options, &ours, Some(&hand_written), "postgres").await?;
         ours.stop(&scenes).await?;
-        seed.stop().await?;
+        hand_written.stop().await?;
     }
     if options.embedded {
         let folder = tempfile::tempdir().context("a temporary folder")?;
@@ -126,7 +126,12 @@ async fn submit_all(
     Ok(())
 }
 
-async fn compare(options: &Options, ours: &Ours, seed: Option<&Seed>, engine: &str) -> Result<()> {
+async fn compare(
+    options: &Options,
+    ours: &Ours,
+    hand_written: Option<&HandWritten>,
+    engine: &str,
+) -> Result<()> {
     println!(
         "{engine}: acquire+release cycles over HTTP, {} rounds of {:?} each",
         options.rounds, options.round
@@ -135,16 +140,19 @@ async fn compare(options: &Options, ours: &Ours, seed: Option<&Seed>, engine: &s
     for &connections in &options.connections {
         let (mut us, mut them) = (Side::default(), Side::default());
         for _ in 0..options.rounds {
-            if let Some(seed) = seed {
-                them.add(load::cycles(seed.address(), SEED_SCENES, connections, options.round).await?)?;
+            if let Some(hand_written) = hand_written {
+                them.add(
+                    load::cycles(hand_written.address(), HAND_WRITTEN_SCENES, connections, options.round)
+                        .await?,
+                )?;
             }
             us.add(load::cycles(ours.0.local_addr(), SCENES, connections, options.round).await?)?;
         }
-        if seed.is_some() {
-            them.print(connections, "seed's SQL");
+        if hand_written.is_some() {
+            them.print(connections, "hand-written SQL");
         }
         us.print(connections, "solehold");
-        if seed.is_some() {
+        if hand_written.is_some() {
             println!("{connections:>11}  {:>14}  {:>8.1}x", "ratio", us.median() / them.median());
         }
     }
@@ -175,7 +183,7 @@ struct Side {
 }
 
 impl Side {
-    fn add(&mut self, measured: Measured) -> Result<()> {
+    fn add(&mut self, measured: Measurement) -> Result<()> {
         self.rates.push(measured.rate());
         self.cpu += measured.cpu;
         self.cycles += measured.cycles;

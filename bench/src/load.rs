@@ -1,4 +1,4 @@
-//! A load of acquire and release cycles over HTTP, the same for ours and for the seed's.
+//! A load of acquire and release cycles over HTTP, the same for ours and for the hand-written SQL.
 //!
 //! Each connection has scenes of its own and goes round them: acquire, release, next. So nothing is refused, and what is
 //! measured is the cost of a cycle. The client is as thin as it can be, since it shares the machine with the servers.
@@ -20,14 +20,14 @@ use tokio::{
 pub const SCENES_A_CONNECTION: usize = 4;
 /// Where our scenes are.
 pub const SCENES: &str = "/api/v1/scenes";
-/// Where the seed's are, behind the same HTTP layer.
-pub const SEED_SCENES: &str = "/api/v1/seed/scenes";
+/// Where those of the hand-written SQL are, behind the same HTTP layer.
+pub const HAND_WRITTEN_SCENES: &str = "/api/v1/hand-written/scenes";
 /// Largest answer that the client reads.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
 /// What a load came to.
 #[derive(Debug)]
-pub struct Measured {
+pub struct Measurement {
     /// Cycles that were completed.
     pub cycles: u64,
     /// How long it took.
@@ -38,7 +38,7 @@ pub struct Measured {
     pub latency_us: Histogram<u64>,
 }
 
-impl Measured {
+impl Measurement {
     /// Cycles a second.
     pub fn rate(&self) -> f64 {
         self.cycles as f64 / self.took.as_secs_f64()
@@ -67,7 +67,7 @@ pub async fn cycles(
     scenes: &'static str,
     connections: usize,
     duration: Duration,
-) -> Result<Measured> {
+) -> Result<Measurement> {
     let mut clients = JoinSet::new();
     let (began, spent) = (Instant::now(), cpu()?);
     let until = began + duration;
@@ -75,7 +75,7 @@ pub async fn cycles(
         clients.spawn(client(server, scenes, connection, until));
     }
     let mut measured =
-        Measured { cycles: 0, took: Duration::ZERO, cpu: Duration::ZERO, latency_us: latencies()? };
+        Measurement { cycles: 0, took: Duration::ZERO, cpu: Duration::ZERO, latency_us: latencies()? };
     while let Some(done) = clients.join_next().await {
         let (cycles, latency) = done.context("a client ended badly")??;
         measured.cycles += cycles;

@@ -40,7 +40,7 @@ const PEERS: [(&str, &str, &str); 3] = [
 ];
 
 #[derive(Debug, Deserialize)]
-struct Drained {
+struct DrainResult {
     jobs: i64,
     seconds: f64,
 }
@@ -51,7 +51,7 @@ pub async fn run(options: Options) -> Result<()> {
     let peers = if options.peers { Some(install()?) } else { None };
     let mut results: Vec<(String, Vec<f64>)> = Vec::new();
     for _ in 0..options.rounds {
-        for way in [Way::Ours, Way::Seed, Way::SeedBatched] {
+        for way in [Way::Ours, Way::HandWritten, Way::HandWrittenBatched] {
             note(&mut results, way.name(), ours(&postgres, &options, way).await?);
         }
         for (name, script, module) in PEERS.iter().filter(|_| peers.is_some()) {
@@ -87,7 +87,7 @@ fn median(rates: &mut [f64]) -> f64 {
 async fn ours(postgres: &Postgres, options: &Options, way: Way) -> Result<f64> {
     let url = postgres.create_database("bench").await?;
     let client = queue::connect(&url).await?;
-    queue::prepare(&client, options.rows, way.is_seed()).await?;
+    queue::prepare(&client, options.rows, way.is_hand_written()).await?;
     let claims = Arc::new(queue::claims()?);
     let mut tasks = Vec::new();
     for i in 0..options.load.tasks {
@@ -144,7 +144,7 @@ async fn peer(
     node.arg(script).arg(module).arg(&url).args(numbers).current_dir(folder).stderr(Stdio::inherit());
     let output = node.output().await.context("node is not here")?;
     ensure!(output.status.success(), "{module} ended with {}", output.status);
-    let drained: Drained = serde_json::from_slice(&output.stdout).context("the peer's answer")?;
+    let drained: DrainResult = serde_json::from_slice(&output.stdout).context("the peer's answer")?;
     ensure!(drained.jobs == options.rows, "{module} did {} of {} jobs", drained.jobs, options.rows);
     Ok(drained.jobs as f64 / drained.seconds)
 }

@@ -1,4 +1,4 @@
-//! Claims and completions a second: ours, the seed's SQL, graphile-worker and pg-boss, on one PostgreSQL in one run.
+//! Claims and completions per second: ours, hand-written SQL, graphile-worker and pg-boss, on one PostgreSQL in one run.
 //!
 //! ```text
 //!   claims-bench compare [--peers]     a queue of so many rows, drained by each
@@ -15,7 +15,7 @@ mod scale;
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
-/// Row claims beside the seed's SQL, graphile-worker and pg-boss.
+/// Row claims beside hand-written SQL, graphile-worker and pg-boss.
 #[derive(Debug, Parser)]
 struct Cli {
     #[command(subcommand)]

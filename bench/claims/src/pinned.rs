@@ -32,7 +32,12 @@ pub struct Options {
     #[arg(long, default_value_t = 6)]
     turns_a_line: usize,
     /// Whose SQL; each for the whole time.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "ours,ours-without-floor,seed-batched")]
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "ours,ours-without-floor,hand-written-batched"
+    )]
     ways: Vec<Way>,
 }
 
@@ -107,7 +112,7 @@ impl Side {
         active: &Arc<AtomicUsize>,
     ) -> Result<Self> {
         let client = queue::connect(url).await?;
-        queue::prepare(&client, BACKLOG, way.is_seed()).await?;
+        queue::prepare(&client, BACKLOG, way.is_hand_written()).await?;
         let (done, claims) = (Arc::new(AtomicU64::new(0)), Arc::new(queue::claims()?));
         let mut running = vec![tokio::spawn(produce(client, done.clone(), active.clone()))];
         for i in 0..load.tasks {

@@ -10,9 +10,9 @@ const TABLE: &str = "CREATE SCHEMA IF NOT EXISTS app; DROP TABLE IF EXISTS app.j
 /// As many bytes as the peers' jobs carry.
 const FILL: &str = "INSERT INTO app.jobs (created_at, payload) \
     SELECT clock_timestamp(), json_build_object('note', repeat('x', 200)) FROM generate_series(1, $1::bigint)";
-/// What the seed adds, and nothing else.
-const SEED: &str = "ALTER TABLE app.jobs ADD lease_owner text, ADD lease_until timestamptz; \
-    CREATE INDEX jobs_seed ON app.jobs (status, lease_until, created_at, id)";
+/// What the hand-written SQL adds to the table.
+const HAND_WRITTEN: &str = "ALTER TABLE app.jobs ADD lease_owner text, ADD lease_until timestamptz; \
+    CREATE INDEX jobs_hand_written ON app.jobs (status, lease_until, created_at, id)";
 
 /// A connection.
 pub async fn connect(url: &str) -> Result<Client> {
@@ -27,11 +27,11 @@ pub fn claims() -> Result<Claims> {
     Ok(Claims::new(table.order(["created_at"]).payload(["payload"]).build()?))
 }
 
-/// A fresh table with so many rows, prepared for the seed's SQL or for ours.
-pub async fn prepare(client: &Client, rows: i64, is_seed: bool) -> Result<()> {
+/// A fresh table with `rows` rows, prepared for the hand-written SQL or for ours.
+pub async fn prepare(client: &Client, rows: i64, is_hand_written: bool) -> Result<()> {
     client.batch_execute(TABLE).await?;
-    if is_seed {
-        client.batch_execute(SEED).await?;
+    if is_hand_written {
+        client.batch_execute(HAND_WRITTEN).await?;
     } else {
         migrations::apply(client, claims()?.table()).await?;
     }

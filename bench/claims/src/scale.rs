@@ -68,7 +68,7 @@ pub async fn run(options: Options) -> Result<()> {
 async fn drain(postgres: &Postgres, options: &Options, (processes, tasks): (usize, usize)) -> Result<f64> {
     let url = postgres.create_database("scale").await?;
     let client = queue::connect(&url).await?;
-    queue::prepare(&client, options.rows, options.way.is_seed()).await?;
+    queue::prepare(&client, options.rows, options.way.is_hand_written()).await?;
     let way = clap::ValueEnum::to_possible_value(&options.way).context("a way has a name")?;
     let began = Instant::now();
     let mut running = Vec::new();

@@ -17,7 +17,7 @@ use crate::{
         BATCH_ROWS_MAX, CLAIMS_AT_ONCE, COLUMNS_MAX, DEFER_MAX, LEASE_MAX, LEASE_MIN, OBSERVATIONS_MAX,
         REASON_BYTES_MAX,
     },
-    outcome::{Outcome, Why},
+    outcome::{ClaimOutcome, LossReason},
     row::{ClaimedRow, Ids, Owner, Proof, RowId},
     statements::{self, Start, Statements},
     table::ClaimTable,
@@ -186,7 +186,7 @@ impl Claims {
         &self,
         client: &(impl GenericClient + Sync),
         transition: Transition,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<ClaimOutcome, Error> {
         only(self.transition_all(client, &[transition]).await)
     }
 
@@ -198,7 +198,7 @@ impl Claims {
         &self,
         client: &(impl GenericClient + Sync),
         transitions: &[Transition],
-    ) -> Result<Vec<Outcome>, Error> {
+    ) -> Result<Vec<ClaimOutcome>, Error> {
         if self.table.state.is_none() && !transitions.is_empty() {
             return Err(Error::invalid("table", self.table.name(), "name its state column to change states"));
         }
@@ -280,7 +280,7 @@ impl Claims {
         client: &(impl GenericClient + Sync),
         claims: &[Proof],
         lease: Duration,
-    ) -> Result<Vec<Outcome>, Error> {
+    ) -> Result<Vec<ClaimOutcome>, Error> {
         let ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
         let more = vec![ms; claims.len()];
         self.change(client.client(), &self.statements.extend, claims, Some((&more, Type::FLOAT8_ARRAY))).await
@@ -291,7 +291,7 @@ impl Claims {
         &self,
         client: &(impl GenericClient + Sync),
         claims: &[Proof],
-    ) -> Result<Vec<Outcome>, Error> {
+    ) -> Result<Vec<ClaimOutcome>, Error> {
         self.change(client.client(), &self.statements.release, claims, None).await
     }
 
@@ -301,7 +301,7 @@ impl Claims {
         client: &(impl GenericClient + Sync),
         claims: &[(Proof, Duration)],
         attempts: Attempts,
-    ) -> Result<Vec<Outcome>, Error> {
+    ) -> Result<Vec<ClaimOutcome>, Error> {
         let pauses = claims.iter().map(|(_, pause)| milliseconds("pause", *pause, Duration::ZERO, DEFER_MAX));
         let pauses = pauses.collect::<Result<Vec<f64>, _>>()?;
         let sql = match attempts {
@@ -318,7 +318,7 @@ impl Claims {
         &self,
         client: &(impl GenericClient + Sync),
         claims: &[(Proof, String)],
-    ) -> Result<Vec<Outcome>, Error> {
+    ) -> Result<Vec<ClaimOutcome>, Error> {
         let sql = self.statements.bury.as_ref().ok_or_else(|| self.no_dead_letter())?;
         let reasons: Vec<&str> = claims.iter().map(|(_, reason)| cut(reason)).collect();
         let proofs: Vec<Proof> = claims.iter().map(|(proof, _)| proof.clone()).collect();
@@ -345,7 +345,7 @@ impl Claims {
         sql: &str,
         claims: &[Proof],
         more: Option<Parameter<'_>>,
-    ) -> Result<Vec<Outcome>, Error> {
+    ) -> Result<Vec<ClaimOutcome>, Error> {
         if claims.is_empty() {
             return Ok(Vec::new());
         }
@@ -365,23 +365,23 @@ impl Claims {
         proofs: &[&Proof],
         froms: &[Option<&str>],
         done: Vec<RowId>,
-    ) -> Result<Vec<Outcome>, Error> {
+    ) -> Result<Vec<ClaimOutcome>, Error> {
         let done: std::collections::HashSet<RowId> = done.into_iter().collect();
         let lost: Vec<&RowId> =
             proofs.iter().map(|proof| &proof.id).filter(|id| !done.contains(id)).collect();
         let found = if lost.is_empty() { HashMap::new() } else { self.look_at(client, &lost).await? };
         let outcome = |(proof, from): (&&Proof, &Option<&str>)| match done.contains(&proof.id) {
-            true => Outcome::Done,
-            false => Outcome::Lost { why: why(proof, *from, found.get(&proof.id)) },
+            true => ClaimOutcome::Done,
+            false => ClaimOutcome::Lost { why: why(proof, *from, found.get(&proof.id)) },
         };
         Ok(proofs.iter().zip(froms).map(outcome).collect())
     }
 
-    async fn look_at(&self, client: &Client, ids: &[&RowId]) -> Result<HashMap<RowId, Seen>, Error> {
+    async fn look_at(&self, client: &Client, ids: &[&RowId]) -> Result<HashMap<RowId, CurrentRow>, Error> {
         let ids = Ids::collect(ids.iter().copied())?;
         let rows = client.query_typed(&self.statements.explain, &[ids.parameter()]).await?;
-        let seen = |row: &Row| -> Result<(RowId, Seen), Error> {
-            let seen = Seen { owner: row.try_get(1)?, epoch: row.try_get(2)?, state: row.try_get(3)? };
+        let seen = |row: &Row| -> Result<(RowId, CurrentRow), Error> {
+            let seen = CurrentRow { owner: row.try_get(1)?, epoch: row.try_get(2)?, state: row.try_get(3)? };
             Ok((RowId::read(row, 0)?, seen))
         };
         rows.iter().map(seen).collect()
@@ -389,23 +389,23 @@ impl Claims {
 }
 
 /// A row that was lost, as it is now.
-struct Seen {
+struct CurrentRow {
     owner: Option<String>,
     epoch: i64,
     state: Option<String>,
 }
 
-fn why(proof: &Proof, from: Option<&str>, seen: Option<&Seen>) -> Why {
+fn why(proof: &Proof, from: Option<&str>, seen: Option<&CurrentRow>) -> LossReason {
     match seen {
-        None => Why::Gone,
+        None => LossReason::Gone,
         Some(seen) if seen.epoch != proof.epoch => {
-            Why::Taken { owner: seen.owner.clone(), epoch: seen.epoch }
+            LossReason::Taken { owner: seen.owner.clone(), epoch: seen.epoch }
         }
-        Some(seen) if seen.owner.as_deref() != Some(proof.owner.as_str()) => Why::Ended,
+        Some(seen) if seen.owner.as_deref() != Some(proof.owner.as_str()) => LossReason::Ended,
         Some(seen) if from.is_some() && seen.state.as_deref() != from => {
-            Why::State { actual: seen.state.clone() }
+            LossReason::State { actual: seen.state.clone() }
         }
-        Some(_) => Why::Expired,
+        Some(_) => LossReason::Expired,
     }
 }
 
@@ -443,6 +443,6 @@ fn cut(reason: &str) -> &str {
     &reason[..reason.floor_char_boundary(end)]
 }
 
-fn only(outcomes: Result<Vec<Outcome>, Error>) -> Result<Outcome, Error> {
+fn only(outcomes: Result<Vec<ClaimOutcome>, Error>) -> Result<ClaimOutcome, Error> {
     outcomes?.pop().ok_or_else(|| Error::Connection("a transition was answered by nothing".into()))
 }

@@ -1,4 +1,4 @@
-//! What goes wrong. Losing a claim is not among it: that is an [`Outcome`](crate::Outcome).
+//! What goes wrong. Losing a claim is not among it: that is an [`ClaimOutcome`](crate::ClaimOutcome).
 
 use std::error::Error as _;
 

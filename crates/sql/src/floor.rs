@@ -23,10 +23,10 @@ use crate::{
 
 /// The floors of one table, shared by all tasks of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Floors(Mutex<State>);
+pub(crate) struct Floors(Mutex<FloorState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct FloorState {
     /// The key of the last fresh row that was claimed.
     fresh: Option<Vec<Raw>>,
     /// Up to when all that was due has been claimed.
@@ -85,7 +85,7 @@ impl Floors {
         self.lock().generation
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FloorState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,7 +94,7 @@ impl Pass<'_> {
     /// Moves the floors by what the claim answered.
     pub(crate) fn finish(mut self, header: &Row, limit: i64, key_columns: usize) -> Result<(), Error> {
         self.finished = true;
-        let found = Found::read(header, limit, self.due_first, key_columns)?;
+        let found = Header::read(header, limit, self.due_first, key_columns)?;
         let full = self.start != Start::Floor;
         let mut state = self.floors.lock();
         if full {
@@ -125,14 +125,14 @@ impl Drop for Pass<'_> {
 }
 
 /// What the first row of an answer says.
-struct Found {
+struct Header {
     fresh: Option<Vec<Raw>>,
     fresh_full: bool,
     ahead: bool,
     due: Option<Raw>,
 }
 
-impl Found {
+impl Header {
     fn read(header: &Row, limit: i64, due_first: bool, key_columns: usize) -> Result<Self, Error> {
         let fresh_rows: i64 = header.try_get("fresh_rows")?;
         let due_rows: i64 = header.try_get("due_rows")?;

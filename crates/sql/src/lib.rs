@@ -11,7 +11,7 @@
 //! - *The database's clock decides.* No application clock takes part in any judgement.
 //! - *A claim's proof is (owner, epoch, not expired)*, checked by every statement that changes a claimed row. The epoch grows with
 //!   each claim and never goes back, so that a worker that slept through its lease cannot overwrite its successor's work.
-//! - *Losing is an outcome*, [`Outcome::Lost`] with the reason; an error means that it is not known what happened.
+//! - *Losing is an outcome*, [`ClaimOutcome::Lost`] with the reason; an error means that it is not known what happened.
 //! - *Everything runs in the caller's transaction* if the caller has one: state, outbox and effects commit together.
 //! - No session state, no named prepared statements, no advisory locks, no LISTEN unless asked for: it works through PgBouncer in
 //!   transaction mode.
@@ -51,7 +51,7 @@ mod table;
 
 pub use claims::{Attempts, Claims, Transition};
 pub use error::Error;
-pub use outcome::{Outcome, Why};
-pub use reconciler::{Observed, Observer, Reconciler, ReconcilerConfig};
+pub use outcome::{ClaimOutcome, LossReason};
+pub use reconciler::{Observation, Observer, Reconciler, ReconcilerConfig};
 pub use row::{ClaimedRow, Owner, Proof, RowId};
 pub use table::{ClaimTable, ClaimTableBuilder};

@@ -3,17 +3,17 @@
 /// The result of one row's change. Zero rows are never silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a lost claim means that nothing was changed"]
-pub enum Outcome {
+pub enum ClaimOutcome {
     /// The change was made (in the caller's transaction, if there is one).
     Done,
     /// Nothing was changed: the claim did not hold any more.
     Lost {
         /// What is known of the reason.
-        why: Why,
+        why: LossReason,
     },
 }
 
-impl Outcome {
+impl ClaimOutcome {
     /// Whether the change was made.
     pub fn is_done(&self) -> bool {
         *self == Self::Done
@@ -22,7 +22,7 @@ impl Outcome {
 
 /// Why a claim did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Why {
+pub enum LossReason {
     /// The lease had run out by the database's clock, and nobody has claimed the row since.
     Expired,
     /// The row was claimed again since.
@@ -43,7 +43,7 @@ pub enum Why {
     Gone,
 }
 
-impl std::fmt::Display for Why {
+impl std::fmt::Display for LossReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Expired => f.write_str("the lease has expired"),

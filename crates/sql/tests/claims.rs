@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use kit::{Kit, LONG, connect, ids, int, owner};
 use solehold_sql::{
-    Attempts, ClaimTable, Claims, Outcome, Proof, RowId, Transition, Why, limits, migrations,
+    Attempts, ClaimOutcome, ClaimTable, Claims, LossReason, Proof, RowId, Transition, limits, migrations,
 };
 
 fn proofs(rows: &[solehold_sql::ClaimedRow]) -> Vec<Proof> {
     rows.iter().map(|row| row.proof.clone()).collect()
 }
 
-fn taken(owner: Option<&str>, epoch: i64) -> Outcome {
-    Outcome::Lost { why: Why::Taken { owner: owner.map(str::to_owned), epoch } }
+fn taken(owner: Option<&str>, epoch: i64) -> ClaimOutcome {
+    ClaimOutcome::Lost { why: LossReason::Taken { owner: owner.map(str::to_owned), epoch } }
 }
 
 #[tokio::test]
@@ -38,13 +38,13 @@ async fn a_transition_compares_sets_and_ends_the_lease() {
     let change = Transition::new(&row.proof, "pending", "detected")
         .set("note", "seen in block 7")
         .set("paid_at", "2026-11-15T06:00:00Z");
-    assert_eq!(kit.claims.transition(&kit.client, change.clone()).await.unwrap(), Outcome::Done);
+    assert_eq!(kit.claims.transition(&kit.client, change.clone()).await.unwrap(), ClaimOutcome::Done);
     let sql = "SELECT note || ' ' || (paid_at = '2026-11-15T06:00:00Z') || ' ' || (lease_owner IS NULL AND lease_until IS NULL) || \
         ' ' || lease_epoch || ' ' || attempts FROM app.payments";
     assert_eq!(kit.one::<String>(sql, &[]).await, "seen in block 7 true true 1 0");
     // The same again changes nothing, and says so.
     let again = kit.claims.transition(&kit.client, change).await.unwrap();
-    assert_eq!(again, Outcome::Lost { why: Why::Ended });
+    assert_eq!(again, ClaimOutcome::Lost { why: LossReason::Ended });
     // The next claim of the row is of the next epoch.
     let next = kit.claim_when_there(1, "b").await.remove(0);
     assert_eq!((next.proof.epoch, next.state.as_deref()), (2, Some("detected")));
@@ -63,16 +63,16 @@ async fn every_way_to_lose_a_claim_is_told_apart() {
     let all: Vec<Transition> =
         rows.iter().map(|row| Transition::new(&row.proof, "pending", "confirmed")).collect();
     let outcomes = kit.claims.transition_all(&kit.client, &all).await.unwrap();
-    let lost = |why| Outcome::Lost { why };
+    let lost = |why| ClaimOutcome::Lost { why };
     assert_eq!(int(stolen.id()), 1);
     assert_eq!(
         outcomes,
         [
             taken(Some("b"), 2),
-            lost(Why::Expired),
-            lost(Why::State { actual: Some("detected".into()) }),
-            lost(Why::Gone),
-            Outcome::Done,
+            lost(LossReason::Expired),
+            lost(LossReason::State { actual: Some("detected".into()) }),
+            lost(LossReason::Gone),
+            ClaimOutcome::Done,
         ]
     );
     assert_eq!(kit.state(1).await, "pending");
@@ -97,7 +97,7 @@ async fn extend_release_defer_and_bury_need_the_proof_too() {
     // The same worker's older epoch is no better.
     let forged = Proof { owner: owner("b"), ..old[0].clone() };
     assert_eq!(claims.release(&kit.client, &[forged]).await.unwrap(), expected);
-    assert_eq!(claims.extend(&kit.client, &[new.proof], LONG).await.unwrap(), [Outcome::Done]);
+    assert_eq!(claims.extend(&kit.client, &[new.proof], LONG).await.unwrap(), [ClaimOutcome::Done]);
 }
 
 #[tokio::test]
@@ -105,9 +105,9 @@ async fn extending_never_shortens() {
     let kit = Kit::new(1).await;
     let row = proofs(&kit.claim(1, "a").await);
     let left = "SELECT lease_until > clock_timestamp() + interval '500 seconds' FROM app.payments";
-    assert_eq!(kit.claims.extend(&kit.client, &row, limits::LEASE_MIN).await.unwrap(), [Outcome::Done]);
+    assert_eq!(kit.claims.extend(&kit.client, &row, limits::LEASE_MIN).await.unwrap(), [ClaimOutcome::Done]);
     assert!(kit.one::<bool>(left, &[]).await);
-    assert_eq!(kit.claims.extend(&kit.client, &row, LONG * 2).await.unwrap(), [Outcome::Done]);
+    assert_eq!(kit.claims.extend(&kit.client, &row, LONG * 2).await.unwrap(), [ClaimOutcome::Done]);
     assert!(kit.one::<bool>(&left.replace("500", "1100"), &[]).await);
 }
 
@@ -115,7 +115,7 @@ async fn extending_never_shortens() {
 async fn what_is_released_comes_back_and_does_not_count() {
     let kit = Kit::new(3).await;
     let rows = kit.claim(3, "a").await;
-    assert_eq!(kit.claims.release(&kit.client, &proofs(&rows[..1])).await.unwrap(), [Outcome::Done]);
+    assert_eq!(kit.claims.release(&kit.client, &proofs(&rows[..1])).await.unwrap(), [ClaimOutcome::Done]);
     let back = kit.claim_when_there(1, "b").await.remove(0);
     assert_eq!((int(back.id()), back.attempts, back.proof.epoch), (1, 1, 2));
 }
@@ -141,7 +141,7 @@ async fn deferred_rows_wait_for_their_time() {
         let rows = proofs(&kit.claim(2, "a").await);
         let pauses = [(rows[0].clone(), LONG), (rows[1].clone(), Duration::from_millis(1))];
         let done = kit.claims.defer(&kit.client, &pauses, Attempts::Count).await.unwrap();
-        assert_eq!(done, [Outcome::Done, Outcome::Done]);
+        assert_eq!(done, [ClaimOutcome::Done, ClaimOutcome::Done]);
         let back = kit.claim_when_there(1, "b").await.remove(0);
         assert_eq!((int(back.id()), back.attempts), (2, 2));
         assert_eq!(ids(&kit.claim(2, "b").await), [0; 0]);
@@ -153,7 +153,7 @@ async fn buried_rows_stay_with_their_reason_until_revived() {
     let kit = Kit::new(1).await;
     let row = kit.claim(1, "a").await.remove(0);
     let reason = format!("cannot be parsed\0{}", "x".repeat(3000));
-    assert_eq!(kit.claims.bury(&kit.client, &[(row.proof, reason)]).await.unwrap(), [Outcome::Done]);
+    assert_eq!(kit.claims.bury(&kit.client, &[(row.proof, reason)]).await.unwrap(), [ClaimOutcome::Done]);
     assert_eq!(ids(&kit.claim(1, "b").await), [0; 0]);
     assert_eq!(kit.one::<String>("SELECT dead_reason FROM app.payments", &[]).await, "cannot be parsed");
     assert_eq!(kit.claims.revive(&kit.client, &[RowId::Int(1)]).await.unwrap(), 1);
@@ -198,7 +198,9 @@ async fn ids_may_be_uuids_or_text_and_states_may_be_enums() {
             let claimed = claims.claim(&kit.client, 2, &owner("a"), LONG).await.unwrap();
             assert_eq!(claimed.len(), rows, "{name}");
             let done: Vec<_> = claimed.iter().map(|row| Transition::new(&row.proof, "new", "done")).collect();
-            assert!(claims.transition_all(&kit.client, &done).await.unwrap().iter().all(Outcome::is_done));
+            assert!(
+                claims.transition_all(&kit.client, &done).await.unwrap().iter().all(ClaimOutcome::is_done)
+            );
         }
     }
 }
@@ -217,7 +219,7 @@ async fn columns_may_have_the_names_that_we_use() {
     assert_eq!((payload, row.get::<i32>("id").unwrap()), (["a", "b", "c"].map(str::to_owned), 1));
     assert_eq!(claims.claim(&kit.client, 1, &owner("a"), LONG).await.unwrap().len(), 1);
     let change = Transition::new(&row.proof, "open", "done").set("now", "z");
-    assert_eq!(claims.transition(&kit.client, change).await.unwrap(), Outcome::Done);
+    assert_eq!(claims.transition(&kit.client, change).await.unwrap(), ClaimOutcome::Done);
 }
 
 #[tokio::test]

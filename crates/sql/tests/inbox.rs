@@ -15,8 +15,8 @@ use deadpool_postgres::Pool;
 use kit::{Kit, PATIENCE, connect, pool};
 use serde_json::{Value, json};
 use solehold_sql::inbox::http::{IDEMPOTENCY_REPLAYED, IdempotencyLayer, Idempotent, StoredResponse};
-use solehold_sql::inbox::{Begun, Inbox, Key, PayloadHash, Ticket};
-use solehold_sql::{Error, Outcome, Why, limits};
+use solehold_sql::inbox::{CommandStatus, Inbox, Key, PayloadHash, Ticket};
+use solehold_sql::{ClaimOutcome, Error, LossReason, limits};
 use solehold_testkit::wait_for;
 use tower::ServiceExt;
 
@@ -34,8 +34,8 @@ fn key(id: &str) -> Key {
     Key::new("tenant", "payments.create", id).unwrap()
 }
 
-fn started(begun: Begun) -> Ticket {
-    let Begun::Started(ticket) = begun else { panic!("{begun:?}") };
+fn started(begun: CommandStatus) -> Ticket {
+    let CommandStatus::Started(ticket) = begun else { panic!("{begun:?}") };
     ticket
 }
 
@@ -45,21 +45,24 @@ async fn a_command_takes_effect_once_and_keeps_its_result() {
     let payload = PayloadHash::of(b"10 euros");
     let ticket = started(inbox.begin(&kit.client, &key("1"), payload, LEASE).await.unwrap());
     let second = inbox.begin(&kit.client, &key("1"), payload, LEASE).await.unwrap();
-    assert!(matches!(second, Begun::InProgress { retry_after } if retry_after > LEASE / 2), "{second:?}");
+    assert!(
+        matches!(second, CommandStatus::InProgress { retry_after } if retry_after > LEASE / 2),
+        "{second:?}"
+    );
     let tx = kit.client.transaction().await.unwrap();
     tx.execute("INSERT INTO app.outbox (payment, epoch) VALUES (1, 1)", &[]).await.unwrap();
-    assert_eq!(inbox.complete(&tx, &ticket, &json!({"id": 7})).await.unwrap(), Outcome::Done);
+    assert_eq!(inbox.complete(&tx, &ticket, &json!({"id": 7})).await.unwrap(), ClaimOutcome::Done);
     tx.commit().await.unwrap();
     let again = inbox.begin(&kit.client, &key("1"), payload, LEASE).await.unwrap();
-    assert_eq!(again, Begun::Done(json!({"id": 7})));
+    assert_eq!(again, CommandStatus::Done(json!({"id": 7})));
     let other = inbox.begin(&kit.client, &key("1"), PayloadHash::of(b"20 euros"), LEASE).await.unwrap();
-    assert_eq!(other, Begun::Conflict);
+    assert_eq!(other, CommandStatus::Conflict);
     // Another scope, another type, another id: other commands.
     for key in [Key::new("other", "payments.create", "1"), Key::new("tenant", "payments.cancel", "1")] {
         started(inbox.begin(&kit.client, &key.unwrap(), payload, LEASE).await.unwrap());
     }
     let twice = inbox.complete(&kit.client, &ticket, &json!({"id": 8})).await.unwrap();
-    assert_eq!(twice, Outcome::Lost { why: Why::Ended });
+    assert_eq!(twice, ClaimOutcome::Lost { why: LossReason::Ended });
 }
 
 #[tokio::test]
@@ -68,13 +71,13 @@ async fn an_effect_that_rolls_back_leaves_no_mark() {
     let payload = PayloadHash::of(b"x");
     let ticket = started(inbox.begin(&kit.client, &key("1"), payload, LEASE).await.unwrap());
     let tx = kit.client.transaction().await.unwrap();
-    assert_eq!(inbox.complete(&tx, &ticket, &Value::Null).await.unwrap(), Outcome::Done);
+    assert_eq!(inbox.complete(&tx, &ticket, &Value::Null).await.unwrap(), ClaimOutcome::Done);
     tx.rollback().await.unwrap();
-    assert_eq!(inbox.abandon(&kit.client, &ticket).await.unwrap(), Outcome::Done);
+    assert_eq!(inbox.abandon(&kit.client, &ticket).await.unwrap(), ClaimOutcome::Done);
     let next = started(inbox.begin(&kit.client, &key("1"), payload, LEASE).await.unwrap());
     assert!(next.epoch() > ticket.epoch());
     let late = inbox.complete(&kit.client, &ticket, &Value::Null).await.unwrap();
-    assert_eq!(late, Outcome::Lost { why: Why::Taken { owner: None, epoch: next.epoch() } });
+    assert_eq!(late, ClaimOutcome::Lost { why: LossReason::Taken { owner: None, epoch: next.epoch() } });
 }
 
 #[tokio::test]
@@ -84,7 +87,7 @@ async fn who_was_too_slow_completes_nothing() {
     let slow = started(inbox.begin(&kit.client, &key("1"), payload, limits::LEASE_MIN).await.unwrap());
     let next = wait_for("the time to run out", PATIENCE, async || {
         match inbox.begin(&kit.client, &key("1"), payload, LEASE).await.unwrap() {
-            Begun::Started(ticket) => Some(ticket),
+            CommandStatus::Started(ticket) => Some(ticket),
             _ => None,
         }
     });
@@ -94,7 +97,7 @@ async fn who_was_too_slow_completes_nothing() {
     // Forgotten and begun again: the old epoch does not come back.
     assert_eq!(inbox.prune(&kit.client, Duration::ZERO, 10).await.unwrap(), 1);
     let gone = inbox.complete(&kit.client, &slow, &Value::Null).await.unwrap();
-    assert_eq!(gone, Outcome::Lost { why: Why::Gone });
+    assert_eq!(gone, ClaimOutcome::Lost { why: LossReason::Gone });
     let anew = started(inbox.begin(&kit.client, &key("1"), payload, LEASE).await.unwrap());
     assert!(anew.epoch() > next.epoch());
 }
@@ -120,7 +123,7 @@ async fn in_one_transaction_the_second_waits_for_the_first() {
     .unwrap();
     assert!(inbox.complete(&tx, &ticket, &json!(1)).await.unwrap().is_done());
     tx.commit().await.unwrap();
-    assert_eq!(waiting.await.unwrap().unwrap(), Begun::Done(json!(1)));
+    assert_eq!(waiting.await.unwrap().unwrap(), CommandStatus::Done(json!(1)));
 }
 
 #[tokio::test]

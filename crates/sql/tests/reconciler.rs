@@ -11,7 +11,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kit::{Kit, PATIENCE, connect, int, owner, pool};
 use prometheus_client::{encoding::text, registry::Registry};
-use solehold_sql::reconciler::{Applied, Failure, Notifier, Observed, Observer, ReconcilerMetrics, Wake};
+use solehold_sql::reconciler::{
+    AppliedTransition, Notifier, Observation, Observer, ObserverError, ReconcilerMetrics, Wake,
+};
 use solehold_sql::{ClaimedRow, Claims, Reconciler, ReconcilerConfig};
 use solehold_testkit::{PgBouncer, Postgres, wait_for};
 use tokio::sync::{Notify, Semaphore};
@@ -59,7 +61,7 @@ impl Chain {
 
 #[async_trait]
 impl Observer for Chain {
-    async fn observe(&self, row: &ClaimedRow) -> Result<Observed, Failure> {
+    async fn observe(&self, row: &ClaimedRow) -> Result<Observation, ObserverError> {
         let id = int(row.id());
         self.seen.lock().unwrap().push(id);
         let at_once = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
@@ -73,18 +75,22 @@ impl Observer for Chain {
         self.at_once.fetch_sub(1, Ordering::SeqCst);
         match fate {
             Fate::Confirmed | Fate::BadEffect | Fate::Waits | Fate::Stalls => {
-                Ok(Observed::moved("confirmed").with("note", "seen"))
+                Ok(Observation::moved("confirmed").with("note", "seen"))
             }
-            Fate::BadValue => Ok(Observed::moved("confirmed").with("paid_at", "rubbish")),
-            Fate::Nothing => Ok(Observed::Unchanged),
+            Fate::BadValue => Ok(Observation::moved("confirmed").with("paid_at", "rubbish")),
+            Fate::Nothing => Ok(Observation::Unchanged),
             Fate::Fails => Err("the node answered with rubbish".into()),
             Fate::Panics => panic!("as the test wants it"),
-            Fate::Hopeless => Ok(Observed::Hopeless { reason: "no such chain".into() }),
+            Fate::Hopeless => Ok(Observation::Hopeless { reason: "no such chain".into() }),
         }
     }
 
-    async fn effects(&self, tx: &Transaction<'_>, applied: &[Applied<'_>]) -> Result<(), Failure> {
-        for Applied { row, .. } in applied {
+    async fn effects(
+        &self,
+        tx: &Transaction<'_>,
+        applied: &[AppliedTransition<'_>],
+    ) -> Result<(), ObserverError> {
+        for AppliedTransition { row, .. } in applied {
             let id = int(row.id());
             let sql = match self.fates.get(&id) {
                 Some(Fate::BadEffect) => "INSERT INTO app.outbox (payment, epoch) VALUES ($1, $2 / 0)",
@@ -380,11 +386,15 @@ struct Plain;
 
 #[async_trait]
 impl Observer for Plain {
-    async fn observe(&self, _: &ClaimedRow) -> Result<Observed, Failure> {
-        Ok(Observed::moved("confirmed"))
+    async fn observe(&self, _: &ClaimedRow) -> Result<Observation, ObserverError> {
+        Ok(Observation::moved("confirmed"))
     }
 
-    async fn effects(&self, tx: &Transaction<'_>, applied: &[Applied<'_>]) -> Result<(), Failure> {
+    async fn effects(
+        &self,
+        tx: &Transaction<'_>,
+        applied: &[AppliedTransition<'_>],
+    ) -> Result<(), ObserverError> {
         let ids: Vec<i64> = applied.iter().map(|one| int(one.row.id())).collect();
         let sql = "INSERT INTO app.outbox (payment, epoch) SELECT unnest($1), 1";
         tx.execute_typed(sql, &[(&ids, tokio_postgres::types::Type::INT8_ARRAY)]).await?;

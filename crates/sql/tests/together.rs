@@ -1,4 +1,4 @@
-//! Many workers, transactions, isolation levels, a pooler, and the seed's own SQL beside ours.
+//! Many workers, transactions, isolation levels, a pooler, and hand-written SQL beside ours.
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 mod kit;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 use kit::{Kit, LONG, PATIENCE, connect, ids, int, owner};
-use solehold_sql::{Claims, Error, Outcome, Transition, Why, limits, retry};
+use solehold_sql::{ClaimOutcome, Claims, Error, LossReason, Transition, limits, retry};
 use solehold_testkit::{PgBouncer, Postgres, wait_for};
 use tokio_postgres::{Client, IsolationLevel};
 
@@ -107,7 +107,10 @@ async fn in_a_transaction_all_of_it_commits_or_none() {
     let rows = kit.claims.claim(&tx, 2, &owner("a"), LONG).await.unwrap();
     let changes: Vec<_> =
         rows.iter().map(|row| Transition::new(&row.proof, "pending", "confirmed")).collect();
-    assert_eq!(kit.claims.transition_all(&tx, &changes).await.unwrap(), [Outcome::Done, Outcome::Done]);
+    assert_eq!(
+        kit.claims.transition_all(&tx, &changes).await.unwrap(),
+        [ClaimOutcome::Done, ClaimOutcome::Done]
+    );
     tx.execute("INSERT INTO app.outbox (payment, epoch) VALUES (1, 1)", &[]).await.unwrap();
     // Others do not wait for what is locked, and get what comes next.
     let other = connect(&kit.url).await;
@@ -141,7 +144,7 @@ async fn serialization_failures_are_retried() {
         tx.commit().await.unwrap();
         Ok(outcome)
     };
-    assert_eq!(retry::on_contention(attempt).await.unwrap(), Outcome::Done);
+    assert_eq!(retry::on_contention(attempt).await.unwrap(), ClaimOutcome::Done);
     assert_eq!(tries.into_inner(), 2, "the first was in someone's way");
 }
 
@@ -204,7 +207,7 @@ async fn drain(claims: Arc<Claims>, url: String, worker: usize) -> usize {
         let rows = claims.claim(&client, 9, &me, LONG).await.unwrap();
         empty = if rows.is_empty() { empty + 1 } else { 0 };
         let proofs: Vec<_> = rows.iter().map(|row| row.proof.clone()).collect();
-        assert!(claims.extend(&client, &proofs, LONG).await.unwrap().iter().all(Outcome::is_done));
+        assert!(claims.extend(&client, &proofs, LONG).await.unwrap().iter().all(ClaimOutcome::is_done));
         let tx = client.transaction().await.unwrap();
         let changes: Vec<_> = rows
             .iter()
@@ -216,9 +219,9 @@ async fn drain(claims: Arc<Claims>, url: String, worker: usize) -> usize {
     done
 }
 
-/// The seed's claim and transition, word for word as its design describes them: the guard is the owner's name, and the time comes from
+/// A claim and a transition as they are often written: the guard is the owner's name, and the time comes from
 /// the application.
-mod seed {
+mod hand_written {
     use super::*;
 
     pub async fn claim(client: &Client, now: SystemTime, worker: &str, lease: Duration) -> Vec<i64> {
@@ -239,20 +242,20 @@ mod seed {
 /// A worker claims a row, sleeps past its lease; the row is claimed again, by a restarted worker of the same name (a host name and a
 /// pid, in a container, are often the same), which sees the payment; then the sleeper wakes up and writes what it saw long ago.
 #[tokio::test]
-async fn a_slow_worker_overwrites_by_the_seeds_sql_and_not_by_ours() {
+async fn a_slow_worker_overwrites_by_hand_written_sql_and_not_by_ours() {
     let kit = Kit::new(2).await;
     let now = SystemTime::now();
     let lease = Duration::from_secs(30);
-    assert_eq!(seed::claim(&kit.client, now, "host-1", lease).await, [1, 2]);
+    assert_eq!(hand_written::claim(&kit.client, now, "host-1", lease).await, [1, 2]);
     let later = now + lease * 2;
-    assert_eq!(seed::claim(&kit.client, later, "host-1", lease).await, [1, 2]);
+    assert_eq!(hand_written::claim(&kit.client, later, "host-1", lease).await, [1, 2]);
     // The sleeper's stale verdict goes through, under its successor's lease.
-    assert_eq!(seed::transition(&kit.client, 1, "host-1", "pending", "expired").await, 1);
-    assert_eq!(seed::transition(&kit.client, 1, "host-1", "pending", "confirmed").await, 0);
+    assert_eq!(hand_written::transition(&kit.client, 1, "host-1", "pending", "expired").await, 1);
+    assert_eq!(hand_written::transition(&kit.client, 1, "host-1", "pending", "confirmed").await, 0);
     assert_eq!(kit.state(1).await, "expired", "the money came, and the payment is expired");
-    // Nor does the seed notice that a lease has run out.
+    // Nor does hand-written SQL notice that a lease has run out.
     kit.run_out().await;
-    assert_eq!(seed::transition(&kit.client, 2, "host-1", "pending", "expired").await, 1);
+    assert_eq!(hand_written::transition(&kit.client, 2, "host-1", "pending", "expired").await, 1);
 
     let ours = Kit::new(2).await;
     let sleeper = ours.claim(2, "host-1").await;
@@ -260,22 +263,29 @@ async fn a_slow_worker_overwrites_by_the_seeds_sql_and_not_by_ours() {
     let successor = ours.claim_when_there(1, "host-1").await.remove(0);
     let stale = |row: usize| Transition::new(&sleeper[row].proof, "pending", "expired");
     let refused = ours.claims.transition(&ours.client, stale(0)).await.unwrap();
-    assert_eq!(refused, Outcome::Lost { why: Why::Taken { owner: Some("host-1".into()), epoch: 2 } });
+    assert_eq!(
+        refused,
+        ClaimOutcome::Lost { why: LossReason::Taken { owner: Some("host-1".into()), epoch: 2 } }
+    );
     let expired = ours.claims.transition(&ours.client, stale(1)).await.unwrap();
-    assert_eq!(expired, Outcome::Lost { why: Why::Expired });
+    assert_eq!(expired, ClaimOutcome::Lost { why: LossReason::Expired });
     let right = Transition::new(&successor.proof, "pending", "confirmed");
-    assert_eq!(ours.claims.transition(&ours.client, right).await.unwrap(), Outcome::Done);
+    assert_eq!(ours.claims.transition(&ours.client, right).await.unwrap(), ClaimOutcome::Done);
     assert_eq!((ours.state(1).await.as_str(), ours.state(2).await.as_str()), ("confirmed", "pending"));
 }
 
-/// An application whose clock is an hour ahead takes everybody's claims by the seed's SQL. Ours asks only the database.
+/// An application whose clock is an hour ahead takes everybody's claims by hand-written SQL. Ours asks only the database.
 #[tokio::test]
 async fn the_applications_clock_decides_nothing() {
     let kit = Kit::new(1).await;
     let now = SystemTime::now();
-    assert_eq!(seed::claim(&kit.client, now, "a", Duration::from_secs(30)).await, [1]);
+    assert_eq!(hand_written::claim(&kit.client, now, "a", Duration::from_secs(30)).await, [1]);
     let ahead = now + Duration::from_secs(3600);
-    assert_eq!(seed::claim(&kit.client, ahead, "b", Duration::from_secs(30)).await, [1], "stolen from a");
+    assert_eq!(
+        hand_written::claim(&kit.client, ahead, "b", Duration::from_secs(30)).await,
+        [1],
+        "stolen from a"
+    );
     let ours = Kit::new(1).await;
     assert_eq!(ids(&ours.claim(1, "a").await), [1]);
     assert_eq!(ids(&ours.claim(1, "b").await), [0; 0]);
@@ -359,7 +369,9 @@ async fn dead_rows_under_a_pinned_snapshot_do_not_strangle_claims() {
         }
         let changes: Vec<_> =
             rows.iter().map(|row| Transition::new(&row.proof, "pending", "confirmed")).collect();
-        assert!(kit.claims.transition_all(&kit.client, &changes).await.unwrap().iter().all(Outcome::is_done));
+        assert!(
+            kit.claims.transition_all(&kit.client, &changes).await.unwrap().iter().all(ClaimOutcome::is_done)
+        );
     }
     // Full passes read everything that is dead; the claims between them, up to the last, read their batch.
     assert!(!read_from_the_floor.is_empty());

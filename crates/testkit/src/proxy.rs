@@ -28,12 +28,12 @@ struct Faults {
     cut: bool,
     stalled: bool,
     drop_responses: bool,
-    lost: Option<Lost>,
+    lost: Option<LostAnswer>,
     latency: Duration,
 }
 
 /// Which answer is lost: the next one with the second word, after a request with the first.
-type Lost = (&'static str, &'static str);
+type LostAnswer = (&'static str, &'static str);
 
 impl Proxy {
     /// Starts to forward to `target`, which need not be there yet.
@@ -133,7 +133,7 @@ async fn forward(client: TcpStream, target: SocketAddr, faults: watch::Receiver<
         false
     });
     let responses = pump(from_server, to_client, faults, |faults, answer| {
-        let is_lost = |(_, answered): Lost| is_asked.load(Ordering::SeqCst) && occurs(answered, answer);
+        let is_lost = |(_, answered): LostAnswer| is_asked.load(Ordering::SeqCst) && occurs(answered, answer);
         faults.drop_responses || faults.lost.is_some_and(is_lost)
     });
     // An error, or a swallowed answer, ends both ways; the end of one way lets the other finish.

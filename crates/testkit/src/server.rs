@@ -34,16 +34,16 @@ pub(crate) struct Server {
     name: &'static str,
     folder: PathBuf,
     output: Output,
-    running: Mutex<Running>,
+    running: Mutex<ChildProcess>,
 }
 
 #[derive(Debug)]
-struct Running {
+struct ChildProcess {
     child: Option<Child>,
     watchdog: Watchdog,
 }
 
-impl Running {
+impl ChildProcess {
     /// Reaps the child if it has ended, and tells the watchdog, for whom its pid means nothing any more.
     fn reap(&mut self) -> Result<Option<ExitStatus>> {
         let Some(child) = &mut self.child else { return Ok(None) };
@@ -64,7 +64,7 @@ impl Server {
     pub(crate) fn new(name: &'static str, ending: &str) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix(&format!("solehold-{name}-")).tempdir()?;
         let watchdog = Watchdog::start(folder.path(), ending)?;
-        let running = Mutex::new(Running { child: None, watchdog });
+        let running = Mutex::new(ChildProcess { child: None, watchdog });
         // The watchdog removes the folder.
         Ok(Self { name, folder: folder.keep(), output: Output::default(), running })
     }
@@ -169,7 +169,7 @@ impl Server {
         Ok(proc::family(pid))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Running> {
+    fn lock(&self) -> MutexGuard<'_, ChildProcess> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

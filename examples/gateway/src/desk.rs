@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use solehold_client::{Cluster, Guard, LockSessionError, Lost, Metrics};
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::store::{Fence, Store, Unanswered};
+use crate::store::{Fence, OpenMessage, Store};
 
 /// A message that nobody has answered for so long was left behind by a node that died.
 const LEFT_BEHIND_MS: i64 = 2_000;
@@ -29,7 +29,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a session is not answered now; sending the message again does no harm.
 #[derive(Debug, thiserror::Error)]
-pub enum Busy {
+pub enum AnswerError {
     #[error(transparent)]
     Locked(#[from] LockSessionError),
     #[error(transparent)]
@@ -73,7 +73,7 @@ impl Desk {
     }
 
     /// Answers all that waits in a session.
-    pub async fn answer(&self, session: &str) -> Result<(), Busy> {
+    pub async fn answer(&self, session: &str) -> Result<(), AnswerError> {
         match self.cluster.lock_session(session).await? {
             Some(guard) => self.answer_under(session, guard).await,
             None => {
@@ -86,7 +86,7 @@ impl Desk {
     }
 
     /// The guard drops the work when the lock is lost, and the fence refuses what was under way.
-    async fn answer_under(&self, session: &str, guard: Guard) -> Result<(), Busy> {
+    async fn answer_under(&self, session: &str, guard: Guard) -> Result<(), AnswerError> {
         let token = i64::try_from(guard.token().0).map_err(anyhow::Error::from)?;
         let fence = Fence { session, token, node_id: self.node_id() };
         let entered = guard.run(self.store.visit(fence, "entered")).await;
@@ -129,7 +129,7 @@ impl Desk {
         Ok(())
     }
 
-    async fn think(&self, message: &Unanswered) -> String {
+    async fn think(&self, message: &OpenMessage) -> String {
         tokio::time::sleep(self.work).await;
         format!("you said: {}", message.text)
     }

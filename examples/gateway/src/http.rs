@@ -27,19 +27,19 @@ pub fn router(desk: Arc<Desk>) -> Router {
 }
 
 /// What went wrong, told to the client.
-pub enum Failure {
+pub enum RequestError {
     Bad(String),
     Busy(String),
     Broken(anyhow::Error),
 }
 
-impl From<anyhow::Error> for Failure {
+impl From<anyhow::Error> for RequestError {
     fn from(error: anyhow::Error) -> Self {
         Self::Broken(error)
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for RequestError {
     fn into_response(self) -> Response {
         let (status, error) = match self {
             Self::Bad(error) => (StatusCode::BAD_REQUEST, error),
@@ -63,11 +63,11 @@ struct Send {
     text: String,
 }
 
-fn bounded(what: &str, text: &str, most: usize) -> Result<(), Failure> {
+fn bounded(what: &str, text: &str, most: usize) -> Result<(), RequestError> {
     if (1..=most).contains(&text.len()) {
         return Ok(());
     }
-    Err(Failure::Bad(format!("the {what} has {} bytes; it must have 1 to {most}", text.len())))
+    Err(RequestError::Bad(format!("the {what} has {} bytes; it must have 1 to {most}", text.len())))
 }
 
 /// Takes a message in and answers it, after all that came in before.
@@ -75,7 +75,7 @@ async fn send(
     State(desk): State<Arc<Desk>>,
     Path(session): Path<String>,
     Json(message): Json<Send>,
-) -> Result<Json<Message>, Failure> {
+) -> Result<Json<Message>, RequestError> {
     bounded("session", &session, ID_BYTES_MAX)?;
     bounded("id", &message.id, ID_BYTES_MAX)?;
     bounded("text", &message.text, TEXT_BYTES_MAX)?;
@@ -83,16 +83,16 @@ async fn send(
     if let Some(answered) = desk.store().message(&session, &message.id).await?.filter(|m| m.reply.is_some()) {
         return Ok(Json(answered));
     }
-    desk.answer(&session).await.map_err(|busy| Failure::Busy(busy.to_string()))?;
+    desk.answer(&session).await.map_err(|busy| RequestError::Busy(busy.to_string()))?;
     let answered = desk.store().message(&session, &message.id).await?.filter(|m| m.reply.is_some());
-    answered.map(Json).ok_or_else(|| Failure::Busy("the message is not answered yet".to_owned()))
+    answered.map(Json).ok_or_else(|| RequestError::Busy("the message is not answered yet".to_owned()))
 }
 
 /// The messages of a session, the last thousand.
 async fn list(
     State(desk): State<Arc<Desk>>,
     Path(session): Path<String>,
-) -> Result<Json<serde_json::Value>, Failure> {
+) -> Result<Json<serde_json::Value>, RequestError> {
     bounded("session", &session, ID_BYTES_MAX)?;
     Ok(Json(json!({"messages": desk.store().messages(&session).await?})))
 }
@@ -106,8 +106,8 @@ async fn health(State(desk): State<Arc<Desk>>) -> Json<serde_json::Value> {
 async fn route(
     State(desk): State<Arc<Desk>>,
     Path(session): Path<String>,
-) -> Result<Json<serde_json::Value>, Failure> {
+) -> Result<Json<serde_json::Value>, RequestError> {
     bounded("session", &session, ID_BYTES_MAX)?;
-    let node_id = desk.route(&session).await.map_err(|error| Failure::Busy(error.to_string()))?;
+    let node_id = desk.route(&session).await.map_err(|error| RequestError::Busy(error.to_string()))?;
     Ok(Json(json!({"session": session, "node_id": node_id})))
 }

@@ -1,4 +1,4 @@
-//! A chat gateway that runs on many nodes (seed 003). Sessions and messages are in PostgreSQL; so are the locks, by the engine in
+//! A chat gateway that runs on many nodes. Sessions and messages are in PostgreSQL; so are the locks, by the engine in
 //! this process, and there is nothing else to run.
 //!
 //! ```text

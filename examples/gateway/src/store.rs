@@ -21,7 +21,7 @@ const SCHEMA_TRIES: u32 = 10;
 
 /// A message that has no reply yet.
 #[derive(Debug, Clone)]
-pub struct Unanswered {
+pub struct OpenMessage {
     pub position: i64,
     pub text: String,
 }
@@ -126,7 +126,7 @@ impl Store {
     }
 
     /// The first message of a session that has no reply.
-    pub async fn next_unanswered(&self, session: &str) -> Result<Option<Unanswered>> {
+    pub async fn next_unanswered(&self, session: &str) -> Result<Option<OpenMessage>> {
         let found = self
             .client()
             .await?
@@ -136,7 +136,7 @@ impl Store {
                 &[&session],
             )
             .await?;
-        Ok(found.map(|row| Unanswered { position: row.get(0), text: row.get(1) }))
+        Ok(found.map(|row| OpenMessage { position: row.get(0), text: row.get(1) }))
     }
 
     /// Notes that a node has come into a session by its lock, or gone. Not behind the fence.

@@ -69,7 +69,7 @@ impl Fate {
 /// What a node answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Seen {
+pub enum PaymentStatus {
     /// The chain does not know the payment.
     Unknown,
     /// It is in a block that may still be thrown out.
@@ -81,12 +81,12 @@ pub enum Seen {
 #[derive(Serialize, Deserialize)]
 struct Answer {
     address: String,
-    seen: Seen,
+    seen: PaymentStatus,
 }
 
 impl Chain {
     /// Asks the node, and reads its answer.
-    pub async fn look(&self, address: &str, age: Duration) -> Result<Seen, String> {
+    pub async fn look(&self, address: &str, age: Duration) -> Result<PaymentStatus, String> {
         let text = self.ask(address, age).await?;
         let answer: Answer = serde_json::from_str(&text)
             .map_err(|error| format!("the node's answer is malformed: {error}"))?;
@@ -101,9 +101,9 @@ impl Chain {
         tokio::time::sleep(self.latency.mul_f64((luck >> 40) as f64 / f64::from(1 << 24))).await;
         let blocks = (age.as_secs_f64() / self.block.as_secs_f64()) as u32;
         let seen = match Fate::of(address).confirmations(blocks) {
-            None => Seen::Unknown,
-            Some(confirmations) if confirmations < FINALITY => Seen::InBlock,
-            Some(_) => Seen::Final,
+            None => PaymentStatus::Unknown,
+            Some(confirmations) if confirmations < FINALITY => PaymentStatus::InBlock,
+            Some(_) => PaymentStatus::Final,
         };
         let answer = serde_json::to_string(&Answer { address: address.to_owned(), seen })
             .map_err(|e| e.to_string())?;

@@ -1,4 +1,4 @@
-//! Seed 001, whole: an API for payment requests, and workers that reconcile them with a (simulated) chain.
+//! A whole system: an API for payment requests, and workers that reconcile them with a (simulated) chain.
 //!
 //! ```text
 //!   POST /payment-requests ──> app.payment_requests <── claim ── reconciler (any number of processes)

@@ -4,13 +4,13 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use solehold_sql::{
-    ClaimedRow, Observed, Observer, RowId,
-    reconciler::{Applied, Failure},
+    ClaimedRow, Observation, Observer, RowId,
+    reconciler::{AppliedTransition, ObserverError},
 };
 use tokio_postgres::{Transaction, types::Type};
 use uuid::Uuid;
 
-use crate::chain::{Chain, Seen};
+use crate::chain::{Chain, PaymentStatus};
 
 /// The only chain that there is here.
 pub const CHAIN: &str = "simulated";
@@ -24,10 +24,10 @@ pub struct PaymentObserver {
 
 #[async_trait]
 impl Observer for PaymentObserver {
-    async fn observe(&self, row: &ClaimedRow) -> Result<Observed, Failure> {
+    async fn observe(&self, row: &ClaimedRow) -> Result<Observation, ObserverError> {
         let chain: &str = row.get("chain")?;
         if chain != CHAIN {
-            return Ok(Observed::Hopeless { reason: format!("there is no chain {chain:?} here") });
+            return Ok(Observation::Hopeless { reason: format!("there is no chain {chain:?} here") });
         }
         let created_at: SystemTime = row.get("created_at")?;
         let expires_at: SystemTime = row.get("expires_at")?;
@@ -37,7 +37,11 @@ impl Observer for PaymentObserver {
         Ok(verdict(row.state.as_deref().unwrap_or_default(), seen, row.claimed_at >= expires_at))
     }
 
-    async fn effects(&self, tx: &Transaction<'_>, applied: &[Applied<'_>]) -> Result<(), Failure> {
+    async fn effects(
+        &self,
+        tx: &Transaction<'_>,
+        applied: &[AppliedTransition<'_>],
+    ) -> Result<(), ObserverError> {
         let ids: Vec<Uuid> = applied.iter().filter_map(|one| uuid(one.row.id())).collect();
         let froms: Vec<&str> = applied.iter().map(|one| one.transition.from()).collect();
         let tos: Vec<&str> = applied.iter().map(|one| one.transition.to()).collect();
@@ -66,13 +70,13 @@ fn uuid(id: &RowId) -> Option<Uuid> {
 }
 
 /// Money that has come counts even after the deadline; what is not there any more was reorganized away.
-fn verdict(status: &str, seen: Seen, is_late: bool) -> Observed {
+fn verdict(status: &str, seen: PaymentStatus, is_late: bool) -> Observation {
     match (status, seen) {
-        (_, Seen::Final) => Observed::moved("confirmed"),
-        ("pending" | "reorged", Seen::InBlock) => Observed::moved("detected"),
-        ("detected", Seen::Unknown) => Observed::moved("reorged"),
-        ("pending" | "reorged", Seen::Unknown) if is_late => Observed::moved("expired"),
-        _ => Observed::Unchanged,
+        (_, PaymentStatus::Final) => Observation::moved("confirmed"),
+        ("pending" | "reorged", PaymentStatus::InBlock) => Observation::moved("detected"),
+        ("detected", PaymentStatus::Unknown) => Observation::moved("reorged"),
+        ("pending" | "reorged", PaymentStatus::Unknown) if is_late => Observation::moved("expired"),
+        _ => Observation::Unchanged,
     }
 }
 
@@ -83,16 +87,16 @@ mod tests {
     #[test]
     fn verdicts() {
         for (status, seen, is_late, expected) in [
-            ("pending", Seen::Unknown, false, None),
-            ("pending", Seen::Unknown, true, Some("expired")),
-            ("pending", Seen::InBlock, true, Some("detected")),
-            ("pending", Seen::Final, true, Some("confirmed")),
-            ("detected", Seen::InBlock, true, None),
-            ("detected", Seen::Unknown, true, Some("reorged")),
-            ("reorged", Seen::Unknown, true, Some("expired")),
-            ("reorged", Seen::InBlock, false, Some("detected")),
+            ("pending", PaymentStatus::Unknown, false, None),
+            ("pending", PaymentStatus::Unknown, true, Some("expired")),
+            ("pending", PaymentStatus::InBlock, true, Some("detected")),
+            ("pending", PaymentStatus::Final, true, Some("confirmed")),
+            ("detected", PaymentStatus::InBlock, true, None),
+            ("detected", PaymentStatus::Unknown, true, Some("reorged")),
+            ("reorged", PaymentStatus::Unknown, true, Some("expired")),
+            ("reorged", PaymentStatus::InBlock, false, Some("detected")),
         ] {
-            let expected = expected.map_or(Observed::Unchanged, Observed::moved);
+            let expected = expected.map_or(Observation::Unchanged, Observation::moved);
             assert_eq!(verdict(status, seen, is_late), expected, "{status} {seen:?}");
         }
     }

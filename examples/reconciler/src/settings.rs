@@ -1,4 +1,4 @@
-//! The reconciler's variables, as the seed names them. A bad value stops the start with the name of its variable.
+//! The reconciler's environment variables. A bad value stops the start with the name of its variable.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seeds_defaults() {
+    fn the_defaults() {
         let settings = read(&[]).expect("nothing set is fine");
         let config = settings.reconciler;
         assert!(!settings.enabled);

@@ -37,7 +37,7 @@ CREATE TABLE IF NOT EXISTS app.payment_outbox (
     created_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )";
 
-/// What is claimed. The seed's index also serves the API's lists, and the seed's own claim query while old workers still run.
+/// What is claimed. The index by status also serves the API's lists, and the claims of old workers that still run.
 pub fn table() -> Result<ClaimTable> {
     Ok(ClaimTable::builder("app.payment_requests")
         .state("status")

@@ -45,8 +45,8 @@ use serde_json::{Value, json};
 use tokio_postgres::GenericClient;
 use tower::{Layer, Service};
 
-use super::{Begun, Inbox, Key, PayloadHash, Ticket};
-use crate::{Error, Outcome, limits::IDEMPOTENT_BODY_BYTES_MAX};
+use super::{CommandStatus, Inbox, Key, PayloadHash, Ticket};
+use crate::{ClaimOutcome, Error, limits::IDEMPOTENT_BODY_BYTES_MAX};
 
 /// The request header.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -187,13 +187,13 @@ impl IdempotencyLayer {
             self.inbox.begin(client, &key, payload, self.lease).await
         };
         match begun.await {
-            Ok(Begun::Started(ticket)) => Ok((Request::from_parts(parts, Body::from(body)), ticket)),
-            Ok(Begun::Done(stored)) => Err(Box::new(StoredResponse::replay(stored))),
-            Ok(Begun::InProgress { retry_after }) => {
+            Ok(CommandStatus::Started(ticket)) => Ok((Request::from_parts(parts, Body::from(body)), ticket)),
+            Ok(CommandStatus::Done(stored)) => Err(Box::new(StoredResponse::replay(stored))),
+            Ok(CommandStatus::InProgress { retry_after }) => {
                 let detail = "a request with this Idempotency-Key is being carried out";
                 Err(Box::new(problem(409, "idempotency_in_progress", detail, Some(retry_after))))
             }
-            Ok(Begun::Conflict) => {
+            Ok(CommandStatus::Conflict) => {
                 let detail = "this Idempotency-Key was used for another request: send a new one";
                 Err(Box::new(problem(409, "idempotency_key_reused", detail, None)))
             }
@@ -244,7 +244,7 @@ impl Idempotent {
         &self,
         client: &(impl GenericClient + Sync),
         answer: &StoredResponse,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<ClaimOutcome, Error> {
         let value =
             json!({"status": answer.status, "content_type": answer.content_type, "body": answer.body});
         let outcome = self.inbox.complete(client, &self.ticket, &value).await?;

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A ticket has an epoch. Who takes over an expired one gets a larger epoch, and the old ticket completes nothing any more: its
-//! transaction sees [`Outcome::Lost`] and must roll back.
+//! transaction sees [`ClaimOutcome::Lost`] and must roll back.
 
 #[cfg(feature = "axum")]
 pub mod http;
@@ -19,7 +19,7 @@ use serde_json::Value;
 use tokio_postgres::{Client, GenericClient, types::Type};
 
 use crate::{
-    Error, Outcome, Why, ident,
+    ClaimOutcome, Error, LossReason, ident,
     limits::{INBOX_KEY_BYTES_MAX, INBOX_RESULT_BYTES_MAX, LEASE_MAX, LEASE_MIN},
 };
 
@@ -80,7 +80,7 @@ impl Ticket {
 
 /// How a command begins.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Begun {
+pub enum CommandStatus {
     /// Carry it out.
     Started(Ticket),
     /// It was carried out before, with this result.
@@ -159,7 +159,7 @@ impl Inbox {
         key: &Key,
         payload: PayloadHash,
         lease: Duration,
-    ) -> Result<Begun, Error> {
+    ) -> Result<CommandStatus, Error> {
         if !(LEASE_MIN..=LEASE_MAX).contains(&lease) {
             let wanted = format!("use {LEASE_MIN:?} to {LEASE_MAX:?}");
             return Err(Error::invalid("lease", format!("{lease:?}"), wanted));
@@ -176,7 +176,7 @@ impl Inbox {
                 (&lease_ms as _, Type::FLOAT8),
             ];
             if let Some(row) = client.query_typed_opt(&self.begin, &parameters).await? {
-                return Ok(Begun::Started(Ticket { key: key.clone(), epoch: row.try_get(0)? }));
+                return Ok(CommandStatus::Started(Ticket { key: key.clone(), epoch: row.try_get(0)? }));
             }
             if let Some(begun) = self.look(client, key, hash).await? {
                 return Ok(begun);
@@ -186,19 +186,19 @@ impl Inbox {
     }
 
     /// What stands in the way; nothing if it has gone, or its time has just run out.
-    async fn look(&self, client: &Client, key: &Key, hash: &[u8]) -> Result<Option<Begun>, Error> {
+    async fn look(&self, client: &Client, key: &Key, hash: &[u8]) -> Result<Option<CommandStatus>, Error> {
         let Some(row) = client.query_typed_opt(&self.look, &key_parameters(key)).await? else {
             return Ok(None);
         };
         let (theirs, done): (&[u8], bool) = (row.try_get(0)?, row.try_get(1)?);
         if theirs != hash {
-            return Ok(Some(Begun::Conflict));
+            return Ok(Some(CommandStatus::Conflict));
         }
         if done {
-            return Ok(Some(Begun::Done(row.try_get::<_, Option<Value>>(2)?.unwrap_or(Value::Null))));
+            return Ok(Some(CommandStatus::Done(row.try_get::<_, Option<Value>>(2)?.unwrap_or(Value::Null))));
         }
         let left: f64 = row.try_get::<_, Option<f64>>(3)?.unwrap_or(0.0);
-        Ok((left > 0.0).then(|| Begun::InProgress { retry_after: Duration::from_secs_f64(left) }))
+        Ok((left > 0.0).then(|| CommandStatus::InProgress { retry_after: Duration::from_secs_f64(left) }))
     }
 
     /// Marks the command as done, with its result, in the transaction of its effect. If the ticket is lost, roll back.
@@ -207,7 +207,7 @@ impl Inbox {
         client: &(impl GenericClient + Sync),
         ticket: &Ticket,
         result: &Value,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<ClaimOutcome, Error> {
         let size = result.to_string().len();
         if size > INBOX_RESULT_BYTES_MAX {
             let wanted = format!("at most {INBOX_RESULT_BYTES_MAX}");
@@ -225,24 +225,24 @@ impl Inbox {
         &self,
         client: &(impl GenericClient + Sync),
         ticket: &Ticket,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<ClaimOutcome, Error> {
         let client = client.client();
         let changed = client.execute_typed(&self.abandon, &ticket_parameters(ticket)).await?;
         self.outcome(client, ticket, changed).await
     }
 
-    async fn outcome(&self, client: &Client, ticket: &Ticket, changed: u64) -> Result<Outcome, Error> {
+    async fn outcome(&self, client: &Client, ticket: &Ticket, changed: u64) -> Result<ClaimOutcome, Error> {
         if changed > 0 {
-            return Ok(Outcome::Done);
+            return Ok(ClaimOutcome::Done);
         }
         let row = client.query_typed_opt(&self.look, &key_parameters(&ticket.key)).await?;
         let epoch: Option<i64> = row.map(|row| row.try_get(4)).transpose()?;
         let why = match epoch {
-            None => Why::Gone,
-            Some(epoch) if epoch == ticket.epoch => Why::Ended,
-            Some(epoch) => Why::Taken { owner: None, epoch },
+            None => LossReason::Gone,
+            Some(epoch) if epoch == ticket.epoch => LossReason::Ended,
+            Some(epoch) => LossReason::Taken { owner: None, epoch },
         };
-        Ok(Outcome::Lost { why })
+        Ok(ClaimOutcome::Lost { why })
     }
 
     /// Forgets up to `limit` commands that ended this long ago; how many there were.

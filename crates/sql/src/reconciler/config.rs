@@ -37,7 +37,7 @@ pub struct ReconcilerConfig {
 }
 
 impl ReconcilerConfig {
-    /// The seed's defaults: every 15 s, 100 rows, leased for 30 s.
+    /// Every 15 s, 100 rows, leased for 30 s.
     pub fn new(worker: Owner) -> Self {
         Self {
             worker,

@@ -11,10 +11,10 @@ use tokio::{
     task::{AbortHandle, Id, JoinError, JoinSet},
 };
 
-use super::{Failure, Observed, Observer, Reconciler, Summary, settle::Verdict};
+use super::{Observation, Observer, ObserverError, Reconciler, Summary, settle::Verdict};
 use crate::{ClaimedRow, Error, clock::Tick, retry};
 
-type Observation = Result<Observed, Failure>;
+type ObservationResult = Result<Observation, ObserverError>;
 
 /// The rows of one cycle on their way.
 pub(super) struct Cycle<'a, O> {
@@ -23,7 +23,7 @@ pub(super) struct Cycle<'a, O> {
     /// Until when the claims may be trusted here.
     deadline: Tick,
     waiting: VecDeque<Arc<ClaimedRow>>,
-    running: JoinSet<Observation>,
+    running: JoinSet<ObservationResult>,
     rows: HashMap<Id, (Arc<ClaimedRow>, AbortHandle)>,
     /// What was found and is not written yet.
     pub(super) verdicts: Vec<Verdict>,
@@ -69,7 +69,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
         if row.attempts as i64 > i64::from(max) && self.reconciler.claims.table().dead.is_some() {
             let reason =
                 format!("claimed {max} times without a result: its workers died or lost their leases");
-            self.verdicts.push(Verdict { row, observation: Ok(Observed::Hopeless { reason }) });
+            self.verdicts.push(Verdict { row, observation: Ok(Observation::Hopeless { reason }) });
         } else {
             self.waiting.push_back(row);
         }
@@ -105,12 +105,12 @@ impl<'a, O: Observer> Cycle<'a, O> {
         }
     }
 
-    fn ended(&mut self, ended: Result<(Id, Observation), JoinError>) {
+    fn ended(&mut self, ended: Result<(Id, ObservationResult), JoinError>) {
         let (id, observation) = match ended {
             Ok((id, observation)) => (id, observation),
             // Aborted because its claim was lost, and counted there.
             Err(error) if error.is_cancelled() => return,
-            Err(error) => (error.id(), Err(Failure::from(format!("the observer panicked: {error}")))),
+            Err(error) => (error.id(), Err(ObserverError::from(format!("the observer panicked: {error}")))),
         };
         if let Some((row, _)) = self.rows.remove(&id) {
             self.verdicts.push(Verdict { row, observation });

@@ -26,7 +26,7 @@ use tokio::sync::watch;
 
 pub use config::ReconcilerConfig;
 pub use metrics::ReconcilerMetrics;
-pub use observer::{Applied, Failure, Observed, Observer};
+pub use observer::{AppliedTransition, Observation, Observer, ObserverError};
 pub use summary::Summary;
 pub use wake::{Notifier, Wake};
 

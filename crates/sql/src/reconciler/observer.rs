@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::{ClaimedRow, Transition};
 
 /// Why an observation or an effect failed, in words for the log and the dead letter.
-pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Looks at a claimed row and says what is to become of it.
 ///
@@ -16,11 +16,15 @@ pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[async_trait]
 pub trait Observer: Send + Sync + 'static {
     /// Looks at one row. A failure leaves the row open; it is tried again later.
-    async fn observe(&self, row: &ClaimedRow) -> Result<Observed, Failure>;
+    async fn observe(&self, row: &ClaimedRow) -> Result<Observation, ObserverError>;
 
     /// What commits together with changes, such as outbox rows: called in their transaction with those that were made. A failure rolls
     /// them back, and they are tried one by one.
-    async fn effects(&self, tx: &Transaction<'_>, applied: &[Applied<'_>]) -> Result<(), Failure> {
+    async fn effects(
+        &self,
+        tx: &Transaction<'_>,
+        applied: &[AppliedTransition<'_>],
+    ) -> Result<(), ObserverError> {
         let _ = (tx, applied);
         Ok(())
     }
@@ -28,7 +32,7 @@ pub trait Observer: Send + Sync + 'static {
 
 /// A change that was made and commits with its effects.
 #[derive(Debug, Clone, Copy)]
-pub struct Applied<'a> {
+pub struct AppliedTransition<'a> {
     /// The row, as it was claimed.
     pub row: &'a ClaimedRow,
     /// The change.
@@ -37,7 +41,7 @@ pub struct Applied<'a> {
 
 /// What an observer found.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Observed {
+pub enum Observation {
     /// Nothing new: look again after the recheck interval.
     Unchanged,
     /// The row moves to another state.
@@ -54,7 +58,7 @@ pub enum Observed {
     },
 }
 
-impl Observed {
+impl Observation {
     /// The row moves to another state.
     pub fn moved(to: &str) -> Self {
         Self::Moved { to: to.to_owned(), set: Map::new() }

@@ -2,8 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Applied, Failure, Observed, Observer, Summary, cycle::Cycle};
-use crate::{Attempts, ClaimedRow, Error, Outcome, Proof, Transition, clock::Tick, retry};
+use super::{AppliedTransition, Observation, Observer, ObserverError, Summary, cycle::Cycle};
+use crate::{Attempts, ClaimOutcome, ClaimedRow, Error, Proof, Transition, clock::Tick, retry};
 
 /// How long to wait before a database that has gone is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -12,12 +12,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct Verdict {
     pub(super) row: Arc<ClaimedRow>,
-    pub(super) observation: Result<Observed, Failure>,
+    pub(super) observation: Result<Observation, ObserverError>,
 }
 
 impl Verdict {
     fn moves(&self) -> bool {
-        matches!(self.observation, Ok(Observed::Moved { .. }))
+        matches!(self.observation, Ok(Observation::Moved { .. }))
     }
 }
 
@@ -120,7 +120,7 @@ impl<O: Observer> Cycle<'_, O> {
         let mut applied = Vec::with_capacity(moves.len());
         for ((row, transition), outcome) in plan.moves.iter().zip(&outcomes) {
             if outcome.is_done() {
-                applied.push(Applied { row, transition });
+                applied.push(AppliedTransition { row, transition });
                 summary.add_moved(transition.to());
             }
         }
@@ -153,19 +153,19 @@ impl<O: Observer> Cycle<'_, O> {
         for Verdict { row, observation } in verdicts {
             let proof = row.proof.clone();
             match observation {
-                Ok(Observed::Unchanged) => plan.unchanged.push((proof, config.recheck)),
-                Ok(Observed::Moved { to, set }) => {
+                Ok(Observation::Unchanged) => plan.unchanged.push((proof, config.recheck)),
+                Ok(Observation::Moved { to, set }) => {
                     let from = row.state.as_deref().unwrap_or_default();
                     let transition = Transition::new(&proof, from, to);
                     let transition =
                         set.iter().fold(transition, |t, (column, value)| t.set(column, value.clone()));
                     plan.moves.push((row, transition));
                 }
-                Ok(Observed::Hopeless { reason }) if can_bury => plan.buried.push((proof, reason.clone())),
+                Ok(Observation::Hopeless { reason }) if can_bury => plan.buried.push((proof, reason.clone())),
                 Err(error) if can_bury && row.attempts as i64 >= i64::from(config.attempts_max) => {
                     plan.buried.push((proof, format!("failed {} times, at last: {error}", row.attempts)));
                 }
-                Ok(Observed::Hopeless { .. }) => plan.failed.push((proof, config.backoff_max)),
+                Ok(Observation::Hopeless { .. }) => plan.failed.push((proof, config.backoff_max)),
                 Err(_) => plan.failed.push((proof, config.backoff(row.attempts))),
             }
         }
@@ -173,6 +173,6 @@ impl<O: Observer> Cycle<'_, O> {
     }
 }
 
-fn done(outcomes: &[Outcome]) -> u64 {
+fn done(outcomes: &[ClaimOutcome]) -> u64 {
     outcomes.iter().filter(|outcome| outcome.is_done()).count() as u64
 }

@@ -1,8 +1,8 @@
-//! Seed 003, end to end: three gateways over one PostgreSQL, many sessions, nodes killed and paused in the middle. What
+//! The gateway from end to end: three gateways over one PostgreSQL, many sessions, nodes killed and paused in the middle. What
 //! happened is read from the log that the nodes write under their tokens, and whether the locks alone kept them apart from the
 //! visits, which no fence keeps anyone from writing down.
 //!
-//! `make e2e SEED=003` runs it in full; a plain `cargo test` runs a short form.
+//! `make e2e EXAMPLE=gateway` runs it in full; a plain `cargo test` runs a short form.
 
 use std::{
     collections::BTreeMap,
@@ -347,7 +347,7 @@ async fn one_session_is_answered_by_one_node_at_a_time() {
     assert!(by_node.len() >= 3, "every node took part: {by_node:?}");
 
     println!(
-        "seed 003: {SESSIONS} sessions, {all} messages, 3 nodes, one killed and one paused past its ttl\n\
+        "gateway: {SESSIONS} sessions, {all} messages, 3 nodes, one killed and one paused past its ttl\n\
          answered once each, in order, by one node at a time: {all} in {:.1} s ({:.0} a second), {tries} requests\n\
          by node: {by_node:?}\n\
          a session of the killed node went on after {:.1} s, of the paused one after {:.1} s (ttl {:.1} s)",

@@ -1,7 +1,7 @@
-//! Seed 001 from end to end: an API and three replicas of the reconciler as processes, over a PostgreSQL that is restarted, while
+//! The reconciler from end to end: an API and three replicas of the reconciler as processes, over a PostgreSQL that is restarted, while
 //! replicas are killed and put to sleep past their leases.
 //!
-//! `make test` runs it with a few hundred requests; `make e2e SEED=001` with ten thousand (`SOLEHOLD_E2E=full`).
+//! `make test` runs it with a few hundred requests; `make e2e EXAMPLE=reconciler` with ten thousand (`SOLEHOLD_E2E=full`).
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 use std::collections::HashMap;
@@ -145,7 +145,7 @@ async fn three_replicas_bring_every_payment_to_its_end_exactly_once() {
     assert_eq!(created.len(), requests);
     verify(&client, &created).await;
     println!(
-        "e2e 001: {requests} requests made in {created_after:.1?}, all at their end after {took:.1?}; three replicas, one killed, one asleep past its lease, PostgreSQL restarted"
+        "reconciler: {requests} requests made in {created_after:.1?}, all at their end after {took:.1?}; three replicas, one killed, one asleep past its lease, PostgreSQL restarted"
     );
     for program in [&one, &two, &three] {
         assert!(program.terminate().await.unwrap().success(), "SIGTERM is a clean end");
@@ -188,7 +188,7 @@ async fn taken_over(client: &Client, worker: &str, left: &[(String, i64)]) {
             async || client.query_one(sql, &[id, epoch, &worker]).await.unwrap().get::<_, i64>(0) > 0;
         wait_for(&format!("{id} to be taken over from {worker}"), PATIENCE, is_taken).await.unwrap();
     }
-    println!("e2e 001: {} claims of {worker} were taken over", left.len());
+    println!("reconciler: {} claims of {worker} were taken over", left.len());
 }
 
 /// Every payment once, in the right state, by a chain of changes without a gap or a fork; nobody took what was not free.
@@ -221,7 +221,9 @@ async fn verify(client: &Client, created: &HashMap<usize, Value>) {
         takeovers += last_epoch;
     }
     let changes: usize = by_id.values().map(Vec::len).sum();
-    println!("e2e 001: {changes} changes in the outbox, each exactly once; {takeovers} claims; no violation");
+    println!(
+        "reconciler: {changes} changes in the outbox, each exactly once; {takeovers} claims; no violation"
+    );
 }
 
 /// 100 requests claimed, observed and transitioned, as one cycle of a reconciler in this process.
@@ -245,7 +247,7 @@ async fn batch_of_100(client: &Client, url: &str) {
     times.sort();
     let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
     println!(
-        "e2e 001: a batch of 100 claimed, observed and transitioned in {:.1?} (median of 10; best {:.1?}; {profile} build)",
+        "reconciler: a batch of 100 claimed, observed and transitioned in {:.1?} (median of 10; best {:.1?}; {profile} build)",
         times[5], times[0]
     );
 }

@@ -1,4 +1,4 @@
-//! The peer: what seed 000 wrote down, one transaction a request, over a pool of 32, behind the same HTTP layer: the
+//! The peer: a lease table in hand-written SQL, one transaction per request, over a pool of 32, behind the same HTTP layer: the
 //! server's own, with all that goes around every request.
 
 use std::net::SocketAddr;
@@ -19,25 +19,25 @@ use tokio_postgres::NoTls;
 
 use crate::load;
 
-/// The seed's pool.
+/// The size of its pool of connections.
 const POOL_SIZE: usize = 32;
 
 const SCHEMA: &str = "
-DROP SCHEMA IF EXISTS solehold_bench_seed CASCADE;
-CREATE SCHEMA solehold_bench_seed;
-CREATE TABLE solehold_bench_seed.scene_leases (
+DROP SCHEMA IF EXISTS solehold_bench_hand_written CASCADE;
+CREATE SCHEMA solehold_bench_hand_written;
+CREATE TABLE solehold_bench_hand_written.scene_leases (
     scene_id VARCHAR(64) PRIMARY KEY,
     holder_id VARCHAR(64),
     expires_at TIMESTAMP,
     version BIGINT DEFAULT 0
 );";
-const LOCK: &str = "SELECT * FROM solehold_bench_seed.scene_leases WHERE scene_id = $1 FOR UPDATE";
-const ACQUIRE: &str = "UPDATE solehold_bench_seed.scene_leases
+const LOCK: &str = "SELECT * FROM solehold_bench_hand_written.scene_leases WHERE scene_id = $1 FOR UPDATE";
+const ACQUIRE: &str = "UPDATE solehold_bench_hand_written.scene_leases
     SET holder_id = $2, expires_at = NOW() + INTERVAL '30 seconds', version = version + 1
     WHERE scene_id = $1 AND (holder_id IS NULL OR expires_at < NOW())";
 const READ: &str =
-    "SELECT version, expires_at::text FROM solehold_bench_seed.scene_leases WHERE scene_id = $1";
-const RELEASE: &str = "UPDATE solehold_bench_seed.scene_leases
+    "SELECT version, expires_at::text FROM solehold_bench_hand_written.scene_leases WHERE scene_id = $1";
+const RELEASE: &str = "UPDATE solehold_bench_hand_written.scene_leases
     SET holder_id = NULL, expires_at = NULL WHERE scene_id = $1 AND holder_id = $2";
 
 #[derive(serde::Deserialize)]
@@ -45,14 +45,14 @@ struct Holder {
     holder_id: String,
 }
 
-/// The seed's server, running.
-pub struct Seed {
+/// A running server over the hand-written SQL.
+pub struct HandWritten {
     server: Running,
     pool: Pool,
 }
 
-impl Seed {
-    /// Makes the seed's table and serves the seed's calls.
+impl HandWritten {
+    /// Creates the table and serves the calls.
     pub async fn start(url: &str, scenes: &[String]) -> Result<Self> {
         let manager = Manager::from_config(
             url.parse().context("the PostgreSQL address")?,
@@ -61,11 +61,11 @@ impl Seed {
         );
         let pool = Pool::builder(manager).max_size(POOL_SIZE).build()?;
         let client = pool.get().await.context("connecting to PostgreSQL")?;
-        client.batch_execute(SCHEMA).await.context("making the seed's table")?;
-        let sql = "INSERT INTO solehold_bench_seed.scene_leases (scene_id) SELECT unnest($1::text[])";
+        client.batch_execute(SCHEMA).await.context("creating the table of the hand-written SQL")?;
+        let sql = "INSERT INTO solehold_bench_hand_written.scene_leases (scene_id) SELECT unnest($1::text[])";
         client.execute(sql, &[&scenes]).await?;
         drop(client);
-        let path = format!("{}/{{id}}/lease", load::SEED_SCENES);
+        let path = format!("{}/{{id}}/lease", load::HAND_WRITTEN_SCENES);
         let routes = Router::new().route(&path, post(acquire).delete(release)).with_state(pool.clone());
         let server = Server::start_with(crate::config(), resident::memory(BootTicks)?, routes).await?;
         Ok(Self { server, pool })
@@ -76,10 +76,10 @@ impl Seed {
         self.server.local_addr()
     }
 
-    /// Stops, and drops the seed's table.
+    /// Stops, and drops the table.
     pub async fn stop(self) -> Result<()> {
         self.server.shutdown().await;
-        self.pool.get().await?.batch_execute("DROP SCHEMA solehold_bench_seed CASCADE").await?;
+        self.pool.get().await?.batch_execute("DROP SCHEMA solehold_bench_hand_written CASCADE").await?;
         Ok(())
     }
 }
@@ -117,7 +117,7 @@ async fn try_release(pool: &Pool, scene: &str, body: &[u8]) -> Result<Response> 
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Prepared once a connection, as a good client of the seed's would.
+/// Prepared once per connection, as a good client would.
 async fn prepare<const N: usize>(client: &Object, sql: [&str; N]) -> Result<[tokio_postgres::Statement; N]> {
     let mut statements = Vec::with_capacity(N);
     for text in sql {
