@@ -63,7 +63,7 @@ fn apply_event(ledger: &mut Ledger, event: &Event) {
     let mut resource =
         ledger.resource(&event.key).cloned().unwrap_or_else(|| Resource::new(event.key.clone(), event.at));
     to_resource(&mut resource, event);
-    if let Some((id, by)) = event.hangs() {
+    if let Some((id, by)) = event.lease_count_change() {
         ledger.edit_session(id, |s| {
             s.lease_count = s.lease_count.saturating_add_signed(by);
             s.lease_revision = event.revision;
@@ -126,9 +126,9 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
     }
 }
 
-/// Gives back time that passed unobserved, while no engine ran: whatever was live at `stopped_at` keeps the time that it
-/// had left, and every live session at least `grace_ms` from `now`, or its ttl if that is less (rule 3). So do hold-backs,
-/// those who wait in line, and spent requests: an hour in which nobody could ask again does not count.
+/// Gives back time that passed unobserved, while no engine ran: whatever was live at `stopped_at` keeps the time that
+/// it had left, and every live session at least `grace_ms` from `now`, or its ttl if that is less (rule 3). So do
+/// hold-backs, those who wait in line, and spent requests: an hour in which nobody could ask again does not count.
 pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
     let later = |deadline: StoreTime, ttl_ms: u64| match deadline > stopped_at {
         true => deadline.plus_ms(gap_ms).max(now.plus_ms(ttl_ms.min(grace_ms))),
@@ -164,8 +164,8 @@ pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: Stor
     }
 }
 
-/// Forgets spent requests whose hour has passed, or that are too many of one holder for one resource, and rows of resources
-/// that say nothing any more.
+/// Forgets spent requests whose hour has passed, or that are too many of one holder for one resource, and rows of
+/// resources that say nothing any more.
 pub fn forget(ledger: &mut Ledger, now: StoreTime) {
     let requests: Vec<_> =
         ledger.requests().filter(|(_, until)| *until <= now).map(|(k, _)| k.clone()).collect();

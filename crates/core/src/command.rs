@@ -1,4 +1,4 @@
-//! What can be asked of the lease machine.
+//! The commands of the lease machine.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,30 +15,31 @@ use crate::{
 pub enum Target {
     /// The lease on this resource.
     Resource(ResourceKey),
-    /// The lease of this id, if it is one of this tenant's.
+    /// The lease with this id, if it belongs to this tenant.
     Lease {
-        /// Whose lease it must be.
+        /// The tenant that the lease must belong to.
         tenant: Name,
         /// Its id.
         id: LeaseId,
     },
 }
 
-/// A lease, and what its holder shows to prove that it is the one meant (rule 6). All that is given must match. A lease
-/// id in the target is proof; so is a token or a session; a holder's name alone is the weaker promise of the seeds.
+/// A lease, and the proof that the caller holds it (rule 6). Everything given must match. A lease id in the target is
+/// proof, and so is a token or a session; a holder's name alone is accepted
+/// for clients that have nothing else, and is the weaker promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     /// Which lease.
     pub target: Target,
     /// Its token.
     pub token: Option<Token>,
-    /// The session that it hangs on.
+    /// The session that the lease is attached to.
     pub session: Option<SessionId>,
     /// The name of its holder.
     pub holder: Option<Name>,
 }
 
-/// What keeps a lease that is asked for alive.
+/// What will keep the requested lease alive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AskedTenure {
@@ -47,54 +48,54 @@ pub enum AskedTenure {
         /// Its time to live.
         ttl_ms: u64,
     },
-    /// This session, which must be the holder's and live.
+    /// This session, which must be live and belong to the holder.
     Session(SessionId),
 }
 
-/// What to do with a resource that nobody declared.
+/// What to do if the resource was never declared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Undeclared {
-    /// It does not exist.
+    /// Refuse: it does not exist.
     Refuse,
-    /// It exists for as long as someone holds it.
+    /// Create it for as long as it is held.
     Allow,
 }
 
-/// A wish to wait in line while a resource is not free (rule 15).
+/// A request to wait in line while a resource is not free (rule 15).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wait {
     /// The waiting room of the replica that the client is connected to.
     pub room: SessionId,
-    /// For how long.
+    /// How long to wait at most.
     pub wait_ms: u64,
 }
 
-/// An acquire.
+/// A request for a lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acquire {
     /// The resource.
     pub key: ResourceKey,
-    /// The id that the grant gets, if it is granted; fresh.
+    /// A fresh id, which the grant will have.
     pub lease: LeaseId,
-    /// Who asks.
+    /// The holder that asks.
     pub holder: Name,
     /// What will keep it alive.
     pub tenure: AskedTenure,
     /// The client's name for this request.
     pub request: Option<Name>,
-    /// What the adapter keeps with the lease.
+    /// Data that the caller's layer keeps with the lease; opaque.
     pub attributes: Document,
     /// Whether an undeclared resource is refused.
     pub undeclared: Undeclared,
-    /// Whether to wait in line while it is not free; refused otherwise.
+    /// Whether to wait in line while it is not free. Without it the command is refused.
     pub wait: Option<Wait>,
 }
 
-/// A write of the hand-over document.
+/// A write of the state document.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateWrite {
-    /// Must be above the stored one under the same token.
+    /// Must be greater than the stored one under the same token.
     pub sequence: u64,
     /// The document.
     pub document: Document,
@@ -105,83 +106,83 @@ pub struct StateWrite {
 pub struct Registration {
     /// Where it is.
     pub site: Option<Name>,
-    /// How many leases it may hold.
+    /// The most leases that it may hold.
     pub capacity: Option<u32>,
-    /// What it says of itself.
+    /// What it says about itself; opaque.
     pub attributes: Document,
 }
 
 /// An opening of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenSession {
-    /// The id that the session gets; fresh.
+    /// A fresh id, which the session will have.
     pub id: SessionId,
     /// Whose session.
     pub holder: HolderKey,
-    /// How long a heartbeat keeps it.
+    /// How long a heartbeat keeps it alive.
     pub ttl_ms: u64,
-    /// Close this former session of the same holder at once.
+    /// A former session of the same holder to close at once.
     pub replace: Option<SessionId>,
-    /// Whether what the replaced session held is known to be fenced off (rule 12).
+    /// Whether the replaced session is known to be fenced off (rule 12).
     pub fenced: bool,
-    /// Register the holder, too.
+    /// Also registers the holder.
     pub registration: Option<Registration>,
-    /// What it tells of itself.
+    /// What it reports about itself; opaque.
     pub metrics: Option<Document>,
 }
 
-/// What a record that is written may take the place of: a reader that changes what it read must not undo what another
-/// has written meanwhile.
+/// What a written record may replace, so that a read-modify-write cannot undo a concurrent write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Over {
-    /// Whatever is there, or nothing.
+    /// Anything, or nothing.
     Anything,
-    /// Nothing: refused if it exists already.
+    /// Nothing: refused if the record exists.
     Nothing,
-    /// Just this document: refused if another one was written meanwhile.
+    /// Exactly this document: refused if another one was written in the meantime.
     Document(Document),
 }
 
-/// One thing asked. Every one is decided by [`crate::decide()`], expiry included (rule 11).
+/// One command. Every command is decided by [`crate::decide()`], expiry included (rule 11).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Hold a resource.
+    /// Acquire a resource.
     Acquire(Acquire),
-    /// Keep a lease, by renewing the session that it hangs on (rule 9).
+    /// Renew a lease, by renewing the session that it is attached to (rule 9).
     Renew {
         /// Which lease.
         claim: Claim,
         /// A new time to live, for a lease with a session of its own.
         ttl_ms: Option<u64>,
-        /// What the holder tells.
+        /// Statistics from the holder; opaque.
         stats: Option<Document>,
     },
-    /// Let go.
+    /// Release a lease.
     Release {
         /// Which lease.
         claim: Claim,
-        /// The last word for the next holder.
+        /// The final state for the next holder.
         state: Option<StateWrite>,
     },
-    /// End someone's lease.
+    /// End another holder's lease.
     Revoke {
         /// Which lease.
         claim: Claim,
-        /// Whether the old holder is known to be fenced off, so that nobody need wait for its deadline (rule 12).
+        /// Whether the old holder is known to be fenced off, so that there is no need to wait for its deadline (rule
+        /// 12).
         fenced: bool,
-        /// Why, in words.
+        /// The reason, for people.
         reason: Option<String>,
     },
-    /// Spend a request id, seen or not (rule 7). A live grant that it got is released.
+    /// Spend a request id, whether or not it was seen before (rule 7). If it has a live grant, that is released.
     CancelRequest(RequestKey),
-    /// Leave the line for a resource. Whoever has got it already is told so, and keeps it.
+    /// Leave the line for a resource. If the grant was already made, the answer is the grant, and it stands.
     LeaveQueue {
         /// The resource.
         key: ResourceKey,
-        /// The id that the grant would have.
+        /// The id that the grant would have had.
         lease: LeaseId,
     },
-    /// Write the hand-over document under a live token.
+    /// Write the state document under a live token.
     WriteState {
         /// Which lease.
         claim: Claim,
@@ -192,61 +193,61 @@ pub enum Command {
     HandOver {
         /// The resource.
         key: ResourceKey,
-        /// The id that the grant gets; fresh.
+        /// A fresh id, which the grant will have.
         lease: LeaseId,
         /// The next holder's session.
         to: SessionId,
         /// The pending lease lapses after this time.
         within_ms: u64,
-        /// What the adapter keeps with the lease.
+        /// Data that the caller's layer keeps with the lease; opaque.
         attributes: Document,
     },
-    /// The sweeper's nomination: the time of this grant, or of a pending lease, seems to have run out.
+    /// The sweeper's nomination: this grant, or a pending lease, seems to have expired.
     Expire {
         /// The resource.
         key: ResourceKey,
     },
     /// Open a session: its holder's former one is superseded (rule 13).
     OpenSession(OpenSession),
-    /// Open a waiting room: a replica's own session, on which its clients' places in line hang (rule 15).
+    /// Open a waiting room: a replica's own session, to which its clients' places in line are attached (rule 15).
     OpenRoom {
-        /// The id that the room gets; fresh.
+        /// A fresh id, which the room will have.
         id: SessionId,
-        /// How long a heartbeat keeps it.
+        /// How long a heartbeat keeps it alive.
         ttl_ms: u64,
     },
-    /// Keep a session and everything that hangs on it.
+    /// Keep a session and everything that is attached to it alive.
     Heartbeat {
-        /// Whose session it must be, or one of that tenant's.
+        /// The tenant that the session must belong to.
         tenant: Name,
         /// Which session.
         session: SessionId,
-        /// The name that its holder goes by, when it is to be checked.
+        /// The name of its holder, if that is to be checked.
         holder: Option<Name>,
-        /// What it tells of itself.
+        /// What it reports about itself; opaque.
         metrics: Option<Document>,
     },
-    /// Close a session: everything that hangs on it is released.
+    /// Close a session: every lease that is attached to it is released.
     CloseSession {
-        /// Whose session it must be.
+        /// The tenant that the session must belong to.
         tenant: Name,
         /// Which session.
         session: SessionId,
     },
-    /// The sweeper's nomination: this session is dead and nothing hangs on it.
+    /// The sweeper's nomination: this session seems to have expired with nothing attached to it.
     ExpireSession(SessionId),
     /// A heartbeat by name updates the registry only (rule 6).
     HeardOf {
         /// Who.
         holder: HolderKey,
-        /// What it tells of itself.
+        /// What it reports about itself; opaque.
         metrics: Option<Document>,
     },
-    /// Say what is wanted of a registered holder.
+    /// Set the status of a registered holder.
     SetStatus {
         /// Who.
         holder: HolderKey,
-        /// What is wanted.
+        /// The new status.
         status: HolderStatus,
     },
     /// Remove a holder and end its session. What is attached to the session is released if the session is named; by the
@@ -254,23 +255,23 @@ pub enum Command {
     RemoveHolder {
         /// Who.
         holder: HolderKey,
-        /// Its present session, as proof that this is the holder's own word.
+        /// Its present session, as proof that the holder itself asks.
         session: Option<SessionId>,
     },
     /// Declare a resource.
     Declare {
         /// The resource.
         key: ResourceKey,
-        /// What is said of it.
+        /// Its declaration.
         declaration: Declaration,
-        /// Refuse if it is declared already.
+        /// Refuse if it is already declared.
         only_new: bool,
     },
     /// Remove a resource.
     Delete {
         /// The resource.
         key: ResourceKey,
-        /// Even if it is held: the lease is revoked.
+        /// Delete it even if it is held: the lease is revoked.
         force: bool,
         /// Whether the old holder is known to be fenced off.
         fenced: bool,
@@ -279,7 +280,7 @@ pub enum Command {
     PutRecord {
         /// The record.
         record: Record,
-        /// What it may take the place of.
+        /// What it may replace.
         over: Over,
     },
     /// Remove a record.
@@ -289,19 +290,19 @@ pub enum Command {
         /// Its name there.
         id: Name,
     },
-    /// Let revisions, and so tokens, go on from above this one.
+    /// Continue revisions, and so tokens, above this one.
     RaiseRevision {
-        /// The next event gets a revision above this.
+        /// The next event gets a greater revision than this.
         above: Revision,
     },
 }
 
 /// The rows that commands may read or change, which an engine locks and loads for them.
 ///
-/// Beside what is named here an engine loads, for each resource, the sessions that its lease and its pending lease hang
-/// on, and for each holder its present session. For each resource that has a line it loads the first
-/// [`WAITERS_LOADED`](crate::limits::WAITERS_LOADED) waiters, and those of the named requests; with each waiter its room
-/// and its session. More of a line is loaded when [`FoundLate`](crate::ledger::FoundLate) asks for it.
+/// In addition an engine loads, for each resource, the sessions that its lease and its pending lease are attached to,
+/// and for each holder its present session. For each resource that has a line it loads the first
+/// [`WAITERS_LOADED`](crate::limits::WAITERS_LOADED) waiters, and those of the named requests; with each waiter its
+/// room and its session. More of a line is loaded when [`FoundLate`](crate::ledger::FoundLate) asks for it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Footprint {
     /// Resources by key.
@@ -310,7 +311,7 @@ pub struct Footprint {
     pub leases: Vec<LeaseId>,
     /// Sessions by id.
     pub sessions: Vec<SessionId>,
-    /// Sessions by id, with their holders, all resources that hang on them, and the first
+    /// Sessions by id, with their holders, all resources that are attached to them, and the first
     /// [`SESSION_WAITERS_LOADED`](crate::limits::SESSION_WAITERS_LOADED) waiters on them with their resources.
     pub whole_sessions: Vec<SessionId>,
     /// Holders by name, with their present sessions.
@@ -363,13 +364,13 @@ impl Command {
         }
     }
 
-    /// Whether it may make events. One that cannot is decided without taking the clock's row: renewals are most of the
-    /// traffic and nobody's news (rule 19).
+    /// Whether it may make events. A command that cannot is decided without taking the clock's row: renewals are most
+    /// of the traffic, and no event (rule 19).
     pub fn may_make_news(&self) -> bool {
         !matches!(self, Self::Renew { .. } | Self::Heartbeat { .. } | Self::HeardOf { .. })
     }
 
-    /// The ttl that it asks for, if it asks for one.
+    /// The ttl that it asks for, if any.
     pub fn asked_ttl_ms(&self) -> Option<u64> {
         match self {
             Self::Acquire(Acquire { tenure: AskedTenure::Own { ttl_ms }, .. })

@@ -1,4 +1,4 @@
-//! What a decision changes: events, which everyone may watch, and changes that are nobody's news.
+//! What a decision changes: events, which can be watched, and changes that are not published.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::{
     waiter::Waiter,
 };
 
-/// One change of a lease or a resource, at its place in the one total order.
+/// One change of a lease or a resource, at its place in the total order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
     /// Its place in the order of all events, which is commit order.
@@ -30,21 +30,21 @@ pub struct Event {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
-    /// Someone will hold it next.
+    /// A pending lease was created for its next holder.
     Pending(Pending),
-    /// Someone holds it now.
+    /// A lease was granted.
     Acquired(Lease),
-    /// Its holder let go.
+    /// Its holder released it.
     Released(Ended),
-    /// The holder's time ran out, or a pending lease lapsed.
+    /// The lease expired, or a pending lease lapsed.
     Expired(Ended),
-    /// Someone else ended the lease.
+    /// The lease was ended by someone other than its holder.
     Revoked(Ended),
-    /// Another holder takes over a lease that had expired and that nobody had swept.
+    /// Another holder takes over an expired lease that was not swept yet.
     Stolen(Ended),
-    /// The hand-over document was written.
+    /// The state document was written.
     StateChanged(StateDocument),
-    /// The resource was declared, or declared anew.
+    /// The resource was declared, or its declaration changed.
     Declared(Declaration),
     /// The resource was removed.
     Deleted,
@@ -59,18 +59,18 @@ pub struct Ended {
     pub token: Option<Token>,
     /// Who held it.
     pub holder: Name,
-    /// The session that it hung on, if not one of its own.
+    /// The session that it was attached to, if not one of its own.
     pub session: Option<SessionId>,
     /// The attributes that it had; opaque.
     pub attributes: Document,
-    /// Nobody gets the resource before this time.
+    /// The resource is held back until this time.
     pub held_back_until: Option<StoreTime>,
-    /// Why it ended, or who took it over, in words.
+    /// Why it ended, or who took it over, for people.
     pub reason: Option<String>,
 }
 
 impl Ended {
-    /// How `lease` ends.
+    /// The end of `lease`.
     pub fn of(lease: &Lease) -> Self {
         Self {
             lease: lease.id,
@@ -83,7 +83,7 @@ impl Ended {
         }
     }
 
-    /// How `pending` ends without having been granted.
+    /// The end of `pending`, which was not granted.
     pub fn of_pending(pending: &Pending, reason: &str) -> Self {
         Self {
             lease: pending.id,
@@ -97,25 +97,25 @@ impl Ended {
     }
 }
 
-/// The name of an event, as everyone outside knows it.
+/// The public name of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EventName {
-    /// A lease waits for the present holder.
+    /// A pending lease was created.
     LeasePending,
     /// A lease was granted.
     LeaseAcquired,
-    /// A lease was renewed; told to live watchers that ask, never stored (rule 19).
+    /// A lease was renewed; sent to live watchers that ask for it, never stored (rule 19).
     LeaseRenewed,
     /// A lease was released by its holder.
     LeaseReleased,
-    /// A lease ran out.
+    /// A lease expired.
     LeaseExpired,
-    /// A lease was ended by someone else.
+    /// A lease was ended by someone other than its holder.
     LeaseRevoked,
     /// An expired lease was taken over by another holder before it was swept.
     LeaseStolen,
-    /// The hand-over document was written.
+    /// The state document was written.
     StateChanged,
     /// A resource was declared or changed.
     ResourceDeclared,
@@ -207,8 +207,8 @@ impl Event {
         }
     }
 
-    /// The session whose number of leases it changes, and by how many.
-    pub(crate) fn hangs(&self) -> Option<(SessionId, i32)> {
+    /// The session whose number of leases it changes, and by how much.
+    pub(crate) fn lease_count_change(&self) -> Option<(SessionId, i32)> {
         match &self.what {
             What::Acquired(l) => Some((l.tenure.session()?, 1)),
             What::Released(e) | What::Expired(e) | What::Revoked(e) => {
@@ -230,27 +230,27 @@ impl Event {
     }
 }
 
-/// One step that a decision takes. Only [`Change::Event`] has a revision and is published.
+/// One step of a decision. Only [`Change::Event`] has a revision and is published.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// Something that everyone may watch.
+    /// An event, which can be watched.
     Event(Event),
-    /// A lease with a session of its own was renewed, or a lease told its stats.
+    /// A lease with a session of its own was renewed, or a lease reported statistics.
     LeaseRenewed {
         /// The resource.
         key: ResourceKey,
         /// When.
         at: StoreTime,
-        /// What keeps it alive from now on.
+        /// Its tenure from now on.
         tenure: Tenure,
-        /// What it told.
+        /// What it reported.
         stats: Option<Document>,
-        /// Whether it is still to be confirmed, and by when.
+        /// When it must be confirmed, if it still must.
         confirm_by: Option<StoreTime>,
     },
-    /// Someone stands in line, at the end or, asking again, where it stood.
+    /// A waiter joined the line, or asked again and keeps its place.
     Waits(Waiter),
-    /// Someone stands in line no more.
+    /// A waiter left the line.
     WaitEnded {
         /// The resource that it waited for.
         key: ResourceKey,
@@ -267,25 +267,25 @@ pub enum Change {
         id: SessionId,
         /// When.
         at: StoreTime,
-        /// It is dead from this time on.
+        /// When it expires.
         deadline: StoreTime,
-        /// What it told.
+        /// What it reported.
         metrics: Option<Document>,
     },
-    /// What a session may still do has changed.
+    /// A session's standing has changed.
     SessionStanding {
         /// Which one.
         id: SessionId,
-        /// What it may do.
+        /// The new standing.
         standing: Standing,
     },
-    /// A session is over and nothing hangs on it.
+    /// A session is over and nothing is attached to it.
     SessionEnded(SessionId),
-    /// A request id can get nothing any more.
+    /// A request id was spent.
     RequestSpent {
         /// Which one.
         request: RequestKey,
-        /// It is remembered until then.
+        /// How long it is remembered.
         until: StoreTime,
     },
     /// A holder registered, or its row changed.
@@ -301,6 +301,6 @@ pub enum Change {
         /// Its name there.
         id: Name,
     },
-    /// Revisions go on from here.
+    /// Revisions continue from here.
     RevisionRaised(Revision),
 }

@@ -200,8 +200,8 @@ id! {
 }
 
 impl LeaseId {
-    /// The id of a grant that is asked for: random but for its beginning, the [mark](ResourceKey::mark) of the resource. So a
-    /// store finds the resource of a lease without an index that every grant would have to change.
+    /// The id of a grant that is asked for: random but for its beginning, the [mark](ResourceKey::mark) of the
+    /// resource. So a store finds the resource of a lease without an index that every grant would have to change.
     pub fn new(key: &ResourceKey, random: Uuid) -> Self {
         let mut bytes = random.into_bytes();
         bytes[..4].copy_from_slice(&key.mark().to_be_bytes());

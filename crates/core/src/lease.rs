@@ -13,13 +13,13 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LeaseStatus {
-    /// Waiting for the present holder to let go; has no token.
+    /// Granted when the present holder is done; has no token yet.
     Pending,
     /// Held, and its time has not run out.
     Active,
     /// Its time ran out.
     Expired,
-    /// Its holder let go.
+    /// Released by its holder.
     Released,
     /// Someone else ended it.
     Revoked,
@@ -36,12 +36,12 @@ pub enum Tenure {
         /// It is dead from this time on, unless renewed before.
         deadline: StoreTime,
     },
-    /// The session that it hangs on.
+    /// The session that it is attached to.
     Session(SessionId),
 }
 
 impl Tenure {
-    /// The session that it hangs on, if not one of its own.
+    /// The session that it is attached to, if not one of its own.
     pub fn session(&self) -> Option<SessionId> {
         match self {
             Self::Own { .. } => None,
@@ -77,20 +77,21 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// From when on it is dead if its tenure ends at `deadline`: one that is still to be confirmed is dead without that, too.
+    /// From when on it is dead if its tenure ends at `deadline`: one that is still to be confirmed is dead without
+    /// that, too.
     pub fn dead_from(&self, deadline: StoreTime) -> StoreTime {
         self.confirm_by.map_or(deadline, |by| by.min(deadline))
     }
 }
 
-/// A lease in waiting (rule 16): at most one a resource, without a token, on the next holder's session.
+/// A pending lease (rule 16): at most one per resource, without a token, attached to the next holder's session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
     /// The identity that the grant will have.
     pub id: LeaseId,
     /// Who will hold it.
     pub holder: Name,
-    /// The session that it will hang on.
+    /// The session that it will be attached to.
     pub session: SessionId,
     /// When it was asked for.
     pub asked_at: StoreTime,
@@ -100,7 +101,7 @@ pub struct Pending {
     pub attributes: Document,
 }
 
-/// The hand-over document of a resource: written under a live token, given to the next holder.
+/// The state document of a resource: written under a live token, given to the next holder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StateDocument {
     /// The document; opaque.
@@ -113,7 +114,7 @@ pub struct StateDocument {
     pub written_at: StoreTime,
 }
 
-/// What is said of a resource when it is declared.
+/// What a resource is declared with.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Declaration {
     /// Where it is.
@@ -137,15 +138,15 @@ pub struct Resource {
     pub created_at: StoreTime,
     /// The token of the last grant; 0 before the first.
     pub last_token: Token,
-    /// Nobody gets it before this time (rule 12).
+    /// It is held back until this time (rule 12).
     pub held_back_until: Option<StoreTime>,
-    /// Who holds it, or held it until its time ran out unswept.
+    /// Its holder. An expired lease counts until it is swept.
     pub lease: Option<Lease>,
     /// Who gets it next. Few have one, so that it takes room only where there is.
     pub pending: Option<Box<Pending>>,
-    /// What the last holder left for the next.
+    /// What the last holder left for the next one.
     pub state: Option<StateDocument>,
-    /// How many stand in line for it, dead ones that nobody has passed yet among them.
+    /// How many waiters are in line, dead ones that were not dropped yet included.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub queued: u32,
 }
@@ -155,7 +156,7 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl Resource {
-    /// A resource that nobody declared yet.
+    /// A resource that is not declared.
     pub fn new(key: ResourceKey, now: StoreTime) -> Self {
         Self {
             key,
@@ -175,7 +176,7 @@ impl Resource {
         self.declared.as_ref().map_or(0, |d| d.lock_delay_ms)
     }
 
-    /// Whether its row says nothing that anyone could miss.
+    /// Whether its row carries no information and can be dropped.
     pub fn is_forgettable(&self, now: StoreTime) -> bool {
         self.declared.is_none()
             && self.lease.is_none()
@@ -191,13 +192,13 @@ impl Resource {
         held.into_iter().chain(self.pending.as_ref().map(|p| p.id))
     }
 
-    /// Who holds it, or held it until its time ran out unswept.
+    /// Its holder. An expired lease counts until it is swept.
     pub fn holder(&self) -> Option<HolderKey> {
         let lease = self.lease.as_ref()?;
         Some(HolderKey { tenant: self.key.tenant.clone(), name: lease.holder.clone() })
     }
 
-    /// The sessions that its lease and its pending lease hang on.
+    /// The sessions that its lease and its pending lease are attached to.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         let held = self.lease.as_ref().and_then(|l| l.tenure.session());
         held.into_iter().chain(self.pending.as_ref().map(|p| p.session))

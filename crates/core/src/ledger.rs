@@ -1,7 +1,7 @@
 //! The rows that decisions read and change.
 //!
-//! A [`Ledger`] may be all there is (the simulator, a test), or only the part that a batch touches, locked and loaded by
-//! an engine. It remembers which rows have changed, so that an engine writes those and no others.
+//! A [`Ledger`] may be all there is (the simulator, a test), or only the part that a batch touches, locked and loaded
+//! by an engine. It remembers which rows have changed, so that an engine writes those and no others.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,16 +18,16 @@ use crate::{
 };
 use rpds::RedBlackTreeMapSync as SharedMap;
 
-/// Something that has to be judged was not loaded: the batch must begin again with it (rule 10).
+/// A row that the decision needs was not loaded: the batch must start again with it (rule 10).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FoundLate {
-    /// A session that a lease or a waiter hangs on.
+    /// A session that a lease or a waiter is attached to.
     #[error("session {0} was found late")]
     Session(SessionId),
     /// More of the line for a resource, from its head.
     #[error("waiters for {0} were found late")]
     Line(ResourceKey),
-    /// All waiters that hang on a session, and their resources.
+    /// All waiters that are attached to a session, and their resources.
     #[error("waiters on session {0} were found late")]
     WaitersOn(SessionId),
 }
@@ -50,7 +50,7 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// Adds what `more` names.
+    /// Adds the rows of `more`.
     pub fn extend(&mut self, more: Self) {
         self.sessions.extend(more.sessions);
         self.resources.extend(more.resources);
@@ -71,7 +71,7 @@ impl Dirty {
     }
 }
 
-/// What the indexes know of a resource.
+/// What the indexes know about a resource.
 #[derive(Default, PartialEq)]
 struct Indexed {
     leases: [Option<LeaseId>; 2],
@@ -92,7 +92,7 @@ impl Indexed {
 
 /// All rows, or those that a batch touches.
 ///
-/// The maps of rows share what they have in common with their clones, so that [`Self::rows`] costs nothing.
+/// The maps are persistent: a clone shares its rows, so that [`Self::rows`] costs nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {
     sessions: SharedMap<SessionId, Session>,
@@ -102,19 +102,19 @@ pub struct Ledger {
     records: SharedMap<(Name, Name), Record>,
     /// Which resource a lease, live or pending, is on.
     leases: BTreeMap<LeaseId, Arc<ResourceKey>>,
-    /// Which resources hang on a session, held or pending.
-    hanging: BTreeSet<(SessionId, Arc<ResourceKey>)>,
-    /// Which resources a holder holds, or held until its time ran out unswept.
+    /// Which resources are attached to a session, held or pending.
+    attached: BTreeSet<(SessionId, Arc<ResourceKey>)>,
+    /// Which resources a holder holds, expired leases that were not swept yet included.
     held: BTreeSet<(Name, Arc<ResourceKey>)>,
-    /// Who waits for what.
+    /// The lines of waiters.
     lines: Lines,
     dirty: Dirty,
 }
 
 impl Ledger {
-    /// The rows as they are now, shared with this ledger: it costs nothing, however many they are, and what becomes of this
-    /// ledger does not change them. They can be looked up and walked through; who holds what, what hangs on what and who
-    /// waits is not known.
+    /// The rows as they are now, shared with this ledger: it costs nothing, however many there are, and later changes
+    /// do not affect them. Rows can be looked up and iterated over; the indexes (by holder, by session) and the lines
+    /// are left out.
     pub fn rows(&self) -> Self {
         Self {
             sessions: self.sessions.clone(),
@@ -146,7 +146,7 @@ impl Ledger {
         self.requests.get(request).copied()
     }
 
-    /// The key of a resource as it is kept here: whoever keeps it, too, need not keep a copy.
+    /// The key of a resource as it is kept here, so that others who keep it need no copy.
     pub fn shared_key(&self, key: &ResourceKey) -> Option<&Arc<ResourceKey>> {
         self.resources.get_key_value(key).map(|(shared, _)| shared)
     }
@@ -214,13 +214,13 @@ impl Ledger {
         self.records.values()
     }
 
-    /// The keys of the resources that hang on a session, held or pending.
-    pub fn hanging_on(&self, session: SessionId) -> impl Iterator<Item = &ResourceKey> {
+    /// The keys of the resources that are attached to a session, held or pending.
+    pub fn attached_to(&self, session: SessionId) -> impl Iterator<Item = &ResourceKey> {
         let from = (session, least());
-        self.hanging.range(from..).take_while(move |(id, _)| *id == session).map(|(_, key)| &**key)
+        self.attached.range(from..).take_while(move |(id, _)| *id == session).map(|(_, key)| &**key)
     }
 
-    /// The keys of the resources that a holder holds, or held until its time ran out unswept.
+    /// The keys of the resources that a holder holds, expired leases that were not swept yet included.
     pub fn held_by(&self, holder: &HolderKey) -> impl Iterator<Item = &ResourceKey> {
         let HolderKey { tenant, name } = holder;
         let from = ResourceKey { tenant: tenant.clone(), ..ResourceKey::least() };
@@ -228,7 +228,7 @@ impl Ledger {
         self.held.range((name.clone(), Arc::new(from))..).take_while(is_its).map(|(_, key)| &**key)
     }
 
-    /// From when on `lease` is dead, unless it is renewed; one that waits to be confirmed is dead without that, too.
+    /// When `lease` expires unless it is renewed, or confirmed where that is still due.
     pub fn deadline_of(&self, lease: &Lease) -> Result<StoreTime, FoundLate> {
         let deadline = match lease.tenure {
             Tenure::Own { deadline, .. } => deadline,
@@ -237,7 +237,7 @@ impl Ledger {
         Ok(lease.dead_from(deadline))
     }
 
-    /// Who stands at a place in line.
+    /// The waiter at a place in line.
     pub fn waiter(&self, place: &PlaceKey) -> Option<&Waiter> {
         self.lines.get(place)
     }
@@ -247,27 +247,27 @@ impl Ledger {
         self.lines.all()
     }
 
-    /// Those who wait for a resource, as far as they are loaded, in order of arrival.
+    /// The loaded waiters for a resource, in order of arrival.
     pub fn waiters_for(&self, key: &ResourceKey) -> impl Iterator<Item = &Waiter> {
         self.lines.of(key)
     }
 
-    /// Who waits for the grant of this id.
+    /// The waiter for the grant with this id.
     pub fn waiter_of_lease(&self, lease: LeaseId) -> Option<&Waiter> {
         self.lines.of_lease(lease)
     }
 
-    /// Who waits by this request.
+    /// The waiter with this request.
     pub fn waiter_of_request(&self, request: &RequestKey) -> Option<&Waiter> {
         self.lines.of_request(request)
     }
 
-    /// Those whose place hangs on a session, as far as they are loaded.
+    /// The loaded waiters that are attached to a session.
     pub fn waiters_on(&self, session: SessionId) -> impl Iterator<Item = &Waiter> {
         self.lines.on(session)
     }
 
-    /// Whether everyone who came before a waiter is loaded.
+    /// Whether all waiters ahead of this one are loaded.
     pub(crate) fn knows_all_before(&self, waiter: &Waiter) -> bool {
         self.lines.is_head(waiter) || {
             let queued = self.resource(&waiter.key).map_or(0, |r| r.queued);
@@ -275,12 +275,12 @@ impl Ledger {
         }
     }
 
-    /// Puts a waiter as an engine loaded it: it is not dirty.
+    /// Puts a waiter as loaded by an engine: it is not dirty.
     pub fn load_waiter(&mut self, waiter: Waiter) {
         self.lines.put(waiter);
     }
 
-    /// Says that everyone in line for a resource, up to an arrival, is loaded.
+    /// Declares that all waiters for a resource, up to an arrival, are loaded.
     pub fn load_head(&mut self, key: ResourceKey, arrival: Revision) {
         self.lines.set_head(key, arrival);
     }
@@ -296,37 +296,37 @@ impl Ledger {
         old
     }
 
-    /// Puts a session as an engine loaded it: it is not dirty.
+    /// Puts a session as loaded by an engine: it is not dirty.
     pub fn load_session(&mut self, session: Session) {
         self.sessions.insert_mut(session.id, session);
     }
 
-    /// Puts a resource as an engine loaded it: it is not dirty.
+    /// Puts a resource as loaded by an engine: it is not dirty.
     pub fn load_resource(&mut self, resource: Resource) {
         self.index(&resource.key.clone(), Some(resource));
     }
 
-    /// Puts a holder as an engine loaded it: it is not dirty.
+    /// Puts a holder as loaded by an engine: it is not dirty.
     pub fn load_holder(&mut self, holder: Holder) {
         self.holders.insert_mut(holder.key.clone(), holder);
     }
 
-    /// Puts a spent request as an engine loaded it: it is not dirty.
+    /// Puts a spent request as loaded by an engine: it is not dirty.
     pub fn load_request(&mut self, request: RequestKey, until: StoreTime) {
         self.requests.insert_mut(Arc::new(request), until);
     }
 
-    /// Puts a record as an engine loaded it: it is not dirty.
+    /// Puts a record as loaded by an engine: it is not dirty.
     pub fn load_record(&mut self, record: Record) {
         self.records.insert_mut(record.key(), record);
     }
 
-    /// What has changed since loading, and forgets that it did.
+    /// Takes the set of rows that have changed since they were loaded.
     pub fn take_dirty(&mut self) -> Dirty {
         std::mem::take(&mut self.dirty)
     }
 
-    /// Takes over the rows of `part` named in `dirty`: written, or removed where `part` has none.
+    /// Copies the rows named in `dirty` from `part`, and removes those that `part` does not have.
     pub fn absorb(&mut self, part: &Ledger, dirty: &Dirty) {
         fn copy<K: Ord + Clone, V: Clone>(
             to: &mut SharedMap<K, V>,
@@ -417,7 +417,7 @@ impl Ledger {
         self.dirty.records.insert(key);
     }
 
-    /// Writes or removes a resource and keeps the indexes in step with it.
+    /// Writes or removes a resource and updates the indexes.
     fn index(&mut self, key: &ResourceKey, mut resource: Option<Resource>) {
         let (shared, old) = match self.resources.get_key_value(key) {
             Some((shared, old)) => (shared.clone(), Indexed::of(old)),
@@ -435,13 +435,13 @@ impl Ledger {
                 self.leases.remove(&id);
             }
             for session in old.sessions.into_iter().flatten() {
-                self.hanging.remove(&(session, shared.clone()));
+                self.attached.remove(&(session, shared.clone()));
             }
             if let Some(holder) = old.holder {
                 self.held.remove(&(holder, shared.clone()));
             }
             self.leases.extend(new.leases.into_iter().flatten().map(|id| (id, shared.clone())));
-            self.hanging.extend(new.sessions.into_iter().flatten().map(|id| (id, shared.clone())));
+            self.attached.extend(new.sessions.into_iter().flatten().map(|id| (id, shared.clone())));
             self.held.extend(new.holder.map(|holder| (holder, shared.clone())));
         }
         match resource {
@@ -450,8 +450,8 @@ impl Ledger {
         }
     }
 
-    /// The same key with the very names of its neighbours, which mostly have the same tenant and kind: a name that
-    /// thousands of rows have is in memory once.
+    /// The same key, sharing the names of its neighbours, which mostly have the same tenant and kind: a name that
+    /// thousands of rows use is in memory once.
     fn named_as_here(&self, key: &ResourceKey) -> ResourceKey {
         let before = self.resources.range::<ResourceKey, _>(..key).next_back();
         let after = self.resources.range::<ResourceKey, _>(key..).next();
@@ -463,7 +463,7 @@ impl Ledger {
         key
     }
 
-    /// The same for the name of a holder, which may hold many.
+    /// The same for the name of a holder, which may hold many resources.
     fn share_holder(&self, holder: &mut Name) {
         if let Some((same, _)) = self.held.range((holder.clone(), least())..).next() {
             share(holder, same);
@@ -471,14 +471,14 @@ impl Ledger {
     }
 }
 
-/// Makes `name` the very same as another, if it says the same.
+/// Makes `name` share the text of `other` if they are equal.
 fn share(name: &mut Name, other: &Name) {
     if name == other {
         *name = other.clone();
     }
 }
 
-/// A key before all others, from which ranges begin.
+/// The least key, where ranges begin.
 fn least() -> Arc<ResourceKey> {
     static LEAST: LazyLock<Arc<ResourceKey>> = LazyLock::new(|| Arc::new(ResourceKey::least()));
     LEAST.clone()
@@ -489,7 +489,7 @@ mod tests {
     use super::*;
     use crate::{key::Document, time::Token};
 
-    /// As a store reads it: each name is a text of its own.
+    /// As a store reads it: each name is a string of its own.
     fn held(key: &str) -> Resource {
         let name = |text: &str| Name::new(text).expect("a name");
         let key = ResourceKey { tenant: name("acme"), kind: name("job"), key: name(key) };

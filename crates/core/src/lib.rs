@@ -1,29 +1,30 @@
-//! The lease machine of Solehold: pure, with no clock, no input or output, no chance. Those are arguments.
+//! The lease machine of Solehold. It is pure: clock, input, output and randomness are arguments.
 //!
 //! # The protocol in short
 //!
-//! A *resource* is held by one *session* at a time through a *lease*. A session is one incarnation of a *holder* and lives
-//! until its deadline; one heartbeat keeps everything that hangs on it. A lease that was acquired outside a session has
-//! one of its own, kept in the lease itself ([`lease::Tenure`]).
+//! A *resource* is held by one *session* at a time through a *lease*. A session is one incarnation of a *holder* and
+//! lives until its deadline; one heartbeat keeps every lease that is attached to it alive. A lease that was acquired
+//! outside a session has one of its own, kept in the lease itself ([`lease::Tenure`]).
 //!
-//! **States of a lease.** `pending` (waits for the present holder, no token), `active`, then one of `released` (by its
-//! holder), `expired` (time ran out) and `revoked` (by someone else). The picture stands over [`decide()`].
+//! **States of a lease.** `pending` (granted when the present holder is done; has no token yet), `active`, then one of
+//! `released` (by its holder), `expired` (time ran out) and `revoked` (by someone else). See the picture at
+//! [`decide()`].
 //!
 //! **The clock rule.** One clock decides: [`time::StoreTime`], read by the store after a batch has taken its locks. It
-//! never goes back, and a renewal never moves a deadline earlier. A lease is dead from its deadline on, whether or not a
-//! sweeper has been there; expiry is a command like any other.
+//! never goes back, and a renewal never moves a deadline earlier. A lease is dead from its deadline on, whether or not
+//! the sweeper has run; expiry is a command like any other.
 //!
-//! **The fencing rule.** A grant's [`time::Token`] is the [`time::Revision`] of its event. Revisions are one sequence for
-//! the whole store, so the tokens of a resource grow through release, expiry, deletion, re-declaration and restart, and
-//! none is ever used twice.
+//! **The fencing rule.** A grant's [`time::Token`] is the [`time::Revision`] of its event. Revisions are one sequence
+//! for the whole store, so the tokens of a resource grow through release, expiry, deletion, re-declaration and restart,
+//! and none is ever used twice.
 //!
-//! **Waiting.** Whoever asks to wait stands in line ([`waiter::Waiter`]), in order of arrival. Whatever ends a lease grants
-//! to the first in line who is still there, in the same step; that grant lapses unless it is soon confirmed by a renewal.
+//! **Waiting.** Clients that ask to wait form a line ([`waiter::Waiter`]), in order of arrival. When a lease ends, the
+//! first live waiter gets the resource in the same step; that grant lapses unless a renewal soon confirms it.
 //!
-//! **Failures.** A lost answer is asked for again by request id, which gives the same grant or says that it is spent,
-//! never a second one; nor a lease of a superseded session, which nobody could keep. A lease ended by anyone but its holder holds the resource back until the old deadline has passed,
-//! since the holder may work until then. A holder that comes back is a new session: its former one is superseded and can
-//! renew nothing.
+//! **Failures.** A lost answer is asked for again by request id, which returns the same grant or says that the
+//! request is spent, never a second grant, and never a lease of a superseded session, which could not be renewed. When
+//! anyone but its holder ends a lease, the resource is held back until the old deadline, since the holder may work
+//! until then. A holder that restarts is a new session: its former one is superseded and can renew nothing.
 //!
 //! # Running it
 //!
@@ -48,7 +49,7 @@
 //! for change in &decision.changes {
 //!     apply(&mut ledger, change);
 //! }
-//! let Ok(Answer::Granted(grant)) = decision.outcome else { panic!("nobody held it") };
+//! let Ok(Answer::Granted(grant)) = decision.outcome else { panic!("it was free") };
 //! assert_eq!(grant.lease.lease.token, Token(42));
 //! # Ok::<(), solehold_core::ledger::FoundLate>(())
 //! ```

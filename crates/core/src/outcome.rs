@@ -1,4 +1,4 @@
-//! What the lease machine answers. A refusal is an outcome, with what the caller needs to go on (rule 8).
+//! The answers of the lease machine. A refusal is an outcome, with what the caller needs to continue (rule 8).
 
 use crate::{
     key::{LeaseId, Name, ResourceKey, SessionId},
@@ -15,39 +15,39 @@ pub type Outcome = Result<Answer, Refusal>;
 /// What was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
-    /// A lease was granted, or the grant of the same request is given again.
+    /// A lease was granted, or this repeats the grant of the same request.
     Granted(Grant),
-    /// The resource is not free, and the asker stands in line for it.
+    /// The resource is not free, and the caller is in line for it.
     Waiting(Place),
-    /// The asker stands in line no more.
+    /// The caller has left the line.
     Left,
     /// A lease was renewed.
     Renewed(Grant),
     /// A lease was released.
     Released(LeaseId),
-    /// A lease was revoked; nobody gets the resource for so long.
+    /// A lease was revoked, and its resource is held back.
     Revoked {
         /// Which one.
         lease: LeaseId,
-        /// How long the resource is held back.
+        /// How long.
         held_back_ms: u64,
     },
     /// A request id was spent.
     Spent,
-    /// The hand-over document was written.
+    /// The state document was written.
     StateWritten(StateDocument),
-    /// A lease waits for the present holder.
+    /// A pending lease was created for the next holder.
     Offered(Pending),
-    /// An expiry was judged: whether anything had in fact run out.
+    /// A nomination of the sweeper was decided.
     Judged {
-        /// Whether it had.
+        /// Whether anything had in fact expired.
         expired: bool,
     },
     /// A session was opened or renewed.
     Session(SessionView),
-    /// A session was closed, and so many leases released.
+    /// A session was closed.
     Closed {
-        /// How many leases.
+        /// How many leases were released with it.
         released: usize,
     },
     /// A holder's row was written.
@@ -74,16 +74,16 @@ pub enum Answer {
     Raised(Revision),
 }
 
-/// A lease as its holder gets to know it.
+/// A lease as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The lease, how it stands and how long it has left.
+    /// The lease, its status and the time it has left.
     pub lease: LeaseView,
     /// What the former holder left.
     pub state: Option<StateDocument>,
-    /// The revision as of which this is so.
+    /// The revision at which this was true.
     pub revision: Revision,
-    /// Whether this grant was given before, to the same request.
+    /// Whether this repeats an earlier grant of the same request.
     pub repeated: bool,
 }
 
@@ -92,24 +92,24 @@ pub struct Grant {
 pub struct Place {
     /// The id that the grant will have.
     pub lease: LeaseId,
-    /// The place: who came earlier comes first.
+    /// The place in line; lower is earlier.
     pub arrival: Revision,
-    /// At most so many come before.
+    /// The most waiters that can be ahead of it.
     pub ahead: u32,
-    /// The place is given up then.
+    /// When the place is given up.
     pub deadline: StoreTime,
-    /// The time at which this is so.
+    /// The time at which this was true.
     pub now: StoreTime,
 }
 
-/// A session as its holder gets to know it.
+/// A session as its holder sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SessionView {
     /// The session.
     pub session: Session,
-    /// Its holder, if it was opened just now.
+    /// Its holder, if the session was just opened.
     pub holder: Option<Holder>,
-    /// The time at which this is so.
+    /// The time at which this was true.
     pub now: StoreTime,
 }
 
@@ -122,20 +122,20 @@ pub struct LeaseView {
     pub site: Option<Name>,
     /// The lease.
     pub lease: Lease,
-    /// How it stands.
+    /// Its status at that time.
     pub status: LeaseStatus,
-    /// From when on it is dead, unless it is renewed.
+    /// When it expires unless it is renewed.
     pub deadline: StoreTime,
     /// Its time to live at each renewal.
     pub ttl_ms: u64,
     /// When it was last renewed, by itself or with its session.
     pub renewed_at: Option<StoreTime>,
-    /// The time at which this is so.
+    /// The time at which this was true.
     pub now: StoreTime,
 }
 
 impl LeaseView {
-    /// The lease on `resource`, judged at `now`; none if nobody has held it since it was last swept.
+    /// The lease on `resource` at `now`, if there is one. An expired lease is there until it is swept.
     pub fn of(ledger: &Ledger, resource: &Resource, now: StoreTime) -> Result<Option<Self>, FoundLate> {
         let Some(lease) = &resource.lease else { return Ok(None) };
         let deadline = ledger.deadline_of(lease)?;
@@ -158,7 +158,7 @@ impl LeaseView {
         }))
     }
 
-    /// How long its holder has left to confirm it by a renewal, if it was waited for and is not confirmed yet (rule 15).
+    /// The time left to confirm it by a renewal, if it was granted from the line and is not confirmed yet (rule 15).
     pub fn confirm_within_ms(&self) -> Option<u64> {
         self.lease.confirm_by.map(|by| by.ms_after(self.now))
     }
@@ -169,23 +169,23 @@ impl LeaseView {
     }
 }
 
-/// Why a command was refused. Nothing was changed by it, other than what time had already decided.
+/// Why a command was refused. It changed nothing; what had already expired may have been ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// There is no such resource, or none of this tenant's.
     #[error("there is no resource {0}")]
     NoResource(ResourceKey),
-    /// Someone holds it.
+    /// Another holder has it.
     #[error("held by {holder} with token {token} for another {retry_after_ms} ms")]
     Held {
         /// Who.
         holder: Name,
         /// The token of the present grant.
         token: Token,
-        /// The present grant runs out then, unless it is renewed.
+        /// When the present grant expires, unless it is renewed.
         retry_after_ms: u64,
     },
-    /// Nobody holds it, and nobody gets it yet (rule 12).
+    /// It is free but held back (rule 12).
     #[error("held back for another {retry_after_ms} ms after token {token}")]
     HeldBack {
         /// The token of the last grant.
@@ -193,10 +193,10 @@ pub enum Refusal {
         /// How long.
         retry_after_ms: u64,
     },
-    /// The lease meant is not the one that lives: it expired, ended, or never was.
+    /// The claimed lease is not the live one: it expired, ended, or never existed.
     #[error("that lease is not held any more; the resource's last token is {last_token}")]
     Lost {
-        /// The holder of the lease that lives now, if one does.
+        /// The holder of the live lease, if there is one.
         holder: Option<Name>,
         /// The token of the last grant.
         last_token: Token,
@@ -204,7 +204,7 @@ pub enum Refusal {
     /// There is no such lease, or none of this tenant's.
     #[error("there is no live lease {0}")]
     NoLease(LeaseId),
-    /// What was shown to prove the lease does not match it.
+    /// The proof does not match the lease.
     #[error("the {what} given is not that of the lease, which {holder} holds with token {token}")]
     NotYours {
         /// What did not match.
@@ -214,10 +214,10 @@ pub enum Refusal {
         /// The token of the present grant.
         token: Token,
     },
-    /// A name, token, lease id or session must be given.
+    /// No proof was given.
     #[error("name the lease by its token, lease id, session or holder")]
     NoProof,
-    /// The request id has got what it could get (rule 7).
+    /// The request id cannot be granted anything more (rule 7).
     #[error("request {0} is spent: it was cancelled, or its lease has ended or belongs to a former session")]
     RequestSpent(Name),
     /// The session is over, or was never opened.
@@ -228,7 +228,7 @@ pub enum Refusal {
         /// Why it can do nothing more.
         why: SessionOver,
     },
-    /// The session is another holder's.
+    /// The session belongs to another holder.
     #[error("session {session} is not one of {holder}")]
     NotYourSession {
         /// Which one.
@@ -236,10 +236,10 @@ pub enum Refusal {
         /// Who asked.
         holder: Name,
     },
-    /// The holder drains or is under maintenance.
+    /// The holder is draining or under maintenance.
     #[error("holder {0} is draining and takes nothing more")]
     Draining(Name),
-    /// The session holds as many leases as it may.
+    /// The session holds as many leases as its capacity allows.
     #[error("session {session} holds {capacity} leases, which is its capacity")]
     AtCapacity {
         /// Which one.
@@ -247,7 +247,7 @@ pub enum Refusal {
         /// How many it may hold.
         capacity: u32,
     },
-    /// As many wait in line as may.
+    /// The line is full.
     #[error("{waiting} wait {where_} already, which is the bound")]
     QueueFull {
         /// How many.
@@ -255,7 +255,7 @@ pub enum Refusal {
         /// In which line.
         where_: &'static str,
     },
-    /// The hand-over document has a later write already (rule 17).
+    /// The state document already has a later write (rule 17).
     #[error("state sequence {given} is not above the stored {stored}")]
     StaleSequence {
         /// What was given.
@@ -263,13 +263,13 @@ pub enum Refusal {
         /// What is stored under the same token.
         stored: u64,
     },
-    /// Someone waits for the resource already.
+    /// The resource already has a pending lease.
     #[error("the resource is on its way to {holder} already")]
     AlreadyPending {
-        /// Who waits.
+        /// The next holder.
         holder: Name,
     },
-    /// A held resource is deleted only by force.
+    /// A held resource can only be deleted by force.
     #[error("the resource is held by {holder} with token {token}; delete it with force, or release it first")]
     InUse {
         /// Who holds it.
@@ -291,7 +291,7 @@ pub enum Refusal {
         /// Its name there.
         id: Name,
     },
-    /// The record is not as it was when it was read: read it again.
+    /// The record was changed after it was read: read it again.
     #[error("{collection} {id} was changed by another at the same time")]
     RecordChanged {
         /// Its collection.

@@ -1,17 +1,17 @@
-//! Routing: which of the nodes that are there should serve a key, without anyone who hands keys out.
+//! Routing: which of the live nodes should serve a key, without a coordinator.
 //!
-//! Weighted rendezvous hashing: every node draws a number for the key, and the lowest wins. Whoever knows the same nodes
-//! computes the same answer; a node that leaves moves only its own keys, one that joins takes only its share.
+//! Weighted rendezvous hashing: every node draws a number for the key, and the lowest wins. All who know the same nodes
+//! compute the same answer; a node that leaves moves only its own keys, one that joins takes only its share.
 //!
-//! A node's draw is exponential with its weight as rate, so that it wins in proportion to it: `-log2(u) / weight`, with `u`
-//! from XXH3. It is computed in whole numbers, so that every machine gets the same, and **must never change**: a fleet whose
-//! halves disagree sends a key to two nodes.
+//! A node's draw is exponential with its weight as rate, so that it wins in proportion to it: `-log2(u) / weight`, with
+//! `u` from XXH3. It is computed in whole numbers, so that every machine gets the same, and **must never change**: a
+//! fleet whose halves disagree sends a key to two nodes.
 
 use std::cmp::Ordering;
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// Weights are given in so many parts: this is the weight 1.
+/// Weights are integers in these units: this is the weight 1.
 pub const WEIGHT_ONE: u32 = 1_000;
 /// Digits of a logarithm after the point, in binary.
 const FRACTION_BITS: u32 = 32;
@@ -53,7 +53,8 @@ pub fn route<'a>(
     draws.min_by(|a, b| compare(*a, *b)).map(|(_, candidate)| candidate)
 }
 
-/// All nodes with any weight, the one that should serve the key first, then those that should if the ones before are gone.
+/// All nodes with any weight, the one that should serve the key first, then those that should if the ones before are
+/// gone.
 pub fn rank<'a>(
     kind: &str,
     key: &str,

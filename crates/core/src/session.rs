@@ -13,54 +13,54 @@ use crate::{
 pub enum Standing {
     /// It may renew and acquire.
     Current,
-    /// It may renew, but acquire nothing more: its holder drains or is under maintenance.
+    /// It may renew but not acquire: its holder is draining or under maintenance.
     Draining,
-    /// Its holder came back as another session: this one may do nothing, and what hangs on it runs out (rule 13).
+    /// Its holder has opened another session: this one may do nothing, and its leases run out (rule 13).
     Superseded,
 }
 
-/// One incarnation of a holder. One heartbeat keeps everything that hangs on it.
+/// One incarnation of a holder. One heartbeat keeps everything that is attached to it alive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Session {
     /// Its identity, made by the engine, never reused.
     pub id: SessionId,
     /// Whose session it is.
     pub holder: HolderKey,
-    /// How long a heartbeat keeps it.
+    /// How long a heartbeat keeps it alive.
     pub ttl_ms: u64,
     /// When it was opened.
     pub opened_at: StoreTime,
     /// When it was last renewed.
     pub renewed_at: StoreTime,
-    /// It is dead from this time on, unless renewed before.
+    /// When it expires unless it is renewed.
     pub deadline: StoreTime,
     /// What it may still do.
     pub standing: Standing,
-    /// How many leases it may hold, when its holder said so.
+    /// The most leases that it may hold, if its holder registered a capacity.
     pub capacity: Option<u32>,
-    /// How many leases hang on it now.
+    /// How many leases are attached to it.
     pub lease_count: u32,
-    /// How many places in line hang on it, as their room or as the session of who waits.
+    /// How many places in line are attached to it, as their room or as their own session.
     #[serde(default)]
     pub waiting: u32,
-    /// The revision of the last change to the set of leases that hang on it (rule 9).
+    /// The revision of the last change to the set of leases that are attached to it (rule 9).
     pub lease_revision: Revision,
-    /// What its last heartbeat told about itself; opaque.
+    /// What its last heartbeat reported; opaque.
     pub metrics: Document,
 }
 
 impl Session {
-    /// Whether its leases are held: it lives until its deadline, whatever its standing.
+    /// Whether its leases are live, which lasts until its deadline whatever its standing.
     pub fn is_live(&self, now: StoreTime) -> bool {
         now < self.deadline
     }
 
-    /// Whether it is a replica's waiting room, and nobody's session.
+    /// Whether it is a replica's waiting room rather than a holder's session.
     pub fn is_room(&self) -> bool {
         self.holder.is_room()
     }
 
-    /// Whether a heartbeat may still keep it.
+    /// Whether a heartbeat may still renew it.
     pub fn is_renewable(&self, now: StoreTime) -> bool {
         self.is_live(now) && self.standing != Standing::Superseded
     }
@@ -81,15 +81,15 @@ pub enum SessionOver {
     Superseded,
 }
 
-/// What an operator wants of a registered holder.
+/// The status of a registered holder, set by an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum HolderStatus {
-    /// It may take work.
+    /// It may acquire.
     Active,
-    /// It keeps what it has and takes nothing more.
+    /// It keeps its leases and acquires nothing.
     Draining,
-    /// As draining, until an operator says otherwise: a new registration does not end it.
+    /// As draining, until an operator ends it: a new registration does not.
     Maintenance,
 }
 
@@ -98,20 +98,20 @@ pub enum HolderStatus {
 pub struct Holder {
     /// Its name within its tenant.
     pub key: HolderKey,
-    /// Whether it registered; one that did not is forgotten with its session.
+    /// Whether it registered. A holder that did not is forgotten with its session.
     pub registered: bool,
     /// Its present session, if one was opened and has not ended.
     pub session: Option<SessionId>,
-    /// What an operator wants of it.
+    /// Its status.
     pub status: HolderStatus,
     /// When it registered, or first opened a session.
     pub registered_at: StoreTime,
-    /// When it was last heard of, by session or by name.
+    /// When it was last heard from, by session or by name.
     pub heard_at: StoreTime,
     /// Where it is, if it said.
     pub site: Option<Name>,
     /// What it registered with; opaque.
     pub attributes: Document,
-    /// What it last told about itself by name alone; opaque.
+    /// What it last reported by name alone; opaque.
     pub metrics: Document,
 }

@@ -1,4 +1,4 @@
-//! Waiting in line (rule 15): who waits for which resource, in order of arrival.
+//! Waiting in line (rule 15), in order of arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,17 +10,17 @@ use crate::{
     time::{Revision, StoreTime},
 };
 
-/// Someone who stands in line for a resource. It is there while its wait has not run out, its room lives, and the session
-/// that it asks with lives.
+/// A waiter in line for a resource. It is live until its wait is over, as long as its room and the session that it asks
+/// with are live.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiter {
     /// The resource that it waits for.
     pub key: ResourceKey,
-    /// Its place: a revision of its own, so that who came earlier comes first.
+    /// Its place: a revision of its own, so that earlier arrivals come first.
     pub arrival: Revision,
     /// The id that the grant will have.
     pub lease: LeaseId,
-    /// Who waits.
+    /// The holder that waits.
     pub holder: Name,
     /// What will keep the lease alive.
     pub tenure: AskedTenure,
@@ -28,11 +28,11 @@ pub struct Waiter {
     pub request: Option<Name>,
     /// What the adapter keeps with the lease.
     pub attributes: Document,
-    /// Whether it takes a resource that is not declared.
+    /// Whether it accepts a resource that is not declared.
     pub undeclared: Undeclared,
     /// The waiting room of the replica that its client is connected to.
     pub room: SessionId,
-    /// It waits no longer than until then.
+    /// When it stops waiting.
     pub deadline: StoreTime,
 }
 
@@ -53,7 +53,7 @@ impl Waiter {
         }
     }
 
-    /// The sessions that it hangs on: its room and its own.
+    /// The sessions that it is attached to: its room and its own.
     pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
         [self.room].into_iter().chain(self.session())
     }
@@ -71,8 +71,8 @@ pub(crate) struct Lines {
     rows: BTreeMap<PlaceKey, Waiter>,
     leases: BTreeMap<LeaseId, PlaceKey>,
     requests: BTreeMap<RequestKey, Revision>,
-    hanging: BTreeSet<(SessionId, ResourceKey, Revision)>,
-    /// Up to where a line was loaded without a gap, where it was not loaded whole.
+    attached: BTreeSet<(SessionId, ResourceKey, Revision)>,
+    /// How far a line was loaded without a gap, where it was not loaded completely.
     heads: BTreeMap<ResourceKey, Revision>,
 }
 
@@ -101,7 +101,7 @@ impl Lines {
 
     pub(crate) fn on(&self, session: SessionId) -> impl Iterator<Item = &Waiter> {
         let from = (session, ResourceKey::least(), Revision(0));
-        let its = self.hanging.range(from..).take_while(move |(id, ..)| *id == session);
+        let its = self.attached.range(from..).take_while(move |(id, ..)| *id == session);
         its.filter_map(|(_, key, arrival)| self.rows.get(&(key.clone(), *arrival)))
     }
 
@@ -118,7 +118,7 @@ impl Lines {
         self.remove(&place);
         self.leases.insert(waiter.lease, place.clone());
         self.requests.extend(waiter.request_key().map(|request| (request, waiter.arrival)));
-        self.hanging.extend(waiter.sessions().map(|id| (id, place.0.clone(), place.1)));
+        self.attached.extend(waiter.sessions().map(|id| (id, place.0.clone(), place.1)));
         self.rows.insert(place, waiter);
     }
 
@@ -129,7 +129,7 @@ impl Lines {
             self.requests.remove(&request);
         }
         for id in old.sessions() {
-            self.hanging.remove(&(id, place.0.clone(), place.1));
+            self.attached.remove(&(id, place.0.clone(), place.1));
         }
         Some(old)
     }

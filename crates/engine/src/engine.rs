@@ -240,7 +240,7 @@ impl Engine {
         let Some(session) = state.session(id).filter(|session| session.is_live(now)) else {
             return Ok(None);
         };
-        let held = state.hanging_on(id).filter_map(|key| state.resource(key));
+        let held = state.attached_to(id).filter_map(|key| state.resource(key));
         let views = held.filter_map(|resource| LeaseView::of(state, resource, now).ok().flatten());
         let its = |view: &LeaseView| view.lease.tenure.session() == Some(id) && view.deadline > now;
         Ok(Some(SessionLeases { session: session.clone(), leases: views.filter(its).collect() }))

@@ -68,8 +68,8 @@ impl Draft<'_> {
         }
     }
 
-    /// The grant that the same request got before; refused if that is over (rule 7). The fresh id that a driver stamps an
-    /// acquire with makes the driver's own retry after a lost COMMIT a repeat, too.
+    /// The earlier grant of the same request; refused if that grant is over (rule 7). The fresh lease id that a driver
+    /// puts into an acquire makes the driver's own retry after a lost COMMIT a repeat, too.
     pub(super) fn repeated(&self, ask: &Acquire, resource: &Resource) -> Result<Option<Answer>, Stop> {
         let spent = |request: &Name| Err(Refusal::RequestSpent(request.clone()).into());
         if let Some(request) = &ask.request {
@@ -86,8 +86,8 @@ impl Draft<'_> {
         if self.now() >= self.ledger.deadline_of(lease)? {
             return ask.request.as_ref().map_or(Ok(None), spent);
         }
-        // Nobody can keep a lease of a superseded session: it is no answer for the holder's new session, whose request
-        // has got what it could get, nor for the old one, which is told that it is over.
+        // A lease of a superseded session cannot be renewed, so it is no answer to the holder's new session, whose
+        // request is spent, nor to the old session, which is told that it is over.
         let session = lease.tenure.session().and_then(|id| self.ledger.session(id));
         if session.is_some_and(|s| s.standing == Standing::Superseded) {
             let is_another = |id| ask.tenure != AskedTenure::Session(id);
@@ -112,7 +112,7 @@ impl Draft<'_> {
         Ok(Tenure::Session(id))
     }
 
-    /// A session of the resource's tenant that may take on more.
+    /// A session of the resource's tenant that may acquire.
     pub(super) fn able_session(&self, id: SessionId, key: &ResourceKey) -> Result<&Session, Refusal> {
         let session = self.known_session(&key.tenant, id)?;
         match session.standing {
@@ -152,7 +152,7 @@ impl Draft<'_> {
         let at = self.now();
         let mut resource = self.claimed(claim)?.clone();
         let Some(lease) = &mut resource.lease else { return Err(lost(&resource).into()) };
-        // A name alone is not proof that whoever waited knows of the grant.
+        // A name alone does not prove that the waiter knows of the grant.
         let confirm_by = lease.confirm_by.filter(|_| proven(claim).is_err());
         let is_confirmed = confirm_by != lease.confirm_by;
         let mut session = None;
@@ -185,7 +185,7 @@ impl Draft<'_> {
         }
         let mut resource = self.claimed(claim)?.clone();
         let Some(id) = resource.lease.as_ref().map(|l| l.id) else { return Err(lost(&resource).into()) };
-        // The lease is live: only a pending one can have run out, and must not be granted then.
+        // The lease is live: only a pending one can have lapsed, and must not be granted then.
         self.settle(&mut resource)?;
         if let Some(write) = state {
             self.write(&mut resource, write)?;
@@ -211,8 +211,8 @@ impl Draft<'_> {
         Ok(Answer::Revoked { lease, held_back_ms })
     }
 
-    /// Ends a live lease on behalf of someone else: the resource is held back until the old deadline and lock-delay have
-    /// passed, since its holder may work until then (rule 12).
+    /// Ends a live lease for someone other than its holder: the resource is held back until the old deadline and
+    /// lock-delay have passed, since the holder may work until then (rule 12).
     pub(super) fn end_by_force(
         &mut self,
         resource: &mut Resource,
@@ -243,7 +243,7 @@ impl Draft<'_> {
             return Ok(Answer::Spent);
         };
         self.settle_wholly(&mut resource)?;
-        // If it had run out, the next in line holds the resource by now, perhaps by a request of the same name.
+        // If it had expired, the next in line holds the resource now, perhaps by a request of the same name.
         if is_its(&resource) {
             self.end(&mut resource, What::Released, |e| {
                 e.reason = Some("its request was cancelled".to_owned())

@@ -1,4 +1,4 @@
-//! `decide`: the one place where it is judged who may hold what.
+//! `decide`: the one place that judges who may hold what.
 //!
 //! ```text
 //!             Acquire                        deadline passed, judged by Expire or by the next Acquire
@@ -10,8 +10,8 @@
 //!      |      HandOver      |   the holder's release or expiry activates it               |
 //!      |  pending ----------+   in the same commit, with a new token                      |
 //!      |                    |                                                             |
-//!      |  Acquire, waiting  |   so does whatever ends a lease for the first in line, who  |
-//!      |  in line ----------+   has to confirm it by a renewal                            |
+//!      |  Acquire, waiting  |   the end of a lease grants to the first in line, who has   |
+//!      |  in line ----------+   to confirm the grant by a renewal                         |
 //!      +----------------------------------------------------------------------------------+
 //! ```
 
@@ -36,18 +36,18 @@ use crate::{
     waiter::PlaceKey,
 };
 
-/// What was decided of one command: the answer, and the changes that make it so.
+/// The decision on one command: the answer, and the changes that make it true.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decision {
-    /// What to answer. A refusal may come with changes: what time had already decided.
+    /// The answer. A refusal may come with changes: the end of what had already expired.
     pub outcome: Outcome,
     /// What to apply, in order.
     pub changes: Vec<Change>,
-    /// The moment for the next command: revisions go on from here.
+    /// The moment for the next command: revisions continue from here.
     pub moment: Moment,
 }
 
-/// Decides one command. It reads no clock, no chance and nothing but its arguments.
+/// Decides one command, by nothing but its arguments.
 pub fn decide(ledger: &Ledger, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
     let mut draft = Draft::new(ledger, moment);
     let outcome = match draft.dispatch(command) {
@@ -58,12 +58,12 @@ pub fn decide(ledger: &Ledger, command: &Command, moment: Moment) -> Result<Deci
     Ok(Decision { outcome, changes: draft.changes, moment: draft.moment })
 }
 
-/// What was decided of several commands, one after the other.
+/// The decisions on several commands, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
-    /// What to answer to each.
+    /// The answer to each.
     pub outcomes: Vec<Outcome>,
-    /// What they changed, in order; applied already.
+    /// What they changed, in order; already applied.
     pub changes: Vec<Change>,
     /// The moment for the next command.
     pub moment: Moment,
@@ -79,8 +79,8 @@ impl Decisions {
     }
 }
 
-/// Decides commands one after the other and applies each to `ledger`, so that the next one finds what it has changed.
-/// If something was found late, `ledger` must be loaded anew: a part of the commands may have been applied.
+/// Decides commands one after the other and applies each to `ledger`, so that the next one sees its changes. After an
+/// error `ledger` must be loaded again, since some of the commands may have been applied.
 pub fn decide_all<'c>(
     ledger: &mut Ledger,
     commands: impl IntoIterator<Item = &'c Command>,
@@ -124,13 +124,13 @@ struct Draft<'a> {
     changes: Vec<Change>,
     /// Places in line that this decision has cleared.
     left: BTreeSet<PlaceKey>,
-    /// By how many this decision has changed the number of leases on each session.
-    hung: BTreeMap<SessionId, i32>,
+    /// By how much this decision has changed the number of leases on each session.
+    lease_counts: BTreeMap<SessionId, i32>,
 }
 
 impl<'a> Draft<'a> {
     fn new(ledger: &'a Ledger, moment: Moment) -> Self {
-        Self { ledger, moment, changes: Vec::new(), left: BTreeSet::new(), hung: BTreeMap::new() }
+        Self { ledger, moment, changes: Vec::new(), left: BTreeSet::new(), lease_counts: BTreeMap::new() }
     }
 
     fn dispatch(&mut self, command: &Command) -> Result<Answer, Stop> {
@@ -168,13 +168,13 @@ impl<'a> Draft<'a> {
         self.moment.now
     }
 
-    /// Gives an event its revision, and applies it to the row at hand so that the decision can read on from there.
+    /// Gives an event its revision, and applies it to `resource` so that the decision can continue from there.
     fn emit(&mut self, resource: &mut Resource, what: What) {
         let revision = self.moment.next_revision();
         let event = Event { revision, at: self.now(), key: resource.key.clone(), what };
         to_resource(resource, &event);
-        if let Some((id, by)) = event.hangs() {
-            *self.hung.entry(id).or_default() += by;
+        if let Some((id, by)) = event.lease_count_change() {
+            *self.lease_counts.entry(id).or_default() += by;
         }
         self.changes.push(Change::Event(event));
     }
@@ -185,7 +185,7 @@ impl<'a> Draft<'a> {
         self.emit(resource, What::Acquired(lease));
     }
 
-    /// Ends the lease on a resource, if there is one: its request id can get nothing any more.
+    /// Ends the lease on a resource, if there is one, and spends its request id.
     fn end(&mut self, resource: &mut Resource, how: fn(Ended) -> What, shape: impl FnOnce(&mut Ended)) {
         let Some(lease) = resource.lease.clone() else { return };
         let mut ended = Ended::of(&lease);
@@ -201,12 +201,12 @@ impl<'a> Draft<'a> {
         self.changes.push(Change::RequestSpent { request, until });
     }
 
-    /// Does to a resource what time has decided already: a pending lease lapses, a lease expires, and what waits for it
-    /// is granted. Reads and acquires judge by time, never by whether the sweeper ran (rule 11).
+    /// Brings a resource up to date with the time: a pending lease lapses, a lease expires, and the next holder is
+    /// granted the resource. Reads and acquires judge by time, never by whether the sweeper ran (rule 11).
     fn settle(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         let now = self.now();
         let free_at = self.free_at(resource)?;
-        // One whose turn had come before its deadline is granted, however late that is noticed.
+        // If its turn came before its deadline it is granted, however late that is noticed.
         let has_lapsed = |deadline: StoreTime| now >= deadline && free_at >= deadline;
         if let Some(pending) = resource.pending.clone().filter(|p| has_lapsed(p.deadline)) {
             self.emit(resource, What::Expired(Ended::of_pending(&pending, "not granted in time")));
@@ -229,8 +229,8 @@ impl<'a> Draft<'a> {
         })
     }
 
-    /// As [`Self::settle`], and a lease that has run out does not stay for the sake of a pending one: what is left here
-    /// is live. For commands that would end it otherwise, and must not take what ran out for released.
+    /// As [`Self::settle`], but an expired lease does not stay for the sake of a pending one, so that a lease that is
+    /// left is live. For commands that end the lease, and must not treat an expired one as released.
     fn settle_wholly(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         self.settle(resource)?;
         if let Some(lease) = &resource.lease {
@@ -242,7 +242,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Ends a lease whose time is over; nobody gets the resource before `free_at` (rule 12).
+    /// Ends an expired lease; the resource is held back until `free_at` (rule 12).
     fn run_out(&mut self, resource: &mut Resource, free_at: StoreTime) {
         let now = self.now();
         self.end(resource, What::Expired, |e| e.held_back_until = Some(free_at).filter(|at| *at > now));
@@ -278,17 +278,17 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Refuses if a session has as many leases as it may, counting what this decision has granted and ended.
+    /// Refuses if a session is at its capacity, counting what this decision has granted and ended.
     fn refuse_if_at_capacity(&self, session: &Session) -> Result<(), Refusal> {
         let capacity = session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
-        let change = self.hung.get(&session.id).copied().unwrap_or(0);
+        let change = self.lease_counts.get(&session.id).copied().unwrap_or(0);
         if session.lease_count.saturating_add_signed(change) >= capacity {
             return Err(Refusal::AtCapacity { session: session.id, capacity });
         }
         Ok(())
     }
 
-    /// The live lease that is meant by its id or by the resource that it is on.
+    /// The resource that a target means, and the lease id if it was named by that.
     fn target(&self, target: &Target) -> Result<(&Resource, Option<LeaseId>), Refusal> {
         match target {
             Target::Resource(key) => {

@@ -14,9 +14,9 @@ use crate::{
 /// How the leases that are attached to a session end with it.
 #[derive(Clone, Copy)]
 enum Parting {
-    /// By their holder's word: they are released.
+    /// Their holder asks for it: they are released.
     Released,
-    /// By someone else's word: they are revoked and held back, unless the holder is known to be fenced off (rule 12).
+    /// Someone else asks for it: they are revoked and held back, unless the holder is known to be fenced off (rule 12).
     Revoked { fenced: bool, reason: &'static str },
 }
 
@@ -31,7 +31,7 @@ impl Draft<'_> {
         }
         let now = self.now();
         let before = self.ledger.holder(key);
-        // The driver's own retry after a lost COMMIT finds its own session, and what hangs on it by now.
+        // The driver's own retry after a lost COMMIT finds its own session, with what is attached to it by now.
         if let Some(session) = self.ledger.session(*id).cloned() {
             let is_same = session.holder == *key;
             let view = SessionView { session, holder: before.cloned(), now };
@@ -45,7 +45,7 @@ impl Draft<'_> {
             self.changes.push(Change::SessionStanding { id: old, standing: Standing::Superseded });
         }
         let mut holder = before.cloned().unwrap_or_else(|| new_holder(key, now));
-        // A holder that comes back has done its draining; maintenance is an operator's to end.
+        // A holder that restarts is done draining; only an operator ends maintenance.
         if holder.status == HolderStatus::Draining {
             holder.status = HolderStatus::Active;
         }
@@ -76,7 +76,7 @@ impl Draft<'_> {
         Ok(Answer::Session(SessionView { session, holder: Some(holder), now }))
     }
 
-    /// Closes a holder's former session at once: its leases end by someone else's word, so what they held is held back.
+    /// Closes a holder's former session at once. Its leases are revoked, so their resources are held back.
     fn replace_session(&mut self, old: SessionId, holder: &HolderKey, fenced: bool) -> Result<(), Stop> {
         let Some(session) = self.ledger.session(old).filter(|s| s.holder.tenant == holder.tenant) else {
             return Ok(());
@@ -85,7 +85,7 @@ impl Draft<'_> {
             return Err(Refusal::NotYourSession { session: old, holder: holder.name.clone() }.into());
         }
         self.leave_all_lines(old)?;
-        self.let_go(old, Parting::Revoked { fenced, reason: "its session was replaced" })?;
+        self.end_leases(old, Parting::Revoked { fenced, reason: "its session was replaced" })?;
         self.changes.push(Change::SessionEnded(old));
         Ok(())
     }
@@ -101,7 +101,7 @@ impl Draft<'_> {
         Ok(Answer::Session(SessionView { session, holder: None, now: self.now() }))
     }
 
-    /// Keeps a session alive; a renewal never moves a deadline earlier (rule 1).
+    /// Renews a session; a renewal never moves a deadline earlier (rule 1).
     pub(super) fn renew_session(
         &mut self,
         tenant: &Name,
@@ -127,7 +127,7 @@ impl Draft<'_> {
         Ok(session)
     }
 
-    /// A session of that tenant whose time has not run out.
+    /// A session of that tenant that has not expired.
     pub(super) fn known_session(&self, tenant: &Name, id: SessionId) -> Result<&Session, Refusal> {
         let unknown = Refusal::NoSession { session: id, why: SessionOver::Unknown };
         let session = self.ledger.session(id).filter(|s| s.holder.tenant == *tenant).ok_or(unknown)?;
@@ -143,11 +143,11 @@ impl Draft<'_> {
         Ok(Answer::Closed { released })
     }
 
-    /// Lets go of all that hangs on a session and ends it; its holder has none then. Tells how many leases ended so.
+    /// Ends a session with everything that is attached to it, and returns how many leases ended.
     fn close(&mut self, id: SessionId, parting: Parting) -> Result<usize, Stop> {
-        // First the lines: what it lets go of is for others.
+        // First the lines: what it releases is for others.
         self.leave_all_lines(id)?;
-        let ended = self.let_go(id, parting)?;
+        let ended = self.end_leases(id, parting)?;
         self.end_session(id);
         Ok(ended)
     }
@@ -164,9 +164,9 @@ impl Draft<'_> {
         }
     }
 
-    /// Ends every lease that hangs on a session; tells how many.
-    fn let_go(&mut self, id: SessionId, parting: Parting) -> Result<usize, Stop> {
-        let keys: Vec<_> = self.ledger.hanging_on(id).cloned().collect();
+    /// Ends every lease that is attached to a session, and returns how many.
+    fn end_leases(&mut self, id: SessionId, parting: Parting) -> Result<usize, Stop> {
+        let keys: Vec<_> = self.ledger.attached_to(id).cloned().collect();
         let mut ended = 0;
         for key in &keys {
             let Some(mut resource) = self.ledger.resource(key).cloned() else { continue };
@@ -193,14 +193,14 @@ impl Draft<'_> {
         Ok(ended)
     }
 
-    /// Ends a dead session once nothing hangs on it; what hangs there is nominated lease by lease, at a bounded rate. The
-    /// places in line that hang on it are given up, as many as are loaded.
+    /// Ends a dead session once nothing is attached to it; its leases are nominated one by one, at a bounded rate. Its
+    /// loaded places in line are given up.
     pub(super) fn expire_session(&mut self, id: SessionId) -> Result<Answer, Stop> {
         let Some(session) = self.ledger.session(id).filter(|s| !s.is_live(self.now())) else {
             return Ok(Answer::Judged { expired: false });
         };
         let left = self.leave_lines(id)?;
-        if left == session.waiting as usize && self.ledger.hanging_on(id).next().is_none() {
+        if left == session.waiting as usize && self.ledger.attached_to(id).next().is_none() {
             self.end_session(id);
         }
         Ok(Answer::Judged { expired: !self.changes.is_empty() })
@@ -226,8 +226,8 @@ impl Draft<'_> {
         Ok(Answer::Holder(holder))
     }
 
-    /// Removes a holder. A name alone is not proof (rule 6): without its session's id, whose word this is nobody knows,
-    /// and the holder may work on until its deadline.
+    /// Removes a holder. A name alone is not proof (rule 6): without its session's id this may be anyone's request, and
+    /// the holder may work until its deadline.
     pub(super) fn remove_holder(
         &mut self,
         key: &HolderKey,

@@ -1,7 +1,7 @@
 //! Decisions about waiting in line (rule 15).
 //!
-//! A free resource has nobody in line who could take it: whatever frees it grants it to the first who can, in the same
-//! step, and drops the dead ones before. So nobody who asks later can come before someone who waits.
+//! A free resource never has a waiter who could take it: the step that frees it grants it to the first live waiter, and
+//! drops the dead ones ahead. So a later request can never overtake a waiter.
 
 use super::{Draft, Stop};
 use crate::{
@@ -18,7 +18,7 @@ use crate::{
 };
 
 impl<'a> Draft<'a> {
-    /// Opens a replica's waiting room: a session without a holder, which no client can name.
+    /// Opens a replica's waiting room: a session without a holder, which clients cannot name.
     pub(super) fn open_room(&mut self, id: SessionId, ttl_ms: u64) -> Result<Answer, Stop> {
         within("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         let now = self.now();
@@ -46,15 +46,15 @@ impl<'a> Draft<'a> {
         Ok(Answer::Session(SessionView { session, holder: None, now }))
     }
 
-    /// Refuses a wait that is too long, or in a room that is not there.
+    /// Refuses a wait that is too long, or in an unknown room.
     pub(super) fn check_wait(&self, wait: &Wait) -> Result<(), Refusal> {
         within("wait_ms", wait.wait_ms, 1, limits::WAIT_MS_MAX)?;
         self.known_session(&Name::rooms(), wait.room)?;
         Ok(())
     }
 
-    /// Stands in line. Whoever asks again by the same request keeps its place, wherever it asks: it moves to the room that
-    /// it asks from, and the former grant id can get nothing any more.
+    /// Joins the line. A repeat of the same request keeps its place, at whichever replica it asks: it moves to the room
+    /// that it asks from, and its former grant id becomes void.
     pub(super) fn wait(
         &mut self,
         ask: &Acquire,
@@ -73,7 +73,7 @@ impl<'a> Draft<'a> {
             }
         }
         let kept = stood.filter(|_| is_there);
-        // Where exactly a place is in a long line is not known without loading all of it.
+        // The exact position in a long line is not known without loading all of it.
         let ahead = self.queued(&resource.key).saturating_sub(u32::from(kept.is_some()));
         let now = self.now();
         let arrival = kept.map_or_else(|| self.moment.next_revision(), |waiter| waiter.arrival);
@@ -93,7 +93,7 @@ impl<'a> Draft<'a> {
         Ok(Answer::Waiting(Place { lease: ask.lease, arrival, ahead, deadline, now }))
     }
 
-    /// Where the same request stands in line already.
+    /// The place of the same request in line, if it has one.
     fn stands(&self, ask: &Acquire) -> Option<&'a Waiter> {
         let by_request = ask.request.as_ref().and_then(|request| {
             let (resource, holder) = (ask.key.clone(), ask.holder.clone());
@@ -129,7 +129,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// How many stand in line, but for those that this decision has dropped.
+    /// How many are in line, without those that this decision has dropped.
     fn queued(&self, key: &ResourceKey) -> u32 {
         let queued = self.ledger.resource(key).map_or(0, |r| r.queued);
         let from = (key.clone(), crate::time::Revision(0));
@@ -152,7 +152,7 @@ impl<'a> Draft<'a> {
         Ok(Answer::Left)
     }
 
-    /// Clears a place in line. The sessions that it hangs on count their waiters, and so must be there.
+    /// Clears a place in line. The sessions that it is attached to count their waiters, so they must be loaded.
     pub(super) fn leave_line(&mut self, waiter: &Waiter) -> Result<(), Stop> {
         for id in waiter.sessions() {
             self.ledger.session(id).ok_or(FoundLate::Session(id))?;
@@ -164,7 +164,7 @@ impl<'a> Draft<'a> {
         Ok(())
     }
 
-    /// Clears the places in line that hang on a session, as many as are loaded; tells how many those are.
+    /// Clears the loaded places in line that are attached to a session, and returns how many.
     pub(super) fn leave_lines(&mut self, id: SessionId) -> Result<usize, Stop> {
         let ledger = self.ledger;
         let mut left = 0;
@@ -175,14 +175,14 @@ impl<'a> Draft<'a> {
         Ok(left)
     }
 
-    /// Clears all places in line that hang on a session.
+    /// Clears all places in line that are attached to a session.
     pub(super) fn leave_all_lines(&mut self, id: SessionId) -> Result<(), Stop> {
         let left = self.leave_lines(id)?;
         let waiting = self.ledger.session(id).map_or(0, |s| s.waiting);
         if left < waiting as usize { Err(FoundLate::WaitersOn(id).into()) } else { Ok(()) }
     }
 
-    /// Grants a free resource to the first in line who can take it; the dead ones before are dropped.
+    /// Grants a free resource to the first in line who can take it; dead waiters ahead are dropped.
     pub(super) fn grant_first_in_line(&mut self, resource: &mut Resource) -> Result<(), Stop> {
         while let Some(waiter) = self.first_in_line(&resource.key)? {
             if !self.can_take(waiter, resource)? {
@@ -233,7 +233,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Whether someone in line is still there and can take the resource. A draining or full session takes nothing.
+    /// Whether a waiter is live and can take the resource. A draining or full session takes nothing.
     fn can_take(&self, waiter: &Waiter, resource: &Resource) -> Result<bool, Stop> {
         let now = self.now();
         let session = |id| self.ledger.session(id).ok_or(FoundLate::Session(id));

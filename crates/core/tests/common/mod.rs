@@ -1,4 +1,5 @@
-//! A world to tell stories in: one state, one clock that moves only when the story says so, and short words for commands.
+//! A world to tell stories in: one state, one clock that moves only when the story says so, and short words for
+//! commands.
 //!
 //! ```text
 //! let mut w = World::new();

@@ -101,8 +101,8 @@ impl Harness {
         self.promises.restart(stopped_at, gap_ms, self.world.moment.now, grace_ms);
     }
 
-    /// The store may have lost commits: revisions jump, and nothing is decided, renewals included, before the latest promise
-    /// that anyone was given is over.
+    /// The store may have lost commits: revisions jump, and nothing is decided, renewals included, before the latest
+    /// promise that anyone was given is over.
     fn set_back(&mut self) {
         let now = self.world.moment.now;
         let revision = Revision(self.world.moment.revision.0 + (1 << 32));

@@ -4,8 +4,8 @@
 //! what has happened so far, `harness` runs them, and each file under `invariants` is one property. `PROPTEST_CASES`
 //! sets the number of scripts.
 //!
-//! A script that fails is kept as a seed in `crates/core/proptest-regressions`, which is printed, too: commit it with the
-//! fix. Kept seeds are replayed before anything new is made up. They stand for other scripts once the generators in
+//! A script that fails is kept as a seed in `crates/core/proptest-regressions`, which is printed, too: commit it with
+//! the fix. Kept seeds are replayed before anything new is made up. They stand for other scripts once the generators in
 //! `script` change, so what was learnt from one is also told as a story under `tests/rules`.
 
 #[path = "../common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Short scenes that chance alone plays too seldom: several things must come together in their order. What one batch makes
-//! is known to the next.
+//! Short scenes that chance alone plays too seldom: several things must come together in their order. What one batch
+//! makes is known to the next.
 
 use proptest::prelude::*;
 

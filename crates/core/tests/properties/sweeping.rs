@@ -1,8 +1,9 @@
 //! Rule 11: who gets what is judged by time, never by whether the sweeper ran. Two worlds live through the same script;
 //! in one of them the sweeper comes by at every step, in the other never.
 //!
-//! Without hand-overs, waiting and request ids, that is: a pending lease has a deadline of its own, and lapses if nobody came by
-//! before it, as anyone in line does; and the hour for which a spent request is kept begins when the end of its lease was noticed.
+//! Without hand-overs, waiting and request ids, that is: a pending lease has a deadline of its own, and lapses if
+//! nobody came by before it, as anyone in line does; and the hour for which a spent request is kept begins when the end
+//! of its lease was noticed.
 
 use proptest::{collection::vec, prelude::*};
 use solehold_core::{

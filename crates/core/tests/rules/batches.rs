@@ -1,6 +1,8 @@
 //! Commands of one batch are decided one after another at one moment, each upon what the former ones did.
 
-use crate::common::{Proof, World, on};
+use solehold_core::{Decisions, command::Command, decide_all, event::Event, key::LeaseId};
+
+use crate::common::{Proof, World, key, on};
 
 #[test]
 fn of_two_acquires_of_one_resource_in_one_batch_the_first_wins() {
@@ -37,4 +39,22 @@ fn a_request_twice_in_one_batch_is_one_grant() {
     let mut w = World::new();
     w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
     w.request("ann", "lobby", "r1").says("granted again #1 for 10000 ms", "");
+}
+
+#[test]
+fn a_batch_is_decided_one_after_the_other_on_the_same_ledger() {
+    let mut w = World::new();
+    let asks = [w.asks("ann", "lobby"), w.asks("bob", "lobby"), w.asks("bob", "hall")].map(Command::Acquire);
+    let decisions = decide_all(&mut w.state, &asks, w.moment).expect("all is here");
+    assert_eq!(decisions.outcomes.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
+    let events: Vec<_> =
+        decisions.events().map(|e| (e.revision.0, e.name().to_string(), e.key.clone())).collect();
+    let acquired = |revision, what| (revision, "lease_acquired".to_owned(), key(what));
+    assert_eq!(events, [acquired(1, "lobby"), acquired(2, "hall")]);
+    assert_eq!((decisions.changes.len(), decisions.moment.revision.0), (2, 2));
+    assert_eq!(w.lease_on("hall"), events_lease(&decisions, 1));
+}
+
+fn events_lease(decisions: &Decisions, at: usize) -> LeaseId {
+    decisions.events().nth(at).and_then(Event::lease).expect("an event of a lease")
 }

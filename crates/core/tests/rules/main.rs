@@ -1,4 +1,4 @@
-//! One file a rule of the design's protocol, each example a short story that compares the whole of what was decided.
+//! One file per rule of docs/protocol.md; each example is a short story that compares everything that was decided.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -1,4 +1,4 @@
-//! Rule 6: every operation names its token, lease id or session id; a name alone is the weaker promise of the seeds.
+//! Rule 6: every operation names its token, lease id or session id; a name alone is accepted as the weaker promise.
 
 use solehold_core::command::{Claim, Command, Target};
 

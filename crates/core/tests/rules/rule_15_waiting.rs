@@ -1,14 +1,17 @@
-//! Rule 15: waiting in line. First come, first served among those who are still there; a waited grant must be confirmed.
+//! Rule 15: waiting in line. First come, first served among those who are still there; a waited grant must be
+//! confirmed.
 
 use solehold_core::{
     command::{Acquire, Command, OpenSession, Undeclared, Wait},
+    decide,
     event::Change,
     key::{Name, SessionId},
+    ledger::FoundLate,
     limits::{CONFIRM_MS, SESSION_WAITERS_MAX, WAIT_MS_MAX, WAITERS_MAX},
     session::{HolderStatus, Session},
 };
 
-use crate::common::{Proof, TTL_MS, WAIT_MS, World, key, lease, name, on};
+use crate::common::{Proof, TENANT, TTL_MS, WAIT_MS, World, key, lease, name, on};
 
 /// Ann holds the lobby with token 1; bob, then cat, wait in one room.
 fn waiting() -> (World, SessionId) {
@@ -398,4 +401,41 @@ fn whoever_asks_again_in_a_full_room_takes_its_own_place_there() {
     w.wait(1_000);
     // Its wait has run out: the dead place that it leaves is the one that it needs.
     w.waits(room, "bob", "lobby").says("waiting behind 0 for 60000 ms", "");
+}
+
+#[test]
+fn a_wait_is_over_at_its_very_deadline() {
+    let mut w = World::new();
+    let room = w.room();
+    w.acquire("ann", "lobby");
+    w.waits_for(room, "bob", "lobby", 1_000);
+    w.wait(1_000);
+    w.release(on("lobby").holder("ann")).says("released", "lease_released");
+    assert_eq!(w.line("lobby"), "");
+}
+
+#[test]
+fn a_lease_that_died_this_very_moment_is_no_grant_to_whoever_leaves() {
+    let mut w = World::new();
+    w.declare("lobby", 5_000);
+    w.acquire("ann", "lobby");
+    w.wait(TTL_MS - 1_000);
+    let bob = w.opens("bob");
+    w.hand_over("lobby", bob);
+    w.wait(1_000);
+    // It stays for the sake of the pending lease, and is dead.
+    let dead = w.lease_on("lobby");
+    w.leave("lobby", dead).says("refused: there is no live lease ~1", "");
+}
+
+#[test]
+fn a_session_does_not_end_while_places_in_line_on_it_are_not_loaded() {
+    let mut w = World::new();
+    let (room, bob) = (w.room(), w.opens("bob"));
+    w.acquire("ann", "lobby");
+    w.waits_in(room, bob, "bob", "lobby");
+    let more = Session { waiting: 2, ..w.state.session(bob).expect("open").clone() };
+    w.state.load_session(more);
+    let close = Command::CloseSession { tenant: name(TENANT), session: bob };
+    assert_eq!(decide(&w.state, &close, w.moment), Err(FoundLate::WaitersOn(bob)));
 }

@@ -1,12 +1,13 @@
 //! What events, commands, names and views say about themselves: stores, metrics and watchers go by it.
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Command, OpenSession, StateWrite},
+    command::{Acquire, AskedTenure, Command, Footprint, OpenSession, StateWrite, Wait},
     event::{Change, Event},
-    key::{Document, HolderKey, LeaseId, Name},
+    key::{Document, HolderKey, LeaseId, Name, RequestKey},
     lease::{LeaseStatus, Resource},
     limits,
     outcome::LeaseView,
+    session::HolderStatus,
     time::{Revision, Token},
 };
 
@@ -81,6 +82,46 @@ fn a_command_tells_the_ttl_that_it_asks_for() {
     assert_eq!((renew(Some(5_000)).asked_ttl_ms(), renew(None).asked_ttl_ms()), (Some(5_000), None));
     assert_eq!(open.asked_ttl_ms(), Some(7_000));
     assert_eq!((open.name(), renew(None).name()), ("open_session", "renew"));
+}
+
+/// Which rows are enough is for the properties; here is that each sort of name is passed on at all.
+#[test]
+fn a_footprint_has_every_row_that_a_command_names() {
+    let mut w = World::new();
+    let (room, session) = (w.room(), w.opens("ann"));
+    let wait = Some(Wait { room, wait_ms: 1 });
+    let ask = Acquire {
+        tenure: AskedTenure::Session(session),
+        request: Some(name("r")),
+        wait,
+        ..w.asks("ann", "a")
+    };
+    let (lease, key) = (ask.lease, ask.key.clone());
+    let mut footprint = Footprint::default();
+    for command in [
+        Command::Acquire(ask),
+        Command::Renew { claim: on("b"), ttl_ms: None, stats: None },
+        Command::Release { claim: crate::common::lease(lease), state: None },
+        Command::CloseSession { tenant: name("acme"), session },
+        Command::SetStatus { holder: holder("ann"), status: HolderStatus::Active },
+        Command::RemoveHolder { holder: holder("bob"), session: None },
+        Command::RemoveRecord { collection: name("keys"), id: name("k") },
+    ] {
+        command.footprint(&mut footprint);
+    }
+    let request = RequestKey { resource: key.clone(), holder: name("ann"), request: name("r") };
+    let expected = Footprint {
+        resources: vec![key.clone(), crate::common::key("b")],
+        leases: vec![lease],
+        sessions: vec![session, room],
+        whole_sessions: vec![session],
+        holders: vec![holder("ann")],
+        whole_holders: vec![holder("bob")],
+        requests: vec![request],
+        waiters: vec![(key, lease)],
+        records: vec![(name("keys"), name("k"))],
+    };
+    assert_eq!(footprint, expected);
 }
 
 #[test]

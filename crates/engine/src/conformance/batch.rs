@@ -47,7 +47,7 @@ pub async fn session_and_lease_in_one(fixture: &dyn Fixture) {
     assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
     let state = bench.load(Footprint { whole_sessions: vec![id], ..Default::default() }).await.state;
     assert_eq!(state.session(id).expect("open").lease_count, 2);
-    assert_eq!(state.hanging_on(id).count(), 2);
+    assert_eq!(state.attached_to(id).count(), 2);
     let outcomes = bench.all(vec![on("c").command(), close(id), on("d").command()]).await;
     is!(outcomes[1], Ok(Answer::Closed { released: 3 }));
     is!(outcomes[2], Err(Refusal::NoSession { .. }));

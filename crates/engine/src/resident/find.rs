@@ -58,7 +58,7 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &More) -> Ledger {
         if let Some(session) = all.session(id) {
             load_holder(all, &mut part, &session.holder);
         }
-        for key in all.hanging_on(id) {
+        for key in all.attached_to(id) {
             load_resource(all, &mut part, key);
         }
         let most = if more.waiters_on.contains(&id) { usize::MAX } else { SESSION_WAITERS_LOADED };
@@ -143,7 +143,7 @@ fn load_holder(all: &Ledger, part: &mut Ledger, key: &HolderKey) {
 /// The keys of the resources among which a query's are, if an index knows them.
 pub(super) fn indexed(all: &Ledger, query: &ResourceQuery) -> Option<Vec<ResourceKey>> {
     if let Some(session) = query.session {
-        return Some(all.hanging_on(session).cloned().collect());
+        return Some(all.attached_to(session).cloned().collect());
     }
     let (Some(tenant), Some(name)) = (&query.tenant, &query.holder) else { return None };
     let holder = HolderKey { tenant: tenant.clone(), name: name.clone() };

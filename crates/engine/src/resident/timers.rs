@@ -243,7 +243,7 @@ fn nominate(
         Item::Session(id) => *id,
     };
     let mut later: Option<StoreTime> = None;
-    for key in state.hanging_on(id) {
+    for key in state.attached_to(id) {
         let Some(at) = state.resource(key).and_then(|r| hanging_due_at(state, r)) else { continue };
         if at > now {
             later = Some(later.map_or(at, |later| later.min(at)));

@@ -1,4 +1,5 @@
-//! Removing a holder by its name alone releases nothing that is attached to its session: a name is no proof (rules 6, 12).
+//! Removing a holder by its name alone releases nothing that is attached to its session: a name is no proof (rules 6,
+//! 12).
 
 use solehold_core::{command::Command, event::What, outcome::Answer};
 

@@ -1,4 +1,5 @@
-//! Tokens grow for a resource through release, expiry, deletion, re-declaration and restart; none is used twice (rule 5).
+//! Tokens grow for a resource through release, expiry, deletion, re-declaration and restart; none is used twice (rule
+//! 5).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -194,7 +194,7 @@ impl PostgresStore {
         let mut sessions = due_sessions(&sessions?, now)?;
         if !sessions.dead.is_empty() {
             let dead = std::mem::take(&mut sessions.dead);
-            let hanging = hanging_on(conn, dead, now, most, &mut sessions.parked).await?;
+            let hanging = attached_to(conn, dead, now, most, &mut sessions.parked).await?;
             sessions.nominated.extend(hanging);
         }
         self.move_bounds(conn, &leases.renewed, &sessions.renewed, &sessions.parked, now).await?;
@@ -341,7 +341,7 @@ impl PostgresStore {
 
 /// What hangs on dead sessions and is ripe, and then those of them whose all is nominated. Those on which nothing is ripe are
 /// parked.
-async fn hanging_on(
+async fn attached_to(
     conn: &Conn,
     dead: Vec<(i64, Uuid)>,
     now: i64,
