@@ -224,6 +224,8 @@ async fn connections_do_not_take_the_files_that_the_store_needs() -> Result<()> 
     for mut stream in open {
         answered(&mut stream).await?;
     }
+    // Its log is read to the end once it has ended.
+    assert_eq!(bound.terminate().await?.code(), Some(0));
     assert!(!bound.logs().contains("could not be taken"), "{}", bound.logs());
     Ok(())
 }
