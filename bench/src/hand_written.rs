@@ -13,7 +13,7 @@ use axum::{
     routing::post,
 };
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod};
-use solehold_engine::{clock::BootTicks, resident};
+use solehold_engine::{clock::BootClock, resident};
 use solehold_server::{Running, Server};
 use tokio_postgres::NoTls;
 
@@ -67,7 +67,7 @@ impl HandWritten {
         drop(client);
         let path = format!("{}/{{id}}/lease", load::HAND_WRITTEN_SCENES);
         let routes = Router::new().route(&path, post(acquire).delete(release)).with_state(pool.clone());
-        let server = Server::start_with(crate::config(), resident::memory(BootTicks)?, routes).await?;
+        let server = Server::start_with(crate::config(), resident::memory(BootClock)?, routes).await?;
         Ok(Self { server, pool })
     }
 

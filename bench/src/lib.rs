@@ -15,7 +15,7 @@ use solehold_core::{
     command::Command,
     key::{Name, ResourceKey},
 };
-use solehold_engine::{Engine, clock::BootTicks, postgres::PostgresOptions, resident, store::Store};
+use solehold_engine::{Engine, clock::BootClock, postgres::PostgresOptions, resident, store::Store};
 use solehold_server::{Running, Server, ServerConfig};
 
 use bare::Bare;
@@ -69,7 +69,7 @@ pub async fn run(options: Options) -> Result<()> {
 /// What the client and HTTP cost by themselves, and with our server around a store that keeps nothing.
 async fn floors(options: &Options, scenes: &[String]) -> Result<()> {
     let bare = Bare::start().await?;
-    let ours = Ours::start(resident::memory(BootTicks)?, scenes).await?;
+    let ours = Ours::start(resident::memory(BootClock)?, scenes).await?;
     println!("for comparison, without a durable store:");
     print_head();
     for &connections in &options.connections {

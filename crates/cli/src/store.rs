@@ -9,7 +9,7 @@ use std::{
 
 use serde::Deserialize;
 use solehold_engine::{
-    clock::BootTicks,
+    clock::BootClock,
     embedded,
     history::TTL_MAX_MS,
     postgres::{Failover, PostgresOptions, PostgresStore},
@@ -135,9 +135,9 @@ impl StoreChoice {
             Self::Folder(path) => {
                 let ttl_max_ms = options.ttl_max_ms.unwrap_or(TTL_MAX_MS);
                 let journal = embedded::Folder::open(path)?;
-                Ok(Resident::embedded_with(journal, BootTicks, ResidentOptions { ttl_max_ms })?)
+                Ok(Resident::embedded_with(journal, BootClock, ResidentOptions { ttl_max_ms })?)
             }
-            Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(BootTicks)?),
+            Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(BootClock)?),
             Self::Url(url) => {
                 let StoreOptions { ttl_max_ms, failover } = options;
                 let options = PostgresOptions { ttl_max_ms, failover, ..Default::default() };

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     authority::{AuthorityError, Held, Operation, Refusal, Resource, StateWrite},
-    clock::Tick,
+    clock::BootTime,
     renewer::Lost,
     session::{Holding, Inner},
 };
@@ -84,7 +84,7 @@ impl Guard {
     }
 
     /// Until when nobody else holds the resource, unless it is renewed before. Every heartbeat moves it.
-    pub fn deadline(&self) -> Tick {
+    pub fn deadline(&self) -> BootTime {
         self.holding.trusted_until()
     }
 

@@ -11,7 +11,7 @@
 //!   authority         | decided |------------------------------ 30 s ------------------------------| free
 //!                                                                                               |margin|
 //! ```
-//! The local deadline is the time of sending plus the time left minus a margin ([`deadline::local_deadline`]), by a clock
+//! The local deadline is the time of sending plus the time left minus a margin ([`clock::deadline::local_deadline`]), by a clock
 //! that keeps counting while the machine is suspended. Before it, nobody else holds the lease. At it, the work has stopped,
 //! unless a heartbeat has moved it. What happens between is the [`Policy`]:
 //!
@@ -53,10 +53,8 @@
 
 pub mod authority;
 pub mod chance;
-pub mod clock;
 mod cluster;
 pub mod coalesce;
-pub mod deadline;
 mod elect;
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -80,6 +78,7 @@ pub use http::{Http, HttpConfig, HttpError};
 pub use locks::{LOCK_KIND, LockConfig, Locks};
 pub use renewer::{Lost, Policy};
 pub use session::{AcquireError, OpenError, Session, SessionConfig, Surroundings};
+pub use solehold_clock as clock;
 pub use solehold_core::{
     key::{LeaseId, SessionId},
     time::Token,

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use crate::{
     authority::{Authority, AuthorityError, Done, Granted, Operation, Refusal, Reply, Resource, checked},
-    clock::Tick,
+    clock::BootTime,
     guard::Guard,
     session::{AcquireError, Attempt, Inner, OpenError, Request, Session, SessionConfig},
 };
@@ -130,7 +130,7 @@ pub(crate) async fn wait_in_line(
 /// One wait for a lock.
 struct Waiting {
     request: Request,
-    until: Tick,
+    until: BootTime,
     poll_every: Duration,
     /// Who held it when last heard of.
     holder: Option<String>,
@@ -183,7 +183,7 @@ impl Waiting {
         self.request.mark_sent();
         let mut calls = JoinSet::new();
         loop {
-            let left = self.until.after(inner.clock().now());
+            let left = self.until.since(inner.clock().now());
             let wait = left.min(inner.authority.wait_max());
             let (authority, ask) = (inner.authority.clone(), ask.clone());
             calls.spawn(async move { authority.acquire_waiting(&ask, wait).await });

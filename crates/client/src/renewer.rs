@@ -28,9 +28,7 @@ use solehold_core::{key::LeaseId, time::Token};
 
 use crate::{
     authority::{Beat, Held, Refusal},
-    chance::Backoff,
-    clock::Tick,
-    deadline::local_deadline,
+    clock::{Backoff, BootTime, deadline::local_deadline},
     history::{History, OlderHistory},
 };
 
@@ -116,7 +114,7 @@ pub enum Step {
     /// Send a heartbeat, and tell how it went.
     Beat,
     /// Nothing until then.
-    Sleep(Tick),
+    Sleep(BootTime),
     /// The session is lost, and all that hangs on it.
     Lost(Lost),
 }
@@ -125,8 +123,8 @@ pub enum Step {
 #[derive(Debug, Clone)]
 pub struct Renewer {
     timing: Timing,
-    trusted_until: Tick,
-    next_beat: Tick,
+    trusted_until: BootTime,
+    next_beat: BootTime,
     in_flight: bool,
     failures: u32,
     lost: Option<Lost>,
@@ -141,7 +139,7 @@ impl Renewer {
     /// A session that was opened by what was sent at `sent`, by a holder with this history behind it.
     pub fn new(
         timing: Timing,
-        sent: Tick,
+        sent: BootTime,
         opened: &Beat,
         mut history: History,
         unit: f64,
@@ -172,22 +170,22 @@ impl Renewer {
     }
 
     /// The local deadline: until then nobody else holds what this session holds.
-    pub fn trusted_until(&self) -> Tick {
+    pub fn trusted_until(&self) -> BootTime {
         self.trusted_until
     }
 
     /// The work stops then, unless a renewal comes first: the deadline, and the grace if there is one.
-    pub fn stop_at(&self) -> Tick {
+    pub fn stop_at(&self) -> BootTime {
         self.trusted_until.plus(self.timing.grace())
     }
 
     /// When [`Self::poll`] must be asked at the latest.
-    pub fn next_wake(&self) -> Tick {
+    pub fn next_wake(&self) -> BootTime {
         if self.in_flight { self.stop_at() } else { self.next_beat.min(self.stop_at()) }
     }
 
     /// What is to be done at `now`.
-    pub fn poll(&mut self, now: Tick) -> Step {
+    pub fn poll(&mut self, now: BootTime) -> Step {
         if let Some(lost) = self.poll_lost(now) {
             return Step::Lost(lost.clone());
         }
@@ -201,7 +199,7 @@ impl Renewer {
     /// A heartbeat that was sent at `sent` was answered. Gives the leases that have ended: those that the set lacks
     /// although it is newer than their grant (rule 9). They must stop before the new deadline is shown to anyone. What is
     /// lost stays lost, however good the news. Of an answer from an older history nothing is taken up.
-    pub fn on_answer(&mut self, sent: Tick, now: Tick, beat: &Beat, unit: f64) -> Vec<LeaseId> {
+    pub fn on_answer(&mut self, sent: BootTime, now: BootTime, beat: &Beat, unit: f64) -> Vec<LeaseId> {
         self.in_flight = false;
         if self.poll_lost(now).is_some() {
             return Vec::new();
@@ -241,7 +239,7 @@ impl Renewer {
     }
 
     /// It is not known what became of a heartbeat, or nobody was reached.
-    pub fn on_failure(&mut self, now: Tick, why: &str, unit: f64) {
+    pub fn on_failure(&mut self, now: BootTime, why: &str, unit: f64) {
         self.in_flight = false;
         self.failures = self.failures.saturating_add(1);
         if self.timing.policy == Policy::Immediate {
@@ -257,7 +255,7 @@ impl Renewer {
 
     /// A lease was granted; false if it is known by now that it has ended again, that the session is lost, or that the
     /// grant belongs to an older history.
-    pub fn granted(&mut self, lease: LeaseId, token: Token, epoch: Option<u64>, now: Tick) -> bool {
+    pub fn granted(&mut self, lease: LeaseId, token: Token, epoch: Option<u64>, now: BootTime) -> bool {
         if self.poll_lost(now).is_some() {
             return false;
         }
@@ -280,7 +278,7 @@ impl Renewer {
         self.lost.as_ref()
     }
 
-    fn poll_lost(&mut self, now: Tick) -> Option<&Lost> {
+    fn poll_lost(&mut self, now: BootTime) -> Option<&Lost> {
         if self.lost.is_none() && now >= self.stop_at() {
             self.lost = Some(Lost::Deadline);
         }
@@ -293,7 +291,7 @@ impl Renewer {
     }
 
     /// Trust never shrinks: each answer was true when it was given.
-    fn trust(&mut self, sent: Tick, ttl_left: Duration, slack: Duration) {
+    fn trust(&mut self, sent: BootTime, ttl_left: Duration, slack: Duration) {
         self.trusted_until = self.trusted_until.max(local_deadline(sent, ttl_left, slack));
     }
 }

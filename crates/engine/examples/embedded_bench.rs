@@ -17,7 +17,7 @@ use solehold_core::{
 };
 use solehold_engine::{
     Engine, EngineOptions,
-    clock::Tick,
+    clock::BootTime,
     observe::{Lane, Observer},
     postgres::PostgresOptions,
 };
@@ -66,14 +66,14 @@ async fn run(place: &str, tasks: usize, seconds: u64) {
     let batches = Arc::new(Batches::default());
     let engine = Engine::start(store, EngineOptions::default(), batches.clone());
     let cycles = Arc::new(AtomicU64::new(0));
-    let (began, long) = (Tick::now(), Duration::from_secs(seconds));
+    let (began, long) = (BootTime::now(), Duration::from_secs(seconds));
     let workers: Vec<_> = (0..tasks)
         .map(|n| {
             let (engine, cycles) = (engine.clone(), cycles.clone());
             let key =
                 ResourceKey { tenant: name("default"), kind: name("bench"), key: name(&format!("job-{n}")) };
             tokio::spawn(async move {
-                while Tick::now().since(began) < long {
+                while BootTime::now().since(began) < long {
                     cycle(&engine, &key).await;
                     cycles.fetch_add(1, Ordering::Relaxed);
                 }
@@ -83,7 +83,7 @@ async fn run(place: &str, tasks: usize, seconds: u64) {
     for worker in workers {
         worker.await.expect("no panic");
     }
-    let took = Tick::now().since(began).as_secs_f64();
+    let took = BootTime::now().since(began).as_secs_f64();
     let (cycles, count) = (cycles.load(Ordering::Relaxed), batches.count.load(Ordering::Relaxed).max(1));
     let store_ms = batches.micros.load(Ordering::Relaxed) as f64 / 1_000.0 / count as f64;
     println!(

@@ -24,7 +24,7 @@ use solehold_core::{
     time::Moment,
 };
 use solehold_engine::{
-    clock::Tick,
+    clock::BootTime,
     postgres::{PostgresOptions, PostgresStore},
     store::{Decided, Decider, Store, StoreError},
 };
@@ -118,10 +118,10 @@ async fn main() {
     }
     let (stop, beats) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let beating = tokio::spawn(beat(store.clone(), heartbeats, stop.clone(), beats.clone()));
-    let began = Tick::now();
+    let began = BootTime::now();
     let (mut batches, mut slowest, mut at) = (0_u32, Duration::ZERO, 0);
-    while Tick::now().since(began) < Duration::from_secs(seconds as u64) {
-        let round = Tick::now();
+    while BootTime::now().since(began) < Duration::from_secs(seconds as u64) {
+        let round = BootTime::now();
         let keys: Vec<_> = (0..batch).map(|n| (at + n * 7) % resources).collect();
         at = (at + batch * 7 + 1) % resources;
         let mut granted: Vec<_> = Vec::new();
@@ -136,10 +136,10 @@ async fn main() {
             Command::Release { claim, state: None }
         };
         run(&store, granted.into_iter().map(release).collect()).await.expect("released");
-        slowest = slowest.max(Tick::now().since(round));
+        slowest = slowest.max(BootTime::now().since(round));
         batches += 2;
     }
-    let took = Tick::now().since(began).as_secs_f64();
+    let took = BootTime::now().since(began).as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     beating.await.expect("beats");
     let (batches_s, beats) = (f64::from(batches) / took, beats.load(Ordering::Relaxed) as f64 / took);

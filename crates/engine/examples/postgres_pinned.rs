@@ -13,7 +13,7 @@ use solehold_core::{
     outcome::Outcome, time::Moment,
 };
 use solehold_engine::{
-    clock::Tick,
+    clock::BootTime,
     postgres::{PostgresOptions, PostgresStore},
     store::{Decided, Decider, Store},
 };
@@ -70,10 +70,10 @@ async fn measure(store: &PostgresStore, rows: usize, batches: usize) -> [Duratio
         let (tenant, session) = (name("bench"), session(n % rows));
         let beat = Command::Heartbeat { tenant, session, holder: None, metrics: None };
         for (took, command) in took.iter_mut().zip([declare, beat]) {
-            let began = Tick::now();
+            let began = BootTime::now();
             run(store, command).await;
             if n >= batches / 2 {
-                took.push(Tick::now().since(began));
+                took.push(BootTime::now().since(began));
             }
         }
     }

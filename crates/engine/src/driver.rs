@@ -19,7 +19,7 @@ use solehold_core::{
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{
-    clock::Tick,
+    clock::BootTime,
     health::Health,
     observe::{Lane, Observer},
     store::{Decided, Decider, Store, StoreError},
@@ -239,7 +239,7 @@ impl Worker {
     async fn fill(&mut self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
         let mut count = first.commands.len();
         let mut batch = vec![first];
-        let began = Tick::now();
+        let began = BootTime::now();
         loop {
             while count < self.limits.batch_max
                 && let Ok(job) = jobs.try_recv()
@@ -248,7 +248,7 @@ impl Worker {
                 batch.push(job);
             }
             let may_fill = count < self.before.min(self.limits.batch_max);
-            if !may_fill || Tick::now().since(began) >= self.limits.wait_max {
+            if !may_fill || BootTime::now().since(began) >= self.limits.wait_max {
                 self.before = count;
                 return batch;
             }
@@ -285,9 +285,9 @@ impl Worker {
             renewals: Vec::new(),
             ttl_max_ms: self.store.ttl_max_ms(),
         };
-        let began = Tick::now();
+        let began = BootTime::now();
         let result = self.store.transact(&footprint, self.lane == Lane::News, &mut batch).await;
-        self.observer.batch(self.lane, batch.commands.len(), Tick::now().since(began));
+        self.observer.batch(self.lane, batch.commands.len(), BootTime::now().since(began));
         self.health.heard(&result);
         match result {
             Ok(decided) => {
@@ -350,12 +350,12 @@ impl Decider for Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{clock::BootTicks, resident};
+    use crate::{clock::BootClock, resident};
 
     /// Without a lane nothing is answered: whoever asks for readiness hears so, and nobody is left to wait.
     #[tokio::test]
     async fn a_dead_lane_is_not_ready() {
-        let store = resident::memory(BootTicks).expect("memory");
+        let store = resident::memory(BootClock).expect("memory");
         let (health, limits) = (Arc::new(Health::default()), DriverLimits::default());
         let (driver, lanes) = Driver::start(store, health.clone(), Arc::new(()), limits);
         assert!(health.check().is_ok());

@@ -62,7 +62,7 @@ pub async fn open(engine: &str, postgres: PostgresOptions) -> Result<Arc<dyn Sto
         return Ok(PostgresStore::open(engine, postgres).await?);
     }
     if engine == "memory:" {
-        return Ok(crate::resident::memory(crate::clock::BootTicks)?);
+        return Ok(crate::resident::memory(crate::clock::BootClock)?);
     }
     let journal = embedded::Folder::open(engine.as_ref())?;
     Ok(Resident::embedded(journal)?)

@@ -8,7 +8,6 @@
 //! A [`store::Store`] keeps rows and judges nothing; [`Engine`] drives it. Stores: [`resident`] (`memory`, and `embedded`
 //! over [`embedded`]'s journal in one SQLite file) and [`postgres`].
 
-pub mod clock;
 pub mod driver;
 pub mod embedded;
 mod engine;
@@ -28,3 +27,4 @@ pub mod conformance;
 
 pub use driver::{DriverLimits, EngineError};
 pub use engine::{Engine, EngineOptions, SessionLeases, open};
+pub use solehold_clock as clock;

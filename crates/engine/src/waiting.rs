@@ -35,7 +35,7 @@ use tokio::{
 use uuid::Uuid;
 
 use crate::{
-    clock::Tick,
+    clock::BootTime,
     driver::{Driver, EngineError},
     store::{Cursor, EventQuery, Store, StoreError},
     watch::{Filter, Frame, Hub},
@@ -135,7 +135,7 @@ impl WaitingRoom {
         mut ask: Acquire,
         wait: Duration,
     ) -> Result<Outcome, EngineError> {
-        let began = Tick::now();
+        let began = BootTime::now();
         if self.is_stopping.load(Ordering::SeqCst) {
             return Err(EngineError::Stopping);
         }
@@ -157,7 +157,7 @@ impl WaitingRoom {
             }
         }
         loop {
-            let left = wait.saturating_sub(Tick::now().since(began));
+            let left = wait.saturating_sub(BootTime::now().since(began));
             if left < LEAST_WAIT {
                 let outcome = self.out_of_time(&mut ask, &place).await?;
                 place.give_up();

@@ -24,7 +24,7 @@ use solehold_core::{
 use tokio::sync::{Notify, broadcast, watch};
 
 use crate::{
-    clock::Tick,
+    clock::BootTime,
     flow::{self, Flow},
     store::{Cursor, EventQuery, Found, ResourceQuery, Store, StoreError},
 };
@@ -328,19 +328,19 @@ impl Hub {
 /// When a silent watcher gets its next progress mark: after a read of the store that ended when it was due already.
 #[derive(Debug, Clone, Copy)]
 struct Progress {
-    since: Tick,
+    since: BootTime,
     /// The reads of the store when it came due; more are needed.
     reads: Option<u64>,
 }
 
 impl Progress {
     fn new() -> Self {
-        Self { since: Tick::now(), reads: None }
+        Self { since: BootTime::now(), reads: None }
     }
 
     /// How long until a mark is due.
     fn due_in(&self) -> Duration {
-        PROGRESS_EVERY.saturating_sub(Tick::now().since(self.since))
+        PROGRESS_EVERY.saturating_sub(BootTime::now().since(self.since))
     }
 
     /// Whether a mark can be given now.

@@ -26,7 +26,7 @@ use solehold_core::{
 };
 use solehold_engine::{
     Engine, EngineError, EngineOptions,
-    clock::{BootTicks, ManualTicks, wall_ms},
+    clock::{BootClock, ManualClock, wall_ms},
     conformance::kit::*,
     embedded::{Folder, FolderLimits},
     resident::{Entry, History, Image, Journal, Mark, Resident},
@@ -329,7 +329,7 @@ async fn failed_append_is_unknown_then_recovers() {
         let (folder, switch) = (TempDir::new().unwrap(), Arc::new(AtomicU8::new(0)));
         let journal = Flaky { folder: Folder::open(folder.path()).unwrap(), fault: switch.clone() };
         let store =
-            Resident::embedded_with(journal, Arc::new(ManualTicks::default()), Default::default()).unwrap();
+            Resident::embedded_with(journal, Arc::new(ManualClock::default()), Default::default()).unwrap();
         let engine = Engine::start(store.clone(), EngineOptions::default(), Arc::new(()));
         let submit = async |command| engine.submit(command).await;
         let first = granted(submit(ask(&key("before"), "ann").command()).await.unwrap());
@@ -575,7 +575,7 @@ async fn people_can_read_the_file() {
 async fn the_machines_own_clock() {
     let folder = TempDir::new().unwrap();
     let store =
-        Resident::embedded_with(Folder::open(folder.path()).unwrap(), BootTicks, Default::default()).unwrap();
+        Resident::embedded_with(Folder::open(folder.path()).unwrap(), BootClock, Default::default()).unwrap();
     let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
     granted(engine.submit(ask_for(&key("short"), "ann", SHORT_MS).command()).await.unwrap());
     let freed = wait_for("the lease to run out", Duration::from_secs(30), || async {

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, time::StoreTime};
 use solehold_engine::{
-    clock::ManualTicks,
+    clock::ManualClock,
     conformance::{self, Fixture},
     resident,
     store::Store,
 };
 
 #[derive(Default)]
-struct Memory(Arc<ManualTicks>);
+struct Memory(Arc<ManualClock>);
 
 #[async_trait]
 impl Fixture for Memory {

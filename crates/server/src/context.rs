@@ -9,7 +9,7 @@ use solehold_core::{
     key::Name,
     outcome::Outcome,
 };
-use solehold_engine::{Engine, EngineError, clock::Tick};
+use solehold_engine::{Engine, EngineError, clock::BootTime};
 use tokio::sync::{Mutex, watch};
 
 use crate::{
@@ -41,9 +41,9 @@ struct Inner {
     rates: Rates,
     quotas: QuotaBook,
     lease_sets: LeaseSets,
-    began: Tick,
+    began: BootTime,
     /// When the store was last asked how much there is.
-    counted: Mutex<Option<Tick>>,
+    counted: Mutex<Option<BootTime>>,
     stopping: watch::Sender<bool>,
 }
 
@@ -69,7 +69,7 @@ impl Context {
             rates: Rates::new(&limits),
             quotas: QuotaBook::default(),
             lease_sets: LeaseSets::default(),
-            began: Tick::now(),
+            began: BootTime::now(),
             counted: Mutex::default(),
             stopping: watch::Sender::new(false),
         };
@@ -93,26 +93,26 @@ impl Context {
 
     /// Submits a command, and measures what comes of it.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
-        let (operation, began) = (command.name(), Tick::now());
+        let (operation, began) = (command.name(), BootTime::now());
         let outcome = self.inner.engine.submit(command).await;
-        self.inner.metrics.operation(operation, &outcome, Tick::now().since(began));
+        self.inner.metrics.operation(operation, &outcome, BootTime::now().since(began));
         outcome
     }
 
     /// Acquires, waiting in line for at most so long, and measures what comes of it.
     pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
-        let began = Tick::now();
+        let began = BootTime::now();
         let outcome = self.inner.engine.acquire_waiting(acquire, wait).await;
-        self.inner.metrics.operation("acquire_waiting", &outcome, Tick::now().since(began));
+        self.inner.metrics.operation("acquire_waiting", &outcome, BootTime::now().since(began));
         outcome
     }
 
     /// Submits commands that are decided in their order, and measures what comes of each.
     pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
         let operations: Vec<_> = commands.iter().map(Command::name).collect();
-        let began = Tick::now();
+        let began = BootTime::now();
         let outcomes = self.inner.engine.submit_all(commands).await;
-        let took = Tick::now().since(began);
+        let took = BootTime::now().since(began);
         for (operation, outcome) in operations.into_iter().zip(&outcomes) {
             self.inner.metrics.operation(operation, outcome, took);
         }
@@ -162,10 +162,10 @@ impl Context {
     /// Everything that is measured, as text. The store is asked how much there is at most once a second.
     pub(crate) async fn measured(&self) -> Result<String, std::fmt::Error> {
         let mut counted = self.inner.counted.lock().await;
-        if counted.is_none_or(|at| Tick::now().since(at) >= COUNT_EVERY) {
+        if counted.is_none_or(|at| BootTime::now().since(at) >= COUNT_EVERY) {
             let usage = self.inner.engine.usage(None).await;
             self.inner.metrics.usage(usage.as_ref().ok());
-            *counted = Some(Tick::now());
+            *counted = Some(BootTime::now());
         }
         self.inner.metrics.watchers.set(self.inner.quotas.watches().count() as i64);
         self.inner.metrics.encode()
@@ -187,7 +187,7 @@ impl Context {
     }
 
     /// When the server began.
-    pub(crate) fn began(&self) -> Tick {
+    pub(crate) fn began(&self) -> BootTime {
         self.inner.began
     }
 

@@ -11,7 +11,7 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{key::Name, record::Record};
-use solehold_engine::{Engine, clock::Tick, store::Usage};
+use solehold_engine::{Engine, clock::BootTime, store::Usage};
 
 use crate::{
     http::Failure,
@@ -87,7 +87,7 @@ pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges
 /// What each tenant has: as the store said within a second, and what was let in here since.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBook {
-    counts: Mutex<HashMap<Name, (Tick, Usage)>>,
+    counts: Mutex<HashMap<Name, (BootTime, Usage)>>,
     watches: Arc<Watches>,
 }
 
@@ -104,7 +104,7 @@ impl QuotaBook {
         if let Some(verdict) = self.count(tenant, quota, most) {
             return verdict;
         }
-        let at = Tick::now();
+        let at = BootTime::now();
         let usage = engine.usage(Some(tenant)).await?;
         {
             let mut counts = lock(&self.counts);
@@ -120,7 +120,7 @@ impl QuotaBook {
     fn count(&self, tenant: &Name, quota: Quota, most: u64) -> Option<Result<(), Failure>> {
         let mut counts = lock(&self.counts);
         let (at, usage) = counts.get_mut(tenant)?;
-        if Tick::now().since(*at) > FRESH_FOR {
+        if BootTime::now().since(*at) > FRESH_FOR {
             return None;
         }
         let used = quota.used(usage);

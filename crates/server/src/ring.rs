@@ -9,7 +9,7 @@ use std::{
 use arc_swap::ArcSwap;
 use solehold_api::admin::QuotaChanges;
 use solehold_core::{key::Name, time::StoreTime};
-use solehold_engine::{Engine, clock::Tick};
+use solehold_engine::{Engine, clock::BootTime};
 use tokio::sync::Mutex;
 
 use crate::{
@@ -37,12 +37,12 @@ struct Read {
     quotas: BTreeMap<Name, QuotaChanges>,
     /// Store time, and when it was read here.
     now: StoreTime,
-    at: Tick,
+    at: BootTime,
 }
 
 impl Read {
     fn now(&self) -> StoreTime {
-        self.now.plus_ms(Tick::now().since(self.at).as_millis() as u64)
+        self.now.plus_ms(BootTime::now().since(self.at).as_millis() as u64)
     }
 
     fn find(&self, text: &str) -> Result<Arc<Key>, KeyFault> {
@@ -55,8 +55,12 @@ impl Read {
 impl Ring {
     /// An empty ring: [`Self::refresh`] comes before all else.
     pub fn new(is_open: bool) -> Self {
-        let read =
-            Read { keys: HashMap::new(), quotas: BTreeMap::new(), now: StoreTime(0), at: Tick::from_ms(0) };
+        let read = Read {
+            keys: HashMap::new(),
+            quotas: BTreeMap::new(),
+            now: StoreTime(0),
+            at: BootTime::from_ms(0),
+        };
         Self { read: ArcSwap::from_pointee(read), turn: Mutex::default(), is_open }
     }
 
@@ -81,12 +85,12 @@ impl Ring {
         engine: &Engine,
         text: &str,
     ) -> Result<Result<Arc<Key>, KeyFault>, Failure> {
-        let asked = Tick::now();
+        let asked = BootTime::now();
         let turn = self.turn.lock().await;
         let read_at = self.read.load().at;
         if read_at < asked {
             // Read since it was last allowed: wait, rather than refuse a key that was just made elsewhere.
-            tokio::time::sleep(MISS_EVERY.saturating_sub(Tick::now().since(read_at))).await;
+            tokio::time::sleep(MISS_EVERY.saturating_sub(BootTime::now().since(read_at))).await;
             self.read_store(engine).await?;
         }
         drop(turn);
@@ -101,7 +105,7 @@ impl Ring {
 
     async fn read_store(&self, engine: &Engine) -> Result<(), Failure> {
         // Before the reads: what is older than its stamp would seem newer than it is.
-        let at = Tick::now();
+        let at = BootTime::now();
         let now = keys::store_time(engine).await?;
         let keys = keys::list(engine).await?.into_iter().map(|key| (key.id.clone(), Arc::new(key))).collect();
         let quotas = quota::overrides(engine).await?;

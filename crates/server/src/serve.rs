@@ -79,11 +79,11 @@ pub enum StartError {
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
-/// use solehold_engine::{clock::BootTicks, resident};
+/// use solehold_engine::{clock::BootClock, resident};
 /// use solehold_server::{Server, ServerConfig};
 ///
 /// let config = ServerConfig { listen: "127.0.0.1:0".parse()?, ..ServerConfig::default() };
-/// let running = Server::start(config, resident::memory(BootTicks)?).await?;
+/// let running = Server::start(config, resident::memory(BootClock)?).await?;
 /// println!("listening on {}", running.url());
 /// running.shutdown().await;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -11,11 +11,11 @@ use std::{
     time::Duration,
 };
 
+use solehold_clock::BootTime;
 use tokio_postgres::Row;
 
 use crate::{
     Error,
-    clock::Tick,
     limits::{FULL_PASS_PAUSE_MAX, FULL_PASS_SHARE},
     row::Raw,
     statements::Start,
@@ -32,7 +32,7 @@ struct FloorState {
     /// Up to when all that was due has been claimed.
     due: Option<Raw>,
     /// No full pass before this, unless there is no floor.
-    next_full: Option<Tick>,
+    next_full: Option<BootTime>,
     /// How many full passes have been made, each of which sets the floors: an older claim does not set them again.
     generation: u64,
     /// Which lane comes first changes with each claim, so that neither starves the other.
@@ -48,14 +48,14 @@ pub(crate) struct Pass<'a> {
     pub(crate) fresh: Option<Vec<Raw>>,
     pub(crate) due: Option<Raw>,
     generation: u64,
-    began: Tick,
+    began: BootTime,
     finished: bool,
 }
 
 impl Floors {
     /// The way of the next claim.
     pub(crate) fn begin(&self) -> Pass<'_> {
-        let began = Tick::now();
+        let began = BootTime::now();
         let mut state = self.lock();
         state.due_first = !state.due_first;
         let full = state.fresh.is_none() || state.next_full.is_none_or(|next| began >= next);
@@ -98,8 +98,8 @@ impl Pass<'_> {
         let full = self.start != Start::Floor;
         let mut state = self.floors.lock();
         if full {
-            let took = Tick::now().since(self.began);
-            state.next_full = Some(Tick::now().plus(pause_after(took)));
+            let took = BootTime::now().since(self.began);
+            state.next_full = Some(BootTime::now().plus(pause_after(took)));
             state.generation += 1;
         } else if state.generation != self.generation {
             return Ok(());

@@ -35,7 +35,6 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that panics says where"))]
 
 pub mod claims;
-mod clock;
 mod error;
 mod floor;
 mod ident;

@@ -7,16 +7,17 @@
 
 use std::time::Duration;
 
+use solehold_clock::Backoff;
 use tokio_postgres::{Client, types::Type};
 
-use crate::{Error, retry, table::ClaimTable};
+use crate::{Error, table::ClaimTable};
 
 /// How long one attempt waits for the exclusive lock, while everybody else waits behind it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often it is attempted.
 const LOCK_ATTEMPTS: u32 = 60;
-/// The longest pause between two attempts.
-const LOCK_PAUSE: Duration = Duration::from_millis(500);
+/// The pause between two attempts; it does not grow.
+const LOCK_PAUSE: Backoff = Backoff { first: Duration::from_millis(500), cap: Duration::from_millis(500) };
 
 /// One step of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,7 +159,7 @@ async fn apply_locked(client: &Client, sql: &str) -> Result<(), Error> {
         if !in_the_way || attempt >= LOCK_ATTEMPTS {
             return Err(error);
         }
-        tokio::time::sleep(retry::chance(LOCK_PAUSE)).await;
+        tokio::time::sleep(LOCK_PAUSE.scattered(1)).await;
     }
     Ok(())
 }
@@ -175,7 +176,7 @@ async fn apply_concurrently(client: &Client, index: &str, sql: &str) -> Result<(
         }
         unless_in_the_way(client.batch_execute(sql).await)?;
         if attempt > 0 {
-            tokio::time::sleep(retry::chance(LOCK_PAUSE)).await;
+            tokio::time::sleep(LOCK_PAUSE.scattered(1)).await;
         }
     }
     Err(Error::invalid("index", index, "it stays invalid; look for what blocks its build, and drop it"))

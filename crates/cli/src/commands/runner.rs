@@ -9,7 +9,7 @@ use solehold_api::{
     paths,
     runners::{PutRunnerStatus, Runner, RunnerList, RunnerStatus},
 };
-use solehold_engine::clock::wall_ms;
+use solehold_clock::wall_ms;
 
 use crate::{
     args::GlobalArgs,

@@ -22,9 +22,9 @@ use rustix::{
     process::{Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait},
     time::Timespec,
 };
+use solehold_clock::{BootTime, Timer};
 
 use super::{
-    clock::{Timer, boottime_ms},
     plan::Plan,
     proc, shim,
     signals::Signals,
@@ -119,7 +119,7 @@ impl Keeper {
         self.terminal_of = start.terminal_of.and_then(Pid::from_raw);
         fs::create_dir(&self.folder)?;
         write_file(&self.folder, &start.lasting)?;
-        if boottime_ms() >= self.plan.term_at_ms() {
+        if BootTime::now().as_ms() >= self.plan.term_at_ms() {
             return Err(io::Error::other("the lease had run out before the command could be started"));
         }
         let mut shim = Command::new("/proc/self/exe");
@@ -174,7 +174,7 @@ impl Keeper {
             (None, None) => return,
         };
         self.command = None;
-        self.plan.leftovers(boottime_ms());
+        self.plan.leftovers(BootTime::now().as_ms());
         if let Some(group) = self.terminal_of {
             terminal::take_back(&self.stdin, pid, group);
         }
@@ -183,7 +183,7 @@ impl Keeper {
 
     /// Does what is due, and says how long to wait for news if not until the timer.
     fn act(&mut self) -> io::Result<Option<Timespec>> {
-        let now_ms = boottime_ms();
+        let now_ms = BootTime::now().as_ms();
         if now_ms >= self.plan.kill_at_ms() {
             self.kill();
             return Ok(Some(BETWEEN_PASSES));
@@ -192,7 +192,7 @@ impl Keeper {
             self.ask();
         }
         let next_ms = if self.was_asked { self.plan.kill_at_ms() } else { self.plan.term_at_ms() };
-        self.timer.set(next_ms)?;
+        self.timer.set(BootTime::from_ms(next_ms))?;
         Ok(None)
     }
 
@@ -247,7 +247,7 @@ impl Keeper {
         if is_there {
             self.inbox = Some(inbox);
         } else {
-            self.plan.abandon(boottime_ms());
+            self.plan.abandon(BootTime::now().as_ms());
         }
         Ok(())
     }
@@ -260,7 +260,7 @@ impl Keeper {
                 let _ = write_file(&self.folder, &lasting);
             }
             Order::Signal(number) => self.pass_on(number),
-            Order::Stop(kill_at_ms) => self.plan.lose(boottime_ms(), kill_at_ms),
+            Order::Stop(kill_at_ms) => self.plan.lose(BootTime::now().as_ms(), kill_at_ms),
             Order::Start(_) => return Err(io::Error::other("a second start")),
         }
         Ok(())

@@ -17,7 +17,6 @@ compile_error!(
     "`solehold run` and `solehold lock` need Linux: child subreapers, pidfd, timerfd and signalfd"
 );
 
-mod clock;
 mod keeper;
 mod plan;
 mod proc;

@@ -14,11 +14,11 @@ use std::{
 
 use nix::sys::signal::Signal as Named;
 use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
+use solehold_clock::BootTime;
 use tokio::{sync::watch, time::sleep};
 use uuid::Uuid;
 
 use super::{
-    clock::boottime_ms,
     plan::Plan,
     proc,
     signals::{SignalStream, letting_through},
@@ -199,7 +199,7 @@ impl Holder {
         };
         // A command that had ended before did all of its work under the lease.
         self.is_lost |= self.code.is_none();
-        let now_ms = boottime_ms();
+        let now_ms = BootTime::now().as_ms();
         let kill_at_ms = now_ms.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
         self.plan.lose(now_ms, kill_at_ms);
         self.order(&Order::Stop(kill_at_ms))
@@ -241,13 +241,13 @@ impl Holder {
 
     /// The keeper does this too, and first; unless somebody stopped it.
     fn enforce(&mut self) {
-        if boottime_ms() < self.plan.kill_at_ms() {
+        if BootTime::now().as_ms() < self.plan.kill_at_ms() {
             return;
         }
         self.is_lost |= self.code.is_none();
         let keeper = Pid::from_child(&self.keeper);
         proc::signal_below(keeper, &BTreeSet::new(), Signal::KILL);
-        let silent_ms = boottime_ms().saturating_sub(self.plan.kill_at_ms());
+        let silent_ms = BootTime::now().as_ms().saturating_sub(self.plan.kill_at_ms());
         if silent_ms > KEEPER_SILENT_MAX_MS && !proc::any_below(keeper, &BTreeSet::new()) {
             let _ = self.keeper.kill();
         }

@@ -5,7 +5,6 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_client::{
     AcquireError, AuthorityError, Guard, Http, Lost, OpenError, Policy, Refusal, Session, SessionConfig,
-    clock::Tick,
 };
 use tokio::{
     sync::{oneshot, watch},
@@ -114,7 +113,6 @@ impl Terms {
     }
 
     fn lasting(&self, guard: &Guard) -> Lasting {
-        let ms = |tick: Tick| tick.as_nanos() / 1_000_000;
         let deadline = guard.deadline();
         let stop_at = match self.policy {
             Policy::Grace(grace) => deadline.plus(grace),
@@ -123,10 +121,10 @@ impl Terms {
         let variables = [
             ("SOLEHOLD_TOKEN", guard.token().0.to_string()),
             ("SOLEHOLD_LEASE_ID", guard.lease_id().to_string()),
-            ("SOLEHOLD_DEADLINE_BOOTTIME_MS", ms(deadline).to_string()),
+            ("SOLEHOLD_DEADLINE_BOOTTIME_MS", deadline.as_ms().to_string()),
         ];
         let variables = variables.map(|(name, value)| (name.to_owned(), value));
-        Lasting { stop_at_ms: ms(stop_at), variables: variables.into() }
+        Lasting { stop_at_ms: stop_at.as_ms(), variables: variables.into() }
     }
 }
 

@@ -25,8 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::LockSessionError;
 use crate::{
-    clock::Tick,
-    deadline::local_deadline,
+    clock::{BootTime, deadline::local_deadline},
     guard::Guard,
     locks::Locks,
     renewer::Lost,
@@ -183,7 +182,7 @@ pub(super) async fn lock_both(
         Row { session_id: session_id.to_owned(), owner_id: format!("{node_id}/{}", inner.fresh_request()) };
     let mut taking = Taking { inner: inner.clone(), table: table.clone(), row, is_kept: false };
     let mut until = taking.row_until(locks, give_up).await?;
-    let left = give_up.after(inner.clock().now());
+    let left = give_up.since(inner.clock().now());
     let waiting = locks.acquire_within(session_id, left);
     // The wait for the lock may be longer than the row lasts.
     let guard = tokio::select! {
@@ -201,7 +200,7 @@ pub(super) async fn lock_both(
 
 impl Taking {
     /// Asks for the row every `poll_interval` until it is taken: there is no line in that table.
-    async fn row_until(&self, locks: &Locks, give_up: Tick) -> Result<Tick, LockSessionError> {
+    async fn row_until(&self, locks: &Locks, give_up: BootTime) -> Result<BootTime, LockSessionError> {
         let config = locks.config();
         loop {
             let sent = self.inner.clock().now();
@@ -220,7 +219,7 @@ impl Taking {
     }
 
     /// Renews the row for as long as it is polled; ends when the row is lost.
-    async fn keep(&self, locks: &Locks, until: &mut Tick) -> String {
+    async fn keep(&self, locks: &Locks, until: &mut BootTime) -> String {
         let config = locks.config();
         let mut pause = config.refresh_interval;
         loop {
@@ -242,7 +241,7 @@ async fn renewed(
     table: &LegacyTable,
     row: &Row,
     ttl: Duration,
-) -> Result<Option<Tick>, LegacyError> {
+) -> Result<Option<BootTime>, LegacyError> {
     let sent = inner.clock().now();
     let is_ours = table.change(RENEW, row, Some(ttl)).await?;
     Ok(is_ours.then(|| local_deadline(sent, ttl, SLACK)))
@@ -262,7 +261,7 @@ impl Kept {
         let config = locks.config();
         drop(locks);
         let clock = self.inner.clock_handle();
-        let until = || Tick::from_nanos(self.bond.until.load(Ordering::SeqCst));
+        let until = || BootTime::from_nanos(self.bond.until.load(Ordering::SeqCst));
         let mut next = clock.now().plus(config.refresh_interval);
         let lost = loop {
             tokio::select! {

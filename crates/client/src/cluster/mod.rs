@@ -18,7 +18,7 @@ pub use self::config::{ClusterConfig, ConfigError, SessionLocksConfig};
 pub use self::legacy::{LegacyError, LegacyTable};
 use crate::{
     authority::{Authority, AuthorityError, Metrics, Node},
-    clock::Tick,
+    clock::BootTime,
     guard::Guard,
     locks::Locks,
     renewer::Lost,
@@ -95,7 +95,7 @@ pub struct Cluster {
     locks: Option<Locks>,
     alone: Option<Guard>,
     warnings: Vec<String>,
-    seen: Mutex<Option<(Tick, Arc<[Node]>)>>,
+    seen: Mutex<Option<(BootTime, Arc<[Node]>)>>,
     #[cfg(feature = "legacy")]
     legacy: Option<LegacyTable>,
 }

@@ -14,8 +14,8 @@ fn timing(policy: Policy) -> Timing {
     Timing { ttl: TTL, every: TTL / 3, policy }
 }
 
-fn at(ms: u64) -> Tick {
-    Tick::from_nanos(1_000_000_000_000 + ms * 1_000_000)
+fn at(ms: u64) -> BootTime {
+    BootTime::from_nanos(1_000_000_000_000 + ms * 1_000_000)
 }
 
 fn lease(number: u64) -> LeaseId {

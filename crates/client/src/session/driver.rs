@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     authority::{AuthorityError, Refusal},
-    clock::Tick,
+    clock::BootTime,
     renewer::{Lost, Policy, Step},
 };
 
@@ -41,7 +41,7 @@ pub(super) async fn drive(session: Weak<Inner>) {
 }
 
 /// Does what the renewer says; gives the time to sleep until, if that is what it says.
-async fn step(inner: &Arc<Inner>) -> Option<Tick> {
+async fn step(inner: &Arc<Inner>) -> Option<BootTime> {
     let now = inner.clock().now();
     match inner.with_renewer(|renewer| renewer.poll(now))? {
         Step::Beat => beat(inner).await,
@@ -74,8 +74,8 @@ async fn beat(inner: &Arc<Inner>) {
     }
 }
 
-fn failed(inner: &Inner, now: Tick, why: &str, unit: f64) {
-    let left = inner.trusted_until().after(now);
+fn failed(inner: &Inner, now: BootTime, why: &str, unit: f64) {
+    let left = inner.trusted_until().since(now);
     tracing::warn!(holder = %inner.holder, why, ?left, "a heartbeat failed");
     inner.with_renewer(|renewer| renewer.on_failure(now, why, unit));
 }
@@ -100,7 +100,7 @@ fn may_reclaim(inner: &Inner, refusal: &Refusal) -> bool {
 }
 
 /// Tries to open another session; gives the time of the next attempt, if it did not work.
-async fn reopen(inner: &Arc<Inner>, failures: u32) -> Option<Tick> {
+async fn reopen(inner: &Arc<Inner>, failures: u32) -> Option<BootTime> {
     let retry_after = match inner.try_open().await {
         Ok(Ok((sent, beat))) => match inner.begin(sent, &beat) {
             Ok(true) => {

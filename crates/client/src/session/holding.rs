@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     authority::{Granted, Held, Resource, State},
-    clock::Tick,
+    clock::BootTime,
     renewer::{Lost, Renewer},
 };
 
@@ -29,12 +29,12 @@ impl Window {
         self.stop_at.store(renewer.stop_at().as_nanos(), Ordering::SeqCst);
     }
 
-    pub fn trusted_until(&self) -> Tick {
-        Tick::from_nanos(self.trusted_until.load(Ordering::SeqCst))
+    pub fn trusted_until(&self) -> BootTime {
+        BootTime::from_nanos(self.trusted_until.load(Ordering::SeqCst))
     }
 
-    pub fn stop_at(&self) -> Tick {
-        Tick::from_nanos(self.stop_at.load(Ordering::SeqCst))
+    pub fn stop_at(&self) -> BootTime {
+        BootTime::from_nanos(self.stop_at.load(Ordering::SeqCst))
     }
 }
 
@@ -92,12 +92,12 @@ impl Holding {
     }
 
     /// Until when nobody else holds it, unless it is renewed before.
-    pub fn trusted_until(&self) -> Tick {
+    pub fn trusted_until(&self) -> BootTime {
         self.held.lock().unwrap_or_else(|e| e.into_inner()).1.trusted_until().min(self.tied_until())
     }
 
     /// The work stops then.
-    pub fn stop_at(&self) -> Tick {
+    pub fn stop_at(&self) -> BootTime {
         self.held.lock().unwrap_or_else(|e| e.into_inner()).1.stop_at().min(self.tied_until())
     }
 
@@ -153,8 +153,8 @@ impl Holding {
     }
 
     /// When what the work is tied to runs out.
-    fn tied_until(&self) -> Tick {
+    fn tied_until(&self) -> BootTime {
         let until = self.bond.get().map_or(u64::MAX, |bond| bond.until.load(Ordering::SeqCst));
-        Tick::from_nanos(until)
+        BootTime::from_nanos(until)
     }
 }

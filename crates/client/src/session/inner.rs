@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     authority::{Authority, AuthorityError, Beat, Granted, Held, Metrics, Operation, Reply, Resource},
-    clock::{Clock, Tick},
+    clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
     history::History,
     renewer::{Lost, Renewer, Timing},
@@ -133,7 +133,7 @@ impl Inner {
 
     /// One attempt to open a session, and when what was answered was sent. A holder that remembers the store's history
     /// shows it before it begins: a store that was set back hears of it before it grants anything.
-    pub async fn try_open(&self) -> Reply<(Tick, Beat)> {
+    pub async fn try_open(&self) -> Reply<(BootTime, Beat)> {
         let (sent, metrics) = (self.clock().now(), self.metrics());
         let opened = match self.authority.open(&self.holder, self.config.ttl, &metrics).await? {
             Ok(opened) => opened,
@@ -147,7 +147,7 @@ impl Inner {
 
     /// A session was opened: it is the present one from now on; false if this one was closed meanwhile. Whatever hung on
     /// another is lost by now, or moved. A store with an older history opens nothing.
-    pub fn begin(&self, sent: Tick, beat: &Beat) -> Result<bool, AuthorityError> {
+    pub fn begin(&self, sent: BootTime, beat: &Beat) -> Result<bool, AuthorityError> {
         let mut core = self.core();
         if matches!(*self.phase.borrow(), Phase::Over(_)) {
             return Ok(false);
@@ -177,11 +177,11 @@ impl Inner {
         self.window.lock().unwrap_or_else(|e| e.into_inner()).clone()
     }
 
-    pub fn clock(&self) -> &dyn Clock {
+    pub fn clock(&self) -> &dyn AlarmClock {
         &*self.surroundings.clock
     }
 
-    pub fn clock_handle(&self) -> Arc<dyn Clock> {
+    pub fn clock_handle(&self) -> Arc<dyn AlarmClock> {
         self.surroundings.clock.clone()
     }
 
@@ -216,11 +216,11 @@ impl Inner {
         self.core.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    pub fn trusted_until(&self) -> Tick {
+    pub fn trusted_until(&self) -> BootTime {
         self.window().trusted_until()
     }
 
-    pub fn stop_at(&self) -> Tick {
+    pub fn stop_at(&self) -> BootTime {
         self.window().stop_at()
     }
 
@@ -231,7 +231,7 @@ impl Inner {
 
     /// A heartbeat was answered. The guards that have ended by it are told before the others see the new deadline: nobody
     /// sees that deadline together with a guard that it is not for.
-    pub fn answered(&self, sent: Tick, beat: &Beat) {
+    pub fn answered(&self, sent: BootTime, beat: &Beat) {
         let (now, unit) = (self.clock().now(), self.unit());
         let mut core = self.core();
         let Core { renewer: Some(renewer), holdings, .. } = &mut *core else { return };

@@ -20,8 +20,8 @@ pub(crate) use self::holding::Bond;
 pub(crate) use self::{holding::Holding, inner::Inner};
 use crate::{
     authority::{Authority, AuthorityError, BadName, Metrics, Refusal, Resource, checked},
-    chance::{Backoff, Chance, MachineChance},
-    clock::{BootClock, Clock, Tick},
+    chance::{Chance, MachineChance},
+    clock::{AlarmClock, Backoff, BootClock, BootTime},
     guard::Guard,
     locks::{POLL_EVERY, wait_in_line},
     renewer::{Lost, Policy},
@@ -95,7 +95,7 @@ impl SessionConfig {
 #[derive(Clone)]
 pub struct Surroundings {
     /// Time.
-    pub clock: Arc<dyn Clock>,
+    pub clock: Arc<dyn AlarmClock>,
     /// Chance.
     pub chance: Arc<dyn Chance>,
 }
@@ -168,7 +168,7 @@ impl Session {
     }
 
     /// Until when what it holds can be trusted, unless it is renewed before.
-    pub fn deadline(&self) -> Tick {
+    pub fn deadline(&self) -> BootTime {
         self.inner.trusted_until()
     }
 

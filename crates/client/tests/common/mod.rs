@@ -7,7 +7,7 @@ use solehold_client::{Authority, Embedded, Http, HttpConfig, Session, SessionCon
 use solehold_core::key::{Name, ResourceKey};
 use solehold_engine::{
     Engine,
-    clock::BootTicks,
+    clock::BootClock,
     postgres::{PostgresOptions, PostgresStore},
     resident,
     store::Store,
@@ -19,7 +19,7 @@ use solehold_testkit::{Postgres, TempDir};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn memory() -> Arc<dyn Store> {
-    resident::memory(BootTicks).expect("memory")
+    resident::memory(BootClock).expect("memory")
 }
 
 /// A server in this process on a free port.

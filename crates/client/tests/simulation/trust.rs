@@ -9,7 +9,7 @@ use std::{
 
 use solehold_client::{
     Policy, Session,
-    clock::{Clock, Tick},
+    clock::{BootTime, Clock},
 };
 
 use crate::{
@@ -45,7 +45,7 @@ async fn confirming_one_lease_vouches_for_no_other() {
 /// Reads the session's deadline in the moment that it is woken.
 struct Witness {
     session: Session,
-    seen: Mutex<Vec<Tick>>,
+    seen: Mutex<Vec<BootTime>>,
 }
 
 impl Wake for Witness {

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use solehold_client::{
     Embedded, Policy, Session, SessionConfig, Surroundings,
     chance::Chance,
-    clock::{Clock, Tick, VirtualClock},
+    clock::{AlarmClock, BootTime, Clock, VirtualClock},
 };
 use solehold_core::{
     command::{Claim, Command, Target},
@@ -20,7 +20,7 @@ use solehold_core::{
     outcome::LeaseView,
     time::Revision,
 };
-use solehold_engine::{Engine, EngineOptions, clock, resident};
+use solehold_engine::{Engine, EngineOptions, resident};
 use uuid::Uuid;
 
 use crate::network::Network;
@@ -28,15 +28,6 @@ use crate::network::Network;
 pub const TTL: Duration = Duration::from_secs(30);
 /// How far a holder's clock may run apart from the store's, in millionths: 1 %.
 pub const DRIFT_PPM_MAX: i64 = 10_000;
-
-/// The stores' clock.
-struct EngineTicks(Arc<VirtualClock>);
-
-impl clock::Ticks for EngineTicks {
-    fn now(&self) -> clock::Tick {
-        clock::Tick::from_ms(self.0.now().as_nanos() / 1_000_000)
-    }
-}
 
 /// A holder's clock, which goes faster or slower than the stores'.
 struct DriftingClock {
@@ -50,15 +41,17 @@ impl DriftingClock {
     }
 }
 
-#[async_trait]
 impl Clock for DriftingClock {
-    fn now(&self) -> Tick {
-        Tick::from_nanos(Self::scaled(self.store.now().as_nanos(), 1_000_000 + self.ppm, 1_000_000))
+    fn now(&self) -> BootTime {
+        BootTime::from_nanos(Self::scaled(self.store.now().as_nanos(), 1_000_000 + self.ppm, 1_000_000))
     }
+}
 
-    async fn wait_until(&self, until: Tick) {
+#[async_trait]
+impl AlarmClock for DriftingClock {
+    async fn wait_until(&self, until: BootTime) {
         let at_store = Self::scaled(until.as_nanos(), 1_000_000, 1_000_000 + self.ppm) + 1_000;
-        self.store.wait_until(Tick::from_nanos(at_store)).await;
+        self.store.wait_until(BootTime::from_nanos(at_store)).await;
     }
 }
 
@@ -66,7 +59,7 @@ impl Clock for DriftingClock {
 pub struct Stores {
     clock: Arc<VirtualClock>,
     /// Each with the time until which it grants and renews nothing (rule 23).
-    stores: Mutex<Vec<(Arc<Embedded>, Tick)>>,
+    stores: Mutex<Vec<(Arc<Embedded>, BootTime)>>,
 }
 
 impl Stores {
@@ -76,7 +69,7 @@ impl Stores {
     }
 
     fn store(clock: &Arc<VirtualClock>) -> Arc<Embedded> {
-        let store = resident::memory(EngineTicks(clock.clone())).expect("memory");
+        let store = resident::memory(clock.clone()).expect("memory");
         Arc::new(Embedded::over(Engine::start(store, EngineOptions::default(), Arc::new(()))))
     }
 
@@ -155,7 +148,7 @@ impl World {
     /// The same, kept as the configuration says, with a clock that goes faster than the stores' by so many millionths.
     pub async fn holder_with(&self, config: SessionConfig, ppm: i64) -> (Session, Arc<Network>) {
         let network = Network::new(self.stores.clone());
-        let clock: Arc<dyn Clock> = match ppm {
+        let clock: Arc<dyn AlarmClock> = match ppm {
             0 => self.clock.clone(),
             ppm => Arc::new(DriftingClock { store: self.clock.clone(), ppm }),
         };

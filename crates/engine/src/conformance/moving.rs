@@ -4,7 +4,7 @@ use solehold_core::{command::*, key::*, lease::*, outcome::*, record::Record, ti
 
 use super::{Fixture, kit::*};
 use crate::{
-    clock::ManualTicks,
+    clock::ManualClock,
     flow,
     history::{Bar, JUMP},
     resident,
@@ -136,7 +136,7 @@ pub async fn import_into_memory(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let grants = bench.furnish().await;
     let rows = retired(bench.rows().await);
-    let memory = resident::memory(ManualTicks::default()).expect("memory");
+    let memory = resident::memory(ManualClock::default()).expect("memory");
     let there = Bench { fixture, store: memory };
     there.store.import(through_a_pipe(&rows)).await.expect("memory imports");
     assert_eq!(timeless(&there.rows().await), timeless(&rows));

@@ -45,7 +45,6 @@ mod fault;
 mod history;
 mod options;
 mod read;
-mod retry;
 mod schema;
 mod statements;
 mod sweep;
@@ -76,13 +75,12 @@ use self::{
     },
     fault::Fault,
     history::History,
-    retry::Backoff,
     statements::Sql,
     sweep::{Chores, spent::Spent},
     tables::rows::Columns,
 };
 use crate::{
-    clock::Tick,
+    clock::{BootTime, RetryPauses},
     flow::{Exporter, Outlet},
     history::{Bar, TTL_MAX_MS},
     store::{
@@ -149,14 +147,14 @@ impl PostgresStore {
         let conn = store.pool.bare(|identity| store.refuse_older(identity)).await.map_err(Fault::told)?;
         schema::migrate(&conn).await.map_err(Fault::told)?;
         drop(conn);
-        let mut backoff = Backoff::default();
+        let mut pauses = RetryPauses::default();
         let mut attempt = 1;
         while let Err(fault) = store.take_up().await {
             if !fault.is_contention() || attempt >= OPEN_ATTEMPTS {
                 return Err(fault.told());
             }
             attempt += 1;
-            backoff.wait().await;
+            pauses.pause().await;
         }
         Ok(Arc::new(store))
     }
@@ -197,13 +195,13 @@ impl PostgresStore {
     }
 
     async fn read_cursor(&self, conn: &Conn) -> Result<Cursor, Fault> {
-        let asked = Tick::now();
+        let asked = BootTime::now();
         let rows = conn.query(Sql::Cursor, &[]).await?;
         let row =
             rows.first().ok_or_else(|| tables::rows::unreadable("the table solehold.clock has no row"))?;
         let mut c = Columns::from(row, 0);
         let cursor = Cursor { epoch: c.number()?, revision: solehold_core::time::Revision(c.number()?) };
-        self.follow(Point { cursor, last_ms: c.next()? }, asked, Tick::now())?;
+        self.follow(Point { cursor, last_ms: c.next()? }, asked, BootTime::now())?;
         Ok(cursor)
     }
 }
@@ -253,14 +251,14 @@ impl Store for PostgresStore {
 
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
         let mut head = self.head.subscribe();
-        let began = Tick::now();
+        let began = BootTime::now();
         loop {
             head.mark_unchanged();
             let now = self
                 .read(Use::Write, "looking for news", |conn| async move { self.read_cursor(&conn).await })
                 .await?;
             self.tell(now);
-            let waited = Tick::now().since(began);
+            let waited = BootTime::now().since(began);
             if now != after || waited >= NEWS_WAIT {
                 return Ok(now);
             }

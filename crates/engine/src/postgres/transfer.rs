@@ -19,12 +19,11 @@ use crate::postgres::{
     connection::pool::{Conn, Use, in_time},
     fault::Fault,
     read::{SNAPSHOT, read_resource},
-    retry::Backoff,
     statements::{Sql, lease_columns, resource_columns, state_columns},
     tables::rows,
 };
 use crate::{
-    clock::Tick,
+    clock::{BootTime, RetryPauses},
     flow::Exporter,
     history,
     store::{Cursor, EXPORT_FORMAT, Header, Import, NOT_EMPTY, Row, StoreError},
@@ -70,7 +69,7 @@ impl PostgresStore {
 
     /// Gives all rows as they come from the server: neither it nor this process has them all at once.
     async fn export_from(&self, conn: &Conn, out: &mut Exporter) -> Result<(), Fault> {
-        let asked = Tick::now();
+        let asked = BootTime::now();
         let (begin, clock) =
             join!(biased; conn.simple(SNAPSHOT), async { conn.query(Sql::SnapshotClock, &[]).await });
         begin?;
@@ -124,7 +123,7 @@ impl PostgresStore {
     }
 
     pub(crate) async fn import_all(&self, import: Import) -> Result<(), StoreError> {
-        let mut backoff = Backoff::default();
+        let mut pauses = RetryPauses::default();
         for attempt in 1.. {
             let lent = self.lend(Use::Write).await.map_err(Fault::told)?;
             let work = self.import_into(&lent, import.header.clone(), import.state.clone(), &import.events);
@@ -140,7 +139,7 @@ impl PostgresStore {
                         _ => {}
                     }
                 }
-                Err(fault) if fault.is_contention() && attempt < ATTEMPTS => backoff.wait().await,
+                Err(fault) if fault.is_contention() && attempt < ATTEMPTS => pauses.pause().await,
                 // The end of it may have happened.
                 Err(fault) if fault.is_lost_connection() => {
                     return Err(StoreError::Unknown(fault.to_string()));

@@ -12,7 +12,7 @@ use solehold_core::{
 };
 
 use crate::{
-    clock::{Tick, boot_id},
+    clock::{BootTime, boot_id},
     flow::Flow,
     history::Seal,
     store::{Cursor, Decided, EventQuery, Retention, Row, StoreError},
@@ -36,8 +36,8 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Whether ticks can be compared with this one.
-    pub fn is_of_this_boot(&self, tick: Tick) -> bool {
+    /// Whether a reading of the clock can be compared with this one.
+    pub fn is_of_this_boot(&self, tick: BootTime) -> bool {
         !self.boot_id.is_empty() && self.boot_id == boot_id() && self.tick_ms <= tick.as_ms()
     }
 }

@@ -38,7 +38,7 @@ use tokio::sync::{Mutex, Semaphore, watch};
 pub use journal::{Entry, Forgetful, Gone, History, Image, Journal, Mark, SetBack};
 
 use crate::{
-    clock::{BootTicks, Tick, Ticks, boot_id, wall_ms},
+    clock::{BootClock, BootTime, Clock, boot_id, wall_ms},
     flow::{Exporter, Outlet},
     history::{self, Bar, Proven, Seal, TTL_MAX_MS},
     store::*,
@@ -61,7 +61,7 @@ const FORGET_ROUNDS_MAX: usize = 50;
 /// A store that keeps all rows in memory, over a journal.
 pub struct Resident {
     name: &'static str,
-    ticks: Box<dyn Ticks>,
+    clock: Box<dyn Clock>,
     /// Which boot this is; the kernel is asked once.
     boot_id: String,
     rows: RwLock<Rows>,
@@ -101,38 +101,38 @@ struct Turn {
     /// The journal was set back since it was last open, and those who hold a lost lease are still to be waited out.
     set_back: Option<SetBack>,
     is_closed: bool,
-    marked: Tick,
+    marked: BootTime,
 }
 
 /// A store for tests and simulations: it forgets everything with its process.
-pub fn memory(ticks: impl Ticks) -> Result<Arc<Resident>, StoreError> {
+pub fn memory(clock: impl Clock) -> Result<Arc<Resident>, StoreError> {
     // Nothing can be set back that is not kept.
     let options = ResidentOptions { ttl_max_ms: limits::TTL_MS_MAX };
-    Resident::open("memory", Box::new(Forgetful), Box::new(ticks), options)
+    Resident::open("memory", Box::new(Forgetful), Box::new(clock), options)
 }
 
 impl Resident {
     /// Opens a store over a journal of this machine's disk.
     pub fn embedded(journal: impl Journal) -> Result<Arc<Self>, StoreError> {
-        Self::embedded_with(journal, BootTicks, ResidentOptions::default())
+        Self::embedded_with(journal, BootClock, ResidentOptions::default())
     }
 
-    /// The same with ticks from elsewhere, for tests, and with options.
+    /// The same with a clock from elsewhere, for tests, and with options.
     pub fn embedded_with(
         journal: impl Journal,
-        ticks: impl Ticks,
+        clock: impl Clock,
         options: ResidentOptions,
     ) -> Result<Arc<Self>, StoreError> {
-        Self::open("embedded", Box::new(journal), Box::new(ticks), options)
+        Self::open("embedded", Box::new(journal), Box::new(clock), options)
     }
 
     fn open(
         name: &'static str,
         mut journal: Box<dyn Journal>,
-        ticks: Box<dyn Ticks>,
+        clock: Box<dyn Clock>,
         options: ResidentOptions,
     ) -> Result<Arc<Self>, StoreError> {
-        let (tick, boot_id) = (ticks.now(), boot_id());
+        let (tick, boot_id) = (clock.now(), boot_id());
         let Restored { rows, is_unfolded, set_back } =
             load(&mut *journal, tick, StoreTime::default(), &boot_id).map_err(|error| match error {
                 StoreError::Unknown(what) => StoreError::Unusable(what),
@@ -156,7 +156,7 @@ impl Resident {
         let seal = seal.ok();
         Ok(Arc::new(Self {
             name,
-            ticks,
+            clock,
             boot_id,
             rows,
             turn,
@@ -177,11 +177,11 @@ impl Resident {
         self.rows.write().unwrap_or_else(|e| e.into_inner())
     }
 
-    fn mark(&self, now: StoreTime, tick: Tick) -> Mark {
+    fn mark(&self, now: StoreTime, tick: BootTime) -> Mark {
         self.mark_of(&self.read(), now, tick)
     }
 
-    fn mark_of(&self, rows: &Rows, now: StoreTime, tick: Tick) -> Mark {
+    fn mark_of(&self, rows: &Rows, now: StoreTime, tick: BootTime) -> Mark {
         Mark {
             now,
             boot_id: self.boot_id.clone(),
@@ -224,14 +224,14 @@ impl Resident {
 
     /// Brings the journal's snapshot up to date with all rows.
     fn fold(&self, turn: &mut Turn) -> Result<(), StoreError> {
-        let tick = self.ticks.now();
+        let tick = self.clock.now();
         let rows = self.read();
         turn.journal.fold(&rows.state, Dirty::default(), self.mark_of(&rows, rows.now(tick), tick))
     }
 
     /// Loads the rows anew after the journal failed. Nothing was done yet, so that nothing is unknown by failing again.
     fn catch_up(&self, turn: &mut Turn) -> Result<(), StoreError> {
-        let tick = self.ticks.now();
+        let tick = self.clock.now();
         let at_least = self.read().now(tick);
         let Restored { rows, is_unfolded, .. } =
             load(&mut *turn.journal, tick, at_least, &self.boot_id).map_err(nothing_done)?;
@@ -264,7 +264,7 @@ impl Resident {
         turn: &mut Turn,
         part: &Ledger,
         dirty: Dirty,
-        (now, tick): (StoreTime, Tick),
+        (now, tick): (StoreTime, BootTime),
         decided: &Decided,
     ) -> Result<(), StoreError> {
         let entry = Entry::new(part, &dirty, self.mark(now, tick), decided, self.read().cursor.epoch);
@@ -295,7 +295,7 @@ impl Resident {
     /// Forgets rows that are over; tells how many.
     async fn forget_some(&self) -> Result<usize, StoreError> {
         let mut turn = self.take_turn_to_write().await?;
-        let tick = self.ticks.now();
+        let tick = self.clock.now();
         let (now, mut part, revision) = {
             let rows = self.read();
             let now = rows.now(tick);
@@ -338,7 +338,7 @@ struct Restored {
 /// Loads all rows and lets store time go on (rule 3), never back. A journal that has no room is read all the same.
 fn load(
     journal: &mut dyn Journal,
-    tick: Tick,
+    tick: BootTime,
     at_least: StoreTime,
     boot_id: &str,
 ) -> Result<Restored, StoreError> {
@@ -385,7 +385,7 @@ impl Store for Resident {
         decider: &mut dyn Decider,
     ) -> Result<Decided, StoreError> {
         let mut turn = self.take_turn_to_write().await?;
-        let tick = self.ticks.now();
+        let tick = self.clock.now();
         let moment = {
             let rows = self.read();
             let now = rows.now(tick);
@@ -415,7 +415,7 @@ impl Store for Resident {
         self.settled().await?;
         let rows = self.read();
         let state = find::part(&rows.state, footprint, &find::More::default());
-        Ok(Loaded { state, now: rows.now(self.ticks.now()), cursor: rows.cursor })
+        Ok(Loaded { state, now: rows.now(self.clock.now()), cursor: rows.cursor })
     }
 
     async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
@@ -450,7 +450,7 @@ impl Store for Resident {
     async fn due(&self, limit: usize) -> Result<Due, StoreError> {
         self.settled().await?;
         let mut rows = self.write();
-        let now = rows.now(self.ticks.now());
+        let now = rows.now(self.clock.now());
         let Rows { state, timers, .. } = &mut *rows;
         Ok(timers.due(state, now, limit))
     }
@@ -462,7 +462,7 @@ impl Store for Resident {
             }
         }
         let mut turn = self.take_turn_to_write().await?;
-        let tick = self.ticks.now();
+        let tick = self.clock.now();
         if tick.since(turn.marked) < MARK_EVERY {
             return Ok(());
         }
@@ -494,7 +494,7 @@ impl Store for Resident {
     async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
         self.settled().await?;
         let rows = self.read();
-        Ok(rows.tally.usage(&rows.state, &rows.timers, tenant, rows.now(self.ticks.now())))
+        Ok(rows.tally.usage(&rows.state, &rows.timers, tenant, rows.now(self.clock.now())))
     }
 
     async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
@@ -510,7 +510,7 @@ impl Store for Resident {
     async fn import(&self, import: Import) -> Result<(), StoreError> {
         let Import { header, mut state, events, .. } = import;
         let mut turn = self.take_turn_to_write().await?;
-        let tick = self.ticks.now();
+        let tick = self.clock.now();
         let (now, before) = {
             let rows = self.read();
             let is_empty = rows.state == Ledger::default() && rows.cursor.revision == Revision(0);

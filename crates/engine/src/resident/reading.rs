@@ -81,7 +81,7 @@ impl Resident {
     }
 
     fn snapshot_of(&self, rows: &Rows) -> Snapshot {
-        let now = rows.now(self.ticks.now());
+        let now = rows.now(self.clock.now());
         Snapshot { state: Arc::new(rows.state.rows()), now, cursor: rows.cursor, floor: rows.floor }
     }
 

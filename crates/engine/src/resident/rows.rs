@@ -11,7 +11,7 @@ use solehold_core::{
 
 use super::{WINDOW_EVENTS, tally::Tally, timers::Timers};
 use crate::{
-    clock::Tick,
+    clock::BootTime,
     store::{Cursor, Decided, StoreError},
 };
 
@@ -30,11 +30,11 @@ pub(super) struct Rows {
     /// Where the data went, if the store was retired.
     pub(super) retired_to: Option<String>,
     /// Store time at a tick; it goes on from there.
-    pub(super) since: (StoreTime, Tick),
+    pub(super) since: (StoreTime, BootTime),
 }
 
 impl Rows {
-    pub(super) fn now(&self, tick: Tick) -> StoreTime {
+    pub(super) fn now(&self, tick: BootTime) -> StoreTime {
         let (time, at) = self.since;
         time.plus_ms(tick.since(at).as_millis() as u64)
     }

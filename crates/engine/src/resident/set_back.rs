@@ -18,7 +18,7 @@ impl Resident {
         seen: Option<Cursor>,
         told: Option<Bar>,
     ) -> Result<StoreTime, StoreError> {
-        let tick = self.ticks.now();
+        let tick = self.clock.now();
         let (mark, cursor) = {
             let rows = self.read();
             let now = rows.now(tick);
@@ -70,7 +70,7 @@ impl Resident {
     /// Retires the store, in a batch of its own.
     pub(super) async fn retire_to(&self, to: &str) -> Result<(), StoreError> {
         let mut turn = self.take_turn_to_write().await?;
-        let tick = self.ticks.now();
+        let tick = self.clock.now();
         let (mark, cursor) = {
             let rows = self.read();
             let mark = Mark { retired_to: Some(to.to_owned()), ..self.mark_of(&rows, rows.now(tick), tick) };

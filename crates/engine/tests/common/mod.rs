@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use async_trait::async_trait;
 use solehold_core::{command::Footprint, time::StoreTime};
 use solehold_engine::{
-    clock::ManualTicks,
+    clock::ManualClock,
     conformance::Fixture,
     embedded::{Folder, FolderLimits},
     resident::Resident,
@@ -14,7 +14,7 @@ use solehold_engine::{
 use solehold_testkit::TempDir;
 
 pub struct Embedded {
-    pub ticks: Arc<ManualTicks>,
+    pub ticks: Arc<ManualClock>,
     pub folder: TempDir,
     pub limits: FolderLimits,
     others: Mutex<Vec<TempDir>>,

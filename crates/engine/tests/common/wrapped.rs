@@ -13,7 +13,7 @@ use solehold_core::{
     time::{Moment, StoreTime},
 };
 use solehold_engine::{
-    clock::ManualTicks,
+    clock::ManualClock,
     conformance::Fixture,
     flow::{self, Exporter, Outlet},
     history::Bar,
@@ -48,7 +48,7 @@ impl Door {
 
 pub struct Wrapped {
     pub inner: Arc<Resident>,
-    pub ticks: Arc<ManualTicks>,
+    pub ticks: Arc<ManualClock>,
     /// What every call is answered with, if anything.
     pub fault: Mutex<Option<StoreError>>,
     /// Batches that may make events wait here.
@@ -72,7 +72,7 @@ pub const DUE: u8 = 3;
 
 impl Wrapped {
     pub fn new() -> Arc<Self> {
-        let ticks = Arc::new(ManualTicks::default());
+        let ticks = Arc::new(ManualClock::default());
         Arc::new(Self {
             inner: resident::memory(ticks.clone()).expect("memory"),
             ticks,

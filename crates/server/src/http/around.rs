@@ -25,7 +25,7 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_core::key::Name;
-use solehold_engine::clock::Tick;
+use solehold_engine::clock::BootTime;
 
 use super::{
     Failure, Peer,
@@ -42,7 +42,7 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// What is remembered of a request while it is served.
 struct Asked {
-    began: Tick,
+    began: BootTime,
     id: HeaderValue,
     method: Method,
     uri: Uri,
@@ -53,7 +53,7 @@ struct Asked {
 /// Serves a request with all that goes around it.
 pub(crate) async fn around(State(context): State<Context>, mut request: Request, next: Next) -> Response {
     let mut asked = Asked {
-        began: Tick::now(),
+        began: BootTime::now(),
         id: request_id(request.headers()),
         method: request.method().clone(),
         uri: request.uri().clone(),
@@ -162,7 +162,7 @@ fn bare_problem(status: StatusCode) -> Problem {
 
 /// Measures and logs what was answered. Never the query, the headers or the body: they may hold secrets.
 fn tell(context: &Context, asked: Asked, status: StatusCode) {
-    let took = Tick::now().since(asked.began);
+    let took = BootTime::now().since(asked.began);
     macro_rules! log {
         ($level:ident) => {
             tracing::$level!(

@@ -130,12 +130,12 @@ mod tests {
         limits::CONFIRM_MS,
         outcome::Answer,
     };
-    use solehold_engine::{EngineOptions, clock::ManualTicks, resident};
+    use solehold_engine::{EngineOptions, clock::ManualClock, resident};
     use uuid::Uuid;
 
     use super::*;
 
-    fn engine(ticks: &Arc<ManualTicks>) -> Engine {
+    fn engine(ticks: &Arc<ManualClock>) -> Engine {
         let store = resident::memory(ticks.clone()).expect("a store in memory");
         Engine::start(store, EngineOptions::default(), Arc::new(()))
     }
@@ -202,7 +202,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_set_is_read_once_and_again_after_a_change() {
-        let ticks = Arc::new(ManualTicks::default());
+        let ticks = Arc::new(ManualClock::default());
         // The second store knows nothing: what comes from it was not kept.
         let (full, empty) = (engine(&ticks), engine(&ticks));
         let sets = LeaseSets::default();
@@ -232,7 +232,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_that_ends_before_its_set_is_read_is_not_told_to_live_and_hold_nothing() {
-        let ticks = Arc::new(ManualTicks::default());
+        let ticks = Arc::new(ManualClock::default());
         let engine = engine(&ticks);
         let sets = LeaseSets::default();
         open(&engine).await;
@@ -245,7 +245,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_session_that_is_superseded_before_its_set_is_read_is_over_for_who_renewed_it() {
-        let ticks = Arc::new(ManualTicks::default());
+        let ticks = Arc::new(ManualClock::default());
         let engine = engine(&ticks);
         let sets = LeaseSets::default();
         open(&engine).await;
@@ -257,7 +257,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_unconfirmed_lease_is_not_promised_its_sessions_time_nor_a_confirmed_one_less() {
-        let ticks = Arc::new(ManualTicks::default());
+        let ticks = Arc::new(ManualClock::default());
         let engine = engine(&ticks);
         let sets = LeaseSets::default();
         open(&engine).await;
@@ -282,7 +282,7 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_kept_is_bounded() {
-        let ticks = Arc::new(ManualTicks::default());
+        let ticks = Arc::new(ManualClock::default());
         let engine = engine(&ticks);
         open(&engine).await;
         hold(&engine, "a").await;

@@ -13,7 +13,7 @@ use solehold_api::{
     watch::Cursor,
 };
 use solehold_core::command::Footprint;
-use solehold_engine::clock::Tick;
+use solehold_engine::clock::BootTime;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::http::{Anyone, Failure, GuardedContext};
@@ -47,7 +47,7 @@ async fn health(caller: Anyone) -> Json<Alive> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         engine: context.engine().store_name().to_owned(),
     };
-    Json(Alive { health, uptime_seconds: Tick::now().since(context.began()).as_secs() })
+    Json(Alive { health, uptime_seconds: BootTime::now().since(context.began()).as_secs() })
 }
 
 /// Asks the store whether it answers.

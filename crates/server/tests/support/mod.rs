@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use reqwest::{Client, Method, RequestBuilder, StatusCode, header::HeaderMap};
 use serde_json::Value;
 use solehold_core::key::Name;
-use solehold_engine::{clock::BootTicks, resident, store::Store};
+use solehold_engine::{clock::BootClock, resident, store::Store};
 use solehold_server::{Role, Running, Server, ServerConfig, keys};
 use solehold_testkit::wait_for;
 
@@ -20,7 +20,7 @@ pub fn name(text: &str) -> Name {
 }
 
 pub fn memory() -> Arc<dyn Store> {
-    resident::memory(BootTicks).expect("memory")
+    resident::memory(BootClock).expect("memory")
 }
 
 pub fn config() -> ServerConfig {

@@ -6,7 +6,7 @@ use reqwest::{Client, Method, Response};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use solehold_core::key::Name;
-use solehold_engine::{clock::ManualTicks, resident};
+use solehold_engine::{clock::ManualClock, resident};
 use solehold_server::{
     Role, Running, Server, ServerConfig, ServerLimits,
     keys::{self, NewKey},
@@ -17,7 +17,7 @@ use solehold_server::{
 pub struct Api {
     server: Arc<Running>,
     http: Client,
-    ticks: Arc<ManualTicks>,
+    ticks: Arc<ManualClock>,
     key: Option<String>,
 }
 
@@ -64,7 +64,7 @@ impl Api {
     }
 
     pub async fn start_with(limits: ServerLimits) -> Self {
-        let ticks = Arc::new(ManualTicks::default());
+        let ticks = Arc::new(ManualClock::default());
         let store = resident::memory(ticks.clone()).expect("a store in memory");
         let listen = "127.0.0.1:0".parse().expect("an address");
         let config = ServerConfig { listen, limits, ..ServerConfig::default() };

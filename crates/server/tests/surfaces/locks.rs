@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use solehold_engine::{clock::BootTicks, resident};
+use solehold_engine::{clock::BootClock, resident};
 use solehold_server::{Server, ServerConfig};
 use solehold_testkit::wait_for;
 use tokio::task::JoinHandle;
@@ -190,7 +190,7 @@ async fn a_wait_has_bounds() {
 
 #[tokio::test]
 async fn a_server_that_stops_lets_everyone_go() {
-    let store = resident::memory(BootTicks).expect("a store in memory");
+    let store = resident::memory(BootClock).expect("a store in memory");
     let listen = "127.0.0.1:0".parse().expect("an address");
     let server = Server::start(ServerConfig { listen, ..Default::default() }, store).await.expect("a server");
     let (http, lock) = (reqwest::Client::new(), format!("{}/api/v1/locks/a", server.url()));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use solehold_clock::{Backoff, BootTime, deadline::local_deadline};
+
 use crate::{
     Error, Owner,
     limits::{
@@ -72,16 +74,15 @@ impl ReconcilerConfig {
         }
     }
 
-    /// How long a row rests after its so-manieth attempt.
+    /// How long a row rests after attempt number `attempts`.
     pub(super) fn backoff(&self, attempts: i32) -> Duration {
-        let doubled = 1_u32.checked_shl(attempts.clamp(1, 32) as u32 - 1).unwrap_or(u32::MAX);
-        self.backoff_min.saturating_mul(doubled).min(self.backoff_max)
+        let backoff = Backoff { first: self.backoff_min, cap: self.backoff_max };
+        backoff.longest(attempts.max(1).unsigned_abs())
     }
 
-    /// The part of the lease that a worker trusts, from before it asked: the margin is for clocks that do not run alike.
-    pub(super) fn trusted(&self) -> Duration {
-        let margin = (self.lease / 50).max(Duration::from_millis(100)).min(self.lease / 2);
-        self.lease - margin
+    /// Until when a worker trusts claims that it asked for at `asked` (rule 4).
+    pub(super) fn trusted_until(&self, asked: BootTime) -> BootTime {
+        local_deadline(asked, self.lease, Duration::ZERO)
     }
 }
 

@@ -6,13 +6,14 @@ use std::{
     time::Duration,
 };
 
+use solehold_clock::BootTime;
 use tokio::{
     sync::watch,
     task::{AbortHandle, Id, JoinError, JoinSet},
 };
 
 use super::{Observation, Observer, ObserverError, Reconciler, Summary, settle::Verdict};
-use crate::{ClaimedRow, Error, clock::Tick, retry};
+use crate::{ClaimedRow, Error, retry};
 
 type ObservationResult = Result<Observation, ObserverError>;
 
@@ -21,7 +22,7 @@ pub(super) struct Cycle<'a, O> {
     pub(super) reconciler: &'a Reconciler<O>,
     pub(super) summary: Summary,
     /// Until when the claims may be trusted here.
-    deadline: Tick,
+    deadline: BootTime,
     waiting: VecDeque<Arc<ClaimedRow>>,
     running: JoinSet<ObservationResult>,
     rows: HashMap<Id, (Arc<ClaimedRow>, AbortHandle)>,
@@ -34,12 +35,12 @@ impl<'a, O: Observer> Cycle<'a, O> {
         reconciler: &'a Reconciler<O>,
         stopped: &mut watch::Receiver<bool>,
     ) -> Result<Summary, Error> {
-        let asked = Tick::now();
+        let asked = BootTime::now();
         let rows = Self::claim(reconciler).await?;
         let mut cycle = Self {
             reconciler,
             summary: Summary::new(&reconciler.config.states),
-            deadline: asked.plus(reconciler.config.trusted()),
+            deadline: reconciler.config.trusted_until(asked),
             waiting: VecDeque::with_capacity(rows.len()),
             running: JoinSet::new(),
             rows: HashMap::new(),
@@ -127,7 +128,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
         if let Err(error) = self.extend().await {
             tracing::warn!(worker_id = %self.reconciler.config.worker, %error, "claims could not be extended");
         }
-        if Tick::now() >= self.deadline {
+        if BootTime::now() >= self.deadline {
             self.drop_all();
         }
     }
@@ -135,7 +136,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
     async fn extend(&mut self) -> Result<(), Error> {
         let observed = self.rows.values().map(|(row, _)| row);
         let proofs: Vec<_> = observed.chain(&self.waiting).map(|row| row.proof.clone()).collect();
-        let asked = Tick::now();
+        let asked = BootTime::now();
         let client = self.within_trust(self.reconciler.pool.get()).await??;
         let client: &tokio_postgres::Client = &client;
         let extend = self.reconciler.claims.extend(client, &proofs, self.reconciler.config.lease);
@@ -154,7 +155,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
                 !same
             });
         }
-        self.deadline = asked.plus(self.reconciler.config.trusted());
+        self.deadline = self.reconciler.config.trusted_until(asked);
         Ok(())
     }
 
@@ -165,7 +166,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
     }
 
     pub(super) fn left(&self) -> Duration {
-        self.deadline.since(Tick::now())
+        self.deadline.since(BootTime::now())
     }
 
     fn drop_all(&mut self) {

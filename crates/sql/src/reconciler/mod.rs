@@ -132,9 +132,9 @@ impl<O: Observer> Reconciler<O> {
     }
 
     async fn cycle(&self, stopped: &mut watch::Receiver<bool>) -> Result<Summary, Error> {
-        let began = crate::clock::Tick::now();
+        let began = solehold_clock::BootTime::now();
         let result = Cycle::run(self, stopped).await;
-        let took = crate::clock::Tick::now().since(began);
+        let took = solehold_clock::BootTime::now().since(began);
         if let Ok(summary) = &result {
             self.metrics.add(summary, took);
             let worker_id = &self.config.worker;

@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use solehold_clock::{BootTime, RetryPauses};
+
 use super::{AppliedTransition, Observation, Observer, ObserverError, Summary, cycle::Cycle};
-use crate::{Attempts, ClaimOutcome, ClaimedRow, Error, Proof, Transition, clock::Tick, retry};
+use crate::{Attempts, ClaimOutcome, ClaimedRow, Error, Proof, Transition};
 
 /// How long to wait before a database that has gone is tried again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -37,7 +39,8 @@ impl<O: Observer> Cycle<'_, O> {
             return Ok(());
         }
         let verdicts = std::mem::take(&mut self.verdicts);
-        for (tried, _) in (1..).zip(std::iter::repeat(())) {
+        let mut pauses = RetryPauses::default();
+        loop {
             match self.write(&verdicts).await {
                 Ok(summary) => {
                     self.count(&verdicts, summary);
@@ -52,7 +55,7 @@ impl<O: Observer> Cycle<'_, O> {
                     return self.not_written(verdicts, &error).await;
                 }
                 Err(error) if error.is_contention() && self.left() > PAUSE => {
-                    tokio::time::sleep(retry::pause(tried)).await;
+                    pauses.pause().await;
                 }
                 Err(error) if error.is_of_the_data() || self.left() <= PAUSE => {
                     // Their rows come back when their leases have run out.
@@ -62,7 +65,6 @@ impl<O: Observer> Cycle<'_, O> {
                 Err(_) => tokio::time::sleep(PAUSE).await,
             }
         }
-        Ok(())
     }
 
     async fn settle_each(&mut self, verdicts: Vec<Verdict>) -> Result<(), Error> {
@@ -103,7 +105,7 @@ impl<O: Observer> Cycle<'_, O> {
     }
 
     async fn write(&self, verdicts: &[Verdict]) -> Result<Summary, Error> {
-        let began = Tick::now();
+        let began = BootTime::now();
         let plan = self.plan(verdicts);
         let (claims, observer) = (&self.reconciler.claims, &self.reconciler.observer);
         let mut summary = Summary::default();
@@ -140,7 +142,7 @@ impl<O: Observer> Cycle<'_, O> {
         summary.lost = all.iter().map(|outcomes| outcomes.len() as u64 - done(outcomes)).sum();
         tracing::trace!(
             rows = verdicts.len(),
-            took_us = Tick::now().since(began).as_micros() as u64,
+            took_us = BootTime::now().since(began).as_micros() as u64,
             "settled"
         );
         Ok(summary)

@@ -13,8 +13,8 @@ use solehold_api::{
     problem::Problem,
     time::Timestamp,
 };
+use solehold_clock::wall_ms;
 use solehold_core::time::StoreTime;
-use solehold_engine::clock::wall_ms;
 use solehold_server::keys::{self, Key};
 
 use super::Door;

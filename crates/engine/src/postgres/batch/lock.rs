@@ -19,7 +19,7 @@ use tokio::join;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::clock::Tick;
+use crate::clock::BootTime;
 use crate::postgres::{
     PostgresStore,
     batch::{
@@ -64,7 +64,7 @@ struct Answers {
     records: Vec<Row>,
     states: Vec<Row>,
     waiters: Vec<Row>,
-    asked: Tick,
+    asked: BootTime,
 }
 
 impl PostgresStore {
@@ -114,7 +114,7 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
     let [collections, record_ids] = PairColumns::of(ask.records.iter().map(|(c, id)| (c, id))).0;
     let has_holders = !plan.holders.is_empty();
     let lines = plan.lines(ask);
-    let asked = Tick::now();
+    let asked = BootTime::now();
     let answers = join!(biased;
         conn.simple("BEGIN"),
         async { conn.query_if(!sessions.is_empty(), Sql::LockSessions, &[&sessions]).await },

@@ -29,12 +29,11 @@ use crate::postgres::{
     },
     connection::pool::{Conn, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    retry::Backoff,
     statements::Sql,
     tables::rows::{Described, unreadable},
 };
 use crate::{
-    clock::Tick,
+    clock::{BootTime, RetryPauses},
     store::{Cursor, Decided, Decider, StoreError},
 };
 
@@ -71,7 +70,7 @@ struct Tries {
     contended: u32,
     stale: u32,
     broken: u32,
-    backoff: Backoff,
+    pauses: RetryPauses,
     /// A commit without word of itself may have happened.
     maybe_done: bool,
 }
@@ -84,7 +83,7 @@ impl PostgresStore {
         decider: &mut dyn Decider,
     ) -> Result<Decided, StoreError> {
         let mut tries = Tries::default();
-        let began = Tick::now();
+        let began = BootTime::now();
         let mut fresh = false;
         loop {
             let fault = match self.attempt(&ask, fresh, news, decider).await {
@@ -117,12 +116,12 @@ impl PostgresStore {
     }
 
     /// Prepares the next attempt, or says why there is none.
-    async fn next_try(&self, tries: &mut Tries, fault: Fault, began: Tick) -> Result<(), StoreError> {
+    async fn next_try(&self, tries: &mut Tries, fault: Fault, began: BootTime) -> Result<(), StoreError> {
         let give_up = match &fault {
             Fault::Stale | Fault::Late(_) => {
                 tries.stale += 1;
                 if tries.stale.is_multiple_of(10) {
-                    tries.backoff.wait().await;
+                    tries.pauses.pause().await;
                 }
                 tries.stale > STALE_MAX
             }
@@ -130,15 +129,15 @@ impl PostgresStore {
                 tries.contended += 1;
                 match self.mend(&fault).await {
                     Ok(()) => {}
-                    Err(fault) if fault.is_contention() => tries.backoff.wait().await,
+                    Err(fault) if fault.is_contention() => tries.pauses.pause().await,
                     Err(fault) => return Err(tries.told(fault)),
                 }
                 tries.contended > CONTENDED_MAX
             }
             contention if contention.is_contention() => {
                 tries.contended += 1;
-                tries.backoff.wait().await;
-                tries.contended > CONTENDED_MAX || Tick::now().since(began) > CONTENDED_FOR
+                tries.pauses.pause().await;
+                tries.contended > CONTENDED_MAX || BootTime::now().since(began) > CONTENDED_FOR
             }
             broken if broken.is_lost_connection() => {
                 // The others were most likely cut off with it.
@@ -304,14 +303,14 @@ impl PostgresStore {
     /// Asks what became of a batch whose COMMIT was not answered: whether it was committed. If it was not, it never will be.
     async fn settle(&self, batch: Uuid) -> Result<bool, StoreError> {
         let ask = async {
-            let mut backoff = Backoff::default();
+            let mut pauses = RetryPauses::default();
             loop {
                 match self.ask_of(batch).await {
                     Ok(committed) => return committed,
                     Err(fault) => tracing::debug!(error = %fault, "cannot ask yet what became of a commit"),
                 }
                 self.pool.renew();
-                backoff.wait().await;
+                pauses.pause().await;
             }
         };
         tokio::time::timeout(SETTLE, ask).await.map_err(|_| {

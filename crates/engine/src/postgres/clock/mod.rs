@@ -28,7 +28,7 @@ use crate::postgres::{
     statements::Sql,
     tables::rows::Columns,
 };
-use crate::{clock::Tick, store::Cursor};
+use crate::{clock::BootTime, store::Cursor};
 
 /// A mark is at least this old before it is moved on. Housekeeping comes by five times per second, so while a replica
 /// runs, a mark is younger than [`UNWITNESSED_MS`] but for stalls.
@@ -83,14 +83,14 @@ pub(crate) struct Reading {
     /// How many times store time was moved on purpose.
     moves: i64,
     /// The reading lies between these.
-    pub(crate) asked: Tick,
-    pub(crate) answered: Tick,
+    pub(crate) asked: BootTime,
+    pub(crate) answered: BootTime,
 }
 
 impl Reading {
     /// Reads the one row of [`Sql::ReadClock`] and its like; `asked` is from before the request was sent.
-    pub(crate) fn of(rows: &[Row], asked: Tick) -> Result<Self, Fault> {
-        let answered = Tick::now();
+    pub(crate) fn of(rows: &[Row], asked: BootTime) -> Result<Self, Fault> {
+        let answered = BootTime::now();
         let Some(row) = rows.first() else {
             return Err(Fault::Unreadable(
                 "the tables solehold.clock and solehold.commits have no row: were they emptied by hand?"
@@ -175,14 +175,14 @@ impl PostgresStore {
 
     /// Reads the clock without locking it.
     pub(crate) async fn read_clock(&self, conn: &Conn) -> Result<Reading, Fault> {
-        let asked = Tick::now();
+        let asked = BootTime::now();
         Reading::of(&in_time("reading the clock", ROUND_TRIP, conn.query(Sql::ReadClock, &[])).await?, asked)
     }
 
     /// Locks the clock within a transaction, and reads it in a later statement: only that one sees the commits that the
     /// lock has waited for.
     pub(crate) async fn lock_clock(&self, conn: &Conn) -> Result<Reading, Fault> {
-        let asked = Tick::now();
+        let asked = BootTime::now();
         let (locked, read) = join!(biased;
             async { conn.query(Sql::LockClock, &[]).await },
             async { conn.query(Sql::ReadClock, &[]).await },

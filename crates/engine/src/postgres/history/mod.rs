@@ -30,7 +30,7 @@ use crate::postgres::{
     tables::rows::unreadable,
 };
 use crate::{
-    clock::Tick,
+    clock::BootTime,
     history::{self, Bar, Proven, Seal, TTL_MAX_MS},
     store::{Cursor, StoreError},
 };
@@ -46,14 +46,14 @@ pub(crate) struct History {
     /// The latest timeline that is known of: an earlier one of the same cluster was replaced.
     newest: Option<Identity>,
     /// The furthest point seen, and when it was known: what is asked for later must not be behind it.
-    seen: Option<(Point, Tick)>,
+    seen: Option<(Point, BootTime)>,
     /// What cursors are sealed with.
     seal: Option<Seal>,
 }
 
 impl History {
     /// Follows the history to a point; refused if it was asked for after a later point was known.
-    fn follow(&mut self, point: Point, asked: Tick, answered: Tick) -> Result<(), Fault> {
+    fn follow(&mut self, point: Point, asked: BootTime, answered: BootTime) -> Result<(), Fault> {
         match self.seen {
             Some((seen, _)) if point.is_behind(seen) => {
                 if self.has_seen_more_than(point, asked) {
@@ -68,7 +68,7 @@ impl History {
 
     /// Whether a later point was known before this one was asked for. Answers can overtake each other, so a later point
     /// that became known meanwhile proves nothing.
-    fn has_seen_more_than(&self, point: Point, asked: Tick) -> bool {
+    fn has_seen_more_than(&self, point: Point, asked: BootTime) -> bool {
         self.seen.is_some_and(|(seen, at)| asked > at && point.is_behind(seen))
     }
 
@@ -103,7 +103,7 @@ impl PostgresStore {
     }
 
     /// Follows the history to a reading; refused if the store was set back since an earlier one.
-    pub(crate) fn follow(&self, point: Point, asked: Tick, answered: Tick) -> Result<(), Fault> {
+    pub(crate) fn follow(&self, point: Point, asked: BootTime, answered: BootTime) -> Result<(), Fault> {
         self.history().follow(point, asked, answered)
     }
 
@@ -136,7 +136,7 @@ impl PostgresStore {
 
     /// The history is known to have come this far.
     fn know(&self, cursor: Cursor) {
-        let now = Tick::now();
+        let now = BootTime::now();
         let mut history = self.history();
         if history.seen().is_none_or(|seen| seen < cursor) {
             history.seen = Some((Point { cursor, last_ms: 0 }, now));
@@ -464,7 +464,7 @@ mod tests {
 
     #[test]
     fn a_history_that_goes_back_is_not_followed() {
-        let tick = Tick::from_ms;
+        let tick = BootTime::from_ms;
         let mut history = History::default();
         history.follow(point(1, 8, 500), tick(10), tick(12)).expect("the first");
         history.follow(point(1, 9, 500), tick(13), tick(15)).expect("it goes on");

@@ -28,7 +28,6 @@ use crate::postgres::{
     clock::Reading,
     connection::pool::{Conn, Param, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    retry::Backoff,
     statements::{Sql, floor, lease_columns, read_now, resource_columns, state_columns},
     tables::{
         rows::{self, DESCRIBED_COLUMNS, LEASE_COLUMNS},
@@ -36,7 +35,7 @@ use crate::postgres::{
     },
 };
 use crate::{
-    clock::Tick,
+    clock::{BootTime, RetryPauses},
     store::{
         EventPage, EventQuery, Found, FoundHolders, HolderQuery, Loaded, ResourceQuery, StoreError, Usage,
     },
@@ -78,7 +77,7 @@ impl PostgresStore {
     where
         F: Future<Output = Result<T, Fault>>,
     {
-        let mut backoff = Backoff::default();
+        let mut pauses = RetryPauses::default();
         let mut attempt = 1;
         loop {
             let fault = match self.read_once(limit, purpose, what, &work).await {
@@ -101,7 +100,7 @@ impl PostgresStore {
                 return Err(fault.told());
             }
             attempt += 1;
-            backoff.wait().await;
+            pauses.pause().await;
         }
     }
 
@@ -149,7 +148,7 @@ impl PostgresStore {
         let hangs = !whole.is_empty() || !ask.whole_holders.is_empty();
         let wants_resources = hangs || !keys.is_empty() || !leases.is_empty();
         let wants_holders = !ask.holders.is_empty() || !whole.is_empty();
-        let asked = Tick::now();
+        let asked = BootTime::now();
         let (begin, clock, resources, holders, requests, records) = join!(biased;
             conn.simple(SNAPSHOT),
             async { conn.query(Sql::SnapshotClock, &[]).await },
@@ -288,7 +287,7 @@ async fn snapshot(
     params: &Params<'_>,
 ) -> Result<(Reading, Vec<Row>), Fault> {
     let params = refs(params);
-    let asked = Tick::now();
+    let asked = BootTime::now();
     let (begin, clock, found) = join!(biased;
         conn.simple(SNAPSHOT),
         async { conn.query(Sql::SnapshotClock, &[]).await },

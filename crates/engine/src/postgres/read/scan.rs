@@ -16,7 +16,7 @@ use crate::postgres::{
     tables::rows,
 };
 use crate::{
-    clock::Tick,
+    clock::BootTime,
     flow::Outlet,
     store::{Cursor, Found, Loaded, ResourceQuery, StoreError},
 };
@@ -70,7 +70,7 @@ impl PostgresStore {
 
     async fn begin_scan(&self, conn: &Conn) -> Result<(StoreTime, Cursor), Fault> {
         // From before the transaction begins: that is the time that the clock is read at.
-        let asked = Tick::now();
+        let asked = BootTime::now();
         conn.simple(SNAPSHOT).await?;
         let reading = Reading::of(&conn.query(Sql::SnapshotClock, &[]).await?, asked)?;
         Ok((self.time(&reading)?, reading.cursor()))

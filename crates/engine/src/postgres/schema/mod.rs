@@ -7,10 +7,9 @@ use tokio_postgres::types::Type;
 use crate::postgres::{
     connection::pool::{Conn, in_time},
     fault::Fault,
-    retry::Backoff,
     tables::rows::Columns,
 };
-use crate::store::StoreError;
+use crate::{clock::RetryPauses, store::StoreError};
 
 /// The schema's versions, in order; the first is 1.
 const VERSIONS: [&str; 6] = [
@@ -34,7 +33,7 @@ const PREPARE: &str = "CREATE SCHEMA IF NOT EXISTS solehold; \
 
 /// Applies what is missing. A schema newer than this program knows is refused.
 pub(crate) async fn migrate(conn: &Conn) -> Result<(), Fault> {
-    let mut backoff = Backoff::default();
+    let mut pauses = RetryPauses::default();
     for attempt in 1.. {
         let fault = match attempt_all(conn).await {
             Ok(()) => return Ok(()),
@@ -55,7 +54,7 @@ pub(crate) async fn migrate(conn: &Conn) -> Result<(), Fault> {
             });
         }
         conn.simple("ROLLBACK").await?;
-        backoff.wait().await;
+        pauses.pause().await;
     }
     Ok(())
 }

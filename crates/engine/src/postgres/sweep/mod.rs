@@ -15,12 +15,11 @@ use crate::postgres::{
     clock::MARK_EVERY_MS,
     connection::pool::{Conn, ROUND_TRIP, Use, in_time},
     fault::Fault,
-    retry::Backoff,
     statements::Sql,
     tables::rows::{Columns, unreadable},
 };
 use crate::{
-    clock::Tick,
+    clock::{BootTime, RetryPauses},
     store::{Due, Retention, StoreError},
 };
 
@@ -250,13 +249,13 @@ impl PostgresStore {
         if !is_time(&mut self.chores().forgot_ms, now, FORGET_EVERY_MS) {
             return Ok(());
         }
-        let mut backoff = Backoff::default();
+        let mut pauses = RetryPauses::default();
         for _ in 0..FORGET_ATTEMPTS {
             match self.forget(retention, now, turn).await {
                 Err(fault) if fault.is_contention() => self.chores().counted_ms = None,
                 other => return other.map_err(Fault::told),
             }
-            backoff.wait().await;
+            pauses.pause().await;
         }
         // Others were in the way all the time: there is another round.
         Ok(())
@@ -274,9 +273,9 @@ impl PostgresStore {
             self.chores().ends = Ends::default();
         }
         let work = async {
-            let began = Tick::now();
+            let began = BootTime::now();
             while self.forget_some(conn, retention, now).await? {
-                if Tick::now().since(began) > FORGET_FOR {
+                if BootTime::now().since(began) > FORGET_FOR {
                     self.chores().forgot_ms = None;
                     break;
                 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::join;
 use uuid::Uuid;
 
-use crate::clock::Tick;
+use crate::clock::BootTime;
 use crate::postgres::{
     PostgresStore,
     clock::Reading,
@@ -50,7 +50,7 @@ impl Turn {
 impl PostgresStore {
     /// Reads the clock, and whose turn it is, in one round trip.
     pub(crate) async fn read_clock_and_turn(&self, conn: &Conn) -> Result<(Reading, Turn), Fault> {
-        let asked = Tick::now();
+        let asked = BootTime::now();
         let read = async {
             let (clock, turn) = join!(biased;
                 async { conn.query(Sql::ReadClock, &[]).await },

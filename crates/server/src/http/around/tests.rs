@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use axum::{Router, body::to_bytes, middleware, routing::get};
 use serde_json::Value;
-use solehold_engine::{Engine, EngineOptions, clock::BootTicks, resident};
+use solehold_engine::{Engine, EngineOptions, clock::BootClock, resident};
 use tower::ServiceExt;
 
 use super::*;
@@ -11,7 +11,7 @@ use crate::{ServerLimits, metrics::Metrics};
 /// Asks a router of odd handlers, with all that goes around them.
 async fn ask(path: &str) -> (Response, Value) {
     let metrics = Arc::new(Metrics::new("n"));
-    let store = resident::memory(BootTicks).expect("memory");
+    let store = resident::memory(BootClock).expect("memory");
     let engine = Engine::start(store, EngineOptions::default(), metrics.clone());
     let limits = ServerLimits { request_timeout: Duration::from_millis(50), ..ServerLimits::default() };
     let context = Context::new(engine, "n".to_owned(), true, limits, metrics);
