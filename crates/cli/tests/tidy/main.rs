@@ -3,6 +3,9 @@
 //! A rule looks at one file and names lines. `text` is the file as written; `code` is the same with comments,
 //! strings and character literals blanked, so that nobody is blamed for words.
 
+mod documents;
+mod workspace;
+
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,21 +25,22 @@ const RULES: [Rule; 7] = [
 ];
 
 const LINES_MAX: usize = 600;
+const LINE_CHARS_MAX: usize = 120;
 
 #[test]
 fn the_repository_is_tidy() {
     let root = repository();
     let mut report = String::new();
-    let mut files = 0;
-    for path in rust_files(&root) {
+    let mut seen = 0;
+    for path in files(&root, &[".rs"]) {
         let text = fs::read_to_string(&path).expect("a readable source file");
         let source = Source::new(path.strip_prefix(&root).expect("a path below the root"), &text);
-        files += 1;
+        seen += 1;
         for (line, advice) in RULES.iter().flat_map(|rule| rule(&source)) {
             writeln!(report, "{}:{line}: {advice}", source.path.display()).expect("a string takes writes");
         }
     }
-    assert!(files > 5, "found only {files} files below {}", root.display());
+    assert!(seen > 5, "found only {seen} files below {}", root.display());
     assert!(report.is_empty(), "\n{report}");
 }
 
@@ -302,8 +306,8 @@ fn repository() -> PathBuf {
     Path::new(&package).ancestors().nth(2).expect("crates/cli stands two levels below the root").to_owned()
 }
 
-/// Every Rust source of ours, in order; a folder named `target` or with a dot holds none.
-fn rust_files(root: &Path) -> Vec<PathBuf> {
+/// Every file of ours whose name ends in one of `endings`, in order; a folder named `target` or with a dot holds none.
+fn files(root: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -313,7 +317,9 @@ fn rust_files(root: &Path) -> Vec<PathBuf> {
             let skipped = name.starts_with('.') || ["target", "node_modules"].contains(&name.as_str());
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() && !skipped => folders.push(path),
-                Ok(kind) if kind.is_file() && name.ends_with(".rs") => files.push(path),
+                Ok(kind) if kind.is_file() && endings.iter().any(|end| name.ends_with(end)) => {
+                    files.push(path)
+                }
                 _ => {}
             }
         }

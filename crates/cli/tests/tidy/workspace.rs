@@ -1,0 +1,37 @@
+//! The workspace's own table of dependencies.
+
+use std::fs;
+
+use super::{files, repository};
+
+/// An entry that no member uses is kept up to date for nobody.
+#[test]
+fn every_workspace_dependency_is_used() {
+    let root = repository();
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the workspace's manifest");
+    let members: Vec<String> = files(&root, &["Cargo.toml"])
+        .iter()
+        .filter(|path| path.parent() != Some(&root))
+        .map(|path| fs::read_to_string(path).expect("a readable manifest"))
+        .collect();
+    assert!(members.len() > 5, "found only {} members", members.len());
+    assert_eq!(unused(&manifest, &members), [""; 0], "remove them from [workspace.dependencies]");
+}
+
+fn unused<'a>(manifest: &'a str, members: &[String]) -> Vec<&'a str> {
+    let table = manifest.split("[workspace.dependencies]").nth(1).expect("a table of dependencies");
+    let entries = table.lines().take_while(|line| !line.starts_with('['));
+    let names = entries.filter_map(|line| Some(line.split_once(" = ")?.0));
+    let is_used = |name: &str| {
+        let entry = format!("{name} = {{ workspace = true");
+        members.iter().any(|member| member.lines().any(|line| line.starts_with(&entry)))
+    };
+    names.filter(|name| !is_used(name)).collect()
+}
+
+#[test]
+fn unused_entries_are_found() {
+    let manifest = "[workspace]\n[workspace.dependencies]\na = \"1\"\na-b = { version = \"1\" }\n\n[workspace.lints.rust]\nc = \"deny\"\n";
+    let members = ["[dependencies]\na = { workspace = true, features = [] }\n".to_owned()];
+    assert_eq!(unused(manifest, &members), ["a-b"]);
+}
