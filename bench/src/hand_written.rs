@@ -1,5 +1,5 @@
-//! The peer: a lease table in hand-written SQL, one transaction per request, over a pool of 32, behind the same HTTP layer: the
-//! server's own, with all that goes around every request.
+//! The peer: a lease table in hand-written SQL, one transaction per request, over a pool of 32, behind the same HTTP
+//! layer: the server's own, with all that goes around every request.
 
 use std::net::SocketAddr;
 

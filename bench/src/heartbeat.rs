@@ -48,7 +48,7 @@ pub async fn medians(engine: &Engine) -> Result<[Duration; 2]> {
     Ok([median(few), median(many)])
 }
 
-/// A runner with a session and so many leases on it.
+/// A runner with a session that has `leases` leases.
 async fn runner(engine: &Engine, leases: usize) -> Result<SessionId> {
     let holder = name(&format!("bench-runner-{leases}"))?;
     let session = SessionId(Uuid::now_v7());

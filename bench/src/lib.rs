@@ -1,6 +1,7 @@
 //! Benchmarks: ours and a peer in one run, on one machine, as ratios.
 //!
-//! Rounds of ours and of the peer's alternate, and the ratio is that of the medians: these machines are shared and noisy.
+//! Rounds of ours and of the peer's alternate, and the ratio is that of the medians: these machines are shared and
+//! noisy.
 
 mod bare;
 mod hand_written;
@@ -84,7 +85,7 @@ async fn floors(options: &Options, scenes: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// A server on loopback that counts nobody's requests.
+/// A server on loopback without rate limits.
 fn config() -> ServerConfig {
     let mut config = ServerConfig { listen: ([127, 0, 0, 1], 0).into(), ..ServerConfig::default() };
     config.limits.requests_per_second = 0;

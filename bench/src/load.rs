@@ -1,7 +1,8 @@
 //! A load of acquire and release cycles over HTTP, the same for ours and for the hand-written SQL.
 //!
-//! Each connection has scenes of its own and goes round them: acquire, release, next. So nothing is refused, and what is
-//! measured is the cost of a cycle. The client is as thin as it can be, since it shares the machine with the servers.
+//! Each connection has its own scenes and cycles through them: acquire, release, next. So nothing is refused, and what
+//! is measured is the cost of a cycle. The client is as thin as it can be, since it shares the machine with the
+//! servers.
 
 use std::{
     net::SocketAddr,
@@ -25,7 +26,7 @@ pub const HAND_WRITTEN_SCENES: &str = "/api/v1/hand-written/scenes";
 /// Largest answer that the client reads.
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 
-/// What a load came to.
+/// The result of a load.
 #[derive(Debug)]
 pub struct Measurement {
     /// Cycles that were completed.
@@ -39,7 +40,7 @@ pub struct Measurement {
 }
 
 impl Measurement {
-    /// Cycles a second.
+    /// Cycles per second.
     pub fn rate(&self) -> f64 {
         self.cycles as f64 / self.took.as_secs_f64()
     }
@@ -61,7 +62,7 @@ pub fn scene(connection: usize, index: usize) -> String {
     format!("bench-{connection}-{index}")
 }
 
-/// Runs cycles over so many connections for so long; `scenes` is the path that they are under.
+/// Runs cycles over `connections` connections for `duration`; `scenes` is the path that they are under.
 pub async fn cycles(
     server: SocketAddr,
     scenes: &'static str,
@@ -139,7 +140,7 @@ impl Wire {
         Ok(Self { stream, buffer: vec![0; ANSWER_BYTES_MAX], filled: 0 })
     }
 
-    /// Sends a request and reads the whole answer; tells its status.
+    /// Sends a request and reads the whole answer; returns its status.
     pub async fn ask(&mut self, request: &[u8]) -> Result<u16> {
         self.stream.write_all(request).await.context("sending a request")?;
         self.filled = 0;

@@ -62,7 +62,7 @@ pub async fn run(options: Options) -> Result<()> {
     }
     let Load { batch, tasks } = options.load;
     println!("{} rows, batches of {batch}, {tasks} tasks, median of {} rounds", options.rows, options.rounds);
-    println!("| | rows claimed and completed a second | ours is so many times that |\n|---|---|---|");
+    println!("| | rows claimed and completed per second | ours, as a multiple |\n|---|---|---|");
     let ours = median(&mut results[0].1);
     for (name, rates) in &mut results {
         let rate = median(rates);

@@ -1,7 +1,8 @@
-//! Claims and completions per second: ours, hand-written SQL, graphile-worker and pg-boss, on one PostgreSQL in one run.
+//! Claims and completions per second: ours, hand-written SQL, graphile-worker and pg-boss, on one PostgreSQL in one
+//! run.
 //!
 //! ```text
-//!   claims-bench compare [--peers]     a queue of so many rows, drained by each
+//!   claims-bench compare [--peers]     a queue of rows, drained by each
 //!   claims-bench scale                 1 process with 64 tasks, 4 processes with 16
 //!   claims-bench pinned --minutes 10   throughput while a reader pins a snapshot
 //! ```
@@ -41,7 +42,7 @@ struct Load {
     /// Rows of a batch.
     #[arg(long, default_value_t = 100)]
     batch: usize,
-    /// Tasks, each with a connection of its own.
+    /// Tasks, each with its own connection.
     #[arg(long, default_value_t = 8)]
     tasks: usize,
 }

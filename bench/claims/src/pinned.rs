@@ -1,8 +1,9 @@
-//! A reader begins a snapshot and keeps it, as a long report or a forgotten transaction does. Vacuum can remove nothing that dies after
-//! it. Meanwhile rows come in and are claimed and completed, as fast as it goes.
+//! A reader begins a snapshot and keeps it, as a long report or a forgotten transaction does. Vacuum can remove nothing
+//! that dies after it. Meanwhile rows are inserted, claimed and completed as fast as possible.
 //!
-//! These machines are shared, so the rate alone says little. A second database of the same server, without such a reader, is worked on in
-//! the same way, in turns of a few seconds: what the neighbours do hits both, and their ratio is what counts.
+//! These machines are shared, so the rate alone says little. A second database of the same server, without such a
+//! reader, is worked on in the same way, in turns of a few seconds: what the neighbours do hits both, and their ratio
+//! is what counts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,7 +29,7 @@ pub struct Options {
     /// The length of a turn, in seconds.
     #[arg(long, default_value_t = 5.0)]
     turn: f64,
-    /// Turns of a line that is printed.
+    /// Turns per printed line.
     #[arg(long, default_value_t = 6)]
     turns_a_line: usize,
     /// Whose SQL; each for the whole time.
@@ -41,9 +42,9 @@ pub struct Options {
     ways: Vec<Way>,
 }
 
-/// Rows that wait at any time: the producer keeps so many ahead.
+/// Rows that wait at any time: the producer keeps this many ahead.
 const BACKLOG: i64 = 20_000;
-/// Whose turn it is: nobody's any more.
+/// Whose turn it is: no one's any longer.
 const OVER: usize = usize::MAX;
 /// With the reader, and without.
 const SIDES: [&str; 2] = ["pinned", "free"];

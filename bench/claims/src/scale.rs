@@ -26,7 +26,7 @@ pub struct Options {
     /// Whose SQL.
     #[arg(long, value_enum, default_value = "ours")]
     way: Way,
-    /// Claims of a process that may be under way at the same time.
+    /// Claims that a process makes at the same time.
     #[arg(long, default_value_t = solehold_sql::limits::CLAIMS_AT_ONCE)]
     at_once: usize,
 }
@@ -57,7 +57,7 @@ pub async fn run(options: Options) -> Result<()> {
         }
     }
     println!("{}: {} rows, batches of {}", options.way.name(), options.rows, options.batch);
-    println!("| processes | tasks of each | rows claimed and completed a second |\n|---|---|---|");
+    println!("| processes | tasks per process | rows claimed and completed per second |\n|---|---|---|");
     for ((processes, tasks), mut rates) in SHAPES.into_iter().zip(rates) {
         rates.sort_by(f64::total_cmp);
         println!("| {processes} | {tasks} | {:.0} |", rates[rates.len() / 2]);

@@ -27,17 +27,19 @@ type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Claims on the rows of one table. One value serves all tasks of a process: share it, so that they share its floors.
 ///
-/// Every method takes a client or a transaction; in a transaction, all of it commits or none. At most [`CLAIMS_AT_ONCE`] claims are under
-/// way at a time, and others wait for their turn.
+/// Every method takes a client or a transaction; in a transaction, all of it commits or none. At most
+/// [`CLAIMS_AT_ONCE`] claims are under way at a time, and others wait for their turn.
 ///
 /// A claim begins to look where the last one ended, and looks at everything whenever that is cheap (at most one part in
-/// [`FULL_PASS_SHARE`](crate::limits::FULL_PASS_SHARE) of the time), so that dead rows under a long-running reader do not slow it down.
+/// [`FULL_PASS_SHARE`](crate::limits::FULL_PASS_SHARE) of the time), so that dead rows under a long-running reader do
+/// not slow it down.
 #[derive(Debug)]
 pub struct Claims {
     table: ClaimTable,
     statements: Statements,
     floors: Floors,
-    /// Whoever claims goes over the rows that others are claiming at this moment: with many tasks at once, all would do little else.
+    /// Each claim scans the rows that others are claiming at this moment: with many tasks at once, they would do little
+    /// else.
     turns: Semaphore,
 }
 
@@ -56,7 +58,7 @@ impl Transition {
         Self { proof: proof.clone(), from: from.to_owned(), to: to.to_owned(), set: Map::new() }
     }
 
-    /// Sets a column too. The value is JSON and becomes what the column's type makes of it, as in `jsonb_populate_recordset`.
+    /// Sets a column too. The value is JSON and is converted to the column's type, as by `jsonb_populate_recordset`.
     pub fn set(mut self, column: &str, value: impl Into<Value>) -> Self {
         self.set.insert(column.to_owned(), value.into());
         self
@@ -78,7 +80,7 @@ impl Transition {
     }
 }
 
-/// What deferring a row makes of its attempts.
+/// Whether deferring a row counts as an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempts {
     /// The row was looked at and is well: the count begins anew.
@@ -94,8 +96,8 @@ impl Claims {
         Self { table, statements, floors: Floors::default(), turns: Semaphore::new(CLAIMS_AT_ONCE) }
     }
 
-    /// Lets so many claims be under way at the same time, instead of [`CLAIMS_AT_ONCE`]: more where the way to the database is long and
-    /// batches are small, fewer where many processes claim.
+    /// Allows this many claims at the same time, instead of [`CLAIMS_AT_ONCE`]: more where the way to the database is
+    /// long and batches are small, fewer where many processes claim.
     pub fn at_once(mut self, claims: usize) -> Self {
         self.turns = Semaphore::new(claims.clamp(1, OBSERVATIONS_MAX));
         self
@@ -111,7 +113,7 @@ impl Claims {
         self.floors.full_passes()
     }
 
-    /// Claims up to `limit` rows for `owner`, for so long by the database's clock. Rows come in the order of the table.
+    /// Claims up to `limit` rows for `owner`, for `lease` by the database's clock. Rows come in the order of the table.
     ///
     /// Fresh rows and rows that are due again (their lease or pause has run out) take turns in coming first.
     pub async fn claim(
@@ -190,8 +192,9 @@ impl Claims {
         only(self.transition_all(client, &[transition]).await)
     }
 
-    /// Changes the state of claimed rows, and ends their leases: where the claim holds by the database's clock and the row is in the
-    /// state that the change starts from. Outcomes come in the order of `transitions`; rows that are lost do not hinder the others.
+    /// Changes the state of claimed rows, and ends their leases: where the claim holds by the database's clock and the
+    /// row is in the state that the change starts from. Outcomes come in the order of `transitions`; lost rows do not
+    /// affect the others.
     ///
     /// One statement for each set of columns that is set.
     pub async fn transition_all(
@@ -313,7 +316,8 @@ impl Claims {
         self.change(client.client(), sql, &proofs, Some((&pauses, Type::FLOAT8_ARRAY))).await
     }
 
-    /// Buries rows: they end in the dead-letter columns, each with its reason, and are not claimed until [`revive`](Self::revive).
+    /// Buries rows: they end in the dead-letter columns, each with its reason, and are not claimed until
+    /// [`revive`](Self::revive).
     pub async fn bury(
         &self,
         client: &(impl GenericClient + Sync),

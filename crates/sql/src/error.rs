@@ -2,7 +2,8 @@
 
 use std::error::Error as _;
 
-/// Why an operation failed. Unless it is [`Error::Invalid`], it is not known whether a change was made outside a transaction.
+/// Why an operation failed. Unless it is [`Error::Invalid`], it is not known whether a change was made outside a
+/// transaction.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// What was asked for cannot be; nothing was sent.
@@ -39,14 +40,14 @@ impl Error {
         }
     }
 
-    /// Whether others were in the way and nothing was done: a serialization failure (40001) or a deadlock (40P01). The whole
-    /// transaction may be tried again; [`retry::on_contention`](crate::retry::on_contention) does so.
+    /// Whether others were in the way and nothing was done: a serialization failure (40001) or a deadlock (40P01). The
+    /// whole transaction may be tried again; [`retry::on_contention`](crate::retry::on_contention) does so.
     pub fn is_contention(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01"))
     }
 
-    /// Whether the data or the statement is at fault, so that trying the same again is of no use: what was asked for is invalid, or a
-    /// value, a constraint, a column, or the application's own code refused it.
+    /// Whether the data or the statement is at fault, so that trying the same again is of no use: what was asked for is
+    /// invalid, or a value, a constraint, a column, or the application's own code refused it.
     pub(crate) fn is_of_the_data(&self) -> bool {
         let classes = ["21", "22", "23", "42", "44", "P0"];
         match self {

@@ -1,10 +1,11 @@
 //! Where the next claim begins to look.
 //!
-//! A claimed row leaves its place in the claim index, but its dead entry stays there until vacuum may remove it, and a long-running
-//! reader that pins a snapshot keeps vacuum from it for as long as it runs. A claim that begins at the lower end of the index would go
-//! over all dead entries since then, each time. So claims begin where the last one ended, the floor, and a full pass from the beginning
-//! now and then finds what has come up below it: rows released, committed late, or more urgent. A full pass that takes long is made
-//! rarely: it may use one part in [`FULL_PASS_SHARE`] of the time. Without dead entries it is short, and so it is frequent.
+//! A claimed row leaves its place in the claim index, but its dead entry stays there until vacuum may remove it, and a
+//! long-running reader that pins a snapshot keeps vacuum from it for as long as it runs. A claim that begins at the
+//! lower end of the index would go over all dead entries since then, each time. So claims begin where the last one
+//! ended, the floor, and an occasional full pass from the beginning finds what has appeared below it: rows released,
+//! committed late, or more urgent. A full pass that takes long is made rarely: it may use one part in
+//! [`FULL_PASS_SHARE`] of the time. Without dead entries it is short, and so it is frequent.
 
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},

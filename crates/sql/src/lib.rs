@@ -1,4 +1,5 @@
-//! Leases on the rows of an application's own PostgreSQL tables, where a network hop to any server would only add a failure.
+//! Leases on the rows of an application's own PostgreSQL tables, where a network hop to any server would only add a
+//! failure.
 //!
 //! ```text
 //!            claim(limit, owner, lease): one statement, FOR UPDATE SKIP LOCKED, epoch + 1
@@ -9,15 +10,16 @@
 //! ```
 //!
 //! - *The database's clock decides.* No application clock takes part in any judgement.
-//! - *A claim's proof is (owner, epoch, not expired)*, checked by every statement that changes a claimed row. The epoch grows with
-//!   each claim and never goes back, so that a worker that slept through its lease cannot overwrite its successor's work.
+//! - *A claim's proof is (owner, epoch, not expired)*, checked by every statement that changes a claimed row. The epoch
+//!   grows with each claim and never goes back, so that a worker that slept through its lease cannot overwrite its
+//!   successor's work.
 //! - *Losing is an outcome*, [`ClaimOutcome::Lost`] with the reason; an error means that it is not known what happened.
 //! - *Everything runs in the caller's transaction* if the caller has one: state, outbox and effects commit together.
-//! - No session state, no named prepared statements, no advisory locks, no LISTEN unless asked for: it works through PgBouncer in
-//!   transaction mode.
+//! - No session state, no named prepared statements, no advisory locks, no LISTEN unless asked for: it works through
+//!   PgBouncer in transaction mode.
 //!
-//! [`ClaimTable`] describes a table, [`migrations`] prepares it, [`Claims`] claims, [`reconciler`] is the worker's loop, and
-//! [`inbox`] makes commands idempotent.
+//! [`ClaimTable`] describes a table, [`migrations`] prepares it, [`Claims`] claims, [`reconciler`] is the worker's
+//! loop, and [`inbox`] makes commands idempotent.
 //!
 //! ```
 //! use solehold_sql::{ClaimTable, Claims};

@@ -21,7 +21,7 @@ pub const REASON_BYTES_MAX: usize = 2_000;
 
 /// How many claims of one [`Claims`](crate::Claims) are under way at the same time.
 pub const CLAIMS_AT_ONCE: usize = 2;
-/// A full pass over the claim indexes may use one part in so many of the time. See [`Claims`](crate::Claims).
+/// A full pass over the claim indexes may use one part in this many of the time. See [`Claims`](crate::Claims).
 pub const FULL_PASS_SHARE: u32 = 20;
 /// However long full passes take, the next one comes after this time.
 pub const FULL_PASS_PAUSE_MAX: Duration = Duration::from_secs(60);

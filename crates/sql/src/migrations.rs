@@ -1,8 +1,9 @@
 //! The columns and indexes that claims need, made while the application runs.
 //!
 //! - Columns are nullable and have no default: adding one changes the catalog and no row.
-//! - That takes a short exclusive lock. Who waits for one makes everybody after it wait, so the wait is short, and is tried again.
-//! - Indexes are built `CONCURRENTLY`: nobody is locked out, though the build waits for transactions that are older than itself.
+//! - That takes a short exclusive lock. Who waits for one makes everybody after it wait, so the wait is short, and is
+//!   tried again.
+//! - Indexes are built `CONCURRENTLY`: no writer is blocked, though the build waits for older transactions.
 //! - Everything may be applied again. An index that an interrupted build left invalid is dropped and built anew.
 
 use std::time::Duration;
@@ -48,7 +49,7 @@ impl ClaimTable {
             .collect()
     }
 
-    /// What is to be done to the table, in order. The table itself is the application's.
+    /// The steps to apply to the table, in order. The table itself is the application's.
     pub fn migrations(&self) -> Vec<Step> {
         let mut columns = vec![(&self.owner, "text"), (&self.until, "timestamptz"), (&self.epoch, "bigint")];
         columns.extend(self.attempts.iter().map(|column| (column, "integer")));
@@ -95,7 +96,7 @@ pub fn print(table: &ClaimTable) -> String {
     script
 }
 
-/// Applies what is missing, on a live table. Use a connection of its own, straight to PostgreSQL.
+/// Applies what is missing, on a live table. Use a direct connection to PostgreSQL.
 pub async fn apply(client: &Client, table: &ClaimTable) -> Result<(), Error> {
     if !missing_columns(client, table).await?.is_empty() {
         for step in table.migrations() {
@@ -170,7 +171,8 @@ async fn apply_concurrently(client: &Client, index: &str, sql: &str) -> Result<(
     for attempt in 0..LOCK_ATTEMPTS {
         match client.query_typed_opt(valid, &[(&index, Type::TEXT)]).await? {
             Some(row) if row.try_get(0)? => return Ok(()),
-            // Somebody may be building it: to ask for it again waits for them. Whatever is invalid after that is a leftover.
+            // Somebody may be building it: to ask for it again waits for them. Whatever is invalid after that is a
+            // leftover.
             Some(_) if attempt > 0 => unless_in_the_way(client.batch_execute(&drop).await)?,
             _ => {}
         }

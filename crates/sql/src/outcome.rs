@@ -1,12 +1,12 @@
-//! What became of a row that was claimed.
+//! The result of a change to a claimed row.
 
-/// The result of one row's change. Zero rows are never silent.
+/// The result of one row's change. A change that affected no row is never silent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a lost claim means that nothing was changed"]
 pub enum ClaimOutcome {
     /// The change was made (in the caller's transaction, if there is one).
     Done,
-    /// Nothing was changed: the claim did not hold any more.
+    /// Nothing was changed: the claim no longer held.
     Lost {
         /// What is known of the reason.
         why: LossReason,
@@ -23,7 +23,7 @@ impl ClaimOutcome {
 /// Why a claim did not hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LossReason {
-    /// The lease had run out by the database's clock, and nobody has claimed the row since.
+    /// The lease had run out by the database's clock, and the row has not been claimed since.
     Expired,
     /// The row was claimed again since.
     Taken {
@@ -39,7 +39,7 @@ pub enum LossReason {
         /// The state it is in.
         actual: Option<String>,
     },
-    /// The row does not exist any more.
+    /// The row no longer exists.
     Gone,
 }
 
@@ -54,7 +54,7 @@ impl std::fmt::Display for LossReason {
             Self::Ended => f.write_str("the claim has ended already"),
             Self::State { actual: Some(actual) } => write!(f, "the row is in state {actual}"),
             Self::State { actual: None } => f.write_str("the row has no state"),
-            Self::Gone => f.write_str("the row does not exist any more"),
+            Self::Gone => f.write_str("the row no longer exists"),
         }
     }
 }

@@ -155,14 +155,14 @@ impl Ids {
     }
 }
 
-/// What proves a claim: with the database's clock, all that a change of the row checks.
+/// What proves a claim. Every change of the row checks it, together with the database's clock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// The row.
     pub id: RowId,
     /// Who claimed it.
     pub owner: Owner,
-    /// The how-manieth claim of the row this is: a fencing token for whatever the work touches.
+    /// The number of this claim of the row: a fencing token for everything that the work touches.
     pub epoch: i64,
 }
 

@@ -1,4 +1,4 @@
-//! The statements, written once for a table.
+//! The SQL statements, written once per table.
 
 use crate::table::ClaimTable;
 
@@ -68,7 +68,8 @@ impl Statements {
         }
     }
 
-    /// `$1` limit, `$2` owner, `$3` the lease in milliseconds; then, from the floor, `$4` the due floor; then the fresh floor's key.
+    /// `$1` limit, `$2` owner, `$3` the lease in milliseconds; then, from the floor, `$4` the due floor; then the fresh
+    /// floor's key.
     pub(crate) fn claim(&self, start: Start, due_first: bool) -> &str {
         let lane = usize::from(due_first);
         match start {
@@ -119,7 +120,8 @@ fn held(table: &ClaimTable, set: &str, more: &str) -> String {
     )
 }
 
-/// The proof of a claim. The array beside the join keeps the planner on the key's index, whatever it believes about the join.
+/// The proof of a claim. The array beside the join keeps the planner on the key's index, whatever it believes about the
+/// join.
 fn proof(table: &ClaimTable) -> String {
     format!(
         "t.{id} = ANY($1) AND t.{id} = asked.id AND t.{owner} = asked.owner AND t.{epoch} = asked.epoch \
@@ -148,10 +150,12 @@ fn state_text(table: &ClaimTable) -> String {
     table.state.as_ref().map_or_else(|| "NULL::text".to_owned(), |state| format!("{state}::text"))
 }
 
-/// One short statement: lock the ids of what is open and free, in order, skipping what others have locked; lease those; return them.
+/// One short statement: lock the ids of what is open and free, in order, skipping what others have locked; lease those;
+/// return them.
 ///
-/// Each lane has an inner limit that the planner knows, so that it does not sort what the index has in order; the outer one is what
-/// the lane before left over. The first row always comes, with the time and the floors, even if nothing was claimed.
+/// Each lane has an inner limit that the planner knows, so that it does not sort what the index has in order; the outer
+/// one is what the lane before left over. The first row always comes, with the time and the floors, even if nothing was
+/// claimed.
 fn claim(table: &ClaimTable, start: Start, due_first: bool) -> String {
     let (first, second) = if due_first { ("due", "fresh") } else { ("fresh", "due") };
     let lane = |name| if name == "due" { due_lane(table, start) } else { fresh_lane(table, start) };
@@ -189,7 +193,7 @@ fn claim(table: &ClaimTable, start: Start, due_first: bool) -> String {
     )
 }
 
-/// Rows that nobody has claimed since they were made or released, in the order of the table.
+/// Rows that have not been claimed since they were inserted or released, in the order of the table.
 fn fresh_lane(table: &ClaimTable, start: Start) -> String {
     let key: Vec<&str> = table.key().map(String::as_str).collect();
     let named: Vec<String> = (1..).zip(&key).map(|(i, column)| format!("{column} AS k{i}")).collect();

@@ -1,11 +1,12 @@
-//! What is to be known about a table whose rows are claimed.
+//! The description of a table whose rows are claimed.
 
 use crate::{Error, ident, limits::COLUMNS_MAX};
 
-/// A table whose rows can be claimed: its name, its columns, and which of its rows are open. Made by [`ClaimTable::builder`].
+/// A table whose rows can be claimed: its name, its columns, and which of its rows are open. Made by
+/// [`ClaimTable::builder`].
 ///
-/// Names are checked and quoted. The claimable condition is the application's own SQL and is trusted as such: never build it
-/// from anything that a user typed.
+/// Names are checked and quoted. The claimable condition is the application's own SQL and is trusted as such: never
+/// build it from anything that a user typed.
 #[derive(Debug, Clone)]
 pub struct ClaimTable {
     /// `schema.table` as it was given.
@@ -37,8 +38,8 @@ pub(crate) struct Dead {
 }
 
 impl ClaimTable {
-    /// Begins a description: `table` or `schema.table`, with `id` as its key and `lease_owner`, `lease_until`, `lease_epoch` as the
-    /// columns of the lease, all rows claimable, in the order of their ids, until told otherwise.
+    /// Begins a description: `table` or `schema.table`, with `id` as its key and `lease_owner`, `lease_until`,
+    /// `lease_epoch` as the columns of the lease, all rows claimable, in the order of their ids, by default.
     pub fn builder(table: &str) -> ClaimTableBuilder {
         ClaimTableBuilder::new(table)
     }
@@ -56,7 +57,7 @@ impl ClaimTable {
         }
     }
 
-    /// Which rows are open, whoever may hold them.
+    /// Which rows are open, held or not.
     pub(crate) fn open(&self) -> String {
         let dead = self.dead.as_ref().map(|dead| format!(" AND {} IS NULL", dead.at)).unwrap_or_default();
         format!("({}){dead}", self.claimable)
@@ -125,7 +126,8 @@ impl ClaimTableBuilder {
         self
     }
 
-    /// Which rows are open, in SQL over the table's columns. It becomes part of an index, so it must not depend on the time.
+    /// Which rows are open, in SQL over the table's columns. It becomes part of an index, so it must not depend on the
+    /// time.
     pub fn claimable(mut self, sql: &str) -> Self {
         self.claimable = sql.to_owned();
         self
@@ -149,7 +151,7 @@ impl ClaimTableBuilder {
         self
     }
 
-    /// Counts claims without a result (`integer`), so that rows that kill their workers can be told.
+    /// Counts claims without a result (`integer`), so that rows that kill their workers can be recognised.
     pub fn attempts(mut self, column: &str) -> Self {
         self.attempts = Some(column.to_owned());
         self
@@ -161,7 +163,8 @@ impl ClaimTableBuilder {
         self
     }
 
-    /// Where a row that cannot be worked on is buried: when (`timestamptz`) and why (`text`). A buried row is not claimed.
+    /// Where a row that cannot be worked on is buried: when (`timestamptz`) and why (`text`). A buried row is not
+    /// claimed.
     pub fn dead_letter(mut self, at: &str, reason: &str) -> Self {
         self.dead = Some((at.to_owned(), reason.to_owned()));
         self

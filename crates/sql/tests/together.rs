@@ -239,8 +239,9 @@ mod hand_written {
     }
 }
 
-/// A worker claims a row, sleeps past its lease; the row is claimed again, by a restarted worker of the same name (a host name and a
-/// pid, in a container, are often the same), which sees the payment; then the sleeper wakes up and writes what it saw long ago.
+/// A worker claims a row, sleeps past its lease; the row is claimed again, by a restarted worker of the same name (a
+/// host name and a pid, in a container, are often the same), which sees the payment; then the sleeper wakes up and
+/// writes what it saw long ago.
 #[tokio::test]
 async fn a_slow_worker_overwrites_by_hand_written_sql_and_not_by_ours() {
     let kit = Kit::new(2).await;
@@ -274,7 +275,8 @@ async fn a_slow_worker_overwrites_by_hand_written_sql_and_not_by_ours() {
     assert_eq!((ours.state(1).await.as_str(), ours.state(2).await.as_str()), ("confirmed", "pending"));
 }
 
-/// An application whose clock is an hour ahead takes everybody's claims by hand-written SQL. Ours asks only the database.
+/// An application whose clock is an hour ahead takes everybody's claims by hand-written SQL. Ours asks only the
+/// database.
 #[tokio::test]
 async fn the_applications_clock_decides_nothing() {
     let kit = Kit::new(1).await;

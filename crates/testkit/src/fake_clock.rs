@@ -37,21 +37,21 @@ impl FakeClock {
         Ok(clock)
     }
 
-    /// Sets the clock this far from real time; running processes see it at their next look.
+    /// Sets the clock this far from real time; running processes see it when they next read the clock.
     pub fn set_offset_seconds(&self, offset: i64) -> Result<()> {
         self.set_offset_ms(offset * 1_000)
     }
 
     /// As [`Self::set_offset_seconds`], to the millisecond.
     pub fn set_offset_ms(&self, offset: i64) -> Result<()> {
-        // By rename, so that nobody reads half a number.
+        // By rename, so that no process reads half a number.
         let next = self.folder.join("next");
         fs::write(&next, format!("{:+.3}\n", offset as f64 / 1_000.0))
             .context("cannot write the fake clock")?;
         fs::rename(&next, self.file()).context("cannot set the fake clock")
     }
 
-    /// Makes a program run by this clock. Threads are welcome.
+    /// Makes a program run by this clock, threads included.
     ///
     /// libfaketime leaves two small files in `/dev/shm`, named after the process; the servers of this crate
     /// remove them.

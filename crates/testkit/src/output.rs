@@ -46,7 +46,7 @@ impl Output {
         wait_for("the end of the output", timeout, all_read).await
     }
 
-    /// The first value that `find` makes of a line.
+    /// The first value that `find` returns for a line.
     pub(crate) fn find_map<T>(&self, find: impl FnMut(&String) -> Option<T>) -> Option<T> {
         self.lock().lines.iter().find_map(find)
     }

@@ -22,7 +22,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Reserves a port on which nobody listens.
+    /// Reserves a port on which no process listens.
     pub(crate) fn reserve() -> Result<Self> {
         let locks = cache::folder()?.join("ports");
         std::fs::create_dir_all(&locks).with_context(|| format!("cannot make {}", locks.display()))?;

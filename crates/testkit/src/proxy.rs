@@ -70,7 +70,7 @@ impl Proxy {
         Ok(())
     }
 
-    /// Goes on to accept, but moves no bytes either way.
+    /// Keeps accepting connections, but forwards no bytes either way.
     pub fn stall(&self) {
         self.faults.send_modify(|faults| faults.stalled = true);
     }
@@ -86,8 +86,8 @@ impl Proxy {
         self.faults.send_modify(|faults| faults.drop_responses = true);
     }
 
-    /// After a request in which `asked` occurs, swallows the next answer on that connection in which `answered` occurs, and
-    /// closes it: the server has done what was asked, and nobody was told. Until [`Proxy::restore`].
+    /// After a request in which `asked` occurs, swallows the next answer on that connection in which `answered` occurs,
+    /// and closes it: the server has done what was asked, and nobody was told. Until [`Proxy::restore`].
     pub fn lose_answer(&self, asked: &'static str, answered: &'static str) {
         self.faults.send_modify(|faults| faults.lost = Some((asked, answered)));
     }

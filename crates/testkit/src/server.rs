@@ -28,7 +28,7 @@ pub(crate) struct User {
     pub(crate) gid: u32,
 }
 
-/// A server that may be started, stopped and hurt again and again, and ends with this value.
+/// A server that can be started, stopped and disturbed repeatedly, and ends with this value.
 #[derive(Debug)]
 pub(crate) struct Server {
     name: &'static str,
@@ -44,7 +44,7 @@ struct ChildProcess {
 }
 
 impl ChildProcess {
-    /// Reaps the child if it has ended, and tells the watchdog, for whom its pid means nothing any more.
+    /// Reaps the child if it has ended, and tells the watchdog to forget its pid.
     fn reap(&mut self) -> Result<Option<ExitStatus>> {
         let Some(child) = &mut self.child else { return Ok(None) };
         let pid = child.id();

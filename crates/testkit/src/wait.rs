@@ -65,7 +65,7 @@ where
         match timeout_at(deadline, condition()).await.map(R::ready) {
             Ok(Some(value)) => return Ok(value),
             Ok(None) if Instant::now() < deadline => sleep(POLL).await,
-            _ => bail!("waited {timeout:?} for {what}, in vain"),
+            _ => bail!("waited {timeout:?} for {what}"),
         }
     }
 }

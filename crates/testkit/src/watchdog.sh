@@ -1,4 +1,4 @@
-# Ends a server when the process that started it is gone: whoever holds the other end of stdin.
+# Ends a server when the process that started it is gone, which holds the other end of stdin.
 # $1: the signal that asks the server to end; $2: the server's folder.
 # Each line read is the server's pid, or empty when it does not run.
 

@@ -16,15 +16,15 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::store::{Fence, OpenMessage, Store};
 
-/// A message that nobody has answered for so long was left behind by a node that died.
+/// A message that is unanswered for this long was left behind by a node that died.
 const LEFT_BEHIND_MS: i64 = 2_000;
 /// How often to look for those.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// How many sessions are taken up at one look.
 const TAKE_UP_MAX: i64 = 8;
-/// How often it is tried to note that a session is left.
+/// How often to try to record that a session was left.
 const LEAVE_TRIES: u32 = 5;
-/// How often others are told how this node fares.
+/// How often this node publishes its metrics.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// Why a session is not answered now; sending the message again does no harm.
@@ -91,14 +91,15 @@ impl Desk {
         let fence = Fence { session, token, node_id: self.node_id() };
         let entered = guard.run(self.store.visit(fence, "entered")).await;
         if entered.is_err() {
-            // What was sent may still be written down, by a node that nobody lets in any more.
+            // What was sent may still be written down, by a node that has lost the session.
             self.leave(fence, "overdue").await;
         }
         entered??;
         self.busy.fetch_add(1, Ordering::Relaxed);
         let worked = guard.run(self.answer_all(session, token)).await;
         self.busy.fetch_sub(1, Ordering::Relaxed);
-        // A node that hears too late that its time is over, as on a machine that is too busy, has not been let in wrongly.
+        // A node that hears too late that its time is over, as on a machine that is too busy, has not been let in
+        // wrongly.
         self.leave(fence, if matches!(worked, Err(Lost::Deadline)) { "overdue" } else { "left" }).await;
         if let Err(error) = guard.release().await {
             tracing::debug!(%error, session, "the lock was not released; it runs out");
@@ -165,7 +166,7 @@ impl Desk {
         }
     }
 
-    /// Tells the others how this node fares; for ever.
+    /// Publishes this node's metrics, forever.
     pub async fn tell_others(self: Arc<Self>) {
         loop {
             self.cluster.set_metrics(&self.metrics());
@@ -180,7 +181,7 @@ impl Desk {
         metrics
     }
 
-    /// This node, and all that are there.
+    /// This node, and all live nodes.
     pub async fn health(&self) -> Value {
         let mut health = self.cluster.health();
         health["answered"] = self.answered.load(Ordering::Relaxed).into();
@@ -188,7 +189,7 @@ impl Desk {
         health["warnings"] = json!(self.cluster.warnings());
         health["nodes"] = match self.cluster.nodes().await {
             Ok(nodes) => nodes.iter().map(|n| json!({"node_id": n.node_id, "metrics": n.metrics})).collect(),
-            // Health is told even while the database is away.
+            // Health is answered even while the database is away.
             Err(error) => json!({"error": error.to_string()}),
         };
         health

@@ -26,7 +26,7 @@ pub fn router(desk: Arc<Desk>) -> Router {
         .with_state(desk)
 }
 
-/// What went wrong, told to the client.
+/// Why a request failed, as the client is told.
 pub enum RequestError {
     Bad(String),
     Busy(String),
@@ -97,7 +97,7 @@ async fn list(
     Ok(Json(json!({"messages": desk.store().messages(&session).await?})))
 }
 
-/// This node, how it fares, and all the others.
+/// The health of this node, and all other nodes.
 async fn health(State(desk): State<Arc<Desk>>) -> Json<serde_json::Value> {
     Json(desk.health().await)
 }

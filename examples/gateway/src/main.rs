@@ -5,8 +5,9 @@
 //!   client ── POST /sessions/{id}/messages ──> any node ── stores the message ── waits in line for the session's lock
 //!                                                             └── answers all that waits, in order, under the lock's token
 //! ```
-//! A node that dies leaves its messages in the database, and another takes them up when the lock has run out. A node that was
-//! paused past its ttl finds its lock lost; what it still writes bears an old token, and the session's fence refuses it.
+//! A node that dies leaves its messages in the database, and another takes them up when the lock has run out. A node
+//! that was paused past its ttl finds its lock lost; what it still writes carries an old token, and the session's fence
+//! refuses it.
 
 mod desk;
 mod http;
@@ -75,7 +76,8 @@ async fn main() -> Result<()> {
     Ok(served?)
 }
 
-/// Told to stop, or bound to: a gateway that may run only alone stops when it cannot be sure of it any more.
+/// Until it is asked to stop, or has to: a gateway that must be the only one stops when it can no longer be sure that
+/// it is.
 async fn ended(desk: Arc<Desk>) {
     let (terminate, interrupt) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     let (Ok(mut terminate), Ok(mut interrupt)) = (terminate, interrupt) else { return };

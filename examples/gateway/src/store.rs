@@ -10,10 +10,10 @@ use tokio_postgres::NoTls;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Connections beside the engine's own.
 const POOL_MAX: usize = 16;
-/// How long a connection, or one from the pool, is waited for.
+/// How long to wait for a new connection, or for one from the pool.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
-/// A node that is paused in the middle of a transaction keeps its rows locked, and whoever waits for them keeps a connection:
-/// without a limit one such node stalls all others.
+/// A node that is paused in the middle of a transaction keeps its rows locked, and every node that waits for them keeps
+/// a connection: without a limit one such node stalls all others.
 const LIMITS: &str =
     "-c idle_in_transaction_session_timeout=1500ms -c lock_timeout=3s -c statement_timeout=5s";
 /// Several nodes may start at once, and creating what is there already can collide.
@@ -205,7 +205,7 @@ impl Store {
         Ok(rows.iter().map(message).collect())
     }
 
-    /// Sessions with messages that nobody has answered for so long: their node has most likely died.
+    /// Sessions with messages that are unanswered for this long: their node has most likely died.
     pub async fn left_behind(&self, for_ms: i64, limit: i64) -> Result<Vec<String>> {
         let rows = self
             .client()

@@ -1,6 +1,6 @@
-//! The gateway from end to end: three gateways over one PostgreSQL, many sessions, nodes killed and paused in the middle. What
-//! happened is read from the log that the nodes write under their tokens, and whether the locks alone kept them apart from the
-//! visits, which no fence keeps anyone from writing down.
+//! The gateway from end to end: three gateways over one PostgreSQL, many sessions, nodes killed and paused in the
+//! middle. What happened is read from the log that the nodes write under their tokens, and whether the locks alone kept
+//! them apart from the visits, which no fence keeps anyone from writing down.
 //!
 //! `make e2e EXAMPLE=gateway` runs it in full; a plain `cargo test` runs a short form.
 
@@ -99,7 +99,7 @@ async fn send(http: &Client, nodes: &Nodes, session: &str, id: &str) -> usize {
     tries
 }
 
-/// Pauses a node while it has a message in hand, one that it has begun and not answered, and tells since when.
+/// Pauses a node while it has a message in hand, one that it has begun and not answered, and returns since when.
 async fn pause_in_the_middle(program: &Program, node: &str, log: &tokio_postgres::Client) -> Instant {
     let begun = "SELECT b.session_id FROM gateway.log b
                  WHERE b.node_id = $1 AND b.step = 'begun' AND ($2::text IS NULL OR b.session_id = $2)
@@ -109,7 +109,8 @@ async fn pause_in_the_middle(program: &Program, node: &str, log: &tokio_postgres
         let paused_at = Instant::now();
         program.pause().await.expect("SIGSTOP");
         for row in in_hand(None).await {
-            // Whoever writes for a session has its row: wait for what was on its way when the node was paused.
+            // A node that writes for a session has locked its row: wait for what was on its way when the node was
+            // paused.
             let session: &str = row.get(0);
             let wait = "SELECT id FROM gateway.sessions WHERE id = $1 FOR UPDATE";
             log.query(wait, &[&session]).await.expect("a row");
@@ -133,7 +134,7 @@ struct Entry {
 fn check_session(session: &str, entries: &[Entry]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut answered = Vec::new();
-    // Whoever has begun, under which token, and not yet answered.
+    // Which node has begun, under which token, and not yet answered.
     let mut busy: Option<(i64, &str, i64)> = None;
     let mut owners: BTreeMap<i64, &str> = BTreeMap::new();
     let mut last_token = 0;
@@ -196,8 +197,8 @@ struct Visit {
 /// Nodes that were paused, and the last visit that had been written down by when each was resumed or killed.
 type Hurt = Vec<(&'static str, i64)>;
 
-/// What the visits must show of one session: a node comes in only after the one before has gone, unless that one was hurt
-/// while it was in, or says itself that its time was over. And tokens grow from visit to visit, whatever happened.
+/// What the visits must show of one session: a node comes in only after the one before has gone, unless that one was
+/// hurt while it was in, or says itself that its time was over. And tokens grow from visit to visit, whatever happened.
 fn check_visits(session: &str, visits: &[Visit], hurt: &Hurt) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut inside: BTreeMap<i64, &Visit> = BTreeMap::new();

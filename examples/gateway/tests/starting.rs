@@ -1,4 +1,4 @@
-//! How gateways start beside each other, and what a node tells of itself and of the others.
+//! How gateways start beside each other, and what a node shows of itself and of the others.
 
 use std::{process::Command, time::Duration};
 

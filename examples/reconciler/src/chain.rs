@@ -1,5 +1,5 @@
-//! A simulated chain: what becomes of a payment follows from its address and its age, so that every replica sees the same chain. Its node
-//! is as bad as a real one: it answers late, not at all, or with rubbish.
+//! A simulated chain: the fate of a payment follows from its address and its age, so every replica sees the same chain.
+//! Its node is as bad as a real one: it answers late, not at all, or with rubbish.
 
 use std::{hash::BuildHasher, time::Duration};
 
@@ -24,7 +24,8 @@ pub enum Fate {
         /// Blocks after the request was made.
         at: u32,
     },
-    /// Paid in this block, thrown out by a reorganization one block later, paid again after another, final two blocks after that.
+    /// Paid in this block, thrown out by a reorganization one block later, paid again after another, final two blocks
+    /// after that.
     Reorged {
         /// Blocks after the request was made.
         at: u32,
@@ -55,7 +56,7 @@ impl Fate {
         if self == Self::Unpaid { "expired" } else { "confirmed" }
     }
 
-    /// Confirmations at this age; none if the chain does not have the payment (any more).
+    /// Confirmations at this age; none if the chain does not have the payment, or no longer has it.
     fn confirmations(self, age: u32) -> Option<u32> {
         match self {
             Self::Paid { at } => age.checked_sub(at),

@@ -26,8 +26,8 @@ const NOTIFY_EVERY: Duration = Duration::from_millis(100);
 
 /// Payment requests, and their reconciliation with a simulated chain.
 ///
-/// The reconciler is configured by PAYMENT_REQUEST_RECONCILER_ENABLED (false), _POLL_INTERVAL_SECONDS (15), _BATCH_SIZE (100),
-/// _LEASE_SECONDS (30) and _WORKER_ID (host and pid).
+/// The reconciler is configured by PAYMENT_REQUEST_RECONCILER_ENABLED (false), _POLL_INTERVAL_SECONDS (15), _BATCH_SIZE
+/// (100), _LEASE_SECONDS (30) and _WORKER_ID (host and pid).
 #[derive(Debug, Parser)]
 #[command(name = "reconciler")]
 struct Args {
@@ -37,7 +37,7 @@ struct Args {
     /// The database.
     #[arg(long, env = "DATABASE_URL", hide_env_values = true)]
     database_url: Option<String>,
-    /// Where to listen; a reconciler alone listens only if told to, for /healthz and /metrics.
+    /// Where to listen; a reconciler alone listens only if this is given, for /healthz and /metrics.
     #[arg(long)]
     listen: Option<SocketAddr>,
     /// Wake reconcilers by NOTIFY when there are new requests (not through PgBouncer).

@@ -69,7 +69,7 @@ fn uuid(id: &RowId) -> Option<Uuid> {
     if let RowId::Uuid(id) = id { Some(*id) } else { None }
 }
 
-/// Money that has come counts even after the deadline; what is not there any more was reorganized away.
+/// A payment that arrived counts even after the deadline; one that is gone was reorganized away.
 fn verdict(status: &str, seen: PaymentStatus, is_late: bool) -> Observation {
     match (status, seen) {
         (_, PaymentStatus::Final) => Observation::moved("confirmed"),

@@ -12,7 +12,8 @@ pub const CHANNEL: &str = "payment_requests";
 
 const CONNECTIONS_MAX: usize = 16;
 const CONNECTION_WAIT: Duration = Duration::from_secs(5);
-/// Replicas that start together make the tables together, and some of them are told that they were not the first.
+/// Replicas that start together create the tables at the same time, and some of them get an error that the others were
+/// first.
 const ATTEMPTS: usize = 20;
 
 const TABLES: &str = "

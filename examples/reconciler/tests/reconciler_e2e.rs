@@ -1,7 +1,8 @@
-//! The reconciler from end to end: an API and three replicas of the reconciler as processes, over a PostgreSQL that is restarted, while
-//! replicas are killed and put to sleep past their leases.
+//! The reconciler from end to end: an API and three replicas of the reconciler as processes, over a PostgreSQL that is
+//! restarted, while replicas are killed and put to sleep past their leases.
 //!
-//! `make test` runs it with a few hundred requests; `make e2e EXAMPLE=reconciler` with ten thousand (`SOLEHOLD_E2E=full`).
+//! `make test` runs it with a few hundred requests; `make e2e EXAMPLE=reconciler` with ten thousand
+//! (`SOLEHOLD_E2E=full`).
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 use std::collections::HashMap;
@@ -26,8 +27,9 @@ const EXPIRES_SECONDS: f64 = (PAID_WITHIN_BLOCKS + 4) as f64 * BLOCK_MS as f64 /
 const LEASE_SECONDS: &str = "2";
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// What must never happen, written down by the database itself: a claim taken over before its time, and a change of status by anybody
-/// but the holder of a live claim. And what must happen: claims that ran out in a worker's hands are taken over.
+/// What must never happen, written down by the database itself: a claim taken over before its time, and a change of
+/// status by anyone but the holder of a live claim. And what must happen: claims that ran out in a worker's hands are
+/// taken over.
 const AUDIT: &str = "CREATE TABLE app.violations (id uuid, what text, at timestamptz DEFAULT clock_timestamp()); \
     CREATE TABLE app.takeovers (id uuid, from_epoch bigint, from_owner text, to_owner text); \
     CREATE FUNCTION app.audit() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -81,7 +83,8 @@ async fn count(client: &Client, sql: &str) -> i64 {
     client.query_one(sql, &[]).await.unwrap().get(0)
 }
 
-/// One request under its key, sent until it is answered; each tenth is sent twice. The server may be away at any moment.
+/// One request under its key, sent until it is answered; each tenth is sent twice. The server may be away at any
+/// moment.
 async fn create(http: &reqwest::Client, url: &str, number: usize) -> (usize, Value) {
     let body = json!({"amount": number + 1, "expires_in_seconds": EXPIRES_SECONDS});
     let send = async || {
@@ -127,7 +130,8 @@ async fn three_replicas_bring_every_payment_to_its_end_exactly_once() {
     let second = tokio::spawn(create_all(api.said().to_owned(), requests / 2..requests));
     // One sleeps past its lease with claims in its hands, and wakes up to find them gone.
     let left_by_two = pause_with_claims(&client, &two, "two").await;
-    // Both left something behind, and somebody took over all of it, after its time: what was taken earlier is a violation.
+    // Both left something behind, and somebody took over all of it, after its time: what was taken earlier is a
+    // violation.
     taken_over(&client, "one", &left_by_one).await;
     taken_over(&client, "two", &left_by_two).await;
     // PostgreSQL goes and comes.
@@ -157,7 +161,7 @@ async fn three_replicas_bring_every_payment_to_its_end_exactly_once() {
     batch_of_100(&client, &url).await;
 }
 
-/// Pauses a replica with live claims in its hands, and tells which: the id and the epoch of each.
+/// Pauses a replica while it has live claims, and returns them: the id and the epoch of each.
 async fn pause_with_claims(client: &Client, replica: &Program, worker: &str) -> Vec<(String, i64)> {
     let sql = "SELECT id::text, reconcile_lease_epoch FROM app.payment_requests \
         WHERE reconcile_lease_owner = $1 AND reconcile_lease_until > clock_timestamp() FOR UPDATE";
@@ -180,7 +184,7 @@ async fn pause_with_claims(client: &Client, replica: &Program, worker: &str) -> 
     wait_for(&format!("{worker} to be paused with claims"), PATIENCE, paused).await.unwrap()
 }
 
-/// Waits until every claim that a worker left behind is somebody's again, or its work is done by whoever took it over.
+/// Waits until every claim that a worker left behind has been taken over by another worker, or its work is done.
 async fn taken_over(client: &Client, worker: &str, left: &[(String, i64)]) {
     let sql = "SELECT count(*) FROM app.takeovers WHERE id = $1::text::uuid AND from_epoch = $2 AND from_owner = $3";
     for (id, epoch) in left {
@@ -191,7 +195,8 @@ async fn taken_over(client: &Client, worker: &str, left: &[(String, i64)]) {
     println!("reconciler: {} claims of {worker} were taken over", left.len());
 }
 
-/// Every payment once, in the right state, by a chain of changes without a gap or a fork; nobody took what was not free.
+/// Every payment once, in the right state, by a chain of changes without a gap or a fork; no claim was taken that was
+/// not free.
 async fn verify(client: &Client, created: &HashMap<usize, Value>) {
     let violations = client.query("SELECT what, count(*) FROM app.violations GROUP BY 1", &[]).await.unwrap();
     let violations: Vec<(String, i64)> = violations.iter().map(|row| (row.get(0), row.get(1))).collect();

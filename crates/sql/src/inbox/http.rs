@@ -1,7 +1,8 @@
 //! `Idempotency-Key` for axum.
 //!
-//! The layer begins the command and puts an [`Idempotent`] into the request's extensions; the handler completes it in the transaction
-//! of its effect. A repeat gets the stored answer. What the handler does not complete may be tried again.
+//! The layer begins the command and puts an [`Idempotent`] into the request's extensions; the handler completes it in
+//! the transaction of its effect. A repeat gets the stored answer. What the handler does not complete may be tried
+//! again.
 //!
 //! ```no_run
 //! use axum::{Extension, Router, routing::post};
@@ -69,12 +70,12 @@ pub struct IdempotencyLayer {
 }
 
 impl IdempotencyLayer {
-    /// Keys are optional and share one scope, until told otherwise.
+    /// Keys are optional and share one scope by default.
     pub fn new(inbox: Inbox, pool: Pool) -> Self {
         Self { inbox, pool, scope: Arc::new(|_| String::new()), required: false, lease: LEASE }
     }
 
-    /// Whose key it is, such as the caller's tenant: nobody's key meets another's.
+    /// Whose key it is, such as the caller's tenant: keys of different scopes never collide.
     pub fn scope(mut self, scope: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
         self.scope = Arc::new(scope);
         self
@@ -107,7 +108,7 @@ impl<S> Layer<S> for IdempotencyLayer {
     }
 }
 
-/// What [`IdempotencyLayer`] makes of a service.
+/// A service behind [`IdempotencyLayer`].
 #[derive(Debug, Clone)]
 pub struct IdempotencyService<S> {
     layer: IdempotencyLayer,
@@ -156,7 +157,8 @@ impl IdempotencyLayer {
                 let idempotent = Idempotent { inbox: self.inbox.clone(), ticket, completed: Arc::default() };
                 request.extensions_mut().insert(idempotent.clone());
                 let answer = call(&mut inner, request).await;
-                // After a failure it is not known whether the handler committed; to abandon what is done changes nothing.
+                // After a failure it is not known whether the handler committed; to abandon what is done changes
+                // nothing.
                 let done = idempotent.completed.load(Ordering::Relaxed) && answer.status().is_success();
                 if !done {
                     self.abandon(&idempotent).await;
@@ -239,7 +241,8 @@ pub struct Idempotent {
 }
 
 impl Idempotent {
-    /// Stores the answer in the transaction of the effect. If the outcome is lost, roll back: somebody else carries out the command.
+    /// Stores the answer in the transaction of the effect. If the outcome is lost, roll back: somebody else carries out
+    /// the command.
     pub async fn complete(
         &self,
         client: &(impl GenericClient + Sync),

@@ -7,8 +7,8 @@
 //!                     └──> Conflict            the same key with another payload
 //! ```
 //!
-//! A ticket has an epoch. Who takes over an expired one gets a larger epoch, and the old ticket completes nothing any more: its
-//! transaction sees [`ClaimOutcome::Lost`] and must roll back.
+//! A ticket has an epoch. A worker that takes over an expired one gets a larger epoch, and the old ticket can no longer
+//! complete anything: its transaction sees [`ClaimOutcome::Lost`] and must roll back.
 
 #[cfg(feature = "axum")]
 pub mod http;
@@ -64,7 +64,7 @@ impl PayloadHash {
     }
 }
 
-/// The right to carry out a command, until somebody takes it over.
+/// The right to carry out a command, until another worker takes it over.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ticket {
     key: Key,
@@ -78,14 +78,14 @@ impl Ticket {
     }
 }
 
-/// How a command begins.
+/// The answer to [`Inbox::begin`].
 #[derive(Debug, Clone, PartialEq)]
 pub enum CommandStatus {
     /// Carry it out.
     Started(Ticket),
     /// It was carried out before, with this result.
     Done(Value),
-    /// Somebody is carrying it out.
+    /// Another worker is carrying it out.
     InProgress {
         /// When their time is up.
         retry_after: Duration,
@@ -152,7 +152,8 @@ impl Inbox {
         )
     }
 
-    /// Begins a command, for at most `lease`. In a transaction, a second sender of the same command waits for it to end.
+    /// Begins a command, for at most `lease`. In a transaction, a second sender of the same command waits for it to
+    /// end.
     pub async fn begin(
         &self,
         client: &(impl GenericClient + Sync),
@@ -245,7 +246,7 @@ impl Inbox {
         Ok(ClaimOutcome::Lost { why })
     }
 
-    /// Forgets up to `limit` commands that ended this long ago; how many there were.
+    /// Deletes up to `limit` commands that ended this long ago, and returns how many.
     pub async fn prune(
         &self,
         client: &(impl GenericClient + Sync),

@@ -16,7 +16,8 @@ use crate::{
 /// How a [`Reconciler`](super::Reconciler) runs.
 #[derive(Debug, Clone)]
 pub struct ReconcilerConfig {
-    /// The name under which it claims. Two that run at the same time should have two names; a proof does not rest on it alone.
+    /// The name under which it claims. Two that run at the same time should have two names; a proof does not rest on it
+    /// alone.
     pub worker: Owner,
     /// How long it waits after a batch that was not full.
     pub poll_interval: Duration,
@@ -28,11 +29,11 @@ pub struct ReconcilerConfig {
     pub concurrency: usize,
     /// When a row that has not changed is looked at again.
     pub recheck: Duration,
-    /// How long a row rests after its first failure; twice as long after each further one.
+    /// How long a row waits after its first failure; twice as long after each further one.
     pub backoff_min: Duration,
     /// How long it rests at most.
     pub backoff_max: Duration,
-    /// After so many attempts without a result a row is buried, if the table has columns for that.
+    /// After this many attempts without a result a row is buried, if the table has columns for that.
     pub attempts_max: u32,
     /// States that the summary always shows, moved to or not.
     pub states: Vec<String>,
@@ -74,7 +75,7 @@ impl ReconcilerConfig {
         }
     }
 
-    /// How long a row rests after attempt number `attempts`.
+    /// How long a row waits after attempt number `attempts`.
     pub(super) fn backoff(&self, attempts: i32) -> Duration {
         let backoff = Backoff { first: self.backoff_min, cap: self.backoff_max };
         backoff.longest(attempts.max(1).unsigned_abs())

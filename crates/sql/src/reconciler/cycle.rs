@@ -63,7 +63,8 @@ impl<'a, O: Observer> Cycle<'a, O> {
         retry::on_contention(claim).await
     }
 
-    /// A row that was claimed too often without a result is not tried once more: each of its workers died of it, or was too slow.
+    /// A row that was claimed too often without a result is not tried again: each of its workers died of it, or was too
+    /// slow.
     fn take(&mut self, row: ClaimedRow) {
         let max = self.reconciler.config.attempts_max;
         let row = Arc::new(row);

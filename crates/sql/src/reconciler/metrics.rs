@@ -45,7 +45,7 @@ impl ReconcilerMetrics {
     /// Names them in a registry, all beginning with `solehold_reconciler`.
     pub fn register(&self, registry: &mut Registry) {
         let registry = registry.sub_registry_with_prefix("solehold_reconciler");
-        registry.register("rows", "Rows by what became of them in a cycle", self.rows.clone());
+        registry.register("rows", "Rows by the result of their cycle", self.rows.clone());
         registry.register("moved", "Rows moved, by the state they moved to", self.moved.clone());
         registry.register("cycle_failures", "Cycles that the database failed", self.failures.clone());
         registry.register_with_unit("cycle", "Length of a cycle", Unit::Seconds, self.seconds.clone());

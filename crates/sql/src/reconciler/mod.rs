@@ -1,12 +1,13 @@
 //! The worker's loop: claim, observe, settle, again.
 //!
 //! ```text
-//!   wait (poll interval, or a wake-up) ──> claim a batch ──> observe, so many at a time ──> settle in one transaction:
+//!   wait (poll interval, or a wake-up) ──> claim a batch ──> observe, up to a limit at a time ──> settle in one transaction:
 //!        ^                                                     │  extend what takes long      transitions + effects,
 //!        └──────────── unless the batch was full <─────────────┴───────────────────────────   deferrals, failures
 //! ```
 //!
-//! - An observer's failure leaves the row open and counts; the row backs off, and after so many attempts it is buried with the reason.
+//! - An observer's failure leaves the row open and counts; the row backs off, and after `attempts_max` attempts it is
+//!   buried with the reason.
 //! - A row that kills its worker is claimed again when its lease has run out, and that counts too.
 //! - At its local deadline, counted from before the claim was asked for, work on a row has stopped.
 //! - A stop returns what was not started and finishes what was.
@@ -36,7 +37,7 @@ use cycle::Cycle;
 /// After a failure of the database the next cycle is tried this soon, even if the poll interval is longer.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Claims rows of one table and lets an [`Observer`] look at them, until told to stop.
+/// Claims rows of one table and lets an [`Observer`] look at them, until it is stopped.
 #[derive(Debug)]
 pub struct Reconciler<O> {
     pool: Pool,

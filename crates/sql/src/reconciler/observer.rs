@@ -1,4 +1,4 @@
-//! What an application tells a reconciler.
+//! What an application implements for a reconciler.
 
 use async_trait::async_trait;
 use deadpool_postgres::tokio_postgres::Transaction;
@@ -9,17 +9,17 @@ use crate::{ClaimedRow, Transition};
 /// Why an observation or an effect failed, in words for the log and the dead letter.
 pub type ObserverError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Looks at a claimed row and says what is to become of it.
+/// Looks at a claimed row and decides what happens to it.
 ///
-/// It may be called again for the same row, after a failure or a lost lease, here or elsewhere: what it does outside the database must
-/// bear that. The epoch of [`ClaimedRow::proof`] is a fencing token for it.
+/// It may be called again for the same row, after a failure or a lost lease, here or elsewhere: what it does outside
+/// the database must tolerate that. The epoch of [`ClaimedRow::proof`] is a fencing token for it.
 #[async_trait]
 pub trait Observer: Send + Sync + 'static {
     /// Looks at one row. A failure leaves the row open; it is tried again later.
     async fn observe(&self, row: &ClaimedRow) -> Result<Observation, ObserverError>;
 
-    /// What commits together with changes, such as outbox rows: called in their transaction with those that were made. A failure rolls
-    /// them back, and they are tried one by one.
+    /// What commits together with changes, such as outbox rows: called in their transaction with those that were made.
+    /// A failure rolls them back, and they are tried one by one.
     async fn effects(
         &self,
         tx: &Transaction<'_>,
@@ -51,7 +51,7 @@ pub enum Observation {
         /// Columns to set with it.
         set: Map<String, Value>,
     },
-    /// Nobody will ever make sense of it: bury it at once.
+    /// It can never be processed: bury it at once.
     Hopeless {
         /// Why.
         reason: String,

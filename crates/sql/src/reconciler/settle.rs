@@ -1,4 +1,4 @@
-//! Writes what was found: changes, effects, deferrals and failures, in one transaction.
+//! Writes what observers found: changes, effects, deferrals and failures, in one transaction.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ impl Verdict {
     }
 }
 
-/// What is to be written, sorted by kind.
+/// What to write, sorted by kind.
 #[derive(Default)]
 struct Plan<'a> {
     moves: Vec<(&'a ClaimedRow, Transition)>,
@@ -112,7 +112,8 @@ impl<O: Observer> Cycle<'_, O> {
         let mut client = self.reconciler.pool.get().await?;
         let tx = client.build_transaction().start().await?;
         let moves: Vec<Transition> = plan.moves.iter().map(|(_, transition)| transition.clone()).collect();
-        // A worker that is paused from here on keeps its rows locked, but no longer than it could have kept them claimed.
+        // A worker that is paused from here on keeps its rows locked, but no longer than it could have kept them
+        // claimed.
         let lease_ms = self.reconciler.config.lease.as_millis();
         let limit = format!("SET LOCAL idle_in_transaction_session_timeout = {lease_ms}");
         let (_, outcomes) = tokio::try_join!(

@@ -1,4 +1,4 @@
-//! What a cycle came to.
+//! The result of one cycle.
 
 use std::{collections::BTreeMap, fmt};
 

@@ -26,8 +26,9 @@ impl Wake {
         self.0.notified().await;
     }
 
-    /// Wakes at each NOTIFY on `channel`, by a connection of its own, straight to PostgreSQL (PgBouncer in transaction mode does not carry
-    /// LISTEN). Connects again when it breaks, and wakes then, since something may have been missed. Ends when the handle is aborted.
+    /// Wakes at each NOTIFY on `channel`, by a direct connection to PostgreSQL (PgBouncer in transaction mode does not
+    /// carry LISTEN). Connects again when it breaks, and wakes then, since something may have been missed. Ends when
+    /// the handle is aborted.
     pub fn listen<T>(&self, config: Config, tls: T, channel: &str) -> Result<JoinHandle<()>, Error>
     where
         T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
@@ -83,7 +84,8 @@ impl Wake {
     }
 }
 
-/// Sends NOTIFY for new rows, at most once in an interval however often it is asked: each takes a lock that all of PostgreSQL shares.
+/// Sends NOTIFY for new rows, at most once in an interval however often it is asked: each takes a lock that all of
+/// PostgreSQL shares.
 #[derive(Debug, Clone)]
 pub struct Notifier(Arc<Notify>);
 
@@ -95,7 +97,7 @@ impl Notifier {
         let (weak, channel) = (Arc::downgrade(&asked), channel.to_owned());
         tokio::spawn(async move {
             while let Some(asked) = weak.upgrade() {
-                // Wakes now and then to see whether anybody can still ask.
+                // Wakes from time to time to see whether a notifier is left.
                 let rung = tokio::time::timeout(Duration::from_secs(1), asked.notified()).await;
                 drop(asked);
                 if rung.is_ok() {

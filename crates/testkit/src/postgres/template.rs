@@ -31,7 +31,7 @@ pub(super) fn follow(install: &Install, primary: SocketAddr, folder: &Path) -> R
     run(as_user(install, backup.current_dir(folder)))
 }
 
-/// The template for this version, user and way of `initdb`; made under a lock by whoever comes first.
+/// The template for this version, user and way of `initdb`; made under a lock by the first process that needs it.
 fn template(install: &Install) -> Result<PathBuf> {
     let cache = cache::folder()?;
     let mut hasher = DefaultHasher::new();
