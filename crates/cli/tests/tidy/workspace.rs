@@ -1,8 +1,29 @@
-//! The workspace's own table of dependencies.
+//! The workspace's dependencies: how many there are, and that each is used.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::process::Command;
 
 use super::{files, repository};
+
+/// Everyone who tries Solehold compiles these: a dependency more is a decision.
+const CRATES_MAX: usize = 265;
+
+#[test]
+fn the_default_build_stays_small() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let tree = ["tree", "--offline", "--package", "solehold", "--edges", "normal,build", "--prefix", "none"];
+    let output = Command::new(cargo).args(tree).current_dir(repository()).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let crates: BTreeSet<_> = text.lines().map(|line| line.trim_end_matches(" (*)")).collect();
+    assert!(crates.len() > 50, "found only {crates:?}");
+    assert!(
+        crates.len() <= CRATES_MAX,
+        "the default build has {} crates, more than {CRATES_MAX}",
+        crates.len()
+    );
+}
 
 /// An entry that no member uses is kept up to date for nobody.
 #[test]
