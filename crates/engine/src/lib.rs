@@ -22,9 +22,6 @@ mod sweeper;
 mod waiting;
 pub mod watch;
 
-#[cfg(feature = "conformance")]
-pub mod conformance;
-
 pub use driver::{DriverLimits, EngineError};
 pub use engine::{Engine, EngineOptions, SessionLeases, open};
 pub use solehold_clock as clock;

@@ -10,13 +10,13 @@ use std::{
     time::Duration,
 };
 
+use solehold_conformance::kit::*;
 use solehold_core::{
     command::{Acquire, AskedTenure, Command, OpenSession},
     outcome::Outcome,
 };
 use solehold_engine::{
     DriverLimits, Engine, EngineError, EngineOptions,
-    conformance::kit::*,
     observe::Lane,
     store::{Store, StoreError},
 };

@@ -16,10 +16,10 @@ use std::{
 };
 
 use common::Embedded;
+use solehold_conformance::kit::*;
 use solehold_core::{command::Footprint, time::*};
 use solehold_engine::{
     Engine, EngineError, EngineOptions,
-    conformance::kit::*,
     embedded::Folder,
     flow,
     history::{JUMP, TTL_MAX_MS},

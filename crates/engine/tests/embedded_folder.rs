@@ -17,6 +17,7 @@ use std::{
 use async_trait::async_trait;
 use common::Embedded;
 use rusqlite::Connection;
+use solehold_conformance::kit::*;
 use solehold_core::{
     lease::Declaration,
     ledger::{Dirty, Ledger},
@@ -27,7 +28,6 @@ use solehold_core::{
 use solehold_engine::{
     Engine, EngineError, EngineOptions,
     clock::{BootClock, ManualClock, wall_ms},
-    conformance::kit::*,
     embedded::{Folder, FolderLimits},
     resident::{Entry, History, Image, Journal, Mark, Resident},
     store::{EventQuery, Retention, Store, StoreError},

@@ -3,13 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use solehold_conformance::Fixture;
 use solehold_core::{command::Footprint, time::StoreTime};
-use solehold_engine::{
-    clock::ManualClock,
-    conformance::{self, Fixture},
-    resident,
-    store::Store,
-};
+use solehold_engine::{clock::ManualClock, resident, store::Store};
 
 #[derive(Default)]
 struct Memory(Arc<ManualClock>);
@@ -34,28 +30,32 @@ impl Fixture for Memory {
     }
 }
 
-conformance::suite!(forgetful Memory::default());
+solehold_conformance::suite!(forgetful Memory::default());
 
 /// More of the model than a store with a disk has time for.
 #[tokio::test]
 async fn many_seeds_of_the_model() {
     for seed in 100..140 {
-        conformance::model::play(&Memory::default(), seed, 200, 1 + seed as usize % 9).await;
+        solehold_conformance::model::play(&Memory::default(), seed, 200, 1 + seed as usize % 9).await;
     }
 }
 
 /// A thousand in one line, more than a store with a disk has time for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_waiters_in_order() {
-    conformance::waiting::hand_down(&Memory::default(), 1_000).await;
+    solehold_conformance::waiting::hand_down(&Memory::default(), 1_000).await;
 }
 
 #[tokio::test]
 async fn set_back_jumps_and_bars() {
-    conformance::moving::set_back_jumps_and_bars(&Memory::default(), solehold_core::limits::TTL_MS_MAX).await;
+    solehold_conformance::moving::set_back_jumps_and_bars(
+        &Memory::default(),
+        solehold_core::limits::TTL_MS_MAX,
+    )
+    .await;
 }
 
 #[tokio::test]
 async fn no_more_spent_requests_are_kept_than_the_bound() {
-    conformance::request::no_more_spent_requests_are_kept_than_the_bound(&Memory::default()).await;
+    solehold_conformance::request::no_more_spent_requests_are_kept_than_the_bound(&Memory::default()).await;
 }

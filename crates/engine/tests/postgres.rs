@@ -4,6 +4,5 @@
 mod fixture;
 
 use fixture::Database;
-use solehold_engine::conformance;
 
-conformance::suite!(Database::prepared("").await);
+solehold_conformance::suite!(Database::prepared("").await);

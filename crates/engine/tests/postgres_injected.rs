@@ -7,7 +7,6 @@ mod fixture;
 use std::hash::BuildHasher;
 
 use fixture::Database;
-use solehold_engine::conformance;
 
 const FAILING: &str = "CREATE SEQUENCE statements; \
     CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -31,4 +30,4 @@ fn failing() -> &'static str {
     FAILING.replace("SEED", &seed.to_string()).leak()
 }
 
-conformance::suite!(Database::prepared(failing()).await);
+solehold_conformance::suite!(Database::prepared(failing()).await);

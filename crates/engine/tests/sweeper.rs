@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
+use solehold_conformance::kit::*;
 use solehold_core::command::Command;
 use solehold_engine::{
     DriverLimits, Engine, EngineOptions,
-    conformance::kit::*,
     observe::Lane,
     store::{EventQuery, Retention, StoreError},
 };

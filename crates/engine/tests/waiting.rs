@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use solehold_conformance::kit::*;
 use solehold_core::{
     command::{Acquire, Footprint},
     key::ResourceKey,
@@ -19,7 +20,6 @@ use solehold_core::{
 };
 use solehold_engine::{
     Engine, EngineError, EngineOptions,
-    conformance::kit::*,
     store::{Store, StoreError},
 };
 use solehold_testkit::wait_for;

@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
+use solehold_conformance::kit::*;
 use solehold_core::time::Revision;
 use solehold_engine::{
     Engine, EngineOptions,
-    conformance::kit::*,
     store::{Cursor, Retention, StoreError},
     watch::{Filter, Frame, Watch, WatchError},
 };

@@ -411,7 +411,7 @@ mod every_rule_fires {
             assert_eq!(lines(sleeps_in_tests, PRODUCT, call), [0; 0], "{call}");
             assert_eq!(lines(sleeps_in_tests, "crates/testkit/src/wait.rs", call), [0; 0], "{call}");
             assert_eq!(lines(sleeps_in_tests, "crates/testkit/tests/wait.rs", call), [1], "{call}");
-            assert_eq!(lines(sleeps_in_tests, "crates/engine/src/conformance/time.rs", call), [1], "{call}");
+            assert_eq!(lines(sleeps_in_tests, "crates/conformance/src/time.rs", call), [1], "{call}");
             let module = format!("{call};\n#[cfg(test)]\nmod tests {{\n    {call};\n}}");
             assert_eq!(lines(sleeps_in_tests, PRODUCT, &module), [4], "{call}");
         }

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
+use solehold_conformance::Fixture;
 use solehold_core::{command::Footprint, time::StoreTime};
 use solehold_engine::{
     clock::ManualClock,
-    conformance::Fixture,
     embedded::{Folder, FolderLimits},
     resident::Resident,
     store::Store,

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use async_trait::async_trait;
+use solehold_conformance::Fixture;
 use solehold_core::{
     command::Footprint,
     key::Name,
@@ -14,7 +15,6 @@ use solehold_core::{
 };
 use solehold_engine::{
     clock::ManualClock,
-    conformance::Fixture,
     flow::{self, Exporter, Outlet},
     history::Bar,
     observe::{Lane, Observer},

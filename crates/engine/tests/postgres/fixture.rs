@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use solehold_conformance::Fixture;
 use solehold_core::{command::Footprint, time::StoreTime};
 use solehold_engine::{
-    conformance::Fixture,
     postgres::{PostgresOptions, PostgresStore},
     store::Store,
 };

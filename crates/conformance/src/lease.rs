@@ -2,7 +2,7 @@
 
 use solehold_core::{command::*, event::EventName, key::*, lease::LeaseStatus, outcome::*, time::*};
 
-use super::{Fixture, kit::*};
+use crate::{Fixture, kit::*};
 
 /// Acquire, renew, release, acquire again, expire.
 pub async fn life(fixture: &dyn Fixture) {

@@ -15,8 +15,8 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-use super::Fixture;
-use crate::{
+use crate::Fixture;
+use solehold_engine::{
     Engine, EngineOptions,
     store::{Decided, Decider, EventQuery, Loaded, Store},
 };
@@ -64,8 +64,8 @@ impl<'a> Bench<'a> {
     }
 
     /// All lines of an export.
-    pub async fn exported(&self) -> Vec<crate::store::Row> {
-        crate::flow::export(self.store.clone()).collect().await.expect("the store exports")
+    pub async fn exported(&self) -> Vec<solehold_engine::store::Row> {
+        solehold_engine::flow::export(self.store.clone()).collect().await.expect("the store exports")
     }
 
     /// Stops the store and opens it again, as after a restart of its process.
@@ -98,17 +98,17 @@ impl<'a> Bench<'a> {
     }
 
     /// Commits one command.
-    pub async fn run(&self, command: impl Ask) -> Outcome {
+    pub async fn run(&self, command: impl IntoCommand) -> Outcome {
         self.all(vec![command.command()]).await.remove(0)
     }
 
     /// Commits one command that must not be refused.
-    pub async fn done(&self, command: impl Ask) -> Answer {
+    pub async fn done(&self, command: impl IntoCommand) -> Answer {
         self.run(command).await.expect("not refused")
     }
 
     /// Commits one command that must be refused.
-    pub async fn refused(&self, command: impl Ask) -> Refusal {
+    pub async fn refused(&self, command: impl IntoCommand) -> Refusal {
         self.run(command).await.expect_err("refused")
     }
 
@@ -136,7 +136,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Where the history stands.
-    pub async fn head(&self) -> crate::store::Cursor {
+    pub async fn head(&self) -> solehold_engine::store::Cursor {
         self.load(Footprint::default()).await.cursor
     }
 
@@ -228,18 +228,18 @@ pub fn ask_as(key: &ResourceKey, holder: &str, request: &str) -> Acquire {
 }
 
 /// What can be asked of a store.
-pub trait Ask {
+pub trait IntoCommand {
     /// As a command.
     fn command(self) -> Command;
 }
 
-impl Ask for Command {
+impl IntoCommand for Command {
     fn command(self) -> Command {
         self
     }
 }
 
-impl Ask for Acquire {
+impl IntoCommand for Acquire {
     fn command(self) -> Command {
         Command::Acquire(self)
     }
@@ -356,11 +356,11 @@ pub fn token(grant: &Grant) -> Token {
 /// Checks that a refusal is of the sort that is expected.
 #[macro_export]
 #[doc(hidden)]
-macro_rules! conformance_matches {
+macro_rules! is {
     ($value:expr, $($pattern:tt)+) => {
         match $value {
             ref value => assert!(matches!(value, $($pattern)+), "{value:?} is not {}", stringify!($($pattern)+)),
         }
     };
 }
-pub use crate::conformance_matches as is;
+pub use crate::is;

@@ -8,8 +8,8 @@ use std::sync::{
 use solehold_core::{command::*, event::EventName, key::*, outcome::*, time::*};
 use uuid::Uuid;
 
-use super::{Fixture, kit::*};
-use crate::{Engine, EngineOptions, observe::*};
+use crate::{Fixture, kit::*};
+use solehold_engine::{Engine, EngineOptions, observe::*};
 
 /// The same resource in one batch twice: the second command sees what the first one did.
 pub async fn same_resource_twice(fixture: &dyn Fixture) {
@@ -163,8 +163,8 @@ pub async fn heartbeats_race_expiry(fixture: &dyn Fixture) {
 
 /// A decider that finds no way: nothing of its batch is committed.
 pub async fn nothing_by_halves(fixture: &dyn Fixture) {
-    use crate::store::{Decided, Decider};
     use solehold_core::ledger::{FoundLate, Ledger};
+    use solehold_engine::store::{Decided, Decider};
 
     struct Late(Judge);
     impl Decider for Late {

@@ -3,7 +3,7 @@
 //! A store's own test file says how it is opened, and that is all:
 //!
 //! ```ignore
-//! use solehold_engine::conformance::{self, Fixture};
+//! use solehold_conformance::Fixture;
 //!
 //! struct Mine { /* a temporary folder, a database of its own ... */ }
 //!
@@ -13,10 +13,10 @@
 //!     async fn open_fresh(&self) -> Arc<dyn Store> { /* yet another store, empty */ }
 //! }
 //!
-//! conformance::suite!(Mine::new().await);
+//! solehold_conformance::suite!(Mine::new().await);
 //! ```
 //!
-//! [`suite!`](crate::conformance_suite) makes one `#[tokio::test]` of each case, in modules named like the ones below; the
+//! [`suite!`] makes one `#[tokio::test]` of each case, in modules named like the ones below; the
 //! expression is evaluated in each test, so that no two share a store. A case that fails is run alone by its name:
 //! `cargo test -p solehold-engine --test memory lease::renew_after_expiry`.
 //!
@@ -45,9 +45,7 @@ use async_trait::async_trait;
 use solehold_core::{command::Footprint, time::StoreTime};
 use solehold_testkit::wait_for;
 
-use crate::store::Store;
-
-pub use crate::conformance_suite as suite;
+use solehold_engine::store::Store;
 
 /// How a store under test is opened and how its time passes.
 #[async_trait]
@@ -76,10 +74,10 @@ pub trait Fixture: Send + Sync {
 /// Makes a test of every case of the suite, over a fixture that the expression makes anew for each. After `forgetful`, those
 /// about a restart are left out.
 #[macro_export]
-macro_rules! conformance_suite {
+macro_rules! suite {
     ($fixture:expr) => {
-        $crate::conformance_suite! { forgetful $fixture }
-        $crate::conformance_suite! { @cases $fixture;
+        $crate::suite! { forgetful $fixture }
+        $crate::suite! { @cases $fixture;
             restart {
                 reopen_keeps_everything, reopen_keeps_time_left, tokens_grow_through_reopen,
                 a_line_outlives_a_restart, across_a_restart
@@ -87,7 +85,7 @@ macro_rules! conformance_suite {
         }
     };
     (forgetful $fixture:expr) => {
-        $crate::conformance_suite! { @cases $fixture;
+        $crate::suite! { @cases $fixture;
             lease {
                 life, second_acquirer_is_refused, renewals_are_nobodys_news, renew_after_expiry, release_with_an_old_token,
                 found_by_id, other_tenants_see_nothing, takeover_of_an_unswept_lease, proof_is_needed, undeclared_or_refused,
@@ -147,11 +145,11 @@ macro_rules! conformance_suite {
         $(
             mod $module {
                 #[allow(unused_imports)]
-                use super::*;
+                use crate::*;
                 $(
                     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                     async fn $case() {
-                        $crate::conformance::$module::$case(&$fixture).await;
+                        $crate::$module::$case(&$fixture).await;
                     }
                 )*
             }

@@ -2,8 +2,8 @@
 
 use solehold_core::{command::*, key::*, lease::*, outcome::*, record::Record, time::*};
 
-use super::{Fixture, kit::*};
-use crate::{
+use crate::{Fixture, kit::*};
+use solehold_engine::{
     clock::ManualClock,
     flow,
     history::{Bar, JUMP},

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use solehold_core::{event::*, lease::Declaration, time::*};
 
-use super::{Fixture, kit::*};
-use crate::store::{Cursor, EventQuery, Retention};
+use crate::{Fixture, kit::*};
+use solehold_engine::store::{Cursor, EventQuery, Retention};
 
 impl Bench<'_> {
     async fn hundred_cycles(&self, prefix: &str) {

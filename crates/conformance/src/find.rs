@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use solehold_core::{command::*, key::*, lease::Declaration, outcome::*, record::Record};
 
-use super::{Fixture, kit::*};
-use crate::store::{HolderQuery, ResourceQuery, Usage};
+use crate::{Fixture, kit::*};
+use solehold_engine::store::{HolderQuery, ResourceQuery, Usage};
 
 impl Bench<'_> {
     async fn found(&self, query: ResourceQuery) -> Vec<ResourceKey> {

@@ -17,8 +17,8 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-use super::{Fixture, kit::*};
-use crate::store::{Decided, Decider, Row};
+use crate::{Fixture, kit::*};
+use solehold_engine::store::{Decided, Decider, Row};
 
 /// Decides on the store's rows and on the model's, and compares.
 struct Twice {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use solehold_core::{command::*, event::EventName, key::*, lease::*, outcome::*, time::*};
 use solehold_testkit::wait_for;
 
-use super::{Fixture, kit::*};
-use crate::store::{Due, Retention};
+use crate::{Fixture, kit::*};
+use solehold_engine::store::{Due, Retention};
 
 const KEEP: Retention = Retention { events_ms: 1_000_000_000, events_max: 1_000_000 };
 

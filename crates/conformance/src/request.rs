@@ -2,8 +2,8 @@
 
 use solehold_core::{command::*, key::*, limits::SPENT_REQUESTS_MAX, outcome::*};
 
-use super::{Fixture, kit::*};
-use crate::store::{Retention, Row};
+use crate::{Fixture, kit::*};
+use solehold_engine::store::{Retention, Row};
 
 fn cancel(key: &ResourceKey, holder: &str, request: &str) -> Command {
     Command::CancelRequest(RequestKey { resource: key.clone(), holder: name(holder), request: name(request) })

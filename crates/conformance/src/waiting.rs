@@ -23,8 +23,8 @@ use solehold_testkit::wait_for;
 use tokio::task::JoinHandle;
 use uuid::Uuid;
 
-use super::{Fixture, kit::*, moving::retired};
-use crate::{
+use crate::{Fixture, kit::*, moving::retired};
+use solehold_engine::{
     Engine, EngineError, EngineOptions,
     observe::{Lane, Observer},
     store::{Decided, Decider, Due, HolderQuery, Import, Row},

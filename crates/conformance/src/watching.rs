@@ -10,8 +10,8 @@ use solehold_core::{
 };
 use tokio::time::timeout;
 
-use super::{Fixture, kit::*};
-use crate::{
+use crate::{Fixture, kit::*};
+use solehold_engine::{
     Engine, EngineOptions,
     store::{Cursor, Retention},
     watch::*,
@@ -102,7 +102,7 @@ pub async fn no_gap_no_double(fixture: &dyn Fixture) {
         writer.await.expect("no panic");
     }
     let head = bench.head().await;
-    let query = crate::store::ResourceQuery {
+    let query = solehold_engine::store::ResourceQuery {
         leased: Some(true),
         undeclared: true,
         limit: 1_000,
@@ -347,7 +347,7 @@ pub async fn a_snapshot_under_way_is_in_nobodys_way(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();
     let pages = 8;
-    super::moving::fill(&bench, pages * SNAPSHOT_RESOURCES_AT_ONCE).await;
+    crate::moving::fill(&bench, pages * SNAPSHOT_RESOURCES_AT_ONCE).await;
     let own = bench.grant(ask(&key("own"), "bea")).await;
     let mut watch = engine.watch(None, Filter::default()).await.expect("a watch");
     // The reader takes no more for now. Were it in the way, this would never end.

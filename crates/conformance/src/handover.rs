@@ -2,7 +2,7 @@
 
 use solehold_core::{command::*, event::EventName, key::*, lease::Resource, outcome::*};
 
-use super::{Fixture, kit::*};
+use crate::{Fixture, kit::*};
 
 fn write(claim: Claim, sequence: u64, document: &str) -> Command {
     Command::WriteState { claim, write: StateWrite { sequence, document: text(document) } }

@@ -2,7 +2,7 @@
 
 use solehold_core::{command::*, event::EventName, lease::Declaration, outcome::*, time::*};
 
-use super::{Fixture, kit::*};
+use crate::{Fixture, kit::*};
 
 fn delete(name: &str, force: bool, fenced: bool) -> Command {
     Command::Delete { key: key(name), force, fenced }

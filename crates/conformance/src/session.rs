@@ -10,7 +10,7 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-use super::{Fixture, kit::*};
+use crate::{Fixture, kit::*};
 
 fn session_of(answer: Answer) -> Session {
     match answer {
