@@ -164,11 +164,11 @@ pub async fn heartbeats_race_expiry(fixture: &dyn Fixture) {
 /// A decider that finds no way: nothing of its batch is committed.
 pub async fn nothing_by_halves(fixture: &dyn Fixture) {
     use solehold_core::ledger::{FoundLate, Ledger};
-    use solehold_engine::store::{Decided, Decider};
+    use solehold_engine::store::{BatchDecision, Decider};
 
     struct Late(Judge);
     impl Decider for Late {
-        fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+        fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
             self.0.decide(state, moment)?;
             Err(FoundLate::Session(SessionId(Uuid::nil())))
         }
@@ -178,7 +178,7 @@ pub async fn nothing_by_halves(fixture: &dyn Fixture) {
     let mut footprint = Footprint::default();
     command.footprint(&mut footprint);
     let mut late = Late(Judge { commands: vec![command], ..Default::default() });
-    assert!(bench.store.transact(&footprint, true, &mut late).await.is_err());
+    assert!(bench.store.transact(&footprint, Lane::News, &mut late).await.is_err());
     assert!(bench.resource(&key("half")).await.is_none());
     assert_eq!(bench.head().await.revision, Revision(0));
     bench.grant(ask(&key("half"), "bea")).await;

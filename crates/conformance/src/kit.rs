@@ -18,7 +18,8 @@ use uuid::Uuid;
 use crate::Fixture;
 use solehold_engine::{
     Engine, EngineOptions,
-    store::{Decided, Decider, EventQuery, Loaded, Store},
+    observe::Lane,
+    store::{BatchDecision, Decider, EventQuery, LoadedRows, Store},
 };
 
 /// The time to live of whatever should not run out during a case.
@@ -48,9 +49,9 @@ pub struct Judge {
 }
 
 impl Decider for Judge {
-    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decisions = decide_all(ledger, &self.commands, moment)?;
-        let decided = Decided::from(&decisions);
+        let decided = BatchDecision::from(&decisions);
         (self.outcomes, self.changes) = (decisions.outcomes, decisions.changes);
         self.moment = Some(moment);
         Ok(decided)
@@ -88,13 +89,13 @@ impl<'a> Bench<'a> {
     }
 
     /// Commits what a judge has to decide.
-    pub async fn judge(&self, judge: &mut Judge) -> Decided {
+    pub async fn judge(&self, judge: &mut Judge) -> BatchDecision {
         let mut footprint = Footprint::default();
         for command in &judge.commands {
             command.footprint(&mut footprint);
         }
-        let news = judge.commands.iter().any(Command::may_make_news);
-        self.store.transact(&footprint, news, judge).await.expect("the store commits")
+        let lane = Lane::of(&judge.commands);
+        self.store.transact(&footprint, lane, judge).await.expect("the store commits")
     }
 
     /// Commits one command.
@@ -126,7 +127,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Reads rows.
-    pub async fn load(&self, footprint: Footprint) -> Loaded {
+    pub async fn load(&self, footprint: Footprint) -> LoadedRows {
         self.store.load(&footprint).await.expect("the store reads")
     }
 
@@ -149,7 +150,7 @@ impl<'a> Bench<'a> {
     /// The lease on a resource, judged by time.
     pub async fn lease(&self, key: &ResourceKey) -> Option<LeaseView> {
         let footprint = Footprint { resources: vec![key.clone()], ..Default::default() };
-        let Loaded { state, now, .. } = self.load(footprint).await;
+        let LoadedRows { state, now, .. } = self.load(footprint).await;
         LeaseView::of(&state, state.resource(key)?, now).expect("the session is loaded beside it")
     }
 

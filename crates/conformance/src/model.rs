@@ -18,7 +18,8 @@ use solehold_core::{
 use uuid::Uuid;
 
 use crate::{Fixture, kit::*};
-use solehold_engine::store::{Decided, Decider, Row};
+use solehold_engine::observe::Lane;
+use solehold_engine::store::{BatchDecision, Decider, Row};
 
 /// Decides on the store's rows and on the model's, and compares.
 struct Twice {
@@ -28,7 +29,7 @@ struct Twice {
 }
 
 impl Decider for Twice {
-    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decided = self.judge.decide(state, moment)?;
         let mut model = Judge { commands: self.judge.commands.clone(), ..Default::default() };
         let mut after = self.model.clone();
@@ -208,10 +209,10 @@ impl Player {
     async fn play(&mut self, bench: &Bench<'_>, commands: Vec<Command>, model: &Ledger) -> Ledger {
         let mut footprint = Footprint::default();
         commands.iter().for_each(|command| command.footprint(&mut footprint));
-        let news = commands.iter().any(Command::may_make_news);
+        let lane = Lane::of(&commands);
         let judge = Judge { commands, ..Default::default() };
         let mut twice = Twice { judge, model: model.clone(), after: Ledger::default() };
-        bench.store.transact(&footprint, news, &mut twice).await.expect("the store commits");
+        bench.store.transact(&footprint, lane, &mut twice).await.expect("the store commits");
         self.learn(&twice.judge.changes);
         let mut after = twice.after;
         after.take_dirty();

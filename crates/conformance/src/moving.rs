@@ -7,6 +7,7 @@ use solehold_engine::{
     clock::ManualClock,
     flow,
     history::{Bar, JUMP},
+    observe::Lane,
     resident,
     store::{Cursor, EventQuery, Header, Import, Row, StoreError},
 };
@@ -161,7 +162,7 @@ pub async fn import_of_a_store_that_may_live_on_jumps_and_bars(fixture: &dyn Fix
         let mut footprint = Footprint::default();
         command.footprint(&mut footprint);
         let mut judge = Judge { commands: vec![command], ..Default::default() };
-        is!(there.store.transact(&footprint, true, &mut judge).await, Err(StoreError::Barred { .. }));
+        is!(there.store.transact(&footprint, Lane::News, &mut judge).await, Err(StoreError::Barred { .. }));
     }
     bench.grant(ask(&key("new"), "x")).await;
 }
@@ -299,13 +300,13 @@ pub async fn set_back_jumps_and_bars(fixture: &dyn Fixture, ttl_max_ms: u64) {
     let mut renewal = Judge { commands: vec![renew(its(&before))], ..Default::default() };
     let mut of_renewal = Footprint::default();
     renewal.commands[0].footprint(&mut of_renewal);
-    let revived = bench.store.transact(&of_renewal, false, &mut renewal).await;
+    let revived = bench.store.transact(&of_renewal, Lane::Quiet, &mut renewal).await;
     assert!(matches!(revived, Err(StoreError::Barred { .. })), "nothing is revived: {revived:?}");
-    let barred = bench.store.transact(&footprint, true, &mut judge).await;
+    let barred = bench.store.transact(&footprint, Lane::News, &mut judge).await;
     let Err(StoreError::Barred { retry_after_ms }) = barred else { panic!("{barred:?}") };
     assert!(retry_after_ms <= ttl_max_ms && retry_after_ms > ttl_max_ms / 2, "{retry_after_ms} ms");
     let bench = if fixture.is_durable() { bench.reopen().await } else { bench };
-    let still = bench.store.transact(&footprint, true, &mut judge).await;
+    let still = bench.store.transact(&footprint, Lane::News, &mut judge).await;
     is!(still, Err(StoreError::Barred { .. }));
     assert_eq!(bench.head().await, head, "a restart neither forgets it nor jumps again");
     bench.pass(ttl_max_ms).await;

@@ -6,12 +6,12 @@ use solehold_core::{command::*, event::EventName, key::*, lease::*, outcome::*, 
 use solehold_testkit::wait_for;
 
 use crate::{Fixture, kit::*};
-use solehold_engine::store::{Due, Retention};
+use solehold_engine::store::{Nominations, Retention};
 
 const KEEP: Retention = Retention { events_ms: 1_000_000_000, events_max: 1_000_000 };
 
 impl Bench<'_> {
-    async fn due(&self, limit: usize) -> Due {
+    async fn due(&self, limit: usize) -> Nominations {
         self.store.due(limit).await.expect("the store reads")
     }
 

@@ -27,7 +27,7 @@ use crate::{Fixture, kit::*, moving::retired};
 use solehold_engine::{
     Engine, EngineError, EngineOptions,
     observe::{Lane, Observer},
-    store::{Decided, Decider, Due, HolderQuery, Import, Row},
+    store::{BatchDecision, Decider, HolderQuery, Import, Nominations, Row},
 };
 
 /// Longer than a busy machine takes.
@@ -65,7 +65,7 @@ impl Bench<'_> {
         self.resource(key).await.map_or(0, |r| r.queued)
     }
 
-    async fn sweep_once(&self) -> Due {
+    async fn sweep_once(&self) -> Nominations {
         let due = self.store.due(1_000).await.expect("the store reads");
         self.all(due.commands.clone()).await;
         due
@@ -338,7 +338,7 @@ struct Counts {
 }
 
 impl Decider for Counts {
-    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         self.most = self.most.max(state.waiters().count());
         self.judge.decide(state, moment)
     }
@@ -360,7 +360,7 @@ pub async fn a_long_line_is_not_loaded(fixture: &dyn Fixture) {
         let mut counts = Counts { judge: Judge { commands, ..Default::default() }, most: 0 };
         let mut footprint = Footprint::default();
         counts.judge.commands[0].footprint(&mut footprint);
-        bench.store.transact(&footprint, true, &mut counts).await.expect("commits");
+        bench.store.transact(&footprint, Lane::News, &mut counts).await.expect("commits");
         most = most.max(counts.most);
         let Resource { lease, queued, .. } = bench.resource(&job).await.expect("held");
         let lease = lease.expect("granted");

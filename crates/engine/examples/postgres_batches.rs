@@ -25,8 +25,9 @@ use solehold_core::{
 };
 use solehold_engine::{
     clock::BootTime,
+    observe::Lane,
     postgres::{PostgresOptions, PostgresStore},
-    store::{Decided, Decider, Store, StoreError},
+    store::{BatchDecision, Decider, Store, StoreError},
 };
 use uuid::Uuid;
 
@@ -36,9 +37,9 @@ struct Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decisions = decide_all(ledger, &self.commands, moment)?;
-        let decided = Decided::from(&decisions);
+        let decided = BatchDecision::from(&decisions);
         self.outcomes = decisions.outcomes;
         Ok(decided)
     }
@@ -47,9 +48,9 @@ impl Decider for Batch {
 async fn run(store: &PostgresStore, commands: Vec<Command>) -> Result<Vec<Outcome>, StoreError> {
     let mut footprint = Footprint::default();
     commands.iter().for_each(|command| command.footprint(&mut footprint));
-    let news = commands.iter().any(Command::may_make_news);
+    let lane = Lane::of(&commands);
     let mut batch = Batch { commands, outcomes: Vec::new() };
-    store.transact(&footprint, news, &mut batch).await?;
+    store.transact(&footprint, lane, &mut batch).await?;
     Ok(batch.outcomes)
 }
 

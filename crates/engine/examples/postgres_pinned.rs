@@ -14,8 +14,9 @@ use solehold_core::{
 };
 use solehold_engine::{
     clock::BootTime,
+    observe::Lane,
     postgres::{PostgresOptions, PostgresStore},
-    store::{Decided, Decider, Store},
+    store::{BatchDecision, Decider, Store},
 };
 use tokio_postgres::NoTls;
 use uuid::Uuid;
@@ -27,9 +28,9 @@ struct Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decisions = decide_all(ledger, &self.commands, moment)?;
-        let decided = Decided::from(&decisions);
+        let decided = BatchDecision::from(&decisions);
         self.outcomes = decisions.outcomes;
         Ok(decided)
     }
@@ -38,9 +39,9 @@ impl Decider for Batch {
 async fn run(store: &PostgresStore, command: Command) -> Answer {
     let mut footprint = Footprint::default();
     command.footprint(&mut footprint);
-    let news = command.may_make_news();
+    let lane = Lane::of([&command]);
     let mut batch = Batch { commands: vec![command], ..Default::default() };
-    store.transact(&footprint, news, &mut batch).await.expect("the store answers");
+    store.transact(&footprint, lane, &mut batch).await.expect("the store answers");
     batch.outcomes.remove(0).expect("not refused")
 }
 

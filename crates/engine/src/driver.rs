@@ -22,7 +22,7 @@ use crate::{
     clock::BootTime,
     health::Health,
     observe::{Lane, Observer},
-    store::{Decided, Decider, Store, StoreError},
+    store::{BatchDecision, Decider, Store, StoreError},
 };
 
 /// Bounds of the driver.
@@ -128,7 +128,7 @@ impl Driver {
 
     /// Submits a command and waits for its outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
-        let lane = if command.may_make_news() { &self.news } else { &self.quiet };
+        let lane = self.intake(Lane::of([&command]));
         let place = self.places(lane, 1)?;
         let mut outcomes = self.answered(lane, vec![command], place).await?;
         outcomes.pop().ok_or(EngineError::Stopping)
@@ -139,7 +139,7 @@ impl Driver {
     /// goes batch by batch, and ends at the first that is not answered.
     pub async fn submit_all(&self, mut commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
         let count = commands.len();
-        let lane = if commands.iter().any(Command::may_make_news) { &self.news } else { &self.quiet };
+        let lane = self.intake(Lane::of(&commands));
         let mut places = match self.places(lane, count) {
             Ok(places) => places,
             Err(error) => return vec![Err(error); count],
@@ -160,7 +160,14 @@ impl Driver {
         outcomes
     }
 
-    /// Places for so many commands, if there are.
+    fn intake(&self, lane: Lane) -> &Intake {
+        match lane {
+            Lane::News => &self.news,
+            Lane::Quiet => &self.quiet,
+        }
+    }
+
+    /// Places for `count` commands, if there are any left.
     fn places(&self, lane: &Intake, count: usize) -> Result<OwnedSemaphorePermit, EngineError> {
         self.health.check()?;
         let full = EngineError::Overloaded { waiting: self.limits.queue_max };
@@ -286,7 +293,7 @@ impl Worker {
             ttl_max_ms: self.store.ttl_max_ms(),
         };
         let began = BootTime::now();
-        let result = self.store.transact(&footprint, self.lane == Lane::News, &mut batch).await;
+        let result = self.store.transact(&footprint, self.lane, &mut batch).await;
         self.observer.batch(self.lane, batch.commands.len(), BootTime::now().since(began));
         self.health.heard(&result);
         match result {
@@ -332,10 +339,10 @@ impl Batch {
 }
 
 impl Decider for Batch {
-    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let allowed = self.commands.iter().filter(|command| self.check_ttl(command).is_ok());
         let decisions = decide_all(ledger, allowed, moment)?;
-        let decided = Decided::from(&decisions);
+        let decided = BatchDecision::from(&decisions);
         let mut outcomes = decisions.outcomes.into_iter();
         let outcome =
             |command| self.check_ttl(command).map_or_else(|refusal| Some(Err(refusal)), |()| outcomes.next());

@@ -213,13 +213,13 @@ impl Engine {
     }
 
     /// Reads what `footprint` names, in one snapshot.
-    pub async fn load(&self, footprint: &Footprint) -> Result<Loaded, EngineError> {
+    pub async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, EngineError> {
         self.check()?;
         Ok(self.shared.store.load(footprint).await?)
     }
 
     /// Reads one resource, and what its leases hang on.
-    pub async fn resource(&self, key: &ResourceKey) -> Result<Loaded, EngineError> {
+    pub async fn resource(&self, key: &ResourceKey) -> Result<LoadedRows, EngineError> {
         self.load(&Footprint { resources: vec![key.clone()], ..Default::default() }).await
     }
 
@@ -247,13 +247,13 @@ impl Engine {
     }
 
     /// Finds resources.
-    pub async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, EngineError> {
+    pub async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, EngineError> {
         self.check()?;
         Ok(self.shared.store.find_resources(query).await?)
     }
 
     /// Finds holders.
-    pub async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, EngineError> {
+    pub async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, EngineError> {
         self.check()?;
         Ok(self.shared.store.find_holders(query).await?)
     }

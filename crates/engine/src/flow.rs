@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::sync::mpsc;
 
-use crate::store::{Found, ResourceQuery, Row, Store, StoreError};
+use crate::store::{ResourcePage, ResourceQuery, Row, Store, StoreError};
 
 /// Pieces that may wait for their reader.
 const PIECES_AHEAD: usize = 2;
@@ -117,6 +117,6 @@ pub fn export(store: Arc<dyn Store>) -> Flow<Vec<Row>> {
 
 /// All resources that match, in one snapshot: page by page, each as large as the query's limit. The last page, and no
 /// other, has no more after it.
-pub fn scan(store: Arc<dyn Store>, query: ResourceQuery) -> Flow<Found> {
+pub fn scan(store: Arc<dyn Store>, query: ResourceQuery) -> Flow<ResourcePage> {
     Flow::of(async move |outlet| store.scan(&query, &outlet).await)
 }

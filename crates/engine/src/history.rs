@@ -60,7 +60,7 @@ impl std::fmt::Debug for Seal {
 
 /// A point of a history that was sealed by its store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Proven {
+pub struct SealedPoint {
     /// How far the history had come.
     pub cursor: Cursor,
     /// PostgreSQL's timeline at that point; 0 elsewhere.
@@ -85,15 +85,15 @@ impl Seal {
     }
 
     /// Seals a point of the history.
-    pub fn seal(&self, proven: Proven) -> String {
-        let Proven { cursor: Cursor { epoch, revision }, timeline } = proven;
+    pub fn seal(&self, proven: SealedPoint) -> String {
+        let SealedPoint { cursor: Cursor { epoch, revision }, timeline } = proven;
         let text = format!("{epoch:x}.{:x}.{timeline:x}", revision.0);
         let mark = self.mark(&text);
         format!("{text}.{mark}")
     }
 
     /// What was sealed; nothing, if this seal did not seal it.
-    pub fn open(&self, sealed: &str) -> Option<Proven> {
+    pub fn open(&self, sealed: &str) -> Option<SealedPoint> {
         let (text, mark) = sealed.rsplit_once('.')?;
         // Hashes compare in constant time.
         if blake3::Hash::from_hex(mark).ok()? != self.mark(text) {
@@ -101,7 +101,7 @@ impl Seal {
         }
         let mut numbers = text.split('.').map(|number| u64::from_str_radix(number, 16).ok());
         let (epoch, revision, timeline) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        Some(Proven {
+        Some(SealedPoint {
             cursor: Cursor { epoch, revision: Revision(revision) },
             timeline: u32::try_from(timeline).ok()?,
         })
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_forged_cursor_proves_nothing() {
         let (seal, other) = (Seal::random(), Seal::random());
-        let proven = Proven { cursor: cursor(3, 1 << 40), timeline: 2 };
+        let proven = SealedPoint { cursor: cursor(3, 1 << 40), timeline: 2 };
         let sealed = seal.seal(proven);
         assert_eq!(seal.open(&sealed), Some(proven));
         assert_eq!(Seal::of_key(seal.key()).and_then(|again| again.open(&sealed)), Some(proven));

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use solehold_core::event::{Change, Event};
+use solehold_core::{
+    command::Command,
+    event::{Change, Event},
+};
 
 /// One of the driver's two queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -14,6 +17,11 @@ pub enum Lane {
 }
 
 impl Lane {
+    /// The lane of commands that are decided together: across two there would be no order.
+    pub fn of<'a>(commands: impl IntoIterator<Item = &'a Command>) -> Self {
+        if commands.into_iter().any(Command::may_make_news) { Self::News } else { Self::Quiet }
+    }
+
     /// Its name in metrics.
     pub fn as_str(self) -> &'static str {
         match self {

@@ -24,6 +24,7 @@ use solehold_core::{
 use crate::{
     flow::{Exporter, Outlet},
     history::Bar,
+    observe::Lane,
 };
 
 /// What can go wrong with a store. A refusal is not among it: that is an outcome.
@@ -66,19 +67,19 @@ pub enum StoreError {
 /// Judges a batch. A store may call it again with rows loaded anew, when others were in the way: only the last call counts.
 pub trait Decider: Send {
     /// Decides all commands of the batch, one after the other, and applies them to `state`.
-    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate>;
+    fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate>;
 }
 
 /// What a batch has come to: the rows that it changed are dirty in its state.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Decided {
+pub struct BatchDecision {
     /// The events, in order of their revisions.
     pub events: Vec<Event>,
     /// The last revision given.
     pub revision: Revision,
 }
 
-impl From<&Decisions> for Decided {
+impl From<&Decisions> for BatchDecision {
     fn from(decisions: &Decisions) -> Self {
         Self { events: decisions.events().cloned().collect(), revision: decisions.moment.revision }
     }
@@ -95,7 +96,7 @@ pub struct Cursor {
 
 /// Rows, and when they were so: all read in one snapshot.
 #[derive(Debug, Clone)]
-pub struct Loaded {
+pub struct LoadedRows {
     /// The rows.
     pub state: Ledger,
     /// Store time.
@@ -131,16 +132,16 @@ pub struct ResourceQuery {
 
 /// Resources that were found, with the sessions that their leases hang on loaded beside them.
 #[derive(Debug, Clone)]
-pub struct Found {
+pub struct ResourcePage {
     /// The rows.
-    pub loaded: Loaded,
+    pub loaded: LoadedRows,
     /// The keys that match, in order.
     pub keys: Vec<ResourceKey>,
     /// Whether there are more after the last.
     pub more: bool,
 }
 
-impl Found {
+impl ResourcePage {
     /// The leases on the resources that were found, judged by time; unswept ones show as expired.
     pub fn leases(&self) -> Vec<LeaseView> {
         let resources = self.keys.iter().filter_map(|key| self.loaded.state.resource(key));
@@ -165,9 +166,9 @@ pub struct HolderQuery {
 
 /// Holders that were found, with their present sessions loaded beside them.
 #[derive(Debug, Clone)]
-pub struct FoundHolders {
+pub struct HolderPage {
     /// The rows.
-    pub loaded: Loaded,
+    pub loaded: LoadedRows,
     /// The keys that match, in order.
     pub keys: Vec<HolderKey>,
     /// Whether there are more after the last.
@@ -200,7 +201,7 @@ pub struct EventPage {
 
 /// What the sweeper should nominate.
 #[derive(Debug, Clone, Default)]
-pub struct Due {
+pub struct Nominations {
     /// The nominations, the most overdue first.
     pub commands: Vec<Command>,
     /// How late the most overdue of them is.
@@ -309,25 +310,25 @@ pub trait Store: Send + Sync + 'static {
     }
 
     /// Locks and loads what `footprint` names, reads the clock after that, lets `decider` judge, and commits once: rows,
-    /// events and clock together, or nothing. `news` tells whether there may be events; without, the clock is not locked.
+    /// events and clock together, or nothing. In [`Lane::Quiet`] there are no events, and the clock is not locked.
     ///
     /// `Ok` means durable. A store retries by itself, with bounds, when others were in the way or a session was found
     /// late, and finds out what became of a commit whose answer was lost before it says [`StoreError::Unknown`].
     async fn transact(
         &self,
         footprint: &Footprint,
-        news: bool,
+        lane: Lane,
         decider: &mut dyn Decider,
-    ) -> Result<Decided, StoreError>;
+    ) -> Result<BatchDecision, StoreError>;
 
     /// Reads what `footprint` names, in one snapshot, without locks.
-    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError>;
+    async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError>;
 
     /// Finds resources.
-    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError>;
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError>;
 
     /// Finds holders.
-    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError>;
+    async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError>;
 
     /// All records of a collection.
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError>;
@@ -341,7 +342,7 @@ pub trait Store: Send + Sync + 'static {
     /// What has run out and can be judged, at most `limit` commands, the most overdue first; of a dead session all that
     /// hangs on it, then the session. What was nominated may be left out of the next answers, until all else that is due had
     /// its turn, or for a second. Of replicas that share a store one at a time is told, and the others hear of nothing.
-    async fn due(&self, limit: usize) -> Result<Due, StoreError>;
+    async fn due(&self, limit: usize) -> Result<Nominations, StoreError>;
 
     /// Persists the clock's mark if it is due, forgets what is over, and drops events past their retention. Of replicas that
     /// share a store one at a time forgets.
@@ -352,7 +353,7 @@ pub trait Store: Send + Sync + 'static {
 
     /// Finds all resources that match, in one snapshot: page by page of `query.limit`, all of the same time and cursor. The
     /// last page has no more after it, and there is always one. Never in the way of a batch.
-    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError>;
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError>;
 
     /// Everything, in one snapshot: the header, then all rows. Never in the way of a batch.
     async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError>;

@@ -26,7 +26,7 @@ use tokio::sync::{Notify, broadcast, watch};
 use crate::{
     clock::BootTime,
     flow::{self, Flow},
-    store::{Cursor, EventQuery, Found, ResourceQuery, Store, StoreError},
+    store::{Cursor, EventQuery, ResourcePage, ResourceQuery, Store, StoreError},
 };
 
 /// Events in the shared window.
@@ -68,7 +68,7 @@ impl Filter {
 pub enum Frame {
     /// A page of all resources that match, and the leases on them: all pages are of one moment, and the last has no more
     /// after it. Watch on from its cursor.
-    Snapshot(Box<Found>),
+    Snapshot(Box<ResourcePage>),
     /// Something happened.
     Event {
         /// What.
@@ -358,7 +358,7 @@ pub struct Watch {
     renewals: broadcast::Receiver<Arc<LeaseView>>,
     ready: VecDeque<Frame>,
     /// What is left of the snapshot that it begins with.
-    pages: Option<Flow<Found>>,
+    pages: Option<Flow<ResourcePage>>,
     progress: Progress,
     is_over: bool,
 }

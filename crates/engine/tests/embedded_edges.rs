@@ -23,6 +23,7 @@ use solehold_engine::{
     embedded::Folder,
     flow,
     history::{JUMP, TTL_MAX_MS},
+    observe::Lane,
     resident::Resident,
     store::{Cursor, Retention, Store, StoreError},
     watch::{Filter, Frame},
@@ -48,7 +49,7 @@ async fn is_barred(bench: &Bench<'_>) -> bool {
     let mut judge = Judge { commands: vec![ask(&key("probe"), "x").command()], ..Default::default() };
     let mut footprint = Footprint::default();
     judge.commands[0].footprint(&mut footprint);
-    match bench.store.transact(&footprint, true, &mut judge).await {
+    match bench.store.transact(&footprint, Lane::News, &mut judge).await {
         Ok(_) => false,
         Err(StoreError::Barred { .. }) => true,
         Err(other) => panic!("{other}"),

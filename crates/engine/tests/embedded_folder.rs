@@ -29,6 +29,7 @@ use solehold_engine::{
     Engine, EngineError, EngineOptions,
     clock::{BootClock, ManualClock, wall_ms},
     embedded::{Folder, FolderLimits},
+    observe::Lane,
     resident::{Entry, History, Image, Journal, Mark, Resident},
     store::{EventQuery, Retention, Store, StoreError},
 };
@@ -127,7 +128,7 @@ async fn one_at_a_time() {
     assert!(refusal.contains(&format!("process {}", std::process::id())), "{refusal}");
     bench.store.close().await;
     is!(
-        bench.store.transact(&Default::default(), true, &mut Judge::default()).await,
+        bench.store.transact(&Default::default(), Lane::News, &mut Judge::default()).await,
         Err(StoreError::Unavailable(_))
     );
     let again = Bench::new(&fixture).await;

@@ -20,6 +20,7 @@ use solehold_core::{
 };
 use solehold_engine::{
     Engine, EngineError, EngineOptions,
+    observe::Lane,
     store::{Store, StoreError},
 };
 use solehold_testkit::wait_for;
@@ -230,7 +231,7 @@ async fn a_folder_without_lines_gets_them() {
     use solehold_engine::{
         embedded::Folder,
         resident::Resident,
-        store::{Decided, Store},
+        store::{BatchDecision, Store},
     };
     let folder = solehold_testkit::TempDir::new().unwrap();
     let open = || Resident::embedded(Folder::open(folder.path()).unwrap()).unwrap();
@@ -248,7 +249,7 @@ async fn a_folder_without_lines_gets_them() {
     let mut footprint = Footprint::default();
     commands.iter().for_each(|command| command.footprint(&mut footprint));
     let mut judge = Judge { commands, ..Default::default() };
-    let Decided { revision, .. } = store.transact(&footprint, true, &mut judge).await.unwrap();
+    let BatchDecision { revision, .. } = store.transact(&footprint, Lane::News, &mut judge).await.unwrap();
     assert!(matches!(judge.outcomes[2], Ok(Answer::Waiting(_))), "{:?}", judge.outcomes);
     store.close().await;
     let sql = "SELECT tenant || ' ' || kind || ' ' || key || ' ' || holder || ' ' || arrival FROM waiters";

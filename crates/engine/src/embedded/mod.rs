@@ -33,7 +33,7 @@ use solehold_core::{
 use crate::{
     history::Seal,
     resident::{Entry, History, Image, Journal, Mark},
-    store::{Cursor, Decided, Retention, StoreError},
+    store::{BatchDecision, Cursor, Retention, StoreError},
 };
 
 pub use folder::Lock;
@@ -227,7 +227,7 @@ impl Journal for Folder {
     fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError> {
         let now = mark.now;
         self.unfolded.extend(more);
-        let decided = Decided { events: Vec::new(), revision: self.cursor.revision };
+        let decided = BatchDecision { events: Vec::new(), revision: self.cursor.revision };
         let entry = Entry::new(state, &self.unfolded, mark, &decided, self.cursor.epoch);
         self.with_db(|db| fold(db, &entry))?;
         self.folded();

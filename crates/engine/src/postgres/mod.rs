@@ -83,9 +83,10 @@ use crate::{
     clock::{BootTime, RetryPauses},
     flow::{Exporter, Outlet},
     history::{Bar, TTL_MAX_MS},
+    observe::Lane,
     store::{
-        Cursor, Decided, Decider, Due, EventPage, EventQuery, Found, FoundHolders, HolderQuery, Import,
-        Loaded, ResourceQuery, Retention, Store, StoreError, Usage,
+        BatchDecision, Cursor, Decider, EventPage, EventQuery, HolderPage, HolderQuery, Import, LoadedRows,
+        Nominations, ResourcePage, ResourceQuery, Retention, Store, StoreError, Usage,
     },
 };
 
@@ -219,21 +220,21 @@ impl Store for PostgresStore {
     async fn transact(
         &self,
         footprint: &Footprint,
-        news: bool,
+        lane: Lane,
         decider: &mut dyn Decider,
-    ) -> Result<Decided, StoreError> {
-        self.run(Ask::of(footprint), news, decider).await
+    ) -> Result<BatchDecision, StoreError> {
+        self.run(Ask::of(footprint), lane == Lane::News, decider).await
     }
 
-    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
+    async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
         self.load_rows(&Ask::of(footprint)).await
     }
 
-    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
         self.find(query).await
     }
 
-    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+    async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
         self.find_names(query).await
     }
 
@@ -267,7 +268,7 @@ impl Store for PostgresStore {
         }
     }
 
-    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+    async fn due(&self, limit: usize) -> Result<Nominations, StoreError> {
         self.nominate(limit).await
     }
 
@@ -279,7 +280,7 @@ impl Store for PostgresStore {
         self.count(tenant).await
     }
 
-    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError> {
         self.scan_all(query, pages).await
     }
 

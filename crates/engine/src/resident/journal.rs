@@ -15,7 +15,7 @@ use crate::{
     clock::{BootTime, boot_id},
     flow::Flow,
     history::Seal,
-    store::{Cursor, Decided, EventQuery, Retention, Row, StoreError},
+    store::{BatchDecision, Cursor, EventQuery, Retention, Row, StoreError},
 };
 
 /// Store time and when that was, on which boot (rule 3). Never ahead of what was decided.
@@ -92,7 +92,7 @@ pub struct Entry {
 
 impl Entry {
     /// What a batch changed.
-    pub fn new(part: &Ledger, dirty: &Dirty, mark: Mark, decided: &Decided, epoch: u64) -> Self {
+    pub fn new(part: &Ledger, dirty: &Dirty, mark: Mark, decided: &BatchDecision, epoch: u64) -> Self {
         let (mut rows, mut gone) = (Vec::new(), Vec::new());
         let mut add = |row: Option<Row>, else_gone: Gone| match row {
             Some(row) => rows.push(row),

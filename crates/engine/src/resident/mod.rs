@@ -40,7 +40,8 @@ pub use journal::{Entry, Forgetful, Gone, History, Image, Journal, Mark, SetBack
 use crate::{
     clock::{BootClock, BootTime, Clock, boot_id, wall_ms},
     flow::{Exporter, Outlet},
-    history::{self, Bar, Proven, Seal, TTL_MAX_MS},
+    history::{self, Bar, Seal, SealedPoint, TTL_MAX_MS},
+    observe::Lane,
     store::*,
 };
 use rows::Rows;
@@ -265,7 +266,7 @@ impl Resident {
         part: &Ledger,
         dirty: Dirty,
         (now, tick): (StoreTime, BootTime),
-        decided: &Decided,
+        decided: &BatchDecision,
     ) -> Result<(), StoreError> {
         let entry = Entry::new(part, &dirty, self.mark(now, tick), decided, self.read().cursor.epoch);
         self.append(turn, entry, |rows| rows.absorb(part, &dirty, decided)).await
@@ -305,7 +306,7 @@ impl Resident {
         let dirty = part.take_dirty();
         let count = dirty.requests.len() + dirty.resources.len();
         if count > 0 {
-            let decided = Decided { events: Vec::new(), revision };
+            let decided = BatchDecision { events: Vec::new(), revision };
             self.commit(&mut turn, &part, dirty, (now, tick), &decided).await?;
         }
         Ok(count)
@@ -381,9 +382,9 @@ impl Store for Resident {
     async fn transact(
         &self,
         footprint: &Footprint,
-        _news: bool,
+        _lane: Lane,
         decider: &mut dyn Decider,
-    ) -> Result<Decided, StoreError> {
+    ) -> Result<BatchDecision, StoreError> {
         let mut turn = self.take_turn_to_write().await?;
         let tick = self.clock.now();
         let moment = {
@@ -411,19 +412,19 @@ impl Store for Resident {
         Ok(decided)
     }
 
-    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
+    async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
         self.settled().await?;
         let rows = self.read();
         let state = find::part(&rows.state, footprint, &find::More::default());
-        Ok(Loaded { state, now: rows.now(self.clock.now()), cursor: rows.cursor })
+        Ok(LoadedRows { state, now: rows.now(self.clock.now()), cursor: rows.cursor })
     }
 
-    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
         self.settled().await?;
         self.find(query).await
     }
 
-    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+    async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
         self.settled().await?;
         self.find_names(query).await
     }
@@ -447,7 +448,7 @@ impl Store for Resident {
         Ok(self.read().cursor)
     }
 
-    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+    async fn due(&self, limit: usize) -> Result<Nominations, StoreError> {
         self.settled().await?;
         let mut rows = self.write();
         let now = rows.now(self.clock.now());
@@ -474,7 +475,7 @@ impl Store for Resident {
         let mark = self.mark(now, tick);
         let folded = {
             let rows = self.read();
-            let decided = Decided { events: Vec::new(), revision };
+            let decided = BatchDecision { events: Vec::new(), revision };
             let unfolded = turn.journal.unfolded();
             unfolded.map(|dirty| Entry::new(&rows.state, dirty, mark.clone(), &decided, rows.cursor.epoch))
         };
@@ -497,7 +498,7 @@ impl Store for Resident {
         Ok(rows.tally.usage(&rows.state, &rows.timers, tenant, rows.now(self.clock.now())))
     }
 
-    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError> {
         self.settled().await?;
         self.scan_all(query, pages).await
     }
@@ -531,7 +532,7 @@ impl Store for Resident {
             }
         };
         let dirty = find::all_of(&state);
-        let decided = Decided { events, revision: cursor.revision };
+        let decided = BatchDecision { events, revision: cursor.revision };
         let mark = Mark { barred_until, ..self.mark(now, tick) };
         let entry = Entry::new(&state, &dirty, mark, &decided, cursor.epoch);
         // First the floor: without the rows it says nothing that is not so.
@@ -550,7 +551,7 @@ impl Store for Resident {
     }
 
     fn seal(&self, cursor: Cursor) -> Option<String> {
-        Some(self.seal.as_ref()?.seal(Proven { cursor, timeline: 0 }))
+        Some(self.seal.as_ref()?.seal(SealedPoint { cursor, timeline: 0 }))
     }
 
     async fn witness(&self, sealed: &str) -> Result<(), StoreError> {

@@ -35,22 +35,22 @@ pub(super) struct Snapshot {
 }
 
 impl Snapshot {
-    fn loaded(&self, state: Ledger) -> Loaded {
-        Loaded { state, now: self.now, cursor: self.cursor }
+    fn loaded(&self, state: Ledger) -> LoadedRows {
+        LoadedRows { state, now: self.now, cursor: self.cursor }
     }
 
-    fn found(&self, indexed: Option<&[ResourceKey]>, query: &ResourceQuery) -> Found {
+    fn found(&self, indexed: Option<&[ResourceKey]>, query: &ResourceQuery) -> ResourcePage {
         let (keys, more) = find::resources(&self.state, indexed, query, self.now);
         let footprint = Footprint { resources: keys.clone(), ..Default::default() };
         let state = find::part(&self.state, &footprint, &find::More::default());
-        Found { loaded: self.loaded(state), keys, more }
+        ResourcePage { loaded: self.loaded(state), keys, more }
     }
 
-    fn found_holders(&self, query: &HolderQuery) -> FoundHolders {
+    fn found_holders(&self, query: &HolderQuery) -> HolderPage {
         let (keys, more) = find::holders(&self.state, query);
         let footprint = Footprint { holders: keys.clone(), ..Default::default() };
         let state = find::part(&self.state, &footprint, &find::More::default());
-        FoundHolders { loaded: self.loaded(state), keys, more }
+        HolderPage { loaded: self.loaded(state), keys, more }
     }
 
     /// All rows as lines of an export, but for those who wait: they ask again.
@@ -100,7 +100,7 @@ impl Resident {
         done.await.map_err(|e| StoreError::Unusable(format!("a reader failed: {e}")))
     }
 
-    pub(super) async fn find(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+    pub(super) async fn find(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
         let (snapshot, indexed) = {
             let rows = self.read();
             (self.snapshot_of(&rows), find::indexed(&rows.state, query))
@@ -113,7 +113,7 @@ impl Resident {
         }
     }
 
-    pub(super) async fn find_names(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+    pub(super) async fn find_names(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
         let (snapshot, query) = (self.snapshot(), query.clone());
         self.aside(move || snapshot.found_holders(&query)).await
     }
@@ -121,7 +121,7 @@ impl Resident {
     pub(super) async fn scan_all(
         &self,
         query: &ResourceQuery,
-        pages: &Outlet<Found>,
+        pages: &Outlet<ResourcePage>,
     ) -> Result<(), StoreError> {
         let (snapshot, mut query) = (self.snapshot(), query.clone());
         loop {

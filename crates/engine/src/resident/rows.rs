@@ -12,7 +12,7 @@ use solehold_core::{
 use super::{WINDOW_EVENTS, tally::Tally, timers::Timers};
 use crate::{
     clock::BootTime,
-    store::{Cursor, Decided, StoreError},
+    store::{BatchDecision, Cursor, StoreError},
 };
 
 /// All rows, and the clock.
@@ -40,7 +40,7 @@ impl Rows {
     }
 
     /// Takes over what a batch has changed.
-    pub(super) fn absorb(&mut self, part: &Ledger, dirty: &Dirty, decided: &Decided) {
+    pub(super) fn absorb(&mut self, part: &Ledger, dirty: &Dirty, decided: &BatchDecision) {
         self.tally.touch(&self.state, part, dirty);
         self.state.absorb(part, dirty);
         self.timers.touch(&self.state, dirty);

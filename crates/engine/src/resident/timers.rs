@@ -14,7 +14,7 @@ use solehold_core::{
     time::StoreTime,
 };
 
-use crate::store::Due;
+use crate::store::Nominations;
 
 /// A nomination that came to nothing is tried again after this long.
 const AGAIN_MS: u64 = 1_000;
@@ -141,8 +141,8 @@ impl Timers {
     }
 
     /// What is due at `now`, at most `limit` of it, the most overdue first.
-    pub(super) fn due(&mut self, state: &Ledger, now: StoreTime, limit: usize) -> Due {
-        let mut found = Due::default();
+    pub(super) fn due(&mut self, state: &Ledger, now: StoreTime, limit: usize) -> Nominations {
+        let mut found = Nominations::default();
         for _ in 0..limit.saturating_mul(LOOKED_AT_MAX) {
             let Some((at, item)) = self.due.queue.first().cloned() else { break };
             if at > now || found.commands.len() >= limit {

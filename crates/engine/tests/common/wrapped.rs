@@ -114,35 +114,35 @@ impl Store for Wrapped {
     async fn transact(
         &self,
         footprint: &Footprint,
-        news: bool,
+        lane: Lane,
         decider: &mut dyn Decider,
-    ) -> Result<Decided, StoreError> {
+    ) -> Result<BatchDecision, StoreError> {
         self.batches.fetch_add(1, Ordering::SeqCst);
-        if news {
+        if lane == Lane::News {
             self.news_door.pass().await;
         }
         self.check()?;
         if self.twice.load(Ordering::SeqCst) {
-            let Loaded { mut state, now, cursor } = self.inner.load(footprint).await?;
+            let LoadedRows { mut state, now, cursor } = self.inner.load(footprint).await?;
             decider.decide(&mut state, Moment { now, revision: cursor.revision }).expect("all is loaded");
         }
         self.panic_at(BEFORE);
-        let decided = self.inner.transact(footprint, news, decider).await;
+        let decided = self.inner.transact(footprint, lane, decider).await;
         self.panic_at(AFTER);
         decided
     }
-    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
+    async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
         self.check()?;
         let loaded = self.inner.load(footprint).await?;
-        Ok(Loaded { cursor: self.raised(loaded.cursor), ..loaded })
+        Ok(LoadedRows { cursor: self.raised(loaded.cursor), ..loaded })
     }
-    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
         self.check()?;
         let mut found = self.inner.find_resources(query).await?;
         found.loaded.cursor = self.raised(found.loaded.cursor);
         Ok(found)
     }
-    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+    async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
         self.check()?;
         self.inner.find_holders(query).await
     }
@@ -166,7 +166,7 @@ impl Store for Wrapped {
         self.check()?;
         Ok(self.raised(head))
     }
-    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+    async fn due(&self, limit: usize) -> Result<Nominations, StoreError> {
         self.check()?;
         self.panic_at(DUE);
         self.inner.due(limit).await
@@ -179,7 +179,7 @@ impl Store for Wrapped {
         self.check()?;
         self.inner.usage(tenant).await
     }
-    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError> {
         self.check()?;
         let epoch = self.epoch.load(Ordering::SeqCst);
         let inner: Arc<dyn Store> = self.inner.clone();

@@ -14,8 +14,9 @@ use solehold_core::{
     time::Moment,
 };
 use solehold_engine::{
+    observe::Lane,
     postgres::{PostgresOptions, PostgresStore},
-    store::{Decided, Decider, Store, StoreError},
+    store::{BatchDecision, Decider, Store, StoreError},
 };
 use solehold_testkit::Postgres;
 use tokio_postgres::{Client, NoTls};
@@ -116,9 +117,9 @@ pub struct Batch<F> {
 }
 
 impl<F: FnMut(usize) + Send> Decider for Batch<F> {
-    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<Decided, FoundLate> {
+    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decisions = decide_all(ledger, &self.commands, moment)?;
-        let decided = Decided::from(&decisions);
+        let decided = BatchDecision::from(&decisions);
         self.outcomes = decisions.outcomes;
         self.decided += 1;
         (self.meanwhile)(self.decided);
@@ -130,12 +131,12 @@ pub async fn run_batch<F: FnMut(usize) + Send>(
     store: &dyn Store,
     commands: Vec<Command>,
     meanwhile: F,
-) -> (Result<Decided, StoreError>, Batch<F>) {
+) -> (Result<BatchDecision, StoreError>, Batch<F>) {
     let mut footprint = Footprint::default();
     commands.iter().for_each(|command| command.footprint(&mut footprint));
-    let news = commands.iter().any(Command::may_make_news);
+    let lane = Lane::of(&commands);
     let mut batch = Batch { commands, outcomes: Vec::new(), decided: 0, meanwhile };
-    let result = store.transact(&footprint, news, &mut batch).await;
+    let result = store.transact(&footprint, lane, &mut batch).await;
     (result, batch)
 }
 

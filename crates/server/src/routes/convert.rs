@@ -18,7 +18,7 @@ use solehold_core::{
 };
 use solehold_engine::{
     EngineError,
-    store::{self, EventQuery, Found, Loaded, ResourceQuery},
+    store::{self, EventQuery, LoadedRows, ResourcePage, ResourceQuery},
 };
 use uuid::Uuid;
 
@@ -62,14 +62,14 @@ pub struct Seen {
 
 impl Seen {
     /// The resource of that key, if it was loaded.
-    pub fn of(loaded: &Loaded, key: &ResourceKey) -> Option<Self> {
+    pub fn of(loaded: &LoadedRows, key: &ResourceKey) -> Option<Self> {
         let resource = loaded.state.resource(key)?.clone();
         let lease = LeaseView::of(&loaded.state, &resource, loaded.now).ok().flatten();
         Some(Self { resource, lease, now: loaded.now })
     }
 
     /// The resources that were found, in order.
-    pub fn all(found: &Found) -> impl Iterator<Item = Self> {
+    pub fn all(found: &ResourcePage) -> impl Iterator<Item = Self> {
         found.keys.iter().filter_map(|key| Self::of(&found.loaded, key))
     }
 
@@ -108,7 +108,7 @@ pub async fn page_of(
     query: ResourceQuery,
     cursor: Option<&PageCursor>,
     limit: Option<i64>,
-) -> Result<(Found, Option<PageCursor>), Failure> {
+) -> Result<(ResourcePage, Option<PageCursor>), Failure> {
     let after = cursor.map(|cursor| after(tenant, cursor)).transpose()?;
     let query = ResourceQuery { tenant: Some(tenant.clone()), after, limit: page::size(limit)?, ..query };
     let found = context.engine().find_resources(&query).await?;

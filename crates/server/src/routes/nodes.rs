@@ -13,7 +13,7 @@ use solehold_core::{
     key::{HolderKey, Name},
     route,
 };
-use solehold_engine::store::{FoundHolders, HolderQuery};
+use solehold_engine::store::{HolderPage, HolderQuery};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::convert;
@@ -43,7 +43,7 @@ async fn list(
 }
 
 /// The nodes that live among those found.
-fn live(found: &FoundHolders) -> impl Iterator<Item = Node> {
+fn live(found: &HolderPage) -> impl Iterator<Item = Node> {
     let (state, now) = (&found.loaded.state, found.loaded.now);
     let sessions = found.keys.iter().filter_map(|key| state.session(state.holder(key)?.session?));
     sessions.filter(move |session| session.is_live(now)).map(move |session| Node::of(session, now))
@@ -114,7 +114,7 @@ pub async fn holders(
     registered: bool,
     cursor: Option<&PageCursor>,
     limit: usize,
-) -> Result<(FoundHolders, Option<PageCursor>), Failure> {
+) -> Result<(HolderPage, Option<PageCursor>), Failure> {
     let after = cursor.map(|cursor| after(tenant, cursor)).transpose()?;
     let query = HolderQuery { tenant: Some(tenant.clone()), registered, after, limit };
     let found = context.engine().find_holders(&query).await?;

@@ -24,7 +24,7 @@ use solehold_core::{
     session::{Holder, Standing},
     time::Revision,
 };
-use solehold_engine::store::{Loaded, ResourceQuery};
+use solehold_engine::store::{LoadedRows, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
@@ -53,7 +53,7 @@ fn runner_key(tenant: Name, id: &str) -> Result<HolderKey, Failure> {
 }
 
 /// Reads a registered runner with its present session.
-async fn find(context: &Context, key: &HolderKey) -> Result<Loaded, Failure> {
+async fn find(context: &Context, key: &HolderKey) -> Result<LoadedRows, Failure> {
     let loaded =
         context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
     match loaded.state.holder(key).is_some_and(|holder| holder.registered) {
@@ -62,7 +62,7 @@ async fn find(context: &Context, key: &HolderKey) -> Result<Loaded, Failure> {
     }
 }
 
-fn shown(loaded: &Loaded, holder: &Holder) -> Runner {
+fn shown(loaded: &LoadedRows, holder: &Holder) -> Runner {
     Runner::of(holder, holder.session.and_then(|id| loaded.state.session(id)), loaded.now)
 }
 

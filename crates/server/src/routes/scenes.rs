@@ -21,7 +21,7 @@ use solehold_core::{
     command::{Target, Undeclared},
     key::{Name, ResourceKey},
 };
-use solehold_engine::store::{Found, ResourceQuery};
+use solehold_engine::store::{ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::convert::{self, Seen};
@@ -100,7 +100,12 @@ fn next_path(query: &SceneQuery, cursor: PageCursor) -> String {
 }
 
 /// How many scenes there are in all, on whichever page this is.
-async fn count(context: &Context, tenant: &Name, query: &SceneQuery, page: &Found) -> Result<u64, Failure> {
+async fn count(
+    context: &Context,
+    tenant: &Name,
+    query: &SceneQuery,
+    page: &ResourcePage,
+) -> Result<u64, Failure> {
     if query.cursor.is_none() && !page.more {
         return Ok(page.keys.len() as u64);
     }

@@ -21,7 +21,7 @@ use solehold_api::{
 };
 use solehold_core::{key::Name, outcome::LeaseView, time::Revision};
 use solehold_engine::{
-    store::{self, EventQuery, Found, Loaded},
+    store::{self, EventQuery, LoadedRows, ResourcePage},
     watch::{Filter, Frame, SNAPSHOT_RESOURCES_AT_ONCE, Watch, WatchError},
 };
 use tokio::sync;
@@ -114,8 +114,8 @@ async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, Failur
 }
 
 /// One page of who owns what.
-fn snapshot_frame(found: &Found) -> WatchFrame {
-    let Loaded { state, now, cursor } = &found.loaded;
+fn snapshot_frame(found: &ResourcePage) -> WatchFrame {
+    let LoadedRows { state, now, cursor } = &found.loaded;
     let resources = found.keys.iter().filter_map(|key| state.resource(key));
     let owned = resources.map(|r| Ownership::of(r, LeaseView::of(state, r, *now).ok().flatten().as_ref()));
     WatchFrame::Snapshot(Snapshot { cursor: on_wire(*cursor), resources: owned.collect(), more: found.more })

@@ -10,6 +10,7 @@ use solehold_core::{command::Footprint, key::Name, record::Record};
 use solehold_engine::{
     flow::{Exporter, Outlet},
     history::Bar,
+    observe::Lane,
     store::*,
 };
 
@@ -50,18 +51,18 @@ impl Store for Flaky {
     async fn transact(
         &self,
         footprint: &Footprint,
-        news: bool,
+        lane: Lane,
         decider: &mut dyn Decider,
-    ) -> Result<Decided, StoreError> {
-        self.up()?.transact(footprint, news, decider).await
+    ) -> Result<BatchDecision, StoreError> {
+        self.up()?.transact(footprint, lane, decider).await
     }
-    async fn load(&self, footprint: &Footprint) -> Result<Loaded, StoreError> {
+    async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
         self.up()?.load(footprint).await
     }
-    async fn find_resources(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
         self.up()?.find_resources(query).await
     }
-    async fn find_holders(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+    async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
         self.up()?.find_holders(query).await
     }
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
@@ -74,7 +75,7 @@ impl Store for Flaky {
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
         self.up()?.news(after).await
     }
-    async fn due(&self, limit: usize) -> Result<Due, StoreError> {
+    async fn due(&self, limit: usize) -> Result<Nominations, StoreError> {
         self.up()?.due(limit).await
     }
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
@@ -83,7 +84,7 @@ impl Store for Flaky {
     async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
         self.up()?.usage(tenant).await
     }
-    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<Found>) -> Result<(), StoreError> {
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError> {
         self.up()?.scan(query, pages).await
     }
     async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {

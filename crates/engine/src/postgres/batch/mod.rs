@@ -34,7 +34,7 @@ use crate::postgres::{
 };
 use crate::{
     clock::{BootTime, RetryPauses},
-    store::{Cursor, Decided, Decider, StoreError},
+    store::{BatchDecision, Cursor, Decider, StoreError},
 };
 
 /// How often others may be in the way.
@@ -53,7 +53,7 @@ enum Failed {
     /// Nothing was done.
     Before(Fault),
     /// COMMIT was sent, and no answer came. A batch that left word of itself can be asked for.
-    Lost { decided: Decided, cursor: Cursor, batch: Option<Uuid>, fault: Fault },
+    Lost { decided: BatchDecision, cursor: Cursor, batch: Option<Uuid>, fault: Fault },
     /// COMMIT was answered with a warning: it may not have reached a standby.
     Warned(String),
 }
@@ -81,7 +81,7 @@ impl PostgresStore {
         mut ask: Ask,
         news: bool,
         decider: &mut dyn Decider,
-    ) -> Result<Decided, StoreError> {
+    ) -> Result<BatchDecision, StoreError> {
         let mut tries = Tries::default();
         let began = BootTime::now();
         let mut fresh = false;
@@ -165,7 +165,7 @@ impl PostgresStore {
         fresh: bool,
         news: bool,
         decider: &mut dyn Decider,
-    ) -> Result<Decided, Failed> {
+    ) -> Result<BatchDecision, Failed> {
         let lent = self.lend(Use::Write).await?;
         let result = self.work(&lent, ask, fresh, news, decider).await;
         let is_sound = match &result {
@@ -188,7 +188,7 @@ impl PostgresStore {
         fresh: bool,
         news: bool,
         decider: &mut dyn Decider,
-    ) -> Result<Decided, Failed> {
+    ) -> Result<BatchDecision, Failed> {
         let epoch = self.cursor_seen().map(|seen| seen.epoch);
         let plan = self.plan(conn, ask, fresh, news).await?;
         let mut held = self.lock(conn, ask, &plan, news).await?;
@@ -219,9 +219,9 @@ impl PostgresStore {
         plan: &Plan,
         held: &Held,
         dirty: Dirty,
-        decided: Decided,
+        decided: BatchDecision,
         clock: Option<StoreTime>,
-    ) -> Result<Decided, Failed> {
+    ) -> Result<BatchDecision, Failed> {
         let before = Before { resources: &held.resources, sessions: &held.sessions };
         let version_of = |id: i64| plan.known.get(&id).map_or(id, |k| k.is.version);
         let touched = Touched::by(&decided.events);
@@ -270,7 +270,7 @@ impl PostgresStore {
     }
 
     /// Remembers what was written, so that the next batch need not look it up.
-    fn learn(&self, plan: &Plan, held: &Held, dirty: &Dirty, decided: &Decided, writes: &Writes<'_>) {
+    fn learn(&self, plan: &Plan, held: &Held, dirty: &Dirty, decided: &BatchDecision, writes: &Writes<'_>) {
         let seen = writes.written.iter().filter_map(|(key, written)| {
             let resource = held.state.resource(key)?;
             let leases = [resource.lease.as_ref().map(|l| l.id), resource.pending.as_ref().map(|p| p.id)];

@@ -31,7 +31,7 @@ use crate::postgres::{
 };
 use crate::{
     clock::BootTime,
-    history::{self, Bar, Proven, Seal, TTL_MAX_MS},
+    history::{self, Bar, Seal, SealedPoint, TTL_MAX_MS},
     store::{Cursor, StoreError},
 };
 
@@ -153,7 +153,7 @@ impl PostgresStore {
     pub(crate) fn seal_cursor(&self, cursor: Cursor) -> Option<String> {
         let history = self.history();
         let timeline = history.identity.as_ref()?.as_ref().map_or(0, |identity| identity.timeline);
-        Some(history.seal.as_ref()?.seal(Proven { cursor, timeline }))
+        Some(history.seal.as_ref()?.seal(SealedPoint { cursor, timeline }))
     }
 
     /// A holder shows how far the history had come. If the store is behind that, it was set back.

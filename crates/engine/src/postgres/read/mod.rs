@@ -37,7 +37,8 @@ use crate::postgres::{
 use crate::{
     clock::{BootTime, RetryPauses},
     store::{
-        EventPage, EventQuery, Found, FoundHolders, HolderQuery, Loaded, ResourceQuery, StoreError, Usage,
+        EventPage, EventQuery, HolderPage, HolderQuery, LoadedRows, ResourcePage, ResourceQuery, StoreError,
+        Usage,
     },
 };
 
@@ -128,15 +129,15 @@ impl PostgresStore {
     }
 
     /// What a read gives, with its time.
-    fn loaded(&self, state: Ledger, reading: &Reading) -> Result<Loaded, Fault> {
-        Ok(Loaded { state, now: self.time(reading)?, cursor: reading.cursor() })
+    fn loaded(&self, state: Ledger, reading: &Reading) -> Result<LoadedRows, Fault> {
+        Ok(LoadedRows { state, now: self.time(reading)?, cursor: reading.cursor() })
     }
 
-    pub(crate) async fn load_rows(&self, ask: &Ask) -> Result<Loaded, StoreError> {
+    pub(crate) async fn load_rows(&self, ask: &Ask) -> Result<LoadedRows, StoreError> {
         self.read(Use::Read, "reading rows", |conn| async move { self.load_once(&conn, ask).await }).await
     }
 
-    async fn load_once(&self, conn: &Conn, ask: &Ask) -> Result<Loaded, Fault> {
+    async fn load_once(&self, conn: &Conn, ask: &Ask) -> Result<LoadedRows, Fault> {
         let [tenants, kinds, keys] = KeyColumns::of(ask.keys.iter()).0;
         let (leases, marks) = ask.lease_columns();
         let whole: Vec<Uuid> = ask.whole.iter().map(|id| id.0).collect();
@@ -191,12 +192,12 @@ impl PostgresStore {
         self.loaded(state, &reading)
     }
 
-    pub(crate) async fn find(&self, query: &ResourceQuery) -> Result<Found, StoreError> {
+    pub(crate) async fn find(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
         self.read(Use::Read, "finding resources", |conn| async move { self.find_once(&conn, query).await })
             .await
     }
 
-    async fn find_once(&self, conn: &Conn, query: &ResourceQuery) -> Result<Found, Fault> {
+    async fn find_once(&self, conn: &Conn, query: &ResourceQuery) -> Result<ResourcePage, Fault> {
         let (sql, params) = resource_query(query, self.given_ms())?;
         let statement = conn.shaped(&sql).await?;
         let (reading, found) = snapshot(conn, &statement, &params).await?;
@@ -208,10 +209,10 @@ impl PostgresStore {
             keys.push(load_resource(&mut state, &mut sessions, row)?);
         }
         finish(conn, &mut state, &sessions).await?;
-        Ok(Found { loaded: self.loaded(state, &reading)?, keys, more })
+        Ok(ResourcePage { loaded: self.loaded(state, &reading)?, keys, more })
     }
 
-    pub(crate) async fn find_names(&self, query: &HolderQuery) -> Result<FoundHolders, StoreError> {
+    pub(crate) async fn find_names(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
         self.read(
             Use::Read,
             "finding holders",
@@ -220,7 +221,7 @@ impl PostgresStore {
         .await
     }
 
-    async fn find_names_once(&self, conn: &Conn, query: &HolderQuery) -> Result<FoundHolders, Fault> {
+    async fn find_names_once(&self, conn: &Conn, query: &HolderQuery) -> Result<HolderPage, Fault> {
         let (sql, params) = holder_query(query);
         let statement = conn.shaped(&sql).await?;
         let (reading, found) = snapshot(conn, &statement, &params).await?;
@@ -235,7 +236,7 @@ impl PostgresStore {
             state.load_holder(holder);
         }
         finish(conn, &mut state, &sessions).await?;
-        Ok(FoundHolders { loaded: self.loaded(state, &reading)?, keys, more })
+        Ok(HolderPage { loaded: self.loaded(state, &reading)?, keys, more })
     }
 
     pub(crate) async fn read_events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {

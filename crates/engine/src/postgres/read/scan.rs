@@ -18,7 +18,7 @@ use crate::postgres::{
 use crate::{
     clock::BootTime,
     flow::Outlet,
-    store::{Cursor, Found, Loaded, ResourceQuery, StoreError},
+    store::{Cursor, LoadedRows, ResourcePage, ResourceQuery, StoreError},
 };
 
 /// Snapshots and exports that are read at once: each has a connection for as long as it takes, and readers of a few rows
@@ -43,7 +43,7 @@ impl PostgresStore {
     pub(crate) async fn scan_all(
         &self,
         query: &ResourceQuery,
-        pages: &Outlet<Found>,
+        pages: &Outlet<ResourcePage>,
     ) -> Result<(), StoreError> {
         let _turn = self.bulk_turn().await?;
         let mut attempt = 1;
@@ -81,14 +81,14 @@ impl PostgresStore {
         conn: &Conn,
         query: &ResourceQuery,
         (now, cursor): (StoreTime, Cursor),
-        pages: &Outlet<Found>,
+        pages: &Outlet<ResourcePage>,
     ) -> Result<(), Fault> {
         let mut query = query.clone();
         loop {
             let page = in_time("reading a snapshot", ROUND_TRIP, self.scan_page(conn, &query));
             let (state, keys, more) = page.await?;
             query.after = keys.last().cloned();
-            pages.give(Found { loaded: Loaded { state, now, cursor }, keys, more }).await?;
+            pages.give(ResourcePage { loaded: LoadedRows { state, now, cursor }, keys, more }).await?;
             if !more {
                 return conn.simple("COMMIT").await;
             }

@@ -20,7 +20,7 @@ use crate::postgres::{
 };
 use crate::{
     clock::{BootTime, RetryPauses},
-    store::{Due, Retention, StoreError},
+    store::{Nominations, Retention, StoreError},
 };
 
 /// Most rows that one statement removes from one table.
@@ -168,18 +168,18 @@ fn due_sessions(rows: &[Row], now: i64) -> Result<DuePage<Uuid>, Fault> {
 }
 
 impl PostgresStore {
-    pub(crate) async fn nominate(&self, limit: usize) -> Result<Due, StoreError> {
+    pub(crate) async fn nominate(&self, limit: usize) -> Result<Nominations, StoreError> {
         self.read(Use::Write, "looking for what is due", |conn| async move {
             self.nominate_once(&conn, limit).await
         })
         .await
     }
 
-    async fn nominate_once(&self, conn: &Conn, limit: usize) -> Result<Due, Fault> {
+    async fn nominate_once(&self, conn: &Conn, limit: usize) -> Result<Nominations, Fault> {
         let (reading, turn) = self.read_clock_and_turn(conn).await?;
         let now = self.time(&reading)?.0 as i64;
         if self.keep_turn(conn, turn, now).await?.is_none() {
-            return Ok(Due::default());
+            return Ok(Nominations::default());
         }
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut places = self.chores().places;
@@ -202,7 +202,7 @@ impl PostgresStore {
         self.chores().places = places;
         nominated.sort_by_key(|(since, _)| *since);
         let next: Option<i64> = next?.first().map(|row| row.try_get(0)).transpose()?.flatten();
-        Ok(Due {
+        Ok(Nominations {
             lag_ms: nominated.first().map_or(0, |(since, _)| (now - since).max(0) as u64),
             next_in_ms: next.map(|at| (at - now).max(0) as u64),
             commands: nominated.into_iter().map(|(_, command)| command).collect(),

@@ -16,7 +16,7 @@ use solehold_core::{
     key::{Name, ResourceKey},
     outcome::Refusal,
 };
-use solehold_engine::store::{Found, ResourceQuery};
+use solehold_engine::store::{ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{
@@ -88,7 +88,7 @@ async fn page(
 }
 
 /// The cameras that were found, with the zones that count for each; those of a site are read once.
-async fn all_shown(context: &Context, tenant: &Name, found: &Found) -> Result<Vec<Camera>, Failure> {
+async fn all_shown(context: &Context, tenant: &Name, found: &ResourcePage) -> Result<Vec<Camera>, Failure> {
     let (mut zones, mut cameras) = (BTreeMap::new(), Vec::new());
     for seen in Seen::all(found) {
         let mut camera = Camera::of(&seen.resource);

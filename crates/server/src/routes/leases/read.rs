@@ -16,7 +16,7 @@ use solehold_core::{
     lease::LeaseStatus,
     time::StoreTime,
 };
-use solehold_engine::store::{EventQuery, Found, ResourceQuery};
+use solehold_engine::store::{EventQuery, ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{
@@ -225,7 +225,7 @@ async fn list(
 }
 
 /// The leases of that status on what was found.
-fn shown(found: &Found, next: Option<PageCursor>, status: LeaseStatus) -> LeaseList {
+fn shown(found: &ResourcePage, next: Option<PageCursor>, status: LeaseStatus) -> LeaseList {
     let revision = found.loaded.cursor.revision;
     let lease = |seen: Seen| match (status, &seen.resource.pending) {
         (LeaseStatus::Pending, Some(pending)) if seen.now < pending.deadline => {
