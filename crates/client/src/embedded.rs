@@ -1,10 +1,6 @@
 //! The engine in this process, straight on PostgreSQL, a folder or memory: a service can scale with its database alone.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use solehold_api::{
@@ -17,8 +13,6 @@ use solehold_core::{
     lease::StateDocument,
     limits::WAIT_MS_MAX,
     outcome::{self, Answer, Outcome, SessionView},
-    session::{SessionOver, Standing},
-    time::Revision,
 };
 use solehold_engine::{
     Engine, EngineError, EngineOptions, open,
@@ -36,11 +30,6 @@ use crate::authority::{
 const TENANT_DEFAULT: &str = "default";
 /// Holders that are read at once.
 const PAGE: usize = 1_000;
-/// Sessions of this process whose lease sets are kept between heartbeats.
-const SETS_MAX: usize = 64;
-
-/// What hangs on a session, and the revision of the last change to it.
-type LeaseSet = (Revision, Arc<[Held]>);
 
 /// Why an engine cannot be opened.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -66,8 +55,6 @@ pub struct EmbeddedError(#[from] StoreError);
 pub struct Embedded {
     engine: Engine,
     tenant: Name,
-    /// The last lease set of each session, by the revision of its last change: a heartbeat reads a set only once.
-    sets: Mutex<HashMap<SessionId, LeaseSet>>,
 }
 
 impl std::fmt::Debug for Embedded {
@@ -91,7 +78,7 @@ impl Embedded {
     /// Over an engine that runs already.
     pub fn over(engine: Engine) -> Self {
         let tenant = Name::new(TENANT_DEFAULT).expect("a short name");
-        Self { engine, tenant, sets: Mutex::default() }
+        Self { engine, tenant }
     }
 
     /// The same for another tenant.
@@ -155,7 +142,7 @@ impl Embedded {
 
     /// Everything that hangs on a session that was just opened or kept.
     async fn beat(&self, view: SessionView) -> Reply<Beat> {
-        let session = view.session;
+        let session = &view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
         let (slack, cursor) = (self.slack(), self.engine.cursor());
         let beat = |revision, leases| Beat {
@@ -167,30 +154,16 @@ impl Embedded {
             sealed_cursor: self.engine.seal(cursor),
             leases,
         };
-        if session.lease_count == 0 {
-            return Ok(Ok(beat(session.lease_revision, Arc::from([]))));
-        }
-        let kept = self.sets.lock().unwrap_or_else(|e| e.into_inner()).get(&session.id).cloned();
-        if let Some((revision, leases)) = kept.filter(|(revision, _)| *revision == session.lease_revision) {
-            return Ok(Ok(beat(revision, leases)));
-        }
-        let found = self.engine.leases_of_session(session.id).await.map_err(failed)?;
-        let is_there = found.is_some();
-        let Some(found) = found.filter(|found| found.session.standing != Standing::Superseded) else {
+        let set = match self.engine.lease_set(&view).await.map_err(failed)? {
+            Ok(set) => set,
             // It ended in between: an empty set of a live session would be of no moment.
-            let why = if is_there { SessionOver::Superseded } else { SessionOver::Unknown };
-            let over = outcome::Refusal::NoSession { session: session.id, why };
-            return Ok(Err(Problem::from_refusal(&over).into()));
+            Err(why) => {
+                let over = outcome::Refusal::NoSession { session: session.id, why };
+                return Ok(Err(Problem::from_refusal(&over).into()));
+            }
         };
-        let leases: Arc<[Held]> = found.leases.into_iter().map(held).collect();
-        // Meanwhile the set may have changed again, so its revision is what was read beside it.
-        let revision = found.session.lease_revision;
-        let mut sets = self.sets.lock().unwrap_or_else(|e| e.into_inner());
-        if sets.len() >= SETS_MAX {
-            sets.clear();
-        }
-        sets.insert(session.id, (revision, leases.clone()));
-        Ok(Ok(beat(revision, leases)))
+        let leases = set.leases.iter().cloned().map(held).collect();
+        Ok(Ok(beat(set.revision, leases)))
     }
 
     async fn session(&self, command: Command) -> Reply<Beat> {
@@ -311,7 +284,6 @@ impl Authority for Embedded {
 
     async fn close(&self, session: SessionId) -> Reply<()> {
         let command = Command::CloseSession { tenant: self.tenant.clone(), session };
-        self.sets.lock().unwrap_or_else(|e| e.into_inner()).remove(&session);
         Ok(self.ask(command).await?.map(|_| ()))
     }
 

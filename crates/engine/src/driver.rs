@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use crate::{
     clock::BootTime,
+    error::EngineError,
     health::Health,
     observe::{Lane, Observer},
     store::{BatchDecision, Decider, Store, StoreError},
@@ -41,23 +42,6 @@ impl Default for DriverLimits {
     fn default() -> Self {
         Self { batch_max: 1_024, queue_max: 16_384, wait_max: Duration::from_micros(200) }
     }
-}
-
-/// Why a command was not answered. A refusal is not among it.
-#[derive(Debug, Clone, thiserror::Error)]
-pub enum EngineError {
-    /// The store could not do it, or its outcome is unknown.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// Nothing was done: too many commands wait already, or come at once.
-    #[error("too many commands wait already: a lane has places for {waiting}")]
-    Overloaded {
-        /// How many may wait.
-        waiting: usize,
-    },
-    /// Nothing was done: the engine is stopping.
-    #[error("the engine is stopping")]
-    Stopping,
 }
 
 /// Commands that were submitted together, in their order, and no more than a batch: they are in one.
@@ -170,7 +154,7 @@ impl Driver {
     /// Places for `count` commands, if there are any left.
     fn places(&self, lane: &Intake, count: usize) -> Result<OwnedSemaphorePermit, EngineError> {
         self.health.check()?;
-        let full = EngineError::Overloaded { waiting: self.limits.queue_max };
+        let full = EngineError::Overloaded { places: self.limits.queue_max };
         let Ok(many) = u32::try_from(count) else { return Err(full) };
         lane.places.clone().try_acquire_many_owned(many).map_err(|_| full)
     }
@@ -191,13 +175,13 @@ impl Driver {
 }
 
 /// Says so when a lane ends that was not told to: nothing is answered by it any more.
-struct Alive {
+struct LaneWatch {
     health: Arc<Health>,
     lane: Lane,
     is_over: bool,
 }
 
-impl Drop for Alive {
+impl Drop for LaneWatch {
     fn drop(&mut self) {
         if !self.is_over {
             tracing::error!(lane = ?self.lane, "a lane of the engine has died: restart the process");
@@ -218,7 +202,7 @@ struct Worker {
 
 impl Worker {
     async fn run(mut self, mut jobs: mpsc::Receiver<Job>, mut stop: watch::Receiver<bool>) {
-        let mut alive = Alive { health: self.health.clone(), lane: self.lane, is_over: false };
+        let mut alive = LaneWatch { health: self.health.clone(), lane: self.lane, is_over: false };
         loop {
             let first = tokio::select! {
                 job = jobs.recv() => job,

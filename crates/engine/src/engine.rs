@@ -7,23 +7,27 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
+use parking_lot::Mutex;
 use solehold_core::{
     command::{Acquire, Command, Footprint},
     event::{Change, Event},
-    key::{LeaseId, Name, ResourceKey, SessionId},
-    outcome::{LeaseView, Outcome},
+    key::{LeaseId, Name, ResourceKey},
+    outcome::{LeaseView, Outcome, SessionView},
     record::Record,
-    session::Session,
+    session::SessionOver,
 };
 use tokio::task::JoinHandle;
 
 use crate::{
-    driver::{Driver, DriverLimits, EngineError, Lanes},
+    driver::{Driver, Lanes},
     embedded,
+    error::EngineError,
     flow::{self, Flow},
     health::Health,
     history::{Bar, Beginning},
+    lease_sets::{LeaseSet, LeaseSets},
     observe::{Lane, Observer},
+    options::EngineOptions,
     postgres::{PostgresOptions, PostgresStore},
     resident::Resident,
     store::*,
@@ -32,29 +36,8 @@ use crate::{
     watch::{Filter, Hub, Watch, WatchError},
 };
 
-/// A task of the engine that panicked begins again after this long.
-const BEGIN_AGAIN_AFTER: Duration = Duration::from_millis(200);
-
-/// How an engine runs.
-#[derive(Debug, Clone, Copy)]
-pub struct EngineOptions {
-    /// Bounds of the driver.
-    pub driver: DriverLimits,
-    /// How long events are kept.
-    pub retention: Retention,
-    /// Most leases that are nominated for expiry in one second: a mass expiry is spread (rule 11).
-    pub sweep_per_second: usize,
-}
-
-impl Default for EngineOptions {
-    fn default() -> Self {
-        Self {
-            driver: DriverLimits::default(),
-            retention: Retention { events_ms: 7 * 24 * 60 * 60 * 1_000, events_max: 10_000_000 },
-            sweep_per_second: 20_000,
-        }
-    }
-}
+/// A task of the engine that panicked is started again after this long.
+const RESTART_AFTER: Duration = Duration::from_millis(200);
 
 /// Opens the store that `engine` names: `postgres://...`, `memory:`, or a folder for the embedded one.
 pub async fn open(engine: &str, postgres: PostgresOptions) -> Result<Arc<dyn Store>, StoreError> {
@@ -68,50 +51,43 @@ pub async fn open(engine: &str, postgres: PostgresOptions) -> Result<Arc<dyn Sto
     Ok(Resident::embedded(journal)?)
 }
 
-/// A session and the live leases that are attached to it, as of one moment.
-#[derive(Debug, Clone)]
-pub struct SessionLeases {
-    /// The session.
-    pub session: Session,
-    /// Its leases.
-    pub leases: Vec<LeaseView>,
-}
-
 /// A running engine. Clones share it.
 #[derive(Clone)]
 pub struct Engine {
-    shared: Arc<Shared>,
+    parts: Arc<Parts>,
 }
 
-struct Shared {
+struct Parts {
     store: Arc<dyn Store>,
     driver: Driver,
     health: Arc<Health>,
     hub: Arc<Hub>,
     waiting: Arc<WaitingRoom>,
-    running: std::sync::Mutex<Option<Running>>,
+    lease_sets: LeaseSets,
+    running: Mutex<Option<Tasks>>,
 }
 
-struct Running {
+/// What runs until the engine is stopped.
+struct Tasks {
     lanes: Lanes,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("store", &self.shared.store.name()).finish()
+        f.debug_struct("Engine").field("store", &self.parts.store.name()).finish()
     }
 }
 
-/// Tells the host's observer, those who watch renewals, and those who wait in line.
-struct All {
+/// All that hear of the engine's work: the host's observer, watchers of renewals, and callers that wait in line.
+struct Listeners {
     host: Arc<dyn Observer>,
     hub: Arc<Hub>,
     /// Made after the driver that it works with.
     waiting: Arc<OnceLock<Arc<WaitingRoom>>>,
 }
 
-impl Observer for All {
+impl Observer for Listeners {
     fn batch(&self, lane: Lane, commands: usize, took: Duration) {
         self.host.batch(lane, commands, took);
     }
@@ -127,15 +103,15 @@ impl Observer for All {
     }
 }
 
-/// Runs a task of the engine for ever: one that panics begins again.
-fn tireless<F>(what: &'static str, run: impl Fn() -> F + Send + 'static) -> JoinHandle<()>
+/// Runs a task of the engine for ever: one that panics is started again.
+fn run_for_ever<F>(what: &'static str, run: impl Fn() -> F + Send + 'static) -> JoinHandle<()>
 where
     F: Future<Output = ()> + Send + 'static,
 {
     tokio::spawn(async move {
         while AssertUnwindSafe(run()).catch_unwind().await.is_err() {
-            tracing::error!(task = what, "a task of the engine panicked; it begins again");
-            tokio::time::sleep(BEGIN_AGAIN_AFTER).await;
+            tracing::error!(task = what, "a task of the engine panicked; it is started again");
+            tokio::time::sleep(RESTART_AFTER).await;
         }
     })
 }
@@ -147,7 +123,7 @@ impl Engine {
         let hub = Hub::new(store.clone());
         let late = Arc::new(OnceLock::new());
         let observer: Arc<dyn Observer> =
-            Arc::new(All { host: observer, hub: hub.clone(), waiting: late.clone() });
+            Arc::new(Listeners { host: observer, hub: hub.clone(), waiting: late.clone() });
         let (driver, lanes) = Driver::start(store.clone(), health.clone(), observer.clone(), options.driver);
         let waiting = WaitingRoom::new(store.clone(), driver.clone(), hub.clone());
         let waiting = late.get_or_init(|| waiting).clone();
@@ -161,29 +137,30 @@ impl Engine {
         let (probed, prober) = (store.clone(), health.clone());
         let (tail, teller, room) = (hub.clone(), hub.clone(), waiting.clone());
         let tasks = vec![
-            tireless("probe", move || prober.clone().probe(probed.clone())),
-            tireless("sweeper", move || sweeper.clone().run()),
-            tireless("watch", move || tail.clone().tail()),
-            tireless("renewals", move || teller.clone().tell_renewals()),
-            tireless("waiting room", move || room.clone().run()),
+            run_for_ever("probe", move || prober.clone().probe(probed.clone())),
+            run_for_ever("sweeper", move || sweeper.clone().run()),
+            run_for_ever("watch", move || tail.clone().tail()),
+            run_for_ever("renewals", move || teller.clone().tell_renewals()),
+            run_for_ever("waiting room", move || room.clone().run()),
         ];
-        let running = std::sync::Mutex::new(Some(Running { lanes, tasks }));
-        Self { shared: Arc::new(Shared { store, driver, health, hub, waiting, running }) }
+        let running = Mutex::new(Some(Tasks { lanes, tasks }));
+        let lease_sets = LeaseSets::default();
+        Self { parts: Arc::new(Parts { store, driver, health, hub, waiting, lease_sets, running }) }
     }
 
     /// What the store is, in a word.
     pub fn store_name(&self) -> &'static str {
-        self.shared.store.name()
+        self.parts.store.name()
     }
 
     /// How far the store's clock may run ahead of a holder's unnoticed, within one lease (rule 4).
     pub fn clock_slack_ms(&self) -> u64 {
-        self.shared.store.clock_slack_ms()
+        self.parts.store.clock_slack_ms()
     }
 
     /// Submits a command and waits for its outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
-        self.shared.driver.submit(command).await
+        self.parts.driver.submit(command).await
     }
 
     /// Acquires, waiting in line for at most `wait`: first come, first served, whichever replica anyone waits at (rule 15).
@@ -193,29 +170,29 @@ impl Engine {
     /// the future leaves the line, and releases a grant that came first. Asked again by the same request, here or at
     /// another replica, it keeps its place; what waited before hears nothing any more, until its time is out.
     pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
-        self.shared.waiting.acquire(acquire, wait).await
+        self.parts.waiting.acquire(acquire, wait).await
     }
 
     /// Submits commands that are decided in their order, and waits for all outcomes.
     pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
-        self.shared.driver.submit_all(commands).await
+        self.parts.driver.submit_all(commands).await
     }
 
     /// Refuses at once while the store is known not to answer, without asking it.
     pub fn check(&self) -> Result<(), EngineError> {
-        self.shared.health.check()
+        self.parts.health.check()
     }
 
     /// Asks the store whether it answers.
     pub async fn ready(&self) -> Result<(), EngineError> {
         self.check()?;
-        self.heard(self.shared.store.load(&Footprint::default()).await).map(|_| ())
+        self.heard(self.parts.store.load(&Footprint::default()).await).map(|_| ())
     }
 
     /// Reads what `footprint` names, in one snapshot.
     pub async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, EngineError> {
         self.check()?;
-        Ok(self.shared.store.load(footprint).await?)
+        Ok(self.parts.store.load(footprint).await?)
     }
 
     /// Reads one resource, and what its leases hang on.
@@ -232,90 +209,87 @@ impl Engine {
         Ok(view.ok().flatten().filter(|view| view.lease.id == id))
     }
 
-    /// A session and the live leases that are attached to it, read in one snapshot: as of the session's `lease_revision`
-    /// they are all (rule 9). None if the session is over by then, so that its leases are not taken for released.
-    pub async fn leases_of_session(&self, id: SessionId) -> Result<Option<SessionLeases>, EngineError> {
-        let loaded = self.load(&Footprint { whole_sessions: vec![id], ..Default::default() }).await?;
-        let (state, now) = (&loaded.state, loaded.now);
-        let Some(session) = state.session(id).filter(|session| session.is_live(now)) else {
-            return Ok(None);
-        };
-        let held = state.attached_to(id).filter_map(|key| state.resource(key));
-        let views = held.filter_map(|resource| LeaseView::of(state, resource, now).ok().flatten());
-        let its = |view: &LeaseView| view.lease.tenure.session() == Some(id) && view.deadline > now;
-        Ok(Some(SessionLeases { session: session.clone(), leases: views.filter(its).collect() }))
+    /// The live leases attached to a session that was just opened or renewed, as of its `lease_revision` all of them
+    /// (rule 9): read in one snapshot, and only after they have changed. If the session was ended or superseded meanwhile,
+    /// the answer is why, so that its leases are not taken for released.
+    pub async fn lease_set(&self, view: &SessionView) -> Result<Result<LeaseSet, SessionOver>, EngineError> {
+        if let Some(set) = self.parts.lease_sets.known(view) {
+            return Ok(Ok(set));
+        }
+        let rows = self.load(&LeaseSet::footprint(view)).await?;
+        Ok(self.parts.lease_sets.learn(view, &rows))
     }
 
     /// Finds resources.
     pub async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, EngineError> {
         self.check()?;
-        Ok(self.shared.store.find_resources(query).await?)
+        Ok(self.parts.store.find_resources(query).await?)
     }
 
     /// Finds holders.
     pub async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, EngineError> {
         self.check()?;
-        Ok(self.shared.store.find_holders(query).await?)
+        Ok(self.parts.store.find_holders(query).await?)
     }
 
     /// All records of a collection.
     pub async fn records(&self, collection: &Name) -> Result<Vec<Record>, EngineError> {
         self.check()?;
-        Ok(self.shared.store.records(collection).await?)
+        Ok(self.parts.store.records(collection).await?)
     }
 
     /// Reads events: of a lease, of a resource, or all.
     pub async fn events(&self, query: &EventQuery) -> Result<EventPage, EngineError> {
         self.check()?;
-        Ok(self.shared.store.events(query).await?)
+        Ok(self.parts.store.events(query).await?)
     }
 
     /// Watches events, from a cursor or from a snapshot of all leases.
     pub async fn watch(&self, from: Option<Cursor>, filter: Filter) -> Result<Watch, WatchError> {
-        self.shared.hub.clone().watch(from, filter).await
+        self.parts.hub.clone().watch(from, filter).await
     }
 
     /// How many watch now.
     pub fn watchers(&self) -> usize {
-        self.shared.hub.watchers()
+        self.parts.hub.watchers()
     }
 
     /// How much there is, of one tenant or of all.
     pub async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, EngineError> {
         self.check()?;
-        Ok(self.shared.store.usage(tenant).await?)
+        Ok(self.parts.store.usage(tenant).await?)
     }
 
     /// Everything, in one snapshot, piece by piece from header to end. Whatever goes wrong, the end is lacking then.
     pub fn export(&self) -> Result<Flow<Vec<Row>>, EngineError> {
         self.check()?;
-        Ok(flow::export(self.shared.store.clone()))
+        Ok(flow::export(self.parts.store.clone()))
     }
 
     /// Where the history stands, as far as this process has seen.
     pub fn cursor(&self) -> Cursor {
-        self.shared.store.cursor()
+        self.parts.store.cursor()
     }
 
     /// Seals a point of the history for a holder to show later; nothing, where cursors are not sealed.
     pub fn seal(&self, cursor: Cursor) -> Option<String> {
-        self.shared.store.seal(cursor)
+        self.parts.store.seal(cursor)
     }
 
     /// A holder shows a point of the history that was sealed for it: a store that is behind it was set back.
     pub async fn witness(&self, sealed: &str) -> Result<(), EngineError> {
-        self.heard(self.shared.store.witness(sealed).await)
+        self.heard(self.parts.store.witness(sealed).await)
     }
 
     /// The store was set back to an earlier state: it goes on as another history (rule 23).
     pub async fn set_back(&self, bar: Bar) -> Result<Beginning, EngineError> {
-        self.heard(self.shared.store.set_back(None, bar).await)?;
+        self.heard(self.parts.store.set_back(None, bar).await)?;
         Ok(self.beginning(bar))
     }
 
     fn beginning(&self, bar: Bar) -> Beginning {
         let barred_ms = match bar {
-            Bar::LongestTtl => self.shared.store.ttl_max_ms(),
+            Bar::LongestTtl => self.parts.store.ttl_max_ms(),
             Bar::None => 0,
         };
         Beginning { cursor: self.cursor(), barred_ms }
@@ -323,39 +297,39 @@ impl Engine {
 
     /// Retires the store: it decides and shows nothing any more, and says where its data went.
     pub async fn retire(&self, to: &str) -> Result<(), EngineError> {
-        self.heard(self.shared.store.retire(to).await)
+        self.heard(self.parts.store.retire(to).await)
     }
 
     /// Takes over an export, if the store is empty.
     pub async fn import(&self, import: Import) -> Result<Beginning, EngineError> {
         self.check()?;
         let bar = if import.header.retired { Bar::None } else { Bar::LongestTtl };
-        self.heard(self.shared.store.import(import).await)?;
+        self.heard(self.parts.store.import(import).await)?;
         Ok(self.beginning(bar))
     }
 
     /// Takes note of how a call went. Reads are not among those: one that fails or takes too long says nothing of whether
     /// leases can be renewed. The lanes and the sweeper find out soon enough.
     fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, EngineError> {
-        self.shared.health.heard(&result);
+        self.parts.health.heard(&result);
         Ok(result?)
     }
 
     /// Stops: answers what was taken in, then closes the store. Watches end.
     pub async fn stop(&self) {
-        let running = self.shared.running.lock().unwrap_or_else(|e| e.into_inner()).take();
-        let Some(Running { lanes, tasks }) = running else { return };
-        self.shared.waiting.stop().await;
+        let running = self.parts.running.lock().take();
+        let Some(Tasks { lanes, tasks }) = running else { return };
+        self.parts.waiting.stop().await;
         for task in &tasks {
             task.abort();
         }
-        self.shared.hub.stop();
-        self.shared.driver.stop();
+        self.parts.hub.stop();
+        self.parts.driver.stop();
         lanes.ended().await;
         for task in tasks {
             // It was cancelled; what matters is that it has let go of the store.
             let _ = task.await;
         }
-        self.shared.store.close().await;
+        self.parts.store.close().await;
     }
 }

@@ -1,15 +1,16 @@
 //! Whether the store answers. While it does not, nobody waits to be told so.
 
 use std::{
-    sync::{Arc, Mutex, OnceLock},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use solehold_core::command::Footprint;
 use tokio::sync::Notify;
 
 use crate::{
-    driver::EngineError,
+    error::EngineError,
     store::{Store, StoreError},
 };
 
@@ -31,7 +32,7 @@ impl Health {
         if let Some(what) = self.dead.get() {
             return Err(StoreError::Unavailable(what.clone()).into());
         }
-        match &*self.trouble.lock().unwrap_or_else(|e| e.into_inner()) {
+        match &*self.trouble.lock() {
             Some(what) => Err(StoreError::Unavailable(what.clone()).into()),
             None => Ok(()),
         }
@@ -53,7 +54,7 @@ impl Health {
                 None
             }
         };
-        let mut known = self.trouble.lock().unwrap_or_else(|e| e.into_inner());
+        let mut known = self.trouble.lock();
         match (&*known, &trouble) {
             (None, Some(what)) => tracing::warn!(error = %what, "the store does not answer"),
             (Some(_), None) => tracing::info!("the store answers again"),
@@ -67,7 +68,7 @@ impl Health {
     }
 
     fn is_troubled(&self) -> bool {
-        self.trouble.lock().unwrap_or_else(|e| e.into_inner()).is_some()
+        self.trouble.lock().is_some()
     }
 
     /// Tries a troubled store again and again until it answers; for ever.

@@ -11,10 +11,13 @@
 pub mod driver;
 pub mod embedded;
 mod engine;
+mod error;
 pub mod flow;
 pub mod health;
 pub mod history;
+mod lease_sets;
 pub mod observe;
+mod options;
 pub mod postgres;
 pub mod resident;
 pub mod store;
@@ -22,6 +25,9 @@ mod sweeper;
 mod waiting;
 pub mod watch;
 
-pub use driver::{DriverLimits, EngineError};
-pub use engine::{Engine, EngineOptions, SessionLeases, open};
+pub use driver::DriverLimits;
+pub use engine::{Engine, open};
+pub use error::EngineError;
+pub use lease_sets::LeaseSet;
+pub use options::EngineOptions;
 pub use solehold_clock as clock;

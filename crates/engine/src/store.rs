@@ -336,6 +336,11 @@ pub trait Store: Send + Sync + 'static {
     /// Reads events.
     async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError>;
 
+    /// Where the history stands, as just read from the store.
+    async fn head(&self) -> Result<Cursor, StoreError> {
+        Ok(self.load(&Footprint::default()).await?.cursor)
+    }
+
     /// Waits until the history goes beyond `after`, or for a while; tells where it stands, as just read from the store.
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError>;
 

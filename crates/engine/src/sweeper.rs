@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    driver::{Driver, EngineError},
-    engine::EngineOptions,
+    driver::Driver,
+    error::EngineError,
     health::Health,
     observe::Observer,
+    options::EngineOptions,
     store::{Store, StoreError},
 };
 

@@ -13,12 +13,13 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use solehold_core::{
     command::{Acquire, Claim, Command, Footprint, Target, Wait},
     event::{Event, What},
@@ -26,7 +27,6 @@ use solehold_core::{
     lease::LeaseStatus,
     limits::{ROOM_TTL_MS, SESSION_WAITERS_MAX, WAIT_MS_MAX},
     outcome::{Answer, Grant, LeaseView, Outcome, Refusal},
-    time::Revision,
 };
 use tokio::{
     runtime::Handle,
@@ -36,8 +36,9 @@ use uuid::Uuid;
 
 use crate::{
     clock::BootTime,
-    driver::{Driver, EngineError},
-    store::{Cursor, EventQuery, Store, StoreError},
+    driver::Driver,
+    error::EngineError,
+    store::{Cursor, Store, StoreError},
     watch::{Filter, Frame, Hub},
 };
 
@@ -54,36 +55,36 @@ const LEAST_WAIT: Duration = Duration::from_millis(1);
 /// How long a stopping engine tries to close its room; its ttl ends it anyway.
 const CLOSE_WITHIN: Duration = Duration::from_millis(500);
 
-/// What someone in line is told.
-enum Told {
+/// What a caller in line is told.
+enum Notice {
     /// It has got what it waits for.
     Granted,
     /// Its place may be lost: ask again.
     AskAgain,
 }
 
-/// Someone who waits here.
-struct Here {
+/// A caller that waits here.
+struct Caller {
     /// What it asks; the same request may ask anew elsewhere, and keeps its place there.
     ask: Acquire,
     /// How many came before it.
     arrival: u64,
-    tell: oneshot::Sender<Told>,
+    tell: oneshot::Sender<Notice>,
     /// Whether the store has it in line, as far as is known.
     is_in_line: bool,
 }
 
-/// Everyone who is here.
+/// All callers that wait here.
 #[derive(Default)]
-struct Everyone {
-    by_lease: BTreeMap<LeaseId, Here>,
+struct Callers {
+    by_lease: BTreeMap<LeaseId, Caller>,
     /// How many there are for each resource.
     by_key: BTreeMap<ResourceKey, usize>,
     /// How many have come so far.
     arrivals: u64,
 }
 
-impl Here {
+impl Caller {
     fn request(&self) -> Option<RequestKey> {
         let Acquire { key, holder, request, .. } = &self.ask;
         let request = request.clone()?;
@@ -102,7 +103,7 @@ pub(crate) struct WaitingRoom {
     /// Where the history stood before the room was opened: no grant to anyone in it comes earlier.
     opened_at: Mutex<Option<Cursor>>,
     was_opened: Notify,
-    here: Mutex<Everyone>,
+    here: Mutex<Callers>,
     /// How many are here, to be asked on every commit.
     count: AtomicUsize,
     places: Arc<Semaphore>,
@@ -207,11 +208,11 @@ impl WaitingRoom {
         }
         place.has_waited = true;
         match tokio::time::timeout(left, &mut place.told).await {
-            Ok(Ok(Told::Granted)) => {
+            Ok(Ok(Notice::Granted)) => {
                 let granted = self.granted(ask).await?;
                 Ok(granted.map(|grant| Ok(Answer::Granted(grant))))
             }
-            Ok(Ok(Told::AskAgain)) => Ok(None),
+            Ok(Ok(Notice::AskAgain)) => Ok(None),
             Ok(Err(_)) => Err(EngineError::Stopping),
             // Out of time, which whoever asked finds out.
             Err(_) => Ok(None),
@@ -238,14 +239,14 @@ impl WaitingRoom {
         Ok(its.map(|lease| Grant { lease, state, revision, repeated: false }))
     }
 
-    fn here(&self) -> MutexGuard<'_, Everyone> {
-        self.here.lock().unwrap_or_else(|e| e.into_inner())
+    fn here(&self) -> MutexGuard<'_, Callers> {
+        self.here.lock()
     }
 
     /// Someone is here, who is told by the grant id that it asks by.
-    fn enter(&self, ask: &Acquire, arrival: u64) -> oneshot::Receiver<Told> {
+    fn enter(&self, ask: &Acquire, arrival: u64) -> oneshot::Receiver<Notice> {
         let (tell, told) = oneshot::channel();
-        let here = Here { ask: ask.clone(), arrival, tell, is_in_line: false };
+        let here = Caller { ask: ask.clone(), arrival, tell, is_in_line: false };
         self.here().by_lease.insert(ask.lease, here);
         told
     }
@@ -262,7 +263,7 @@ impl WaitingRoom {
         }
     }
 
-    fn tell(&self, lease: LeaseId, told: Told) {
+    fn tell(&self, lease: LeaseId, told: Notice) {
         if let Some(here) = self.here().by_lease.get_mut(&lease) {
             let (gone, _) = oneshot::channel();
             // Whoever has just gone away does not hear it.
@@ -279,14 +280,14 @@ impl WaitingRoom {
 
     fn heard_of(&self, event: &Event) {
         if let What::Acquired(lease) = &event.what {
-            self.tell(lease.id, Told::Granted);
+            self.tell(lease.id, Notice::Granted);
         }
     }
 
     fn all_ask_again(&self) {
-        let in_line = |(id, here): (&LeaseId, &Here)| here.is_in_line.then_some(*id);
+        let in_line = |(id, here): (&LeaseId, &Caller)| here.is_in_line.then_some(*id);
         let all: Vec<LeaseId> = self.here().by_lease.iter().filter_map(in_line).collect();
-        all.into_iter().for_each(|lease| self.tell(lease, Told::AskAgain));
+        all.into_iter().for_each(|lease| self.tell(lease, Notice::AskAgain));
     }
 
     /// The room that is open, or a new one.
@@ -299,19 +300,14 @@ impl WaitingRoom {
     }
 
     async fn open(&self, room: &mut Option<SessionId>) -> Result<SessionId, EngineError> {
-        let opened_at = self.head().await?;
+        let opened_at = self.store.head().await?;
         let id = SessionId(Uuid::now_v7());
         let opened = self.driver.submit(Command::OpenRoom { id, ttl_ms: ROOM_TTL_MS }).await?;
         opened.map_err(|refusal| StoreError::Unusable(format!("no waiting room: {refusal}")))?;
         *room = Some(id);
-        *self.opened_at.lock().unwrap_or_else(|e| e.into_inner()) = Some(opened_at);
+        *self.opened_at.lock() = Some(opened_at);
         self.was_opened.notify_one();
         Ok(id)
-    }
-
-    async fn head(&self) -> Result<Cursor, StoreError> {
-        let query = EventQuery { after: Revision(u64::MAX >> 1), limit: 1, ..Default::default() };
-        Ok(self.store.events(&query).await?.head)
     }
 
     /// A room is over: everyone in it stands in line again, before anyone who comes later.
@@ -344,9 +340,9 @@ impl WaitingRoom {
         for ((_, ask), outcome) in all.iter().zip(outcomes) {
             match outcome {
                 Ok(Ok(Answer::Waiting(_))) => {}
-                Ok(Ok(Answer::Granted(_))) => self.tell(ask.lease, Told::Granted),
+                Ok(Ok(Answer::Granted(_))) => self.tell(ask.lease, Notice::Granted),
                 // It finds out by itself what has become of it.
-                _ => self.tell(ask.lease, Told::AskAgain),
+                _ => self.tell(ask.lease, Notice::AskAgain),
             }
         }
         Ok(())
@@ -356,7 +352,7 @@ impl WaitingRoom {
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             self.was_opened.notified().await;
-            let from = self.opened_at.lock().unwrap_or_else(|e| e.into_inner()).take();
+            let from = self.opened_at.lock().take();
             tokio::select! {
                 () = self.keep() => {}
                 () = self.follow(from) => {}
@@ -396,7 +392,7 @@ impl WaitingRoom {
     /// One whose request stands in line by another call has not lost its place; it only waits for its time to be out.
     async fn look_for_missing(&self) {
         let all: Vec<_> = {
-            let in_line = |(id, here): (&LeaseId, &Here)| (here.ask.key.clone(), *id, here.request());
+            let in_line = |(id, here): (&LeaseId, &Caller)| (here.ask.key.clone(), *id, here.request());
             self.here().by_lease.iter().filter(|(_, h)| h.is_in_line).map(in_line).collect()
         };
         let resources: BTreeSet<_> = all.iter().map(|(key, ..)| key.clone()).collect();
@@ -412,7 +408,7 @@ impl WaitingRoom {
             match (loaded.state.waiter_of_lease(lease), moved_to) {
                 (Some(_), _) => {}
                 (None, Some(_)) => self.left_the_line(lease),
-                (None, None) => self.tell(lease, Told::AskAgain),
+                (None, None) => self.tell(lease, Notice::AskAgain),
             }
         }
     }
@@ -430,7 +426,7 @@ impl WaitingRoom {
     async fn follow_from(&self, from: Option<Cursor>) -> Result<(), EngineError> {
         let start = match from {
             Some(cursor) => cursor,
-            None => self.head().await?,
+            None => self.store.head().await?,
         };
         let watch = self.hub.clone().watch(Some(start), Filter::default()).await;
         let mut watch = watch.map_err(|error| StoreError::Unavailable(error.to_string()))?;
@@ -505,7 +501,7 @@ struct Place {
     arrival: u64,
     /// What it asked by before: it may stand in line by that, if it never heard what became of asking anew.
     former: Option<LeaseId>,
-    told: oneshot::Receiver<Told>,
+    told: oneshot::Receiver<Notice>,
     /// Whether nobody else was here for the same resource.
     is_alone: bool,
     has_waited: bool,

@@ -7,12 +7,13 @@
 use std::{
     collections::{BTreeSet, VecDeque},
     sync::{
-        Arc, Mutex, RwLock,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
+use parking_lot::{Mutex, RwLock};
 use solehold_core::{
     command::Footprint,
     event::{Change, Event},
@@ -25,6 +26,7 @@ use tokio::sync::{Notify, broadcast, watch};
 
 use crate::{
     clock::BootTime,
+    error::EngineError,
     flow::{self, Flow},
     store::{Cursor, EventQuery, ResourcePage, ResourceQuery, Store, StoreError},
 };
@@ -90,9 +92,9 @@ pub enum Frame {
 /// Why a watch cannot begin or go on.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WatchError {
-    /// The store could not be read.
+    /// The engine is stopping, or its store could not be read.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Engine(#[from] EngineError),
     /// The cursor is ahead of the history: it is not from this store.
     #[error("the cursor {}.{} is ahead of the history, which stands at {}.{}", given.epoch, given.revision.0, head.epoch, head.revision.0)]
     Ahead {
@@ -101,9 +103,12 @@ pub enum WatchError {
         /// Where the history stands.
         head: Cursor,
     },
-    /// The engine is stopping.
-    #[error("the engine is stopping")]
-    Stopping,
+}
+
+impl From<StoreError> for WatchError {
+    fn from(error: StoreError) -> Self {
+        EngineError::from(error).into()
+    }
 }
 
 /// How far the tail has read.
@@ -147,7 +152,7 @@ impl Window {
 
 /// Leases that were renewed and that watchers are still to be told of: each once, however often it was renewed.
 #[derive(Debug, Default)]
-struct Renewed {
+struct UntoldRenewals {
     resources: BTreeSet<ResourceKey>,
     sessions: BTreeSet<SessionId>,
 }
@@ -158,7 +163,7 @@ pub struct Hub {
     window: RwLock<Option<Window>>,
     head: watch::Sender<Head>,
     renewals: broadcast::Sender<Arc<LeaseView>>,
-    renewed: Mutex<Renewed>,
+    renewed: Mutex<UntoldRenewals>,
     were_renewed: Notify,
     renewal_watchers: AtomicUsize,
     watchers: AtomicUsize,
@@ -201,16 +206,15 @@ impl Hub {
     }
 
     fn start_over(&self) {
-        *self.window.write().unwrap_or_else(|e| e.into_inner()) = None;
+        *self.window.write() = None;
         self.head.send_modify(|head| head.cursor = None);
     }
 
     async fn read_on(&self) -> Result<(), StoreError> {
         let Some(at) = self.head.borrow().cursor else {
             // A fresh start: watchers page up to here by themselves.
-            let query = EventQuery { after: Revision(u64::MAX >> 1), limit: 1, ..Default::default() };
-            let page = self.store.events(&query).await?;
-            self.advance(page.head, Vec::new());
+            let head = self.store.head().await?;
+            self.advance(head, Vec::new());
             return Ok(());
         };
         let head = self.store.news(at).await?;
@@ -233,7 +237,7 @@ impl Hub {
     }
 
     fn advance(&self, to: Cursor, events: Vec<Event>) {
-        let mut window = self.window.write().unwrap_or_else(|e| e.into_inner());
+        let mut window = self.window.write();
         window.get_or_insert_with(|| Window::empty(to)).extend(events);
         self.head.send_modify(|head| {
             head.cursor = Some(to);
@@ -243,7 +247,7 @@ impl Hub {
 
     /// A page of events after `after` from the window; none if the window does not reach back so far.
     fn window_after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
-        self.window.read().unwrap_or_else(|e| e.into_inner()).as_ref()?.after(after)
+        self.window.read().as_ref()?.after(after)
     }
 
     /// Takes note of renewals that were just committed here, if anyone asks for them.
@@ -251,7 +255,7 @@ impl Hub {
         if self.renewal_watchers.load(Ordering::Relaxed) == 0 || renewals.is_empty() {
             return;
         }
-        let mut renewed = self.renewed.lock().unwrap_or_else(|e| e.into_inner());
+        let mut renewed = self.renewed.lock();
         for change in renewals {
             match change {
                 Change::LeaseRenewed { key, .. } => drop(renewed.resources.insert(key.clone())),
@@ -266,15 +270,15 @@ impl Hub {
     pub(crate) async fn tell_renewals(self: Arc<Self>) {
         loop {
             self.were_renewed.notified().await;
-            let renewed = std::mem::take(&mut *self.renewed.lock().unwrap_or_else(|e| e.into_inner()));
+            let renewed = std::mem::take(&mut *self.renewed.lock());
             if let Err(error) = self.tell_renewed(renewed).await {
                 tracing::debug!(%error, "renewals could not be told");
             }
         }
     }
 
-    async fn tell_renewed(&self, renewed: Renewed) -> Result<(), StoreError> {
-        let Renewed { resources, sessions } = renewed;
+    async fn tell_renewed(&self, renewed: UntoldRenewals) -> Result<(), StoreError> {
+        let UntoldRenewals { resources, sessions } = renewed;
         let whole_sessions = sessions.iter().copied().collect();
         let footprint = Footprint {
             resources: resources.iter().cloned().collect(),
@@ -300,7 +304,7 @@ impl Hub {
         filter: Filter,
     ) -> Result<Watch, WatchError> {
         if self.head.borrow().is_stopping {
-            return Err(WatchError::Stopping);
+            return Err(EngineError::Stopping.into());
         }
         self.watchers.fetch_add(1, Ordering::SeqCst);
         if filter.renewals {

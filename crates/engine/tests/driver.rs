@@ -132,10 +132,10 @@ async fn a_full_lane_says_so() {
     let taken = stage.submit(asks("taken", 2)).await;
     // All or nothing: with half of them done, nobody could tell what was.
     for outcome in stage.engine.submit_all(asks("together", 3)).await {
-        is!(outcome, Err(EngineError::Overloaded { waiting: 4 }));
+        is!(outcome, Err(EngineError::Overloaded { places: 4 }));
     }
     let more = stage.submit(asks("more", 2)).await;
-    is!(stage.engine.submit(asks("late", 1).remove(0)).await, Err(EngineError::Overloaded { waiting: 4 }));
+    is!(stage.engine.submit(asks("late", 1).remove(0)).await, Err(EngineError::Overloaded { places: 4 }));
     stage.store.news_door.open();
     granted(first.await.unwrap().unwrap());
     all_granted(taken).await;

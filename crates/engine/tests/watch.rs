@@ -13,7 +13,7 @@ use std::{
 use solehold_conformance::kit::*;
 use solehold_core::time::Revision;
 use solehold_engine::{
-    Engine, EngineOptions,
+    Engine, EngineError, EngineOptions,
     store::{Cursor, Retention, StoreError},
     watch::{Filter, Frame, Watch, WatchError},
 };
@@ -178,7 +178,7 @@ async fn watchers_come_and_go() {
     }
     assert_eq!(engine.watchers(), 0);
     engine.stop().await;
-    is!(engine.watch(None, Filter::default()).await.err(), Some(WatchError::Stopping));
+    is!(engine.watch(None, Filter::default()).await.err(), Some(WatchError::Engine(EngineError::Stopping)));
 }
 
 /// A watch that cannot begin is not counted as one.
@@ -187,7 +187,7 @@ async fn a_watch_that_fails_is_gone() {
     let store = Wrapped::new();
     let engine = start(&store);
     store.fail_with(Some(StoreError::Unavailable("away".to_owned())));
-    is!(engine.watch(None, Filter::default()).await.err(), Some(WatchError::Store(_)));
+    is!(engine.watch(None, Filter::default()).await.err(), Some(WatchError::Engine(EngineError::Store(_))));
     assert_eq!(engine.watchers(), 0);
     store.fail_with(None);
     wait_for("the store", PATIENCE, || async { engine.watch(None, Filter::default()).await.is_ok() })

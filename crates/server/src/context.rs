@@ -18,7 +18,6 @@ use crate::{
     metrics::Metrics,
     quota::{OpenWatch, Quota, QuotaBook},
     ring::Ring,
-    routes::LeaseSets,
 };
 
 /// How often the store is asked how much there is, for the metrics.
@@ -40,7 +39,6 @@ struct Inner {
     ring: Ring,
     rates: Rates,
     quotas: QuotaBook,
-    lease_sets: LeaseSets,
     began: BootTime,
     /// When the store was last asked how much there is.
     counted: Mutex<Option<BootTime>>,
@@ -68,7 +66,6 @@ impl Context {
             ring: Ring::new(is_open),
             rates: Rates::new(&limits),
             quotas: QuotaBook::default(),
-            lease_sets: LeaseSets::default(),
             began: BootTime::now(),
             counted: Mutex::default(),
             stopping: watch::Sender::new(false),
@@ -126,11 +123,6 @@ impl Context {
     pub async fn quota(&self, tenant: &Name, quota: Quota) -> Result<(), Failure> {
         let most = self.quotas_of(tenant);
         self.inner.quotas.take(&self.inner.engine, tenant, quota, most).await
-    }
-
-    /// The leases of sessions, as they were last read.
-    pub(crate) fn lease_sets(&self) -> &LeaseSets {
-        &self.inner.lease_sets
     }
 
     /// Opens a watch of a tenant's, or of all; it counts until it is dropped.

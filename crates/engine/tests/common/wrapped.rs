@@ -156,6 +156,11 @@ impl Store for Wrapped {
         let page = self.inner.events(query).await?;
         Ok(EventPage { head: self.raised(page.head), ..page })
     }
+    async fn head(&self) -> Result<Cursor, StoreError> {
+        self.history_door.pass().await;
+        self.check()?;
+        Ok(self.raised(self.inner.head().await?))
+    }
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
         self.history_door.pass().await;
         self.check()?;

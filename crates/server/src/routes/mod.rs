@@ -7,7 +7,6 @@ mod admin;
 mod batch;
 mod config;
 mod convert;
-mod lease_sets;
 mod leases;
 mod locks;
 mod nodes;
@@ -31,7 +30,6 @@ use crate::{
     http::{Failure, GuardedContext, around},
 };
 
-pub(crate) use lease_sets::LeaseSets;
 pub use openapi::{openapi_json, openapi_markdown};
 
 /// All routes, and their description.

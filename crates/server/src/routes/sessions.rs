@@ -9,11 +9,12 @@ use solehold_api::{
 use solehold_core::{
     command::{self, Command, Footprint},
     key::{HolderKey, Name, SessionId},
-    outcome::{Answer, SessionView},
+    outcome::{Answer, Refusal, SessionView},
 };
+use solehold_engine::LeaseSet;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{convert, lease_sets::LeaseSet};
+use super::convert;
 use crate::{
     Context, Quota,
     http::{Body, Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role, submit},
@@ -44,8 +45,9 @@ fn no_session(id: &str) -> Failure {
 /// Everything that hangs on a session that was just opened or renewed. If it is over by the time that this is read, the
 /// answer is that, and not an empty set.
 pub async fn lease_set(context: &Context, view: &SessionView) -> Result<LeaseSet, Failure> {
-    let set = context.lease_sets().of(context.engine(), view).await?;
-    set.ok_or_else(|| no_session(&view.session.id.to_string()))
+    let set = context.engine().lease_set(view).await?;
+    let over = |why| Problem::from_refusal(&Refusal::NoSession { session: view.session.id, why });
+    Ok(set.map_err(over)?)
 }
 
 /// A holder shows how far the history had come when it was last answered: a store that is behind that was set back.

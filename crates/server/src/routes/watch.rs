@@ -123,9 +123,8 @@ fn snapshot_frame(found: &ResourcePage) -> WatchFrame {
 
 fn failed(error: WatchError) -> Failure {
     match error {
-        WatchError::Store(error) => solehold_engine::EngineError::from(error).into(),
+        WatchError::Engine(error) => error.into(),
         WatchError::Ahead { .. } => Problem::new(ErrorCode::BadRequest, error.to_string()).into(),
-        WatchError::Stopping => solehold_engine::EngineError::Stopping.into(),
     }
 }
 

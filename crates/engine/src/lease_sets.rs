@@ -1,32 +1,38 @@
 //! The lease sets of sessions, kept between heartbeats.
 //!
-//! A heartbeat answers with everything that hangs on its session. Which leases these are is told by the session's
+//! A heartbeat answers with all leases attached to its session. Which leases these are is told by the session's
 //! `lease_revision`: the same revision, the same set. So a set is read from the store only after it has changed, and a
-//! heartbeat costs one session row however many leases hang on it (rule 19). How long the leases last is never kept here:
-//! that comes with the session each time.
+//! heartbeat costs one session row however many leases are attached to it (rule 19). How long the leases last is never
+//! kept here: that comes with the session each time.
+//!
+//! What is kept is bounded by [`KEPT_BYTES_MAX`], in two generations: when the young one is full it becomes the old one,
+//! and what was in the old one and has not been asked for since is dropped. By hand, since these few lines bound bytes
+//! rather than entries, and no cache is among the crates that every user of the engine compiles anyway.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::Mutex;
 use solehold_core::{
+    command::Footprint,
     key::{Document, SessionId},
     outcome::{LeaseView, SessionView},
-    session::Standing,
+    session::{SessionOver, Standing},
     time::Revision,
 };
-use solehold_engine::{Engine, EngineError, SessionLeases};
+
+use crate::store::LoadedRows;
 
 /// Most bytes that kept sets may have, about.
 const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// What a lease has beside its attributes, about.
+/// The size of a lease beside its attributes, about.
 const LEASE_BYTES: usize = 512;
 
-/// All leases that hang on a session, as of a revision (rule 9).
+/// All leases attached to a session, as of a revision (rule 9).
 #[derive(Debug, Clone, Default)]
 pub struct LeaseSet {
+    /// The leases. Their deadlines are of when the set was read: see [`LeaseSet::lasting`].
     pub leases: Arc<[LeaseView]>,
+    /// The revision of the last change to the set.
     pub revision: Revision,
 }
 
@@ -44,15 +50,43 @@ impl LeaseSet {
         })
     }
 
+    /// What to load for the set of a session.
+    pub(crate) fn footprint(view: &SessionView) -> Footprint {
+        Footprint { whole_sessions: vec![view.session.id], ..Default::default() }
+    }
+
+    /// The set of a session that was just opened or renewed; why there is none, if the session was ended or superseded
+    /// before its rows were loaded: the answer must not be a session that is live and holds nothing.
+    fn of(view: &SessionView, rows: &LoadedRows) -> Result<Self, SessionOver> {
+        let (id, ledger, now) = (view.session.id, &rows.state, rows.now);
+        let session = ledger.session(id).ok_or(SessionOver::Unknown)?;
+        if !session.is_live(now) {
+            return Err(SessionOver::Expired);
+        }
+        if session.standing == Standing::Superseded && view.session.standing != Standing::Superseded {
+            return Err(SessionOver::Superseded);
+        }
+        let held = ledger.attached_to(id).filter_map(|key| ledger.resource(key));
+        let views = held.filter_map(|resource| LeaseView::of(ledger, resource, now).ok().flatten());
+        let its = views.filter(|view| view.lease.tenure.session() == Some(id) && view.deadline > now);
+        let leases = its.map(|mut view| {
+            // Stats change without a change of the set, and the holder that sent them knows them.
+            view.lease.stats = Document::default();
+            view
+        });
+        // The set may have changed since `view`, so its revision is the one that was loaded beside it.
+        Ok(Self { leases: leases.collect(), revision: session.lease_revision })
+    }
+
     fn bytes(&self) -> usize {
         let bytes = |l: &LeaseView| LEASE_BYTES + l.lease.attributes.as_str().len();
         self.leases.iter().map(bytes).sum::<usize>() + LEASE_BYTES
     }
 }
 
-/// Sets that were read before: the young generation, and the one before it, which is dropped when the young is full.
+/// Sets that were read before.
 #[derive(Debug, Default)]
-pub struct LeaseSets(Mutex<Generations>);
+pub(crate) struct LeaseSets(Mutex<Generations>);
 
 #[derive(Debug, Default)]
 struct Generations {
@@ -86,37 +120,23 @@ impl Generations {
 }
 
 impl LeaseSets {
-    /// The leases that hang on a session that was just opened or renewed. None if the session was ended or superseded
-    /// before they could be read: the answer must not be a session that lives and holds nothing.
-    pub async fn of(&self, engine: &Engine, view: &SessionView) -> Result<Option<LeaseSet>, EngineError> {
-        let (id, revision) = (view.session.id, view.session.lease_revision);
+    /// The set of a session that was just opened or renewed, if it is known without a look at the store.
+    pub(crate) fn known(&self, view: &SessionView) -> Option<LeaseSet> {
+        let revision = view.session.lease_revision;
         if view.session.lease_count == 0 {
-            return Ok(Some(LeaseSet { revision, ..Default::default() }));
+            return Some(LeaseSet { revision, ..Default::default() });
         }
-        if let Some(set) = self.generations(|kept| kept.get(id, revision)) {
-            return Ok(Some(set));
-        }
-        let Some(SessionLeases { session, mut leases }) = engine.leases_of_session(id).await? else {
-            return Ok(None);
-        };
-        if session.standing == Standing::Superseded && view.session.standing != Standing::Superseded {
-            return Ok(None);
-        }
-        for lease in &mut leases {
-            // Stats change without a change of the set, and whoever told them knows them.
-            lease.lease.stats = Document::default();
-        }
-        // Meanwhile the set may have changed again, so its revision is what was read beside it.
-        let set = LeaseSet { leases: leases.into(), revision: session.lease_revision };
-        // A confirmation does not change the set's revision: what is still to be confirmed is read again until it is.
-        if set.leases.iter().all(|lease| lease.lease.confirm_by.is_none()) {
-            self.generations(|kept| kept.put(id, set.clone()));
-        }
-        Ok(Some(set))
+        self.0.lock().get(view.session.id, revision)
     }
 
-    fn generations<T>(&self, work: impl FnOnce(&mut Generations) -> T) -> T {
-        work(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// The set of a session by rows that were loaded since, which is kept.
+    pub(crate) fn learn(&self, view: &SessionView, rows: &LoadedRows) -> Result<LeaseSet, SessionOver> {
+        let set = LeaseSet::of(view, rows)?;
+        // A confirmation does not change the set's revision: what is still to be confirmed is read again until it is.
+        if set.leases.iter().all(|lease| lease.lease.confirm_by.is_none()) {
+            self.0.lock().put(view.session.id, set.clone());
+        }
+        Ok(set)
     }
 }
 
@@ -124,13 +144,13 @@ impl LeaseSets {
 mod tests {
     use std::sync::Arc;
 
+    use crate::{Engine, EngineOptions, clock::ManualClock, resident};
     use solehold_core::{
         command::{Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared, Wait},
         key::{HolderKey, LeaseId, Name, ResourceKey},
         limits::CONFIRM_MS,
         outcome::Answer,
     };
-    use solehold_engine::{EngineOptions, clock::ManualClock, resident};
     use uuid::Uuid;
 
     use super::*;
@@ -200,22 +220,29 @@ mod tests {
         Claim { target, token: None, session: None, holder: None }
     }
 
+    async fn set_of(engine: &Engine, view: &SessionView) -> Result<LeaseSet, SessionOver> {
+        engine.lease_set(view).await.expect("an answer")
+    }
+
     #[tokio::test]
     async fn a_set_is_read_once_and_again_after_a_change() {
         let ticks = Arc::new(ManualClock::default());
-        // The second store knows nothing: what comes from it was not kept.
-        let (full, empty) = (engine(&ticks), engine(&ticks));
+        let engine = engine(&ticks);
         let sets = LeaseSets::default();
-        assert!(
-            sets.of(&full, &open(&full).await).await.expect("an answer").expect("a set").leases.is_empty()
-        );
-        hold(&full, "a").await;
-        let set = sets.of(&full, &heartbeat(&full).await).await.expect("an answer").expect("a set");
+        let read = async |view: &SessionView| {
+            let rows = engine.load(&LeaseSet::footprint(view)).await.expect("rows");
+            sets.learn(view, &rows).expect("a set")
+        };
+        assert!(sets.known(&open(&engine).await).expect("a set").leases.is_empty());
+        hold(&engine, "a").await;
+        let view = heartbeat(&engine).await;
+        assert!(sets.known(&view).is_none(), "it has not been read yet");
+        let set = read(&view).await;
         assert_eq!((set.leases.len(), set.revision), (1, Revision(1)));
 
         ticks.advance_ms(9_000);
-        let view = heartbeat(&full).await;
-        let kept = sets.of(&empty, &view).await.expect("an answer").expect("a set");
+        let view = heartbeat(&engine).await;
+        let kept = sets.known(&view).expect("a set");
         assert_eq!((kept.leases.len(), kept.revision), (1, Revision(1)), "the same revision, the same set");
         let lasting: Vec<_> = kept.lasting(&view).collect();
         assert_eq!(
@@ -223,43 +250,40 @@ mod tests {
             (10_000, Some(view.session.renewed_at))
         );
 
-        hold(&full, "b").await;
-        let view = heartbeat(&full).await;
-        let anew = sets.of(&empty, &view).await.expect("an answer");
-        assert!(anew.is_none(), "it changed, and was read anew");
-        assert_eq!(sets.of(&full, &view).await.expect("an answer").expect("a set").leases.len(), 2);
+        hold(&engine, "b").await;
+        let view = heartbeat(&engine).await;
+        assert!(sets.known(&view).is_none(), "it changed, and has to be read anew");
+        assert_eq!(read(&view).await.leases.len(), 2);
+        assert_eq!(set_of(&engine, &view).await.expect("a set").leases.len(), 2);
     }
 
     #[tokio::test]
     async fn a_session_that_ends_before_its_set_is_read_is_not_told_to_live_and_hold_nothing() {
         let ticks = Arc::new(ManualClock::default());
         let engine = engine(&ticks);
-        let sets = LeaseSets::default();
         open(&engine).await;
         hold(&engine, "a").await;
         let renewed = heartbeat(&engine).await;
         let close = Command::CloseSession { tenant: name("t"), session: SESSION };
         engine.submit(close).await.expect("an outcome").expect("it closes");
-        assert!(sets.of(&engine, &renewed).await.expect("an answer").is_none(), "it is over");
+        assert_eq!(set_of(&engine, &renewed).await.err(), Some(SessionOver::Unknown));
     }
 
     #[tokio::test]
     async fn a_session_that_is_superseded_before_its_set_is_read_is_over_for_who_renewed_it() {
         let ticks = Arc::new(ManualClock::default());
         let engine = engine(&ticks);
-        let sets = LeaseSets::default();
         open(&engine).await;
         hold(&engine, "a").await;
         let renewed = heartbeat(&engine).await;
         open_as(&engine, SessionId(Uuid::from_u128(2))).await;
-        assert!(sets.of(&engine, &renewed).await.expect("an answer").is_none(), "it is over");
+        assert_eq!(set_of(&engine, &renewed).await.err(), Some(SessionOver::Superseded));
     }
 
     #[tokio::test]
     async fn an_unconfirmed_lease_is_not_promised_its_sessions_time_nor_a_confirmed_one_less() {
         let ticks = Arc::new(ManualClock::default());
         let engine = engine(&ticks);
-        let sets = LeaseSets::default();
         open(&engine).await;
         let room = SessionId(Uuid::from_u128(2));
         ask(&engine, Command::OpenRoom { id: room, ttl_ms: 10_000 }).await;
@@ -272,7 +296,7 @@ mod tests {
 
         let time_left = async || {
             let view = heartbeat(&engine).await;
-            let set = sets.of(&engine, &view).await.expect("an answer").expect("a set");
+            let set = set_of(&engine, &view).await.expect("a set");
             set.lasting(&view).map(|lease| lease.ttl_left_ms()).collect::<Vec<_>>()
         };
         assert_eq!(time_left().await, [CONFIRM_MS]);
@@ -286,8 +310,7 @@ mod tests {
         let engine = engine(&ticks);
         open(&engine).await;
         hold(&engine, "a").await;
-        let sets = LeaseSets::default();
-        let one = sets.of(&engine, &heartbeat(&engine).await).await.expect("an answer").expect("a set");
+        let one = set_of(&engine, &heartbeat(&engine).await).await.expect("a set");
         let large = LeaseSet { leases: vec![one.leases[0].clone(); 10_000].into(), revision: Revision(1) };
         let mut kept = Generations::default();
         let id = |n: u128| SessionId(Uuid::from_u128(n));

@@ -1,0 +1,24 @@
+//! How an engine runs.
+
+use crate::{driver::DriverLimits, store::Retention};
+
+/// How an engine runs.
+#[derive(Debug, Clone, Copy)]
+pub struct EngineOptions {
+    /// Bounds of the driver.
+    pub driver: DriverLimits,
+    /// How long events are kept.
+    pub retention: Retention,
+    /// Most leases that are nominated for expiry per second: a mass expiry is spread (rule 11).
+    pub sweep_per_second: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            driver: DriverLimits::default(),
+            retention: Retention { events_ms: 7 * 24 * 60 * 60 * 1_000, events_max: 10_000_000 },
+            sweep_per_second: 20_000,
+        }
+    }
+}
