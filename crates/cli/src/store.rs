@@ -13,7 +13,7 @@ use solehold_engine::{
     embedded,
     history::TTL_MAX_MS,
     postgres::{Failover, PostgresOptions, PostgresStore},
-    resident::{self, Resident, ResidentOptions},
+    resident::{self, ResidentOptions, ResidentStore},
     store::{Store, StoreError},
 };
 use tokio_postgres::config::Host;
@@ -135,7 +135,7 @@ impl StoreChoice {
             Self::Folder(path) => {
                 let ttl_max_ms = options.ttl_max_ms.unwrap_or(TTL_MAX_MS);
                 let journal = embedded::Folder::open(path)?;
-                Ok(Resident::embedded_with(journal, BootClock, ResidentOptions { ttl_max_ms })?)
+                Ok(ResidentStore::embedded_with(journal, BootClock, ResidentOptions { ttl_max_ms })?)
             }
             Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(BootClock)?),
             Self::Url(url) => {

@@ -15,7 +15,7 @@ use solehold_engine::{
     Engine, EngineOptions,
     clock::BootClock,
     embedded::Folder,
-    resident::{Resident, ResidentOptions},
+    resident::{ResidentOptions, ResidentStore},
     watch::{Filter, Frame},
 };
 use uuid::Uuid;
@@ -51,7 +51,7 @@ fn acquire(n: usize) -> Result<Command, Box<dyn Error>> {
 
 fn open(folder: &Path) -> Result<Engine, Box<dyn Error>> {
     let options = ResidentOptions { ttl_max_ms: TTL_MS };
-    let store = Resident::embedded_with(Folder::open(folder)?, BootClock, options)?;
+    let store = ResidentStore::embedded_with(Folder::open(folder)?, BootClock, options)?;
     Ok(Engine::start(store, EngineOptions::default(), Arc::new(())))
 }
 

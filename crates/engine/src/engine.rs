@@ -29,7 +29,7 @@ use crate::{
     observe::{Lane, Observer},
     options::EngineOptions,
     postgres::{PostgresOptions, PostgresStore},
-    resident::Resident,
+    resident::ResidentStore,
     store::*,
     sweeper::Sweeper,
     waiting::WaitingRoom,
@@ -48,7 +48,7 @@ pub async fn open(engine: &str, postgres: PostgresOptions) -> Result<Arc<dyn Sto
         return Ok(crate::resident::memory(crate::clock::BootClock)?);
     }
     let journal = embedded::Folder::open(engine.as_ref())?;
-    Ok(Resident::embedded(journal)?)
+    Ok(ResidentStore::embedded(journal)?)
 }
 
 /// A running engine. Clones share it.

@@ -24,7 +24,7 @@ use solehold_engine::{
     flow,
     history::{JUMP, TTL_MAX_MS},
     observe::Lane,
-    resident::Resident,
+    resident::ResidentStore,
     store::{Cursor, Retention, Store, StoreError},
     watch::{Filter, Frame},
 };
@@ -143,7 +143,7 @@ async fn a_folder_that_was_left_is_known_again() {
     let elsewhere = TempDir::new().unwrap();
     let moved = elsewhere.path().join("moved");
     fs::rename(fixture.folder.path(), &moved).unwrap();
-    let store = Resident::embedded(Folder::open(&moved).unwrap()).unwrap();
+    let store = ResidentStore::embedded(Folder::open(&moved).unwrap()).unwrap();
     assert_eq!(store.load(&Footprint::default()).await.unwrap().cursor.epoch, before.epoch);
     store.close().await;
     fs::rename(&moved, fixture.folder.path()).unwrap();
@@ -189,7 +189,7 @@ fn child_that_acquires_until_the_disk_is_full() {
     let Ok(folder) = std::env::var("SOLEHOLD_TEST_CHILD_FOLDER") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let store = Resident::embedded(Folder::open(folder.as_ref()).unwrap()).unwrap();
+        let store = ResidentStore::embedded(Folder::open(folder.as_ref()).unwrap()).unwrap();
         let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
         for n in 0.. {
             let job = format!("job-{n}");
@@ -234,7 +234,7 @@ async fn a_full_disk_does_not_keep_it_from_starting() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(!answered.is_empty());
-    let store = Resident::embedded(Folder::open(&folder).unwrap()).unwrap();
+    let store = ResidentStore::embedded(Folder::open(&folder).unwrap()).unwrap();
     let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
     let token_of = async |key| {
         let loaded = engine.resource(key).await.unwrap();
@@ -253,7 +253,7 @@ async fn a_full_disk_does_not_keep_it_from_starting() {
     let last = answered.last().map(|(_, token)| *token);
     assert!(token_of(&key("more")).await > last);
     engine.stop().await;
-    let store = Resident::embedded(Folder::open(&folder).unwrap()).unwrap();
+    let store = ResidentStore::embedded(Folder::open(&folder).unwrap()).unwrap();
     for (key, token) in &answered {
         let loaded =
             store.load(&Footprint { resources: vec![key.clone()], ..Default::default() }).await.unwrap();
@@ -265,7 +265,7 @@ async fn a_full_disk_does_not_keep_it_from_starting() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_take_no_lease_from_a_holder_who_renews() {
     let folder = TempDir::new().unwrap();
-    let store = Resident::embedded(Folder::open(folder.path()).unwrap()).unwrap();
+    let store = ResidentStore::embedded(Folder::open(folder.path()).unwrap()).unwrap();
     let engine = Engine::start(store.clone(), EngineOptions::default(), Arc::new(()));
     let (resources, readers) = (5_000, 100);
     for from in (0..resources).step_by(500) {

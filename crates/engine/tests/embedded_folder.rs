@@ -30,7 +30,7 @@ use solehold_engine::{
     clock::{BootClock, ManualClock, wall_ms},
     embedded::{Folder, FolderLimits},
     observe::Lane,
-    resident::{Entry, History, Image, Journal, Mark, Resident},
+    resident::{Entry, History, Image, Journal, Mark, ResidentStore},
     store::{EventQuery, Retention, Store, StoreError},
 };
 use solehold_testkit::{TempDir, wait_for};
@@ -60,7 +60,7 @@ fn child_that_acquires_until_it_is_killed() {
     let Ok(folder) = std::env::var("SOLEHOLD_TEST_CHILD_FOLDER") else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let store = Resident::embedded(Folder::open(folder.as_ref()).unwrap()).unwrap();
+        let store = ResidentStore::embedded(Folder::open(folder.as_ref()).unwrap()).unwrap();
         let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
         let workers: Vec<_> = (0..32)
             .map(|worker| {
@@ -107,7 +107,7 @@ async fn sigkill_loses_nothing_that_was_answered() {
     child.wait().unwrap();
     let refusal = refusal.expect("another process has the folder").to_string();
     assert!(refusal.contains(&format!("is in use by process {pid}")), "{refusal}");
-    let store = Resident::embedded(Folder::open(folder.path()).unwrap()).unwrap();
+    let store = ResidentStore::embedded(Folder::open(folder.path()).unwrap()).unwrap();
     let fixture = Embedded::new();
     let bench = Bench { fixture: &fixture, store };
     assert!(answered.len() >= 1_000);
@@ -252,7 +252,7 @@ async fn damage_is_told() {
             Ok(journal) => journal,
             Err(error) => return error,
         };
-        Resident::embedded(journal).expect_err("damage is found")
+        ResidentStore::embedded(journal).expect_err("damage is found")
     };
     let sql = |sql: &'static str| move |folder: &Path| database(folder).execute_batch(sql).unwrap();
     for (damage, place) in [
@@ -330,7 +330,8 @@ async fn failed_append_is_unknown_then_recovers() {
         let (folder, switch) = (TempDir::new().unwrap(), Arc::new(AtomicU8::new(0)));
         let journal = Flaky { folder: Folder::open(folder.path()).unwrap(), fault: switch.clone() };
         let store =
-            Resident::embedded_with(journal, Arc::new(ManualClock::default()), Default::default()).unwrap();
+            ResidentStore::embedded_with(journal, Arc::new(ManualClock::default()), Default::default())
+                .unwrap();
         let engine = Engine::start(store.clone(), EngineOptions::default(), Arc::new(()));
         let submit = async |command| engine.submit(command).await;
         let first = granted(submit(ask(&key("before"), "ann").command()).await.unwrap());
@@ -365,7 +366,7 @@ async fn failed_append_is_unknown_then_recovers() {
         engine.stop().await;
         drop((engine, store, watch));
         let fixture = Embedded::new();
-        let store = Resident::embedded(Folder::open(folder.path()).unwrap()).unwrap();
+        let store = ResidentStore::embedded(Folder::open(folder.path()).unwrap()).unwrap();
         let bench = Bench { fixture: &fixture, store };
         assert_eq!(bench.lease(&key("job")).await.unwrap().lease.token, token(&again));
         assert_eq!(bench.events(Revision(0)).await.len(), 2);
@@ -576,7 +577,8 @@ async fn people_can_read_the_file() {
 async fn the_machines_own_clock() {
     let folder = TempDir::new().unwrap();
     let store =
-        Resident::embedded_with(Folder::open(folder.path()).unwrap(), BootClock, Default::default()).unwrap();
+        ResidentStore::embedded_with(Folder::open(folder.path()).unwrap(), BootClock, Default::default())
+            .unwrap();
     let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
     granted(engine.submit(ask_for(&key("short"), "ann", SHORT_MS).command()).await.unwrap());
     let freed = wait_for("the lease to run out", Duration::from_secs(30), || async {

@@ -230,11 +230,11 @@ async fn a_folder_without_lines_gets_them() {
     use solehold_core::{command::*, key::SessionId, outcome::Answer};
     use solehold_engine::{
         embedded::Folder,
-        resident::Resident,
+        resident::ResidentStore,
         store::{BatchDecision, Store},
     };
     let folder = solehold_testkit::TempDir::new().unwrap();
-    let open = || Resident::embedded(Folder::open(folder.path()).unwrap()).unwrap();
+    let open = || ResidentStore::embedded(Folder::open(folder.path()).unwrap()).unwrap();
     let file = || rusqlite::Connection::open(folder.path().join("solehold.db")).unwrap();
     open().close().await;
     file().execute_batch("DROP VIEW waiters; PRAGMA user_version = 1").unwrap();

@@ -2,10 +2,12 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use solehold_core::{event::Event, time::Revision};
 
@@ -33,7 +35,7 @@ impl Reader {
     }
 
     pub(super) fn close(&self) {
-        self.db.lock().unwrap_or_else(|e| e.into_inner()).take();
+        self.db.lock().take();
     }
 }
 

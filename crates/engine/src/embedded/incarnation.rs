@@ -45,14 +45,14 @@ impl Place {
 
 /// What the database says of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Within {
+struct DatabaseStamp {
     run: Uuid,
     place: Place,
 }
 
 /// What the file beside it says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Beside {
+struct FileStamp {
     run: Uuid,
     /// The run before, until the database has the number of this one, too.
     before: Option<Uuid>,
@@ -66,7 +66,7 @@ pub(super) struct Incarnation {
     path: PathBuf,
     place: Place,
     /// What was last written beside the database by this process.
-    written: Option<Beside>,
+    written: Option<FileStamp>,
 }
 
 impl Incarnation {
@@ -99,7 +99,7 @@ impl Incarnation {
         Ok(Some(SetBack { seen, why: why.to_owned() }))
     }
 
-    fn beside(&self) -> Result<Option<Beside>, StoreError> {
+    fn beside(&self) -> Result<Option<FileStamp>, StoreError> {
         match fs::read(&self.path) {
             Ok(text) => serde_json::from_slice(&text).map(Some).map_err(|e| unreadable("incarnation", e)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -115,23 +115,23 @@ impl Incarnation {
         now: StoreTime,
     ) -> Result<(), StoreError> {
         let (run, before) = (Uuid::new_v4(), within(db)?.map(|within| within.run));
-        self.write(Beside { run, before, cursor, now })?;
-        let within = Within { run, place: self.place.clone() };
+        self.write(FileStamp { run, before, cursor, now })?;
+        let within = DatabaseStamp { run, place: self.place.clone() };
         let text = serde_json::to_string(&within).map_err(|e| unreadable("incarnation", e))?;
         let sql = "INSERT OR REPLACE INTO meta (name, value) VALUES ('incarnation', ?1)";
         db.execute(sql, params![text]).map_err(failed)?;
-        self.write(Beside { run, before: None, cursor, now })
+        self.write(FileStamp { run, before: None, cursor, now })
     }
 
     /// The database has come as far as this. It is written after that, so that it is never ahead of the database.
     pub(super) fn came_to(&mut self, cursor: Cursor, now: StoreTime) -> Result<(), StoreError> {
         match &self.written {
-            Some(written) => self.write(Beside { cursor, now, ..written.clone() }),
+            Some(written) => self.write(FileStamp { cursor, now, ..written.clone() }),
             None => Ok(()),
         }
     }
 
-    fn write(&mut self, beside: Beside) -> Result<(), StoreError> {
+    fn write(&mut self, beside: FileStamp) -> Result<(), StoreError> {
         let text = serde_json::to_vec(&beside).map_err(|e| unreadable("incarnation", e))?;
         let partial = self.path.with_extension("partial");
         let written = fs::File::create(&partial)
@@ -144,7 +144,7 @@ impl Incarnation {
     }
 }
 
-fn within(db: &Connection) -> Result<Option<Within>, StoreError> {
+fn within(db: &Connection) -> Result<Option<DatabaseStamp>, StoreError> {
     let sql = "SELECT value FROM meta WHERE name = 'incarnation'";
     let found: Option<String> = db.query_row(sql, [], |r| r.get(0)).optional().map_err(failed)?;
     found.map(|text| serde_json::from_str(&text).map_err(|e| unreadable("incarnation", e))).transpose()

@@ -8,7 +8,7 @@ use solehold_core::{
 
 use super::{failed, unreadable};
 use crate::{
-    resident::{Entry, Gone, Image, Mark},
+    resident::{Entry, Image, Mark, RowId},
     store::{Cursor, Row, StoreError},
 };
 
@@ -62,7 +62,7 @@ struct LogLine<'a> {
     mark: &'a Mark,
     cursor: Cursor,
     rows: &'a [Row],
-    gone: &'a [Gone],
+    gone: &'a [RowId],
 }
 
 #[derive(serde::Deserialize)]
@@ -70,7 +70,7 @@ struct OwnedLogLine {
     mark: Mark,
     cursor: Cursor,
     rows: Vec<Row>,
-    gone: Vec<Gone>,
+    gone: Vec<RowId>,
 }
 
 impl<'a> LogLine<'a> {

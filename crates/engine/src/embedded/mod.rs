@@ -18,12 +18,11 @@ mod seal;
 mod snapshot;
 mod trail;
 
-use std::{
-    path::Path,
-    sync::{Arc, Mutex},
-};
+use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
+use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior, params};
 use solehold_core::{
     ledger::{Dirty, Ledger},
@@ -160,7 +159,7 @@ fn with<T>(
     db: &Mutex<Option<Connection>>,
     work: impl FnOnce(&mut Connection) -> Result<T, StoreError>,
 ) -> Result<T, StoreError> {
-    match &mut *db.lock().unwrap_or_else(|e| e.into_inner()) {
+    match &mut *db.lock() {
         Some(db) => work(db),
         None => Err(StoreError::Unavailable("the data folder is closed".to_owned())),
     }
@@ -264,7 +263,7 @@ impl Journal for Folder {
 
     fn close(&mut self) -> Result<(), StoreError> {
         self.history.close();
-        let db = self.db.lock().unwrap_or_else(|e| e.into_inner()).take();
+        let db = self.db.lock().take();
         // The lock goes last: whoever takes the folder next finds it at rest.
         let lock = self.lock.take();
         let closed = db.map_or(Ok(()), |db| db.close().map_err(|(_, error)| failed(error)));

@@ -7,7 +7,7 @@ use solehold_core::{ledger::Ledger, time::Revision};
 
 use super::{failed, unreadable};
 use crate::{
-    resident::{Entry, Gone, Image, Mark},
+    resident::{Entry, Image, Mark, RowId},
     store::{Cursor, Row, StoreError},
 };
 
@@ -70,17 +70,17 @@ pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
 }
 
 /// A row's identity as text: unambiguous whatever its names contain.
-fn id_of(gone: &Gone) -> Result<(&'static str, String), StoreError> {
+fn id_of(gone: &RowId) -> Result<(&'static str, String), StoreError> {
     let (table, id) = match gone {
-        Gone::Session(id) => ("session", serde_json::to_string(id)),
-        Gone::Holder(key) => ("holder", serde_json::to_string(&(&key.tenant, &key.name))),
-        Gone::Resource(key) => ("resource", serde_json::to_string(&(&key.tenant, &key.kind, &key.key))),
-        Gone::Request(r) => {
+        RowId::Session(id) => ("session", serde_json::to_string(id)),
+        RowId::Holder(key) => ("holder", serde_json::to_string(&(&key.tenant, &key.name))),
+        RowId::Resource(key) => ("resource", serde_json::to_string(&(&key.tenant, &key.kind, &key.key))),
+        RowId::Request(r) => {
             let key = &r.resource;
             ("request", serde_json::to_string(&(&key.tenant, &key.kind, &key.key, &r.holder, &r.request)))
         }
-        Gone::Record(collection, id) => ("record", serde_json::to_string(&(collection, id))),
-        Gone::Waiter(key, arrival) => {
+        RowId::Record(collection, id) => ("record", serde_json::to_string(&(collection, id))),
+        RowId::Waiter(key, arrival) => {
             ("waiter", serde_json::to_string(&(&key.tenant, &key.kind, &key.key, arrival)))
         }
     };
@@ -93,7 +93,7 @@ pub(super) fn write(db: &Connection, entry: &Entry) -> Result<(), StoreError> {
     let mut put = db.prepare_cached(sql).map_err(failed)?;
     let mut delete = db.prepare_cached("DELETE FROM rows WHERE tab = ?1 AND id = ?2").map_err(failed)?;
     for row in &entry.rows {
-        let Some(identity) = Gone::of(row) else { continue };
+        let Some(identity) = RowId::of(row) else { continue };
         let (table, id) = id_of(&identity)?;
         let text = serde_json::to_string(row).map_err(|e| unreadable("row", e))?;
         put.execute(params![table, id, text]).map_err(failed)?;

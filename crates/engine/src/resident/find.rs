@@ -17,13 +17,13 @@ use crate::store::{EventQuery, HolderQuery, ResourceQuery};
 
 /// What was found late, and has to be loaded beside what a footprint names.
 #[derive(Debug, Default)]
-pub(super) struct More {
+pub(super) struct LateRows {
     sessions: BTreeSet<SessionId>,
     lines: BTreeMap<ResourceKey, usize>,
     waiters_on: BTreeSet<SessionId>,
 }
 
-impl More {
+impl LateRows {
     /// Takes note of what was found late; tells whether it can be loaded, and was not before.
     pub(super) fn add(&mut self, all: &Ledger, late: FoundLate) -> bool {
         match late {
@@ -41,7 +41,7 @@ impl More {
 }
 
 /// The rows that a footprint names, with all that is loaded beside them.
-pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &More) -> Ledger {
+pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledger {
     let mut part = Ledger::default();
     let mut whole: Vec<SessionId> = footprint.whole_sessions.clone();
     for key in footprint.holders.iter().chain(&footprint.whole_holders) {
@@ -89,7 +89,7 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &More) -> Ledger {
 }
 
 /// Of each line the head, and those who are named.
-fn load_lines(all: &Ledger, part: &mut Ledger, footprint: &Footprint, more: &More) {
+fn load_lines(all: &Ledger, part: &mut Ledger, footprint: &Footprint, more: &LateRows) {
     let keys: Vec<_> = part.resources().filter(|r| r.queued > 0).map(|r| r.key.clone()).collect();
     for key in keys {
         let most = more.lines.get(&key).copied().unwrap_or(WAITERS_LOADED);

@@ -45,7 +45,7 @@ impl Mark {
 /// The identity of a row: of one that is gone, there is nothing else to say.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Gone {
+pub enum RowId {
     /// A session.
     Session(SessionId),
     /// A holder.
@@ -60,7 +60,7 @@ pub enum Gone {
     Waiter(ResourceKey, Revision),
 }
 
-impl Gone {
+impl RowId {
     /// The identity of a row; none for the lines of an export that are no rows.
     pub fn of(row: &Row) -> Option<Self> {
         Some(match row {
@@ -85,7 +85,7 @@ pub struct Entry {
     /// Rows as they are now.
     pub rows: Vec<Row>,
     /// Rows that are gone.
-    pub gone: Vec<Gone>,
+    pub gone: Vec<RowId>,
     /// What happened.
     pub events: Vec<Event>,
 }
@@ -94,30 +94,30 @@ impl Entry {
     /// What a batch changed.
     pub fn new(part: &Ledger, dirty: &Dirty, mark: Mark, decided: &BatchDecision, epoch: u64) -> Self {
         let (mut rows, mut gone) = (Vec::new(), Vec::new());
-        let mut add = |row: Option<Row>, else_gone: Gone| match row {
+        let mut add = |row: Option<Row>, else_gone: RowId| match row {
             Some(row) => rows.push(row),
             None => gone.push(else_gone),
         };
         for id in &dirty.sessions {
-            add(part.session(*id).cloned().map(Row::Session), Gone::Session(*id));
+            add(part.session(*id).cloned().map(Row::Session), RowId::Session(*id));
         }
         for key in &dirty.holders {
-            add(part.holder(key).cloned().map(Row::Holder), Gone::Holder(key.clone()));
+            add(part.holder(key).cloned().map(Row::Holder), RowId::Holder(key.clone()));
         }
         for key in &dirty.resources {
-            add(part.resource(key).cloned().map(Row::Resource), Gone::Resource(key.clone()));
+            add(part.resource(key).cloned().map(Row::Resource), RowId::Resource(key.clone()));
         }
         for key in &dirty.requests {
             let row = part.spent_until(key).map(|until| Row::Request { request: key.clone(), until });
-            add(row, Gone::Request(key.clone()));
+            add(row, RowId::Request(key.clone()));
         }
         for (collection, id) in &dirty.records {
             let row = part.record(collection, id).cloned().map(Row::Record);
-            add(row, Gone::Record(collection.clone(), id.clone()));
+            add(row, RowId::Record(collection.clone(), id.clone()));
         }
         for place in &dirty.waiters {
             let row = part.waiter(place).cloned().map(Row::Waiter);
-            add(row, Gone::Waiter(place.0.clone(), place.1));
+            add(row, RowId::Waiter(place.0.clone(), place.1));
         }
         let cursor = Cursor { epoch, revision: decided.revision };
         Self { mark, cursor, rows, gone, events: decided.events.clone() }
@@ -126,14 +126,14 @@ impl Entry {
     /// Which rows it changed.
     pub fn dirty(&self) -> Dirty {
         let mut dirty = Dirty::default();
-        for gone in self.rows.iter().filter_map(Gone::of).chain(self.gone.iter().cloned()) {
+        for gone in self.rows.iter().filter_map(RowId::of).chain(self.gone.iter().cloned()) {
             match gone {
-                Gone::Session(id) => drop(dirty.sessions.insert(id)),
-                Gone::Holder(key) => drop(dirty.holders.insert(key)),
-                Gone::Resource(key) => drop(dirty.resources.insert(key)),
-                Gone::Request(key) => drop(dirty.requests.insert(key)),
-                Gone::Record(collection, id) => drop(dirty.records.insert((collection, id))),
-                Gone::Waiter(key, arrival) => drop(dirty.waiters.insert((key, arrival))),
+                RowId::Session(id) => drop(dirty.sessions.insert(id)),
+                RowId::Holder(key) => drop(dirty.holders.insert(key)),
+                RowId::Resource(key) => drop(dirty.resources.insert(key)),
+                RowId::Request(key) => drop(dirty.requests.insert(key)),
+                RowId::Record(collection, id) => drop(dirty.records.insert((collection, id))),
+                RowId::Waiter(key, arrival) => drop(dirty.waiters.insert((key, arrival))),
             }
         }
         dirty
@@ -224,10 +224,10 @@ pub trait Journal: Send + 'static {
 
 /// The journal of a store that forgets.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Forgetful;
+pub struct NoJournal;
 
 #[async_trait]
-impl Journal for Forgetful {
+impl Journal for NoJournal {
     fn history(&self) -> Option<Arc<dyn History>> {
         None
     }

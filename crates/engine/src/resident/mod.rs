@@ -35,7 +35,7 @@ use solehold_core::{
 };
 use tokio::sync::{Mutex, Semaphore, watch};
 
-pub use journal::{Entry, Forgetful, Gone, History, Image, Journal, Mark, SetBack};
+pub use journal::{Entry, History, Image, Journal, Mark, NoJournal, RowId, SetBack};
 
 use crate::{
     clock::{BootClock, BootTime, Clock, boot_id, wall_ms},
@@ -60,11 +60,15 @@ const FORGET_MAX: usize = 5_000;
 const FORGET_ROUNDS_MAX: usize = 50;
 
 /// A store that keeps all rows in memory, over a journal.
-pub struct Resident {
+pub struct ResidentStore {
     name: &'static str,
     clock: Box<dyn Clock>,
     /// Which boot this is; the kernel is asked once.
     boot_id: String,
+    /// A lock that is poisoned by a panic, unlike those elsewhere: the rows may be half changed then, and are loaded anew
+    /// from the journal before anyone reads them.
+    /// A lock that is poisoned by a panic, unlike those elsewhere: the rows may be half changed then, and are loaded anew
+    /// from the journal before anyone reads them.
     rows: RwLock<Rows>,
     /// One transaction at a time; also guards the journal.
     turn: Mutex<Turn>,
@@ -106,13 +110,13 @@ struct Turn {
 }
 
 /// A store for tests and simulations: it forgets everything with its process.
-pub fn memory(clock: impl Clock) -> Result<Arc<Resident>, StoreError> {
+pub fn memory(clock: impl Clock) -> Result<Arc<ResidentStore>, StoreError> {
     // Nothing can be set back that is not kept.
     let options = ResidentOptions { ttl_max_ms: limits::TTL_MS_MAX };
-    Resident::open("memory", Box::new(Forgetful), Box::new(clock), options)
+    ResidentStore::open("memory", Box::new(NoJournal), Box::new(clock), options)
 }
 
-impl Resident {
+impl ResidentStore {
     /// Opens a store over a journal of this machine's disk.
     pub fn embedded(journal: impl Journal) -> Result<Arc<Self>, StoreError> {
         Self::embedded_with(journal, BootClock, ResidentOptions::default())
@@ -134,7 +138,7 @@ impl Resident {
         options: ResidentOptions,
     ) -> Result<Arc<Self>, StoreError> {
         let (tick, boot_id) = (clock.now(), boot_id());
-        let Restored { rows, is_unfolded, set_back } =
+        let JournaledRows { rows, is_unfolded, set_back } =
             load(&mut *journal, tick, StoreTime::default(), &boot_id).map_err(|error| match error {
                 StoreError::Unknown(what) => StoreError::Unusable(what),
                 other => other,
@@ -234,7 +238,7 @@ impl Resident {
     fn catch_up(&self, turn: &mut Turn) -> Result<(), StoreError> {
         let tick = self.clock.now();
         let at_least = self.read().now(tick);
-        let Restored { rows, is_unfolded, .. } =
+        let JournaledRows { rows, is_unfolded, .. } =
             load(&mut *turn.journal, tick, at_least, &self.boot_id).map_err(nothing_done)?;
         self.head.send_replace(rows.cursor);
         *self.write() = rows;
@@ -329,7 +333,7 @@ fn nothing_done(error: StoreError) -> StoreError {
 }
 
 /// What a journal gave.
-struct Restored {
+struct JournaledRows {
     rows: Rows,
     /// What has changed by the start could not be written: there is no room.
     is_unfolded: bool,
@@ -342,7 +346,7 @@ fn load(
     tick: BootTime,
     at_least: StoreTime,
     boot_id: &str,
-) -> Result<Restored, StoreError> {
+) -> Result<JournaledRows, StoreError> {
     let Image { mut state, events, cursor, floor, mark, set_back } = journal.load()?;
     let (now, dirty) = restart::go_on(&mut state, mark.as_ref(), tick);
     let now = now.max(at_least);
@@ -370,11 +374,11 @@ fn load(
     let since = (now, tick);
     let rows =
         Rows { state, events, timers, tally, cursor, floor, keeps_events, barred_until, retired_to, since };
-    Ok(Restored { rows, is_unfolded, set_back })
+    Ok(JournaledRows { rows, is_unfolded, set_back })
 }
 
 #[async_trait]
-impl Store for Resident {
+impl Store for ResidentStore {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -396,7 +400,7 @@ impl Store for Resident {
             }
             Moment { now, revision: rows.cursor.revision }
         };
-        let mut more = find::More::default();
+        let mut more = find::LateRows::default();
         let (mut part, decided) = loop {
             let mut part = find::part(&self.read().state, footprint, &more);
             match decider.decide(&mut part, moment) {
@@ -415,7 +419,7 @@ impl Store for Resident {
     async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
         self.settled().await?;
         let rows = self.read();
-        let state = find::part(&rows.state, footprint, &find::More::default());
+        let state = find::part(&rows.state, footprint, &find::LateRows::default());
         Ok(LoadedRows { state, now: rows.now(self.clock.now()), cursor: rows.cursor })
     }
 
@@ -585,7 +589,7 @@ impl Store for Resident {
     }
 }
 
-impl std::fmt::Debug for Resident {
+impl std::fmt::Debug for ResidentStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Resident").field("name", &self.name).field("cursor", &self.read().cursor).finish()
     }

@@ -16,7 +16,7 @@ use solehold_core::{
     time::{Revision, StoreTime},
 };
 
-use super::{Resident, Rows, find};
+use super::{ResidentStore, Rows, find};
 use crate::{
     flow::{Exporter, Outlet},
     store::*,
@@ -42,14 +42,14 @@ impl Snapshot {
     fn found(&self, indexed: Option<&[ResourceKey]>, query: &ResourceQuery) -> ResourcePage {
         let (keys, more) = find::resources(&self.state, indexed, query, self.now);
         let footprint = Footprint { resources: keys.clone(), ..Default::default() };
-        let state = find::part(&self.state, &footprint, &find::More::default());
+        let state = find::part(&self.state, &footprint, &find::LateRows::default());
         ResourcePage { loaded: self.loaded(state), keys, more }
     }
 
     fn found_holders(&self, query: &HolderQuery) -> HolderPage {
         let (keys, more) = find::holders(&self.state, query);
         let footprint = Footprint { holders: keys.clone(), ..Default::default() };
-        let state = find::part(&self.state, &footprint, &find::More::default());
+        let state = find::part(&self.state, &footprint, &find::LateRows::default());
         HolderPage { loaded: self.loaded(state), keys, more }
     }
 
@@ -74,7 +74,7 @@ impl Snapshot {
     }
 }
 
-impl Resident {
+impl ResidentStore {
     /// The rows as they are now.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.snapshot_of(&self.read())

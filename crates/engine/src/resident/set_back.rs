@@ -2,14 +2,14 @@
 
 use solehold_core::time::StoreTime;
 
-use super::{Entry, Mark, Resident, Turn, rows::Rows};
+use super::{Entry, Mark, ResidentStore, Turn, rows::Rows};
 use crate::{
     clock::wall_ms,
     history::{self, Bar},
     store::{Cursor, Store, StoreError},
 };
 
-impl Resident {
+impl ResidentStore {
     /// Goes on as another history (rule 23), and decides nothing for as long as a lost lease may live, unless people have
     /// `told` otherwise. Only they take up a store that was retired.
     pub(super) async fn jump(

@@ -71,7 +71,7 @@ pub(super) enum Item {
 
 /// A row that says nothing any more once its time has come.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Over {
+enum ForgettableRow {
     Request(Arc<RequestKey>),
     Resource(Arc<ResourceKey>),
     /// More spent requests of one holder for one resource than are remembered: its time has come already.
@@ -82,7 +82,7 @@ enum Over {
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     due: Queue<Item>,
-    over: Queue<Over>,
+    over: Queue<ForgettableRow>,
     /// Items that have run out and are still there: their timers stand later than that.
     ran_out: BTreeSet<Item>,
 }
@@ -122,7 +122,7 @@ impl Timers {
             let (resource, holder) = (&request.resource, &request.holder);
             if last.is_none_or(|last| (&last.resource, &last.holder) != (resource, holder)) {
                 let count = state.requests_of(resource, holder).take(SPENT_REQUESTS_MAX + 1).count();
-                let surplus = Over::Surplus(Arc::new(resource.clone()), holder.clone());
+                let surplus = ForgettableRow::Surplus(Arc::new(resource.clone()), holder.clone());
                 self.over.set(surplus, (count > SPENT_REQUESTS_MAX).then(StoreTime::default));
             }
             last = Some(request);
@@ -137,7 +137,7 @@ impl Timers {
         self.due.set_earlier(item, resource.and_then(runs_out_at));
         // Whatever is forgettable at the end of time waits only for its hold-back to pass.
         let over = resource.filter(|r| r.is_forgettable(StoreTime(u64::MAX)));
-        self.over.set(Over::Resource(key), over.map(|r| r.held_back_until.unwrap_or_default()));
+        self.over.set(ForgettableRow::Resource(key), over.map(|r| r.held_back_until.unwrap_or_default()));
     }
 
     /// What is due at `now`, at most `limit` of it, the most overdue first.
@@ -190,19 +190,21 @@ impl Timers {
                 break;
             }
             room -= match over {
-                Over::Request(request) => {
+                ForgettableRow::Request(request) => {
                     if let Some(until) = state.spent_until(request) {
                         part.load_request((**request).clone(), until);
                     }
                     1
                 }
-                Over::Resource(key) => {
+                ForgettableRow::Resource(key) => {
                     if let Some(resource) = state.resource(key) {
                         part.load_resource(resource.clone());
                     }
                     1
                 }
-                Over::Surplus(resource, holder) => load_surplus(state, &mut part, (resource, holder), room),
+                ForgettableRow::Surplus(resource, holder) => {
+                    load_surplus(state, &mut part, (resource, holder), room)
+                }
             };
         }
         part
@@ -222,8 +224,10 @@ fn load_surplus(state: &Ledger, part: &mut Ledger, of: (&ResourceKey, &Name), ro
 }
 
 /// As the rows have it, so that its names are in memory once.
-fn over_request(state: &Ledger, request: &RequestKey) -> Over {
-    Over::Request(state.shared_request(request).cloned().unwrap_or_else(|| Arc::new(request.clone())))
+fn over_request(state: &Ledger, request: &RequestKey) -> ForgettableRow {
+    ForgettableRow::Request(
+        state.shared_request(request).cloned().unwrap_or_else(|| Arc::new(request.clone())),
+    )
 }
 
 /// Adds the nominations of an item that is due; tells when to look at it again, which is at once if they were too many.

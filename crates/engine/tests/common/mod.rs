@@ -8,7 +8,7 @@ use solehold_core::{command::Footprint, time::StoreTime};
 use solehold_engine::{
     clock::ManualClock,
     embedded::{Folder, FolderLimits},
-    resident::Resident,
+    resident::ResidentStore,
     store::Store,
 };
 use solehold_testkit::TempDir;
@@ -31,7 +31,8 @@ impl Embedded {
 
     fn store(&self, folder: &TempDir) -> Arc<dyn Store> {
         let journal = Folder::open_with(folder.path(), self.limits).expect("a data folder");
-        Resident::embedded_with(journal, self.ticks.clone(), Default::default()).expect("an embedded store")
+        ResidentStore::embedded_with(journal, self.ticks.clone(), Default::default())
+            .expect("an embedded store")
     }
 }
 

@@ -18,7 +18,7 @@ use solehold_engine::{
     flow::{self, Exporter, Outlet},
     history::Bar,
     observe::{Lane, Observer},
-    resident::{self, Resident},
+    resident::{self, ResidentStore},
     store::*,
 };
 use tokio::sync::watch;
@@ -47,7 +47,7 @@ impl Door {
 }
 
 pub struct Wrapped {
-    pub inner: Arc<Resident>,
+    pub inner: Arc<ResidentStore>,
     pub ticks: Arc<ManualClock>,
     /// What every call is answered with, if anything.
     pub fault: Mutex<Option<StoreError>>,
