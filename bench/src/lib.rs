@@ -16,7 +16,7 @@ use solehold_core::{
     command::Command,
     key::{Name, ResourceKey},
 };
-use solehold_engine::{Engine, clock::BootClock, postgres::PostgresOptions, resident, store::Store};
+use solehold_engine::{Engine, clock::BootClock, resident, store::Store};
 use solehold_server::{Running, Server, ServerConfig};
 
 use bare::Bare;
@@ -50,7 +50,7 @@ pub async fn run(options: Options) -> Result<()> {
         .collect();
     if let Some(url) = &options.postgres {
         let hand_written = HandWritten::start(url, &scenes).await?;
-        let store = solehold_engine::open(url, PostgresOptions::default()).await?;
+        let store = solehold_engine::open(url).await?;
         let ours = Ours::start(store, &scenes).await?;
         compare(&options, &ours, Some(&hand_written), "postgres").await?;
         ours.stop(&scenes).await?;
@@ -58,8 +58,7 @@ pub async fn run(options: Options) -> Result<()> {
     }
     if options.embedded {
         let folder = tempfile::tempdir().context("a temporary folder")?;
-        let store =
-            solehold_engine::open(&folder.path().to_string_lossy(), PostgresOptions::default()).await?;
+        let store = solehold_engine::open(&folder.path().to_string_lossy()).await?;
         let ours = Ours::start(store, &scenes).await?;
         compare(&options, &ours, None, "embedded").await?;
         ours.stop(&scenes).await?;

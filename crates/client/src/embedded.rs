@@ -16,7 +16,6 @@ use solehold_core::{
 };
 use solehold_engine::{
     Engine, EngineError, EngineOptions, open,
-    postgres::PostgresOptions,
     store::{HolderQuery, StoreError},
 };
 use uuid::Uuid;
@@ -64,18 +63,13 @@ impl std::fmt::Debug for Embedded {
 }
 
 impl Embedded {
-    /// Opens `postgres://...`, a folder, or `memory:`, in the current runtime.
-    pub async fn open(engine: &str) -> Result<Self, EmbeddedError> {
-        Self::open_with(engine, PostgresOptions::default()).await
-    }
-
-    /// The same, with a say in what sort of PostgreSQL is taken.
-    pub async fn open_with(engine: &str, postgres: PostgresOptions) -> Result<Self, EmbeddedError> {
-        let store = open(engine, postgres).await?;
+    /// Opens `postgres://...` (with the feature `postgres`), a folder (`embedded`), or `memory:`, in the current runtime.
+    pub async fn open(place: &str) -> Result<Self, EmbeddedError> {
+        let store = open(place).await?;
         Ok(Self::over(Engine::start(store, EngineOptions::default(), Arc::new(()))))
     }
 
-    /// Over an engine that runs already.
+    /// Over an engine that runs already: a store that needs options is opened by itself.
     pub fn over(engine: Engine) -> Self {
         let tenant = Name::new(TENANT_DEFAULT).expect("a short name");
         Self { engine, tenant }

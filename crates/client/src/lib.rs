@@ -56,7 +56,7 @@ pub mod chance;
 mod cluster;
 pub mod coalesce;
 mod elect;
-#[cfg(feature = "embedded")]
+#[cfg(feature = "engine")]
 mod embedded;
 mod guard;
 mod history;
@@ -70,7 +70,7 @@ pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSession
 #[cfg(feature = "legacy")]
 pub use cluster::{LegacyError, LegacyTable};
 pub use elect::{ROLE_KIND, elect};
-#[cfg(feature = "embedded")]
+#[cfg(feature = "engine")]
 pub use embedded::{Embedded, EmbeddedError};
 pub use guard::{Guard, GuardError};
 pub use history::OlderHistory;

@@ -19,7 +19,6 @@ use solehold_engine::{
     Engine, EngineOptions,
     clock::BootTime,
     observe::{Lane, Observer},
-    postgres::PostgresOptions,
 };
 
 /// Counts batches and the time that the store took for them.
@@ -62,7 +61,7 @@ async fn cycle(engine: &Engine, key: &ResourceKey) {
 }
 
 async fn run(place: &str, tasks: usize, seconds: u64) {
-    let store = solehold_engine::open(place, PostgresOptions::default()).await.expect("a store");
+    let store = solehold_engine::open(place).await.expect("a store");
     let batches = Arc::new(Batches::default());
     let engine = Engine::start(store, EngineOptions::default(), batches.clone());
     let cycles = Arc::new(AtomicU64::new(0));

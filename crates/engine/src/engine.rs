@@ -20,7 +20,6 @@ use tokio::task::JoinHandle;
 
 use crate::{
     driver::{Driver, Lanes},
-    embedded,
     error::EngineError,
     flow::{self, Flow},
     health::Health,
@@ -28,8 +27,6 @@ use crate::{
     lease_sets::{LeaseSet, LeaseSets},
     observe::{Lane, Observer},
     options::EngineOptions,
-    postgres::{PostgresOptions, PostgresStore},
-    resident::ResidentStore,
     store::*,
     sweeper::Sweeper,
     waiting::WaitingRoom,
@@ -38,18 +35,6 @@ use crate::{
 
 /// A task of the engine that panicked is started again after this long.
 const RESTART_AFTER: Duration = Duration::from_millis(200);
-
-/// Opens the store that `engine` names: `postgres://...`, `memory:`, or a folder for the embedded one.
-pub async fn open(engine: &str, postgres: PostgresOptions) -> Result<Arc<dyn Store>, StoreError> {
-    if engine.starts_with("postgres://") || engine.starts_with("postgresql://") {
-        return Ok(PostgresStore::open(engine, postgres).await?);
-    }
-    if engine == "memory:" {
-        return Ok(crate::resident::memory(crate::clock::BootClock)?);
-    }
-    let journal = embedded::Folder::open(engine.as_ref())?;
-    Ok(ResidentStore::embedded(journal)?)
-}
 
 /// A running engine. Clones share it.
 #[derive(Clone)]

@@ -5,10 +5,23 @@
 //!                                              |                                             |
 //!   sweeper: what seems to have run out ------>+          watch hub: events in revision order <+
 //! ```
-//! A [`store::Store`] keeps rows and judges nothing; [`Engine`] drives it. Stores: [`resident`] (`memory`, and `embedded`
-//! over [`embedded`]'s journal in one SQLite file) and [`postgres`].
+//! A [`store::Store`] keeps rows and judges nothing; [`Engine`] drives it. Stores: [`resident`], which is `memory` or, over
+//! the journal of the module `embedded` in one SQLite file, `embedded`; and `postgres`. The last two are features of this
+//! crate, so that nobody compiles a database that they do not use.
+//!
+//! Errors, and how they become one another (`?` does it):
+//!
+//! ```text
+//!   postgres: Fault (the connection, SQLSTATE)  --+
+//!   embedded: rusqlite::Error, io::Error        --+-->  StoreError  -->  EngineError  -->  WatchError
+//!   Export that cannot be read                  --+     what a store     + overloaded,     + a cursor ahead
+//!                                                       could not do       stopping          of the history
+//! ```
+//! A refusal is none of these: it is an outcome (`solehold_core::outcome::Refusal`) of a command that was decided. Of all
+//! errors only [`store::StoreError::Unknown`] leaves open whether something was done.
 
 pub mod driver;
+#[cfg(feature = "embedded")]
 pub mod embedded;
 mod engine;
 mod error;
@@ -17,7 +30,9 @@ pub mod health;
 pub mod history;
 mod lease_sets;
 pub mod observe;
+mod open;
 mod options;
+#[cfg(feature = "postgres")]
 pub mod postgres;
 pub mod resident;
 pub mod store;
@@ -26,8 +41,9 @@ mod waiting;
 pub mod watch;
 
 pub use driver::DriverLimits;
-pub use engine::{Engine, open};
+pub use engine::Engine;
 pub use error::EngineError;
 pub use lease_sets::LeaseSet;
+pub use open::open;
 pub use options::EngineOptions;
 pub use solehold_clock as clock;

@@ -7,7 +7,6 @@ use std::{
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use parking_lot::Mutex;
 use rusqlite::{Connection, OpenFlags, OptionalExtension};
 use solehold_core::{event::Event, time::Revision};
 

@@ -22,7 +22,6 @@ use std::{path::Path, sync::Arc};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use parking_lot::Mutex;
 use rusqlite::{Connection, TransactionBehavior, params};
 use solehold_core::{
     ledger::{Dirty, Ledger},

@@ -67,8 +67,6 @@ pub struct ResidentStore {
     boot_id: String,
     /// A lock that is poisoned by a panic, unlike those elsewhere: the rows may be half changed then, and are loaded anew
     /// from the journal before anyone reads them.
-    /// A lock that is poisoned by a panic, unlike those elsewhere: the rows may be half changed then, and are loaded anew
-    /// from the journal before anyone reads them.
     rows: RwLock<Rows>,
     /// One transaction at a time; also guards the journal.
     turn: Mutex<Turn>,
