@@ -206,8 +206,6 @@ pub struct Nominations {
     pub commands: Vec<Command>,
     /// How late the most overdue of them is.
     pub lag_ms: u64,
-    /// When the next is due, as far as is known: a wait that may be cut short.
-    pub next_in_ms: Option<u64>,
 }
 
 /// How long events are kept.

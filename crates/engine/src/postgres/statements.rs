@@ -324,8 +324,6 @@ statements! {
         JOIN solehold.resources r ON r.id = l.resource_id \
         WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 AND l.lease_id IS NOT NULL \
         ORDER BY 6 DESC, s.deadline_ms LIMIT $3";
-    NextDue = "SELECT least((SELECT min(due_ms) FROM solehold.leases WHERE due_ms > $1), \
-        (SELECT min(due_ms) FROM solehold.sessions WHERE due_ms > $1))";
     /// Moves the sweeper's lower bounds up to when the rows can be judged, so that what is not ripe takes no place among what
     /// is. Whoever is busy is left for the next time. A lease on a session is found by the session.
     BumpLeases = concat!("UPDATE solehold.leases l SET due_ms = ", ripe_at!("l.deadline_ms"), " FROM solehold.resources r \

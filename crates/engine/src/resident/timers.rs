@@ -172,7 +172,6 @@ impl Timers {
                 }
             }
         }
-        found.next_in_ms = self.due.queue.first().map(|(at, _)| at.ms_after(now));
         found
     }
 

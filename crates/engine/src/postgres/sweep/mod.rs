@@ -184,10 +184,9 @@ impl PostgresStore {
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut places = self.chores().places;
         let ((lease_bound, lease_id), (session_bound, session_id)) = (places.leases, places.sessions);
-        let (leases, sessions, next) = join!(biased;
+        let (leases, sessions) = join!(biased;
             async { conn.query(Sql::DueLeases, &[&now, &most, &lease_bound, &lease_id]).await },
             async { conn.query(Sql::DueSessions, &[&now, &most, &session_bound, &session_id]).await },
-            async { conn.query(Sql::NextDue, &[&now]).await },
         );
         let leases = due_leases(&leases?, now)?;
         let mut sessions = due_sessions(&sessions?, now)?;
@@ -201,10 +200,8 @@ impl PostgresStore {
         let mut nominated = places.choose(limit, leases.nominated, sessions.nominated);
         self.chores().places = places;
         nominated.sort_by_key(|(since, _)| *since);
-        let next: Option<i64> = next?.first().map(|row| row.try_get(0)).transpose()?.flatten();
         Ok(Nominations {
             lag_ms: nominated.first().map_or(0, |(since, _)| (now - since).max(0) as u64),
-            next_in_ms: next.map(|at| (at - now).max(0) as u64),
             commands: nominated.into_iter().map(|(_, command)| command).collect(),
         })
     }
