@@ -20,7 +20,7 @@ const FAILING: &str = "CREATE SEQUENCE statements; \
     CREATE TRIGGER fail_events AFTER INSERT ON solehold.lease_events FOR EACH STATEMENT EXECUTE FUNCTION fail(); \
     CREATE TRIGGER fail_commits AFTER INSERT ON solehold.commits FOR EACH STATEMENT EXECUTE FUNCTION fail()";
 
-/// What makes statements fail; prints the seed, which is shown when the test fails.
+/// What makes statements fail; prints its random seed, which is shown when the test fails.
 fn failing() -> &'static str {
     let seed = match std::env::var("SOLEHOLD_SEED") {
         Ok(seed) => seed.parse().expect("SOLEHOLD_SEED is a number"),

@@ -6,7 +6,7 @@ use crate::{
     testing::{key, lease_view, name, resource, round_trip},
 };
 
-const SEED: &str = r#"{
+const CAMERA: &str = r#"{
     "camera_uuid": "cam-001", "rtsp_url": "rtsp://camera.local/stream", "tenant_id": "tenant-1", "site_id": "site-1",
     "zones": [{
         "zone_id": 1, "name": "driveway", "kind": "include", "priority": 100,
@@ -16,8 +16,8 @@ const SEED: &str = r#"{
     "allow_labels": ["person", "car", "truck"], "min_score": 0.30, "zone_test": "center", "iou_threshold": 0.10
 }"#;
 
-fn seed() -> Camera {
-    body::parse(SEED.as_bytes()).expect("the seed's document")
+fn full_camera() -> Camera {
+    body::parse(CAMERA.as_bytes()).expect("a camera with every field")
 }
 
 fn zone(id: u64, camera: Option<&str>) -> Zone {
@@ -31,10 +31,10 @@ fn told(checked: Checked<()>) -> Vec<String> {
 }
 
 #[test]
-fn the_seed_s_document_comes_back_as_it_was() {
-    let camera = seed();
+fn a_document_comes_back_as_it_was() {
+    let camera = full_camera();
     assert_eq!(camera.validate(), Ok(()));
-    let given: Value = serde_json::from_str(SEED).expect("JSON");
+    let given: Value = serde_json::from_str(CAMERA).expect("JSON");
     assert_eq!(serde_json::to_value(&camera).expect("a camera"), given);
 
     let odd = json!({
@@ -81,7 +81,7 @@ fn all_that_is_wrong_is_named_by_its_path() {
     );
     assert!(camera.declaration().is_err());
     assert_eq!(told(Zone { polygon: vec![], ..zone(1, None) }.validate()).len(), 1);
-    let large = Camera { rtsp_url: Some("x".repeat(70_000)), ..seed() };
+    let large = Camera { rtsp_url: Some("x".repeat(70_000)), ..full_camera() };
     assert_eq!(large.declaration().expect_err("too large")[0].field, "camera");
 }
 
@@ -93,17 +93,17 @@ fn the_path_fills_in_what_the_document_leaves_out() {
         (bare.camera_uuid.as_str(), bare.site_id.as_deref(), bare.tenant_id.as_deref()),
         ("cam-1", Some("s"), Some("t"))
     );
-    let other = seed().place(Some("cam-002"), "tenant-1", Some("site-2"));
+    let other = full_camera().place(Some("cam-002"), "tenant-1", Some("site-2"));
     assert_eq!(told(other), ["camera_uuid is not the one in the path", "site_id is not the one in the path"]);
-    assert_eq!(seed().place(None, "tenant-1", None), Ok(()));
+    assert_eq!(full_camera().place(None, "tenant-1", None), Ok(()));
 }
 
 #[test]
 fn a_camera_is_a_resource() {
-    let declared = seed().declaration().expect("good");
+    let declared = full_camera().declaration().expect("good");
     assert_eq!(declared.site, Some(name("site-1")));
     let row = resource(&lease_view(key("cam-001"), "{}"), declared.attributes.as_str());
-    let mut expected = seed();
+    let mut expected = full_camera();
     expected.tenant_id = Some("t".into());
     assert_eq!(Camera::of(&row), expected);
     let foreign = resource(&lease_view(key("cam-7"), "{}"), "[]");
@@ -133,22 +133,22 @@ fn a_zone_is_a_resource_with_a_key_of_its_own() {
 fn zones_of_the_site_count_unless_the_camera_has_its_own() {
     let of_site = [zone(1, None), zone(2, None), zone(3, Some("cam-001")), zone(4, Some("cam-2"))];
     let ids: Vec<String> =
-        seed().effective_zones(&of_site).iter().map(|zone| zone.zone_id.to_string()).collect();
+        full_camera().effective_zones(&of_site).iter().map(|zone| zone.zone_id.to_string()).collect();
     assert_eq!(ids, ["1", "2", "3"]);
-    assert_eq!(seed().effective_zones(&of_site)[0].name.as_deref(), Some("driveway"));
+    assert_eq!(full_camera().effective_zones(&of_site)[0].name.as_deref(), Some("driveway"));
 }
 
 #[test]
 fn versions_follow_the_content() {
     let version = |camera: &Camera, zones: &[Zone]| ConfigVersion::of(std::slice::from_ref(camera), zones);
-    let one = version(&seed(), &[zone(1, None), zone(2, None)]);
-    assert_eq!(one, version(&seed(), &[zone(2, None), zone(1, None)]));
-    let mut renamed = seed();
+    let one = version(&full_camera(), &[zone(1, None), zone(2, None)]);
+    assert_eq!(one, version(&full_camera(), &[zone(2, None), zone(1, None)]));
+    let mut renamed = full_camera();
     renamed.rtsp_url = None;
-    assert_ne!(version(&renamed, &[]).config_version, version(&seed(), &[]).config_version);
-    assert_eq!(version(&renamed, &[]).zone_version, version(&seed(), &[]).zone_version);
-    let mut moved = seed();
+    assert_ne!(version(&renamed, &[]).config_version, version(&full_camera(), &[]).config_version);
+    assert_eq!(version(&renamed, &[]).zone_version, version(&full_camera(), &[]).zone_version);
+    let mut moved = full_camera();
     moved.zones.clear();
-    assert_eq!(version(&moved, &[]).config_version, version(&seed(), &[]).config_version);
-    assert_ne!(version(&moved, &[]).zone_version, version(&seed(), &[]).zone_version);
+    assert_eq!(version(&moved, &[]).config_version, version(&full_camera(), &[]).config_version);
+    assert_ne!(version(&moved, &[]).zone_version, version(&full_camera(), &[]).zone_version);
 }

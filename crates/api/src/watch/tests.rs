@@ -34,7 +34,7 @@ fn cursors_are_an_epoch_and_a_revision() {
 }
 
 #[test]
-fn a_grant_has_the_seed_s_names_on_cameras() {
+fn a_grant_has_the_pipelines_names_on_cameras() {
     let lease = lease_view(camera_key(), r#"{"shard_id":"shard-1"}"#).lease;
     let told = serde_json::to_value(event(What::Acquired(lease.clone()))).expect("an event");
     for (field, value) in [

@@ -125,7 +125,7 @@ pub fn segment(name: &str) -> String {
     solehold_api::paths::segment(name)
 }
 
-/// The camera of the seed, with another id.
+/// A camera with every field, with this id.
 pub fn camera(id: &str) -> Value {
     json!({
         "camera_uuid": id,
@@ -152,18 +152,18 @@ pub fn camera(id: &str) -> Value {
 pub const CAMERAS: &str = "/tenants/tenant-1/sites/site-1/cameras/";
 
 impl Api {
-    /// Declares the seed's camera under that id.
+    /// Declares such a camera under this id.
     pub async fn declare_camera(&self, id: &str) {
         self.post(CAMERAS, camera(id)).await.is(201);
     }
 
-    /// The seed's acquire, with another camera and runner.
+    /// Acquires a camera for a runner.
     pub async fn acquire_camera(&self, camera: &str, runner: &str) -> Answer {
         self.post("/leases/acquire/", acquire(camera, runner)).await
     }
 }
 
-/// The body of the seed's acquire.
+/// The body of such an acquire.
 pub fn acquire(camera: &str, runner: &str) -> Value {
     json!({
         "camera_uuid": camera,
@@ -177,7 +177,7 @@ pub fn acquire(camera: &str, runner: &str) -> Value {
     })
 }
 
-/// The body of the seed's registration.
+/// The body of a runner's registration.
 pub fn runner(id: &str) -> Value {
     json!({
         "runner_id": id,

@@ -1,4 +1,4 @@
-//! Seed 002's configuration: tenants, sites, cameras, zones, and versions of what they say.
+//! The camera pipeline's configuration: tenants, sites, cameras, zones, and versions of what they say.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn zone(id: Value) -> Value {
 }
 
 #[tokio::test]
-async fn cameras_are_configured_as_the_seed_lists_it() {
+async fn cameras_are_configured() {
     let api = Api::start().await;
     assert_eq!(api.get(CAMERAS).await.is(200)["cameras"], json!([]));
     let made = api.post(CAMERAS, camera("cam-001")).await.is(201);
@@ -116,7 +116,7 @@ async fn every_fault_is_named_by_its_path() {
 }
 
 #[tokio::test]
-async fn zones_are_configured_as_the_seed_lists_it() {
+async fn zones_are_configured() {
     let api = Api::start().await;
     assert_eq!(api.post(ZONES, zone(json!(7))).await.is(201), zone(json!(7)));
     api.post(ZONES, zone(json!(7))).await.problem(409, "exists");

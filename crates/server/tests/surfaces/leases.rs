@@ -1,11 +1,11 @@
-//! Seed 002's leases: every call as written, in the envelope that its client reads.
+//! Camera leases: every call as runners write it, in the envelope that its client reads.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::common::{Api, acquire, camera, runner};
 
-/// Every lease of the seed is tenant-1's; a key would say so.
+/// Every camera here is tenant-1's; a key would say so.
 fn of(id: &Value, call: &str) -> String {
     format!("/leases/{}/{call}?tenant=tenant-1", id.as_str().expect("an id"))
 }
@@ -17,7 +17,7 @@ async fn with_camera() -> Api {
 }
 
 #[tokio::test]
-async fn a_lease_s_life_as_the_seed_has_it() {
+async fn a_camera_lease_s_life() {
     let api = with_camera().await;
     let got = api.acquire_camera("cam-001", "runner-abc123").await;
     assert_eq!(got.content_type, "application/json");

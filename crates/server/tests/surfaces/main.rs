@@ -1,4 +1,4 @@
-//! The surfaces, called as their clients call them: over HTTP, with the bodies that the seeds show.
+//! The surfaces, called as their clients call them: over HTTP, with the bodies that they send.
 
 mod batch;
 mod common;

@@ -1,4 +1,4 @@
-//! Seed 002's runners: registering, heartbeats, draining, leaving.
+//! Runners, as the camera pipeline calls them: registering, heartbeats, draining, leaving.
 
 use serde_json::{Value, json};
 
@@ -26,7 +26,7 @@ async fn beat(api: &Api, session: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_runner_registers_as_the_seed_has_it() {
+async fn a_runner_registers_as_the_pipeline_does() {
     let api = Api::start().await;
     let answer = api.post("/runners/register/", runner("runner-abc123")).await.is(200);
     assert_eq!((&answer["runner_id"], &answer["status"]), (&json!("runner-abc123"), &json!("active")));

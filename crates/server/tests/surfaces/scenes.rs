@@ -1,4 +1,4 @@
-//! Seed 000: every call as written, and what happens around it.
+//! Scene leases: every call as trackers write it, and what happens around it.
 
 use std::process::Stdio;
 
@@ -16,7 +16,7 @@ async fn with_scenes(scenes: &[&str]) -> Api {
 }
 
 #[tokio::test]
-async fn a_tracker_s_life_as_the_seed_has_it() {
+async fn a_tracker_s_life() {
     let api = with_scenes(&["scene-01", "scene-02"]).await;
     let free = api.get("/scenes?leased=false").await.is(200);
     assert_eq!(free.as_array().map(Vec::len), Some(2));
@@ -105,7 +105,7 @@ async fn a_version_is_proof_where_it_is_given() {
     assert_eq!(api.post("/scenes/s/lease/renew", new).await.is(200)["ttl_ms"], 60_000);
 }
 
-/// The lines of the seed, but for the host.
+/// The lines that trackers use, but for the host.
 const CURL: &str = r#"
 set -e
 curl -sS -w ' %{http_code}\n' https://manager/api/v1/scenes?leased=false
@@ -118,7 +118,7 @@ curl -sS -w ' %{http_code}\n' -X DELETE https://manager/api/v1/scenes/scene-01/l
 "#;
 
 #[tokio::test]
-async fn the_seed_s_curl_lines_work_as_written() {
+async fn the_curl_lines_of_trackers_work_as_written() {
     let api = with_scenes(&["scene-01"]).await;
     let script = CURL.replace("https://manager", &api.url());
     let run = Command::new("sh").args(["-c", &script]).stderr(Stdio::inherit()).output().await;
