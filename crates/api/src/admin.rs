@@ -15,15 +15,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum Role {
-    /// See everything of its tenant.
+    /// May see everything of its tenant.
     Reader,
-    /// And hold, register, renew, release.
+    /// May also register, acquire, renew and release.
     Runner,
-    /// And declare, revoke, administer.
+    /// May also declare, revoke and administer.
     Admin,
 }
 
-/// A text that is shown once to whom it is for, and never in logs.
+/// A text that is shown once, and never in logs.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -48,18 +48,17 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Makes an API key.
+/// Creates an API key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreateKey {
-    /// What people call it.
+    /// A name for people to read.
     pub name: String,
-    /// What it may do.
     pub role: Role,
-    /// The only tenant that it sees; all of them if not given.
+    /// The only tenant that the key can see; all of them if not given.
     pub tenant: Option<String>,
-    /// How long it works; for ever if not given.
+    /// It expires after this time; never, if not given.
     pub expires_in_seconds: Option<u64>,
 }
 
@@ -80,19 +79,19 @@ fn check_expiry(faults: &mut Faults, seconds: Option<u64>) {
     }
 }
 
-/// Gives an API key a new secret; the old one works on for a while.
+/// Gives an API key a new secret; the old one still works for a grace period.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RotateKey {
-    /// How long the old one works on; an hour if not given.
+    /// For how long the old secret still works; one hour if not given.
     pub grace_seconds: Option<u64>,
-    /// How long the new one works; as the old one's if not given.
+    /// The key expires after this time; as before, if not given.
     pub expires_in_seconds: Option<u64>,
 }
 
 impl RotateKey {
-    /// How long the old key works on.
+    /// For how many milliseconds the old secret still works.
     pub fn grace_ms(&self) -> Checked<u64> {
         let mut faults = Faults::default();
         let seconds = self.grace_seconds.unwrap_or(KEY_GRACE_SECONDS_DEFAULT);
@@ -106,21 +105,19 @@ impl RotateKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ApiKey {
-    /// Its identity, which is also the part of the key between its underscores.
+    /// Also the part of the key between its underscores.
     pub id: String,
-    /// What people call it.
+    /// A name for people to read.
     pub name: String,
-    /// What it may do.
     pub role: Role,
-    /// The only tenant that it sees; all of them if null.
+    /// The only tenant that the key can see; all of them if null.
     pub tenant: Option<String>,
-    /// When it was made.
     pub created_at: Timestamp,
-    /// When it stops working; never if null.
+    /// When it expires; never if null.
     pub expires_at: Option<Timestamp>,
     /// When its secret was last changed.
     pub rotated_at: Option<Timestamp>,
-    /// Until when the secret before works too.
+    /// Until when the previous secret still works.
     pub grace_until: Option<Timestamp>,
 }
 
@@ -130,7 +127,7 @@ pub struct ApiKey {
 pub struct NewKey {
     /// The key that a client sends.
     pub key: Secret,
-    /// What is known of it from now on.
+    /// Everything about it that can be read later, too.
     #[serde(flatten)]
     pub about: ApiKey,
 }
@@ -139,26 +136,25 @@ pub struct NewKey {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct KeyList {
-    /// The keys.
     pub keys: Vec<ApiKey>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
 }
 
-/// How many of each a tenant may have; no bound where null.
+/// How many of each a tenant may have; null for no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Quotas {
     /// Declared resources.
     pub resources: Option<u64>,
-    /// Live sessions.
+    /// Active sessions.
     pub sessions: Option<u64>,
     /// Open watches.
     pub watches: Option<u64>,
 }
 
-/// Which quotas of a tenant to change. One that is not named stays as it is; `null` takes the bound away.
+/// Which quotas of a tenant to change. One that is not named stays as it is; `null` removes the limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -167,7 +163,7 @@ pub struct QuotaChanges {
     #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, required = false))]
     pub resources: Option<Option<u64>>,
-    /// Live sessions.
+    /// Active sessions.
     #[serde(deserialize_with = "named", skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>, required = false))]
     pub sessions: Option<Option<u64>>,
@@ -207,20 +203,17 @@ impl QuotaChanges {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Usage {
-    /// Resources.
     pub resources: u64,
-    /// Sessions.
     pub sessions: u64,
-    /// Watches that are open on this server.
+    /// Watches that are open at this server.
     pub watches: u64,
 }
 
-/// Says what a tenant may have. What is not named stays as it is.
+/// Sets quotas of a tenant. Those that are not named stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutTenant {
-    /// How many of each.
     #[serde(default)]
     pub quotas: QuotaChanges,
 }
@@ -229,11 +222,8 @@ pub struct PutTenant {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Tenant {
-    /// Its name.
     pub tenant: String,
-    /// What it may have.
     pub quotas: Quotas,
-    /// What it has.
     pub usage: Usage,
 }
 
@@ -241,47 +231,45 @@ pub struct Tenant {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TenantList {
-    /// The tenants.
     pub tenants: Vec<Tenant>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
 }
 
-/// Lets tokens go on from above a number, for when a gate has seen larger ones than the store gives.
+/// Makes tokens continue above a number, for when a gate has seen larger ones than the store gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RaiseToken {
-    /// The next token is above this.
+    /// The next token is larger than this.
     pub above: u64,
 }
 
-/// Tokens go on from above this number.
+/// Where tokens continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RaisedToken {
-    /// The number.
     pub above: u64,
 }
 
-/// Says that the store was restored from a backup, or otherwise set back to an earlier state.
+/// Declares that the store was restored from a backup, or otherwise set back to an earlier state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Restored {
-    /// Whether every holder was stopped since: then nothing has to be waited out, and grants begin at once.
+pub struct RestoreNotice {
+    /// Whether every holder has been stopped. If so, leases are granted again at once.
     pub holders_stopped: bool,
 }
 
-/// The history that a restored store goes on with.
+/// The history with which a restored store continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NewHistory {
-    /// Its epoch: cursors of earlier ones are of no use any more.
+    /// Its epoch. Cursors of earlier epochs can no longer be used.
     pub epoch: u64,
-    /// Tokens go on from above this number.
+    /// Tokens continue above this number.
     pub above: u64,
-    /// Nothing is granted or renewed for about this long.
+    /// For about this many milliseconds nothing is granted or renewed.
     pub barred_ms: u64,
 }
 
@@ -289,21 +277,20 @@ pub struct NewHistory {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Retire {
-    /// Where the data goes, in words for people: every answer of this store says so from then on.
+pub struct RetireStore {
+    /// Where the data goes, in words for people: every answer of this store then says so.
     #[cfg_attr(feature = "openapi", schema(min_length = 1, max_length = 255))]
     pub to: String,
 }
 
-/// What an import took in.
+/// What was imported.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Imported {
-    /// How many rows.
+pub struct ImportSummary {
     pub rows: u64,
-    /// Tokens go on from above this revision.
+    /// Tokens continue above this revision.
     pub revision: u64,
-    /// Nothing is granted or renewed for about this long, unless the export retired its store.
+    /// For about this many milliseconds nothing is granted or renewed. 0 if the export retired its store.
     #[serde(default)]
     pub barred_ms: u64,
 }

@@ -1,5 +1,5 @@
-//! Many leases in one request. Each item is decided by itself, in order; one that is refused spoils no other. An item that
-//! cannot be read spoils the request, and nothing is done.
+//! Many leases in one request. Each item is decided by itself, in order, and a refusal does not affect the others. If
+//! any item cannot be read, the whole request is refused, and nothing is done.
 
 use std::collections::BTreeMap;
 
@@ -12,11 +12,12 @@ use solehold_core::{
 use uuid::Uuid;
 
 use crate::{
-    ask::Asked,
+    document::to_document,
     field::{Checked, Faults, FieldError},
-    limits::BATCH_ITEMS_MAX,
+    limits::{BATCH_ITEMS_MAX, RESOURCE_TTL},
     problem::Problem,
-    resources::{AcquireResource, FinalState, Grant, ReleaseResource, RenewResource},
+    resources::Grant,
+    terms::{AcquireFields, AcquireTerms, FinalState, Proof},
 };
 
 /// Items, at most [`BATCH_ITEMS_MAX`].
@@ -24,7 +25,6 @@ use crate::{
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Batch<T> {
-    /// The items.
     pub items: Vec<T>,
 }
 
@@ -47,11 +47,8 @@ impl<T> Batch<T> {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AcquireItem {
-    /// What sort of thing.
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
-    /// Who asks.
     pub holder: String,
     /// Time to live in milliseconds; 30 s if not given.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
@@ -59,32 +56,30 @@ pub struct AcquireItem {
     /// Time to live in seconds.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttl_seconds: Option<Number>,
-    /// The session that the lease hangs on, if not one of its own.
+    /// The session to attach the lease to; one of its own if not given.
     pub session_id: Option<Uuid>,
     /// The client's name for this acquire.
     pub request_id: Option<String>,
-    /// What the holder keeps with the lease.
+    /// Any JSON that the holder keeps with the lease.
     #[serde(default)]
     pub attributes: BTreeMap<String, Value>,
 }
 
 impl AcquireItem {
-    /// What is asked for, and of which resource.
-    pub fn asked(&self, tenant: &Name) -> Checked<(ResourceKey, Asked)> {
+    pub fn terms(&self, tenant: &Name) -> Checked<(ResourceKey, AcquireTerms)> {
         let mut faults = Faults::default();
         let key = faults.take_all("", resource_key(tenant, &self.kind, &self.key));
-        let item = self.clone();
-        let ask = AcquireResource {
-            holder: item.holder,
-            ttl_ms: item.ttl_ms,
-            ttl_seconds: item.ttl_seconds,
-            session_id: item.session_id,
-            request_id: item.request_id,
-            wait_ms: None,
-            attributes: item.attributes,
+        let attributes = faults.take(to_document("attributes", &self.attributes));
+        let fields = AcquireFields {
+            holder: ("holder", &self.holder),
+            ttl_ms: self.ttl_ms.as_ref(),
+            ttl_seconds: self.ttl_seconds.as_ref(),
+            session_id: self.session_id,
+            request_id: self.request_id.as_deref(),
         };
-        let asked = faults.take_all("", ask.asked());
-        faults.finish(|| Some((key?, asked?)))
+        let terms = fields.checked(RESOURCE_TTL, faults, attributes)?;
+        // A key that is wrong is among the faults.
+        key.map(|key| (key, terms)).ok_or_else(Vec::new)
     }
 }
 
@@ -93,17 +88,13 @@ impl AcquireItem {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RenewItem {
-    /// What sort of thing.
     pub kind: Option<String>,
-    /// Which one of that sort.
     pub key: Option<String>,
-    /// The id of the lease.
     pub lease_id: Option<Uuid>,
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub token: Option<u64>,
-    /// The session that the lease hangs on.
+    /// The session that the lease is attached to.
     pub session_id: Option<Uuid>,
-    /// Who holds it.
     pub holder: Option<String>,
     /// A new time to live in milliseconds, for a lease with a session of its own.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
@@ -116,59 +107,48 @@ pub struct RenewItem {
 impl RenewItem {
     /// Which lease is meant, and its new time to live, if one is asked for.
     pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<u64>)> {
-        let item = self.clone();
-        let renew = RenewResource {
-            token: item.token,
-            lease_id: None,
-            session_id: item.session_id,
-            holder: item.holder,
-            ttl_ms: item.ttl_ms,
-            ttl_seconds: item.ttl_seconds,
-        };
         let mut faults = Faults::default();
         let target = faults.take_all("", target(tenant, &self.kind, &self.key, self.lease_id));
-        let ttl_ms = faults.take_all("", renew.ttl_ms());
-        let claim = target.and_then(|target| faults.take_all("", renew.claim_of(target)));
+        let ttl_ms = faults.take(RESOURCE_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()));
+        let proof = Proof {
+            holder: ("holder", self.holder.as_deref()),
+            token: self.token,
+            session_id: self.session_id,
+        };
+        let claim = target.and_then(|target| faults.take_all("", proof.claim(target)));
         faults.finish(|| Some((claim?, ttl_ms?)))
     }
 }
 
-/// One release; the lease is named as on renewal.
+/// One release; the lease is identified as on renewal.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReleaseItem {
-    /// What sort of thing.
     pub kind: Option<String>,
-    /// Which one of that sort.
     pub key: Option<String>,
-    /// The id of the lease.
     pub lease_id: Option<Uuid>,
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub token: Option<u64>,
-    /// The session that the lease hangs on.
+    /// The session that the lease is attached to.
     pub session_id: Option<Uuid>,
-    /// Who holds it.
     pub holder: Option<String>,
-    /// The last word for the next holder.
+    /// The final state document for the next holder.
     pub state: Option<FinalState>,
 }
 
 impl ReleaseItem {
-    /// Which lease is meant, and the last word for the next holder.
+    /// Which lease is meant, and the final state document for the next holder.
     pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<StateWrite>)> {
-        let item = self.clone();
-        let release = ReleaseResource {
-            token: item.token,
-            lease_id: None,
-            session_id: item.session_id,
-            holder: item.holder,
-            state: item.state,
-        };
         let mut faults = Faults::default();
         let target = faults.take_all("", target(tenant, &self.kind, &self.key, self.lease_id));
-        let state = faults.take_all("", release.state());
-        let claim = target.and_then(|target| faults.take_all("", release.claim_of(target)));
+        let state = faults.take_all("", self.state.as_ref().map(FinalState::write).transpose());
+        let proof = Proof {
+            holder: ("holder", self.holder.as_deref()),
+            token: self.token,
+            session_id: self.session_id,
+        };
+        let claim = target.and_then(|target| faults.take_all("", proof.claim(target)));
         faults.finish(|| Some((claim?, state?)))
     }
 }
@@ -192,43 +172,28 @@ fn target(
     }
 }
 
-/// What became of one item.
+/// The result of one item.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum BatchItem {
-    /// It was granted, or the grant of the same request is given again.
-    Granted {
-        /// The lease.
-        lease: Box<Grant>,
-    },
+    /// It was granted, now or earlier to the same request id.
+    Granted { lease: Box<Grant> },
     /// It was renewed.
-    Renewed {
-        /// The lease.
-        lease: Box<Grant>,
-    },
+    Renewed { lease: Box<Grant> },
     /// It was released.
-    Released {
-        /// Which lease.
-        lease_id: Uuid,
-    },
+    Released { lease_id: Uuid },
     /// It was refused; nothing was changed.
-    Refused {
-        /// Why.
-        problem: Box<Problem>,
-    },
-    /// It failed, and the problem says whether it is known to what end.
-    Failed {
-        /// What went wrong.
-        problem: Box<Problem>,
-    },
+    Refused { problem: Box<Problem> },
+    /// It failed; the problem's code says whether the outcome is known.
+    Failed { problem: Box<Problem> },
 }
 
-/// What became of the items, in their order.
+/// The results of the items, in their order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct BatchResults {
-    /// One for each item.
+    /// One result for each item.
     pub results: Vec<BatchItem>,
 }
 
@@ -252,11 +217,11 @@ mod tests {
         )
         .expect("good");
         round_trip(&batch);
-        let faults = batch.checked(|item| item.asked(&name("t"))).expect_err("odd");
+        let faults = batch.checked(|item| item.terms(&name("t"))).expect_err("odd");
         let fields: Vec<_> = faults.iter().map(|f| f.field.as_str()).collect();
         assert_eq!(fields, ["items[1].kind", "items[1].holder", "items[1].ttl_ms"]);
         let good = Batch { items: vec![batch.items[0].clone(); 2] };
-        let asked = good.checked(|item| item.asked(&name("t"))).expect("good");
+        let asked = good.checked(|item| item.terms(&name("t"))).expect("good");
         assert_eq!(asked.len(), 2);
         assert_eq!((&asked[0].0, asked[0].1.tenure), (&key("a"), AskedTenure::Own { ttl_ms: 5_000 }));
         assert!(body::parse::<Batch<AcquireItem>>(br#"{"items": [{"kind": "a", "hodler": 1}]}"#).is_err());

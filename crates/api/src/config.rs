@@ -1,7 +1,7 @@
-//! Configuration, as the pipeline of seed 002 syncs it: cameras and zones, and versions that are hashes of what they say.
+//! Configuration of a camera pipeline: cameras and zones, and versions, which are hashes of their content.
 //!
-//! A camera is a resource of kind `camera` whose attributes are its document; a zone of a site is one of kind `zone`. What we
-//! do not know in a document is kept and given back.
+//! A camera is a resource of kind `camera` whose attributes are its document; a zone of a site is one of kind `zone`.
+//! What we do not know in a document is kept and given back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,14 +19,12 @@ use crate::{
     page::PageCursor,
 };
 
-/// What a zone is called: the seed numbers them, others may name them. It comes back as it was given.
+/// The id of a zone: a number or a name. It is returned as it was given.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(untagged)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum ZoneId {
-    /// A number.
     Number(u64),
-    /// A name.
     Name(String),
 }
 
@@ -51,32 +49,32 @@ impl std::fmt::Display for ZoneId {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Zone {
-    /// Its name or number within its camera or site.
+    /// Its name or number, unique within its camera or site.
     pub zone_id: ZoneId,
-    /// What people call it.
+    /// A name for people to read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// `include` or `exclude`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(example = "include"))]
     pub kind: Option<String>,
-    /// Which of two that overlap counts.
+    /// Decides which of two overlapping zones counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<i64>,
     /// Its corners, three or more, each of two numbers.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<Vec<f64>>))]
     pub polygon: Vec<Vec<Number>>,
-    /// What may be seen in it.
+    /// The labels that count within the zone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_labels: Option<Vec<String>>,
-    /// What is seen with a lower score than this does not count; 0 to 1.
+    /// Detections with a lower score are ignored; 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub min_score: Option<Number>,
-    /// The only camera of the site that it is for; all of them if not given.
+    /// The only camera of the site that it applies to; all of them if not given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub camera_uuid: Option<String>,
-    /// Whatever else it says.
+    /// Any other fields.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }
@@ -155,20 +153,20 @@ fn check_share(faults: &mut Faults, field: &str, share: Option<&Number>) {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MotionGating {
-    /// Whether only after motion.
+    /// Whether frames are analysed only after motion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// By how much the picture is made smaller first; 0 to 1.
+    /// The factor by which the picture is scaled down first; 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub downscale: Option<Number>,
-    /// Motion of fewer pixels does not count.
+    /// Motion of fewer pixels is ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_area_px: Option<u64>,
-    /// How many frames are looked at after motion has ended.
+    /// The number of frames that are still analysed after motion has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cooldown_frames: Option<u64>,
-    /// Whatever else it says.
+    /// Any other fields.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }
@@ -177,39 +175,38 @@ pub struct MotionGating {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Camera {
-    /// Its id: begins with `cam-`, unique in its tenant. May be left out where the path says it.
+    /// Begins with `cam-` and is unique within its tenant. May be left out where the path has it.
     #[serde(default)]
     pub camera_uuid: String,
-    /// Where its picture comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtsp_url: Option<String>,
-    /// Whose it is; the path or the key says it too.
+    /// May be left out: the path or the key has it, too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant_id: Option<String>,
-    /// Where it is; the path may say it too.
+    /// May be left out where the path has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub site_id: Option<String>,
-    /// The zones of its own. In an answer, those of its site that are for it are among them.
+    /// Its own zones. Answers also contain the zones of its site that apply to it.
     #[serde(default)]
     pub zones: Vec<Zone>,
-    /// When its picture is looked at.
+    /// When its frames are analysed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub motion_gating: Option<MotionGating>,
-    /// What may be seen outside of zones.
+    /// The labels that count outside of zones.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allow_labels: Option<Vec<String>>,
-    /// What is seen with a lower score than this does not count; 0 to 1.
+    /// Detections with a lower score are ignored; 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub min_score: Option<Number>,
-    /// How it is decided whether something is in a zone, such as `center`.
+    /// How to decide whether a detection is within a zone, such as `center`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone_test: Option<String>,
-    /// How much must overlap; 0 to 1.
+    /// How much two boxes must overlap; 0 to 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub iou_threshold: Option<Number>,
-    /// Whatever else it says.
+    /// Any other fields.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
 }
@@ -292,9 +289,9 @@ impl Camera {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ConfigVersion {
-    /// Of the cameras without their zones.
+    /// A hash of the cameras, without their zones.
     pub config_version: String,
-    /// Of the zones, those of the cameras and those of the site.
+    /// A hash of the zones, those of the cameras and those of the site.
     pub zone_version: String,
 }
 
@@ -325,7 +322,6 @@ impl ConfigVersion {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CameraList {
-    /// The cameras.
     pub cameras: Vec<Camera>,
     /// Where the next page begins; null on the last.
     #[serde(default)]
@@ -336,7 +332,6 @@ pub struct CameraList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ZoneList {
-    /// The zones.
     pub zones: Vec<Zone>,
     /// Where the next page begins; null on the last.
     #[serde(default)]
@@ -350,12 +345,12 @@ pub struct ZoneList {
 pub struct AvailableQuery {
     /// Only at this site.
     pub site_id: Option<String>,
-    /// Where to begin: `next` of the page before.
+    /// Where to begin: the `next` of the previous page.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub cursor: Option<PageCursor>,
-    /// How many at most.
+    /// The largest number of items to return.
     pub limit: Option<i64>,
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that is not limited to one.
     pub tenant: Option<String>,
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Number, Value};
 use solehold_core::key::Document;
 
@@ -38,6 +38,25 @@ fn depth(value: &Value) -> usize {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
         Value::Object(fields) => 1 + fields.values().map(depth).max().unwrap_or(0),
         _ => 0,
+    }
+}
+
+/// What the pipeline keeps with a lease: opaque to the machine, and so the attributes of the lease.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LeaseAttributes {
+    /// The shard that works on the camera.
+    pub shard_id: String,
+    /// The configuration that the holder knew.
+    pub config_version: String,
+    /// The zones that the holder knew.
+    pub zone_version: String,
+}
+
+impl LeaseAttributes {
+    /// What the attributes of a lease say; nothing, if another surface wrote them.
+    pub fn of(attributes: &Document) -> Self {
+        read(attributes).unwrap_or_default()
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is wrong with a body, field by field. Checks go on after the first fault, so that all is told at once.
+//! What is wrong with a body, field by field. Checks continue after the first fault, so that all are reported at once.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -40,6 +40,11 @@ pub fn name(field: &str, value: &str) -> Result<Name, FieldError> {
     Name::new(value).map_err(|error| FieldError::new(field, error.to_string()))
 }
 
+/// Makes a text of the wire a name, if there is one.
+pub fn maybe_name(field: &str, value: Option<&str>) -> Result<Option<Name>, FieldError> {
+    value.map(|value| name(field, value)).transpose()
+}
+
 /// Collects faults.
 #[derive(Debug, Default)]
 pub struct Faults(Vec<FieldError>);
@@ -75,7 +80,7 @@ impl Faults {
 
     /// A name that may be left out: `Some(None)` then, and `None` if it is no name.
     pub fn maybe_name(&mut self, field: &str, value: Option<&str>) -> Option<Option<Name>> {
-        self.take(value.map(|value| name(field, value)).transpose())
+        self.take(maybe_name(field, value))
     }
 
     /// A whole number within its bounds.

@@ -1,7 +1,8 @@
-//! Leases, as the pipeline of seed 002 knows them.
+//! Leases, as a camera pipeline knows them.
 //!
-//! Its client takes only 200 with JSON for success and reads `{success, lease, error, retry_after_seconds}`, while the seed
-//! shows flat fields: an [`Envelope`] is both. On kinds other than `camera` the `camera_uuid` of a lease is its key.
+//! Its client takes only 200 with JSON for success and reads `{success, lease, error, retry_after_seconds}`, while its
+//! documents show flat fields: an [`Envelope`] is both. On kinds other than `camera` the `camera_uuid` of a lease is
+//! its key.
 
 use std::collections::BTreeMap;
 
@@ -17,15 +18,15 @@ use solehold_core::{
 use uuid::Uuid;
 
 use crate::{
-    ask::{Ask, Asked, Proof},
-    document::{read, to_document, to_fields},
+    cursor::Cursor,
+    document::{LeaseAttributes, to_document, to_fields},
     field::{Checked, Faults, FieldError, name},
     limits::{CAMERA_TTL, REASON_BYTES_MAX},
     page::PageCursor,
     problem::Problem,
-    resources::FinalState,
+    terms::{AcquireFields, AcquireTerms, FinalState, Proof},
     time::Timestamp,
-    watch::{Cursor, LeaseEvent},
+    watch::LeaseEvent,
 };
 
 /// What every camera's id begins with.
@@ -42,38 +43,18 @@ pub fn camera_name(field: &str, value: &str) -> Result<solehold_core::key::Name,
     Ok(camera)
 }
 
-/// What the pipeline keeps with a lease: opaque to the machine, and so the attributes of the lease.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LeaseAttributes {
-    /// The shard that works on the camera.
-    pub shard_id: String,
-    /// The configuration that the holder knew.
-    pub config_version: String,
-    /// The zones that the holder knew.
-    pub zone_version: String,
-}
-
-impl LeaseAttributes {
-    /// What the attributes of a lease say; nothing, if another surface wrote them.
-    pub fn of(attributes: &Document) -> Self {
-        read(attributes).unwrap_or_default()
-    }
-}
-
 /// Acquires a camera.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AcquireLease {
-    /// The camera: begins with `cam-`.
+    /// Begins with `cam-`.
     pub camera_uuid: String,
     /// The runner that asks.
     pub runner_id: String,
-    /// The shard that will work on it.
+    /// The shard that will do the work.
     pub shard_id: Option<String>,
-    /// Whose camera it is; the key's tenant if not given.
+    /// The key's tenant if not given.
     pub tenant_id: Option<String>,
-    /// Where the camera is.
     pub site_id: Option<String>,
     /// Time to live in seconds, 30 to 300; 60 if not given.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
@@ -85,15 +66,15 @@ pub struct AcquireLease {
     pub config_version: Option<String>,
     /// The zones that the runner knows.
     pub zone_version: Option<String>,
-    /// The session that the lease hangs on, if not one of its own.
+    /// The session to attach the lease to; one of its own if not given.
     pub session_id: Option<Uuid>,
-    /// The client's name for this acquire, so that a repeat gets the same grant.
+    /// The client's name for this acquire: a repeat gets the same grant.
     pub request_id: Option<String>,
 }
 
 impl AcquireLease {
     /// What is asked for; the camera's id, tenant and site are checked too.
-    pub fn asked(&self) -> Checked<Asked> {
+    pub fn terms(&self) -> Checked<AcquireTerms> {
         let mut faults = Faults::default();
         faults.take(camera_name("camera_uuid", &self.camera_uuid));
         for (field, value) in [
@@ -112,7 +93,7 @@ impl AcquireLease {
         };
         // Long texts are faults already, so that the document is small if it is used.
         let attributes = to_document("shard_id", &about).ok();
-        let ask = Ask {
+        let ask = AcquireFields {
             holder: ("runner_id", &self.runner_id),
             ttl_ms: self.ttl_ms.as_ref(),
             ttl_seconds: self.ttl_seconds.as_ref(),
@@ -123,13 +104,13 @@ impl AcquireLease {
     }
 }
 
-/// Keeps a lease; its id in the path is the proof, and what else is given must match.
+/// Renews a lease. Its id in the path is the proof; everything else that is given must match.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RenewLease {
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub token: Option<u64>,
-    /// Who holds it.
+    /// The holder.
     pub runner_id: Option<String>,
     /// A new time to live in seconds, 30 to 300, for a lease with a session of its own.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
@@ -140,42 +121,42 @@ pub struct RenewLease {
 }
 
 impl RenewLease {
-    /// The new time to live, if one is asked for.
+    /// The new time to live, if one is given.
     pub fn ttl_ms(&self) -> Checked<Option<u64>> {
         CAMERA_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
     }
 }
 
-/// Lets go; the lease is proven as on renewal.
+/// Releases a lease, with the same proof as a renewal.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReleaseLease {
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub token: Option<u64>,
-    /// Who holds it.
+    /// The holder.
     pub runner_id: Option<String>,
-    /// The last word for the next holder.
+    /// The final state document for the next holder.
     pub state: Option<FinalState>,
 }
 
 impl ReleaseLease {
-    /// The last word for the next holder, if there is one.
+    /// The final state document for the next holder, if there is one.
     pub fn state(&self) -> Checked<Option<StateWrite>> {
         self.state.as_ref().map(FinalState::write).transpose()
     }
 }
 
-/// Keeps a lease and tells how the work goes: as `stats`, as `processing_stats`, or as the body itself.
+/// Renews a lease and reports progress: as `stats`, as `processing_stats`, or as the body itself.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeartbeatLease {
-    /// The token of the grant.
+    /// The fencing token of the grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
-    /// Who holds it.
+    /// The holder.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner_id: Option<String>,
-    /// How the work goes.
+    /// Any JSON about the progress of the work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stats: Option<BTreeMap<String, Value>>,
     /// The same.
@@ -187,7 +168,7 @@ pub struct HeartbeatLease {
 }
 
 impl HeartbeatLease {
-    /// What is told, if anything is.
+    /// What is reported, if anything.
     pub fn stats(&self) -> Checked<Option<Document>> {
         let rest = Some(&self.rest).filter(|rest| !rest.is_empty());
         let told = self.stats.as_ref().or(self.processing_stats.as_ref()).or(rest);
@@ -199,19 +180,18 @@ impl HeartbeatLease {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokeLease {
-    /// Only the grant of this token.
+    /// Only the grant with this token.
     pub token: Option<u64>,
-    /// Only if this one holds it.
+    /// Only if this is the holder.
     pub runner_id: Option<String>,
-    /// The old holder is known to be fenced off: nobody need wait for its deadline.
+    /// The old holder is known to be fenced off, so the next holder need not wait for the old deadline.
     #[serde(default)]
     pub fenced: bool,
-    /// Why, in words, for the event.
+    /// A reason in words, for the event.
     pub reason: Option<String>,
 }
 
 impl RevokeLease {
-    /// The reason, if it is not too long.
     pub fn reason(&self) -> Checked<Option<String>> {
         let mut faults = Faults::default();
         faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
@@ -232,34 +212,31 @@ macro_rules! claims {
 }
 claims!(RenewLease, ReleaseLease, HeartbeatLease, RevokeLease);
 
-/// A lease with every field of the seed's, and ours after them.
+/// A lease with every field of the pipeline's, and ours after them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease {
-    /// The identity of the grant.
     pub lease_id: Uuid,
     /// The camera; on other kinds, the key.
     pub camera_uuid: String,
-    /// Who holds it.
+    /// The holder.
     pub runner_id: String,
-    /// The shard that works on it; empty if the holder did not say.
+    /// The shard that does the work; empty if the holder gave none.
     pub shard_id: String,
-    /// Whose it is.
     pub tenant_id: String,
-    /// Where it is; empty if nobody said.
+    /// Empty if none was given.
     pub site_id: String,
     /// When it was granted; when it was asked for, while it is pending.
     pub acquired_at: Timestamp,
-    /// When it runs out by the store's clock, unless it is renewed.
+    /// When it expires by the store's clock, unless it is renewed.
     pub expires_at: Timestamp,
     /// When it was last renewed, by itself or with its session.
     pub renewed_at: Option<Timestamp>,
-    /// How it stands.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
     pub status: LeaseStatus,
-    /// When its holder was last heard of.
+    /// When its holder's last heartbeat arrived.
     pub last_heartbeat: Timestamp,
-    /// What the last heartbeat told.
+    /// What the last heartbeat reported.
     pub processing_stats: BTreeMap<String, Value>,
     /// The configuration that the holder knew when it acquired; empty if it did not say.
     pub config_version: String,
@@ -267,15 +244,13 @@ pub struct Lease {
     pub zone_version: String,
     /// The fencing token; null while it is pending.
     pub token: Option<u64>,
-    /// How long it has left.
+    /// Milliseconds until it expires.
     pub ttl_ms: u64,
-    /// The session that it hangs on, if not one of its own.
+    /// The session that it is attached to, if not one of its own.
     pub session_id: Option<Uuid>,
-    /// What sort of resource it is on.
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
-    /// The revision as of which this is so.
+    /// The revision at which this was read.
     pub revision: u64,
 }
 
@@ -348,12 +323,11 @@ impl Lease {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct EndedLease {
-    /// Which one it was.
     pub lease_id: Uuid,
     /// `released` or `revoked`.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
     pub status: LeaseStatus,
-    /// For how long nobody gets the resource.
+    /// Milliseconds for which nobody can acquire the resource.
     pub held_back_ms: u64,
 }
 
@@ -361,7 +335,7 @@ pub struct EndedLease {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub enum Flat {
+pub enum FlatFields {
     /// Those of the lease.
     Lease(Box<Lease>),
     /// Those of the problem.
@@ -384,30 +358,29 @@ pub enum Flat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Envelope {
-    /// Whether it was done.
     pub success: bool,
-    /// The lease, if it lives.
+    /// The lease, if it is active.
     pub lease: Option<Box<Lease>>,
-    /// Why it was not done.
+    /// Why it was refused.
     pub error: Option<String>,
-    /// It is of no use to ask again before.
+    /// Seconds after which to try again.
     pub retry_after_seconds: Option<u64>,
-    /// The same, flat.
+    /// The same fields again, at the top level.
     #[serde(flatten)]
-    pub flat: Flat,
+    pub flat: FlatFields,
 }
 
 impl Envelope {
-    /// A lease that lives.
+    /// An active lease.
     pub fn held(lease: Lease) -> Self {
         let lease = Box::new(lease);
-        let flat = Flat::Lease(lease.clone());
+        let flat = FlatFields::Lease(lease.clone());
         Self { success: true, lease: Some(lease), error: None, retry_after_seconds: None, flat }
     }
 
     /// A lease that has ended as it was asked to.
     pub fn ended(lease: EndedLease) -> Self {
-        let flat = Flat::Ended(lease);
+        let flat = FlatFields::Ended(lease);
         Self { success: true, lease: None, error: None, retry_after_seconds: None, flat }
     }
 
@@ -418,7 +391,7 @@ impl Envelope {
             lease: None,
             error: Some(problem.detail.clone()),
             retry_after_seconds: problem.retry_after_seconds(),
-            flat: Flat::Problem(Box::new(problem)),
+            flat: FlatFields::Problem(Box::new(problem)),
         }
     }
 }
@@ -434,12 +407,12 @@ pub struct LeaseQuery {
     pub runner_id: Option<String>,
     /// Only at this site.
     pub site_id: Option<String>,
-    /// Where to begin: `next` of the page before.
+    /// Where to begin: the `next` of the previous page.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub cursor: Option<PageCursor>,
-    /// How many at most.
+    /// The largest number of items to return.
     pub limit: Option<i64>,
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that is not limited to one.
     pub tenant: Option<String>,
 }
 
@@ -447,11 +420,10 @@ pub struct LeaseQuery {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseList {
-    /// The leases.
     pub leases: Vec<Lease>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
-    /// The point in the watch as of which this is so.
+    /// The point in the watch at which this was read.
     pub cursor: Cursor,
 }
 
@@ -459,7 +431,6 @@ pub struct LeaseList {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LeaseHistory {
-    /// Which lease.
     pub lease_id: Uuid,
     /// What happened, as far back as the audit trail goes.
     pub events: Vec<LeaseEvent>,

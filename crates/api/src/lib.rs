@@ -1,22 +1,27 @@
 //! The v1 surface of Solehold on the wire: what requests and answers look like, and nothing of how they are served.
 //!
 //! ```text
-//!   bytes --body::parse--> request type --asked(), claim(), declaration()--> core's commands
+//!   bytes --body::parse--> request type --terms(), claim(), declaration()--> core's commands
 //!   core's views --of()--> answer type --serde--> bytes
 //! ```
 //!
 //! The modules follow the surface: [`scenes`], [`leases`], [`runners`] and [`config`] keep the shapes of the teams that
-//! had them first and take unknown fields; [`sessions`], [`resources`], [`batch`] and [`admin`] are ours and refuse them.
-//! [`watch`] is a stream of [`sse`] frames. Everything that goes wrong is a [`problem::Problem`] with one
-//! [`problem::ErrorCode`]; everything that is wrong with a body is told at once, by [`field::FieldError`].
+//! had them first and take unknown fields; [`sessions`], [`resources`], [`batch`] and [`admin`] are ours and refuse
+//! them. [`watch`] is a stream of [`sse`] frames. Everything that goes wrong is a [`problem::Problem`] with one
+//! [`problem::ErrorCode`]; everything that is wrong with a body is reported at once, as [`field::FieldError`]s.
 //!
 //! Names, ids and tokens are plain strings, UUIDs and numbers here, and become core's types on the way in.
 
+#![allow(
+    missing_docs,
+    reason = "a field whose name says everything needs no comment; others have one, which OpenAPI shows"
+)]
+
 pub mod admin;
-pub mod ask;
 pub mod batch;
 pub mod body;
 pub mod config;
+pub mod cursor;
 pub mod document;
 pub mod field;
 pub mod leases;
@@ -32,6 +37,7 @@ pub mod scenes;
 mod schema;
 pub mod sessions;
 pub mod sse;
+pub mod terms;
 #[cfg(test)]
 mod testing;
 pub mod time;

@@ -27,8 +27,8 @@ pub const SNAPSHOT_RESOURCES_MAX: usize = 500;
 /// Largest frame that a watch sends or a reader takes, in bytes.
 pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Longest that one request may wait in line, in milliseconds. Whoever wants to wait for longer asks again with the same
-/// request id, and keeps its place.
+/// Longest that one request may wait in line, in milliseconds. A client that wants to wait longer asks again with the
+/// same request id, and keeps its place.
 pub const WAIT_MS_MAX: u64 = 30_000;
 
 /// Most weight of a node among those that keys are routed to.

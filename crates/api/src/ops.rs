@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{time::Timestamp, watch::Cursor};
+use crate::{cursor::Cursor, time::Timestamp};
 
 /// The process is up.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,11 +10,11 @@ use crate::{time::Timestamp, watch::Cursor};
 pub struct Health {
     /// Always `ok`.
     pub status: String,
-    /// Which server this is.
+    /// The server that answers.
     pub node_id: String,
-    /// The version of the program.
+    /// The version of the server.
     pub version: String,
-    /// Which engine it runs on.
+    /// The storage engine.
     pub engine: String,
 }
 
@@ -22,15 +22,13 @@ pub struct Health {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ready {
-    /// Whether it can.
     pub ready: bool,
-    /// Which server this is.
+    /// The server that answers.
     pub node_id: String,
-    /// Why it cannot.
+    /// Why it is not ready.
     pub reason: Option<String>,
-    /// How far the store is.
+    /// The store's last change.
     pub cursor: Option<Cursor>,
-    /// The store's time.
     pub store_time: Option<Timestamp>,
 }
 

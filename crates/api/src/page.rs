@@ -34,7 +34,7 @@ impl FromStr for PageCursor {
     fn from_str(text: &str) -> Result<Self, FieldError> {
         let part = |part: &str| percent_decode_str(part).decode_utf8().map(|part| part.into_owned());
         let parts: Result<_, _> = text.split('/').map(part).collect();
-        parts.map(Self).map_err(|_| FieldError::new("cursor", "is not one that a page gave as its next"))
+        parts.map(Self).map_err(|_| unknown_cursor())
     }
 }
 
@@ -61,6 +61,11 @@ impl fmt::Display for PageCursor {
     }
 }
 
+/// A cursor that no page of this list gave.
+pub fn unknown_cursor() -> FieldError {
+    FieldError::new("cursor", "is not the `next` of a page of this list")
+}
+
 /// How many items a page gets: what is asked for, the default if nothing is.
 pub fn size(limit: Option<i64>) -> Result<usize, FieldError> {
     let Some(limit) = limit else { return Ok(PAGE_SIZE_DEFAULT) };
@@ -73,14 +78,14 @@ pub fn size(limit: Option<i64>) -> Result<usize, FieldError> {
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct PageQuery {
-    /// Where to begin: `next` of the page before.
+    /// Where to begin: the `next` of the previous page.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub cursor: Option<PageCursor>,
-    /// How many items at most.
+    /// The largest number of items to return.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<i64>,
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that is not limited to one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tenant: Option<String>,
 }

@@ -7,7 +7,7 @@ use solehold_core::{outcome::Refusal, session::SessionOver};
 
 use crate::field::FieldError;
 
-/// One row a code: its name in Rust, its status, its name on the wire, its title.
+/// One row per code: its name in Rust, its status, its name on the wire, its title.
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $code:ident $status:literal $wire:literal $title:literal;)*) => {
         /// Everything that can go wrong, each with its one status. The same words on the wire, in metrics and in logs.
@@ -40,23 +40,23 @@ macro_rules! error_codes {
 }
 
 error_codes! {
-    /// The request makes no sense.
+    /// The request cannot be understood.
     BadRequest 400 "bad_request" "Bad request";
     /// The body is not JSON.
     InvalidJson 400 "invalid_json" "The body is not JSON";
-    /// A field is missing, of the wrong type, or says something that it must not.
+    /// A field is missing, of the wrong type, or has a value that is not allowed.
     InvalidField 400 "invalid_field" "A field is wrong";
     /// A number is outside its bounds.
     OutOfBounds 400 "out_of_bounds" "A number is outside its bounds";
-    /// A lease was not named by token, lease id, session or holder.
+    /// The request identifies no lease: it has no token, lease id, session or holder.
     NoProof 400 "no_proof" "The lease is not named";
-    /// There is no key with the request, or it is unknown, expired or revoked.
+    /// The request has no key, or one that is unknown, expired or revoked.
     Unauthorized 401 "unauthorized" "No valid key";
     /// The key's role does not allow it.
     Forbidden 403 "forbidden" "The key may not do this";
-    /// The tenant has as many as it may have.
+    /// A quota of the tenant is used up.
     QuotaExceeded 403 "quota_exceeded" "A quota is used up";
-    /// There is no such thing, or none that the key may know of.
+    /// It does not exist, or belongs to another tenant than the key.
     NotFound 404 "not_found" "Not found";
     /// There is no such path.
     NoSuchRoute 404 "no_such_route" "No such route";
@@ -64,41 +64,41 @@ error_codes! {
     NoSession 404 "no_session" "The session is over";
     /// The session is over because its holder has opened another one.
     SessionSuperseded 404 "session_superseded" "The session was superseded";
-    /// The path exists and does not know the method.
+    /// The path exists, but not with this method.
     MethodNotAllowed 405 "method_not_allowed" "Method not allowed";
-    /// The thing is not in a state that allows this.
+    /// The present state does not allow this.
     Conflict 409 "conflict" "Conflict";
     /// Someone holds it.
     Held 409 "held" "Held by another";
-    /// Nobody holds it, and nobody gets it yet.
+    /// Nobody holds it, and nobody can acquire it yet.
     HeldBack 409 "held_back" "Held back";
-    /// The lease is not held any more.
+    /// The lease is no longer held.
     Lost 409 "lost" "The lease is lost";
     /// What was given to prove the lease or session does not match it.
     NotYours 409 "not_yours" "Not yours";
-    /// The request id has got what it could get.
+    /// The request id is spent: its lease has ended, or the request was cancelled.
     RequestSpent 409 "request_spent" "The request id is spent";
-    /// The holder drains and takes nothing more.
+    /// The holder is draining and gets no new leases.
     Draining 409 "draining" "The holder is draining";
-    /// The session holds as many leases as it may.
+    /// The session holds as many leases as its capacity allows.
     AtCapacity 409 "at_capacity" "At capacity";
-    /// The state has a later write already.
+    /// The state document was already written with this sequence number or a later one.
     StaleSequence 409 "stale_sequence" "The sequence number is old";
-    /// Someone waits for the resource already.
+    /// The resource already has a pending lease.
     AlreadyPending 409 "already_pending" "Already on its way to another";
-    /// A held resource is deleted only by force.
+    /// A held resource is deleted only with `force`.
     InUse 409 "in_use" "In use";
-    /// It exists already.
+    /// It already exists.
     Exists 409 "exists" "Exists already";
     /// The watch's cursor is older than what is kept: begin again with a snapshot.
     Compacted 410 "compacted" "The cursor is too old";
     /// The body is larger than allowed.
     PayloadTooLarge 413 "payload_too_large" "The body is too large";
-    /// The key asks too often.
+    /// The caller asks too often.
     TooManyRequests 429 "too_many_requests" "Too many requests";
-    /// Something broke on our side.
+    /// An error of the server.
     Internal 500 "internal" "Internal error";
-    /// More is asked of this server than it can do now; nothing was done.
+    /// The server has too much to do; nothing was done.
     Overloaded 503 "overloaded" "Overloaded";
     /// The store cannot be reached; nothing was done.
     Unavailable 503 "unavailable" "The store is unavailable";
@@ -124,13 +124,11 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-/// A bound that was passed.
+/// A limit that was exceeded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Limit {
-    /// What is bounded.
     pub name: String,
-    /// The bound.
     pub value: u64,
 }
 
@@ -148,30 +146,29 @@ pub struct Limit {
 pub struct Problem {
     /// The kind of problem, as a URN that ends with the code.
     pub r#type: String,
-    /// The kind of problem in words.
     pub title: String,
-    /// The status of the answer, again.
+    /// The HTTP status of the answer.
     pub status: u16,
-    /// What happened this time, to what, and what to do.
+    /// What happened, to what, and what to do next.
     pub detail: String,
-    /// The request that it happened to.
+    /// The path of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
     /// The code: what programs look at.
     pub code: ErrorCode,
-    /// All that is wrong with the body.
+    /// Every field that is wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<FieldError>,
-    /// It is of no use to ask again before this time has passed.
+    /// Milliseconds after which to try again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Who holds the resource now, or gets it next.
+    /// The holder of the resource, or the next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
     /// The token of the present or last grant.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<u64>,
-    /// The bound that was passed.
+    /// The limit that was exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
 }
@@ -212,7 +209,7 @@ impl Problem {
         Self { errors, ..Self::new(ErrorCode::InvalidField, detail) }
     }
 
-    /// A body that serde could not read, at this path.
+    /// A body that serde could not parse, at this path.
     pub fn from_json(path: &str, error: &serde_json::Error) -> Self {
         if !error.is_data() {
             return Self::new(ErrorCode::InvalidJson, format!("the body is not JSON: {error}"));
@@ -221,7 +218,7 @@ impl Problem {
         Self::invalid(vec![FieldError::new(field, format!("is wrong: {error}"))])
     }
 
-    /// The machine's refusal, in the words of this surface.
+    /// A refusal of core's, in the words of this surface.
     pub fn from_refusal(refusal: &Refusal) -> Self {
         use ErrorCode as Code;
         let problem = |code| Self::new(code, refusal.to_string());
@@ -267,37 +264,37 @@ impl Problem {
         }
     }
 
-    /// Says where it happened.
+    /// Sets the path of the request.
     #[must_use]
     pub fn instance(self, instance: impl Into<String>) -> Self {
         Self { instance: Some(instance.into()), ..self }
     }
 
-    /// Says how long to wait before asking again.
+    /// Sets how long to wait before trying again.
     #[must_use]
     pub fn retry_after_ms(self, ms: u64) -> Self {
         Self { retry_after_ms: Some(ms), ..self }
     }
 
-    /// Says who holds it.
+    /// Sets the holder of the resource.
     #[must_use]
     pub fn holder(self, holder: impl ToString) -> Self {
         Self { holder: Some(holder.to_string()), ..self }
     }
 
-    /// Says the token of the present or last grant.
+    /// Sets the token of the present or last grant.
     #[must_use]
     pub fn token(self, token: u64) -> Self {
         Self { token: Some(token), ..self }
     }
 
-    /// Names the bound that was passed.
+    /// Names the limit that was exceeded.
     #[must_use]
     pub fn limit(self, name: impl Into<String>, value: u64) -> Self {
         Self { limit: Some(Limit { name: name.into(), value }), ..self }
     }
 
-    /// The same problem answered as another code, as the surfaces do that know fewer statuses.
+    /// The same problem with another code, for surfaces that know fewer statuses.
     #[must_use]
     pub fn recoded(self, code: ErrorCode) -> Self {
         Self { r#type: code.type_uri(), title: code.title().to_owned(), status: code.status(), code, ..self }

@@ -13,11 +13,11 @@ use solehold_core::{
 use uuid::Uuid;
 
 use crate::{
-    ask::{Ask, Asked, Proof, state_write},
     document::{to_document, to_fields, to_value},
     field::{Checked, Faults, FieldError},
     limits::{REASON_BYTES_MAX, RESOURCE_TTL, WAIT_MS_MAX},
     page::PageCursor,
+    terms::{AcquireFields, AcquireTerms, FinalState, Proof, state_write},
     time::Timestamp,
     watch::LeaseEvent,
 };
@@ -32,26 +32,24 @@ pub struct ResourceHistory {
     pub next: Option<PageCursor>,
 }
 
-/// Declares a resource, or declares it anew: what is left out is cleared.
+/// Declares a resource, or replaces its declaration: what is left out is cleared.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutResource {
-    /// Where it is.
     pub site: Option<String>,
-    /// What selects it.
+    /// Labels to select it by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// What its users keep with it.
+    /// Any JSON that its users keep with it.
     #[serde(default)]
     pub attributes: BTreeMap<String, Value>,
-    /// How long it is held back after a lease that ran out.
+    /// Milliseconds for which it is held back after a lease has expired.
     #[serde(default)]
     pub lock_delay_ms: u64,
 }
 
 impl PutResource {
-    /// What is declared.
     pub fn declaration(&self) -> Checked<core::Declaration> {
         let mut faults = Faults::default();
         let site = faults.maybe_name("site", self.site.as_deref());
@@ -69,7 +67,6 @@ impl PutResource {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AcquireResource {
-    /// Who asks.
     pub holder: String,
     /// Time to live in milliseconds; 30 s if not given.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
@@ -77,25 +74,24 @@ pub struct AcquireResource {
     /// Time to live in seconds.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttl_seconds: Option<Number>,
-    /// The session that the lease hangs on, if not one of its own; its ttl counts then.
+    /// The session to attach the lease to; its ttl counts then. If not given, the lease has a session of its own.
     pub session_id: Option<Uuid>,
-    /// The client's name for this acquire, so that a repeat gets the same grant, or keeps its place in line.
+    /// The client's name for this acquire: a repeat gets the same grant, or keeps its place in line.
     pub request_id: Option<String>,
-    /// How long to wait in line, first come, first served, while someone holds it; at most 30 s, and not at all if not
-    /// given. A grant that was waited for says within what time it must be renewed.
+    /// Milliseconds to wait in line, first come, first served, while someone holds it; at most 30000. Without it the
+    /// acquire does not wait. A grant after waiting must be renewed within `confirm_within_ms`.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub wait_ms: Option<Number>,
-    /// What the holder keeps with the lease.
+    /// Any JSON that the holder keeps with the lease.
     #[serde(default)]
     pub attributes: BTreeMap<String, Value>,
 }
 
 impl AcquireResource {
-    /// What is asked for.
-    pub fn asked(&self) -> Checked<Asked> {
+    pub fn terms(&self) -> Checked<AcquireTerms> {
         let mut faults = Faults::default();
         let attributes = faults.take(to_document("attributes", &self.attributes));
-        let ask = Ask {
+        let ask = AcquireFields {
             holder: ("holder", &self.holder),
             ttl_ms: self.ttl_ms.as_ref(),
             ttl_seconds: self.ttl_seconds.as_ref(),
@@ -119,35 +115,16 @@ impl AcquireResource {
     }
 }
 
-/// A write of the hand-over document within a release.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct FinalState {
-    /// Above the stored one under the same token.
-    pub sequence: u64,
-    /// What the next holder gets.
-    pub document: Value,
-}
-
-impl FinalState {
-    pub(crate) fn write(&self) -> Checked<StateWrite> {
-        state_write("state", self.sequence, &self.document)
-    }
-}
-
-/// Keeps a lease. It is named by token, lease id or session; a holder alone is the weaker promise.
+/// Renews a lease, which is identified by token, lease id or session. A holder's name alone is no proof (rule 6).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RenewResource {
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub token: Option<u64>,
-    /// The id of the lease.
     pub lease_id: Option<Uuid>,
-    /// The session that the lease hangs on.
+    /// The session that the lease is attached to.
     pub session_id: Option<Uuid>,
-    /// Who holds it.
     pub holder: Option<String>,
     /// A new time to live in milliseconds, for a lease with a session of its own.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
@@ -158,31 +135,29 @@ pub struct RenewResource {
 }
 
 impl RenewResource {
-    /// The new time to live, if one is asked for.
+    /// The new time to live, if one is given.
     pub fn ttl_ms(&self) -> Checked<Option<u64>> {
         RESOURCE_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
     }
 }
 
-/// Lets go. The lease is named as on renewal.
+/// Releases a lease, which is identified as on renewal.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReleaseResource {
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub token: Option<u64>,
-    /// The id of the lease.
     pub lease_id: Option<Uuid>,
-    /// The session that the lease hangs on.
+    /// The session that the lease is attached to.
     pub session_id: Option<Uuid>,
-    /// Who holds it.
     pub holder: Option<String>,
-    /// The last word for the next holder, written in the same step.
+    /// The final state document for the next holder, written in the same step.
     pub state: Option<FinalState>,
 }
 
 impl ReleaseResource {
-    /// The last word for the next holder, if there is one.
+    /// The final state document for the next holder, if there is one.
     pub fn state(&self) -> Checked<Option<StateWrite>> {
         self.state.as_ref().map(FinalState::write).transpose()
     }
@@ -193,23 +168,22 @@ impl ReleaseResource {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokeResource {
-    /// Only the grant of this token.
+    /// Only the grant with this token.
     pub token: Option<u64>,
-    /// Only the lease of this id.
+    /// Only the lease with this id.
     pub lease_id: Option<Uuid>,
-    /// Only if it hangs on this session.
+    /// Only if it is attached to this session.
     pub session_id: Option<Uuid>,
-    /// Only if this one holds it.
+    /// Only if this is the holder.
     pub holder: Option<String>,
-    /// The old holder is known to be fenced off: nobody need wait for its deadline.
+    /// The old holder is known to be fenced off, so the next holder need not wait for the old deadline.
     #[serde(default)]
     pub fenced: bool,
-    /// Why, in words, for the event.
+    /// A reason in words, for the event.
     pub reason: Option<String>,
 }
 
 impl RevokeResource {
-    /// The reason, if it is not too long.
     pub fn reason(&self) -> Checked<Option<String>> {
         let mut faults = Faults::default();
         faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
@@ -217,14 +191,13 @@ impl RevokeResource {
     }
 }
 
-/// Cancels an acquire whose answer was lost: it can get nothing any more, and a grant that it got is released.
+/// Cancels an acquire whose answer was lost: it can no longer be granted, and a grant that it already got is released.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CancelRequest {
-    /// Who asked.
     pub holder: String,
-    /// The name that it gave its request.
+    /// The name that the request was given.
     pub request_id: String,
 }
 
@@ -238,22 +211,20 @@ impl CancelRequest {
     }
 }
 
-/// Writes the hand-over document under a live lease, named by token, lease id or session.
+/// Writes the state document under an active lease, which is identified by token, lease id or session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutState {
-    /// The token of the grant.
+    /// The fencing token of the grant.
     pub token: Option<u64>,
-    /// The id of the lease.
     pub lease_id: Option<Uuid>,
-    /// The session that the lease hangs on.
+    /// The session that the lease is attached to.
     pub session_id: Option<Uuid>,
-    /// Who holds it: checked, but not enough by itself.
+    /// The holder: checked, but not sufficient by itself.
     pub holder: Option<String>,
-    /// Above the stored one under the same token.
+    /// Must be above the stored one under the same token.
     pub sequence: u64,
-    /// The document.
     pub document: Value,
 }
 
@@ -275,11 +246,6 @@ macro_rules! claims {
                     Some(id) => Target::Lease { tenant: key.tenant, id: LeaseId(id) },
                     None => Target::Resource(key),
                 };
-                self.claim_of(target)
-            }
-
-            /// The lease on `target`, with what is shown to prove it.
-            pub(crate) fn claim_of(&self, target: Target) -> Checked<Claim> {
                 let (token, session_id) = (self.token, self.session_id);
                 Proof { holder: ("holder", self.holder.as_deref()), token, session_id }.claim(target)
             }
@@ -292,34 +258,29 @@ claims!(RenewResource, ReleaseResource, RevokeResource, PutState);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeldLease {
-    /// The identity of the grant.
     pub lease_id: Uuid,
-    /// Whose resource it is.
     pub tenant: String,
-    /// What sort of thing it is.
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
-    /// Who holds it.
     pub holder: String,
     /// The fencing token.
     pub token: u64,
-    /// The session that it hangs on, if not one of its own.
+    /// The session that it is attached to, if not one of its own.
     pub session_id: Option<Uuid>,
     /// When it was granted.
     pub acquired_at: Timestamp,
     /// When it was last renewed, by itself or with its session.
     pub renewed_at: Option<Timestamp>,
-    /// When it runs out by the store's clock, unless it is renewed. Count from `ttl_ms` instead.
+    /// When it expires by the store's clock, unless it is renewed. Do not compare it with your own clock: count from
+    /// `ttl_ms`.
     pub expires_at: Timestamp,
-    /// How long it has left.
+    /// Milliseconds until it expires.
     pub ttl_ms: u64,
-    /// How it stands.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
     pub status: core::LeaseStatus,
-    /// What the holder keeps with it.
+    /// Any JSON that the holder keeps with it.
     pub attributes: BTreeMap<String, Value>,
-    /// What its last heartbeat told.
+    /// What its last heartbeat reported.
     pub stats: BTreeMap<String, Value>,
 }
 
@@ -346,26 +307,26 @@ impl HeldLease {
     }
 }
 
-/// What an acquire or renewal got: the lease, and what the former holder left.
+/// The result of an acquire or renewal: the lease, and the state document of the former holder.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Grant {
-    /// The lease.
     #[serde(flatten)]
     pub lease: HeldLease,
-    /// The hand-over document; null if there is none.
-    pub state: Option<State>,
+    /// The state document; null if there is none.
+    pub state: Option<StateDocument>,
     /// The epoch of the store's history that the grant belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
-    /// The revision as of which this is so.
+    /// The revision at which this was read.
     pub revision: u64,
-    /// Whether this grant was given before, to the same request id.
+    /// Whether this grant was already given to the same request id.
     pub repeated: bool,
-    /// How far the store's clock may run ahead of yours unnoticed: take it off `ttl_ms`, beside your own margin.
+    /// How far the store's clock may run ahead of yours unnoticed: subtract it from `ttl_ms`, in addition to your own
+    /// margin.
     pub slack_ms: u64,
-    /// It was waited for, and lapses unless it is renewed within this time by its token, lease id or session. Count your
-    /// deadline from that renewal. Left out otherwise.
+    /// Only after waiting in line: the grant lapses unless it is renewed within this many milliseconds by its token,
+    /// lease id or session. Count your deadline from that renewal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub confirm_within_ms: Option<u64>,
 }
@@ -375,7 +336,7 @@ impl Grant {
     pub fn of(grant: &outcome::Grant, slack_ms: u64) -> Self {
         Self {
             lease: HeldLease::of(&grant.lease),
-            state: grant.state.as_ref().map(State::of),
+            state: grant.state.as_ref().map(StateDocument::of),
             epoch: None,
             revision: grant.revision.0,
             repeated: grant.repeated,
@@ -385,45 +346,43 @@ impl Grant {
     }
 }
 
-/// The hand-over document of a resource.
+/// The state document of a resource: what one holder leaves to the next.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct State {
+pub struct StateDocument {
     /// Grows with each write under one token.
     pub sequence: u64,
-    /// The token that it was written under.
     pub token: u64,
-    /// When it was written.
     pub written_at: Timestamp,
-    /// The document; left out where only its being there is told.
+    /// The document; left out where only its existence is shown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub document: Option<Value>,
 }
 
-impl State {
-    /// The document and all.
+impl StateDocument {
+    /// With the document.
     pub fn of(state: &core::StateDocument) -> Self {
         Self { document: Some(to_value(&state.document)), ..Self::summary(state) }
     }
 
-    /// All but the document.
+    /// Without the document.
     pub fn summary(state: &core::StateDocument) -> Self {
         let (sequence, token, written_at) = (state.sequence, state.token.0, state.written_at.into());
         Self { sequence, token, written_at, document: None }
     }
 }
 
-/// A lease in waiting.
+/// A pending lease: it takes over when the present holder releases.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PendingLease {
     /// The identity that the grant will have.
     pub lease_id: Uuid,
-    /// Who will hold it.
+    /// The next holder.
     pub holder: String,
-    /// The session that it will hang on.
+    /// The session that it will be attached to.
     pub session_id: Uuid,
-    /// When it lapses, unless the present holder lets go before.
+    /// When it lapses, unless the present holder releases before.
     pub expires_at: Timestamp,
 }
 
@@ -431,36 +390,31 @@ pub struct PendingLease {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Resource {
-    /// Whose it is.
     pub tenant: String,
-    /// What sort of thing it is.
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
-    /// Whether it was declared; if not, it lives only as long as someone holds it.
+    /// Whether it was declared; if not, it exists only while someone holds it or waits for it.
     pub declared: bool,
-    /// Where it is.
     pub site: Option<String>,
-    /// What selects it.
+    /// Labels to select it by.
     pub labels: BTreeMap<String, String>,
-    /// What its users keep with it.
+    /// Any JSON that its users keep with it.
     pub attributes: BTreeMap<String, Value>,
-    /// How long it is held back after a lease that ran out.
+    /// Milliseconds for which it is held back after a lease has expired.
     pub lock_delay_ms: u64,
-    /// When it was made.
     pub created_at: Timestamp,
     /// The token of the last grant; 0 before the first.
     pub last_token: u64,
-    /// For how long nobody gets it yet; 0 if it is not held back.
+    /// Milliseconds for which nobody can acquire it; 0 if it is not held back.
     pub held_back_ms: u64,
-    /// The lease on it, while its time has not run out.
+    /// The lease on it, until it expires.
     pub lease: Option<HeldLease>,
-    /// Who gets it next.
+    /// The lease that takes over next.
     pub pending: Option<PendingLease>,
-    /// How many stand in line for it.
+    /// The number of waiters in line.
     pub waiting: u32,
-    /// What the last holder left, without the document.
-    pub state: Option<State>,
+    /// The state document of the last holder, without its content.
+    pub state: Option<StateDocument>,
 }
 
 impl Resource {
@@ -469,7 +423,7 @@ impl Resource {
         let declared = resource.declared.as_deref().cloned().unwrap_or_default();
         let live = lease.filter(|lease| lease.status == core::LeaseStatus::Active);
         let until = match lease {
-            // Run out and unswept: what the sweeper would write is so already.
+            // Expired and not swept yet: what the sweeper will write holds already.
             Some(lease) if live.is_none() => Some(lease.deadline.plus_ms(resource.lock_delay_ms())),
             _ => resource.held_back_until,
         };
@@ -494,7 +448,7 @@ impl Resource {
                 session_id: pending.session.0,
                 expires_at: pending.deadline.into(),
             }),
-            state: resource.state.as_ref().map(State::summary),
+            state: resource.state.as_ref().map(StateDocument::summary),
         }
     }
 }
@@ -514,12 +468,12 @@ pub struct ResourceQuery {
     /// Only those that are held, or only those that are not.
     #[serde(alias = "held")]
     pub leased: Option<bool>,
-    /// Where to begin: `next` of the page before.
+    /// Where to begin: the `next` of the previous page.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub cursor: Option<PageCursor>,
-    /// How many at most.
+    /// The largest number of items to return.
     pub limit: Option<i64>,
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that is not limited to one.
     pub tenant: Option<String>,
 }
 
@@ -529,13 +483,13 @@ pub struct ResourceQuery {
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct DeleteQuery {
-    /// Even if it is held: the lease is revoked.
+    /// Delete it even if it is held: the lease is revoked.
     #[serde(default)]
     pub force: bool,
-    /// The old holder is known to be fenced off: nobody need wait for its deadline.
+    /// The old holder is known to be fenced off, so the next holder need not wait for the old deadline.
     #[serde(default)]
     pub fenced: bool,
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that is not limited to one.
     pub tenant: Option<String>,
 }
 
@@ -543,7 +497,6 @@ pub struct DeleteQuery {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ResourceList {
-    /// The resources.
     pub resources: Vec<Resource>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
@@ -552,10 +505,9 @@ pub struct ResourceList {
 /// A lease was revoked.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Revoked {
-    /// Which one.
+pub struct RevokedLease {
     pub lease_id: Uuid,
-    /// For how long nobody gets the resource.
+    /// Milliseconds for which nobody can acquire the resource.
     pub held_back_ms: u64,
 }
 

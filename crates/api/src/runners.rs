@@ -1,7 +1,7 @@
-//! Runners, as the pipeline of seed 002 registers them: a holder with a capacity, a deployment and a session.
+//! Runners of a camera pipeline: registered holders with a capacity, a deployment and a session.
 //!
-//! Registering answers with a `session_id`. A heartbeat that names it renews everything that hangs there; one that does not
-//! updates the registry only (rule 6).
+//! Registering answers with a `session_id`. A heartbeat that names it renews everything attached to it; one that does
+//! not updates the registry only (rule 6).
 
 use std::collections::BTreeMap;
 
@@ -26,62 +26,54 @@ use crate::{
     time::Timestamp,
 };
 
-/// Registers a runner, or registers it anew: that is a new session.
+/// Registers a runner. Registering it again opens a new session.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RegisterRunner {
-    /// Its name.
     pub runner_id: String,
-    /// Whose runner it is; the key's tenant if not given.
+    /// The key's tenant if not given.
     pub tenant_id: Option<String>,
-    /// Where it is.
     pub site_id: Option<String>,
-    /// The deployment that it belongs to.
     pub deployment_group: Option<String>,
-    /// The version of that deployment.
     pub deployment_version: Option<String>,
-    /// The host that it runs on.
     pub host: Option<String>,
-    /// The port of its own surface, 1 to 65535.
+    /// The port of its own API, 1 to 65535.
     pub port: Option<i64>,
     /// The port of its metrics, 1 to 65535.
     pub metrics_port: Option<i64>,
     /// How many leases it may hold, 1 to 100; 16 if not given.
     pub capacity: Option<i64>,
-    /// What it can do.
     #[serde(default)]
     pub capabilities: Vec<String>,
-    /// What selects it.
+    /// Labels to select it by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
     /// Time to live of its session in seconds; 60 if not given.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub session_ttl_seconds: Option<Number>,
-    /// Its former session, to be closed at once; it runs out otherwise.
+    /// Its former session, to be closed at once; otherwise it expires.
     pub replace: Option<Uuid>,
-    /// What the replaced session held is known to be fenced off: nobody need wait for its deadline.
+    /// The replaced session is known to be fenced off, so nobody need wait for its deadline.
     #[serde(default)]
     pub fenced: bool,
-    /// What it tells of itself.
+    /// Any JSON that it reports about itself.
     pub metrics: Option<BTreeMap<String, Value>>,
 }
 
 /// A registration that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AskedRegistration {
-    /// The runner's name.
+pub struct RegistrationTerms {
     pub runner: Name,
     /// Time to live of its session.
     pub session_ttl_ms: u64,
     /// What the registry keeps.
     pub registration: Registration,
-    /// What it tells of itself.
+    /// Any JSON that it reports about itself.
     pub metrics: Option<Document>,
 }
 
 impl RegisterRunner {
-    /// What is asked for.
-    pub fn asked(&self) -> Checked<AskedRegistration> {
+    pub fn terms(&self) -> Checked<RegistrationTerms> {
         let mut faults = Faults::default();
         let runner = faults.name("runner_id", &self.runner_id);
         faults.maybe_name("tenant_id", self.tenant_id.as_deref());
@@ -117,7 +109,7 @@ impl RegisterRunner {
         let metrics = faults.take(metrics_document(self.metrics.as_ref()));
         faults.finish(|| {
             let registration = Registration { site: site?, capacity, attributes: attributes? };
-            Some(AskedRegistration {
+            Some(RegistrationTerms {
                 runner: runner?,
                 session_ttl_ms: session_ttl_ms?,
                 registration,
@@ -162,42 +154,37 @@ fn metrics_document(metrics: Option<&BTreeMap<String, Value>>) -> Result<Option<
 #[serde(default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunnerAttributes {
-    /// The deployment that it belongs to.
     pub deployment_group: Option<String>,
-    /// The version of that deployment.
     pub deployment_version: Option<String>,
-    /// The host that it runs on.
     pub host: Option<String>,
-    /// The port of its own surface.
+    /// The port of its own API.
     pub port: Option<u16>,
-    /// The port of its metrics.
     pub metrics_port: Option<u16>,
     /// How many leases it may hold.
     pub capacity: u32,
-    /// What it can do.
     pub capabilities: Vec<String>,
-    /// What selects it.
+    /// Labels to select it by.
     pub labels: BTreeMap<String, String>,
 }
 
-/// How a runner stands.
+/// The status of a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub enum RunnerStatus {
-    /// It may take work.
+    /// It may acquire leases.
     Active,
-    /// It keeps what it has and takes nothing more.
+    /// It keeps its leases and gets no new ones.
     #[serde(alias = "drain")]
     Draining,
-    /// As draining, until an operator says otherwise.
+    /// As `draining`, until an operator changes it.
     Maintenance,
-    /// Nothing has been heard of it for long; nobody can ask for that.
+    /// It has not sent a heartbeat for long. This status cannot be set.
     Inactive,
 }
 
 impl RunnerStatus {
-    /// How a registered holder stands at a time; `session` is its present one.
+    /// The status of a registered holder at `now`; `session` is its present one.
     pub fn of(holder: &Holder, session: Option<&Session>, now: StoreTime) -> Self {
         let heard = now < holder.heard_at.plus_ms(RUNNER_SILENCE_MS_MAX);
         if !heard && !session.is_some_and(|session| session.is_live(now)) {
@@ -211,7 +198,7 @@ impl RunnerStatus {
     }
 }
 
-/// Says what is wanted of a runner.
+/// Sets the status of a runner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutRunnerStatus {
@@ -220,7 +207,6 @@ pub struct PutRunnerStatus {
 }
 
 impl PutRunnerStatus {
-    /// What is wanted.
     pub fn wanted(self) -> Checked<HolderStatus> {
         match self.status {
             RunnerStatus::Active => Ok(HolderStatus::Active),
@@ -240,26 +226,23 @@ impl PutRunnerStatus {
 pub struct RegisteredRunner {
     /// Always true.
     pub success: bool,
-    /// Its name.
     pub runner_id: String,
-    /// When it registered.
     pub registered_at: Timestamp,
-    /// How it stands.
     pub status: RunnerStatus,
     /// The cameras that it holds: none, since this is a new session.
     pub assigned_cameras: Vec<String>,
-    /// Its session: name it on acquire and heartbeat, and one heartbeat keeps everything.
+    /// Its session: name it on acquire and heartbeat, and one heartbeat renews everything.
     pub session_id: Uuid,
-    /// How long the session has left.
+    /// Milliseconds until the session expires.
     pub ttl_ms: u64,
-    /// When the session runs out by the store's clock, unless it is renewed.
+    /// When the session expires by the store's clock, unless it is renewed.
     pub expires_at: Timestamp,
     /// The epoch of the store's history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
-    /// The revision as of which this is so.
+    /// The revision at which this was read.
     pub revision: u64,
-    /// Where the store's history stands, sealed by the store. Show it with the next heartbeat.
+    /// The store's position in its history, sealed by the store. Send it with the next heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
 }
@@ -283,23 +266,23 @@ impl RegisteredRunner {
     }
 }
 
-/// A runner tells that it lives.
+/// A runner's heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeartbeatRunner {
-    /// Its session: everything that hangs on it is renewed. Without it only the registry is updated.
+    /// Its session: everything attached to it is renewed. Without it only the registry is updated.
     pub session_id: Option<Uuid>,
-    /// What it tells of itself.
+    /// Any JSON that it reports about itself.
     pub metrics: Option<BTreeMap<String, Value>>,
-    /// How much it does by its own count; kept with the metrics.
+    /// Its load by its own count; kept with the metrics.
     pub current_load: Option<u64>,
-    /// The last `sealed_cursor` that this runner was given: a store that is behind it knows that it was set back.
+    /// The last `sealed_cursor` that this runner received: a store that is behind it knows that it was set back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
 }
 
 impl HeartbeatRunner {
-    /// What is told, if anything is.
+    /// What is reported, if anything.
     pub fn metrics(&self) -> Checked<Option<Document>> {
         let load = self.current_load.map(|load| ("current_load".to_owned(), load.into()));
         let told = match (&self.metrics, load) {
@@ -317,7 +300,7 @@ impl HeartbeatRunner {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RemoveRunner {
     /// Its session, as proof that the runner itself says so: what is attached to it is released at once. Without it,
-    /// that is revoked, and nobody gets it before the runner's deadline has passed.
+    /// that is revoked, and nobody can acquire it before the runner's deadline has passed.
     pub session_id: Option<Uuid>,
 }
 
@@ -327,36 +310,34 @@ pub struct RemoveRunner {
 pub struct RemovedRunner {
     /// Always true.
     pub success: bool,
-    /// Its name.
     pub runner_id: String,
-    /// How many leases were released with it: those of its session, if that was named, and those held by its name alone.
+    /// How many leases were released with it: those of its session, if that was named, and those held by its name
+    /// alone.
     pub released: usize,
     /// How many leases of its session were revoked, because the session was not named: their resources are held back
     /// until the deadline that the runner had.
     pub revoked: usize,
 }
 
-/// A runner's heartbeat was heard.
+/// The answer to a runner's heartbeat.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunnerHeartbeat {
     /// Always true.
     pub success: bool,
-    /// Its name.
     pub runner_id: String,
-    /// How it stands.
     pub status: RunnerStatus,
-    /// The session that was renewed; null if none was named.
+    /// The session that was renewed; null if none was given.
     pub session_id: Option<Uuid>,
-    /// How long the session has left.
+    /// Milliseconds until the session expires.
     pub ttl_ms: Option<u64>,
-    /// The epoch of the store's history. An answer with a lower one than was seen before comes from an older history: take
-    /// up nothing of it, and treat the session's leases as lost.
+    /// The epoch of the store's history. An answer with a lower one than was seen before comes from an older history:
+    /// take up nothing of it, and treat the session's leases as lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
     /// The revision of the set below: never apply an older set over a newer grant. Compare the epoch first.
     pub revision: u64,
-    /// Where the store's history stands, sealed by the store. Show it with the next heartbeat.
+    /// The store's position in its history, sealed by the store. Send it with the next heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
     /// Everything that it holds; what is not here it does not hold.
@@ -367,28 +348,24 @@ pub struct RunnerHeartbeat {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Runner {
-    /// Its name.
     pub runner_id: String,
-    /// Whose it is.
     pub tenant_id: String,
-    /// Where it is; empty if it did not say.
+    /// Empty if it gave none.
     pub site_id: String,
-    /// When it registered.
     pub registered_at: Timestamp,
-    /// When it was last heard of.
+    /// When its last heartbeat arrived.
     pub last_heartbeat: Timestamp,
     /// What it registered with.
     #[serde(flatten)]
     pub about: RunnerAttributes,
-    /// How it stands.
     pub status: RunnerStatus,
-    /// How many leases hang on its session; by its own count, if it has none.
+    /// The number of leases attached to its session; by its own count, if it has no session.
     pub current_load: u64,
-    /// What it last told of itself.
+    /// What it last reported.
     pub metrics: BTreeMap<String, Value>,
-    /// Its session, if that lives.
+    /// Its session, if it is active.
     pub session_id: Option<Uuid>,
-    /// How long the session has left.
+    /// Milliseconds until the session expires.
     pub ttl_ms: Option<u64>,
 }
 
@@ -421,7 +398,6 @@ impl Runner {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunnerList {
-    /// The runners.
     pub runners: Vec<Runner>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,

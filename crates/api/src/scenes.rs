@@ -1,6 +1,7 @@
-//! Scenes, as the trackers of seed 000 know them: the holder's name is the identity, `version` the fencing token.
+//! Scene leases, as trackers use them: the holder's name is the identity, `version` the fencing token.
 //!
-//! A name alone is the weaker promise of rule 6; a tracker that also sends the `version` that it was given gets the full one.
+//! A name alone is the weaker promise of rule 6; a tracker that also sends the `version` that it was given gets the
+//! full one.
 
 use std::collections::BTreeMap;
 
@@ -14,11 +15,11 @@ use solehold_core::{
 use uuid::Uuid;
 
 use crate::{
-    ask::{Ask, Asked, Proof},
     document::{to_document, to_fields, to_value},
     field::{Checked, Faults},
     limits::SCENE_TTL,
     page::PageCursor,
+    terms::{AcquireFields, AcquireTerms, Proof},
     time::Timestamp,
 };
 
@@ -26,7 +27,7 @@ use crate::{
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SceneLeaseRequest {
-    /// Who asks.
+    /// The holder that asks.
     pub holder_id: String,
     /// The token that the holder has: proof on renewal and release, without meaning on acquire.
     pub version: Option<u64>,
@@ -36,16 +37,16 @@ pub struct SceneLeaseRequest {
     /// Time to live in seconds.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttl_seconds: Option<Number>,
-    /// The client's name for this acquire, so that a repeat gets the same grant.
+    /// The client's name for this acquire: a repeat gets the same grant.
     pub request_id: Option<String>,
-    /// The session that the lease hangs on, if not one of its own.
+    /// The session to attach the lease to; one of its own if not given.
     pub session_id: Option<Uuid>,
 }
 
 impl SceneLeaseRequest {
     /// What is asked for, as an acquire.
-    pub fn asked(&self) -> Checked<Asked> {
-        let ask = Ask {
+    pub fn terms(&self) -> Checked<AcquireTerms> {
+        let ask = AcquireFields {
             holder: ("holder_id", &self.holder_id),
             ttl_ms: self.ttl_ms.as_ref(),
             ttl_seconds: self.ttl_seconds.as_ref(),
@@ -71,24 +72,22 @@ impl SceneLeaseRequest {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct SceneLease {
-    /// The scene.
     pub scene_id: String,
-    /// Who holds it; null if nobody does.
+    /// The holder; null if nobody holds it.
     pub holder_id: Option<String>,
-    /// The fencing token of the present grant, or of the last; 0 before the first.
+    /// The fencing token of the present grant, or of the last one; 0 before the first.
     pub version: u64,
-    /// When the lease runs out by the store's clock, unless it is renewed.
+    /// When the lease expires by the store's clock, unless it is renewed.
     pub expires_at: Option<Timestamp>,
-    /// How long it has left; 0 if nobody holds it.
+    /// Milliseconds until it expires; 0 if nobody holds it.
     pub ttl_ms: u64,
-    /// The identity of the grant.
     pub lease_id: Option<Uuid>,
-    /// The session that it hangs on, if not one of its own.
+    /// The session that it is attached to, if not one of its own.
     pub session_id: Option<Uuid>,
-    /// What the former holder left, when the lease is acquired or renewed.
+    /// The state document of the former holder, when the lease is acquired or renewed.
     #[serde(default)]
     pub state: Option<Value>,
-    /// Whether this grant was given before, to the same request id.
+    /// Whether this grant was already given to the same request id.
     #[serde(default)]
     pub repeated: bool,
 }
@@ -141,20 +140,18 @@ fn live(lease: Option<&LeaseView>) -> Option<&LeaseView> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutScene {
-    /// What people call it.
+    /// A name for people to read.
     pub name: Option<String>,
-    /// Where it is.
     pub site: Option<String>,
-    /// What selects it.
+    /// Labels to select it by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
-    /// How long it is held back after a lease that ran out.
+    /// Milliseconds for which it is held back after a lease has expired.
     #[serde(default)]
     pub lock_delay_ms: u64,
 }
 
 impl PutScene {
-    /// What is declared.
     pub fn declaration(&self) -> Checked<Declaration> {
         let mut faults = Faults::default();
         faults.maybe_name("name", self.name.as_deref());
@@ -171,17 +168,15 @@ impl PutScene {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Scene {
-    /// The scene.
     pub scene_id: String,
-    /// Who holds it; null if nobody does.
+    /// The holder; null if nobody holds it.
     pub holder_id: Option<String>,
-    /// When the lease runs out, unless it is renewed.
+    /// When the lease expires, unless it is renewed.
     pub expires_at: Option<Timestamp>,
-    /// The fencing token of the present grant, or of the last; 0 before the first.
+    /// The fencing token of the present grant, or of the last one; 0 before the first.
     pub version: u64,
-    /// What people call it.
+    /// A name for people to read.
     pub name: Option<String>,
-    /// Where it is.
     pub site: Option<String>,
 }
 
@@ -219,12 +214,12 @@ pub struct SceneQuery {
     /// A bare array, or a page with a count.
     #[cfg_attr(feature = "openapi", param(inline))]
     pub format: Option<SceneFormat>,
-    /// Where to begin: `next` of the page before.
+    /// Where to begin: the `next` of the previous page.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub cursor: Option<PageCursor>,
-    /// How many at most.
+    /// The largest number of items to return.
     pub limit: Option<i64>,
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that is not limited to one.
     pub tenant: Option<String>,
 }
 
@@ -232,13 +227,12 @@ pub struct SceneQuery {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ScenePage {
-    /// How many there are in all.
+    /// The number of scenes on all pages.
     pub count: u64,
-    /// The path of the next page.
+    /// The path of the next page; null on the last.
     pub next: Option<String>,
-    /// The path of the page before; always null, since cursors go forward.
+    /// Always null: cursors only go forward.
     pub previous: Option<String>,
-    /// The scenes of this page.
     pub results: Vec<Scene>,
 }
 
@@ -258,7 +252,7 @@ mod tests {
 
     #[test]
     fn the_seed_s_bodies_are_taken() {
-        let asked = request(r#"{"holder_id": "tracker-0", "color": "red"}"#).asked().expect("good");
+        let asked = request(r#"{"holder_id": "tracker-0", "color": "red"}"#).terms().expect("good");
         assert_eq!(asked.holder, name("tracker-0"));
         assert_eq!(asked.tenure, AskedTenure::Own { ttl_ms: 30_000 });
         let full = request(&format!(
@@ -266,7 +260,7 @@ mod tests {
             session_id()
         ));
         round_trip(&full);
-        let asked = full.asked().expect("good");
+        let asked = full.terms().expect("good");
         assert_eq!((asked.tenure, asked.request), (AskedTenure::Session(session_id()), Some(name("r"))));
         let claim = full.claim(Target::Resource(key("s"))).expect("good");
         assert_eq!((claim.token, claim.session), (Some(Token(42)), Some(session_id())));
@@ -277,7 +271,7 @@ mod tests {
     #[test]
     fn all_that_is_wrong_is_told() {
         let odd = request(r#"{"holder_id": "", "ttl_seconds": -1, "request_id": "a\u0000"}"#);
-        let fields: Vec<_> = odd.asked().expect_err("odd").into_iter().map(|f| f.field).collect();
+        let fields: Vec<_> = odd.terms().expect_err("odd").into_iter().map(|f| f.field).collect();
         assert_eq!(fields, ["holder_id", "request_id", "ttl_seconds"]);
         assert!(odd.claim(Target::Resource(key("s"))).is_err());
         let put =

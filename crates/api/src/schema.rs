@@ -1,17 +1,8 @@
-//! OpenAPI schemas that cannot be derived: those of core's enums, whose words are the wire's words, and of
-//! [`Cursor`].
+//! OpenAPI schemas that cannot be derived: those of core's enums, whose words are the wire's words.
 
 use serde::Serialize;
 use solehold_core::{event::EventName, lease::LeaseStatus, session::Standing};
-use utoipa::{
-    PartialSchema, ToSchema,
-    openapi::{
-        RefOr, Schema,
-        schema::{Object, ObjectBuilder, Type},
-    },
-};
-
-use crate::watch::Cursor;
+use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
 fn words<T: Serialize>(all: &[T]) -> Object {
     let words = all.iter().map(|word| serde_json::to_value(word).unwrap_or_default());
@@ -31,17 +22,10 @@ pub fn standing() -> Object {
     words(&[Standing::Current, Standing::Draining, Standing::Superseded])
 }
 
-impl PartialSchema for Cursor {
-    fn schema() -> RefOr<Schema> {
-        let text = ObjectBuilder::new().schema_type(Type::String).examples(["1.42"]);
-        text.description(Some("A point in the stream of all changes: `epoch.revision`.")).into()
-    }
-}
-
-impl ToSchema for Cursor {}
-
 #[cfg(test)]
 mod tests {
+    use utoipa::ToSchema;
+
     use super::*;
     use crate::{leases::Envelope, problem::Problem, resources::Resource, watch::WatchFrame};
 

@@ -1,5 +1,5 @@
-//! Sessions: one incarnation of a holder, kept by one heartbeat with everything that hangs on it. Ours, so unknown fields
-//! are refused.
+//! Sessions: one incarnation of a holder, renewed by one heartbeat with everything attached to it. Ours, so unknown
+//! fields are refused.
 
 use std::collections::BTreeMap;
 
@@ -15,21 +15,20 @@ use solehold_core::{
 use uuid::Uuid;
 
 use crate::{
+    cursor::Cursor,
     document::{to_document, to_fields},
     field::{Checked, Faults},
     limits::{SESSION_TTL, WEIGHT_MAX},
     page::PageCursor,
     resources::HeldLease,
     time::Timestamp,
-    watch::Cursor,
 };
 
-/// Opens a session; its holder's former one is superseded and what hangs there runs out.
+/// Opens a session. The holder's former session is superseded, and its leases expire.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct OpenSession {
-    /// Whose session.
     pub holder: String,
     /// Time to live in milliseconds; 30 s if not given.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
@@ -37,97 +36,91 @@ pub struct OpenSession {
     /// Time to live in seconds.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttl_seconds: Option<Number>,
-    /// What it tells of itself.
+    /// Any JSON that it reports about itself.
     pub metrics: Option<BTreeMap<String, Value>>,
     /// The former session, to be closed at once.
     pub replace: Option<Uuid>,
-    /// What the replaced session held is known to be fenced off: nobody need wait for its deadline.
+    /// The replaced session is known to be fenced off, so nobody need wait for its deadline.
     #[serde(default)]
     pub fenced: bool,
 }
 
 /// An opening that was checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AskedSession {
-    /// Whose session.
+pub struct SessionTerms {
     pub holder: Name,
-    /// Its time to live.
     pub ttl_ms: u64,
-    /// What it tells of itself.
+    /// Any JSON that it reports about itself.
     pub metrics: Option<Document>,
 }
 
 impl OpenSession {
-    /// What is asked for.
-    pub fn asked(&self) -> Checked<AskedSession> {
+    pub fn terms(&self) -> Checked<SessionTerms> {
         let mut faults = Faults::default();
         let holder = faults.name("holder", &self.holder);
         let ttl_ms = faults.take(SESSION_TTL.resolve(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()));
         let metrics = faults.take(self.metrics.as_ref().map(|m| to_document("metrics", m)).transpose());
-        faults.finish(|| Some(AskedSession { holder: holder?, ttl_ms: ttl_ms?, metrics: metrics? }))
+        faults.finish(|| Some(SessionTerms { holder: holder?, ttl_ms: ttl_ms?, metrics: metrics? }))
     }
 }
 
-/// Keeps a session and everything that hangs on it.
+/// Renews a session and everything attached to it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct HeartbeatSession {
-    /// What it tells of itself.
+    /// Any JSON that it reports about itself.
     pub metrics: Option<BTreeMap<String, Value>>,
-    /// The last `sealed_cursor` that this holder was given: a store that is behind it knows that it was set back.
+    /// The last `sealed_cursor` that this holder received: a store that is behind it knows that it was set back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
 }
 
 impl HeartbeatSession {
-    /// What is told, if anything is.
+    /// What is reported, if anything.
     pub fn metrics(&self) -> Checked<Option<Document>> {
         let told = self.metrics.as_ref().map(|metrics| to_document("metrics", metrics));
         told.transpose().map_err(|fault| vec![fault])
     }
 }
 
-/// A session and everything that hangs on it.
+/// A session and everything attached to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Session {
-    /// Its identity.
     pub session_id: Uuid,
-    /// Whose it is.
     pub tenant: String,
-    /// Whose session.
     pub holder: String,
-    /// What it may still do.
+    /// What the session may still do.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::standing))]
     pub standing: core::Standing,
-    /// How long it has left.
+    /// Milliseconds until it expires.
     pub ttl_ms: u64,
-    /// How long a heartbeat keeps it.
+    /// Milliseconds for which a heartbeat extends it.
     pub full_ttl_ms: u64,
-    /// How far the store's clock may run ahead of yours unnoticed: take it off `ttl_ms`, beside your own margin.
+    /// How far the store's clock may run ahead of yours unnoticed: subtract it from `ttl_ms`, in addition to your own
+    /// margin.
     pub slack_ms: u64,
-    /// When it was opened.
     pub opened_at: Timestamp,
-    /// When it was last renewed.
     pub renewed_at: Timestamp,
-    /// When it runs out by the store's clock, unless it is renewed. Count from `ttl_ms` instead.
+    /// When it expires by the store's clock, unless it is renewed. Do not compare it with your own clock: count from
+    /// `ttl_ms`.
     pub expires_at: Timestamp,
-    /// The epoch of the store's history. An answer with a lower one than was seen before comes from an older history: take
-    /// up nothing of it, and treat the session's leases as lost.
+    /// The epoch of the store's history. An answer with a lower one than was seen before comes from an older history:
+    /// take up nothing of it, and treat the session's leases as lost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
     /// The revision of the set below: never apply an older set over a newer grant. Compare the epoch first.
     pub revision: u64,
-    /// Where the store's history stands, sealed by the store. Show it with the next heartbeat.
+    /// The store's position in its history, sealed by the store. Send it with the next heartbeat.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sealed_cursor: Option<String>,
-    /// Everything that hangs on it; what is not here it does not hold.
+    /// All leases attached to it; it holds nothing else.
     pub leases: Vec<HeldLease>,
 }
 
 impl Session {
-    /// A session at a time, with the leases that hang on it.
+    /// A session at `now`, with the leases attached to it.
     pub fn of<'a>(
         session: &core::Session,
         leases: impl IntoIterator<Item = &'a LeaseView>,
@@ -157,9 +150,8 @@ impl Session {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ClosedSession {
-    /// Which one.
     pub session_id: Uuid,
-    /// How many leases were released with it.
+    /// The number of leases that were released with it.
     pub released: u64,
 }
 
@@ -169,26 +161,23 @@ pub struct ClosedSession {
 pub struct Node {
     /// The holder's name.
     pub node_id: String,
-    /// Whose it is.
     pub tenant: String,
-    /// Its session.
     pub session_id: Uuid,
-    /// What it may still do.
+    /// What the session may still do.
     #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::standing))]
     pub standing: core::Standing,
-    /// When the session was opened.
     pub opened_at: Timestamp,
-    /// When it runs out by the store's clock, unless it is renewed.
+    /// When it expires by the store's clock, unless it is renewed.
     pub expires_at: Timestamp,
-    /// How long it has left.
+    /// Milliseconds until it expires.
     pub ttl_ms: u64,
-    /// How many leases hang on it.
+    /// The number of leases attached to it.
     pub lease_count: u32,
-    /// What it belongs to, as its metrics say under `group`: keys are routed within a group.
+    /// Its group, from `group` in its metrics: keys are routed within a group.
     pub group: Option<String>,
-    /// How many keys it should serve, against the others of its group, as its metrics say under `weight`; 1 if they do not.
+    /// Its share of keys relative to the others of its group, from `weight` in its metrics; 1 if not given.
     pub weight: f64,
-    /// What it last told of itself.
+    /// What it last reported.
     pub metrics: BTreeMap<String, Value>,
 }
 
@@ -226,12 +215,10 @@ impl Node {
 /// Where a key should be served.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct Routed {
-    /// What sort of key.
+pub struct KeyRoute {
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
-    /// The node that should serve it.
+    /// The node that should serve the key.
     pub node: Node,
 }
 
@@ -239,11 +226,10 @@ pub struct Routed {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeList {
-    /// The nodes.
     pub nodes: Vec<Node>,
     /// Where the next page begins; null on the last.
     pub next: Option<PageCursor>,
-    /// The point in the watch as of which this is so.
+    /// The point in the watch at which this was read.
     pub cursor: Cursor,
 }
 
@@ -262,12 +248,12 @@ mod tests {
         let open: OpenSession =
             body::parse(br#"{"holder": "w", "ttl_seconds": 2.5, "metrics": {"cpu": 1}}"#).expect("good");
         round_trip(&open);
-        let asked = open.asked().expect("good");
+        let asked = open.terms().expect("good");
         assert_eq!((asked.holder, asked.ttl_ms), (name("w"), 2_500));
         assert_eq!(asked.metrics.map(String::from).as_deref(), Some(r#"{"cpu":1}"#));
         let large = Some([("x".to_owned(), json!("x".repeat(70_000)))].into());
         let odd = OpenSession { ttl_ms: Some((-5).into()), metrics: large.clone(), ..Default::default() };
-        let fields: Vec<_> = odd.asked().expect_err("odd").into_iter().map(|f| f.field).collect();
+        let fields: Vec<_> = odd.terms().expect_err("odd").into_iter().map(|f| f.field).collect();
         assert_eq!(fields, ["holder", "ttl_ms", "metrics"]);
         assert!(HeartbeatSession { metrics: large, ..Default::default() }.metrics().is_err());
         assert_eq!(body::parse::<HeartbeatSession>(b"").expect("empty").metrics(), Ok(None));

@@ -7,7 +7,7 @@ use crate::limits::FRAME_BYTES_MAX;
 pub struct Frame {
     /// What sort of frame; none means `message`.
     pub event: Option<String>,
-    /// The point to resume from.
+    /// The cursor to resume from.
     pub id: Option<String>,
     /// What it says.
     pub data: String,

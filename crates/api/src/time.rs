@@ -8,7 +8,8 @@ use solehold_core::time::StoreTime;
 
 use crate::field::FieldError;
 
-/// A time as RFC 3339 in UTC with milliseconds: `2026-01-22T10:00:00.000Z`. Past the end of the calendar it stays there.
+/// A time as RFC 3339 in UTC with milliseconds: `2026-01-22T10:00:00.000Z`. Past the end of the calendar it stays
+/// there.
 ///
 /// ```
 /// use solehold_api::time::Timestamp;
@@ -84,7 +85,8 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// What a time to live may be on some route. A request gives it as `ttl_ms` (whole) or `ttl_seconds` (may be fractional).
+/// What a time to live may be on some route. A request gives it as `ttl_ms` (whole) or `ttl_seconds` (may be
+/// fractional).
 ///
 /// ```
 /// use solehold_api::limits::CAMERA_TTL;
@@ -96,11 +98,9 @@ impl fmt::Debug for Timestamp {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TtlBounds {
-    /// The least.
     pub least_ms: u64,
-    /// The most.
     pub most_ms: u64,
-    /// What it is when the request does not say.
+    /// The value when the request gives none.
     pub default_ms: u64,
 }
 

@@ -1,11 +1,11 @@
 //! The watch: who owns what, then every change, in the one order of all changes.
 //!
-//! Without `from` the stream begins with `snapshot` frames, of which the last has `more: false`; then come `event` frames
-//! after the snapshot's cursor, and `progress` marks. With `from` it begins after that cursor. `compacted` says that the
-//! cursor is older than what is kept, and `resync` that this reader fell too far behind: begin again without `from`. The
-//! stream ends after either.
+//! Without `from` the stream begins with `snapshot` frames, of which the last has `more: false`; then come `event`
+//! frames after the snapshot's cursor, and `progress` marks. With `from` it begins after that cursor. `compacted` says
+//! that the cursor is older than what is kept, and `resync` that this reader fell too far behind: begin again without
+//! `from`. The stream ends after either.
 
-use std::{collections::BTreeMap, fmt, str::FromStr};
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -18,58 +18,12 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
-use crate::{document::to_value, field::FieldError, kind, leases::LeaseAttributes, sse, time::Timestamp};
-
-/// A point in the stream of all changes: `epoch.revision`. Epochs tell a restored store from the one before.
-///
-/// ```
-/// use solehold_api::watch::Cursor;
-///
-/// let cursor: Cursor = "1.42".parse()?;
-/// assert_eq!(cursor, Cursor { epoch: 1, revision: 42 });
-/// assert_eq!(cursor.to_string(), "1.42");
-/// # Ok::<(), solehold_api::field::FieldError>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Cursor {
-    /// The epoch of the store.
-    pub epoch: u64,
-    /// The last revision that was seen.
-    pub revision: u64,
-}
-
-impl FromStr for Cursor {
-    type Err = FieldError;
-    fn from_str(text: &str) -> Result<Self, FieldError> {
-        // Digits only: `parse` alone would take a sign.
-        let number =
-            |text: &str| text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()));
-        let cursor = text
-            .split_once('.')
-            .and_then(|(epoch, revision)| Some(Self { epoch: number(epoch)?, revision: number(revision)? }));
-        cursor.ok_or_else(|| FieldError::new("from", "is not a cursor, as in 1.42"))
-    }
-}
-
-impl TryFrom<String> for Cursor {
-    type Error = FieldError;
-    fn try_from(text: String) -> Result<Self, FieldError> {
-        text.parse()
-    }
-}
-
-impl From<Cursor> for String {
-    fn from(cursor: Cursor) -> Self {
-        cursor.to_string()
-    }
-}
-
-impl fmt::Display for Cursor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.epoch, self.revision)
-    }
-}
+pub use crate::cursor::Cursor;
+use crate::{
+    document::{LeaseAttributes, to_value},
+    kind, sse,
+    time::Timestamp,
+};
 
 /// The query of a watch.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,17 +31,17 @@ impl fmt::Display for Cursor {
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
 pub struct WatchQuery {
-    /// Only what came after this cursor. The header `Last-Event-ID` says the same.
+    /// Only what came after this cursor. The header `Last-Event-ID` overrides it.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub from: Option<Cursor>,
     /// Only of this kind of resource.
     pub kind: Option<String>,
     /// Only of this holder.
     pub holder: Option<String>,
-    /// Renewals too; they are never replayed.
+    /// Include renewals; they are never replayed.
     #[serde(default)]
     pub renewals: bool,
-    /// Whose, for a key that may see several tenants.
+    /// The tenant, for a key that is not limited to one.
     pub tenant: Option<String>,
 }
 
@@ -100,33 +54,26 @@ pub struct LeaseEvent {
     pub event_type: EventName,
     /// Its place in the order of all changes; a renewal has that of the change before it.
     pub revision: u64,
-    /// Resume after it with this.
+    /// The cursor to resume from, after this change.
     pub cursor: Cursor,
     /// When it was decided.
     pub timestamp: Timestamp,
-    /// Whose resource it happened to.
     pub tenant: String,
-    /// What sort of resource.
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
-    /// The lease that it is about.
     pub lease_id: Option<Uuid>,
-    /// The holder that it is about.
     pub holder: Option<String>,
-    /// The token that it is about.
     pub token: Option<u64>,
-    /// The session that it is about.
     pub session_id: Option<Uuid>,
-    /// What else there is to say.
+    /// What else is known, depending on `event_type`.
     pub details: BTreeMap<String, Value>,
-    /// The key again, on cameras.
+    /// The key again, for cameras.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub camera_uuid: Option<String>,
-    /// The holder again, on cameras.
+    /// The holder again, for cameras.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runner_id: Option<String>,
-    /// The shard, on cameras.
+    /// The shard, for cameras.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shard_id: Option<String>,
 }
@@ -148,7 +95,7 @@ impl LeaseEvent {
         told.named_for_cameras(attributes)
     }
 
-    /// A renewal, as live watchers that ask are told (rule 19).
+    /// A renewal, for watchers that ask for them (rule 19).
     pub fn renewed(lease: &LeaseView, epoch: u64, revision: Revision) -> Self {
         let bare = Self::bare(EventName::LeaseRenewed, &lease.key, Cursor { epoch, revision: revision.0 });
         let expires_at = Timestamp::from(lease.deadline).to_string();
@@ -242,25 +189,20 @@ fn details(what: &What) -> (BTreeMap<String, Value>, Option<&Document>) {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Ownership {
-    /// Whose resource it is.
     pub tenant: String,
-    /// What sort of thing it is.
     pub kind: String,
-    /// Which one of that sort.
     pub key: String,
-    /// Where it is.
     pub site: Option<String>,
-    /// The token of the present grant, or of the last: a gate admits none below it.
+    /// The token of the present grant, or of the last one: a gate admits none below it.
     pub token: u64,
     /// The lease, if someone holds it.
     pub lease_id: Option<Uuid>,
-    /// Who holds it.
     pub holder: Option<String>,
-    /// The session that the lease hangs on, if not one of its own.
+    /// The session to attach the lease to; one of its own if not given.
     pub session_id: Option<Uuid>,
-    /// When the lease runs out by the store's clock, unless it is renewed.
+    /// When the lease expires by the store's clock, unless it is renewed.
     pub expires_at: Option<Timestamp>,
-    /// How long the lease has left.
+    /// Milliseconds until the lease expires.
     pub ttl_ms: u64,
 }
 
@@ -288,21 +230,19 @@ impl Ownership {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Snapshot {
-    /// The point as of which the whole snapshot is so; resume from it only when `more` is false.
+    /// The point at which the whole snapshot was taken; resume from it only when `more` is false.
     pub cursor: Cursor,
-    /// The resources of this part.
     pub resources: Vec<Ownership>,
     /// Whether another part follows.
     pub more: bool,
 }
 
-/// Everything up to here has been told; sent after a successful read of the store.
+/// All changes up to here have been sent. It follows a successful read of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Progress {
-    /// Up to here.
     pub cursor: Cursor,
-    /// The store's time of that read.
+    /// The store's time when it was read.
     pub timestamp: Timestamp,
 }
 
@@ -318,9 +258,9 @@ pub struct Compacted {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Resync {
-    /// The last cursor that it was told.
+    /// The last cursor that was sent.
     pub cursor: Cursor,
-    /// Why, in words.
+    /// A reason in words.
     pub reason: String,
 }
 
@@ -333,11 +273,11 @@ pub enum WatchFrame {
     Snapshot(Snapshot),
     /// One change.
     Event(Box<LeaseEvent>),
-    /// Everything up to here has been told.
+    /// All changes up to here have been sent.
     Progress(Progress),
-    /// Begin again: the cursor is too old.
+    /// Start again without a cursor: this one is too old.
     Compacted(Compacted),
-    /// Begin again: this reader fell behind.
+    /// Start again without a cursor: this reader fell behind.
     Resync(Resync),
 }
 
@@ -345,9 +285,7 @@ pub enum WatchFrame {
 #[derive(Debug, thiserror::Error)]
 #[error("a {event:?} frame of the watch cannot be read: {why}")]
 pub struct BadFrame {
-    /// The name of the frame.
     pub event: String,
-    /// What is wrong with it.
     #[source]
     pub why: serde_json::Error,
 }

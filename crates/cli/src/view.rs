@@ -91,7 +91,7 @@ pub struct GrantView {
     #[serde(flatten)]
     pub lease: LeaseView,
     /// What the former holder left.
-    pub state: Option<resources::State>,
+    pub state: Option<resources::StateDocument>,
     /// The revision as of which this is so.
     pub revision: u64,
     /// Whether this grant was given before, to the same request id.

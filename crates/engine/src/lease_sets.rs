@@ -37,8 +37,8 @@ pub struct LeaseSet {
 }
 
 impl LeaseSet {
-    /// The leases, with the time left that their session has just been given; one that is still to be confirmed has no more
-    /// than until then (rule 15).
+    /// The leases, with the time left that their session has just been given; one that is still to be confirmed has no
+    /// more than until then (rule 15).
     pub fn lasting(&self, view: &SessionView) -> impl Iterator<Item = LeaseView> {
         let (session, now) = (&view.session, view.now);
         self.leases.iter().map(move |lease| LeaseView {

@@ -1,4 +1,4 @@
-//! How a server runs.
+//! The configuration of a server.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -10,7 +10,7 @@ use secrecy::SecretString;
 use solehold_api::admin::Quotas;
 use solehold_engine::EngineOptions;
 
-/// How a server runs. The default is what `solehold serve` does without flags.
+/// The configuration of a server. The default is that of `solehold serve` without flags.
 ///
 /// ```
 /// use solehold_server::ServerConfig;
@@ -31,7 +31,7 @@ pub struct ServerConfig {
     pub bootstrap_key: Option<SecretString>,
     /// Bounds.
     pub limits: ServerLimits,
-    /// How the engine runs.
+    /// Options of the engine.
     pub engine: EngineOptions,
 }
 
@@ -73,19 +73,19 @@ pub struct TlsFiles {
 /// Bounds of a server (rule 25); those of the surface are in [`solehold_api::limits`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ServerLimits {
-    /// Requests that one key, or one address without a key, may make in a second; 0 for no bound.
+    /// Requests per second of one key, or of one address without a key; 0 for no limit.
     pub requests_per_second: u32,
-    /// Requests that it may make at once, after a while of silence.
+    /// Requests that it may make in a burst after a pause.
     pub requests_burst: u32,
     /// What a tenant may have, unless its own quotas say otherwise.
     pub quotas: Quotas,
     /// Watches that may be open at this node.
     pub watches_max: u64,
-    /// Connections that may be open at this node, if the process may have so many files; the next ones wait to be taken.
+    /// Connections that may be open at this node, as far as the limit on open files allows; further ones wait.
     pub connections_max: usize,
     /// A request that takes longer is answered with `unknown_outcome`.
     pub request_timeout: Duration,
-    /// A connection on which no whole request head arrives for so long is closed.
+    /// A connection on which no complete request head arrives for this long is closed.
     pub idle_timeout: Duration,
     /// Requests get this long to finish when the server stops.
     pub shutdown_grace: Duration,

@@ -1,6 +1,11 @@
-//! What every handler has at hand.
+//! What handlers share: the engine, the keys, the limits, the metrics.
 
-use std::{sync::Arc, time::Duration};
+#[cfg(feature = "metrics")]
+use std::sync::atomic::Ordering;
+use std::{
+    sync::{Arc, atomic::AtomicU64},
+    time::Duration,
+};
 
 use axum::http::HeaderValue;
 use solehold_api::admin::Quotas;
@@ -10,20 +15,21 @@ use solehold_core::{
     outcome::Outcome,
 };
 use solehold_engine::{Engine, EngineError, clock::BootTime};
-use tokio::sync::{Mutex, watch};
+use tokio::sync::watch;
 
 use crate::{
     config::ServerLimits,
-    http::{Failure, Rates},
+    http::{ApiError, Rates},
     metrics::Metrics,
     quota::{OpenWatch, Quota, QuotaBook},
     ring::Ring,
 };
 
 /// How often the store is asked how much there is, for the metrics.
+#[cfg(feature = "metrics")]
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// What every handler has at hand; clones share it.
+/// What handlers share. Clones are handles to the same context.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Arc<Inner>,
@@ -40,14 +46,15 @@ struct Inner {
     rates: Rates,
     quotas: QuotaBook,
     began: BootTime,
+    connections: Arc<AtomicU64>,
     /// When the store was last asked how much there is.
-    counted: Mutex<Option<BootTime>>,
+    #[cfg(feature = "metrics")]
+    counted: tokio::sync::Mutex<Option<BootTime>>,
     stopping: watch::Sender<bool>,
 }
 
 impl Context {
-    /// A context over an engine, for a node of that name. Whoever has no key may do everything as long as there are none
-    /// and `is_open`.
+    /// A context over an engine. With `is_open`, callers need no key as long as the store has none.
     pub(crate) fn new(
         engine: Engine,
         node_id: String,
@@ -55,7 +62,7 @@ impl Context {
         limits: ServerLimits,
         metrics: Arc<Metrics>,
     ) -> Self {
-        // A name that no header can bear is left out of it.
+        // A name may have characters that a header cannot.
         let node_header = HeaderValue::from_str(&node_id).unwrap_or(HeaderValue::from_static("unnamed"));
         let inner = Inner {
             engine,
@@ -67,7 +74,9 @@ impl Context {
             rates: Rates::new(&limits),
             quotas: QuotaBook::default(),
             began: BootTime::now(),
-            counted: Mutex::default(),
+            connections: Arc::default(),
+            #[cfg(feature = "metrics")]
+            counted: Default::default(),
             stopping: watch::Sender::new(false),
         };
         Self { inner: Arc::new(inner) }
@@ -88,7 +97,7 @@ impl Context {
         &self.inner.node_header
     }
 
-    /// Submits a command, and measures what comes of it.
+    /// Submits a command, and measures the outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
         let (operation, began) = (command.name(), BootTime::now());
         let outcome = self.inner.engine.submit(command).await;
@@ -96,7 +105,7 @@ impl Context {
         outcome
     }
 
-    /// Acquires, waiting in line for at most so long, and measures what comes of it.
+    /// Acquires, waiting in line for at most `wait`, and measures the outcome.
     pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
         let began = BootTime::now();
         let outcome = self.inner.engine.acquire_waiting(acquire, wait).await;
@@ -104,7 +113,7 @@ impl Context {
         outcome
     }
 
-    /// Submits commands that are decided in their order, and measures what comes of each.
+    /// Submits commands that are decided in their order, and measures the outcome of each.
     pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
         let operations: Vec<_> = commands.iter().map(Command::name).collect();
         let began = BootTime::now();
@@ -116,17 +125,17 @@ impl Context {
         outcomes
     }
 
-    /// Refuses what would go beyond what the tenant may have, and counts it in otherwise.
+    /// Refuses what would exceed the tenant's quota; otherwise counts it.
     ///
-    /// The count is approximate: what the store held within the last second, and what this node has let in since then.
-    /// Several nodes at once may together go beyond a quota by what they let in within a second.
-    pub async fn quota(&self, tenant: &Name, quota: Quota) -> Result<(), Failure> {
+    /// The count is approximate: what the store held within the last second, and what this node has admitted since
+    /// then. Several nodes together may exceed a quota by what they admit within one second.
+    pub async fn quota(&self, tenant: &Name, quota: Quota) -> Result<(), ApiError> {
         let most = self.quotas_of(tenant);
         self.inner.quotas.take(&self.inner.engine, tenant, quota, most).await
     }
 
-    /// Opens a watch of a tenant's, or of all; it counts until it is dropped.
-    pub(crate) fn open_watch(&self, tenant: Option<&Name>) -> Result<OpenWatch, Failure> {
+    /// Opens a watch of one tenant, or of all; it counts until it is dropped.
+    pub(crate) fn open_watch(&self, tenant: Option<&Name>) -> Result<OpenWatch, ApiError> {
         let most = tenant.map(|tenant| (tenant.clone(), self.quotas_of(tenant).watches));
         self.inner.quotas.watches().open(most, self.inner.limits.watches_max)
     }
@@ -136,7 +145,7 @@ impl Context {
         self.inner.quotas.watches().of(tenant)
     }
 
-    /// What a tenant may have.
+    /// The quotas of a tenant.
     pub(crate) fn quotas_of(&self, tenant: &Name) -> Quotas {
         self.inner.ring.quotas_of(tenant).of(self.inner.limits.quotas)
     }
@@ -151,7 +160,8 @@ impl Context {
         &self.inner.metrics
     }
 
-    /// Everything that is measured, as text. The store is asked how much there is at most once a second.
+    /// Everything that is measured, as text. The store is asked how much there is at most once per second.
+    #[cfg(feature = "metrics")]
     pub(crate) async fn measured(&self) -> Result<String, std::fmt::Error> {
         let mut counted = self.inner.counted.lock().await;
         if counted.is_none_or(|at| BootTime::now().since(at) >= COUNT_EVERY) {
@@ -160,7 +170,13 @@ impl Context {
             *counted = Some(BootTime::now());
         }
         self.inner.metrics.watchers.set(self.inner.quotas.watches().count() as i64);
+        self.inner.metrics.connections.set(self.connections().load(Ordering::Relaxed) as i64);
         self.inner.metrics.encode()
+    }
+
+    /// The number of connections that are open.
+    pub(crate) fn connections(&self) -> &Arc<AtomicU64> {
+        &self.inner.connections
     }
 
     /// The keys, as they were last read.
@@ -168,22 +184,22 @@ impl Context {
         &self.inner.ring
     }
 
-    /// Reads the keys and the tenants' quotas anew.
-    pub(crate) async fn refresh(&self) -> Result<(), Failure> {
+    /// Reads the keys and the tenants' quotas again.
+    pub(crate) async fn refresh(&self) -> Result<(), ApiError> {
         self.inner.ring.refresh(&self.inner.engine).await
     }
 
-    /// How often each may ask.
+    /// How often each caller may ask.
     pub(crate) fn rates(&self) -> &Rates {
         &self.inner.rates
     }
 
-    /// When the server began.
+    /// When the server started.
     pub(crate) fn began(&self) -> BootTime {
         self.inner.began
     }
 
-    /// Tells everyone that the server stops.
+    /// Announces that the server stops.
     pub(crate) fn stop(&self) {
         self.inner.stopping.send_replace(true);
     }

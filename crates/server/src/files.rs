@@ -5,8 +5,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Files for everything else: the store and its connections, the log, certificates.
 const KEPT_FREE: u64 = 128;
 
-/// Raises the bound on open files, as far as this process may, until there is room for so many connections; returns for
-/// how many there is. Past them the next ones wait to be taken, rather than that the store cannot be reached.
+/// Raises the bound on open files, as far as this process may, until `connections_max` fit; returns how many
+/// do. Further connections wait, so that files are left for the store.
 pub fn seats(connections_max: usize) -> usize {
     let wanted = u64::try_from(connections_max).unwrap_or(u64::MAX).saturating_add(KEPT_FREE);
     let files = raise(wanted);

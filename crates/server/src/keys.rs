@@ -1,8 +1,8 @@
-//! API keys: made, listed, rotated and revoked straight through an engine, with or without a server.
+//! API keys: created, listed, rotated and revoked directly through an engine, with or without a server.
 //!
-//! A key is `shk_<id>_<secret>`: the id is public and finds the record, the secret has 256 random bits. Stored is a hash of
-//! the whole text, never the text, which is shown once. A revocation is a record of its own that nothing writes over, so
-//! that a rotation at the same moment cannot undo it.
+//! A key is `shk_<id>_<secret>`: the id is public and finds the record, the secret has 256 random bits. The
+//! store has a hash of the whole text, never the text, which is shown once. A revocation is a record of its own that is
+//! never overwritten, so that a rotation at the same moment cannot undo it.
 
 use blake3::Hash;
 use rand::Rng;
@@ -23,60 +23,60 @@ use solehold_engine::Engine;
 use subtle::ConstantTimeEq;
 
 use crate::{
-    http::{Failure, Role},
+    http::{ApiError, Role},
     records,
 };
 
-/// What key texts that are made here begin with.
+/// The beginning of key texts that are created here.
 const PREFIX: &str = "shk_";
 /// The collection of the keys.
 const KEYS: &str = "key";
 /// The collection of the revocations.
 const REVOKED: &str = "revoked_key";
-/// Fewest bytes of a key text that someone else made: a guessable key is none.
+/// The minimum length of a key text from elsewhere: a guessable key protects nothing.
 pub const BOOTSTRAP_BYTES_MIN: usize = 32;
-/// Most keys of a store, revoked ones included.
+/// The largest number of keys in a store, including revoked ones.
 pub const KEYS_MAX: usize = 10_000;
 
-/// What a key is to be.
+/// A key to be created.
 #[derive(Debug, Clone)]
 pub struct NewKey {
-    /// What people call it.
+    /// A name for people to read.
     pub name: Name,
     /// What it allows.
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
     pub tenant: Option<Name>,
-    /// It expires after this long.
+    /// Milliseconds until it expires; it never does, if none.
     pub expires_in_ms: Option<u64>,
 }
 
-/// A key as it is stored, without what would open anything.
+/// A key as it is stored, without its text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     /// Its public part.
     pub id: Name,
-    /// What people call it.
+    /// A name for people to read.
     pub name: Name,
     /// What it allows.
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
     pub tenant: Option<Name>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: StoreTime,
     /// When its text was last changed.
     pub rotated_at: Option<StoreTime>,
-    /// It is of no use from this time on.
+    /// It is refused from this time on.
     pub expires_at: Option<StoreTime>,
-    /// It is of no use since then.
+    /// It has been refused since then.
     pub revoked_at: Option<StoreTime>,
     hash: Hash,
     previous: Option<(Hash, StoreTime)>,
 }
 
-/// A key that was just made, and its text, which nobody can tell again.
+/// A key that was just created, and its text, which cannot be shown again.
 #[derive(Debug)]
-pub struct Issued {
+pub struct IssuedKey {
     /// The key.
     pub key: Key,
     /// Its text.
@@ -84,7 +84,7 @@ pub struct Issued {
 }
 
 impl Key {
-    /// What is told of it: all but its secret.
+    /// Everything but its secret.
     pub fn about(&self) -> admin::ApiKey {
         admin::ApiKey {
             id: self.id.to_string(),
@@ -99,29 +99,29 @@ impl Key {
     }
 }
 
-impl Issued {
-    /// The key with its text, which nobody can see again.
+impl IssuedKey {
+    /// The key with its text, which cannot be shown again.
     pub fn shown_once(&self) -> admin::NewKey {
         admin::NewKey { key: admin::Secret::new(self.text.expose_secret()), about: self.key.about() }
     }
 }
 
-/// Why a text opens nothing.
+/// Why a key text is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyFault {
-    /// No key has this text, or not any more.
+    /// No key has this text, or no longer.
     #[error("the key is unknown")]
     Unknown,
-    /// Its time has passed.
+    /// It expired.
     #[error("the key has expired")]
     Expired,
-    /// Someone revoked it.
+    /// It was revoked.
     #[error("the key was revoked")]
     Revoked,
 }
 
 impl Key {
-    /// Whether `text` opens what this key opens, at `now`.
+    /// Whether `text` is valid for this key at `now`.
     pub fn check(&self, text: &str, now: StoreTime) -> Result<(), KeyFault> {
         let hash = blake3::hash(text.as_bytes());
         let is = |other: &Hash| bool::from(hash.as_bytes().ct_eq(other.as_bytes()));
@@ -140,7 +140,7 @@ impl Key {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|at| now < at)
     }
 
-    /// Until when its former text works on.
+    /// Until when its former text still works.
     pub fn grace_until(&self) -> Option<StoreTime> {
         self.previous.as_ref().map(|(_, until)| *until)
     }
@@ -148,7 +148,7 @@ impl Key {
 
 /// A key's document in the store.
 #[derive(Serialize, Deserialize)]
-struct Stored {
+struct KeyDocument {
     name: Name,
     role: Role,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -169,7 +169,7 @@ struct Revocation {
     at: StoreTime,
 }
 
-impl Stored {
+impl KeyDocument {
     fn of(key: &Key) -> Self {
         Self {
             name: key.name.clone(),
@@ -200,7 +200,8 @@ impl Stored {
     }
 }
 
-/// The public part of a key text, by which its record is found. A text that was not made here has one of its hash.
+/// The public part of a key text, by which its record is found. For a text that was not created here it is made from
+/// the hash.
 pub(crate) fn id_of(text: &str) -> String {
     let made_here = text.strip_prefix(PREFIX).and_then(|rest| rest.rsplit_once('_'));
     match made_here {
@@ -209,8 +210,8 @@ pub(crate) fn id_of(text: &str) -> String {
     }
 }
 
-/// Makes a key.
-pub async fn create(engine: &Engine, new: NewKey) -> Result<Issued, Failure> {
+/// Creates a key.
+pub async fn create(engine: &Engine, new: NewKey) -> Result<IssuedKey, ApiError> {
     let count = engine.records(&collection(KEYS)).await?.len();
     if count >= KEYS_MAX {
         let problem = Problem::new(ErrorCode::QuotaExceeded, format!("the store has {count} keys"));
@@ -219,18 +220,18 @@ pub async fn create(engine: &Engine, new: NewKey) -> Result<Issued, Failure> {
     let id = format!("{:016x}", rand::random::<u64>());
     let text = fresh_text(&id);
     let key = store_new(engine, new, &text).await?;
-    Ok(Issued { key, text })
+    Ok(IssuedKey { key, text })
 }
 
-/// Stores a key whose text someone else made, if the store has no keys: whether it did.
-pub async fn bootstrap(engine: &Engine, text: &SecretString) -> Result<bool, Failure> {
+/// Stores a key text from elsewhere, if the store has no keys; returns whether it did.
+pub async fn bootstrap(engine: &Engine, text: &SecretString) -> Result<bool, ApiError> {
     if !list(engine).await?.is_empty() {
         return Ok(false);
     }
     let bytes = text.expose_secret().trim().len();
     if bytes < BOOTSTRAP_BYTES_MIN {
         let detail =
-            format!("the bootstrap key has {bytes} bytes; it must have {BOOTSTRAP_BYTES_MIN} at least");
+            format!("the bootstrap key has {bytes} bytes; it must have at least {BOOTSTRAP_BYTES_MIN}");
         return Err(Problem::new(ErrorCode::InvalidField, detail).into());
     }
     let text = SecretString::from(text.expose_secret().trim());
@@ -243,16 +244,16 @@ pub async fn bootstrap(engine: &Engine, text: &SecretString) -> Result<bool, Fai
 }
 
 /// All keys, by id.
-pub async fn list(engine: &Engine) -> Result<Vec<Key>, Failure> {
-    // Revocations are read later: a key that is read as live was so when it was read.
+pub async fn list(engine: &Engine) -> Result<Vec<Key>, ApiError> {
+    // Revocations are read later, so that a key that seems valid was so when it was read.
     let keys = engine.records(&collection(KEYS)).await?;
     let revoked = engine.records(&collection(REVOKED)).await?;
     let revoked: std::collections::BTreeMap<_, _> = revoked.iter().filter_map(revocation).collect();
     let read = |record: &Record| {
-        let stored: Option<Stored> = serde_json::from_str(record.document.as_str()).ok();
+        let stored: Option<KeyDocument> = serde_json::from_str(record.document.as_str()).ok();
         let key = stored.and_then(|s| s.into_key(record.id.clone(), revoked.get(&record.id).copied()));
         if key.is_none() {
-            tracing::error!(key = %record.id, "the record of this key cannot be read: it opens nothing");
+            tracing::error!(key = %record.id, "the record of this key cannot be read, so the key is refused");
         }
         key
     };
@@ -260,18 +261,19 @@ pub async fn list(engine: &Engine) -> Result<Vec<Key>, Failure> {
 }
 
 /// One key.
-pub async fn get(engine: &Engine, id: &Name) -> Result<Key, Failure> {
+pub async fn get(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
     let key = list(engine).await?.into_iter().find(|key| key.id == *id);
     key.ok_or_else(|| Refusal::NoRecord { collection: collection(KEYS), id: id.clone() }.into())
 }
 
-/// Gives a key another text. The former one works on for `grace_ms`; the key expires as before, or after this long.
+/// Gives a key a new text. The former one still works for `grace_ms`; the key expires as before, or after
+/// `expires_in_ms`.
 pub async fn rotate(
     engine: &Engine,
     id: &Name,
     grace_ms: u64,
     expires_in_ms: Option<u64>,
-) -> Result<Issued, Failure> {
+) -> Result<IssuedKey, ApiError> {
     let text = fresh_text(id.as_str());
     let hash = blake3::hash(text.expose_secret().as_bytes());
     let rotated = |key: Key, now: StoreTime| Key {
@@ -282,30 +284,30 @@ pub async fn rotate(
         ..key
     };
     let key = change(engine, id, rotated).await?;
-    Ok(Issued { key, text })
+    Ok(IssuedKey { key, text })
 }
 
-/// Lets a key expire after this long; for ever good, if none.
-pub async fn expire(engine: &Engine, id: &Name, in_ms: Option<u64>) -> Result<Key, Failure> {
+/// Lets a key expire after `in_ms`; never, if none.
+pub async fn expire(engine: &Engine, id: &Name, in_ms: Option<u64>) -> Result<Key, ApiError> {
     change(engine, id, |key, now| Key { expires_at: in_ms.map(|ms| now.plus_ms(ms)), ..key }).await
 }
 
-/// Changes a key that is not revoked. What another changes at the same time is not undone.
-async fn change(engine: &Engine, id: &Name, how: impl Fn(Key, StoreTime) -> Key) -> Result<Key, Failure> {
+/// Changes a key that is not revoked. A concurrent change is not undone.
+async fn change(engine: &Engine, id: &Name, how: impl Fn(Key, StoreTime) -> Key) -> Result<Key, ApiError> {
     unrevoked(engine, id).await?;
     records::change(engine, KEYS, id, |found, now| {
-        let stored: Option<Stored> =
+        let stored: Option<KeyDocument> =
             found.and_then(|record| serde_json::from_str(record.document.as_str()).ok());
         let key = stored.and_then(|stored| stored.into_key(id.clone(), None));
         let no_key = || Refusal::NoRecord { collection: collection(KEYS), id: id.clone() };
         let key = how(key.ok_or_else(no_key)?, now);
-        Ok((record(KEYS, id.clone(), &Stored::of(&key))?, key))
+        Ok((record(KEYS, id.clone(), &KeyDocument::of(&key))?, key))
     })
     .await
 }
 
-/// Revokes a key for good; once more changes nothing.
-pub async fn revoke(engine: &Engine, id: &Name) -> Result<Key, Failure> {
+/// Revokes a key permanently; revoking it again changes nothing.
+pub async fn revoke(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
     let key = get(engine, id).await?;
     if key.revoked_at.is_some() {
         return Ok(key);
@@ -316,17 +318,17 @@ pub async fn revoke(engine: &Engine, id: &Name) -> Result<Key, Failure> {
     Ok(Key { revoked_at: Some(at), ..key })
 }
 
-async fn unrevoked(engine: &Engine, id: &Name) -> Result<Key, Failure> {
+async fn unrevoked(engine: &Engine, id: &Name) -> Result<Key, ApiError> {
     let key = get(engine, id).await?;
     match key.revoked_at {
         Some(_) => {
-            Err(Problem::new(ErrorCode::Conflict, format!("key {id} was revoked; make another")).into())
+            Err(Problem::new(ErrorCode::Conflict, format!("key {id} was revoked; create another one")).into())
         }
         None => Ok(key),
     }
 }
 
-async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<Key, Failure> {
+async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<Key, ApiError> {
     let now = store_time(engine).await?;
     let text = text.expose_secret();
     let key = Key {
@@ -341,13 +343,13 @@ async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<
         hash: blake3::hash(text.as_bytes()),
         previous: None,
     };
-    let record = record(KEYS, key.id.clone(), &Stored::of(&key))?;
+    let record = record(KEYS, key.id.clone(), &KeyDocument::of(&key))?;
     engine.submit(Command::PutRecord { record, over: Over::Nothing }).await??;
     Ok(key)
 }
 
 /// Store time, by which keys expire.
-pub(crate) async fn store_time(engine: &Engine) -> Result<StoreTime, Failure> {
+pub(crate) async fn store_time(engine: &Engine) -> Result<StoreTime, ApiError> {
     Ok(engine.load(&Footprint::default()).await?.now)
 }
 
@@ -363,13 +365,13 @@ fn revocation(record: &Record) -> Option<(Name, StoreTime)> {
     Some((record.id.clone(), revocation.at))
 }
 
-/// A name that stands in the program.
+/// A name that is a constant of the program.
 pub(crate) fn collection(name: &'static str) -> Name {
     Name::new(name).expect("a short name")
 }
 
 /// A record of a document that serializes.
-pub(crate) fn record(of: &'static str, id: Name, document: &impl Serialize) -> Result<Record, Failure> {
+pub(crate) fn record(of: &'static str, id: Name, document: &impl Serialize) -> Result<Record, ApiError> {
     let text =
         serde_json::to_string(document).map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
     let document =

@@ -1,11 +1,14 @@
 //! The REST control plane: parse, name, ask the engine, answer.
 //!
 //! ```text
-//!   http (keys, limits, problems, metrics) -> routes (a module a surface: names keys and policy) -> engine -> core::decide
+//!   http       who calls (key, role), limits, problems; around every request: id, timeout, metrics, log
+//!    -> routes      one module per surface: names keys and policy, converts
+//!    -> commands    one function per command, with its answer --> engine --> core::decide
 //! ```
 //! Nothing here judges a lease, and nothing here writes but through the engine. [`Server`] starts it; [`keys`] works
 //! without it.
 
+mod commands;
 mod config;
 mod context;
 mod files;
@@ -21,7 +24,7 @@ mod tls;
 
 pub use config::{ServerConfig, ServerLimits, TlsFiles};
 pub use context::Context;
-pub use http::{Failure, Role};
+pub use http::{ApiError, Role};
 pub use quota::Quota;
 pub use routes::{openapi_json, openapi_markdown};
 pub use serve::{Running, Server, StartError};

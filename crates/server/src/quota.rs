@@ -1,4 +1,4 @@
-//! What a tenant may have, and roughly has.
+//! The quotas of tenants, and approximately how much of them is used.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,24 +14,24 @@ use solehold_core::{key::Name, record::Record};
 use solehold_engine::{Engine, clock::BootTime, store::Usage};
 
 use crate::{
-    http::Failure,
+    http::ApiError,
     keys::{collection, record},
     records,
 };
 
-/// The collection of what is said of tenants.
+/// The collection of tenants' quotas.
 const TENANTS: &str = "tenant";
 /// How long a count is used before the store is asked again.
 const FRESH_FOR: Duration = Duration::from_secs(1);
-/// Tenants whose counts are kept; beyond it all are forgotten and asked for anew.
+/// Tenants whose counts are kept; beyond it all are forgotten and read again.
 const COUNTS_MAX: usize = 10_000;
 
-/// What is bounded for each tenant.
+/// What is limited for each tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Quota {
     /// Resources, declared or held.
     Resources,
-    /// Live sessions.
+    /// Active sessions.
     Sessions,
 }
 
@@ -58,8 +58,8 @@ impl Quota {
     }
 }
 
-/// What was set for tenants in place of the defaults.
-pub(crate) async fn overrides(engine: &Engine) -> Result<BTreeMap<Name, QuotaChanges>, Failure> {
+/// The quotas that were set for tenants in place of the defaults.
+pub(crate) async fn overrides(engine: &Engine) -> Result<BTreeMap<Name, QuotaChanges>, ApiError> {
     let records = engine.records(&collection(TENANTS)).await?;
     Ok(records.iter().filter_map(|record| Some((record.id.clone(), read(record)?))).collect())
 }
@@ -67,13 +67,13 @@ pub(crate) async fn overrides(engine: &Engine) -> Result<BTreeMap<Name, QuotaCha
 fn read(record: &Record) -> Option<QuotaChanges> {
     let quotas = serde_json::from_str(record.document.as_str());
     let quotas = quotas.inspect_err(
-        |error| tracing::error!(tenant = %record.id, %error, "these quotas cannot be read: the defaults hold"),
+        |error| tracing::error!(tenant = %record.id, %error, "these quotas cannot be read: the defaults apply"),
     );
     quotas.ok()
 }
 
 /// Changes the quotas of a tenant that are named, and no others.
-pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges) -> Result<(), Failure> {
+pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges) -> Result<(), ApiError> {
     if changes == QuotaChanges::default() {
         return Ok(());
     }
@@ -84,7 +84,7 @@ pub(crate) async fn change(engine: &Engine, tenant: &Name, changes: QuotaChanges
     .await
 }
 
-/// What each tenant has: as the store said within a second, and what was let in here since.
+/// What each tenant has: as read from the store within the last second, and what was admitted here since.
 #[derive(Debug, Default)]
 pub(crate) struct QuotaBook {
     counts: Mutex<HashMap<Name, (BootTime, Usage)>>,
@@ -92,14 +92,14 @@ pub(crate) struct QuotaBook {
 }
 
 impl QuotaBook {
-    /// Counts one more in, or refuses it.
+    /// Counts one more, or refuses it.
     pub async fn take(
         &self,
         engine: &Engine,
         tenant: &Name,
         quota: Quota,
         quotas: Quotas,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ApiError> {
         let Some(most) = quota.of(quotas) else { return Ok(()) };
         if let Some(verdict) = self.count(tenant, quota, most) {
             return verdict;
@@ -117,7 +117,7 @@ impl QuotaBook {
     }
 
     /// The verdict by a fresh count; none without one.
-    fn count(&self, tenant: &Name, quota: Quota, most: u64) -> Option<Result<(), Failure>> {
+    fn count(&self, tenant: &Name, quota: Quota, most: u64) -> Option<Result<(), ApiError>> {
         let mut counts = lock(&self.counts);
         let (at, usage) = counts.get_mut(tenant)?;
         if BootTime::now().since(*at) > FRESH_FOR {
@@ -148,12 +148,12 @@ struct OpenCounts {
 }
 
 impl Watches {
-    /// Opens a watch, of a tenant that may have so many, or of all tenants.
+    /// Opens a watch, of one tenant with the limit of its quota, or of all tenants.
     pub fn open(
         self: &Arc<Self>,
         tenant: Option<(Name, Option<u64>)>,
         most: u64,
-    ) -> Result<OpenWatch, Failure> {
+    ) -> Result<OpenWatch, ApiError> {
         let mut counts = lock(&self.0);
         if counts.all >= most {
             let problem =
@@ -204,7 +204,7 @@ impl Drop for OpenWatch {
     }
 }
 
-fn exceeded(bound: &str, tenant: &Name, most: u64) -> Failure {
+fn exceeded(bound: &str, tenant: &Name, most: u64) -> ApiError {
     let what = bound.trim_start_matches("tenant_");
     let detail =
         format!("tenant {tenant} has {most} {what}, which is its quota; an administrator can raise it");

@@ -1,4 +1,4 @@
-//! Records that are read, changed and written back, without undoing what another has written meanwhile.
+//! Records that are read, changed and written back, without undoing a concurrent write.
 
 use solehold_core::{
     command::{Command, Footprint, Over},
@@ -9,19 +9,19 @@ use solehold_core::{
 };
 use solehold_engine::Engine;
 
-use crate::{http::Failure, keys::collection};
+use crate::{http::ApiError, keys::collection};
 
-/// How often a change is tried while others change the same record.
+/// The number of attempts while others change the same record.
 const ATTEMPTS: u32 = 16;
 
-/// Changes the record of that name. `how` makes the new record of what is stored, if anything is, and of the store's time;
-/// it is asked again if another has written the record meanwhile.
+/// Changes the record of that name. `how` makes the new record from the stored one, if there is one, and the store's
+/// time; it is called again if the record was written meanwhile.
 pub(crate) async fn change<T>(
     engine: &Engine,
     of: &'static str,
     id: &Name,
-    how: impl Fn(Option<&Record>, StoreTime) -> Result<(Record, T), Failure>,
-) -> Result<T, Failure> {
+    how: impl Fn(Option<&Record>, StoreTime) -> Result<(Record, T), ApiError>,
+) -> Result<T, ApiError> {
     let footprint = Footprint { records: vec![(collection(of), id.clone())], ..Default::default() };
     let mut attempt = 1;
     loop {

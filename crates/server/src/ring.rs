@@ -1,4 +1,4 @@
-//! The keys and the tenants' quotas as they were last read from the store: about a second ago at most.
+//! The keys and the tenants' quotas as they were last read from the store, about one second ago at most.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,26 +13,26 @@ use solehold_engine::{Engine, clock::BootTime};
 use tokio::sync::Mutex;
 
 use crate::{
-    http::Failure,
+    http::ApiError,
     keys::{self, Key, KeyFault},
     quota,
 };
 
-/// A text that opens nothing makes the store be asked at most this often, however many come.
+/// However many unknown keys are shown, the store is asked at most this often.
 const MISS_EVERY: Duration = Duration::from_millis(200);
 
 /// The keys and the tenants' quotas.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    read: ArcSwap<Read>,
+    read: ArcSwap<RingSnapshot>,
     /// One reader at a time; those who wait find what it read.
     turn: Mutex<()>,
-    /// Without any key everyone may do everything.
+    /// While the store has no keys, callers need none.
     is_open: bool,
 }
 
 #[derive(Debug)]
-struct Read {
+struct RingSnapshot {
     keys: HashMap<Name, Arc<Key>>,
     quotas: BTreeMap<Name, QuotaChanges>,
     /// Store time, and when it was read here.
@@ -40,7 +40,7 @@ struct Read {
     at: BootTime,
 }
 
-impl Read {
+impl RingSnapshot {
     fn now(&self) -> StoreTime {
         self.now.plus_ms(BootTime::now().since(self.at).as_millis() as u64)
     }
@@ -53,9 +53,9 @@ impl Read {
 }
 
 impl Ring {
-    /// An empty ring: [`Self::refresh`] comes before all else.
+    /// An empty ring: call [`Self::refresh`] first.
     pub fn new(is_open: bool) -> Self {
-        let read = Read {
+        let read = RingSnapshot {
             keys: HashMap::new(),
             quotas: BTreeMap::new(),
             now: StoreTime(0),
@@ -79,17 +79,17 @@ impl Ring {
         self.read.load().find(text)
     }
 
-    /// The key of that text, after asking the store: it may be newer than what is known. Waits its turn.
+    /// The key of that text, after reading the store again: it may be newer than what is known. Waits its turn.
     pub async fn find_anew(
         &self,
         engine: &Engine,
         text: &str,
-    ) -> Result<Result<Arc<Key>, KeyFault>, Failure> {
+    ) -> Result<Result<Arc<Key>, KeyFault>, ApiError> {
         let asked = BootTime::now();
         let turn = self.turn.lock().await;
         let read_at = self.read.load().at;
         if read_at < asked {
-            // Read since it was last allowed: wait, rather than refuse a key that was just made elsewhere.
+            // The store was read a moment ago: wait, rather than refuse a key that was just created elsewhere.
             tokio::time::sleep(MISS_EVERY.saturating_sub(BootTime::now().since(read_at))).await;
             self.read_store(engine).await?;
         }
@@ -98,27 +98,27 @@ impl Ring {
     }
 
     /// Reads the store.
-    pub async fn refresh(&self, engine: &Engine) -> Result<(), Failure> {
+    pub async fn refresh(&self, engine: &Engine) -> Result<(), ApiError> {
         let _turn = self.turn.lock().await;
         self.read_store(engine).await
     }
 
-    async fn read_store(&self, engine: &Engine) -> Result<(), Failure> {
+    async fn read_store(&self, engine: &Engine) -> Result<(), ApiError> {
         // Before the reads: what is older than its stamp would seem newer than it is.
         let at = BootTime::now();
         let now = keys::store_time(engine).await?;
         let keys = keys::list(engine).await?.into_iter().map(|key| (key.id.clone(), Arc::new(key))).collect();
         let quotas = quota::overrides(engine).await?;
-        self.read.store(Arc::new(Read { keys, quotas, now, at }));
+        self.read.store(Arc::new(RingSnapshot { keys, quotas, now, at }));
         Ok(())
     }
 
-    /// Store time, as far as can be told here: for people to read, never to decide about a lease.
+    /// Store time, approximately: for people to read, never to decide about a lease.
     pub fn now(&self) -> StoreTime {
         self.read.load().now()
     }
 
-    /// Whether a key that was good once still is.
+    /// Whether a key that was valid still is.
     pub fn is_good(&self, id: &Name) -> bool {
         let read = self.read.load();
         read.keys.get(id).is_some_and(|key| key.is_live(read.now()))
@@ -131,7 +131,7 @@ impl Ring {
         of_keys.chain(read.quotas.keys().cloned()).collect()
     }
 
-    /// What a tenant may have, if that was said of it.
+    /// The quotas that were set for a tenant.
     pub fn quotas_of(&self, tenant: &Name) -> QuotaChanges {
         self.read.load().quotas.get(tenant).copied().unwrap_or_default()
     }

@@ -27,7 +27,7 @@ use tower::Service as _;
 
 use crate::{
     Context, ServerConfig, files,
-    http::{Failure, Peer, without_trailing_slash},
+    http::{ApiError, Peer, without_trailing_slash},
     keys,
     metrics::Metrics,
     routes,
@@ -36,19 +36,19 @@ use crate::{
 
 /// How long a TLS handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How often the keys and quotas are read anew.
+/// How often the keys and quotas are read again.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
-/// How many refreshes pass before those who have not asked for long are forgotten.
+/// The number of refreshes after which callers that have not asked for long are forgotten.
 const FORGET_EVERY_REFRESHES: u32 = 60;
-/// How long to wait after a connection could not be taken, as when files run out.
+/// How long to wait after a connection could not be accepted, as when no more files can be opened.
 const ACCEPT_RETRY_AFTER: Duration = Duration::from_millis(50);
-/// How many connections may wait to be taken; the kernel bounds it too. After a restart all holders come at once, and one
-/// that finds no place tries again only after a second and more.
+/// The number of connections that may wait to be accepted; the kernel limits it, too. After a restart all holders
+/// connect at once, and one that finds no place tries again only after a second or more.
 const BACKLOG: u32 = 4_096;
 /// How often an open HTTP/2 connection is asked whether its peer is still there.
 const PING_EVERY: Duration = Duration::from_secs(30);
 
-/// Why a server does not start.
+/// Why a server did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The address cannot be listened on.
@@ -59,7 +59,7 @@ pub enum StartError {
         /// Why.
         error: std::io::Error,
     },
-    /// Others could reach it, and would need no key.
+    /// Other machines could reach it, and would need no key.
     #[error(
         "refusing to listen on {0}, which others can reach, while the store has no keys: make the first one with \
          `solehold admin key create --engine <the same engine> --name <name>`, or start once with \
@@ -70,9 +70,9 @@ pub enum StartError {
     /// The TLS files cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The keys could not be read, or the first one not be stored.
+    /// The keys could not be read, or the bootstrap key could not be stored.
     #[error("cannot read the keys: {0}")]
-    Keys(#[from] Failure),
+    Keys(#[from] ApiError),
 }
 
 /// The REST control plane over a store.
@@ -98,7 +98,7 @@ impl Server {
         Self::start_with(config, store, Router::new()).await
     }
 
-    /// As [`Self::start`], with more routes beside the surface's own. What goes around every request goes around theirs.
+    /// As [`Self::start`], with additional routes, for which the same happens around every request.
     pub async fn start_with(
         config: ServerConfig,
         store: Arc<dyn Store>,
@@ -126,7 +126,7 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
     if let Some(text) = &config.bootstrap_key
         && keys::bootstrap(context.engine(), text).await?
     {
-        tracing::info!("stored the bootstrap key: the variable is not needed any more");
+        tracing::info!("stored the bootstrap key: the variable is no longer needed");
     }
     context.refresh().await?;
     if context.ring().is_empty() && !config.is_loopback() {
@@ -159,7 +159,7 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// A server that runs. Dropping it leaves connections open until the runtime ends; [`Self::shutdown`] stops cleanly.
+/// A running server. Dropping it leaves connections open until the runtime ends; [`Self::shutdown`] stops cleanly.
 #[derive(Debug)]
 pub struct Running {
     context: Context,
@@ -175,7 +175,7 @@ impl Running {
         self.address
     }
 
-    /// Where it is to be found.
+    /// Its base URL.
     pub fn url(&self) -> String {
         format!("{}://{}", self.scheme, self.address)
     }
@@ -187,7 +187,7 @@ impl Running {
 
     /// How many connections are open.
     pub fn connections(&self) -> u64 {
-        self.context.metrics().connections.get().try_into().unwrap_or(0)
+        self.context.connections().load(Ordering::Relaxed)
     }
 
     /// The name of this node.
@@ -195,7 +195,8 @@ impl Running {
         self.context.node_id()
     }
 
-    /// Stops: takes no more connections, lets requests finish within their bound, ends watches, and closes the store.
+    /// Stops: accepts no more connections, lets requests finish within `shutdown_grace`, ends watches, and closes the
+    /// store.
     pub async fn shutdown(self) {
         self.context.stop();
         if self.door.await.is_err() {
@@ -205,14 +206,14 @@ impl Running {
     }
 }
 
-/// Reads keys and quotas anew every second; for ever.
+/// Reads keys and quotas again every second, forever.
 async fn keep_fresh(context: Context) {
     let mut turns = tokio::time::interval(REFRESH_EVERY);
     turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     for turn in 1u32.. {
         turns.tick().await;
         if let Err(failure) = context.refresh().await {
-            // The engine has told of its trouble; what was read last goes on to hold.
+            // The engine has logged why; what was read last stays in effect.
             tracing::debug!(%failure, "the keys could not be read");
         }
         if turn % FORGET_EVERY_REFRESHES == 0 {
@@ -230,7 +231,7 @@ struct GuardedContext {
 }
 
 impl GuardedContext {
-    /// Takes connections until the server stops, then lets them finish within their bound.
+    /// Accepts connections until the server stops, then lets them finish within `shutdown_grace`.
     async fn keep(self, mut stopping: watch::Receiver<bool>) {
         let seats = Arc::new(Semaphore::new(files::seats(self.context.limits().connections_max)));
         let graceful = GracefulShutdown::new();
@@ -252,13 +253,13 @@ impl GuardedContext {
         connections.shutdown().await;
     }
 
-    /// The next connection, when there is a seat for it.
+    /// The next connection, once there is a seat for it.
     async fn take(&self, seats: &Arc<Semaphore>) -> Option<(TcpStream, SocketAddr, OwnedSemaphorePermit)> {
         let seat = seats.clone().acquire_owned().await.ok()?;
         match self.listener.accept().await {
             Ok((stream, peer)) => Some((stream, peer, seat)),
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be taken");
+                tracing::warn!(%error, "a connection could not be accepted");
                 tokio::time::sleep(ACCEPT_RETRY_AFTER).await;
                 None
             }
@@ -274,12 +275,12 @@ impl GuardedContext {
         graceful: &GracefulShutdown,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (acceptor, watcher) = (self.acceptor.clone(), graceful.watcher());
-        let connections = self.context.metrics().connections.clone();
+        let connections = self.context.connections().clone();
         let idle_timeout = self.context.limits().idle_timeout;
         let app = App { router: self.router.clone(), peer: Peer(peer.ip()), has_asked: Arc::default() };
         async move {
-            connections.inc();
-            // Small answers are to leave at once; a socket that cannot do that still serves.
+            connections.fetch_add(1, Ordering::Relaxed);
+            // Small answers should be sent at once; a socket that cannot do that still works.
             let _ = stream.set_nodelay(true);
             match acceptor {
                 None => converse(stream, app, idle_timeout, watcher).await,
@@ -289,7 +290,7 @@ impl GuardedContext {
                     Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
                 },
             }
-            connections.dec();
+            connections.fetch_sub(1, Ordering::Relaxed);
             drop(seat);
         }
     }
@@ -311,14 +312,14 @@ async fn converse<S>(
     let connection = builder.serve_connection(TokioIo::new(stream), app).into_owned();
     tokio::select! {
         ended = watcher.watch(connection) => if let Err(error) = ended {
-            tracing::debug!(%error, "a connection ended badly");
+            tracing::debug!(%error, "a connection ended with an error");
         },
-        () = silence(&has_asked, idle_timeout) => tracing::debug!("a connection asked nothing and was closed"),
+        () = silence(&has_asked, idle_timeout) => tracing::debug!("a connection sent no request and was closed"),
     }
 }
 
-/// Ends when nothing was asked for so long from the beginning: until the version of the protocol is known nobody else
-/// watches over that.
+/// Ends if nothing was asked for `idle_timeout` from the beginning: until the version of the protocol is known, hyper
+/// does not watch over that.
 async fn silence(has_asked: &AtomicBool, idle_timeout: Duration) {
     tokio::time::sleep(idle_timeout).await;
     if has_asked.load(Ordering::Relaxed) {

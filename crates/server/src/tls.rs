@@ -1,4 +1,4 @@
-//! TLS by files that may change while the server runs.
+//! TLS with files that may change while the server runs.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::config::TlsFiles;
 
-/// How often the files are looked at.
+/// How often the files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Why TLS cannot be served with the files.
@@ -64,7 +64,7 @@ impl Tls {
         Ok(Self { files, read, pair })
     }
 
-    /// What takes connections, always with the pair in use.
+    /// Accepts connections, always with the pair in use.
     pub fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
         let builder = rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
         let versions = builder.with_safe_default_protocol_versions();
@@ -74,14 +74,14 @@ impl Tls {
         Ok(Arc::new(config).into())
     }
 
-    /// Takes over files that have changed; for ever. A pair that cannot be used leaves the former one in use.
+    /// Follows changes of the files, forever. A pair that cannot be used leaves the former one in use.
     pub async fn follow(mut self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let read = match read(&self.files).await {
                 Ok(read) if read == self.read => continue,
                 Ok(read) => read,
-                // Files are being replaced, or are gone for the while.
+                // The files are being replaced.
                 Err(error) => {
                     tracing::debug!(%error, "the TLS files cannot be read now");
                     continue;

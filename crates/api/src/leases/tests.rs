@@ -29,12 +29,12 @@ fn by_id() -> Target {
 fn the_seed_s_acquire_is_taken() {
     let seed: AcquireLease = body::parse(SEED).expect("the seed's body");
     round_trip(&seed);
-    let asked = seed.asked().expect("good");
+    let asked = seed.terms().expect("good");
     assert_eq!((asked.holder, asked.tenure), (name("runner-abc123"), AskedTenure::Own { ttl_ms: 60_000 }));
     let about = LeaseAttributes::of(&asked.attributes);
     assert_eq!((about.shard_id.as_str(), about.zone_version.as_str()), ("shard-1", "def456"));
     let least: AcquireLease = body::parse(br#"{"camera_uuid": "cam-1", "runner_id": "r"}"#).expect("good");
-    assert_eq!(least.asked().expect("good").tenure, AskedTenure::Own { ttl_ms: 60_000 });
+    assert_eq!(least.terms().expect("good").tenure, AskedTenure::Own { ttl_ms: 60_000 });
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn all_that_is_wrong_is_told() {
         ttl_seconds: Some(29.into()),
         ..Default::default()
     };
-    assert_eq!(fields(odd.asked()), ["camera_uuid", "shard_id", "site_id", "runner_id", "ttl_seconds"]);
+    assert_eq!(fields(odd.terms()), ["camera_uuid", "shard_id", "site_id", "runner_id", "ttl_seconds"]);
     let camera = |id: &str| camera_name("camera_uuid", id).map_err(|fault| fault.to_string());
     assert_eq!(camera("cam-数").map(String::from), Ok("cam-数".into()));
     assert_eq!(camera("\"x\""), Err("camera_uuid is \"\\\"x\\\"\"; a camera's id begins with cam-".into()));

@@ -39,18 +39,18 @@ fn a_declaration_is_checked_whole() {
 fn an_acquire_asks_for_its_own_or_a_session_s_time() {
     let ask: AcquireResource =
         body::parse(br#"{"holder": "w", "ttl_seconds": 1.5, "attributes": {"a": [1]}}"#).expect("good");
-    let asked = ask.asked().expect("good");
+    let asked = ask.terms().expect("good");
     assert_eq!(asked.tenure, AskedTenure::Own { ttl_ms: 1_500 });
     assert_eq!(asked.attributes.as_str(), r#"{"a":[1]}"#);
     let with_session = AcquireResource { session_id: Some(session_id().0), ..ask.clone() };
-    assert_eq!(with_session.asked().expect("good").tenure, AskedTenure::Session(session_id()));
+    assert_eq!(with_session.terms().expect("good").tenure, AskedTenure::Session(session_id()));
     let odd = AcquireResource { holder: "x".repeat(10_000), ttl_ms: Some(5.into()), ..Default::default() };
-    assert_eq!(fields(odd.asked()), ["holder", "ttl_ms"]);
+    assert_eq!(fields(odd.terms()), ["holder", "ttl_ms"]);
     let both = AcquireResource { ttl_ms: Some(5_000.into()), ..ask };
-    assert_eq!(fields(both.asked()), ["ttl_ms"]);
+    assert_eq!(fields(both.terms()), ["ttl_ms"]);
 
     let lease = LeaseId(Uuid::from_u128(3));
-    let command = with_session.asked().expect("good").acquire(
+    let command = with_session.terms().expect("good").acquire(
         key("k"),
         lease,
         solehold_core::command::Undeclared::Allow,

@@ -19,7 +19,7 @@ fn fields<T: std::fmt::Debug>(checked: Checked<T>) -> Vec<String> {
 
 fn holder() -> Holder {
     let seed: RegisterRunner = body::parse(SEED).expect("the seed's body");
-    let asked = seed.asked().expect("good");
+    let asked = seed.terms().expect("good");
     Holder {
         key: HolderKey { tenant: name("tenant-1"), name: asked.runner },
         registered: true,
@@ -37,10 +37,10 @@ fn holder() -> Holder {
 fn the_seed_s_registration_is_taken() {
     let seed: RegisterRunner = body::parse(SEED).expect("the seed's body");
     round_trip(&seed);
-    let asked = seed.asked().expect("good");
+    let asked = seed.terms().expect("good");
     assert_eq!((asked.session_ttl_ms, asked.registration.capacity), (60_000, Some(16)));
     let least: RegisterRunner = body::parse(br#"{"runner_id": "r"}"#).expect("good");
-    assert_eq!(least.asked().expect("good").registration.capacity, Some(16));
+    assert_eq!(least.terms().expect("good").registration.capacity, Some(16));
 }
 
 #[test]
@@ -55,12 +55,12 @@ fn all_that_is_wrong_is_told() {
         ..Default::default()
     };
     assert_eq!(
-        fields(odd.asked()),
+        fields(odd.terms()),
         ["runner_id", "host", "port", "metrics_port", "capacity", "capabilities[1]", "session_ttl_seconds"]
     );
     for capacity in [0, 101, i64::MAX] {
         let odd = RegisterRunner { runner_id: "r".into(), capacity: Some(capacity), ..Default::default() };
-        assert_eq!(fields(odd.asked()), ["capacity"]);
+        assert_eq!(fields(odd.terms()), ["capacity"]);
     }
     let many = RegisterRunner {
         runner_id: "r".into(),
@@ -68,7 +68,7 @@ fn all_that_is_wrong_is_told() {
         metrics: Some([("x".into(), json!("x".repeat(70_000)))].into()),
         ..Default::default()
     };
-    assert_eq!(fields(many.asked()), ["capabilities", "metrics"]);
+    assert_eq!(fields(many.terms()), ["capabilities", "metrics"]);
 }
 
 #[test]

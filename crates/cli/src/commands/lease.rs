@@ -12,7 +12,7 @@ use solehold_api::{
     page::PageCursor,
     paths,
     problem::ErrorCode,
-    resources::{AcquireResource, Grant, HeldLease, ResourceHistory, RevokeResource, Revoked},
+    resources::{AcquireResource, Grant, HeldLease, ResourceHistory, RevokeResource, RevokedLease},
     watch::LeaseEvent,
 };
 use uuid::Uuid;
@@ -306,7 +306,7 @@ async fn revoke(
     token: Option<u64>,
     fenced: bool,
     reason: Option<String>,
-) -> Outcome<Revoked> {
+) -> Outcome<RevokedLease> {
     match lease {
         LeaseArg::Id(id) => {
             let body = RevokeLease { token, fenced, reason, ..RevokeLease::default() };

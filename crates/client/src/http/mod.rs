@@ -251,7 +251,8 @@ impl Authority for Http {
 
     async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
         let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
-        let read = self.servers.ask::<resources::State>(Lane::Work, &self.call(Method::GET, path)).await?;
+        let read =
+            self.servers.ask::<resources::StateDocument>(Lane::Work, &self.call(Method::GET, path)).await?;
         Ok(match read {
             Err(refusal) if refusal.code == ErrorCode::NotFound => Ok(None),
             read => read.map(|state| Some(wire::state(state))),

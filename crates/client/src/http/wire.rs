@@ -5,8 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 use solehold_api::{
     batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
-    resources::{self, AcquireResource, FinalState, Grant, HeldLease},
+    resources::{self, AcquireResource, Grant, HeldLease},
     sessions,
+    terms::FinalState,
 };
 use solehold_core::{
     key::{LeaseId, Name, SessionId},
@@ -78,7 +79,7 @@ pub fn outcome(resource: Resource, item: BatchItem) -> Reply<Done> {
     }
 }
 
-pub fn state(state: resources::State) -> State {
+pub fn state(state: resources::StateDocument) -> State {
     State {
         document: state.document.unwrap_or_default(),
         token: Token(state.token),

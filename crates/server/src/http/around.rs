@@ -1,5 +1,5 @@
-//! What happens around every request: it gets an id, is let in, is bounded in time, is measured and logged, and whatever
-//! went wrong is answered as a problem document.
+//! What happens around every request: it gets an id, is admitted, is bounded in time, is measured and logged, and every
+//! error is answered as a problem document.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -28,20 +28,20 @@ use solehold_core::key::Name;
 use solehold_engine::clock::BootTime;
 
 use super::{
-    Failure, Peer,
+    ApiError, Peer,
     auth::{admit, is_public},
 };
 use crate::{Context, metrics::Route};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const NODE: HeaderName = HeaderName::from_static("x-solehold-node");
-/// Longest request id that is taken from a client.
+/// The longest request id that is accepted from a client, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 128;
 /// A request that takes longer is worth a warning.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// What is remembered of a request while it is served.
-struct Asked {
+/// What must be known of a request after it was served.
+struct RequestRecord {
     began: BootTime,
     id: HeaderValue,
     method: Method,
@@ -52,7 +52,7 @@ struct Asked {
 
 /// Serves a request with all that goes around it.
 pub(crate) async fn around(State(context): State<Context>, mut request: Request, next: Next) -> Response {
-    let mut asked = Asked {
+    let mut record = RequestRecord {
         began: BootTime::now(),
         id: request_id(request.headers()),
         method: request.method().clone(),
@@ -60,83 +60,87 @@ pub(crate) async fn around(State(context): State<Context>, mut request: Request,
         route: Route(request.extensions().get::<MatchedPath>().cloned()),
         key: None,
     };
-    let answer = match let_in(&context, &mut request, &mut asked).await {
-        Ok(()) => serve(&context, &asked, request, next).await,
+    let answer = match let_in(&context, &mut request, &mut record).await {
+        Ok(()) => serve(&context, &record, request, next).await,
         Err(failure) => failure.into_response(),
     };
-    let mut response = as_problem(answer, &asked);
+    let mut response = as_problem(answer, &record);
     let headers = response.headers_mut();
-    headers.insert(REQUEST_ID, asked.id.clone());
+    headers.insert(REQUEST_ID, record.id.clone());
     headers.insert(NODE, context.node_header().clone());
-    tell(&context, asked, response.status());
+    tell(&context, record, response.status());
     response
 }
 
-/// Finds out who calls, and leaves it with the request.
-async fn let_in(context: &Context, request: &mut Request, asked: &mut Asked) -> Result<(), Failure> {
-    if is_public(asked.uri.path()) {
+/// Admits the caller, and attaches its identity to the request.
+async fn let_in(
+    context: &Context,
+    request: &mut Request,
+    record: &mut RequestRecord,
+) -> Result<(), ApiError> {
+    if is_public(record.uri.path()) {
         return Ok(());
     }
     let peer = request.extensions().get::<Peer>().copied();
     let Peer(peer) = peer.ok_or_else(|| Problem::new(ErrorCode::Internal, "the peer has no address"))?;
-    let identity = admit(context, &asked.uri, request.headers(), peer).await?;
-    asked.key = identity.key_id().cloned();
+    let identity = admit(context, &record.uri, request.headers(), peer).await?;
+    record.key = identity.key_id().cloned();
     request.extensions_mut().insert(identity);
     Ok(())
 }
 
-/// Serves it, within its time. A panic is the handler's, not the connection's.
-async fn serve(context: &Context, asked: &Asked, request: Request, next: Next) -> Response {
+/// Serves the request within its timeout. A panic of the handler does not end the connection.
+async fn serve(context: &Context, record: &RequestRecord, request: Request, next: Next) -> Response {
     let served = AssertUnwindSafe(next.run(request)).catch_unwind();
     let mut timeout = context.limits().request_timeout;
-    if asked.method == Method::POST && matches!(asked.route.as_str(), paths::LOCK | paths::RESOURCE_LEASE) {
-        // Waiting in line is no failure to answer.
+    if record.method == Method::POST && matches!(record.route.as_str(), paths::LOCK | paths::RESOURCE_LEASE) {
+        // Waiting in line is not a timeout.
         timeout += Duration::from_millis(WAIT_MS_MAX);
     }
-    let served = match asked.route.as_str() {
-        // As long as it takes to send.
+    let served = match record.route.as_str() {
+        // An import takes as long as its body takes to arrive.
         paths::IMPORT => Ok(served.await),
         _ => tokio::time::timeout(timeout, served).await,
     };
     match served {
         Ok(Ok(response)) => response,
-        Ok(Err(panic)) => panicked(asked, &*panic),
+        Ok(Err(panic)) => panicked(record, &*panic),
         Err(_) => timed_out(timeout),
     }
 }
 
-fn panicked(asked: &Asked, panic: &(dyn std::any::Any + Send)) -> Response {
+fn panicked(record: &RequestRecord, panic: &(dyn std::any::Any + Send)) -> Response {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message");
-    tracing::error!(request_id = ?asked.id, route = asked.route.as_str(), panic = text, "a handler panicked");
-    let detail = "a fault of the server; its log has more under the request id";
-    Failure::from(Problem::new(ErrorCode::Internal, detail)).into_response()
+    tracing::error!(request_id = ?record.id, route = record.route.as_str(), panic = text, "a handler panicked");
+    let detail = "an internal error; the server's log has more under the request id";
+    ApiError::from(Problem::new(ErrorCode::Internal, detail)).into_response()
 }
 
 fn timed_out(timeout: Duration) -> Response {
-    let detail = format!("no answer within {timeout:?}: it may have been done or not");
+    let detail = format!("no answer within {timeout:?}: the request may or may not have been carried out");
     let problem = Problem::new(ErrorCode::UnknownOutcome, detail).retry_after_ms(1_000);
-    Failure::from(problem.limit("request_timeout_ms", timeout.as_millis() as u64)).into_response()
+    ApiError::from(problem.limit("request_timeout_ms", timeout.as_millis() as u64)).into_response()
 }
 
-/// A problem document with what only the outside knows of it.
+/// A problem document with the request id, which handlers do not know.
 #[derive(Serialize)]
-struct Document<'a> {
+struct ProblemDocument<'a> {
     #[serde(flatten)]
     problem: Problem,
     request_id: &'a str,
 }
 
-/// Writes a failure as a problem document. An error that a library answered as plain text becomes one, too.
-fn as_problem(mut response: Response, asked: &Asked) -> Response {
+/// Writes an error as a problem document. An error that a library answered as plain text becomes one, too.
+fn as_problem(mut response: Response, record: &RequestRecord) -> Response {
     let status = response.status();
-    let problem = match response.extensions_mut().remove::<Failure>() {
-        Some(Failure(problem)) => *problem,
+    let problem = match response.extensions_mut().remove::<ApiError>() {
+        Some(ApiError(problem)) => *problem,
         None if is_bare_error(&response) => bare_problem(status),
         None => return response,
     };
-    let problem = problem.instance(asked.uri.path());
-    let document = Document { problem, request_id: asked.id.to_str().unwrap_or_default() };
+    let problem = problem.instance(record.uri.path());
+    let document = ProblemDocument { problem, request_id: record.id.to_str().unwrap_or_default() };
     *response.body_mut() = Body::from(serde_json::to_vec(&document).unwrap_or_default());
     let headers = response.headers_mut();
     headers.remove(header::CONTENT_LENGTH);
@@ -161,18 +165,18 @@ fn bare_problem(status: StatusCode) -> Problem {
 }
 
 /// Measures and logs what was answered. Never the query, the headers or the body: they may hold secrets.
-fn tell(context: &Context, asked: Asked, status: StatusCode) {
-    let took = BootTime::now().since(asked.began);
+fn tell(context: &Context, record: RequestRecord, status: StatusCode) {
+    let took = BootTime::now().since(record.began);
     macro_rules! log {
         ($level:ident) => {
             tracing::$level!(
-                method = %asked.method,
-                route = asked.route.as_str(),
+                method = %record.method,
+                route = record.route.as_str(),
                 status = status.as_u16(),
                 took_us = took.as_micros() as u64,
-                request_id = asked.id.to_str().unwrap_or_default(),
+                request_id = record.id.to_str().unwrap_or_default(),
                 node_id = context.node_id(),
-                key = asked.key.as_ref().map(Name::as_str),
+                key = record.key.as_ref().map(Name::as_str),
                 "request"
             )
         };
@@ -182,10 +186,10 @@ fn tell(context: &Context, asked: Asked, status: StatusCode) {
     } else {
         log!(debug)
     }
-    context.metrics().request(asked.route, &asked.method, status.as_u16(), took);
+    context.metrics().request(record.route, &record.method, status.as_u16(), took);
 }
 
-/// The client's own id, if it is a sane one; otherwise one of ours, unlike any other.
+/// The client's own id, if it is acceptable; otherwise a unique one of ours.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     static PROCESS: LazyLock<u32> = LazyLock::new(rand::random);
     static COUNT: AtomicU64 = AtomicU64::new(0);

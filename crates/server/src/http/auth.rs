@@ -1,4 +1,4 @@
-//! Which key a request shows, and whether it opens anything.
+//! Which key a request shows, and whether it is valid.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 
-use super::{Failure, Identity, local, rate::Who};
+use super::{ApiError, Identity, local, rate::RateLimitKey};
 use crate::Context;
 
 /// The address that a request comes from.
@@ -20,16 +20,16 @@ pub(crate) fn is_public(path: &str) -> bool {
     !path.starts_with(paths::BASE) || path == paths::OPENAPI
 }
 
-/// Lets a request in by the key that it shows, or without one as long as there are none; not more often than allowed.
+/// Admits a request by the key that it shows, or without one while the store has none; not more often than allowed.
 pub(crate) async fn admit(
     context: &Context,
     uri: &Uri,
     headers: &HeaderMap,
     peer: IpAddr,
-) -> Result<Identity, Failure> {
+) -> Result<Identity, ApiError> {
     let ring = context.ring();
     if ring.is_open() {
-        context.rates().check(&Who::at(peer))?;
+        context.rates().check(&RateLimitKey::at(peer))?;
         local::check(uri, headers)?;
         return Ok(Identity::keyless());
     }
@@ -38,18 +38,18 @@ pub(crate) async fn admit(
     let key = match known {
         Some((_, Ok(key))) => key,
         stranger => {
-            context.rates().check(&Who::at(peer))?;
+            context.rates().check(&RateLimitKey::at(peer))?;
             let (text, _) =
                 stranger.ok_or_else(|| unauthorized("this needs a key, and the request shows none"))?;
             let found = ring.find_anew(context.engine(), text).await?;
             found.map_err(|fault| unauthorized(fault.to_string()))?
         }
     };
-    context.rates().check(&Who::Key(key.id.clone()))?;
+    context.rates().check(&RateLimitKey::Key(key.id.clone()))?;
     Ok(Identity::of(key))
 }
 
-fn unauthorized(detail: impl Into<String>) -> Failure {
+fn unauthorized(detail: impl Into<String>) -> ApiError {
     let detail =
         format!("{}; show one as `Authorization: Bearer <key>` or `X-API-Key: <key>`", detail.into());
     Problem::new(ErrorCode::Unauthorized, detail).into()

@@ -3,9 +3,9 @@
 //! ```text
 //!   headers --auth::admit--> Identity --(role checked)--> Caller<role::Runner> --context()--> engine
 //! ```
-//! The router's state is a [`GuardedContext`]. Only [`Caller`] and [`Anyone`] can open it, so a handler that takes neither can do
-//! nothing; and the router's `routes!` accepts only handlers whose first argument is one of them. Arguments are extracted
-//! in order, so the role is checked before a path, a query or a body is parsed.
+//! The router's state is a [`GuardedContext`]. Only [`Caller`] and [`Anyone`] can open it, so a handler that takes
+//! neither can do nothing; and the router's `routes!` accepts only handlers whose first argument is one of them.
+//! Arguments are extracted in order, so the role is checked before a path, a query or a body is parsed.
 
 use std::{marker::PhantomData, ops::Deref, sync::Arc};
 
@@ -19,7 +19,7 @@ use solehold_core::key::Name;
 
 pub use solehold_api::admin::Role;
 
-use super::Failure;
+use super::ApiError;
 use crate::{Context, keys::Key};
 
 /// The router's state.
@@ -101,7 +101,7 @@ impl Identity {
         self.0.as_ref().map_or(Role::Admin, |key| key.role)
     }
 
-    fn must_meet<R: role::Requirement>(&self) -> Result<(), Failure> {
+    fn must_meet<R: role::Requirement>(&self) -> Result<(), ApiError> {
         if self.role() < R::ROLE {
             let detail = format!("this needs a key of role {:?}, and yours is {:?}", R::ROLE, self.role());
             return Err(Problem::new(ErrorCode::Forbidden, detail.to_lowercase()).into());
@@ -110,7 +110,7 @@ impl Identity {
     }
 
     /// Refuses a key of one tenant, where something concerns all of them.
-    pub fn must_be_unscoped(&self) -> Result<(), Failure> {
+    pub fn must_be_unscoped(&self) -> Result<(), ApiError> {
         match self.scope() {
             None => Ok(()),
             Some(scope) => {
@@ -122,7 +122,7 @@ impl Identity {
 
     /// The tenant that a request is about: the key's; the one that it names, if the key may; otherwise `default`.
     /// Another tenant than the key's does not exist for the caller.
-    pub fn tenant(&self, named: Option<&str>) -> Result<Name, Failure> {
+    pub fn tenant(&self, named: Option<&str>) -> Result<Name, ApiError> {
         let named = named.map(|text| field::name("tenant_id", text)).transpose()?;
         match (self.scope(), named) {
             (Some(scope), Some(named)) if *scope != named => {
@@ -134,8 +134,9 @@ impl Identity {
         }
     }
 
-    /// As [`Self::tenant`], but all tenants (none in particular) for a key that may see them and a request that names none.
-    pub fn tenant_or_all(&self, named: Option<&str>) -> Result<Option<Name>, Failure> {
+    /// As [`Self::tenant`], but all tenants (none in particular) for a key that may see them and a request that names
+    /// none.
+    pub fn tenant_or_all(&self, named: Option<&str>) -> Result<Option<Name>, ApiError> {
         match (self.scope(), named) {
             (None, None) => Ok(None),
             _ => self.tenant(named).map(Some),
@@ -174,12 +175,12 @@ impl<R> Deref for Caller<R> {
 }
 
 impl<R: role::Requirement> FromRequestParts<GuardedContext> for Caller<R> {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
     async fn from_request_parts(
         parts: &mut Parts,
         GuardedContext(context): &GuardedContext,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ApiError> {
         let identity = parts.extensions.get::<Identity>().cloned();
         let identity = identity
             .ok_or_else(|| Problem::new(ErrorCode::Unauthorized, "no key was checked for this path"))?;
@@ -199,12 +200,12 @@ impl Anyone {
 }
 
 impl FromRequestParts<GuardedContext> for Anyone {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
     async fn from_request_parts(
         _: &mut Parts,
         GuardedContext(context): &GuardedContext,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, ApiError> {
         Ok(Self(context.clone()))
     }
 }

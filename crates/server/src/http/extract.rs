@@ -15,23 +15,23 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 
-use super::Failure;
+use super::ApiError;
 
 /// A JSON body, whatever its Content-Type says (`curl -d` sends a form's), on DELETE too. Empty counts as `{}`.
 #[derive(Debug)]
 pub struct Body<T>(pub T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
-    async fn from_request(request: Request, _: &S) -> Result<Self, Failure> {
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         let bytes = to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(unread)?;
         Ok(Self(body::parse(&bytes)?))
     }
 }
 
 /// Why a body could not be read.
-fn unread(error: axum::Error) -> Failure {
+fn unread(error: axum::Error) -> ApiError {
     if error.source().is_some_and(|source| source.is::<LengthLimitError>()) {
         let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; ask for less at a time");
         let problem = Problem::new(ErrorCode::PayloadTooLarge, detail);
@@ -45,9 +45,9 @@ fn unread(error: axum::Error) -> Failure {
 pub struct Params<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Params<T> {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let Query(params) = Query::<T>::from_request_parts(parts, state)
             .await
             .map_err(|rejection| Problem::new(ErrorCode::InvalidField, rejection.body_text()))?;
@@ -60,9 +60,9 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Params<
 pub struct NamePath<T>(pub T);
 
 impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for NamePath<T> {
-    type Rejection = Failure;
+    type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Failure> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let Path(names) = Path::<T>::from_request_parts(parts, state)
             .await
             .map_err(|rejection| Problem::new(ErrorCode::InvalidField, rejection.body_text()))?;

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 use axum::http::{HeaderMap, Uri, header, uri::Authority};
 use solehold_api::problem::{ErrorCode, Problem};
 
-use super::Failure;
+use super::ApiError;
 
 /// Refuses what a page from elsewhere may have sent: a name that is not this machine's (a page whose name was made to
 /// point here), or an origin that is not this server (a page that posts across).
-pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
+pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), ApiError> {
     let text = |name| headers.get(name).and_then(|value: &header::HeaderValue| value.to_str().ok());
     let host = uri.authority().map(Authority::as_str).or_else(|| text(header::HOST));
     let is_ours = host.is_none_or(is_this_machine);
@@ -21,7 +21,7 @@ pub(crate) fn check(uri: &Uri, headers: &HeaderMap) -> Result<(), Failure> {
         return Ok(());
     }
     let detail =
-        "without keys only requests to localhost are taken, and none from other web pages: make a key";
+        "without keys only requests to localhost are accepted, and none from other web pages: create a key";
     Err(Problem::new(ErrorCode::Forbidden, detail).into())
 }
 

@@ -1,10 +1,11 @@
-//! What all routes share: who calls, what a body says, how failures are answered, and what happens around every request.
+//! What all routes share: who calls, what a body says, how failures are answered, and what happens around every
+//! request.
 
 mod around;
 mod auth;
 mod caller;
+mod error;
 mod extract;
-mod failure;
 mod local;
 mod path;
 mod rate;
@@ -14,7 +15,7 @@ pub(crate) use auth::Peer;
 pub use caller::{
     Admission, Anyone, Caller, GuardedContext, GuardedHandler, Identity, Role, TenantQuery, role,
 };
+pub use error::ApiError;
 pub use extract::{Body, NamePath, Params};
-pub use failure::{Failure, submit};
 pub(crate) use path::without_trailing_slash;
 pub(crate) use rate::Rates;

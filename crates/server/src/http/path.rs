@@ -1,4 +1,4 @@
-//! A trailing slash or none: both work.
+//! Paths work with or without a trailing slash.
 
 use axum::http::{Uri, uri::PathAndQuery};
 

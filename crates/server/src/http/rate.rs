@@ -1,4 +1,4 @@
-//! How often each may ask.
+//! How often each caller may ask.
 
 use std::{
     net::{IpAddr, Ipv6Addr},
@@ -9,20 +9,20 @@ use governor::{DefaultKeyedRateLimiter, Quota, clock::Clock};
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_core::key::Name;
 
-use super::Failure;
+use super::ApiError;
 use crate::config::ServerLimits;
 
-/// Who asks, for the purpose of counting: a key, or an address that shows none.
+/// What requests are counted by: a key, or the address of a caller without one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(crate) enum Who {
-    /// The key of that id.
+pub(crate) enum RateLimitKey {
+    /// The key with that id.
     Key(Name),
-    /// Someone at that address.
+    /// A caller at that address.
     Peer(IpAddr),
 }
 
-impl Who {
-    /// Someone at that address. The networks of IPv6 that are given to one customer count as one.
+impl RateLimitKey {
+    /// A caller at that address. An IPv6 network of /64, as one customer gets it, counts as one.
     pub fn at(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V6(v6) => Self::Peer(Ipv6Addr::from_bits(v6.to_bits() & (u128::MAX << 64)).into()),
@@ -31,15 +31,14 @@ impl Who {
     }
 }
 
-/// How often each has asked.
+/// How often each caller has asked.
 #[derive(Debug)]
 pub(crate) struct Rates {
-    limiter: Option<DefaultKeyedRateLimiter<Who>>,
+    limiter: Option<DefaultKeyedRateLimiter<RateLimitKey>>,
     per_second: u32,
 }
 
 impl Rates {
-    /// Nobody has asked yet.
     pub fn new(limits: &ServerLimits) -> Self {
         let rate = NonZeroU32::new(limits.requests_per_second);
         let quota = rate.map(|rate| {
@@ -49,19 +48,19 @@ impl Rates {
         Self { limiter: quota.map(DefaultKeyedRateLimiter::dashmap), per_second: limits.requests_per_second }
     }
 
-    /// Refuses who asks too often.
-    pub fn check(&self, who: &Who) -> Result<(), Failure> {
+    /// Refuses a caller that asks too often.
+    pub fn check(&self, who: &RateLimitKey) -> Result<(), ApiError> {
         let Some(limiter) = &self.limiter else { return Ok(()) };
         limiter.check_key(who).map_err(|until| {
             let wait = until.wait_time_from(limiter.clock().now());
-            let detail = format!("more than {} requests a second; ask less often", self.per_second);
+            let detail = format!("more than {} requests per second; ask less often", self.per_second);
             let problem = Problem::new(ErrorCode::TooManyRequests, detail);
             let problem = problem.limit("requests_per_second", self.per_second.into());
             problem.retry_after_ms(wait.as_millis().max(1) as u64).into()
         })
     }
 
-    /// Forgets those who have not asked for long.
+    /// Forgets callers that have not asked for long.
     pub fn forget(&self) {
         if let Some(limiter) = &self.limiter {
             limiter.retain_recent();

@@ -1,4 +1,4 @@
-//! Administration: keys, tenants, tokens. An administrator of one tenant sees and touches only that tenant's keys and
+//! Administration: keys, tenants, tokens. An administrator of one tenant sees and changes only that tenant's keys and
 //! quotas; what concerns the whole store needs a key that is for no tenant. Export and import are in [`transfer`].
 
 mod transfer;
@@ -7,7 +7,7 @@ use axum::{Json, http::StatusCode};
 use serde::{Deserialize, Serialize};
 use solehold_api::{
     admin::{
-        ApiKey, CreateKey, KeyList, NewHistory, NewKey, PutTenant, RaiseToken, RaisedToken, Restored,
+        ApiKey, CreateKey, KeyList, NewHistory, NewKey, PutTenant, RaiseToken, RaisedToken, RestoreNotice,
         RotateKey, Tenant, TenantList, Usage,
     },
     field::{self, Faults},
@@ -15,19 +15,13 @@ use solehold_api::{
     page::{self, PageCursor, PageQuery},
     paths,
 };
-use solehold_core::{
-    command::Command,
-    key::Name,
-    outcome::{Answer, Refusal},
-    time::Revision,
-};
+use solehold_core::{key::Name, outcome::Refusal, time::Revision};
 use solehold_engine::history::{Bar, Beginning};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::convert::odd;
 use crate::{
     Context,
-    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, role, submit},
+    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, role},
     keys::{self, Key},
     quota,
 };
@@ -44,16 +38,16 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .merge(transfer::routes())
 }
 
-/// Says when a key stops working.
+/// Sets when a key expires.
 #[derive(Debug, Deserialize, Serialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 struct ExpireKey {
-    /// How long it works from now on, 0 for no longer; for ever if null.
+    /// It expires after this many seconds; at once if 0, never if null.
     expires_in_seconds: Option<u64>,
 }
 
 impl ExpireKey {
-    fn in_ms(&self) -> Result<Option<u64>, Failure> {
+    fn in_ms(&self) -> Result<Option<u64>, ApiError> {
         let mut faults = Faults::default();
         if let Some(seconds) = self.expires_in_seconds {
             faults.within("expires_in_seconds", seconds, 0, KEY_EXPIRY_SECONDS_MAX);
@@ -64,7 +58,7 @@ impl ExpireKey {
 }
 
 /// A key that the caller may know of: one of its tenant's, not revoked. Any other does not exist for it.
-async fn known_key(caller: &Caller<role::Admin>, id: &str) -> Result<Key, Failure> {
+async fn known_key(caller: &Caller<role::Admin>, id: &str) -> Result<Key, ApiError> {
     let id = field::name("id", id)?;
     let key = keys::get(caller.context().engine(), &id).await?;
     let is_known =
@@ -76,7 +70,7 @@ async fn known_key(caller: &Caller<role::Admin>, id: &str) -> Result<Key, Failur
 }
 
 /// A page of what is sorted by name: the items after the cursor, and where the next page begins.
-fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<PageCursor>), Failure> {
+fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<PageCursor>), ApiError> {
     let size = page::size(query.limit)?;
     let after = query.cursor.as_ref().and_then(|cursor| cursor.0.first()).map(String::as_str);
     let mut rest =
@@ -95,7 +89,7 @@ fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<P
 async fn list_keys(
     caller: Caller<role::Admin>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<KeyList>, Failure> {
+) -> Result<Json<KeyList>, ApiError> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let all = keys::list(caller.context().engine()).await?.into_iter();
     let known = all.filter(|key| key.revoked_at.is_none() && (tenant.is_none() || key.tenant == tenant));
@@ -103,7 +97,7 @@ async fn list_keys(
     Ok(Json(KeyList { keys, next }))
 }
 
-/// Makes a key. Its secret is in this answer and nowhere else.
+/// Creates a key. Its secret is in this answer and nowhere else.
 #[utoipa::path(
     post, path = paths::KEYS, tag = "administration", operation_id = "create_key", request_body = CreateKey,
     responses((status = 201, description = "The key and its secret", body = NewKey))
@@ -111,7 +105,7 @@ async fn list_keys(
 async fn create_key(
     caller: Caller<role::Admin>,
     Body(create): Body<CreateKey>,
-) -> Result<(StatusCode, Json<NewKey>), Failure> {
+) -> Result<(StatusCode, Json<NewKey>), ApiError> {
     let context = caller.context();
     create.validate()?;
     let new = keys::NewKey {
@@ -125,7 +119,7 @@ async fn create_key(
     Ok((StatusCode::CREATED, Json(issued.shown_once())))
 }
 
-/// Tells of a key.
+/// Returns a key, without its secret.
 #[utoipa::path(
     get, path = paths::KEY, tag = "administration", operation_id = "get_key", params(("id" = String, Path)),
     responses((status = 200, description = "The key, without its secret", body = ApiKey))
@@ -133,11 +127,11 @@ async fn create_key(
 async fn get_key(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
-) -> Result<Json<ApiKey>, Failure> {
+) -> Result<Json<ApiKey>, ApiError> {
     Ok(Json(known_key(&caller, &id).await?.about()))
 }
 
-/// Says when a key stops working.
+/// Sets when a key expires.
 #[utoipa::path(
     put, path = paths::KEY, tag = "administration", operation_id = "expire_key",
     params(("id" = String, Path)), request_body = ExpireKey,
@@ -147,7 +141,7 @@ async fn expire_key(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Body(expire): Body<ExpireKey>,
-) -> Result<Json<ApiKey>, Failure> {
+) -> Result<Json<ApiKey>, ApiError> {
     let context = caller.context();
     let key = known_key(&caller, &id).await?;
     let key = keys::expire(context.engine(), &key.id, expire.in_ms()?).await?;
@@ -155,15 +149,15 @@ async fn expire_key(
     Ok(Json(key.about()))
 }
 
-/// Revokes a key for good.
+/// Revokes a key permanently.
 #[utoipa::path(
     delete, path = paths::KEY, tag = "administration", operation_id = "revoke_key",
-    params(("id" = String, Path)), responses((status = 204, description = "It works no more"))
+    params(("id" = String, Path)), responses((status = 204, description = "It was revoked"))
 )]
 async fn revoke_key(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let context = caller.context();
     let key = known_key(&caller, &id).await?;
     keys::revoke(context.engine(), &key.id).await?;
@@ -171,7 +165,7 @@ async fn revoke_key(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Gives a key another secret. The old one works on for a while.
+/// Gives a key a new secret. The old one still works for a grace period.
 #[utoipa::path(
     post, path = paths::KEY_ROTATE, tag = "administration", operation_id = "rotate_key",
     params(("id" = String, Path)), request_body = RotateKey,
@@ -181,7 +175,7 @@ async fn rotate_key(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Body(rotate): Body<RotateKey>,
-) -> Result<Json<NewKey>, Failure> {
+) -> Result<Json<NewKey>, ApiError> {
     let context = caller.context();
     let key = known_key(&caller, &id).await?;
     let grace_ms = rotate.grace_ms()?;
@@ -191,7 +185,7 @@ async fn rotate_key(
     Ok(Json(issued.shown_once()))
 }
 
-async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, Failure> {
+async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, ApiError> {
     let usage = context.engine().usage(Some(tenant)).await?;
     let watches = context.watches_of(tenant);
     let usage = Usage { resources: usage.resources, sessions: usage.sessions, watches };
@@ -206,7 +200,7 @@ async fn tenant_as_it_is(context: &Context, tenant: &Name) -> Result<Tenant, Fai
 async fn list_tenants(
     caller: Caller<role::Admin>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<TenantList>, Failure> {
+) -> Result<Json<TenantList>, ApiError> {
     let context = caller.context();
     context.refresh().await?;
     let mut names = context.ring().tenants();
@@ -220,7 +214,7 @@ async fn list_tenants(
     Ok(Json(TenantList { tenants, next }))
 }
 
-/// Tells what a tenant may have and has.
+/// Returns the quotas of a tenant and their usage.
 #[utoipa::path(
     get, path = paths::TENANT, tag = "administration", operation_id = "get_tenant",
     params(("tenant" = String, Path)), responses((status = 200, description = "The tenant", body = Tenant))
@@ -228,13 +222,13 @@ async fn list_tenants(
 async fn get_tenant(
     caller: Caller<role::Admin>,
     NamePath(tenant): NamePath<String>,
-) -> Result<Json<Tenant>, Failure> {
+) -> Result<Json<Tenant>, ApiError> {
     let tenant = caller.tenant(Some(&tenant))?;
     Ok(Json(tenant_as_it_is(caller.context(), &tenant).await?))
 }
 
-/// Says what a tenant may have. Only the quotas that are named change: a number sets one, `null` takes its bound away.
-/// Nobody raises the quotas of their own tenant.
+/// Sets the quotas of a tenant. Only those that are named change: a number sets one, `null` removes the limit. A key of
+/// the tenant itself cannot do this.
 #[utoipa::path(
     put, path = paths::TENANT, tag = "administration", operation_id = "put_tenant",
     params(("tenant" = String, Path)), request_body = PutTenant,
@@ -244,7 +238,7 @@ async fn put_tenant(
     caller: Caller<role::Admin>,
     NamePath(tenant): NamePath<String>,
     Body(put): Body<PutTenant>,
-) -> Result<Json<Tenant>, Failure> {
+) -> Result<Json<Tenant>, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(Some(&tenant))?;
     caller.must_be_unscoped()?;
@@ -253,32 +247,30 @@ async fn put_tenant(
     Ok(Json(tenant_as_it_is(context, &tenant).await?))
 }
 
-/// Lets tokens go on from above a number, for when a gate has seen larger ones than the store gives.
+/// Makes tokens continue above a number, for when a gate has seen larger ones than the store gives.
 #[utoipa::path(
     post, path = paths::RAISE_TOKEN, tag = "administration", operation_id = "raise_token", request_body = RaiseToken,
-    responses((status = 200, description = "Tokens go on from above this", body = RaisedToken))
+    responses((status = 200, description = "Tokens continue above this number", body = RaisedToken))
 )]
 async fn raise_token(
     caller: Caller<role::StoreAdmin>,
     Body(raise): Body<RaiseToken>,
-) -> Result<Json<RaisedToken>, Failure> {
-    match submit(caller.context(), Command::RaiseRevision { above: Revision(raise.above) }).await? {
-        Answer::Raised(revision) => Ok(Json(RaisedToken { above: revision.0 })),
-        other => Err(odd(&other)),
-    }
+) -> Result<Json<RaisedToken>, ApiError> {
+    let revision = caller.context().raise_revision(Revision(raise.above)).await?;
+    Ok(Json(RaisedToken { above: revision.0 }))
 }
 
-/// Says that the store was restored from a backup. It goes on as another history: tokens jump above all that can have been
-/// given, and until the longest lease that can have been lost has run out nothing is granted or renewed, unless all
-/// holders were stopped. A store that was retired is taken up again.
+/// Declares that the store was restored from a backup. It continues as another history: tokens jump above all that can
+/// have been given, and nothing is granted or renewed until the longest lease that may have been lost has expired,
+/// unless all holders were stopped. A store that was retired works again.
 #[utoipa::path(
-    post, path = paths::RESTORED, tag = "administration", operation_id = "restored", request_body = Restored,
+    post, path = paths::RESTORED, tag = "administration", operation_id = "restored", request_body = RestoreNotice,
     responses((status = 200, description = "Where the new history begins", body = NewHistory))
 )]
 async fn restored(
     caller: Caller<role::StoreAdmin>,
-    Body(restored): Body<Restored>,
-) -> Result<Json<NewHistory>, Failure> {
+    Body(restored): Body<RestoreNotice>,
+) -> Result<Json<NewHistory>, ApiError> {
     let bar = if restored.holders_stopped { Bar::None } else { Bar::LongestTtl };
     let Beginning { cursor, barred_ms } = caller.context().engine().set_back(bar).await?;
     Ok(Json(NewHistory { epoch: cursor.epoch, above: cursor.revision.0, barred_ms }))

@@ -2,10 +2,10 @@
 
 use axum::Json;
 use solehold_api::{
-    ask::Asked,
     batch::{AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
     paths,
     resources::Grant,
+    terms::AcquireTerms,
 };
 use solehold_core::{
     command::{Command, Undeclared},
@@ -15,59 +15,59 @@ use solehold_core::{
 use solehold_engine::EngineError;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::convert;
 use crate::{
     Context,
-    http::{Body, Caller, Failure, GuardedContext, Params, TenantQuery, role},
+    commands::{new_lease_id, unexpected},
+    http::{ApiError, Body, Caller, GuardedContext, Params, TenantQuery, role},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(acquire)).routes(routes!(renew)).routes(routes!(release))
 }
 
-/// Acquires many resources. The same one twice: the first gets it.
+/// Acquires many resources. If an item repeats an earlier one, the earlier one gets it.
 #[utoipa::path(
     post, path = paths::BATCH_ACQUIRE, tag = "batch", operation_id = "batch_acquire",
     params(TenantQuery), request_body = Batch<AcquireItem>,
     responses(
-        (status = 200, description = "What became of each item, in order", body = BatchResults),
-        (status = 400, description = "An item is wrong, or there are too many; nothing was done"),
-        (status = 403, description = "The key may not, or the tenant's quota is used up; nothing was done"),
+        (status = 200, description = "The result of each item, in order", body = BatchResults),
+        (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
+        (status = 403, description = "The role or the tenant of the key does not allow it, or the tenant's quota is used up; nothing was done"),
     )
 )]
 async fn acquire(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<AcquireItem>>,
-) -> Result<Json<BatchResults>, Failure> {
+) -> Result<Json<BatchResults>, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let asked = batch.checked(|item| item.asked(&tenant))?;
+    let asked = batch.checked(|item| item.terms(&tenant))?;
     for (key, _) in &asked {
-        convert::may_exist(context, key).await?;
+        context.check_resource_quota(key).await?;
     }
-    let acquire = |(key, asked): (ResourceKey, Asked)| {
-        let lease = convert::fresh_lease(&key);
+    let acquire = |(key, asked): (ResourceKey, AcquireTerms)| {
+        let lease = new_lease_id(&key);
         asked.acquire(key, lease, Undeclared::Allow)
     };
     let commands = asked.into_iter().map(acquire).map(Command::Acquire).collect();
     Ok(results(context, commands).await)
 }
 
-/// Keeps many leases.
+/// Renews many leases.
 #[utoipa::path(
     post, path = paths::BATCH_RENEW, tag = "batch", operation_id = "batch_renew",
     params(TenantQuery), request_body = Batch<RenewItem>,
     responses(
-        (status = 200, description = "What became of each item, in order", body = BatchResults),
-        (status = 400, description = "An item is wrong, or there are too many; nothing was done"),
+        (status = 200, description = "The result of each item, in order", body = BatchResults),
+        (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
     )
 )]
 async fn renew(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<RenewItem>>,
-) -> Result<Json<BatchResults>, Failure> {
+) -> Result<Json<BatchResults>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, ttl_ms) = item.claim(&tenant)?;
@@ -76,20 +76,20 @@ async fn renew(
     Ok(results(caller.context(), commands).await)
 }
 
-/// Lets go of many resources.
+/// Releases many leases.
 #[utoipa::path(
     post, path = paths::BATCH_RELEASE, tag = "batch", operation_id = "batch_release",
     params(TenantQuery), request_body = Batch<ReleaseItem>,
     responses(
-        (status = 200, description = "What became of each item, in order", body = BatchResults),
-        (status = 400, description = "An item is wrong, or there are too many; nothing was done"),
+        (status = 200, description = "The result of each item, in order", body = BatchResults),
+        (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
     )
 )]
 async fn release(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
     Body(batch): Body<Batch<ReleaseItem>>,
-) -> Result<Json<BatchResults>, Failure> {
+) -> Result<Json<BatchResults>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, state) = item.claim(&tenant)?;
@@ -109,8 +109,8 @@ fn result(outcome: Result<Outcome, EngineError>, slack_ms: u64) -> BatchItem {
         Ok(Ok(Answer::Granted(grant))) => BatchItem::Granted { lease: Box::new(Grant::of(&grant, slack_ms)) },
         Ok(Ok(Answer::Renewed(grant))) => BatchItem::Renewed { lease: Box::new(Grant::of(&grant, slack_ms)) },
         Ok(Ok(Answer::Released(id))) => BatchItem::Released { lease_id: id.0 },
-        Ok(Ok(other)) => BatchItem::Failed { problem: convert::odd(&other).0 },
-        Ok(Err(refusal)) => BatchItem::Refused { problem: Failure::from(refusal).0 },
-        Err(error) => BatchItem::Failed { problem: Failure::from(error).0 },
+        Ok(Ok(other)) => BatchItem::Failed { problem: unexpected(&other).0 },
+        Ok(Err(refusal)) => BatchItem::Refused { problem: ApiError::from(refusal).0 },
+        Err(error) => BatchItem::Failed { problem: ApiError::from(error).0 },
     }
 }

@@ -1,4 +1,4 @@
-//! The surfaces, a module each. A handler extracts, converts, asks the engine, and converts.
+//! The surfaces, one module each. A handler extracts, converts, asks the engine, and converts.
 
 #[macro_use]
 mod guarded;
@@ -6,12 +6,15 @@ mod guarded;
 mod admin;
 mod batch;
 mod config;
-mod convert;
+mod history;
 mod leases;
 mod locks;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod nodes;
 mod openapi;
 mod ops;
+mod resource_view;
 mod resources;
 mod runners;
 mod scenes;
@@ -27,7 +30,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{Failure, GuardedContext, around},
+    http::{ApiError, GuardedContext, around},
 };
 
 pub use openapi::{openapi_json, openapi_markdown};
@@ -35,7 +38,10 @@ pub use openapi::{openapi_json, openapi_markdown};
 /// All routes, and their description.
 fn all() -> OpenApiRouter<GuardedContext> {
     // No router within a router: each would take the path of every request apart and put it together again.
-    OpenApiRouter::with_openapi(openapi::frame())
+    let router = OpenApiRouter::with_openapi(openapi::frame());
+    #[cfg(feature = "metrics")]
+    let router = router.merge(metrics::routes());
+    router
         .merge(ops::routes())
         .merge(scenes::routes())
         .merge(leases::routes())
@@ -62,11 +68,15 @@ pub fn router(context: &Context, more: Router) -> Router {
         .with_state(GuardedContext::new(context.clone()))
 }
 
-async fn no_such_route() -> Failure {
-    let detail = format!("there is no such path; {} lists those that there are", paths::OPENAPI);
+async fn no_such_route() -> ApiError {
+    let detail = format!("there is no such path; {} lists all paths", paths::OPENAPI);
     Problem::new(ErrorCode::NoSuchRoute, detail).into()
 }
 
-async fn method_not_allowed() -> Failure {
-    Problem::new(ErrorCode::MethodNotAllowed, "this path takes other methods; see the Allow header").into()
+async fn method_not_allowed() -> ApiError {
+    Problem::new(
+        ErrorCode::MethodNotAllowed,
+        "the path exists, but not with this method; see the Allow header",
+    )
+    .into()
 }

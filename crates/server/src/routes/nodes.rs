@@ -1,4 +1,4 @@
-//! Who is there: the live sessions of a tenant, and how each fares.
+//! Nodes: the active sessions of a tenant, and what each reports about itself.
 
 use axum::Json;
 use serde::Deserialize;
@@ -7,7 +7,7 @@ use solehold_api::{
     page::{self, PageCursor, PageQuery},
     paths,
     problem::{ErrorCode, Problem},
-    sessions::{Node, NodeList, Routed},
+    sessions::{KeyRoute, Node, NodeList},
 };
 use solehold_core::{
     key::{HolderKey, Name},
@@ -16,17 +16,17 @@ use solehold_core::{
 use solehold_engine::store::{HolderPage, HolderQuery};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::convert;
 use crate::{
     Context,
-    http::{Caller, Failure, GuardedContext, NamePath, Params, role},
+    http::{ApiError, Caller, GuardedContext, NamePath, Params, role},
+    routes::{resource_view::resource_key, watch::wire_cursor},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(list)).routes(routes!(route))
 }
 
-/// Lists the nodes that live. A page may have fewer than asked for; the last has no `next`.
+/// Lists the active nodes. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
     get, path = paths::NODES, tag = "sessions", operation_id = "list_nodes", params(PageQuery),
     responses((status = 200, description = "A page of nodes", body = NodeList))
@@ -34,15 +34,15 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 async fn list(
     caller: Caller<role::Reader>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<NodeList>, Failure> {
+) -> Result<Json<NodeList>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let limit = page::size(query.limit)?;
     let (found, next) = holders(caller.context(), &tenant, false, query.cursor.as_ref(), limit).await?;
     let nodes = live(&found).collect();
-    Ok(Json(NodeList { nodes, next, cursor: convert::cursor(found.loaded.cursor) }))
+    Ok(Json(NodeList { nodes, next, cursor: wire_cursor(found.loaded.cursor) }))
 }
 
-/// The nodes that live among those found.
+/// The active nodes among those found.
 fn live(found: &HolderPage) -> impl Iterator<Item = Node> {
     let (state, now) = (&found.loaded.state, found.loaded.now);
     let sessions = found.keys.iter().filter_map(|key| state.session(state.holder(key)?.session?));
@@ -59,36 +59,36 @@ struct RouteQuery {
     tenant: Option<String>,
 }
 
-/// Names the live node that should serve a key: the same for everyone who sees the same nodes. A node that leaves moves only
-/// its own keys, one that joins takes only its share.
+/// Returns the active node that should serve a key: the same for every caller that sees the same nodes. When a node
+/// leaves, only its own keys move; a node that joins takes only its share.
 #[utoipa::path(
     get, path = paths::ROUTE, tag = "sessions", operation_id = "route_key",
-    params(("kind" = String, Path, description = "What sort of key"), ("key" = String, Path, description = "Which one of that sort; a slash within is `%2F`"), RouteQuery),
+    params(("kind" = String, Path, description = "The kind of key"), ("key" = String, Path, description = "The key; a slash within it is `%2F`"), RouteQuery),
     responses(
-        (status = 200, description = "The node", body = Routed),
-        (status = 404, description = "No node lives that could serve it"),
+        (status = 200, description = "The node", body = KeyRoute),
+        (status = 404, description = "No active node could serve it"),
     )
 )]
 async fn route(
     caller: Caller<role::Reader>,
     NamePath((kind, key)): NamePath<(String, String)>,
     Params(query): Params<RouteQuery>,
-) -> Result<Json<Routed>, Failure> {
+) -> Result<Json<KeyRoute>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let of = convert::key_of(tenant.clone(), &kind, "key", &key)?;
+    let of = resource_key(tenant.clone(), &kind, "key", &key)?;
     let mut nodes = all_live(caller.context(), &tenant).await?;
     nodes.retain(|node| query.group.is_none() || node.group == query.group);
     let chosen = route::route(of.kind.as_str(), of.key.as_str(), nodes.iter().map(Node::candidate));
     let chosen = chosen.and_then(|chosen| nodes.iter().find(|node| node.node_id == chosen.name));
     let group = query.group.map(|group| format!(" of the group {group}")).unwrap_or_default();
     let nobody =
-        || Problem::new(ErrorCode::NotFound, format!("no node{group} lives that could serve {kind}/{key}"));
+        || Problem::new(ErrorCode::NotFound, format!("no active node{group} could serve {kind}/{key}"));
     let node = chosen.cloned().ok_or_else(nobody)?;
-    Ok(Json(Routed { kind, key, node }))
+    Ok(Json(KeyRoute { kind, key, node }))
 }
 
-/// All nodes of a tenant that live.
-async fn all_live(context: &Context, tenant: &Name) -> Result<Vec<Node>, Failure> {
+/// All active nodes of a tenant.
+async fn all_live(context: &Context, tenant: &Name) -> Result<Vec<Node>, ApiError> {
     let (mut nodes, mut cursor) = (Vec::new(), None);
     loop {
         let (found, next) = holders(context, tenant, false, cursor.as_ref(), PAGE_SIZE_MAX).await?;
@@ -96,7 +96,9 @@ async fn all_live(context: &Context, tenant: &Name) -> Result<Vec<Node>, Failure
         if nodes.len() > ROUTED_NODES_MAX {
             let problem = Problem::new(
                 ErrorCode::QuotaExceeded,
-                format!("more than {ROUTED_NODES_MAX} nodes live: a key is routed among at most so many"),
+                format!(
+                    "more than {ROUTED_NODES_MAX} nodes are active: a key is routed among at most that many"
+                ),
             );
             return Err(problem.limit("routed_nodes", ROUTED_NODES_MAX as u64).into());
         }
@@ -114,7 +116,7 @@ pub async fn holders(
     registered: bool,
     cursor: Option<&PageCursor>,
     limit: usize,
-) -> Result<(HolderPage, Option<PageCursor>), Failure> {
+) -> Result<(HolderPage, Option<PageCursor>), ApiError> {
     let after = cursor.map(|cursor| after(tenant, cursor)).transpose()?;
     let query = HolderQuery { tenant: Some(tenant.clone()), registered, after, limit };
     let found = context.engine().find_holders(&query).await?;
@@ -123,8 +125,8 @@ pub async fn holders(
     Ok((found, next))
 }
 
-fn after(tenant: &Name, cursor: &PageCursor) -> Result<HolderKey, Failure> {
-    let [name] = cursor.0.as_slice() else { return Err(convert::odd_cursor()) };
-    let name = Name::new(name).map_err(|_| convert::odd_cursor())?;
+fn after(tenant: &Name, cursor: &PageCursor) -> Result<HolderKey, ApiError> {
+    let [name] = cursor.0.as_slice() else { return Err(page::unknown_cursor().into()) };
+    let name = Name::new(name).map_err(|_| page::unknown_cursor())?;
     Ok(HolderKey { tenant: tenant.clone(), name })
 }

@@ -1,45 +1,39 @@
-//! Operating: whether the server is up, whether it can serve, and what it has done. For everyone, without a key.
+//! Health: whether the process is up, and whether it can serve. For everyone, without a key.
 
-use axum::{
-    Json,
-    http::header,
-    response::{IntoResponse, Response},
-};
+use axum::Json;
 use serde::Serialize;
 use solehold_api::{
     ops::{Health, Ready},
     paths,
-    problem::{ErrorCode, Problem},
-    watch::Cursor,
 };
 use solehold_core::command::Footprint;
 use solehold_engine::clock::BootTime;
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::{Anyone, Failure, GuardedContext};
-
-/// What OpenMetrics text is called.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+use crate::{
+    http::{Anyone, ApiError, GuardedContext},
+    routes::watch::wire_cursor,
+};
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(health)).routes(routes!(ready)).routes(routes!(metrics))
+    OpenApiRouter::new().routes(routes!(health)).routes(routes!(ready))
 }
 
 /// The process is up, and for how long.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Alive {
+struct Liveness {
     #[serde(flatten)]
     health: Health,
     /// How long it has been up.
     uptime_seconds: u64,
 }
 
-/// Tells that the process is up; the store is not asked.
+/// Returns 200 while the process is up; the store is not asked.
 #[utoipa::path(
     get, path = paths::HEALTH, tag = "operating", operation_id = "health",
-    responses((status = 200, description = "The process is up", body = Alive))
+    responses((status = 200, description = "The process is up", body = Liveness))
 )]
-async fn health(caller: Anyone) -> Json<Alive> {
+async fn health(caller: Anyone) -> Json<Liveness> {
     let context = caller.context();
     let health = Health {
         status: "ok".to_owned(),
@@ -47,37 +41,25 @@ async fn health(caller: Anyone) -> Json<Alive> {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         engine: context.engine().store_name().to_owned(),
     };
-    Json(Alive { health, uptime_seconds: BootTime::now().since(context.began()).as_secs() })
+    Json(Liveness { health, uptime_seconds: BootTime::now().since(context.began()).as_secs() })
 }
 
-/// Asks the store whether it answers.
+/// Returns 200 if the store answers.
 #[utoipa::path(
     get, path = paths::READY, tag = "operating", operation_id = "ready",
     responses(
-        (status = 200, description = "The server can serve", body = Ready),
+        (status = 200, description = "The server is ready", body = Ready),
         (status = 503, description = "The store does not answer"),
     )
 )]
-async fn ready(caller: Anyone) -> Result<Json<Ready>, Failure> {
+async fn ready(caller: Anyone) -> Result<Json<Ready>, ApiError> {
     let context = caller.context();
     let loaded = context.engine().load(&Footprint::default()).await?;
-    let cursor = Cursor { epoch: loaded.cursor.epoch, revision: loaded.cursor.revision.0 };
     Ok(Json(Ready {
         ready: true,
         node_id: context.node_id().to_owned(),
         reason: None,
-        cursor: Some(cursor),
+        cursor: Some(wire_cursor(loaded.cursor)),
         store_time: Some(loaded.now.into()),
     }))
-}
-
-/// Everything that is measured, as OpenMetrics text.
-#[utoipa::path(
-    get, path = paths::METRICS, tag = "operating", operation_id = "metrics",
-    responses((status = 200, description = "The metrics", body = String, content_type = "application/openmetrics-text"))
-)]
-async fn metrics(caller: Anyone) -> Result<Response, Failure> {
-    let text =
-        caller.context().measured().await.map_err(|e| Problem::new(ErrorCode::Internal, e.to_string()))?;
-    Ok(([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response())
 }

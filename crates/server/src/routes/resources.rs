@@ -1,30 +1,35 @@
-//! Resources of any kind: declared, leased, and handed over under their tokens. Scenes, cameras and zones are among them.
+//! Resources of any kind: declared, leased, and handed over under their tokens. Scenes, cameras and zones are among
+//! them.
 
 use axum::{Json, http::StatusCode};
 use serde::Deserialize;
 use solehold_api::{
-    field::FieldError,
+    field::{self, FieldError},
     page::PageQuery,
     paths,
     problem::{ErrorCode, Problem},
     resources::{
         AcquireResource, CancelRequest, DeleteQuery, Grant, HeldLease, PutResource, PutState,
         ReleaseResource, RenewResource, Resource, ResourceHistory, ResourceList, ResourceQuery,
-        RevokeResource, Revoked, State as HandoverState,
+        RevokeResource, RevokedLease, StateDocument,
     },
 };
 use solehold_core::{
-    command::{Command, Undeclared},
+    command::{Claim, Command, Target, Undeclared},
     key::ResourceKey,
-    outcome::{Answer, Refusal},
+    outcome::Refusal,
 };
 use solehold_engine::store;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::convert::{self, Seen};
 use crate::{
     Context,
-    http::{Body, Caller, Failure, GuardedContext, Identity, NamePath, Params, TenantQuery, role, submit},
+    commands::new_lease_id,
+    http::{ApiError, Body, Caller, GuardedContext, Identity, NamePath, Params, TenantQuery, role},
+    routes::{
+        history::event_page,
+        resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
+    },
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -51,22 +56,35 @@ struct ResourcePath {
 }
 
 impl ResourcePath {
-    fn key(&self, caller: &Identity, tenant: Option<&str>) -> Result<ResourceKey, Failure> {
-        convert::key_of(caller.tenant(tenant)?, &self.kind, "key", &self.key)
+    fn key(&self, caller: &Identity, tenant: Option<&str>) -> Result<ResourceKey, ApiError> {
+        resource_key(caller.tenant(tenant)?, &self.kind, "key", &self.key)
     }
 }
 
-fn shown(seen: &Seen) -> Resource {
+fn shown(seen: &ResourceView) -> Resource {
     Resource::of(&seen.resource, seen.lease.as_ref(), seen.now)
 }
 
-/// Reads a resource that is there: declared, held, waited for, or with a document for its next holder. What is only held
-/// back is not.
-async fn see(context: &Context, key: &ResourceKey) -> Result<Seen, Failure> {
-    let is_used = |s: &Seen| s.live().is_some() || s.resource.queued > 0 || s.resource.state.is_some();
-    let is_there = |s: &Seen| s.declared().is_some() || is_used(s);
-    let seen = convert::see(context, key).await?.filter(is_there);
+/// Reads a resource that is there: declared, held, waited for, or with a document for its next holder. What is only
+/// held back is not.
+async fn see(context: &Context, key: &ResourceKey) -> Result<ResourceView, ApiError> {
+    let is_used =
+        |s: &ResourceView| s.live().is_some() || s.resource.queued > 0 || s.resource.state.is_some();
+    let is_there = |s: &ResourceView| s.declared().is_some() || is_used(s);
+    let seen = ResourceView::read(context, key).await?.filter(is_there);
     seen.ok_or_else(|| Refusal::NoResource(key.clone()).into())
+}
+
+/// Checks that a lease id in a claim is that of a lease on `key`: a lease never changes its resource, so this can be
+/// told beforehand. A lease that has ended passes; the engine refuses it.
+async fn on_resource(context: &Context, key: &ResourceKey, claim: Claim) -> Result<Claim, ApiError> {
+    if let Target::Lease { id, .. } = claim.target
+        && let Some(lease) = context.engine().lease(id).await?
+        && lease.key != *key
+    {
+        return Err(Refusal::NoLease(id).into());
+    }
+    Ok(claim)
 }
 
 /// Lists resources, declared or held.
@@ -77,41 +95,41 @@ async fn see(context: &Context, key: &ResourceKey) -> Result<Seen, Failure> {
 async fn list(
     caller: Caller<role::Reader>,
     Params(query): Params<ResourceQuery>,
-) -> Result<Json<ResourceList>, Failure> {
+) -> Result<Json<ResourceList>, ApiError> {
     page(&caller, &query).await
 }
 
 /// Lists the resources of a kind, declared or held.
 #[utoipa::path(
     get, path = paths::RESOURCES_OF_KIND, tag = "resources", operation_id = "list_resources_of_kind",
-    params(("kind" = String, Path, description = "What sort of thing"), ResourceQuery),
+    params(("kind" = String, Path, description = "The kind of resource"), ResourceQuery),
     responses((status = 200, description = "A page of resources", body = ResourceList))
 )]
 async fn list_of_kind(
     caller: Caller<role::Reader>,
     NamePath(kind): NamePath<String>,
     Params(query): Params<ResourceQuery>,
-) -> Result<Json<ResourceList>, Failure> {
+) -> Result<Json<ResourceList>, ApiError> {
     page(&caller, &ResourceQuery { kind: Some(kind), ..query }).await
 }
 
-async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Result<Json<ResourceList>, Failure> {
+async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Result<Json<ResourceList>, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let asked = store::ResourceQuery {
-        kind: convert::maybe_name("kind", query.kind.as_deref())?,
-        site: convert::maybe_name("site", query.site.as_deref())?,
+        kind: field::maybe_name("kind", query.kind.as_deref())?,
+        site: field::maybe_name("site", query.site.as_deref())?,
         leased: query.leased,
         labels: labels(query.label.as_deref().unwrap_or_default())?,
         undeclared: true,
         ..Default::default()
     };
-    let (found, next) = convert::page_of(context, &tenant, asked, query.cursor.as_ref(), query.limit).await?;
-    let resources = Seen::all(&found).map(|seen| shown(&seen)).collect();
+    let (found, next) = resource_page(context, &tenant, asked, query.cursor.as_ref(), query.limit).await?;
+    let resources = ResourceView::all(&found).map(|seen| shown(&seen)).collect();
     Ok(Json(ResourceList { resources, next }))
 }
 
-fn labels(text: &str) -> Result<Vec<(String, String)>, Failure> {
+fn labels(text: &str) -> Result<Vec<(String, String)>, ApiError> {
     let pair = |pair: &str| {
         let fault = || FieldError::new("label", "is not name=value, or several of them separated by commas");
         let (label, value) = pair.split_once('=').ok_or_else(fault)?;
@@ -120,7 +138,7 @@ fn labels(text: &str) -> Result<Vec<(String, String)>, Failure> {
     text.split(',').filter(|pair| !pair.is_empty()).map(pair).collect()
 }
 
-/// Shows a resource and who holds it.
+/// Returns a resource and its holder.
 #[utoipa::path(
     get, path = paths::RESOURCE, tag = "resources", operation_id = "get_resource",
     params(ResourcePath, TenantQuery),
@@ -130,22 +148,22 @@ async fn get(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<Resource>, Failure> {
+) -> Result<Json<Resource>, ApiError> {
     show(caller.context(), &path.key(&caller, query.tenant.as_deref())?).await
 }
 
 /// Shows a resource that is there.
-pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<Resource>, Failure> {
+pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<Resource>, ApiError> {
     Ok(Json(shown(&see(context, key).await?)))
 }
 
-/// Declares a resource, or declares it anew.
+/// Declares a resource, or replaces its declaration.
 #[utoipa::path(
     put, path = paths::RESOURCE, tag = "resources", operation_id = "put_resource",
     params(ResourcePath, TenantQuery), request_body = PutResource,
     responses(
-        (status = 200, description = "It was declared before; it is now as the body says", body = Resource),
-        (status = 201, description = "It is new", body = Resource),
+        (status = 200, description = "It existed, and its declaration was replaced", body = Resource),
+        (status = 201, description = "It was created", body = Resource),
     )
 )]
 async fn put(
@@ -153,34 +171,34 @@ async fn put(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutResource>,
-) -> Result<(StatusCode, Json<Resource>), Failure> {
+) -> Result<(StatusCode, Json<Resource>), ApiError> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let (_, created) = convert::declare(context, key.clone(), body.declaration()?, false).await?;
+    let (_, created) = context.declare(key.clone(), body.declaration()?, false).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, show(context, &key).await?))
 }
 
-/// Removes a resource.
+/// Deletes a resource.
 #[utoipa::path(
     delete, path = paths::RESOURCE, tag = "resources", operation_id = "delete_resource",
     params(ResourcePath, DeleteQuery),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 409, description = "Someone holds it, and `force` was not given"),
+        (status = 204, description = "It was deleted"),
+        (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
 async fn remove(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<DeleteQuery>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
-    convert::delete(caller.context(), key, &query).await?;
+    caller.context().execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Shows the lease on a resource.
+/// Returns the lease on a resource.
 #[utoipa::path(
     get, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "get_resource_lease",
     params(ResourcePath, TenantQuery),
@@ -193,22 +211,22 @@ async fn get_lease(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<HeldLease>, Failure> {
+) -> Result<Json<HeldLease>, ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
     let seen = see(caller.context(), &key).await?;
-    let lease = seen.live().ok_or_else(|| convert::nobody_holds(&key))?;
+    let lease = seen.live().ok_or_else(|| nobody_holds(&key))?;
     Ok(Json(HeldLease::of(lease)))
 }
 
-/// Acquires a resource that nobody holds. One that nobody declared exists for as long as it is held.
+/// Acquires a resource that nobody holds. An undeclared resource exists only while it is held.
 #[utoipa::path(
     post, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "acquire_resource",
     params(ResourcePath, TenantQuery), request_body = AcquireResource,
     responses(
-        (status = 200, description = "It was yours already, by the same request id", body = Grant),
-        (status = 201, description = "It is yours", body = Grant),
+        (status = 200, description = "It had already been granted to the same request id", body = Grant),
+        (status = 201, description = "It was granted", body = Grant),
         (status = 404, description = "There is no such session"),
-        (status = 409, description = "Someone holds it, or it is held back"),
+        (status = 409, description = "It is held by someone else, or held back"),
     )
 )]
 async fn acquire(
@@ -216,7 +234,7 @@ async fn acquire(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<AcquireResource>,
-) -> Result<(StatusCode, Json<Grant>), Failure> {
+) -> Result<(StatusCode, Json<Grant>), ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
     hold(caller.context(), key, &body).await
 }
@@ -226,27 +244,24 @@ pub async fn hold(
     context: &Context,
     key: ResourceKey,
     body: &AcquireResource,
-) -> Result<(StatusCode, Json<Grant>), Failure> {
-    let (asked, wait) = (body.asked()?, body.wait()?);
-    convert::may_exist(context, &key).await?;
-    let lease = convert::fresh_lease(&key);
+) -> Result<(StatusCode, Json<Grant>), ApiError> {
+    let (asked, wait) = (body.terms()?, body.wait()?);
+    context.check_resource_quota(&key).await?;
+    let lease = new_lease_id(&key);
     let ask = asked.acquire(key, lease, Undeclared::Allow);
-    let grant = match wait {
-        Some(wait) => convert::acquire_waiting(context, ask, wait).await?,
-        None => convert::acquire(context, ask).await?,
-    };
+    let grant = context.acquire(ask, wait).await?;
     let status = if grant.repeated { StatusCode::OK } else { StatusCode::CREATED };
     Ok((status, Json(Grant::of(&grant, context.engine().clock_slack_ms()))))
 }
 
-/// Lets go of a resource.
+/// Releases the lease on a resource.
 #[utoipa::path(
     delete, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "release_resource",
     params(ResourcePath, TenantQuery), request_body = ReleaseResource,
     responses(
-        (status = 204, description = "It is free"),
+        (status = 204, description = "It was released"),
         (status = 404, description = "There is no such resource or lease"),
-        (status = 409, description = "The lease is lost, or not yours"),
+        (status = 409, description = "The lease was lost, or is held by someone else"),
     )
 )]
 async fn release(
@@ -254,7 +269,7 @@ async fn release(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<ReleaseResource>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let_go(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
 }
 
@@ -263,20 +278,20 @@ pub async fn let_go(
     context: &Context,
     key: ResourceKey,
     body: &ReleaseResource,
-) -> Result<StatusCode, Failure> {
-    let claim = convert::on_resource(context, &key, body.claim(key.clone())?).await?;
-    convert::release(context, claim, body.state()?).await?;
+) -> Result<StatusCode, ApiError> {
+    let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
+    context.release(claim, body.state()?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Keeps a lease.
+/// Renews a lease.
 #[utoipa::path(
     post, path = paths::RESOURCE_LEASE_RENEW, tag = "resources", operation_id = "renew_resource",
     params(ResourcePath, TenantQuery), request_body = RenewResource,
     responses(
-        (status = 200, description = "It is yours for longer", body = Grant),
+        (status = 200, description = "It was renewed", body = Grant),
         (status = 404, description = "There is no such resource, lease or session"),
-        (status = 409, description = "The lease is lost, or not yours"),
+        (status = 409, description = "The lease was lost, or is held by someone else"),
     )
 )]
 async fn renew(
@@ -284,25 +299,29 @@ async fn renew(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<RenewResource>,
-) -> Result<Json<Grant>, Failure> {
+) -> Result<Json<Grant>, ApiError> {
     keep(caller.context(), path.key(&caller, query.tenant.as_deref())?, &body).await
 }
 
 /// Renews the lease on a resource.
-pub async fn keep(context: &Context, key: ResourceKey, body: &RenewResource) -> Result<Json<Grant>, Failure> {
-    let claim = convert::on_resource(context, &key, body.claim(key.clone())?).await?;
-    let grant = convert::renew(context, claim, body.ttl_ms()?, None).await?;
+pub async fn keep(
+    context: &Context,
+    key: ResourceKey,
+    body: &RenewResource,
+) -> Result<Json<Grant>, ApiError> {
+    let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
+    let grant = context.renew(claim, body.ttl_ms()?, None).await?;
     Ok(Json(Grant::of(&grant, context.engine().clock_slack_ms())))
 }
 
-/// Ends someone's lease. The resource is held back until the old deadline, unless the old holder is known to be fenced.
+/// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.
 #[utoipa::path(
     post, path = paths::RESOURCE_LEASE_REVOKE, tag = "resources", operation_id = "revoke_resource",
     params(ResourcePath, TenantQuery), request_body = RevokeResource,
     responses(
-        (status = 200, description = "It is ended", body = Revoked),
+        (status = 200, description = "It was revoked", body = RevokedLease),
         (status = 404, description = "There is no such resource or lease"),
-        (status = 409, description = "Nobody holds it, or not as the body says"),
+        (status = 409, description = "Nobody holds it, or the lease is not the one that the body names"),
     )
 )]
 async fn revoke(
@@ -310,43 +329,43 @@ async fn revoke(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<RevokeResource>,
-) -> Result<Json<Revoked>, Failure> {
+) -> Result<Json<RevokedLease>, ApiError> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let claim = convert::on_resource(context, &key, body.claim(key.clone())?).await?;
-    let (lease, held_back_ms) = convert::revoke(context, claim, body.fenced, body.reason()?).await?;
-    Ok(Json(Revoked { lease_id: lease.0, held_back_ms }))
+    let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
+    let (lease, held_back_ms) = context.revoke(claim, body.fenced, body.reason()?).await?;
+    Ok(Json(RevokedLease { lease_id: lease.0, held_back_ms }))
 }
 
-/// Reads the hand-over document of a resource.
+/// Returns the state document of a resource.
 #[utoipa::path(
     get, path = paths::RESOURCE_STATE, tag = "resources", operation_id = "get_state",
     params(ResourcePath, TenantQuery),
     responses(
-        (status = 200, description = "The document", body = HandoverState),
-        (status = 404, description = "There is no such resource, or nothing was written"),
+        (status = 200, description = "The document", body = StateDocument),
+        (status = 404, description = "There is no such resource, or it has no state document"),
     )
 )]
 async fn get_state(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<HandoverState>, Failure> {
+) -> Result<Json<StateDocument>, ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
     let seen = see(caller.context(), &key).await?;
-    let nothing = || Problem::new(ErrorCode::NotFound, format!("no state was written of {key}"));
+    let nothing = || Problem::new(ErrorCode::NotFound, format!("{key} has no state document"));
     let state = seen.resource.state.as_ref().ok_or_else(nothing)?;
-    Ok(Json(HandoverState::of(state)))
+    Ok(Json(StateDocument::of(state)))
 }
 
-/// Writes the hand-over document under a live lease.
+/// Writes the state document under an active lease.
 #[utoipa::path(
     put, path = paths::RESOURCE_STATE, tag = "resources", operation_id = "put_state",
     params(ResourcePath, TenantQuery), request_body = PutState,
     responses(
-        (status = 200, description = "It is written", body = HandoverState),
+        (status = 200, description = "It was written", body = StateDocument),
         (status = 404, description = "There is no such resource or lease"),
-        (status = 409, description = "The lease is lost, or the sequence number is not above the stored"),
+        (status = 409, description = "The lease was lost, or the sequence number is not above the stored one"),
     )
 )]
 async fn put_state(
@@ -354,51 +373,49 @@ async fn put_state(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutState>,
-) -> Result<Json<HandoverState>, Failure> {
+) -> Result<Json<StateDocument>, ApiError> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let claim = convert::on_resource(context, &key, body.claim(key.clone())?).await?;
-    match submit(context, Command::WriteState { claim, write: body.write()? }).await? {
-        Answer::StateWritten(state) => Ok(Json(HandoverState::of(&state))),
-        other => Err(convert::odd(&other)),
-    }
+    let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
+    Ok(Json(StateDocument::of(&context.write_state(claim, body.write()?).await?)))
 }
 
-/// Spends a request id, seen or not: it can get nothing any more, and a grant that it got is released.
+/// Cancels an acquire by its request id, even one that has not arrived yet: it can no longer be granted, and a grant
+/// that it already got is released.
 #[utoipa::path(
     post, path = paths::RESOURCE_LEASE_CANCEL, tag = "resources", operation_id = "cancel_request",
     params(ResourcePath, TenantQuery), request_body = CancelRequest,
-    responses((status = 204, description = "It is spent"))
+    responses((status = 204, description = "It was cancelled"))
 )]
 async fn cancel(
     caller: Caller<role::Runner>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<CancelRequest>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
-    submit(caller.context(), Command::CancelRequest(body.request(key)?)).await?;
+    caller.context().execute(Command::CancelRequest(body.request(key)?)).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Shows what happened to a resource and its leases.
+/// Returns the events of a resource and its leases.
 #[utoipa::path(
     get, path = paths::RESOURCE_HISTORY, tag = "resources", operation_id = "resource_history",
     params(ResourcePath, PageQuery),
     responses(
-        (status = 200, description = "What happened, oldest first, as far back as the audit trail goes", body = ResourceHistory),
-        (status = 404, description = "There is no such resource, and nobody remembers one"),
+        (status = 200, description = "The events, oldest first, as far back as they are kept", body = ResourceHistory),
+        (status = 404, description = "There is no such resource, and no event of one is kept"),
     )
 )]
 async fn history(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<ResourceHistory>, Failure> {
+) -> Result<Json<ResourceHistory>, ApiError> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
     let asked = store::EventQuery { resource: Some(key.clone()), ..Default::default() };
-    let (events, next) = convert::events(context, &key.tenant, asked, &query).await?;
+    let (events, next) = event_page(context, &key.tenant, asked, &query).await?;
     if events.is_empty() && query.cursor.is_none() {
         see(context, &key).await?;
     }

@@ -1,7 +1,7 @@
-//! Runners, as the pipeline of seed 002 registers them.
+//! Runners of a camera pipeline.
 //!
-//! Registering opens a session. A heartbeat that names it renews everything that hangs there; one by name alone updates the
-//! registry only (rule 6).
+//! Registering opens a session. A heartbeat that names it renews everything attached to it; one by name alone updates
+//! the registry only (rule 6).
 
 use axum::Json;
 use serde::{Deserialize, Serialize};
@@ -20,7 +20,7 @@ use solehold_core::{
     command::{Claim, Command, Footprint, OpenSession, Target},
     key::{Document, HolderKey, Name, SessionId},
     lease::Tenure,
-    outcome::{Answer, LeaseView, Refusal, SessionView},
+    outcome::{LeaseView, Refusal, SessionView},
     session::{Holder, Standing},
     time::Revision,
 };
@@ -29,13 +29,14 @@ use utoipa_axum::router::OpenApiRouter;
 use uuid::Uuid;
 
 use super::{
-    convert,
     nodes::holders,
-    sessions::{lease_set, session, witness},
+    sessions::{lease_set, witness},
 };
 use crate::{
     Context, Quota,
-    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role, submit},
+    commands::new_session_id,
+    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    routes::resource_view::resource_page,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -48,12 +49,12 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .routes(routes!(assignments))
 }
 
-fn runner_key(tenant: Name, id: &str) -> Result<HolderKey, Failure> {
+fn runner_key(tenant: Name, id: &str) -> Result<HolderKey, ApiError> {
     Ok(HolderKey { tenant, name: field::name("runner_id", id)? })
 }
 
 /// Reads a registered runner with its present session.
-async fn find(context: &Context, key: &HolderKey) -> Result<LoadedRows, Failure> {
+async fn find(context: &Context, key: &HolderKey) -> Result<LoadedRows, ApiError> {
     let loaded =
         context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
     match loaded.state.holder(key).is_some_and(|holder| holder.registered) {
@@ -66,14 +67,14 @@ fn shown(loaded: &LoadedRows, holder: &Holder) -> Runner {
     Runner::of(holder, holder.session.and_then(|id| loaded.state.session(id)), loaded.now)
 }
 
-async fn see(context: &Context, key: &HolderKey) -> Result<Runner, Failure> {
+async fn see(context: &Context, key: &HolderKey) -> Result<Runner, ApiError> {
     let loaded = find(context, key).await?;
     let holder = loaded.state.holder(key).ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
     Ok(shown(&loaded, holder))
 }
 
 /// Everything that is held under a runner's name, in whichever session or none.
-async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, u64), Failure> {
+async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, u64), ApiError> {
     let (mut leases, mut cursor) = (Vec::new(), None);
     loop {
         let asked = ResourceQuery {
@@ -83,7 +84,7 @@ async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, 
             ..Default::default()
         };
         let limit = Some(PAGE_SIZE_MAX as i64);
-        let (found, next) = convert::page_of(context, &key.tenant, asked, cursor.as_ref(), limit).await?;
+        let (found, next) = resource_page(context, &key.tenant, asked, cursor.as_ref(), limit).await?;
         leases.extend(found.leases());
         cursor = next;
         if cursor.is_none() {
@@ -96,25 +97,25 @@ fn is_own(lease: &LeaseView) -> bool {
     matches!(lease.lease.tenure, Tenure::Own { .. })
 }
 
-/// Registers a runner, or registers it anew: that is a new session, and its former one can renew nothing.
+/// Registers a runner. Registering it again opens a new session, and the former one can no longer be renewed.
 #[utoipa::path(
     post, path = paths::RUNNER_REGISTER, tag = "runners", operation_id = "register_runner", request_body = RegisterRunner,
     responses(
-        (status = 200, description = "It is registered", body = RegisteredRunner),
-        (status = 409, description = "The session to be replaced is another runner's"),
+        (status = 200, description = "It was registered", body = RegisteredRunner),
+        (status = 409, description = "The session to be replaced belongs to another runner"),
     )
 )]
 async fn register(
     caller: Caller<role::Runner>,
     Body(body): Body<RegisterRunner>,
-) -> Result<Json<RegisteredRunner>, Failure> {
+) -> Result<Json<RegisteredRunner>, ApiError> {
     let context = caller.context();
-    let asked = body.asked()?;
+    let asked = body.terms()?;
     let tenant = caller.tenant(body.tenant_id.as_deref())?;
     context.quota(&tenant, Quota::Sessions).await?;
     let key = HolderKey { tenant, name: asked.runner };
     let command = Command::OpenSession(OpenSession {
-        id: convert::fresh_session(),
+        id: new_session_id(),
         holder: key.clone(),
         ttl_ms: asked.session_ttl_ms,
         replace: body.replace.map(SessionId),
@@ -122,17 +123,17 @@ async fn register(
         registration: Some(asked.registration),
         metrics: asked.metrics,
     });
-    let view = session(context, command).await?;
+    let view = context.session(command).await?;
     registered(context, &key, &view).await
 }
 
-/// The answer to a registration. What hangs on a former session is not the new one's: it runs out. What is held by name
-/// alone, as the seed has it, is still the runner's.
+/// The answer to a registration. What is attached to a former session is not the new one's: it expires. What is held by
+/// name alone is still the runner's.
 async fn registered(
     context: &Context,
     key: &HolderKey,
     view: &SessionView,
-) -> Result<Json<RegisteredRunner>, Failure> {
+) -> Result<Json<RegisteredRunner>, ApiError> {
     let holder = view.holder.as_ref().ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
     let (leases, _) = held_by(context, key).await?;
     let cameras = leases.iter().filter(|lease| is_own(lease) && lease.key.kind.as_str() == kind::CAMERA);
@@ -141,14 +142,14 @@ async fn registered(
     Ok(Json(RegisteredRunner { assigned_cameras, ..answer }))
 }
 
-/// Tells that a runner lives.
+/// Reports that a runner is alive.
 #[utoipa::path(
     put, path = paths::RUNNER_HEARTBEAT, tag = "runners", operation_id = "heartbeat_runner",
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = HeartbeatRunner,
     responses(
-        (status = 200, description = "It was heard, with everything that it holds", body = RunnerHeartbeat),
+        (status = 200, description = "Everything that the runner holds", body = RunnerHeartbeat),
         (status = 404, description = "The runner is not registered, or its session is over"),
-        (status = 409, description = "The session is another runner's"),
+        (status = 409, description = "The session belongs to another runner"),
     )
 )]
 async fn heartbeat(
@@ -156,7 +157,7 @@ async fn heartbeat(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<HeartbeatRunner>,
-) -> Result<Json<RunnerHeartbeat>, Failure> {
+) -> Result<Json<RunnerHeartbeat>, ApiError> {
     let context = caller.context();
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
     let metrics = body.metrics()?;
@@ -167,16 +168,16 @@ async fn heartbeat(
     }
 }
 
-/// Renews everything that hangs on the session.
+/// Renews everything attached to the session.
 async fn by_session(
     context: &Context,
     key: HolderKey,
     id: Uuid,
     metrics: Option<Document>,
-) -> Result<Json<RunnerHeartbeat>, Failure> {
+) -> Result<Json<RunnerHeartbeat>, ApiError> {
     let (tenant, holder) = (key.tenant.clone(), Some(key.name.clone()));
     let command = Command::Heartbeat { tenant, session: SessionId(id), holder, metrics };
-    let view = session(context, command).await?;
+    let view = context.session(command).await?;
     let set = lease_set(context, &view).await?;
     let cursor = context.engine().cursor();
     Ok(Json(RunnerHeartbeat {
@@ -192,8 +193,8 @@ async fn by_session(
     }))
 }
 
-/// How a runner stands whose session was just renewed. Only one that takes nothing more has to be looked up.
-async fn status(context: &Context, key: &HolderKey, standing: Standing) -> Result<RunnerStatus, Failure> {
+/// The status of a runner whose session was just renewed. Only if it gets no more leases must it be looked up.
+async fn status(context: &Context, key: &HolderKey, standing: Standing) -> Result<RunnerStatus, ApiError> {
     match standing {
         Standing::Current => Ok(RunnerStatus::Active),
         Standing::Draining | Standing::Superseded => Ok(see(context, key).await?.status),
@@ -205,8 +206,8 @@ async fn by_name(
     context: &Context,
     key: HolderKey,
     metrics: Option<Document>,
-) -> Result<Json<RunnerHeartbeat>, Failure> {
-    submit(context, Command::HeardOf { holder: key.clone(), metrics }).await?;
+) -> Result<Json<RunnerHeartbeat>, ApiError> {
+    context.execute(Command::HeardOf { holder: key.clone(), metrics }).await?;
     let (leases, revision) = held_by(context, &key).await?;
     Ok(Json(RunnerHeartbeat {
         success: true,
@@ -221,7 +222,7 @@ async fn by_name(
     }))
 }
 
-/// Shows a runner.
+/// Returns a runner.
 #[utoipa::path(
     get, path = paths::RUNNER, tag = "runners", operation_id = "get_runner",
     params(("id" = String, Path, description = "The runner"), TenantQuery),
@@ -231,20 +232,21 @@ async fn get(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<Runner>, Failure> {
+) -> Result<Json<Runner>, ApiError> {
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
     Ok(Json(see(caller.context(), &key).await?))
 }
 
-/// Removes a runner. With its session as proof, all that it holds is released. By its name alone, the leases of its session
-/// are revoked and held back until the runner's deadline; only what was acquired by name alone is released at once.
+/// Removes a runner. With its session as proof, all that it holds is released. By its name alone, the leases of its
+/// session are revoked and held back until the runner's deadline; only what was acquired by name alone is released at
+/// once.
 #[utoipa::path(
     delete, path = paths::RUNNER, tag = "runners", operation_id = "delete_runner",
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = RemoveRunner,
     responses(
-        (status = 200, description = "It is gone, and holds nothing", body = RemovedRunner),
+        (status = 200, description = "It was removed", body = RemovedRunner),
         (status = 404, description = "There is no such runner, or its session is over"),
-        (status = 409, description = "The session is another runner's"),
+        (status = 409, description = "The session belongs to another runner"),
     )
 )]
 async fn remove(
@@ -252,20 +254,17 @@ async fn remove(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<RemoveRunner>,
-) -> Result<Json<RemovedRunner>, Failure> {
+) -> Result<Json<RemovedRunner>, ApiError> {
     let context = caller.context();
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let command = Command::RemoveHolder { holder: key.clone(), session: body.session_id.map(SessionId) };
-    let (released, revoked) = match submit(context, command).await? {
-        Answer::HolderRemoved { released, revoked } => (released, revoked),
-        other => return Err(convert::odd(&other)),
-    };
+    let session = body.session_id.map(SessionId);
+    let (released, revoked) = context.remove_holder(key.clone(), session).await?;
     let released = released + release_own(context, &key).await?;
     Ok(Json(RemovedRunner { success: true, runner_id: key.name.to_string(), released, revoked }))
 }
 
-/// Releases what is held under a name outside of any session, lease by lease; tells how many.
-async fn release_own(context: &Context, key: &HolderKey) -> Result<usize, Failure> {
+/// Releases what is held under a name outside of any session, lease by lease; returns how many.
+async fn release_own(context: &Context, key: &HolderKey) -> Result<usize, ApiError> {
     let (leases, _) = held_by(context, key).await?;
     let release = |lease: &LeaseView| {
         let target = Target::Lease { tenant: key.tenant.clone(), id: lease.lease.id };
@@ -280,7 +279,7 @@ async fn release_own(context: &Context, key: &HolderKey) -> Result<usize, Failur
     Ok(released)
 }
 
-/// Says what is wanted of a runner: to drain, to be left alone, to work.
+/// Sets the status of a runner: `active`, `draining` or `maintenance`.
 #[utoipa::path(
     put, path = paths::RUNNER_STATUS, tag = "runners", operation_id = "put_runner_status",
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = PutRunnerStatus,
@@ -291,25 +290,25 @@ async fn put_status(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutRunnerStatus>,
-) -> Result<Json<Runner>, Failure> {
+) -> Result<Json<Runner>, ApiError> {
     let context = caller.context();
     let holder = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
     let status = body.wanted()?;
-    submit(context, Command::SetStatus { holder: holder.clone(), status }).await?;
+    context.execute(Command::SetStatus { holder: holder.clone(), status }).await?;
     Ok(Json(see(context, &holder).await?))
 }
 
-/// Shows what a runner has to work on: what it holds now.
+/// Returns what a runner has to work on: what it holds now.
 #[utoipa::path(
     get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", operation_id = "runner_assignments",
     params(("id" = String, Path, description = "The runner"), TenantQuery),
-    responses((status = 200, description = "What it holds", body = Assignments))
+    responses((status = 200, description = "Its leases", body = Assignments))
 )]
 async fn assignments(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<Assignments>, Failure> {
+) -> Result<Json<Assignments>, ApiError> {
     let context = caller.context();
     let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
     find(context, &key).await?;
@@ -342,7 +341,7 @@ struct Assignments {
 struct RunnerFilter {
     /// Only at this site.
     site_id: Option<String>,
-    /// Only those that stand so.
+    /// Only with this status.
     status: Option<RunnerStatus>,
     /// Only of this deployment.
     deployment_group: Option<String>,
@@ -362,7 +361,7 @@ impl RunnerFilter {
     }
 }
 
-/// Lists runners. A page may have fewer than asked for; the last has no `next`.
+/// Lists runners. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
     get, path = paths::RUNNERS, tag = "runners", operation_id = "list_runners", params(RunnerFilter, PageQuery),
     responses((status = 200, description = "A page of runners", body = RunnerList))
@@ -371,7 +370,7 @@ async fn list(
     caller: Caller<role::Reader>,
     Params(filter): Params<RunnerFilter>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<RunnerList>, Failure> {
+) -> Result<Json<RunnerList>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let limit = page::size(query.limit)?;
     let (found, next) = holders(caller.context(), &tenant, true, query.cursor.as_ref(), limit).await?;

@@ -1,7 +1,8 @@
-//! Scenes, as the trackers of seed 000 know them.
+//! Scene leases, as trackers use them.
 //!
-//! The seed's statuses are kept: 201 or 409 for an acquire, 200 or 404 for a renewal, 204 for a release whatever it
-//! changed. A holder's name is taken for proof where no `version` is given, which is the weaker promise of rule 6.
+//! The statuses are those that trackers expect: 201 or 409 for an acquire, 200 or 404 for a renewal, 204 for a release
+//! whatever it changed. A holder's name is taken for proof where no `version` is given, which is the weaker promise of
+//! rule 6.
 
 use axum::{
     Json,
@@ -10,7 +11,7 @@ use axum::{
 };
 use serde::Serialize;
 use solehold_api::{
-    kind, limits,
+    field, kind, limits,
     page::PageCursor,
     paths,
     problem::ErrorCode,
@@ -18,16 +19,17 @@ use solehold_api::{
     scenes::{PutScene, Scene, SceneFormat, SceneLease, SceneLeaseRequest, ScenePage, SceneQuery},
 };
 use solehold_core::{
-    command::{Target, Undeclared},
+    command::{Command, Target, Undeclared},
     key::{Name, ResourceKey},
 };
 use solehold_engine::store::{ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::convert::{self, Seen};
 use crate::{
     Context,
-    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role},
+    commands::new_lease_id,
+    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -38,11 +40,11 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .routes(routes!(renew))
 }
 
-fn scene(tenant: Name, id: &str) -> Result<ResourceKey, Failure> {
-    convert::key_of(tenant, kind::SCENE, "id", id)
+fn scene(tenant: Name, id: &str) -> Result<ResourceKey, ApiError> {
+    resource_key(tenant, kind::SCENE, "id", id)
 }
 
-/// The scenes, in the seed's shape or the manager's.
+/// The scenes, as a bare array or as a page.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
 #[serde(untagged)]
 enum Scenes {
@@ -50,19 +52,20 @@ enum Scenes {
     Page(ScenePage),
 }
 
-/// Lists scenes, all of them or those that can be had.
+/// Lists scenes: all of them, or those that are held, or those that are not.
 #[utoipa::path(
     get, path = paths::SCENES, tag = "scenes", operation_id = "list_scenes", params(SceneQuery),
-    responses((status = 200, description = "The scenes; with `format=page` a page with its count. `Link` has the next page", body = Scenes))
+    responses((status = 200, description = "The scenes; with `format=page`, a page with the total count. The `Link` header has the next page", body = Scenes))
 )]
-async fn list(caller: Caller<role::Reader>, Params(query): Params<SceneQuery>) -> Result<Response, Failure> {
+async fn list(caller: Caller<role::Reader>, Params(query): Params<SceneQuery>) -> Result<Response, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    // The seed's clients know no pages: a list is as long as a page may be, unless they ask for less.
+    // Existing clients know no pages: a list is as long as a page may be, unless they ask for less.
     let limit = query.limit.unwrap_or(limits::PAGE_SIZE_MAX as i64);
     let (found, next) =
-        convert::page_of(context, &tenant, asked(&query)?, query.cursor.as_ref(), Some(limit)).await?;
-    let scenes = Seen::all(&found).map(|seen| Scene::of(&seen.resource, seen.lease.as_ref())).collect();
+        resource_page(context, &tenant, asked(&query)?, query.cursor.as_ref(), Some(limit)).await?;
+    let scenes =
+        ResourceView::all(&found).map(|seen| Scene::of(&seen.resource, seen.lease.as_ref())).collect();
     let next = next.map(|cursor| next_path(&query, cursor));
     if query.format == Some(SceneFormat::Page) {
         let count = count(context, &tenant, &query, &found).await?;
@@ -72,7 +75,7 @@ async fn list(caller: Caller<role::Reader>, Params(query): Params<SceneQuery>) -
     Ok(bare(scenes, next))
 }
 
-/// The seed's bare array; whoever knows pages finds the next one in the `Link` header.
+/// A bare array; clients that know pages find the next one in the `Link` header.
 fn bare(scenes: Vec<Scene>, next: Option<String>) -> Response {
     let mut response = Json(Scenes::List(scenes)).into_response();
     let link = next.and_then(|path| HeaderValue::try_from(format!("<{path}>; rel=\"next\"")).ok());
@@ -105,14 +108,14 @@ async fn count(
     tenant: &Name,
     query: &SceneQuery,
     page: &ResourcePage,
-) -> Result<u64, Failure> {
+) -> Result<u64, ApiError> {
     if query.cursor.is_none() && !page.more {
         return Ok(page.keys.len() as u64);
     }
     let (mut count, mut cursor) = (0, None);
     loop {
         let limit = Some(limits::PAGE_SIZE_MAX as i64);
-        let (found, next) = convert::page_of(context, tenant, asked(query)?, cursor.as_ref(), limit).await?;
+        let (found, next) = resource_page(context, tenant, asked(query)?, cursor.as_ref(), limit).await?;
         count += found.keys.len() as u64;
         cursor = next;
         if cursor.is_none() {
@@ -121,18 +124,18 @@ async fn count(
     }
 }
 
-fn asked(query: &SceneQuery) -> Result<ResourceQuery, Failure> {
-    let kind = Some(convert::kind_name(kind::SCENE)?);
+fn asked(query: &SceneQuery) -> Result<ResourceQuery, ApiError> {
+    let kind = Some(field::name("kind", kind::SCENE)?);
     Ok(ResourceQuery { kind, leased: query.leased, ..Default::default() })
 }
 
-/// Declares a scene, or declares it anew.
+/// Creates or replaces a scene.
 #[utoipa::path(
     put, path = paths::SCENE, tag = "scenes", operation_id = "put_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = PutScene,
     responses(
-        (status = 200, description = "It was declared before; it is now as the body says", body = Scene),
-        (status = 201, description = "It is new", body = Scene),
+        (status = 200, description = "It existed, and its declaration was replaced", body = Scene),
+        (status = 201, description = "It was created", body = Scene),
     )
 )]
 async fn declare(
@@ -140,58 +143,58 @@ async fn declare(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutScene>,
-) -> Result<(StatusCode, Json<Scene>), Failure> {
+) -> Result<(StatusCode, Json<Scene>), ApiError> {
     let context = caller.context();
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let (_, created) = convert::declare(context, key.clone(), body.declaration()?, false).await?;
-    let seen = convert::see_declared(context, &key).await?;
+    let (_, created) = context.declare(key.clone(), body.declaration()?, false).await?;
+    let seen = ResourceView::read_declared(context, &key).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(Scene::of(&seen.resource, seen.lease.as_ref()))))
 }
 
-/// Removes a scene.
+/// Deletes a scene.
 #[utoipa::path(
     delete, path = paths::SCENE, tag = "scenes", operation_id = "delete_scene",
     params(("id" = String, Path, description = "The scene"), DeleteQuery),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 409, description = "Someone holds it, and `force` was not given"),
+        (status = 204, description = "It was deleted"),
+        (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
 async fn remove(
     caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Params(query): Params<DeleteQuery>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    convert::delete(caller.context(), key, &query).await?;
+    caller.context().execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Tells who holds a scene: what a gate compares tokens with.
+/// Returns the lease on a scene: what a gate compares tokens with.
 #[utoipa::path(
     get, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "get_scene_lease",
     params(("id" = String, Path, description = "The scene"), TenantQuery),
-    responses((status = 200, description = "The lease; of an unheld scene `holder_id` is null and `version` the last", body = SceneLease))
+    responses((status = 200, description = "The lease. If nobody holds the scene, `holder_id` is null and `version` is the last token", body = SceneLease))
 )]
 async fn get_lease(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<SceneLease>, Failure> {
+) -> Result<Json<SceneLease>, ApiError> {
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let seen = convert::see_declared(caller.context(), &key).await?;
+    let seen = ResourceView::read_declared(caller.context(), &key).await?;
     Ok(Json(SceneLease::of(&seen.resource, seen.lease.as_ref())))
 }
 
-/// Acquires a scene that nobody holds.
+/// Acquires the lease on a scene that nobody holds.
 #[utoipa::path(
     post, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "acquire_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
-        (status = 201, description = "It is yours; `version` is the fencing token", body = SceneLease),
+        (status = 201, description = "It was granted; `version` is the fencing token", body = SceneLease),
         (status = 404, description = "There is no such scene, or no such session"),
-        (status = 409, description = "Someone holds it, or it is held back"),
+        (status = 409, description = "It is held by someone else, or held back"),
     )
 )]
 async fn acquire(
@@ -199,21 +202,21 @@ async fn acquire(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<SceneLeaseRequest>,
-) -> Result<(StatusCode, Json<SceneLease>), Failure> {
+) -> Result<(StatusCode, Json<SceneLease>), ApiError> {
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let lease = convert::fresh_lease(&key);
-    let ask = body.asked()?.acquire(key, lease, Undeclared::Refuse);
-    let grant = convert::acquire(caller.context(), ask).await?;
+    let lease = new_lease_id(&key);
+    let ask = body.terms()?.acquire(key, lease, Undeclared::Refuse);
+    let grant = caller.context().acquire(ask, None).await?;
     Ok((StatusCode::CREATED, Json(SceneLease::granted(&grant))))
 }
 
-/// Keeps the lease on a scene. A tracker that gets 404 stops its work there.
+/// Renews the lease on a scene. A tracker that gets 404 stops its work on the scene.
 #[utoipa::path(
     post, path = paths::SCENE_LEASE_RENEW, tag = "scenes", operation_id = "renew_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
     responses(
-        (status = 200, description = "It is yours for longer", body = SceneLease),
-        (status = 404, description = "The lease is lost, for whatever reason"),
+        (status = 200, description = "It was renewed", body = SceneLease),
+        (status = 404, description = "The lease was lost, for any reason"),
     )
 )]
 async fn renew(
@@ -221,10 +224,10 @@ async fn renew(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<SceneLeaseRequest>,
-) -> Result<Json<SceneLease>, Failure> {
+) -> Result<Json<SceneLease>, ApiError> {
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
     let claim = body.claim(Target::Resource(key))?;
-    let renewed = convert::renew(caller.context(), claim, body.renew_ttl_ms()?, None).await;
+    let renewed = caller.context().renew(claim, body.renew_ttl_ms()?, None).await;
     let grant = renewed.map_err(|failure| match is_lost(&failure) {
         true => failure.0.recoded(ErrorCode::NotFound).into(),
         false => failure,
@@ -232,28 +235,28 @@ async fn renew(
     Ok(Json(SceneLease::granted(&grant)))
 }
 
-/// Lets go of a scene. What the caller does not hold is left alone.
+/// Releases the lease on a scene. If the caller does not hold it, nothing happens.
 #[utoipa::path(
     delete, path = paths::SCENE_LEASE, tag = "scenes", operation_id = "release_scene",
     params(("id" = String, Path, description = "The scene"), TenantQuery), request_body = SceneLeaseRequest,
-    responses((status = 204, description = "The caller does not hold it, now or any more"))
+    responses((status = 204, description = "The caller does not hold it"))
 )]
 async fn release(
     caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<SceneLeaseRequest>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
     let claim = body.claim(Target::Resource(key))?;
-    match convert::release(caller.context(), claim, None).await {
+    match caller.context().release(claim, None).await {
         Err(failure) if !is_lost(&failure) => Err(failure),
         _ => Ok(StatusCode::NO_CONTENT),
     }
 }
 
 /// Whether a refusal says that the caller does not hold what it claims.
-fn is_lost(failure: &Failure) -> bool {
+fn is_lost(failure: &ApiError) -> bool {
     use ErrorCode::{Conflict, Lost, NoSession, NotFound, NotYours, SessionSuperseded};
     matches!(failure.0.code, Conflict | Lost | NoSession | NotFound | NotYours | SessionSuperseded)
 }

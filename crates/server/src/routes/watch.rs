@@ -1,7 +1,7 @@
 //! The watch, as server-sent events.
 //!
-//! Nothing is kept for a reader here: a frame is asked of the engine when the connection can take it, so that a slow reader
-//! holds up only itself. What is wrong before the first frame is a problem document; afterwards it is a frame.
+//! Nothing is kept for a reader here: a frame is asked of the engine when the connection can take it, so that a slow
+//! reader holds up only itself. What is wrong before the first frame is a problem document; afterwards it is a frame.
 
 use std::{convert::Infallible, time::Duration};
 
@@ -29,14 +29,14 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{Caller, Failure, GuardedContext, Identity, Params, role},
+    http::{ApiError, Caller, GuardedContext, Identity, Params, role},
     quota::OpenWatch,
 };
 
 /// A silent stream gets a comment this often.
 const KEEP_ALIVE_EVERY: Duration = Duration::from_secs(10);
 const _: () = assert!(SNAPSHOT_RESOURCES_AT_ONCE <= SNAPSHOT_RESOURCES_MAX, "a page is a frame");
-/// The last word of a server that stops.
+/// The last comment of a server that stops.
 const STOPPING: &str = ": the server is stopping\n\n";
 /// What a browser reads a stream of events by.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -45,24 +45,24 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(watch))
 }
 
-/// Who owns what, then every change.
+/// Streams who owns what, then every change.
 ///
-/// Without `from` the stream begins with `snapshot` frames, of which the last has `more: false`. Then come `event` frames and
-/// `progress` marks. Each frame's `id` is a cursor to resume from, with `from` or `Last-Event-ID`, which goes first. After a
-/// `compacted` frame the stream ends: begin again without a cursor.
+/// Without `from` the stream begins with `snapshot` frames, of which the last has `more: false`. Then come `event`
+/// frames and `progress` marks. Each frame's `id` is a cursor to resume from, with `from` or `Last-Event-ID`, which
+/// goes first. After a `compacted` frame the stream ends: begin again without a cursor.
 #[utoipa::path(
     get, path = paths::WATCH, tag = "watch", operation_id = "watch", params(WatchQuery),
     responses(
-        (status = 200, description = "Frames of the watch", body = WatchFrame, content_type = "text/event-stream"),
-        (status = 400, description = "The cursor is not one of this store"),
-        (status = 410, description = "The cursor is older than what is kept"),
+        (status = 200, description = "The frames of the watch", body = WatchFrame, content_type = "text/event-stream"),
+        (status = 400, description = "A parameter is wrong, or the cursor is ahead of this store"),
+        (status = 410, description = "The events after the cursor are no longer kept"),
     )
 )]
 async fn watch(
     caller: Caller<role::Reader>,
     headers: HeaderMap,
     Params(query): Params<WatchQuery>,
-) -> Result<Response, Failure> {
+) -> Result<Response, ApiError> {
     let context = caller.context();
     let filter = filter(&caller, &query)?;
     let open = context.open_watch(filter.tenant.as_ref())?;
@@ -74,20 +74,20 @@ async fn watch(
     let watch = context.engine().watch(from, filter).await.map_err(failed)?;
     let (at, stopping) = (watch.cursor(), context.stopping());
     let (context, key) = (context.clone(), caller.key_id().cloned());
-    let told = Told { context, watch, at, key, stopping, is_over: false, _open: open };
+    let stream = WatchStream { context, watch, at, key, stopping, is_over: false, _open: open };
     let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
-    Ok((headers, Body::from_stream(told.stream())).into_response())
+    Ok((headers, Body::from_stream(stream.stream())).into_response())
 }
 
 /// What the caller may see of what it asks for.
-fn filter(caller: &Identity, query: &WatchQuery) -> Result<Filter, Failure> {
+fn filter(caller: &Identity, query: &WatchQuery) -> Result<Filter, ApiError> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let name = |field, text: &Option<String>| text.as_deref().map(|t| field::name(field, t)).transpose();
     let (kind, holder) = (name("kind", &query.kind)?, name("holder", &query.holder)?);
     Ok(Filter { tenant, kind, holder, renewals: query.renewals })
 }
 
-fn last_event_id(headers: &HeaderMap) -> Result<Option<Cursor>, Failure> {
+fn last_event_id(headers: &HeaderMap) -> Result<Option<Cursor>, ApiError> {
     let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
     let text = value.to_str().unwrap_or_default();
     if text.is_empty() {
@@ -96,8 +96,8 @@ fn last_event_id(headers: &HeaderMap) -> Result<Option<Cursor>, Failure> {
     Ok(Some(text.parse()?))
 }
 
-/// A cursor that the watch can go on from.
-async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, Failure> {
+/// A cursor that the watch can resume from.
+async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, ApiError> {
     let from = store::Cursor { epoch: given.epoch, revision: Revision(given.revision) };
     let query = EventQuery { after: from.revision, limit: 1, ..Default::default() };
     let page = context.engine().events(&query).await?;
@@ -105,9 +105,10 @@ async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, Failur
         return Err(failed(WatchError::Ahead { given: from, head: page.head }));
     }
     if from.epoch < page.head.epoch || from.revision < page.floor {
-        let floor = on_wire(store::Cursor { epoch: page.head.epoch, revision: page.floor });
-        let detail =
-            format!("events after {given} are gone, and kept from {floor} on: begin again without a cursor");
+        let floor = wire_cursor(store::Cursor { epoch: page.head.epoch, revision: page.floor });
+        let detail = format!(
+            "events after {given} are no longer kept; the oldest cursor is {floor}: begin again without a cursor"
+        );
         return Err(Problem::new(ErrorCode::Compacted, detail).into());
     }
     Ok(from)
@@ -118,17 +119,22 @@ fn snapshot_frame(found: &ResourcePage) -> WatchFrame {
     let LoadedRows { state, now, cursor } = &found.loaded;
     let resources = found.keys.iter().filter_map(|key| state.resource(key));
     let owned = resources.map(|r| Ownership::of(r, LeaseView::of(state, r, *now).ok().flatten().as_ref()));
-    WatchFrame::Snapshot(Snapshot { cursor: on_wire(*cursor), resources: owned.collect(), more: found.more })
+    WatchFrame::Snapshot(Snapshot {
+        cursor: wire_cursor(*cursor),
+        resources: owned.collect(),
+        more: found.more,
+    })
 }
 
-fn failed(error: WatchError) -> Failure {
+fn failed(error: WatchError) -> ApiError {
     match error {
         WatchError::Engine(error) => error.into(),
         WatchError::Ahead { .. } => Problem::new(ErrorCode::BadRequest, error.to_string()).into(),
     }
 }
 
-fn on_wire(cursor: store::Cursor) -> Cursor {
+/// A cursor of the store as the wire has it.
+pub fn wire_cursor(cursor: store::Cursor) -> Cursor {
     Cursor { epoch: cursor.epoch, revision: cursor.revision.0 }
 }
 
@@ -139,8 +145,8 @@ enum Next {
     Over,
 }
 
-/// What one watcher has been told, and what tells it more.
-struct Told {
+/// The stream of one watcher.
+struct WatchStream {
     context: Context,
     watch: Watch,
     at: store::Cursor,
@@ -151,9 +157,9 @@ struct Told {
     _open: OpenWatch,
 }
 
-impl Told {
+impl WatchStream {
     fn stream(self) -> impl Stream<Item = Result<Bytes, Infallible>> + Send + 'static {
-        stream::unfold(self, async |mut told| Some((Ok(told.next().await?.into()), told)))
+        stream::unfold(self, async |mut stream| Some((Ok(stream.next().await?.into()), stream)))
     }
 
     /// The next piece of the stream; none when it is over.
@@ -168,8 +174,8 @@ impl Told {
         };
         match next {
             Next::Frame(frame) => {
-                let told = self.tell(frame).to_sse().encode();
-                self.allowed(told)
+                let text = self.tell(frame).to_sse().encode();
+                self.allowed(text)
             }
             Next::Silence => self.allowed(sse::KEEP_ALIVE.to_owned()),
             Next::Over => {
@@ -179,11 +185,11 @@ impl Told {
         }
     }
 
-    /// What may be told as long as the watch would be let in again: by its key, or without one.
-    fn allowed(&self, told: String) -> Option<String> {
+    /// The text, as long as the watch would still be admitted: by its key, or without one.
+    fn allowed(&self, text: String) -> Option<String> {
         let ring = self.context.ring();
         let is_allowed = self.key.as_ref().map_or_else(|| ring.is_open(), |key| ring.is_good(key));
-        is_allowed.then_some(told)
+        is_allowed.then_some(text)
     }
 
     fn tell(&mut self, frame: Frame) -> WatchFrame {
@@ -198,11 +204,11 @@ impl Told {
             Frame::Progress(cursor) => {
                 self.at = cursor;
                 let timestamp = self.context.ring().now().into();
-                WatchFrame::Progress(Progress { cursor: on_wire(cursor), timestamp })
+                WatchFrame::Progress(Progress { cursor: wire_cursor(cursor), timestamp })
             }
             Frame::Compacted { floor } => {
                 self.is_over = true;
-                WatchFrame::Compacted(Compacted { floor: on_wire(floor) })
+                WatchFrame::Compacted(Compacted { floor: wire_cursor(floor) })
             }
             Frame::Snapshot(found) => {
                 self.at = found.loaded.cursor;

@@ -133,15 +133,17 @@ async fn a_runner_that_comes_back_cannot_renew_what_it_had() {
 
     api.put(&format!("{R}/heartbeat?tenant=tenant-1"), json!({"session_id": former}))
         .await
-        .problem(404, "no_session");
+        .problem(404, "session_superseded");
     let id = lease["lease_id"].as_str().expect("an id");
-    api.put(&format!("/leases/{id}/renew?tenant=tenant-1"), json!({})).await.problem(404, "no_session");
+    api.put(&format!("/leases/{id}/renew?tenant=tenant-1"), json!({}))
+        .await
+        .problem(404, "session_superseded");
     let by_token = json!({"token": lease["token"]});
     let renew = "/resources/camera/cam-1/lease/renew?tenant=tenant-1";
-    api.post(renew, by_token).await.problem(404, "no_session");
-    api.post(renew, json!({"session_id": former})).await.problem(404, "no_session");
+    api.post(renew, by_token).await.problem(404, "session_superseded");
+    api.post(renew, json!({"session_id": former})).await.problem(404, "session_superseded");
     api.post(renew, json!({"session_id": back["session_id"]})).await.problem(409, "not_yours");
-    api.post(renew, json!({"holder": "runner-abc123"})).await.problem(404, "no_session");
+    api.post(renew, json!({"holder": "runner-abc123"})).await.problem(404, "session_superseded");
     assert_eq!(beat(&api, &back["session_id"]).await["leases"], json!([]));
     api.acquire_camera("cam-1", "runner-abc123").await.problem(409, "held");
     api.pass_seconds(60);

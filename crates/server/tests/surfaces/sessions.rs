@@ -64,11 +64,11 @@ async fn a_node_that_comes_back_is_another_session() {
     let former = open(&api, "node-1").await;
     let lease = hold(&api, "c1", "node-1", &former).await;
     let present = open(&api, "node-1").await;
-    api.put(&format!("/sessions/{former}/heartbeat"), json!({})).await.problem(404, "no_session");
+    api.put(&format!("/sessions/{former}/heartbeat"), json!({})).await.problem(404, "session_superseded");
     let renew = "/resources/chat/c1/lease/renew";
-    api.post(renew, json!({"lease_id": lease["lease_id"]})).await.problem(404, "no_session");
-    api.post(renew, json!({"token": lease["token"]})).await.problem(404, "no_session");
-    api.post(renew, json!({"session_id": former})).await.problem(404, "no_session");
+    api.post(renew, json!({"lease_id": lease["lease_id"]})).await.problem(404, "session_superseded");
+    api.post(renew, json!({"token": lease["token"]})).await.problem(404, "session_superseded");
+    api.post(renew, json!({"session_id": former})).await.problem(404, "session_superseded");
     api.post(renew, json!({"session_id": present})).await.problem(409, "not_yours");
     let replaced = json!({"holder": "node-2", "replace": present});
     api.post("/sessions", replaced).await.problem(409, "not_yours");

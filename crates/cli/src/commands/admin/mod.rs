@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use solehold_api::{
-    admin::{NewHistory, RaiseToken, RaisedToken, Restored},
+    admin::{NewHistory, RaiseToken, RaisedToken, RestoreNotice},
     paths,
 };
 use solehold_core::{command::Command, outcome::Answer, time::Revision};
@@ -165,7 +165,7 @@ async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> Outcome {
 async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> Outcome {
     let told = match door {
         Door::Server(client) => {
-            client.send(reqwest::Method::POST, &paths::restored(), &Restored { holders_stopped }).await
+            client.send(reqwest::Method::POST, &paths::restored(), &RestoreNotice { holders_stopped }).await
         }
         Door::Store(engine) => {
             let bar = if holders_stopped { Bar::None } else { Bar::LongestTtl };

@@ -12,7 +12,7 @@ use std::{
 use futures_util::stream;
 use reqwest::Body;
 use solehold_api::{
-    admin::{Imported, Retire},
+    admin::{ImportSummary, RetireStore},
     limits::EXPORT_LINE_BYTES_MAX,
     paths,
     problem::{ErrorCode, Problem},
@@ -42,7 +42,7 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
     if let Some(to) = retire {
         match door {
             Door::Server(client) => {
-                client.send(reqwest::Method::POST, &paths::retire(), &Retire { to: to.clone() }).await
+                client.send(reqwest::Method::POST, &paths::retire(), &RetireStore { to: to.clone() }).await
             }
             Door::Store(engine) => engine.retire(&to).await.map_err(Failure::from),
         }
@@ -120,7 +120,7 @@ pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> Outcome {
         Door::Server(client) => client.upload(&paths::import(), body(source)).await,
         Door::Store(engine) => import_rows(source, engine).await,
     };
-    let imported: Imported = imported.map_err(|failure| failure.doing("import"))?;
+    let imported: ImportSummary = imported.map_err(|failure| failure.doing("import"))?;
     if global.json {
         return output::json(&imported);
     }
@@ -129,12 +129,12 @@ pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> Outcome {
     output::line(format!("imported {rows}; tokens go on from above {}; {when}", imported.revision))
 }
 
-async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> Outcome<Imported> {
+async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> Outcome<ImportSummary> {
     // Found whole before anything is asked of the store, and told as what it is: a bad export, not a bad store.
     let import = read_rows(source).await?;
     let rows = import.rows;
     let begins = engine.import(import).await?;
-    Ok(Imported { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms })
+    Ok(ImportSummary { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms })
 }
 
 async fn read_rows(source: impl AsyncRead + Unpin) -> Outcome<Import> {

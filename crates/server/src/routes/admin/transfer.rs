@@ -1,4 +1,4 @@
-//! Everything out as JSON lines, and in again.
+//! Export and import of the whole store, as JSON lines.
 
 use std::io;
 
@@ -10,7 +10,7 @@ use axum::{
 };
 use futures_util::{StreamExt, stream};
 use solehold_api::{
-    admin::{Imported, Retire},
+    admin::{ImportSummary, RetireStore},
     field,
     limits::EXPORT_LINE_BYTES_MAX,
     paths,
@@ -22,7 +22,7 @@ use solehold_engine::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::{self, Caller, Failure, GuardedContext, role};
+use crate::http::{self, ApiError, Caller, GuardedContext, role};
 
 /// Largest import in bytes: its rows are held in memory until it is found whole.
 const IMPORT_BYTES_MAX: usize = 1024 * 1024 * 1024;
@@ -31,14 +31,14 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(export)).routes(routes!(import)).routes(routes!(retire))
 }
 
-/// Everything that the store keeps, a row a line, as it is at one moment.
+/// Exports everything that the store keeps, as of one moment, one row per line.
 ///
-/// The first line is a header and the last an end: an export that was cut off is refused by an import.
+/// The first line is a header and the last one marks the end: an import refuses an export that was cut off.
 #[utoipa::path(
     get, path = paths::EXPORT, tag = "administration", operation_id = "export",
-    responses((status = 200, description = "JSON lines", body = String, content_type = "application/jsonl"))
+    responses((status = 200, description = "One row per line, as JSON", body = String, content_type = "application/jsonl"))
 )]
-async fn export(caller: Caller<role::StoreAdmin>) -> Result<Response, Failure> {
+async fn export(caller: Caller<role::StoreAdmin>) -> Result<Response, ApiError> {
     let mut rows = caller.context().engine().export()?;
     // What is wrong at the beginning is a problem document; afterwards the body breaks off.
     let first = rows.next().await.transpose().map_err(EngineError::from)?;
@@ -58,38 +58,38 @@ fn lines(rows: &[Row]) -> io::Result<Bytes> {
     Ok(piece.into())
 }
 
-/// Retires the store: from now on it refuses everything but exports, and says where its data went. Export it afterwards,
-/// so that nothing is missing; an import then carries over what was live, with its tokens.
+/// Retires the store: from now on it refuses everything but exports, and says where its data went. Export it
+/// afterwards, so that nothing is missing; an import then carries over active leases with their tokens.
 #[utoipa::path(
-    post, path = paths::RETIRE, tag = "administration", operation_id = "retire", request_body = Retire,
-    responses((status = 204, description = "It is retired"))
+    post, path = paths::RETIRE, tag = "administration", operation_id = "retire", request_body = RetireStore,
+    responses((status = 204, description = "It was retired"))
 )]
 async fn retire(
     caller: Caller<role::StoreAdmin>,
-    http::Body(retire): http::Body<Retire>,
-) -> Result<StatusCode, Failure> {
+    http::Body(retire): http::Body<RetireStore>,
+) -> Result<StatusCode, ApiError> {
     let to = field::name("to", &retire.to)?;
     caller.context().engine().retire(to.as_str()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Takes over an export, into a store that has never been used. Tokens go on from above.
+/// Imports an export into a store that has never been used. Tokens continue above those of the export.
 #[utoipa::path(
     post, path = paths::IMPORT, tag = "administration", operation_id = "import",
     request_body(content = String, content_type = "application/jsonl", description = "The lines of an export"),
-    responses((status = 200, description = "What was taken in", body = Imported))
+    responses((status = 200, description = "What was imported", body = ImportSummary))
 )]
-async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Result<Json<Imported>, Failure> {
+async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Result<Json<ImportSummary>, ApiError> {
     let context = caller.context();
     let import = read_rows(body.into_data_stream()).await?;
     let rows = import.rows;
     let begins = context.engine().import(import).await.map_err(refused)?;
     context.refresh().await?;
-    Ok(Json(Imported { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms }))
+    Ok(Json(ImportSummary { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms }))
 }
 
 /// A store that is in use, or an export that cannot be used, is not the server's fault.
-fn refused(error: EngineError) -> Failure {
+fn refused(error: EngineError) -> ApiError {
     match error {
         EngineError::Store(StoreError::Unusable(what)) => Problem::new(ErrorCode::Conflict, what).into(),
         other => other.into(),
@@ -97,11 +97,11 @@ fn refused(error: EngineError) -> Failure {
 }
 
 /// Reads lines as they come in.
-async fn read_rows(mut body: BodyDataStream) -> Result<Import, Failure> {
+async fn read_rows(mut body: BodyDataStream) -> Result<Import, ApiError> {
     let mut lines = Lines::default();
     while let Some(piece) = body.next().await {
         let piece =
-            piece.map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body broke off: {e}")))?;
+            piece.map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body ended early: {e}")))?;
         lines.take(&piece)?;
     }
     lines.end_line()?;
@@ -117,7 +117,7 @@ struct Lines {
 }
 
 impl Lines {
-    fn take(&mut self, piece: &[u8]) -> Result<(), Failure> {
+    fn take(&mut self, piece: &[u8]) -> Result<(), ApiError> {
         self.bytes += piece.len();
         self.bound("import_bytes", self.bytes, IMPORT_BYTES_MAX)?;
         let mut parts = piece.split(|byte| *byte == b'\n').peekable();
@@ -131,7 +131,7 @@ impl Lines {
         Ok(())
     }
 
-    fn end_line(&mut self) -> Result<(), Failure> {
+    fn end_line(&mut self) -> Result<(), ApiError> {
         self.number += 1;
         let line = std::mem::take(&mut self.line);
         if line.trim_ascii().is_empty() {
@@ -139,16 +139,19 @@ impl Lines {
         }
         let row = serde_json::from_slice(&line);
         let wrong = |e| {
-            Problem::new(ErrorCode::InvalidJson, format!("line {} is not one of an export: {e}", self.number))
+            Problem::new(
+                ErrorCode::InvalidJson,
+                format!("line {} is not a row of an export: {e}", self.number),
+            )
         };
         self.rows.take(row.map_err(wrong)?).map_err(|error| refused(error.into()))
     }
 
-    fn bound(&self, name: &str, bytes: usize, most: usize) -> Result<(), Failure> {
+    fn bound(&self, name: &str, bytes: usize, most: usize) -> Result<(), ApiError> {
         if bytes <= most {
             return Ok(());
         }
-        let detail = format!("line {} goes beyond {most} bytes", self.number + 1);
+        let detail = format!("line {} has more than {most} bytes", self.number + 1);
         Err(Problem::new(ErrorCode::PayloadTooLarge, detail).limit(name, most as u64).into())
     }
 }

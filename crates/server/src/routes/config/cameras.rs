@@ -6,26 +6,25 @@ use axum::{Json, http::StatusCode};
 use serde::Deserialize;
 use solehold_api::{
     config::{AvailableQuery, Camera, CameraList},
-    kind,
+    field, kind,
     limits::PAGE_SIZE_MAX,
     page::{PageCursor, PageQuery},
     paths,
     resources::DeleteQuery,
 };
 use solehold_core::{
+    command::Command,
     key::{Name, ResourceKey},
     outcome::Refusal,
 };
 use solehold_engine::store::{ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{
-    super::convert::{self, Seen},
-    Site, SitePath, is_at, keeping, shown, zones_at,
-};
+use super::{Site, SitePath, is_at, keeping, shown, zones_at};
 use crate::{
     Context,
-    http::{Body, Caller, Failure, GuardedContext, Identity, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Identity, NamePath, Params, TenantQuery, role},
+    routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -50,13 +49,13 @@ struct CameraPath {
 }
 
 impl CameraPath {
-    fn site(&self, caller: &Identity) -> Result<Site, Failure> {
+    fn site(&self, caller: &Identity) -> Result<Site, ApiError> {
         SitePath { tenant: self.tenant.clone(), site: self.site.clone() }.site(caller)
     }
 }
 
-fn camera_key(tenant: Name, uuid: &str) -> Result<ResourceKey, Failure> {
-    convert::key_of(tenant, kind::CAMERA, "camera_uuid", uuid)
+fn camera_key(tenant: Name, uuid: &str) -> Result<ResourceKey, ApiError> {
+    resource_key(tenant, kind::CAMERA, "camera_uuid", uuid)
 }
 
 /// Lists the cameras of a site.
@@ -69,28 +68,28 @@ async fn list_at_site(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<CameraList>, Failure> {
+) -> Result<Json<CameraList>, ApiError> {
     let site = path.site(&caller)?;
     page(caller.context(), &site.tenant, site.query(kind::CAMERA)?, query.cursor.as_ref(), query.limit).await
 }
 
-/// A page of cameras. The seed's clients know no pages: it is as long as a page may be, unless they ask for less.
+/// A page of cameras. The pipeline's clients know no pages: it is as long as a page may be, unless they ask for less.
 async fn page(
     context: &Context,
     tenant: &Name,
     asked: ResourceQuery,
     cursor: Option<&PageCursor>,
     limit: Option<i64>,
-) -> Result<Json<CameraList>, Failure> {
+) -> Result<Json<CameraList>, ApiError> {
     let limit = limit.or(Some(PAGE_SIZE_MAX as i64));
-    let (found, next) = convert::page_of(context, tenant, asked, cursor, limit).await?;
+    let (found, next) = resource_page(context, tenant, asked, cursor, limit).await?;
     Ok(Json(CameraList { cameras: all_shown(context, tenant, &found).await?, next }))
 }
 
 /// The cameras that were found, with the zones that count for each; those of a site are read once.
-async fn all_shown(context: &Context, tenant: &Name, found: &ResourcePage) -> Result<Vec<Camera>, Failure> {
+async fn all_shown(context: &Context, tenant: &Name, found: &ResourcePage) -> Result<Vec<Camera>, ApiError> {
     let (mut zones, mut cameras) = (BTreeMap::new(), Vec::new());
-    for seen in Seen::all(found) {
+    for seen in ResourceView::all(found) {
         let mut camera = Camera::of(&seen.resource);
         if let Some(site) = seen.declared().and_then(|declared| declared.site.clone()) {
             if !zones.contains_key(&site) {
@@ -103,32 +102,32 @@ async fn all_shown(context: &Context, tenant: &Name, found: &ResourcePage) -> Re
     Ok(cameras)
 }
 
-/// Declares a camera that is not there yet.
+/// Creates a camera.
 #[utoipa::path(
     post, path = paths::SITE_CAMERAS, tag = "config", operation_id = "create_camera",
     params(SitePath), request_body = Camera,
     responses(
-        (status = 201, description = "It is declared", body = Camera),
-        (status = 409, description = "The tenant has a camera of that id"),
+        (status = 201, description = "It was created", body = Camera),
+        (status = 409, description = "The tenant already has a camera with that id"),
     )
 )]
 async fn create(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(mut camera): Body<Camera>,
-) -> Result<(StatusCode, Json<Camera>), Failure> {
+) -> Result<(StatusCode, Json<Camera>), ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
     site.must_be_of(camera.tenant_id.as_deref())?;
     camera.place(None, site.tenant.as_str(), Some(site.name.as_str()))?;
     let declaration = camera.declaration()?;
     let key = camera_key(site.tenant, &camera.camera_uuid)?;
-    convert::declare(context, key.clone(), declaration, true).await?;
-    let seen = convert::see_declared(context, &key).await?;
+    context.declare(key.clone(), declaration, true).await?;
+    let seen = ResourceView::read_declared(context, &key).await?;
     Ok((StatusCode::CREATED, Json(shown(context, &seen).await?)))
 }
 
-/// Shows a camera of a site.
+/// Returns a camera of a site.
 #[utoipa::path(
     get, path = paths::SITE_CAMERA, tag = "config", operation_id = "get_site_camera",
     params(CameraPath),
@@ -137,24 +136,24 @@ async fn create(
 async fn get_at_site(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<CameraPath>,
-) -> Result<Json<Camera>, Failure> {
+) -> Result<Json<Camera>, ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
     let key = camera_key(site.tenant, &path.camera_uuid)?;
-    let seen = convert::see_declared(context, &key).await?;
+    let seen = ResourceView::read_declared(context, &key).await?;
     if !is_at(&seen, &site.name) {
         return Err(Refusal::NoResource(key).into());
     }
     Ok(Json(shown(context, &seen).await?))
 }
 
-/// Declares a camera of a site, or declares it anew. One that is at another site is not found here.
+/// Creates or replaces a camera of a site. A camera that is at another site is not found here.
 #[utoipa::path(
     put, path = paths::SITE_CAMERA, tag = "config", operation_id = "put_site_camera",
     params(CameraPath), request_body = Camera,
     responses(
-        (status = 200, description = "It was declared before; it is now as the body says", body = Camera),
-        (status = 201, description = "It is new", body = Camera),
+        (status = 200, description = "It existed, and its declaration was replaced", body = Camera),
+        (status = 201, description = "It was created", body = Camera),
         (status = 404, description = "There is no such tenant, or the camera is at another site"),
     )
 )]
@@ -162,12 +161,12 @@ async fn put_at_site(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Body(mut camera): Body<Camera>,
-) -> Result<(StatusCode, Json<Camera>), Failure> {
+) -> Result<(StatusCode, Json<Camera>), ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
     site.must_be_of(camera.tenant_id.as_deref())?;
     let key = camera_key(site.tenant.clone(), &path.camera_uuid)?;
-    let before = convert::see(context, &key).await?;
+    let before = ResourceView::read(context, &key).await?;
     if before.as_ref().is_some_and(|seen| seen.declared().is_some() && !is_at(seen, &site.name)) {
         return Err(Refusal::NoResource(key).into());
     }
@@ -180,37 +179,37 @@ async fn replace(
     context: &Context,
     key: ResourceKey,
     camera: &Camera,
-    before: Option<Seen>,
-) -> Result<(StatusCode, Json<Camera>), Failure> {
+    before: Option<ResourceView>,
+) -> Result<(StatusCode, Json<Camera>), ApiError> {
     let declaration = keeping(before, camera.declaration()?);
-    let (_, created) = convert::declare(context, key.clone(), declaration, false).await?;
-    let seen = convert::see_declared(context, &key).await?;
+    let (_, created) = context.declare(key.clone(), declaration, false).await?;
+    let seen = ResourceView::read_declared(context, &key).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
     Ok((status, Json(shown(context, &seen).await?)))
 }
 
-/// Removes a camera of a site.
+/// Deletes a camera of a site.
 #[utoipa::path(
     delete, path = paths::SITE_CAMERA, tag = "config", operation_id = "delete_camera",
     params(CameraPath, DeleteQuery),
     responses(
-        (status = 204, description = "It is gone"),
-        (status = 409, description = "Someone holds it, and `force` was not given"),
+        (status = 204, description = "It was deleted"),
+        (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
 async fn remove(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Params(query): Params<DeleteQuery>,
-) -> Result<StatusCode, Failure> {
+) -> Result<StatusCode, ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
     let key = camera_key(site.tenant, &path.camera_uuid)?;
-    let seen = convert::see_declared(context, &key).await?;
+    let seen = ResourceView::read_declared(context, &key).await?;
     if !is_at(&seen, &site.name) {
         return Err(Refusal::NoResource(key).into());
     }
-    convert::delete(context, key, &query).await?;
+    context.execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -222,7 +221,7 @@ async fn remove(
 async fn list(
     caller: Caller<role::Reader>,
     Params(query): Params<AvailableQuery>,
-) -> Result<Json<CameraList>, Failure> {
+) -> Result<Json<CameraList>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     page(caller.context(), &tenant, asked(&query, None)?, query.cursor.as_ref(), query.limit).await
 }
@@ -235,40 +234,40 @@ async fn list(
 async fn available(
     caller: Caller<role::Reader>,
     Params(query): Params<AvailableQuery>,
-) -> Result<Json<CameraList>, Failure> {
+) -> Result<Json<CameraList>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     page(caller.context(), &tenant, asked(&query, Some(false))?, query.cursor.as_ref(), query.limit).await
 }
 
-fn asked(query: &AvailableQuery, leased: Option<bool>) -> Result<ResourceQuery, Failure> {
-    let site = convert::maybe_name("site_id", query.site_id.as_deref())?;
-    Ok(ResourceQuery { kind: Some(convert::kind_name(kind::CAMERA)?), site, leased, ..Default::default() })
+fn asked(query: &AvailableQuery, leased: Option<bool>) -> Result<ResourceQuery, ApiError> {
+    let site = field::maybe_name("site_id", query.site_id.as_deref())?;
+    Ok(ResourceQuery { kind: Some(field::name("kind", kind::CAMERA)?), site, leased, ..Default::default() })
 }
 
-/// Shows a camera.
+/// Returns a camera.
 #[utoipa::path(
     get, path = paths::CAMERA, tag = "config", operation_id = "get_camera",
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
-    responses((status = 200, description = "The camera, with the zones that count for it", body = Camera))
+    responses((status = 200, description = "The camera, with the zones that apply to it", body = Camera))
 )]
 async fn get(
     caller: Caller<role::Reader>,
     NamePath(uuid): NamePath<String>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<Camera>, Failure> {
+) -> Result<Json<Camera>, ApiError> {
     let context = caller.context();
     let key = camera_key(caller.tenant(query.tenant.as_deref())?, &uuid)?;
-    let seen = convert::see_declared(context, &key).await?;
+    let seen = ResourceView::read_declared(context, &key).await?;
     Ok(Json(shown(context, &seen).await?))
 }
 
-/// Declares a camera, or declares it anew. It stays at its site unless the body says another.
+/// Creates or replaces a camera. It stays at its site unless the body names another.
 #[utoipa::path(
     put, path = paths::CAMERA, tag = "config", operation_id = "put_camera",
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery), request_body = Camera,
     responses(
-        (status = 200, description = "It was declared before; it is now as the body says", body = Camera),
-        (status = 201, description = "It is new", body = Camera),
+        (status = 200, description = "It existed, and its declaration was replaced", body = Camera),
+        (status = 201, description = "It was created", body = Camera),
     )
 )]
 async fn put(
@@ -276,12 +275,12 @@ async fn put(
     NamePath(uuid): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(mut camera): Body<Camera>,
-) -> Result<(StatusCode, Json<Camera>), Failure> {
+) -> Result<(StatusCode, Json<Camera>), ApiError> {
     let context = caller.context();
     caller.tenant(camera.tenant_id.as_deref())?;
     let tenant = caller.tenant(query.tenant.as_deref().or(camera.tenant_id.as_deref()))?;
     let key = camera_key(tenant.clone(), &uuid)?;
-    let before = convert::see(context, &key).await?;
+    let before = ResourceView::read(context, &key).await?;
     let site = before.as_ref().and_then(|seen| seen.declared()?.site.clone());
     let site = site.filter(|_| camera.site_id.is_none());
     camera.place(Some(&uuid), tenant.as_str(), site.as_ref().map(Name::as_str))?;

@@ -1,7 +1,7 @@
-//! Configuration, as the pipeline of seed 002 syncs it: cameras and zones of a tenant's sites, and versions of what they say.
+//! Configuration of a camera pipeline: cameras and zones of a tenant's sites, and versions of their content.
 //!
-//! A camera is a resource of kind `camera`, a zone one of kind `zone`; what they say are their attributes, so that a change
-//! of either is an event like any other. A site is where they are, and has no life of its own.
+//! A camera is a resource of kind `camera`, a zone one of kind `zone`; what they say are their attributes, so that a
+//! change of either is an event like any other. A site is where they are, and has no life of its own.
 
 mod cameras;
 mod zones;
@@ -19,10 +19,10 @@ use solehold_core::{key::Name, lease::Declaration};
 use solehold_engine::store::ResourceQuery;
 use utoipa_axum::router::OpenApiRouter;
 
-use super::convert::{self, Seen};
 use crate::{
     Context,
-    http::{Caller, Failure, GuardedContext, Identity, NamePath, role},
+    http::{ApiError, Caller, GuardedContext, Identity, NamePath, role},
+    routes::resource_view::{ResourceView, resource_page},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -40,7 +40,7 @@ struct SitePath {
 }
 
 impl SitePath {
-    fn site(&self, caller: &Identity) -> Result<Site, Failure> {
+    fn site(&self, caller: &Identity) -> Result<Site, ApiError> {
         Ok(Site { tenant: caller.tenant(Some(&self.tenant))?, name: field::name("site", &self.site)? })
     }
 }
@@ -54,7 +54,7 @@ struct Site {
 
 impl Site {
     /// Refuses a body that speaks of another tenant's things: they do not exist here.
-    fn must_be_of(&self, tenant: Option<&str>) -> Result<(), Failure> {
+    fn must_be_of(&self, tenant: Option<&str>) -> Result<(), ApiError> {
         match tenant.filter(|tenant| *tenant != self.tenant.as_str()) {
             Some(other) => {
                 let detail = format!("there is no tenant {other} here; the path says {}", self.tenant);
@@ -65,24 +65,24 @@ impl Site {
     }
 
     /// What is at the site, of that kind.
-    fn query(&self, kind: &str) -> Result<ResourceQuery, Failure> {
-        let (kind, site) = (Some(convert::kind_name(kind)?), Some(self.name.clone()));
+    fn query(&self, kind: &str) -> Result<ResourceQuery, ApiError> {
+        let (kind, site) = (Some(field::name("kind", kind)?), Some(self.name.clone()));
         Ok(ResourceQuery { kind, site, ..Default::default() })
     }
 }
 
 /// Whether a resource is declared to be at a site.
-fn is_at(seen: &Seen, site: &Name) -> bool {
+fn is_at(seen: &ResourceView, site: &Name) -> bool {
     seen.declared().and_then(|declared| declared.site.as_ref()) == Some(site)
 }
 
 /// What a document declares. What it cannot say, labels and lock-delay, stays as it was.
-fn keeping(before: Option<Seen>, declaration: Declaration) -> Declaration {
+fn keeping(before: Option<ResourceView>, declaration: Declaration) -> Declaration {
     let kept = before.and_then(|seen| seen.declared().cloned()).unwrap_or_default();
     Declaration { site: declaration.site, attributes: declaration.attributes, ..kept }
 }
 
-/// Tells the versions of a site's configuration: the same content, the same version.
+/// Returns the versions of a site's configuration: the same content has the same version.
 #[utoipa::path(
     get, path = paths::CONFIG_VERSION, tag = "config", operation_id = "config_version",
     params(SitePath),
@@ -91,7 +91,7 @@ fn keeping(before: Option<Seen>, declaration: Declaration) -> Declaration {
 async fn version(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
-) -> Result<Json<ConfigVersion>, Failure> {
+) -> Result<Json<ConfigVersion>, ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
     let cameras = all(context, &site.tenant, site.query(kind::CAMERA)?).await?;
@@ -101,12 +101,12 @@ async fn version(
 }
 
 /// The versions of one camera's configuration, with the zones that count for it.
-pub async fn version_of_camera(context: &Context, camera: &Seen) -> Result<ConfigVersion, Failure> {
+pub async fn version_of_camera(context: &Context, camera: &ResourceView) -> Result<ConfigVersion, ApiError> {
     Ok(ConfigVersion::of(&[shown(context, camera).await?], &[]))
 }
 
 /// A camera with the zones that count for it.
-async fn shown(context: &Context, seen: &Seen) -> Result<Camera, Failure> {
+async fn shown(context: &Context, seen: &ResourceView) -> Result<Camera, ApiError> {
     let camera = Camera::of(&seen.resource);
     let Some(site) = seen.declared().and_then(|declared| declared.site.as_ref()) else { return Ok(camera) };
     let zones = camera.effective_zones(&zones_at(context, &seen.resource.key.tenant, site).await?);
@@ -114,19 +114,19 @@ async fn shown(context: &Context, seen: &Seen) -> Result<Camera, Failure> {
 }
 
 /// The zones of a site.
-async fn zones_at(context: &Context, tenant: &Name, site: &Name) -> Result<Vec<Zone>, Failure> {
+async fn zones_at(context: &Context, tenant: &Name, site: &Name) -> Result<Vec<Zone>, ApiError> {
     let site = Site { tenant: tenant.clone(), name: site.clone() };
     let zones = all(context, tenant, site.query(kind::ZONE)?).await?;
     Ok(zones.iter().filter_map(|seen| Zone::of(&seen.resource)).collect())
 }
 
 /// Everything that matches, page by page.
-async fn all(context: &Context, tenant: &Name, query: ResourceQuery) -> Result<Vec<Seen>, Failure> {
+async fn all(context: &Context, tenant: &Name, query: ResourceQuery) -> Result<Vec<ResourceView>, ApiError> {
     let (mut seen, mut cursor) = (Vec::new(), None);
     loop {
         let limit = Some(PAGE_SIZE_MAX as i64);
-        let (found, next) = convert::page_of(context, tenant, query.clone(), cursor.as_ref(), limit).await?;
-        seen.extend(Seen::all(&found));
+        let (found, next) = resource_page(context, tenant, query.clone(), cursor.as_ref(), limit).await?;
+        seen.extend(ResourceView::all(&found));
         cursor = next;
         if cursor.is_none() {
             return Ok(seen);

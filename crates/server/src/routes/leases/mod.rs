@@ -1,7 +1,7 @@
-//! Leases, as the pipeline of seed 002 knows them: acquire, renew, heartbeat, release, revoke; reading is in [`read`].
+//! Leases of a camera pipeline: acquire, renew, heartbeat, release, revoke; reading is in [`read`].
 //!
-//! Its client takes only 200 with JSON for success, so that is what every success is; whatever else happens comes in the
-//! same envelope ([`reply`]), with the status of its problem.
+//! Its client takes only 200 with JSON for success, so that is what every success is; whatever else happens comes in
+//! the same envelope ([`reply`]), with the status of its problem.
 
 mod read;
 mod reply;
@@ -9,13 +9,13 @@ mod reply;
 use axum::Json;
 use serde_json::json;
 use solehold_api::{
-    ask::Asked,
     document::to_document,
     kind,
     leases::{
         AcquireLease, EndedLease, Envelope, HeartbeatLease, Lease, ReleaseLease, RenewLease, RevokeLease,
     },
     paths,
+    terms::AcquireTerms,
 };
 use solehold_core::{
     command::{AskedTenure, Footprint, Target, Undeclared},
@@ -26,14 +26,13 @@ use solehold_core::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use self::reply::{Enveloped, Refused, Reply};
-use super::{
-    config,
-    convert::{self, Seen},
-};
+use self::reply::{EnvelopeError, Enveloped, Reply};
+use super::config;
 use crate::{
     Context,
-    http::{Body, Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role},
+    commands::new_lease_id,
+    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    routes::resource_view::{ResourceView, resource_key},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -47,11 +46,11 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 }
 
 /// The lease that a path names. What is no id is no lease.
-fn target(tenant: Name, id: &str) -> Result<Target, Refused> {
+fn target(tenant: Name, id: &str) -> Result<Target, EnvelopeError> {
     Ok(Target::Lease { tenant, id: lease_id(id)? })
 }
 
-fn lease_id(id: &str) -> Result<LeaseId, Refused> {
+fn lease_id(id: &str) -> Result<LeaseId, EnvelopeError> {
     id.parse().map(LeaseId).map_err(|_| reply::no_lease(id))
 }
 
@@ -59,9 +58,9 @@ fn lease_id(id: &str) -> Result<LeaseId, Refused> {
 #[utoipa::path(
     post, path = paths::LEASE_ACQUIRE, tag = "leases", operation_id = "acquire_lease", request_body = AcquireLease,
     responses(
-        (status = 200, description = "It is the runner's", body = Envelope),
+        (status = 200, description = "It was granted", body = Envelope),
         (status = 404, description = "There is no such camera or session"),
-        (status = 409, description = "Someone holds it, it is held back, or the runner takes nothing more"),
+        (status = 409, description = "It is held by someone else or held back, or the runner gets no more leases"),
     )
 )]
 async fn acquire(
@@ -69,24 +68,24 @@ async fn acquire(
     Enveloped(Body(body)): Enveloped<Body<AcquireLease>>,
 ) -> Reply {
     let context = caller.context();
-    let asked = body.asked()?;
+    let asked = body.terms()?;
     let tenant = caller.tenant(body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty()))?;
-    let key = convert::key_of(tenant, kind::CAMERA, "camera_uuid", &body.camera_uuid)?;
+    let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &body.camera_uuid)?;
     let asked = prepare(context, &key, &body, asked).await?;
-    let lease = convert::fresh_lease(&key);
+    let lease = new_lease_id(&key);
     let ask = asked.acquire(key, lease, Undeclared::Refuse);
-    let grant = convert::acquire(context, ask).await?;
+    let grant = context.acquire(ask, None).await?;
     Ok(Json(Envelope::held(Lease::granted(&grant))))
 }
 
-/// Reads what an acquire needs to know beforehand: whether the runner drains (with a session the engine tells that by
-/// itself), whether the camera is at that site, and which configuration a runner means that does not say.
+/// Reads what an acquire needs to know beforehand: whether the runner drains (with a session the engine checks that
+/// by itself), whether the camera is at that site, and which configuration a runner means that does not say.
 async fn prepare(
     context: &Context,
     key: &ResourceKey,
     body: &AcquireLease,
-    asked: Asked,
-) -> Result<Asked, Failure> {
+    asked: AcquireTerms,
+) -> Result<AcquireTerms, ApiError> {
     let holder = HolderKey { tenant: key.tenant.clone(), name: asked.holder.clone() };
     let footprint =
         Footprint { resources: vec![key.clone()], holders: vec![holder.clone()], ..Default::default() };
@@ -97,13 +96,13 @@ async fn prepare(
         return Err(Refusal::Draining(asked.holder).into());
     }
     let camera =
-        Seen::of(&loaded, key).filter(|seen| seen.declared().is_some() && is_at(seen, &body.site_id));
+        ResourceView::of(&loaded, key).filter(|seen| seen.declared().is_some() && is_at(seen, &body.site_id));
     let camera = camera.ok_or_else(|| Refusal::NoResource(key.clone()))?;
-    Ok(Asked { attributes: attributes(context, body, &camera).await?, ..asked })
+    Ok(AcquireTerms { attributes: attributes(context, body, &camera).await?, ..asked })
 }
 
 /// Whether a camera is where the runner thinks it is. One that was declared without a site is anywhere.
-fn is_at(camera: &Seen, site: &Option<String>) -> bool {
+fn is_at(camera: &ResourceView, site: &Option<String>) -> bool {
     let declared = camera.declared().and_then(|declared| declared.site.as_ref());
     match (declared, site.as_deref().filter(|site| !site.is_empty())) {
         (Some(declared), Some(site)) => declared.as_str() == site,
@@ -112,7 +111,11 @@ fn is_at(camera: &Seen, site: &Option<String>) -> bool {
 }
 
 /// What the pipeline keeps with the lease.
-async fn attributes(context: &Context, body: &AcquireLease, camera: &Seen) -> Result<Document, Failure> {
+async fn attributes(
+    context: &Context,
+    body: &AcquireLease,
+    camera: &ResourceView,
+) -> Result<Document, ApiError> {
     let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
     let (mut config_version, mut zone_version) = (given(&body.config_version), given(&body.zone_version));
     if config_version.is_none() || zone_version.is_none() {
@@ -130,14 +133,14 @@ async fn attributes(context: &Context, body: &AcquireLease, camera: &Seen) -> Re
     Ok(to_document("shard_id", &about)?)
 }
 
-/// Keeps a lease.
+/// Renews a lease.
 #[utoipa::path(
     put, path = paths::LEASE_RENEW, tag = "leases", operation_id = "renew_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RenewLease,
     responses(
-        (status = 200, description = "It lasts longer", body = Envelope),
-        (status = 404, description = "There is no such lease, now or any more"),
-        (status = 409, description = "What is shown beside the id is not that of the lease"),
+        (status = 200, description = "It was renewed", body = Envelope),
+        (status = 404, description = "There is no such lease, or it has ended"),
+        (status = 409, description = "The token or runner in the body is not that of the lease"),
     )
 )]
 async fn renew(
@@ -147,18 +150,18 @@ async fn renew(
     Enveloped(Body(body)): Enveloped<Body<RenewLease>>,
 ) -> Reply {
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let renewed = convert::renew(caller.context(), claim, body.ttl_ms()?, None).await;
+    let renewed = caller.context().renew(claim, body.ttl_ms()?, None).await;
     Ok(Json(Envelope::held(Lease::granted(&renewed.map_err(reply::over)?))))
 }
 
-/// Keeps a lease and tells how the work goes; what is told is kept and shown.
+/// Renews a lease and reports progress, which is stored and shown.
 #[utoipa::path(
     post, path = paths::LEASE_HEARTBEAT, tag = "leases", operation_id = "heartbeat_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = HeartbeatLease,
     responses(
-        (status = 200, description = "It lasts longer", body = Envelope),
-        (status = 404, description = "There is no such lease, now or any more"),
-        (status = 409, description = "What is shown beside the id is not that of the lease"),
+        (status = 200, description = "It was renewed", body = Envelope),
+        (status = 404, description = "There is no such lease, or it has ended"),
+        (status = 409, description = "The token or runner in the body is not that of the lease"),
     )
 )]
 async fn heartbeat(
@@ -168,18 +171,18 @@ async fn heartbeat(
     Enveloped(Body(body)): Enveloped<Body<HeartbeatLease>>,
 ) -> Reply {
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let renewed = convert::renew(caller.context(), claim, None, body.stats()?).await;
+    let renewed = caller.context().renew(claim, None, body.stats()?).await;
     Ok(Json(Envelope::held(Lease::granted(&renewed.map_err(reply::over)?))))
 }
 
-/// Lets go of a lease.
+/// Releases a lease.
 #[utoipa::path(
     delete, path = paths::LEASE_RELEASE, tag = "leases", operation_id = "release_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = ReleaseLease,
     responses(
-        (status = 200, description = "It is released", body = Envelope),
-        (status = 404, description = "There is no such lease, now or any more"),
-        (status = 409, description = "What is shown beside the id is not that of the lease"),
+        (status = 200, description = "It was released", body = Envelope),
+        (status = 404, description = "There is no such lease, or it has ended"),
+        (status = 409, description = "The token or runner in the body is not that of the lease"),
     )
 )]
 async fn release(
@@ -189,19 +192,19 @@ async fn release(
     Enveloped(Body(body)): Enveloped<Body<ReleaseLease>>,
 ) -> Reply {
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let released = convert::release(caller.context(), claim, body.state()?).await.map_err(reply::over)?;
+    let released = caller.context().release(claim, body.state()?).await.map_err(reply::over)?;
     let status = LeaseStatus::Released;
     Ok(Json(Envelope::ended(EndedLease { lease_id: released.0, status, held_back_ms: 0 })))
 }
 
-/// Ends someone's lease. The camera is held back until the old deadline, unless the old holder is known to be fenced.
+/// Revokes a lease. The camera is held back until the old deadline, unless the old holder is known to be fenced off.
 #[utoipa::path(
     post, path = paths::LEASE_REVOKE, tag = "leases", operation_id = "revoke_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RevokeLease,
     responses(
-        (status = 200, description = "It is revoked", body = Envelope),
-        (status = 404, description = "There is no such lease, now or any more"),
-        (status = 409, description = "What is shown beside the id is not that of the lease"),
+        (status = 200, description = "It was revoked", body = Envelope),
+        (status = 404, description = "There is no such lease, or it has ended"),
+        (status = 409, description = "The token or runner in the body is not that of the lease"),
     )
 )]
 async fn revoke(
@@ -211,7 +214,7 @@ async fn revoke(
     Enveloped(Body(body)): Enveloped<Body<RevokeLease>>,
 ) -> Reply {
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let revoked = convert::revoke(caller.context(), claim, body.fenced, body.reason()?).await;
+    let revoked = caller.context().revoke(claim, body.fenced, body.reason()?).await;
     let (lease, held_back_ms) = revoked.map_err(reply::over)?;
     let status = LeaseStatus::Revoked;
     Ok(Json(Envelope::ended(EndedLease { lease_id: lease.0, status, held_back_ms })))

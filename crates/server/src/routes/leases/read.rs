@@ -3,8 +3,8 @@
 use axum::Json;
 use serde::Deserialize;
 use solehold_api::{
-    kind,
-    leases::{EndedLease, Envelope, Flat, Lease, LeaseHistory, LeaseList, LeaseQuery},
+    field, kind,
+    leases::{EndedLease, Envelope, FlatFields, Lease, LeaseHistory, LeaseList, LeaseQuery},
     limits::PAGE_SIZE_MAX,
     page::{PageCursor, PageQuery},
     paths,
@@ -20,13 +20,17 @@ use solehold_engine::store::{EventQuery, ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{
-    super::convert::{self, Seen},
     lease_id,
-    reply::{self, Enveloped, Refused, Reply},
+    reply::{self, EnvelopeError, Enveloped, Reply},
 };
 use crate::{
     Context,
-    http::{Caller, Failure, GuardedContext, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    routes::{
+        history::event_page,
+        resource_view::{ResourceView, is_live, nobody_holds, resource_key, resource_page},
+        watch::wire_cursor,
+    },
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -38,13 +42,13 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .routes(routes!(of_camera))
 }
 
-/// Shows a lease: `success` tells whether it is held. Of one that has ended it is shown how.
+/// Returns a lease. `success` says whether it is held; if it has ended, the answer says how.
 #[utoipa::path(
     get, path = paths::LEASE, tag = "leases", operation_id = "get_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery),
     responses(
-        (status = 200, description = "The lease if `success` is true; how it ended if not", body = Envelope),
-        (status = 404, description = "There is no such lease, and nobody remembers one"),
+        (status = 200, description = "The lease if `success` is true; otherwise how it ended", body = Envelope),
+        (status = 404, description = "There is no such lease, and no event of one is kept"),
     )
 )]
 async fn get(
@@ -61,17 +65,17 @@ async fn get(
     }
 }
 
-/// A lease that is on its resource: held, run out unswept, or in waiting.
-async fn here(context: &Context, tenant: &Name, id: LeaseId) -> Result<Option<Envelope>, Failure> {
+/// A lease that is on its resource: held, expired but not swept yet, or pending.
+async fn here(context: &Context, tenant: &Name, id: LeaseId) -> Result<Option<Envelope>, ApiError> {
     let loaded = context.engine().load(&Footprint { leases: vec![id], ..Default::default() }).await?;
     let key = loaded.state.resource_of(id).filter(|key| key.tenant == *tenant);
-    let Some(seen) = key.and_then(|key| Seen::of(&loaded, key)) else { return Ok(None) };
+    let Some(seen) = key.and_then(|key| ResourceView::of(&loaded, key)) else { return Ok(None) };
     let revision = loaded.cursor.revision;
     if let Some(pending) = seen.resource.pending.as_ref().filter(|pending| pending.id == id) {
         return Ok(Some(Envelope::held(Lease::pending(&seen.resource, pending, seen.now, revision))));
     }
     let Some(lease) = seen.lease.as_ref().filter(|lease| lease.lease.id == id) else { return Ok(None) };
-    if convert::is_live(lease) {
+    if is_live(lease) {
         return Ok(Some(Envelope::held(Lease::of(lease, revision))));
     }
     let free_at = lease.deadline.plus_ms(seen.resource.lock_delay_ms());
@@ -97,7 +101,7 @@ fn end_of(event: &Event) -> Option<(LeaseStatus, Option<StoreTime>)> {
     }
 }
 
-/// A lease that is not held any more: a client that only looks at `success` must not take it for held.
+/// A lease that has ended: a client that only looks at `success` must not take it for held.
 fn ended(id: LeaseId, status: LeaseStatus, held_back_ms: u64) -> Envelope {
     let how = match status {
         LeaseStatus::Released => "was released",
@@ -109,7 +113,7 @@ fn ended(id: LeaseId, status: LeaseStatus, held_back_ms: u64) -> Envelope {
         lease: None,
         error: Some(format!("lease {id} {how}")),
         retry_after_seconds: None,
-        flat: Flat::Ended(EndedLease { lease_id: id.0, status, held_back_ms }),
+        flat: FlatFields::Ended(EndedLease { lease_id: id.0, status, held_back_ms }),
     }
 }
 
@@ -117,53 +121,52 @@ fn all() -> EventQuery {
     EventQuery { limit: PAGE_SIZE_MAX, ..Default::default() }
 }
 
-/// Shows what happened to a lease.
+/// Returns the events of a lease.
 #[utoipa::path(
     get, path = paths::LEASE_HISTORY, tag = "leases", operation_id = "lease_history",
     params(("lease_id" = String, Path, description = "The lease"), PageQuery),
     responses(
-        (status = 200, description = "What happened, oldest first, as far back as the audit trail goes", body = LeaseHistory),
-        (status = 404, description = "There is no such lease, and nobody remembers one"),
+        (status = 200, description = "The events, oldest first, as far back as they are kept", body = LeaseHistory),
+        (status = 404, description = "There is no such lease, and no event of one is kept"),
     )
 )]
 async fn history(
     Enveloped(caller): Enveloped<Caller<role::Reader>>,
     NamePath(id): NamePath<String>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<LeaseHistory>, Refused> {
+) -> Result<Json<LeaseHistory>, EnvelopeError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let lease = lease_id(&id)?;
     let asked = EventQuery { lease: Some(lease), ..Default::default() };
-    let (events, next) = convert::events(context, &tenant, asked, &query).await?;
+    let (events, next) = event_page(context, &tenant, asked, &query).await?;
     if events.is_empty() && here(context, &tenant, lease).await?.is_none() {
         return Err(reply::no_lease(&id));
     }
     Ok(Json(LeaseHistory { lease_id: lease.0, events, next }))
 }
 
-/// Lists what a runner holds.
+/// Lists the leases of a runner.
 #[utoipa::path(
     get, path = paths::LEASES_OF_RUNNER, tag = "leases", operation_id = "leases_of_runner",
     params(("runner_id" = String, Path, description = "The runner"), PageQuery),
-    responses((status = 200, description = "What it holds; nothing, if it is not known", body = LeaseList))
+    responses((status = 200, description = "Its leases; none, if the runner is unknown", body = LeaseList))
 )]
 async fn of_runner(
     caller: Caller<role::Reader>,
     NamePath(runner): NamePath<String>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<LeaseList>, Failure> {
+) -> Result<Json<LeaseList>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let holder = convert::maybe_name("runner_id", Some(&runner))?;
+    let holder = field::maybe_name("runner_id", Some(&runner))?;
     let asked = ResourceQuery { holder, leased: Some(true), undeclared: true, ..Default::default() };
-    // The seed's clients know no pages: a list is as long as a page may be, unless they ask for less.
+    // Existing clients know no pages: a list is as long as a page may be, unless they ask for less.
     let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
-    let (found, next) =
-        convert::page_of(caller.context(), &tenant, asked, query.cursor.as_ref(), limit).await?;
+    let (found, next) = resource_page(caller.context(), &tenant, asked, query.cursor.as_ref(), limit).await?;
     Ok(Json(shown(&found, next, LeaseStatus::Active)))
 }
 
-/// Shows who holds a camera.
+/// Returns the lease on a camera.
 #[utoipa::path(
     get, path = paths::LEASE_OF_CAMERA, tag = "leases", operation_id = "lease_of_camera",
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery),
@@ -178,10 +181,10 @@ async fn of_camera(
     Params(query): Params<TenantQuery>,
 ) -> Reply {
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let key = convert::key_of(tenant, kind::CAMERA, "camera_uuid", &camera)?;
+    let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &camera)?;
     let loaded = caller.context().engine().resource(&key).await?;
-    let seen = Seen::of(&loaded, &key);
-    let lease = seen.as_ref().and_then(Seen::live).ok_or_else(|| convert::nobody_holds(&key))?;
+    let seen = ResourceView::of(&loaded, &key);
+    let lease = seen.as_ref().and_then(ResourceView::live).ok_or_else(|| nobody_holds(&key))?;
     Ok(Json(Envelope::held(Lease::of(lease, loaded.cursor.revision))))
 }
 
@@ -193,13 +196,12 @@ struct LeaseFilter {
     holder: Option<String>,
     /// The same as `site_id`.
     site: Option<String>,
-    /// `active` if not given. `pending` lists those in waiting, `expired` those that ran out just now; a lease that has
-    /// ended otherwise is in no list.
+    /// `active` if not given. `expired` lists leases that expired just now; leases that ended otherwise are not listed.
     #[param(value_type = Option<String>)]
     status: Option<LeaseStatus>,
 }
 
-/// Lists leases. A page may have fewer than asked for; the last has no `next`.
+/// Lists leases. A page may have fewer items than `limit`; the last has no `next`.
 #[utoipa::path(
     get, path = paths::LEASES, tag = "leases", operation_id = "list_leases", params(LeaseQuery, LeaseFilter),
     responses((status = 200, description = "A page of leases", body = LeaseList))
@@ -208,31 +210,31 @@ async fn list(
     caller: Caller<role::Reader>,
     Params(query): Params<LeaseQuery>,
     Params(filter): Params<LeaseFilter>,
-) -> Result<Json<LeaseList>, Failure> {
+) -> Result<Json<LeaseList>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let status = filter.status.unwrap_or(LeaseStatus::Active);
     let asked = ResourceQuery {
-        kind: convert::maybe_name("kind", query.kind.as_deref())?,
-        holder: convert::maybe_name("runner_id", query.runner_id.or(filter.holder).as_deref())?,
-        site: convert::maybe_name("site_id", query.site_id.or(filter.site).as_deref())?,
+        kind: field::maybe_name("kind", query.kind.as_deref())?,
+        holder: field::maybe_name("runner_id", query.runner_id.or(filter.holder).as_deref())?,
+        site: field::maybe_name("site_id", query.site_id.or(filter.site).as_deref())?,
         leased: Some(status != LeaseStatus::Expired).filter(|_| status != LeaseStatus::Pending),
         undeclared: true,
         ..Default::default()
     };
     let (found, next) =
-        convert::page_of(caller.context(), &tenant, asked, query.cursor.as_ref(), query.limit).await?;
+        resource_page(caller.context(), &tenant, asked, query.cursor.as_ref(), query.limit).await?;
     Ok(Json(shown(&found, next, status)))
 }
 
 /// The leases of that status on what was found.
 fn shown(found: &ResourcePage, next: Option<PageCursor>, status: LeaseStatus) -> LeaseList {
     let revision = found.loaded.cursor.revision;
-    let lease = |seen: Seen| match (status, &seen.resource.pending) {
+    let lease = |seen: ResourceView| match (status, &seen.resource.pending) {
         (LeaseStatus::Pending, Some(pending)) if seen.now < pending.deadline => {
             Some(Lease::pending(&seen.resource, pending, seen.now, revision))
         }
         _ => seen.lease.filter(|lease| lease.status == status).map(|lease| Lease::of(&lease, revision)),
     };
-    let leases = Seen::all(found).filter_map(lease).collect();
-    LeaseList { leases, next, cursor: convert::cursor(found.loaded.cursor) }
+    let leases = ResourceView::all(found).filter_map(lease).collect();
+    LeaseList { leases, next, cursor: wire_cursor(found.loaded.cursor) }
 }

@@ -14,31 +14,31 @@ use solehold_api::{
 use solehold_core::outcome::Refusal;
 use solehold_engine::EngineError;
 
-use crate::http::{Admission, Failure, Role};
+use crate::http::{Admission, ApiError, Role};
 
 /// What a handler of this surface answers.
-pub type Reply = Result<Json<Envelope>, Refused>;
+pub type Reply = Result<Json<Envelope>, EnvelopeError>;
 
 /// A failure that is answered in the envelope: the problem document is flat beside it.
 #[derive(Debug)]
-pub struct Refused(Failure);
+pub struct EnvelopeError(ApiError);
 
-impl From<Failure> for Refused {
-    fn from(failure: Failure) -> Self {
+impl From<ApiError> for EnvelopeError {
+    fn from(failure: ApiError) -> Self {
         Self(failure)
     }
 }
 
-macro_rules! refused_by {
+macro_rules! from_errors {
     ($($error:ty),*) => {$(
-        impl From<$error> for Refused {
+        impl From<$error> for EnvelopeError {
             fn from(error: $error) -> Self {
                 Self(error.into())
             }
         }
     )*};
 }
-refused_by!(EngineError, FieldError, Problem, Refusal, Vec<FieldError>);
+from_errors!(EngineError, FieldError, Problem, Refusal, Vec<FieldError>);
 
 /// Any other extractor, whose failure is answered in the envelope, too.
 #[derive(Debug)]
@@ -49,23 +49,23 @@ impl<T: Admission> Admission for Enveloped<T> {
     const REFUSAL: (&str, &str) = ("Envelope", "application/json");
 }
 
-impl<S: Send + Sync, T: FromRequestParts<S, Rejection = Failure>> FromRequestParts<S> for Enveloped<T> {
-    type Rejection = Refused;
+impl<S: Send + Sync, T: FromRequestParts<S, Rejection = ApiError>> FromRequestParts<S> for Enveloped<T> {
+    type Rejection = EnvelopeError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refused> {
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, EnvelopeError> {
         Ok(Self(T::from_request_parts(parts, state).await?))
     }
 }
 
-impl<S: Send + Sync, T: FromRequest<S, Rejection = Failure>> FromRequest<S> for Enveloped<T> {
-    type Rejection = Refused;
+impl<S: Send + Sync, T: FromRequest<S, Rejection = ApiError>> FromRequest<S> for Enveloped<T> {
+    type Rejection = EnvelopeError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Refused> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, EnvelopeError> {
         Ok(Self(T::from_request(request, state).await?))
     }
 }
 
-impl IntoResponse for Refused {
+impl IntoResponse for EnvelopeError {
     fn into_response(self) -> Response {
         let problem = *self.0.0;
         let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -79,13 +79,13 @@ impl IntoResponse for Refused {
 }
 
 /// There is no lease of that id, or none that the caller may know of.
-pub fn no_lease(id: &str) -> Refused {
+pub fn no_lease(id: &str) -> EnvelopeError {
     let shown: String = id.chars().take(64).collect();
     Problem::new(ErrorCode::NotFound, format!("there is no lease {shown}")).into()
 }
 
-/// A lease whose time has run out is as gone as one that was swept: which of the two it is says nothing to a holder.
-pub fn over(failure: Failure) -> Refused {
+/// An expired lease is as gone as one that was swept: to the holder, the difference means nothing.
+pub fn over(failure: ApiError) -> EnvelopeError {
     let problem = &failure.0;
     if problem.code == ErrorCode::Lost && problem.holder.is_none() {
         return failure.0.recoded(ErrorCode::NotFound).into();

@@ -44,13 +44,14 @@ const COMMON: [CommonProblem; 4] = [
         status: "404",
         name: "NotFound",
         description: "What the path names does not exist, or belongs to another tenant than the key",
-        applies: |operation, _| {
-            let is_in_path = |parameter: &RefOr<Parameter>| matches!(parameter, RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Path);
-            operation.parameters.iter().flatten().any(is_in_path)
-        },
+        applies: |operation, _| operation.parameters.iter().flatten().any(is_in_path),
         is_handlers: true,
     },
 ];
+
+fn is_in_path(parameter: &RefOr<Parameter>) -> bool {
+    matches!(parameter, RefOr::T(parameter) if parameter.parameter_in == ParameterIn::Path)
+}
 
 /// Defines the common problems, for operations to refer to.
 pub fn define(components: &mut Components) {

@@ -1,7 +1,15 @@
-//! Failures, answered as problem documents; and the one way to ask the engine.
+//! What a handler fails with.
 //!
-//! A failure's response has its status and headers, and the problem beside it; what goes around every request knows the
-//! path and the request id, and writes the document.
+//! ```text
+//!   core::Refusal       (decided: no)              --Problem::from_refusal--+
+//!   engine::EngineError (store: unknown, away)     --code, retry-after------+--> Problem --> ApiError --> response
+//!   api::FieldError     (a field of the request)   --invalid_field----------+                   |
+//!   Problem::new        (a key, a role, a quota, a path)  ------------------+                   v
+//!                                             EnvelopeError (routes/leases): the same within the pipeline's envelope
+//! ```
+//! The response of an [`ApiError`] has its status and headers, with the problem attached; `around`, which knows the
+//! path and the request id, writes the document. A server that does not start fails with a `StartError` or a
+//! `TlsError`.
 
 use axum::{
     http::{HeaderValue, StatusCode, header},
@@ -11,47 +19,42 @@ use solehold_api::{
     field::FieldError,
     problem::{ErrorCode, Problem},
 };
-use solehold_core::{
-    command::Command,
-    outcome::{Answer, Refusal},
-};
+use solehold_core::outcome::Refusal;
 use solehold_engine::{EngineError, store::StoreError};
-
-use crate::Context;
 
 /// How long a client should wait while the store does not answer.
 const STORE_RETRY_AFTER_MS: u64 = 1_000;
 
-/// What a handler fails with.
+/// A problem, on its way to the client.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error(transparent)]
-pub struct Failure(pub Box<Problem>);
+pub struct ApiError(pub Box<Problem>);
 
-impl From<Problem> for Failure {
+impl From<Problem> for ApiError {
     fn from(problem: Problem) -> Self {
         Self(Box::new(problem))
     }
 }
 
-impl From<Refusal> for Failure {
+impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         Problem::from_refusal(&refusal).into()
     }
 }
 
-impl From<FieldError> for Failure {
+impl From<FieldError> for ApiError {
     fn from(error: FieldError) -> Self {
         Problem::from(error).into()
     }
 }
 
-impl From<Vec<FieldError>> for Failure {
+impl From<Vec<FieldError>> for ApiError {
     fn from(errors: Vec<FieldError>) -> Self {
         Problem::from(errors).into()
     }
 }
 
-impl From<EngineError> for Failure {
+impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> Self {
         let code = match &error {
             EngineError::Store(
@@ -75,7 +78,7 @@ impl From<EngineError> for Failure {
     }
 }
 
-impl IntoResponse for Failure {
+impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = status.into_response();
@@ -89,9 +92,4 @@ impl IntoResponse for Failure {
         response.extensions_mut().insert(self);
         response
     }
-}
-
-/// Asks the engine, and makes a refusal a failure.
-pub async fn submit(context: &Context, command: Command) -> Result<Answer, Failure> {
-    Ok(context.submit(command).await??)
 }

@@ -1,11 +1,8 @@
-//! What is measured, and how it reads on `/metrics`. Labels come from closed sets only.
+//! Metrics as OpenMetrics text, for `/metrics`. Labels come from closed sets only.
 
-use std::{
-    hash::{Hash, Hasher},
-    time::Duration,
-};
+use std::time::Duration;
 
-use axum::{extract::MatchedPath, http::Method};
+use axum::http::Method;
 use prometheus_client::{
     encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder, text},
     metrics::{
@@ -28,30 +25,7 @@ use solehold_engine::{
     store::{StoreError, Usage},
 };
 
-/// The route that a request matched; requests that match none are all one.
-#[derive(Clone, Debug)]
-pub(crate) struct Route(pub Option<MatchedPath>);
-
-impl Route {
-    /// Its template.
-    pub fn as_str(&self) -> &str {
-        self.0.as_ref().map_or("none", MatchedPath::as_str)
-    }
-}
-
-impl PartialEq for Route {
-    fn eq(&self, other: &Self) -> bool {
-        self.as_str() == other.as_str()
-    }
-}
-
-impl Eq for Route {}
-
-impl Hash for Route {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_str().hash(state);
-    }
-}
+use super::Route;
 
 impl EncodeLabelValue for Route {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
@@ -166,7 +140,7 @@ impl Metrics {
     fn register(&mut self, node_id: &str) {
         let build = vec![("version", env!("CARGO_PKG_VERSION").to_owned()), ("node_id", node_id.to_owned())];
         let r = &mut self.registry;
-        r.register("build", "The program and the node", Info::new(build));
+        r.register("build", "The version of the server and the name of the node", Info::new(build));
         r.register("http_requests", "Requests by route, method and status", self.requests.clone());
         r.register_with_unit(
             "http_request",
@@ -197,9 +171,9 @@ impl Metrics {
             Unit::Seconds,
             self.sweeper_lag.clone(),
         );
-        r.register("live_leases", "Leases that live now, in the whole store", self.live_leases.clone());
+        r.register("live_leases", "Active leases in the whole store", self.live_leases.clone());
         r.register("resources", "Resources that are declared or held", self.resources.clone());
-        r.register("sessions", "Sessions that live now, in the whole store", self.sessions.clone());
+        r.register("sessions", "Active sessions in the whole store", self.sessions.clone());
         r.register("watchers", "Watches that are open at this node", self.watchers.clone());
         r.register("connections", "Connections that are open at this node", self.connections.clone());
         r.register("store_up", "Whether the store answers (1) or not (0)", self.store_up.clone());

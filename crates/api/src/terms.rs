@@ -1,6 +1,7 @@
-//! What the requests of all surfaces come down to: an acquire, or a claim to a lease.
+//! What the requests of all surfaces have in common: the terms of an acquire, and the proof of a lease.
 
-use serde_json::Number;
+use serde::{Deserialize, Serialize};
+use serde_json::{Number, Value};
 use solehold_core::{
     command::{Acquire, AskedTenure, Claim, StateWrite, Target, Undeclared},
     key::{Document, LeaseId, Name, ResourceKey, SessionId},
@@ -13,20 +14,19 @@ use crate::{
     time::TtlBounds,
 };
 
-/// An acquire, but for what only the server knows: whose resource it is, the id of the grant and the route's policy.
+/// The terms of an acquire. Only the server knows the rest: the resource, the id of the grant and the route's policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asked {
-    /// Who asks.
+pub struct AcquireTerms {
     pub holder: Name,
     /// What will keep the lease alive.
     pub tenure: AskedTenure,
     /// The client's name for the request.
     pub request: Option<Name>,
-    /// What the surface keeps with the lease.
+    /// Any JSON that is kept with the lease.
     pub attributes: Document,
 }
 
-impl Asked {
+impl AcquireTerms {
     /// The whole command.
     pub fn acquire(self, key: ResourceKey, lease: LeaseId, undeclared: Undeclared) -> Acquire {
         let Self { holder, tenure, request, attributes } = self;
@@ -34,8 +34,8 @@ impl Asked {
     }
 }
 
-/// The parts of an acquire as some request has them, and what that request calls its holder.
-pub(crate) struct Ask<'a> {
+/// The fields of a request to acquire; the holder's field has different names.
+pub(crate) struct AcquireFields<'a> {
     pub holder: (&'static str, &'a str),
     pub ttl_ms: Option<&'a Number>,
     pub ttl_seconds: Option<&'a Number>,
@@ -43,22 +43,32 @@ pub(crate) struct Ask<'a> {
     pub request_id: Option<&'a str>,
 }
 
-impl Ask<'_> {
-    /// Checks the parts; `attributes` are made by the surface. With a session the ttl is the session's, and one that is
-    /// given nevertheless is checked and not used.
-    pub fn checked(self, ttl: TtlBounds, mut faults: Faults, attributes: Option<Document>) -> Checked<Asked> {
+impl AcquireFields<'_> {
+    /// Checks the fields; `attributes` are made by the surface. With a session the ttl is the session's, and one that
+    /// is given nevertheless is checked and not used.
+    pub fn checked(
+        self,
+        ttl: TtlBounds,
+        mut faults: Faults,
+        attributes: Option<Document>,
+    ) -> Checked<AcquireTerms> {
         let holder = faults.name(self.holder.0, self.holder.1);
         let request = faults.maybe_name("request_id", self.request_id);
         let ttl_ms = faults.take(ttl.resolve(self.ttl_ms, self.ttl_seconds));
         let own = ttl_ms.map(|ttl_ms| AskedTenure::Own { ttl_ms });
         let tenure = self.session_id.map(|id| AskedTenure::Session(SessionId(id))).or(own);
         faults.finish(|| {
-            Some(Asked { holder: holder?, tenure: tenure?, request: request?, attributes: attributes? })
+            Some(AcquireTerms {
+                holder: holder?,
+                tenure: tenure?,
+                request: request?,
+                attributes: attributes?,
+            })
         })
     }
 }
 
-/// What is shown to prove a lease (rule 6), and what that request calls its holder.
+/// The fields that prove a lease (rule 6); the holder's field has different names.
 pub(crate) struct Proof<'a> {
     pub holder: (&'static str, Option<&'a str>),
     pub token: Option<u64>,
@@ -74,9 +84,26 @@ impl Proof<'_> {
     }
 }
 
-/// A hand-over document to be written.
-pub(crate) fn state_write(at: &str, sequence: u64, document: &serde_json::Value) -> Checked<StateWrite> {
+/// A write of the state document.
+pub(crate) fn state_write(at: &str, sequence: u64, document: &Value) -> Checked<StateWrite> {
     let mut faults = Faults::default();
     let document = faults.take(crate::document::to_document(&crate::field::join(at, "document"), document));
     faults.finish(|| Some(StateWrite { sequence, document: document? }))
+}
+
+/// A write of the state document within a release.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct FinalState {
+    /// Must be above the stored one under the same token.
+    pub sequence: u64,
+    /// What the next holder gets.
+    pub document: Value,
+}
+
+impl FinalState {
+    pub(crate) fn write(&self) -> Checked<StateWrite> {
+        state_write("state", self.sequence, &self.document)
+    }
 }

@@ -1,0 +1,164 @@
+//! The commands of the surfaces, each with what it answers. A refusal is an error here.
+
+use std::time::Duration;
+
+use solehold_api::problem::{ErrorCode, Problem};
+use solehold_core::{
+    command::{Acquire, Claim, Command, StateWrite},
+    key::{Document, HolderKey, LeaseId, Name, ResourceKey, SessionId},
+    lease::{Declaration, Resource, StateDocument},
+    outcome::{Answer, Grant, SessionView},
+    time::Revision,
+};
+use solehold_engine::EngineError;
+use uuid::Uuid;
+
+use crate::{Context, Quota, http::ApiError};
+
+/// The id of a lease on `key` that is about to be asked for.
+pub fn new_lease_id(key: &ResourceKey) -> LeaseId {
+    LeaseId::new(key, Uuid::new_v4())
+}
+
+/// The id of a session that is about to be opened.
+pub fn new_session_id() -> SessionId {
+    SessionId(Uuid::now_v7())
+}
+
+/// An answer that does not belong to the command.
+pub fn unexpected(answer: &Answer) -> ApiError {
+    tracing::error!(?answer, "the engine's answer does not belong to the command");
+    Problem::new(ErrorCode::Internal, "the engine's answer does not belong to the command").into()
+}
+
+impl Context {
+    /// Submits a command; a refusal is an error.
+    pub(crate) async fn execute(&self, command: Command) -> Result<Answer, ApiError> {
+        Ok(self.submit(command).await??)
+    }
+
+    /// Acquires, waiting in line for at most `wait` if it is given. A client that disconnects leaves the line, and so
+    /// do all when the server stops: another replica goes on from the same place in line, by the request id.
+    pub(crate) async fn acquire(&self, acquire: Acquire, wait: Option<Duration>) -> Result<Grant, ApiError> {
+        let Some(wait) = wait else { return granted(self.execute(Command::Acquire(acquire)).await?) };
+        let mut stopping = self.stopping();
+        tokio::select! {
+            answer = self.acquire_waiting(acquire, wait) => granted(answer??),
+            _ = stopping.wait_for(|stopping| *stopping) => Err(EngineError::Stopping.into()),
+        }
+    }
+
+    pub(crate) async fn renew(
+        &self,
+        claim: Claim,
+        ttl_ms: Option<u64>,
+        stats: Option<Document>,
+    ) -> Result<Grant, ApiError> {
+        match self.execute(Command::Renew { claim, ttl_ms, stats }).await? {
+            Answer::Renewed(grant) => Ok(grant),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) async fn release(&self, claim: Claim, state: Option<StateWrite>) -> Result<LeaseId, ApiError> {
+        match self.execute(Command::Release { claim, state }).await? {
+            Answer::Released(id) => Ok(id),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends someone's lease; returns which, and for how many milliseconds the resource is held back.
+    pub(crate) async fn revoke(
+        &self,
+        claim: Claim,
+        fenced: bool,
+        reason: Option<String>,
+    ) -> Result<(LeaseId, u64), ApiError> {
+        match self.execute(Command::Revoke { claim, fenced, reason }).await? {
+            Answer::Revoked { lease, held_back_ms } => Ok((lease, held_back_ms)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) async fn write_state(
+        &self,
+        claim: Claim,
+        write: StateWrite,
+    ) -> Result<StateDocument, ApiError> {
+        match self.execute(Command::WriteState { claim, write }).await? {
+            Answer::StateWritten(state) => Ok(state),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Refuses a resource that nobody declared and that would be one more than the tenant may have. Only when the
+    /// tenant seems to have that many already is it read whether this is a new one: most acquires are of what is there.
+    pub(crate) async fn check_resource_quota(&self, key: &ResourceKey) -> Result<(), ApiError> {
+        match self.quota(&key.tenant, Quota::Resources).await {
+            Err(failure) if !self.exists(key).await? => Err(failure),
+            _ => Ok(()),
+        }
+    }
+
+    /// Declares a resource, if the tenant may have one more; returns whether it was not declared before.
+    pub(crate) async fn declare(
+        &self,
+        key: ResourceKey,
+        declaration: Declaration,
+        only_new: bool,
+    ) -> Result<(Resource, bool), ApiError> {
+        if !self.exists(&key).await? {
+            self.quota(&key.tenant, Quota::Resources).await?;
+        }
+        match self.execute(Command::Declare { key, declaration, only_new }).await? {
+            Answer::Declared { resource, created } => Ok((resource, created)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    async fn exists(&self, key: &ResourceKey) -> Result<bool, ApiError> {
+        Ok(self.engine().resource(key).await?.state.resource(key).is_some())
+    }
+
+    /// Opens or renews a session.
+    pub(crate) async fn session(&self, command: Command) -> Result<SessionView, ApiError> {
+        match self.execute(command).await? {
+            Answer::Session(view) => Ok(view),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Closes a session; returns how many leases were released.
+    pub(crate) async fn close_session(&self, tenant: Name, session: SessionId) -> Result<usize, ApiError> {
+        match self.execute(Command::CloseSession { tenant, session }).await? {
+            Answer::Closed { released } => Ok(released),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Removes a registered holder; returns how many leases of its session were released, and how many revoked.
+    pub(crate) async fn remove_holder(
+        &self,
+        holder: HolderKey,
+        session: Option<SessionId>,
+    ) -> Result<(usize, usize), ApiError> {
+        match self.execute(Command::RemoveHolder { holder, session }).await? {
+            Answer::HolderRemoved { released, revoked } => Ok((released, revoked)),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) async fn raise_revision(&self, above: Revision) -> Result<Revision, ApiError> {
+        match self.execute(Command::RaiseRevision { above }).await? {
+            Answer::Raised(revision) => Ok(revision),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn granted(answer: Answer) -> Result<Grant, ApiError> {
+    match answer {
+        Answer::Granted(grant) => Ok(grant),
+        other => Err(unexpected(&other)),
+    }
+}
