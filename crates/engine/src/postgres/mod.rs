@@ -1,11 +1,11 @@
 //! The PostgreSQL store: any number of replicas over one database, and nobody is the coordinator.
 //!
 //! ```text
-//!   batch/        Ask (the rows that the commands name)
-//!    plan.rs       -> Plan           what to lock, mostly remembered (cache.rs)         0 or 1 round trip
-//!    lock.rs       -> Held           lock, load, read the clock                         1 round trip
-//!    mod.rs        -> Decided        decide: here, by core
-//!    write.rs      -> Writes         write, leave word of it, COMMIT                    1 round trip
+//!   batch/          WantedRows     the rows that the commands name (wanted.rs)
+//!     plan.rs    -> Plan           what to lock, mostly remembered (cache.rs)            0 or 1 round trip
+//!     lock.rs    -> LockedRows     lock, load, read the clock                            1 round trip
+//!     mod.rs     -> BatchDecision  decide: here, by core
+//!     write.rs   -> Writes         write, leave word of it, COMMIT                       1 round trip
 //!
 //!   read/, transfer.rs   without locks: rows by name, by query, all of them; everything out and in
 //!   sweep/               what has run out, what can be forgotten, and which replica's turn it is
@@ -14,7 +14,7 @@
 //!   schema/              the tables and how they came to be
 //!   connection/          the connections, and which server each leads to
 //!   statements.rs        every fixed statement
-//!   tables/              rows as core has them, from rows as PostgreSQL has them
+//!   tables/              each table described once; rows as core has them
 //! ```
 //!
 //! Each of these imports only from those below it.
@@ -67,17 +67,17 @@ use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
 
 use self::{
-    batch::{cache::Cache, plan::Ask},
+    batch::{cache::Cache, wanted::WantedRows},
     clock::{Point, pace::Timekeeper},
     connection::{
         connect::Connector,
-        pool::{Conn, Lent, Pool, Use},
+        pool::{Conn, LentConn, Pool, Purpose},
     },
     fault::Fault,
     history::History,
     statements::Sql,
-    sweep::{Chores, spent::Spent},
-    tables::rows::Columns,
+    sweep::{Chores, spent::SpentRequests},
+    tables::{columns::CursorPart, part, rows, unreadable},
 };
 use crate::{
     clock::{BootTime, RetryPauses},
@@ -112,7 +112,7 @@ pub struct PostgresStore {
     /// When what is over was last forgotten.
     chores: Mutex<Chores>,
     /// Spent requests, counted.
-    spent: Mutex<Spent>,
+    spent: Mutex<SpentRequests>,
     /// What this process is known by to those who share its work.
     replica: Uuid,
     /// Snapshots and exports take turns: they leave connections to everyone else.
@@ -162,7 +162,7 @@ impl PostgresStore {
 
     /// Takes up the clock where it stopped.
     async fn take_up(&self) -> Result<(), Fault> {
-        let lent = self.lend(Use::Write).await?;
+        let lent = self.lend(Purpose::Write).await?;
         self.resume_clock(&lent).await?;
         self.take_seal(&lent).await?;
         self.keep_ttl_max(&lent).await?;
@@ -174,7 +174,7 @@ impl PostgresStore {
     }
 
     /// Lends a connection that leads to the history that is known.
-    async fn lend(&self, purpose: Use) -> Result<Lent<'_>, Fault> {
+    async fn lend(&self, purpose: Purpose) -> Result<LentConn<'_>, Fault> {
         let (lent, is_new) = self.pool.lend(purpose, |identity| self.refuse_older(identity)).await?;
         if is_new {
             self.check_identity(&lent).await?;
@@ -198,11 +198,10 @@ impl PostgresStore {
     async fn read_cursor(&self, conn: &Conn) -> Result<Cursor, Fault> {
         let asked = BootTime::now();
         let rows = conn.query(Sql::Cursor, &[]).await?;
-        let row =
-            rows.first().ok_or_else(|| tables::rows::unreadable("the table solehold.clock has no row"))?;
-        let mut c = Columns::from(row, 0);
-        let cursor = Cursor { epoch: c.number()?, revision: solehold_core::time::Revision(c.number()?) };
-        self.follow(Point { cursor, last_ms: c.next()? }, asked, BootTime::now())?;
+        let row = rows.first().ok_or_else(|| unreadable("the table solehold.clock has no row"))?;
+        let CursorPart { epoch, revision, last_ms } = part::read(row)?;
+        let cursor = Cursor { epoch, revision };
+        self.follow(Point { cursor, last_ms }, asked, BootTime::now())?;
         Ok(cursor)
     }
 }
@@ -223,11 +222,11 @@ impl Store for PostgresStore {
         lane: Lane,
         decider: &mut dyn Decider,
     ) -> Result<BatchDecision, StoreError> {
-        self.run(Ask::of(footprint), lane == Lane::News, decider).await
+        self.run(WantedRows::of(footprint), lane, decider).await
     }
 
     async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
-        self.load_rows(&Ask::of(footprint)).await
+        self.load_rows(&WantedRows::of(footprint)).await
     }
 
     async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
@@ -239,9 +238,9 @@ impl Store for PostgresStore {
     }
 
     async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
-        self.read(Use::Read, "reading records", |conn| async move {
+        self.read(Purpose::Read, "reading records", |conn| async move {
             let rows = conn.query(Sql::CollectionRecords, &[&collection.as_str()]).await?;
-            rows.iter().map(tables::rows::record).collect()
+            rows.iter().map(rows::record).collect()
         })
         .await
     }
@@ -256,7 +255,7 @@ impl Store for PostgresStore {
         loop {
             head.mark_unchanged();
             let now = self
-                .read(Use::Write, "looking for news", |conn| async move { self.read_cursor(&conn).await })
+                .read(Purpose::Write, "looking for news", |conn| async move { self.read_cursor(&conn).await })
                 .await?;
             self.tell(now);
             let waited = BootTime::now().since(began);

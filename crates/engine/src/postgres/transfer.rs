@@ -9,18 +9,22 @@ use solehold_core::{
 use tokio::join;
 use tokio_postgres::types::{ToSql, Type};
 
-use crate::postgres::{
+use super::{
     PostgresStore,
     batch::{
-        touched::Touched,
-        write::{Before, Writes},
+        changes::ResourceChanges,
+        write::{RowsBefore, Writes},
     },
     clock::Reading,
-    connection::pool::{Conn, Use, in_time},
+    connection::pool::{Conn, Purpose, in_time},
     fault::Fault,
-    read::{SNAPSHOT, read_resource},
-    statements::{Sql, lease_columns, resource_columns, state_columns},
-    tables::rows,
+    read::SNAPSHOT,
+    statements::Sql,
+    tables::{
+        columns::EventPart,
+        part::list,
+        rows::{self, HolderColumns, RecordColumns, RequestColumns, SessionColumns, WholeResourceColumns},
+    },
 };
 use crate::{
     clock::{BootTime, RetryPauses},
@@ -46,7 +50,7 @@ impl PostgresStore {
         let _turn = self.bulk_turn().await?;
         let mut attempt = 1;
         loop {
-            let lent = self.lend(Use::Read).await.map_err(Fault::told)?;
+            let lent = self.lend(Purpose::Read).await.map_err(Fault::told)?;
             let fault = match in_time("exporting", TRANSFER, self.export_from(&lent, out)).await {
                 Ok(()) => {
                     lent.give_back();
@@ -85,47 +89,45 @@ impl PostgresStore {
             retired: reading.retired_to.is_some(),
         }))
         .await?;
-        let columns = "s.id, s.tenant, s.holder, s.ttl_ms, s.opened_at_ms, s.renewed_at_ms, s.deadline_ms, s.standing, \
-                       s.capacity, s.lease_count, s.lease_revision, s.metrics, s.waiting";
-        let sql = format!("SELECT {columns} FROM solehold.sessions s ORDER BY s.id");
+        let sql = format!("SELECT {} FROM solehold.sessions s ORDER BY s.id", list::<SessionColumns>());
         // Those who wait are connections, and so are their rooms: they ask again where this is moved to.
         let session = |row: &_| {
             let session = rows::session(row)?;
             Ok((!session.is_room()).then_some(Row::Session(Session { waiting: 0, ..session })))
         };
         give(conn, out, &sql, session).await?;
-        let columns = "h.tenant, h.name, h.registered, h.session_id, h.status, h.registered_at_ms, h.heard_at_ms, \
-                       h.site, h.attributes, h.metrics";
-        let sql = format!("SELECT {columns} FROM solehold.holders h ORDER BY h.tenant, h.name");
+        let sql =
+            format!("SELECT {} FROM solehold.holders h ORDER BY h.tenant, h.name", list::<HolderColumns>());
         give(conn, out, &sql, |row| Ok(Some(Row::Holder(rows::holder(row)?)))).await?;
         let sql = format!(
-            "SELECT {}, {}, {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
+            "SELECT {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
              LEFT JOIN solehold.states t ON t.resource_id = r.id ORDER BY r.tenant, r.kind, r.key",
-            resource_columns!(),
-            lease_columns!(),
-            state_columns!()
+            list::<WholeResourceColumns>()
         );
-        let resource = |row: &_| Ok(Some(Row::Resource(Resource { queued: 0, ..read_resource(row)? })));
+        let resource =
+            |row: &_| Ok(Some(Row::Resource(Resource { queued: 0, ..rows::whole_resource(row)?.1 })));
         give(conn, out, &sql, resource).await?;
-        let sql = "SELECT tenant, kind, key, holder, request, until_ms FROM solehold.requests \
-                   ORDER BY tenant, kind, key, holder, request";
+        let sql = format!(
+            "SELECT {} FROM solehold.requests q ORDER BY q.tenant, q.kind, q.key, q.holder, q.request",
+            list::<RequestColumns>()
+        );
         let request = |row: &_| {
             let (request, until) = rows::request(row)?;
             Ok(Some(Row::Request { request, until }))
         };
-        give(conn, out, sql, request).await?;
-        let sql = "SELECT collection, id, document FROM solehold.records ORDER BY collection, id";
-        give(conn, out, sql, |row| Ok(Some(Row::Record(rows::record(row)?)))).await?;
+        give(conn, out, &sql, request).await?;
         let sql =
-            "SELECT revision, at_ms, tenant, kind, key, details FROM solehold.lease_events ORDER BY revision";
-        give(conn, out, sql, |row| Ok(Some(Row::Event(rows::event(row)?)))).await?;
+            format!("SELECT {} FROM solehold.records d ORDER BY d.collection, d.id", list::<RecordColumns>());
+        give(conn, out, &sql, |row| Ok(Some(Row::Record(rows::record(row)?)))).await?;
+        let sql = format!("SELECT {} FROM solehold.lease_events e ORDER BY e.revision", list::<EventPart>());
+        give(conn, out, &sql, |row| Ok(Some(Row::Event(rows::event(row)?)))).await?;
         conn.simple("COMMIT").await
     }
 
     pub(crate) async fn import_all(&self, import: Import) -> Result<(), StoreError> {
         let mut pauses = RetryPauses::default();
         for attempt in 1.. {
-            let lent = self.lend(Use::Write).await.map_err(Fault::told)?;
+            let lent = self.lend(Purpose::Write).await.map_err(Fault::told)?;
             let work = self.import_into(&lent, import.header.clone(), import.state.clone(), &import.events);
             // Unless it goes well the connection is dropped, and with it whatever was half done.
             match in_time("importing", TRANSFER, work).await {
@@ -169,9 +171,9 @@ impl PostgresStore {
         dirty.holders = state.holders().map(|h| h.key.clone()).collect();
         dirty.requests = state.requests().map(|(request, _)| request.clone()).collect();
         dirty.records = state.records().map(|r| r.key()).collect();
-        let touched = Touched::imported(&state);
-        let before = Before { resources: &HashMap::new(), sessions: &HashMap::new() };
-        let writes = Writes::of(&state, &dirty, &touched, &before, |id| id)?;
+        let changes = ResourceChanges::imported(&state);
+        let before = RowsBefore { resources: &HashMap::new(), sessions: &HashMap::new() };
+        let writes = Writes::of(&state, &dirty, &changes, &before, |id| id)?;
         writes.send(conn, async {}).await.0?;
         for events in events.chunks(EVENTS_AT_ONCE) {
             let mut writes = Writes::default();

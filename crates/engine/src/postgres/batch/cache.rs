@@ -13,7 +13,7 @@ use solehold_core::{
     lease::Resource,
 };
 
-use crate::postgres::tables::rows::Described;
+use crate::postgres::tables::rows::DescribedResource;
 
 /// Past so many entries, or so many bytes of declarations, everything is forgotten.
 const ENTRIES_MAX: usize = 200_000;
@@ -21,8 +21,8 @@ const BYTES_MAX: usize = 64 << 20;
 
 /// What is known of a resource.
 #[derive(Debug, Clone)]
-pub(crate) struct Known {
-    pub(crate) is: Described,
+pub(crate) struct KnownResource {
+    pub(crate) is: DescribedResource,
     /// The sessions that something of it hung on when it was last seen; locking one too many does no harm.
     pub(crate) sessions: [Option<SessionId>; 2],
     /// Whether it had a hand-over document.
@@ -31,9 +31,9 @@ pub(crate) struct Known {
     pub(crate) is_queued: bool,
 }
 
-impl Known {
+impl KnownResource {
     /// What is known of a resource that was just seen or written.
-    pub(crate) fn of(is: Described, resource: &Resource) -> Self {
+    pub(crate) fn of(is: DescribedResource, resource: &Resource) -> Self {
         let (has_state, is_queued) = (resource.state.is_some(), resource.queued > 0);
         Self { is, sessions: sessions(resource), has_state, is_queued }
     }
@@ -53,7 +53,7 @@ fn sessions(resource: &Resource) -> [Option<SessionId>; 2] {
 
 #[derive(Debug, Default)]
 struct Entries {
-    resources: HashMap<ResourceKey, Arc<Known>>,
+    resources: HashMap<ResourceKey, Arc<KnownResource>>,
     leases: HashMap<LeaseId, ResourceKey>,
     bytes: usize,
 }
@@ -68,7 +68,7 @@ impl Cache {
         &self,
         keys: impl Iterator<Item = &'a ResourceKey>,
         leases: impl Iterator<Item = &'a LeaseId>,
-    ) -> Option<HashMap<ResourceKey, Arc<Known>>> {
+    ) -> Option<HashMap<ResourceKey, Arc<KnownResource>>> {
         let entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
         let mut found = HashMap::new();
         for key in keys {
@@ -82,7 +82,7 @@ impl Cache {
     }
 
     /// Remembers resources as they are now, and the leases on them.
-    pub(crate) fn learn(&self, seen: impl Iterator<Item = (Arc<Known>, [Option<LeaseId>; 2])>) {
+    pub(crate) fn learn(&self, seen: impl Iterator<Item = (Arc<KnownResource>, [Option<LeaseId>; 2])>) {
         let mut entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
         for (known, leases) in seen {
             if entries.resources.len().max(entries.leases.len()) >= ENTRIES_MAX || entries.bytes > BYTES_MAX {
@@ -124,7 +124,7 @@ impl Cache {
     }
 }
 
-fn weight(known: &Known) -> usize {
+fn weight(known: &KnownResource) -> usize {
     let Some(declared) = &known.is.declared else { return 0 };
     let labels: usize = declared.labels.iter().map(|(k, v)| k.len() + v.len()).sum();
     declared.attributes.as_str().len() + labels

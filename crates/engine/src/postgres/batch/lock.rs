@@ -1,7 +1,7 @@
 //! Takes a batch's locks in everyone's order, and loads what is locked.
 //!
 //! ```text
-//!   sessions by id -> holders by name -> leases by resource -> the clock (only for news) -> all that is read and not locked
+//!   sessions by id -> holders by name -> leases by resource -> the clock (only in Lane::News) -> all that is read and not locked
 //! ```
 //!
 //! One round trip. Statements that run after the clock's lock see every commit with events, since each of those held it: so
@@ -10,7 +10,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use solehold_core::{
-    key::{Document, HolderKey, ResourceKey, SessionId},
+    key::{Document, ResourceKey, SessionId},
     lease::StateDocument,
     ledger::{FoundLate, Ledger},
     time::StoreTime,
@@ -19,24 +19,31 @@ use tokio::join;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
-use crate::clock::BootTime;
-use crate::postgres::{
-    PostgresStore,
-    batch::{
-        cache::Known,
-        line,
-        plan::{Ask, KeyColumns, PairColumns, Plan, RequestColumns},
+use super::{
+    cache::KnownResource,
+    lines::{self, LineRow},
+    plan::Plan,
+    wanted::{KeyArrays, PairArrays, RequestArrays, WantedRows},
+};
+use crate::{
+    clock::BootTime,
+    observe::Lane,
+    postgres::{
+        PostgresStore,
+        clock::Reading,
+        connection::pool::{Conn, ROUND_TRIP, in_time},
+        fault::Fault,
+        statements::Sql,
+        tables::{
+            part::{self, Param},
+            rows::{self, LeaseColumns, LeaseRow, PresentSessionColumns, StateColumns},
+        },
     },
-    clock::Reading,
-    connection::pool::{Conn, Param, ROUND_TRIP, in_time},
-    fault::Fault,
-    statements::Sql,
-    tables::rows::{self, Columns, LeaseRow},
 };
 
-/// What is stored of a resource that is locked now.
+/// What was stored of a resource when it was locked.
 #[derive(Debug)]
-pub(crate) struct Stored {
+pub(crate) struct LockedResource {
     pub(crate) id: i64,
     pub(crate) due_ms: Option<i64>,
     pub(crate) had_pending: bool,
@@ -44,15 +51,15 @@ pub(crate) struct Stored {
 }
 
 /// Rows that are locked and loaded.
-pub(crate) struct Held {
+pub(crate) struct LockedRows {
     pub(crate) state: Ledger,
     pub(crate) reading: Reading,
-    pub(crate) resources: HashMap<ResourceKey, Stored>,
+    pub(crate) resources: HashMap<ResourceKey, LockedResource>,
     /// The metrics that each session had: unchanged ones are not written again.
     pub(crate) sessions: HashMap<SessionId, Document>,
 }
 
-/// What came back, before anyone has looked at it.
+/// The answers to all statements, before they are looked at.
 struct Answers {
     sessions: Vec<Row>,
     holders: Vec<Row>,
@@ -63,20 +70,30 @@ struct Answers {
     requests: Vec<Row>,
     records: Vec<Row>,
     states: Vec<Row>,
-    waiters: Vec<Row>,
+    waiters: Vec<LineRow>,
     asked: BootTime,
 }
 
 impl PostgresStore {
     /// Begins a transaction, and locks and loads what is planned.
-    pub(crate) async fn lock(&self, conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Result<Held, Fault> {
-        let answers = in_time("locking rows", ROUND_TRIP, ask_for_locks(conn, ask, plan, news)).await?;
+    pub(crate) async fn lock(
+        &self,
+        conn: &Conn,
+        wanted: &WantedRows,
+        plan: &Plan,
+        lane: Lane,
+    ) -> Result<LockedRows, Fault> {
+        let answers = in_time("locking rows", ROUND_TRIP, ask_for_locks(conn, wanted, plan, lane)).await?;
         let reading = Reading::of(&answers.clock, answers.asked)?;
         if !answers.missing.is_empty() {
             return Err(Fault::Stale);
         }
-        let mut held =
-            Held { state: Ledger::default(), reading, resources: HashMap::new(), sessions: HashMap::new() };
+        let mut held = LockedRows {
+            state: Ledger::default(),
+            reading,
+            resources: HashMap::new(),
+            sessions: HashMap::new(),
+        };
         for row in &answers.sessions {
             let session = rows::session(row)?;
             let is_whole = plan.whole.contains(&session.id.0);
@@ -86,10 +103,10 @@ impl PostgresStore {
             held.sessions.insert(session.id, session.metrics.clone());
             held.state.load_session(session);
         }
-        load_holders(&mut held, &answers, ask, plan, news)?;
-        load_resources(&mut held, &answers, plan, news)?;
+        load_holders(&mut held, &answers, wanted, plan, lane)?;
+        load_resources(&mut held, &answers, plan, lane)?;
         let key_of = |id: i64| plan.known.get(&id).map(|k| &k.is.key);
-        let sessions = line::load(&mut held.state, &answers.waiters, key_of)?;
+        let sessions = lines::load(&mut held.state, answers.waiters, key_of)?;
         if let Some(late) = sessions.into_iter().find(|id| !plan.sessions.contains(id)) {
             return Err(FoundLate::Session(late).into());
         }
@@ -104,16 +121,18 @@ impl PostgresStore {
     }
 }
 
-async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Result<Answers, Fault> {
+async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane) -> Result<Answers, Fault> {
     let sessions: Vec<Uuid> = plan.sessions.iter().map(|id| id.0).collect();
-    let [holder_tenants, holder_names] = PairColumns::of_holders(plan.holders.iter()).0;
+    let [holder_tenants, holder_names] = PairArrays::of_holders(plan.holders.iter()).0;
     let ids: Vec<i64> = plan.known.keys().copied().collect();
     let with_state: Vec<i64> = plan.known.values().filter(|k| k.has_state).map(|k| k.is.id).collect();
-    let [tenants, kinds, keys] = KeyColumns::of(plan.missing.iter()).0;
-    let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] = RequestColumns::of(ask.requests.iter()).0;
-    let [collections, record_ids] = PairColumns::of(ask.records.iter().map(|(c, id)| (c, id))).0;
+    let [tenants, kinds, keys] = KeyArrays::of(plan.missing.iter()).0;
+    let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] =
+        RequestArrays::of(wanted.requests.iter()).0;
+    let [collections, record_ids] = PairArrays::of(wanted.records.iter().map(|(c, id)| (c, id))).0;
     let has_holders = !plan.holders.is_empty();
-    let lines = plan.lines(ask);
+    let lines = plan.lines(wanted);
+    let news = lane == Lane::News;
     let asked = BootTime::now();
     let answers = join!(biased;
         conn.simple("BEGIN"),
@@ -137,9 +156,9 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
         },
         async {
             let params: [Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
-            conn.query_if(!ask.requests.is_empty(), Sql::Requests, &params).await
+            conn.query_if(!wanted.requests.is_empty(), Sql::Requests, &params).await
         },
-        async { conn.query_if(!ask.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
+        async { conn.query_if(!wanted.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
         async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
         async { if news { lines.read(conn).await } else { Ok(Vec::new()) } },
     );
@@ -177,8 +196,14 @@ async fn ask_for_locks(conn: &Conn, ask: &Ask, plan: &Plan, news: bool) -> Resul
 }
 
 /// Holders, whose present sessions must be locked as well; one that came or went before the clock was locked is news.
-fn load_holders(held: &mut Held, answers: &Answers, ask: &Ask, plan: &Plan, news: bool) -> Result<(), Fault> {
-    if news && answers.holders_now.len() != answers.holders.len() {
+fn load_holders(
+    held: &mut LockedRows,
+    answers: &Answers,
+    wanted: &WantedRows,
+    plan: &Plan,
+    lane: Lane,
+) -> Result<(), Fault> {
+    if lane == Lane::News && answers.holders_now.len() != answers.holders.len() {
         return Err(Fault::Stale);
     }
     for row in &answers.holders {
@@ -187,16 +212,16 @@ fn load_holders(held: &mut Held, answers: &Answers, ask: &Ask, plan: &Plan, news
             if !plan.sessions.contains(&session) {
                 return Err(FoundLate::Session(session).into());
             }
-            if ask.whole_holders.contains(&holder.key) && !plan.whole.contains(&session.0) {
+            if wanted.whole_holders.contains(&holder.key) && !plan.whole.contains(&session.0) {
                 return Err(Fault::Stale);
             }
         }
         held.state.load_holder(holder);
     }
-    if news {
+    if lane == Lane::News {
         for row in &answers.holders_now {
-            let key: HolderKey = Columns::from(row, 0).holder_key()?;
-            if held.state.holder(&key).is_none() {
+            let (key, _) = part::read::<PresentSessionColumns>(row)?;
+            if held.state.holder(&key.into()).is_none() {
                 return Err(Fault::Stale);
             }
         }
@@ -204,17 +229,18 @@ fn load_holders(held: &mut Held, answers: &Answers, ask: &Ask, plan: &Plan, news
     Ok(())
 }
 
-fn load_resources(held: &mut Held, answers: &Answers, plan: &Plan, news: bool) -> Result<(), Fault> {
+fn load_resources(held: &mut LockedRows, answers: &Answers, plan: &Plan, lane: Lane) -> Result<(), Fault> {
     let mut states = HashMap::new();
     for row in &answers.states {
-        states.extend(rows::handover(row, 0)?);
+        let (key, state) = part::read::<StateColumns>(row)?;
+        states.insert(key.resource_id, state.into());
     }
     let mut found = 0;
     for row in &answers.leases {
-        let row = rows::lease_row(row, 0)?;
-        let is_planned = |known: &Arc<Known>| known.is_queued || row.queued == 0;
+        let row = LeaseRow::try_from(part::read::<LeaseColumns>(row)?)?;
+        let is_planned = |known: &Arc<KnownResource>| known.is_queued || row.queued == 0;
         // A line that came up meanwhile has to be looked at; renewals do not care.
-        if news && !plan.known.get(&row.resource_id).is_some_and(is_planned) {
+        if lane == Lane::News && !plan.known.get(&row.resource_id).is_some_and(is_planned) {
             return Err(Fault::Stale);
         }
         found += load_resource(held, row, &mut states, plan)?;
@@ -224,7 +250,7 @@ fn load_resources(held: &mut Held, answers: &Answers, plan: &Plan, news: bool) -
 }
 
 fn load_resource(
-    held: &mut Held,
+    held: &mut LockedRows,
     row: LeaseRow,
     states: &mut HashMap<i64, StateDocument>,
     plan: &Plan,
@@ -242,7 +268,7 @@ fn load_resource(
     if let Some(late) = held_by.into_iter().chain(waiting_for).find(|id| !plan.sessions.contains(id)) {
         return Err(FoundLate::Session(late).into());
     }
-    let stored = Stored {
+    let stored = LockedResource {
         id: row.resource_id,
         due_ms: row.due_ms,
         had_pending: row.pending.is_some(),

@@ -1,10 +1,11 @@
 //! One batch, one transaction: plan, lock, decide, write, commit; and what to do when any of it goes wrong.
 
 pub(crate) mod cache;
-pub(crate) mod line;
+pub(crate) mod changes;
+pub(crate) mod lines;
 pub(crate) mod lock;
 pub(crate) mod plan;
-pub(crate) mod touched;
+pub(crate) mod wanted;
 pub(crate) mod write;
 
 use std::{sync::Arc, time::Duration};
@@ -18,22 +19,24 @@ use tokio::join;
 use tokio_postgres::error::Severity;
 use uuid::Uuid;
 
-use crate::postgres::{
+use self::{
+    cache::KnownResource,
+    changes::ResourceChanges,
+    lock::LockedRows,
+    plan::Plan,
+    wanted::WantedRows,
+    write::{RowsBefore, Writes},
+};
+use super::{
     PostgresStore,
-    batch::{
-        cache::Known,
-        lock::Held,
-        plan::{Ask, Plan},
-        touched::Touched,
-        write::{Before, Writes},
-    },
-    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
+    connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
     statements::Sql,
-    tables::rows::{Described, unreadable},
+    tables::{rows::DescribedResource, unreadable},
 };
 use crate::{
     clock::{BootTime, RetryPauses},
+    observe::Lane,
     store::{BatchDecision, Cursor, Decider, StoreError},
 };
 
@@ -49,7 +52,7 @@ const BROKEN_MAX: u32 = 3;
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// How an attempt failed.
-enum Failed {
+enum AttemptError {
     /// Nothing was done.
     Before(Fault),
     /// COMMIT was sent, and no answer came. A batch that left word of itself can be asked for.
@@ -58,7 +61,7 @@ enum Failed {
     Warned(String),
 }
 
-impl<F: Into<Fault>> From<F> for Failed {
+impl<F: Into<Fault>> From<F> for AttemptError {
     fn from(fault: F) -> Self {
         Self::Before(fault.into())
     }
@@ -78,22 +81,22 @@ struct Tries {
 impl PostgresStore {
     pub(crate) async fn run(
         &self,
-        mut ask: Ask,
-        news: bool,
+        mut wanted: WantedRows,
+        lane: Lane,
         decider: &mut dyn Decider,
     ) -> Result<BatchDecision, StoreError> {
         let mut tries = Tries::default();
         let began = BootTime::now();
         let mut fresh = false;
         loop {
-            let fault = match self.attempt(&ask, fresh, news, decider).await {
+            let fault = match self.attempt(&wanted, fresh, lane, decider).await {
                 Ok(decided) => return Ok(decided),
-                Err(Failed::Warned(warning)) => {
+                Err(AttemptError::Warned(warning)) => {
                     return Err(StoreError::Unknown(format!(
                         "COMMIT was answered with a warning: {warning}"
                     )));
                 }
-                Err(Failed::Lost { decided, cursor, batch: Some(batch), fault }) => {
+                Err(AttemptError::Lost { decided, cursor, batch: Some(batch), fault }) => {
                     tracing::warn!(error = %fault, "the answer to a COMMIT was lost; asking what became of it");
                     if self.settle(batch).await? {
                         self.tell(cursor);
@@ -101,14 +104,14 @@ impl PostgresStore {
                     }
                     fault
                 }
-                Err(Failed::Lost { fault, .. }) => {
+                Err(AttemptError::Lost { fault, .. }) => {
                     tries.maybe_done = true;
                     fault
                 }
-                Err(Failed::Before(fault)) => fault,
+                Err(AttemptError::Before(fault)) => fault,
             };
             if let Fault::Late(late) = &fault {
-                ask.add(late);
+                wanted.add(late);
             }
             fresh = true;
             self.next_try(&mut tries, fault, began).await?;
@@ -161,16 +164,16 @@ impl PostgresStore {
 
     async fn attempt(
         &self,
-        ask: &Ask,
+        wanted: &WantedRows,
         fresh: bool,
-        news: bool,
+        lane: Lane,
         decider: &mut dyn Decider,
-    ) -> Result<BatchDecision, Failed> {
-        let lent = self.lend(Use::Write).await?;
-        let result = self.work(&lent, ask, fresh, news, decider).await;
+    ) -> Result<BatchDecision, AttemptError> {
+        let lent = self.lend(Purpose::Write).await?;
+        let result = self.work(&lent, wanted, fresh, lane, decider).await;
         let is_sound = match &result {
-            Ok(_) | Err(Failed::Warned(_)) => true,
-            Err(Failed::Before(fault)) if !fault.is_lost_connection() => {
+            Ok(_) | Err(AttemptError::Warned(_)) => true,
+            Err(AttemptError::Before(fault)) if !fault.is_lost_connection() => {
                 in_time("rolling back", ROUND_TRIP, lent.simple("ROLLBACK")).await.is_ok()
             }
             Err(_) => false,
@@ -184,14 +187,14 @@ impl PostgresStore {
     async fn work(
         &self,
         conn: &Conn,
-        ask: &Ask,
+        wanted: &WantedRows,
         fresh: bool,
-        news: bool,
+        lane: Lane,
         decider: &mut dyn Decider,
-    ) -> Result<BatchDecision, Failed> {
+    ) -> Result<BatchDecision, AttemptError> {
         let epoch = self.cursor_seen().map(|seen| seen.epoch);
-        let plan = self.plan(conn, ask, fresh, news).await?;
-        let mut held = self.lock(conn, ask, &plan, news).await?;
+        let plan = self.plan(conn, wanted, fresh, lane).await?;
+        let mut held = self.lock(conn, wanted, &plan, lane).await?;
         let now = self.time(&held.reading)?;
         // What is remembered was read in another history, in which ids may have meant other rows.
         if epoch != Some(held.reading.epoch) {
@@ -206,10 +209,10 @@ impl PostgresStore {
             in_time("rolling back", ROUND_TRIP, conn.simple("ROLLBACK")).await?;
             return Ok(decided);
         }
-        if !news && decided.revision != held.reading.revision {
+        if lane == Lane::Quiet && decided.revision != held.reading.revision {
             return Err(unreadable("a renewal made events").into());
         }
-        self.write(conn, &plan, &held, dirty, decided, news.then_some(now)).await
+        self.write(conn, &plan, &held, dirty, decided, (lane == Lane::News).then_some(now)).await
     }
 
     /// Writes what is dirty and commits. With events, `clock` is the time that the clock goes on from.
@@ -217,15 +220,15 @@ impl PostgresStore {
         &self,
         conn: &Conn,
         plan: &Plan,
-        held: &Held,
+        held: &LockedRows,
         dirty: Dirty,
         decided: BatchDecision,
         clock: Option<StoreTime>,
-    ) -> Result<BatchDecision, Failed> {
-        let before = Before { resources: &held.resources, sessions: &held.sessions };
+    ) -> Result<BatchDecision, AttemptError> {
+        let before = RowsBefore { resources: &held.resources, sessions: &held.sessions };
         let version_of = |id: i64| plan.known.get(&id).map_or(id, |k| k.is.version);
-        let touched = Touched::by(&decided.events);
-        let mut writes = Writes::of(&held.state, &dirty, &touched, &before, version_of)?;
+        let changes = ResourceChanges::by(&decided.events);
+        let mut writes = Writes::of(&held.state, &dirty, &changes, &before, version_of)?;
         writes.events(&decided.events)?;
         let batch = Uuid::now_v7();
         let (revision, now) = (decided.revision.0 as i64, clock.map_or(0, |now| now.0 as i64));
@@ -244,7 +247,7 @@ impl PostgresStore {
         let (fault, at_commit) = match in_time("committing", ROUND_TRIP, sent).await {
             Ok((Ok(()), (Ok(_), Ok(())))) => {
                 if let Some(warning) = conn.take_warning() {
-                    return Err(Failed::Warned(warning));
+                    return Err(AttemptError::Warned(warning));
                 }
                 self.learn(plan, held, &dirty, &decided, &writes);
                 if clock.is_some() {
@@ -263,29 +266,36 @@ impl PostgresStore {
         // PostgreSQL's own word on a statement means that the transaction has failed. Anything else, and a COMMIT that it was
         // stopped in, leaves open what became of it: everything had been sent.
         match severity {
-            Some(Severity::Error) => Err(Failed::Before(fault)),
-            Some(_) if !at_commit => Err(Failed::Before(fault)),
-            _ => Err(Failed::Lost { decided, cursor, batch: clock.is_some().then_some(batch), fault }),
+            Some(Severity::Error) => Err(AttemptError::Before(fault)),
+            Some(_) if !at_commit => Err(AttemptError::Before(fault)),
+            _ => Err(AttemptError::Lost { decided, cursor, batch: clock.is_some().then_some(batch), fault }),
         }
     }
 
     /// Remembers what was written, so that the next batch need not look it up.
-    fn learn(&self, plan: &Plan, held: &Held, dirty: &Dirty, decided: &BatchDecision, writes: &Writes<'_>) {
+    fn learn(
+        &self,
+        plan: &Plan,
+        held: &LockedRows,
+        dirty: &Dirty,
+        decided: &BatchDecision,
+        writes: &Writes<'_>,
+    ) {
         let seen = writes.written.iter().filter_map(|(key, written)| {
             let resource = held.state.resource(key)?;
             let leases = [resource.lease.as_ref().map(|l| l.id), resource.pending.as_ref().map(|p| p.id)];
             let known = match (written.version, plan.known.get(&written.id)) {
                 (None, Some(known)) if known.is_still(resource) => known.clone(),
-                (None, Some(known)) => Arc::new(Known::of(known.is.clone(), resource)),
+                (None, Some(known)) => Arc::new(KnownResource::of(known.is.clone(), resource)),
                 (version, _) => {
-                    let is = Described {
+                    let is = DescribedResource {
                         id: written.id,
                         key: (*key).clone(),
                         version: version.unwrap_or(written.id),
                         declared: resource.declared.clone(),
                         created_at: resource.created_at,
                     };
-                    Arc::new(Known::of(is, resource))
+                    Arc::new(KnownResource::of(is, resource))
                 }
             };
             Some((known, leases))
@@ -297,7 +307,7 @@ impl PostgresStore {
             _ => None,
         });
         self.cache.forget(gone, ended);
-        self.spent.lock().unwrap_or_else(|e| e.into_inner()).written(&held.state, dirty);
+        self.spent.lock().unwrap_or_else(|e| e.into_inner()).note(&held.state, dirty);
     }
 
     /// Asks what became of a batch whose COMMIT was not answered: whether it was committed. If it was not, it never will be.
@@ -321,7 +331,7 @@ impl PostgresStore {
     }
 
     async fn ask_of(&self, batch: Uuid) -> Result<bool, Fault> {
-        let lent = self.lend(Use::Write).await?;
+        let lent = self.lend(Purpose::Write).await?;
         lent.take_warning();
         let rows = in_time("asking about a commit", SETTLE, lent.query(Sql::SettleCommit, &[&batch])).await?;
         if let Some(warning) = lent.take_warning() {

@@ -23,10 +23,10 @@ use uuid::Uuid;
 use crate::postgres::{
     PostgresStore,
     clock::pace::{OutOfPace, Remedy, Sample, TOLERANCE_MS, Timekeeper},
-    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
+    connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
     statements::Sql,
-    tables::rows::Columns,
+    tables::{columns::ClockPart, part},
 };
 use crate::{clock::BootTime, store::Cursor};
 
@@ -97,18 +97,18 @@ impl Reading {
                     .to_owned(),
             ));
         };
-        let mut c = Columns::from(row, 0);
+        let clock: ClockPart = part::read(row)?;
         Ok(Self {
-            epoch: c.number()?,
-            number: c.next()?,
-            revision: Revision(c.number()?),
-            last_ms: c.next()?,
-            offset_ms: c.next()?,
-            moves: c.next()?,
-            floor: Revision(c.number()?),
-            barred_until: c.next()?,
-            retired_to: c.next()?,
-            wall_ms: c.next()?,
+            epoch: clock.epoch,
+            number: clock.number,
+            revision: clock.revision,
+            last_ms: clock.last_ms,
+            offset_ms: clock.offset_ms,
+            moves: clock.moves,
+            floor: clock.floor,
+            barred_until: clock.grants_barred_until_ms,
+            retired_to: clock.retired_to,
+            wall_ms: clock.wall_ms,
             asked,
             answered,
         })
@@ -206,7 +206,7 @@ impl PostgresStore {
 
     /// The clock is out of pace: makes store time go on as boot time says.
     pub(crate) async fn correct_clock(&self) -> Result<(), Fault> {
-        let lent = self.lend(Use::Write).await?;
+        let lent = self.lend(Purpose::Write).await?;
         let conn = &*lent;
         let work = async {
             conn.simple("BEGIN").await?;

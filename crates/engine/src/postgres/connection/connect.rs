@@ -63,7 +63,7 @@ impl fmt::Debug for Connector {
 }
 
 /// A connection just made.
-pub(crate) struct Connected {
+pub(crate) struct NewConnection {
     pub(crate) client: Client,
     /// The last warning that the server sent.
     pub(crate) warning: Arc<Mutex<Option<String>>>,
@@ -110,7 +110,7 @@ impl Connector {
     }
 
     /// Connects to one of the hosts and sets the session up.
-    pub(crate) async fn connect(&self, host: usize) -> Result<Connected, Fault> {
+    pub(crate) async fn connect(&self, host: usize) -> Result<NewConnection, Fault> {
         let config = &self.hosts[host];
         let connect = async {
             let connected = match &self.tls {
@@ -182,7 +182,7 @@ async fn set_up(client: &Client) -> Result<(), Fault> {
 
 /// Moves the bytes of a connection in a task of its own, and keeps the warnings that come with them. A warning comes before
 /// the answer that it belongs to, so whoever has the answer finds the warning.
-fn attend<S, T>(client: Client, mut connection: tokio_postgres::Connection<S, T>) -> Connected
+fn attend<S, T>(client: Client, mut connection: tokio_postgres::Connection<S, T>) -> NewConnection
 where
     S: io::AsyncRead + io::AsyncWrite + Unpin + Send + 'static,
     T: io::AsyncRead + io::AsyncWrite + Unpin + Send + 'static,
@@ -205,7 +205,7 @@ where
             }
         }
     });
-    Connected { client, warning, task: task.abort_handle() }
+    NewConnection { client, warning, task: task.abort_handle() }
 }
 
 #[cfg(test)]

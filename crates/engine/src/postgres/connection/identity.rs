@@ -2,7 +2,7 @@
 
 use tokio_postgres::Client;
 
-use crate::postgres::{Failover, PostgresOptions, fault::Fault, tables::rows::unreadable};
+use crate::postgres::{Failover, PostgresOptions, fault::Fault, tables::unreadable};
 use crate::store::StoreError;
 
 /// The cluster, the timeline and the table that a connection leads to.

@@ -16,14 +16,15 @@ use tokio::{
 };
 use tokio_postgres::{Client, Row, Statement, types::ToSql};
 
+use super::{
+    connect::Connector,
+    identity::{Identity, Server},
+};
 use crate::postgres::{
     PostgresOptions,
-    connection::{
-        connect::Connector,
-        identity::{Identity, Server},
-    },
     fault::Fault,
-    statements::Sql,
+    statements::{self, Sql},
+    tables::part::{self, Param, Part},
 };
 
 use crate::store::StoreError;
@@ -36,9 +37,6 @@ const READERS: usize = 8;
 const SHAPED_MAX: usize = 256;
 /// One round trip takes no longer, or the server hangs.
 pub(crate) const ROUND_TRIP: Duration = Duration::from_secs(3);
-
-/// A parameter of a statement.
-pub(crate) type Param<'a> = &'a (dyn ToSql + Sync);
 
 /// A connection with its statements.
 pub(crate) struct Conn {
@@ -91,6 +89,23 @@ impl Conn {
         if wanted { self.execute(sql, params).await } else { Ok(0) }
     }
 
+    /// Writes rows with a statement that takes one array per column, unless there are none.
+    pub(crate) async fn write<P: Part>(&self, sql: Sql, rows: &[P]) -> Result<u64, Fault> {
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let params = part::arrays(rows);
+        self.execute(sql, &part::refs(&params)).await
+    }
+
+    /// Removes rows with a statement that takes their ids, unless there are none.
+    pub(crate) async fn remove<T>(&self, sql: Sql, ids: &Vec<T>) -> Result<u64, Fault>
+    where
+        Vec<T>: ToSql + Sync,
+    {
+        self.execute_if(!ids.is_empty(), sql, &[ids]).await
+    }
+
     /// Runs a statement without parameters.
     pub(crate) async fn simple(&self, sql: &str) -> Result<(), Fault> {
         Ok(self.client.batch_execute(sql).await?)
@@ -116,7 +131,7 @@ impl Conn {
     }
 
     async fn prepare(&mut self) -> Result<(), Fault> {
-        let all = join_all(Sql::ALL.iter().map(|text| self.client.prepare(text))).await;
+        let all = join_all(statements::ALL.iter().map(|text| self.client.prepare(text))).await;
         self.statements = all.into_iter().collect::<Result<_, _>>()?;
         Ok(())
     }
@@ -133,7 +148,7 @@ pub(crate) async fn in_time<T>(
 
 /// What a connection is for.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Use {
+pub(crate) enum Purpose {
     Write,
     Read,
 }
@@ -215,14 +230,14 @@ impl Pool {
     /// Lends a connection, and tells whether it is new.
     pub(crate) async fn lend(
         &self,
-        purpose: Use,
+        purpose: Purpose,
         refuse: impl Fn(&Identity) -> Option<Fault>,
-    ) -> Result<(Lent<'_>, bool), Fault> {
+    ) -> Result<(LentConn<'_>, bool), Fault> {
         let no = |why: &str| StoreError::Unavailable(why.to_owned());
         let (room, busy) = match purpose {
-            Use::Write => (&self.writers, no("all connections are busy")),
+            Purpose::Write => (&self.writers, no("all connections are busy")),
             // Too many readers say nothing of whether leases can be renewed.
-            Use::Read => {
+            Purpose::Read => {
                 let last = "all connections for reads are busy".to_owned();
                 (&self.readers, StoreError::Contended { attempts: 1, last })
             }
@@ -230,11 +245,11 @@ impl Pool {
         let permit = tokio::time::timeout(ROUND_TRIP, room.acquire()).await;
         let permit = permit.map_err(|_| Fault::Told(busy))?.map_err(|_| no("the store is closed"))?;
         if let Some(conn) = self.take_idle() {
-            return Ok((Lent { conn, pool: self, _permit: permit }, false));
+            return Ok((LentConn { conn, pool: self, _permit: permit }, false));
         }
         let mut conn = self.bare(refuse).await?;
         in_time("preparing statements", ROUND_TRIP, conn.prepare()).await?;
-        Ok((Lent { conn: Arc::new(conn), pool: self, _permit: permit }, true))
+        Ok((LentConn { conn: Arc::new(conn), pool: self, _permit: permit }, true))
     }
 
     fn take_idle(&self) -> Option<Arc<Conn>> {
@@ -262,14 +277,14 @@ impl Pool {
     }
 }
 
-/// A connection that goes back to its pool by [`Lent::give_back`], and otherwise is ended: nobody knows what state it is in.
-pub(crate) struct Lent<'a> {
+/// A connection that goes back to its pool by [`LentConn::give_back`], and otherwise is ended: nobody knows what state it is in.
+pub(crate) struct LentConn<'a> {
     conn: Arc<Conn>,
     pool: &'a Pool,
     _permit: SemaphorePermit<'a>,
 }
 
-impl Lent<'_> {
+impl LentConn<'_> {
     /// Gives the connection back: no transaction is open on it.
     pub(crate) fn give_back(self) {
         if self.conn.generation == self.pool.generation.load(Ordering::SeqCst)
@@ -285,7 +300,7 @@ impl Lent<'_> {
     }
 }
 
-impl std::ops::Deref for Lent<'_> {
+impl std::ops::Deref for LentConn<'_> {
     type Target = Conn;
     fn deref(&self) -> &Conn {
         &self.conn
@@ -301,10 +316,10 @@ mod tests {
         let connector = Connector::new("postgres://ann@127.0.0.1:1/nowhere").expect("a connector");
         let pool = Pool::new(connector, PostgresOptions::default());
         let _readers = pool.readers.acquire_many(READERS as u32).await.expect("all connections for reads");
-        let Err(fault) = pool.lend(Use::Read, |_| None).await else { panic!("none is left") };
+        let Err(fault) = pool.lend(Purpose::Read, |_| None).await else { panic!("none is left") };
         assert!(matches!(fault.told(), StoreError::Contended { .. }));
         let _writers = pool.writers.acquire_many(WRITERS as u32).await.expect("all connections for writes");
-        let Err(fault) = pool.lend(Use::Write, |_| None).await else { panic!("none is left") };
+        let Err(fault) = pool.lend(Purpose::Write, |_| None).await else { panic!("none is left") };
         assert!(matches!(fault.told(), StoreError::Unavailable(_)), "batches that get nowhere are trouble");
     }
 }

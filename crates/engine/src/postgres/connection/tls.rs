@@ -63,7 +63,7 @@ impl TlsOptions {
             .map_err(|e| unusable(format!("TLS cannot be set up: {e}")))?;
         if self.verify.is_none() && self.roots.is_none() {
             // As libpq: `prefer` and `require` encrypt, and check nothing.
-            let unchecked = Arc::new(Unchecked { provider, roots: None });
+            let unchecked = Arc::new(LenientVerifier { provider, roots: None });
             return Ok(builder.dangerous().with_custom_certificate_verifier(unchecked).with_no_client_auth());
         }
         let roots = self.read_roots().map_err(unusable)?;
@@ -74,7 +74,7 @@ impl TlsOptions {
             rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .build()
                 .map_err(|e| unusable(format!("TLS cannot be set up: {e}")))?;
-        let trusted = Arc::new(Unchecked { provider, roots: Some(verifier) });
+        let trusted = Arc::new(LenientVerifier { provider, roots: Some(verifier) });
         Ok(builder.dangerous().with_custom_certificate_verifier(trusted).with_no_client_auth())
     }
 
@@ -99,12 +99,12 @@ impl TlsOptions {
 
 /// Does not ask whether the certificate is that of the host, nor, without roots, whether anyone trusts it.
 #[derive(Debug)]
-struct Unchecked {
+struct LenientVerifier {
     provider: Arc<CryptoProvider>,
     roots: Option<Arc<rustls::client::WebPkiServerVerifier>>,
 }
 
-impl ServerCertVerifier for Unchecked {
+impl ServerCertVerifier for LenientVerifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,

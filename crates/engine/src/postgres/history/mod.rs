@@ -24,10 +24,10 @@ use crate::postgres::{
     clock::{LOCK_ALL, Point, Reading},
     connection::{
         identity::Identity,
-        pool::{Conn, ROUND_TRIP, Use, in_time},
+        pool::{Conn, Purpose, ROUND_TRIP, in_time},
     },
     fault::Fault,
-    tables::rows::unreadable,
+    tables::{columns::ClockIdentityPart, part, unreadable},
 };
 use crate::{
     clock::BootTime,
@@ -88,7 +88,7 @@ impl History {
 
 /// Why the epoch is raised.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Why {
+enum RaiseReason {
     /// A standby took over, or it looks like that.
     FailedOver,
     /// The history is another one, or an earlier state of this one.
@@ -169,7 +169,7 @@ impl PostgresStore {
         }
         // Another replica may have brought it there.
         let stands = self
-            .read(Use::Write, "reading the clock", |conn| async move { self.read_cursor(&conn).await })
+            .read(Purpose::Write, "reading the clock", |conn| async move { self.read_cursor(&conn).await })
             .await?;
         if stands >= proven.cursor {
             return Ok(());
@@ -251,7 +251,7 @@ impl PostgresStore {
 
     async fn adopt(&self, conn: &Conn) -> Result<(), Fault> {
         conn.simple("BEGIN").await?;
-        let Locked { reading, identity: kept } = self.lock_history(conn).await?;
+        let LockedClock { reading, identity: kept } = self.lock_history(conn).await?;
         let is_behind = self.history().has_seen_more_than(reading.point(), reading.asked);
         let why = match (&kept, &conn.identity) {
             (Some(_), None) => {
@@ -259,12 +259,12 @@ impl PostgresStore {
                             without that a failover goes unnoticed";
                 return Err(StoreError::Unusable(text.to_owned()).into());
             }
-            _ if is_behind => Some(Why::SetBack),
+            _ if is_behind => Some(RaiseReason::SetBack),
             (Some(kept), Some(identity)) if kept == identity => None,
             // A store from before the table was noted.
             (Some(kept), Some(identity)) if identity.was_noted_without_table(kept) => None,
-            (Some(kept), Some(identity)) if identity.is_failover_of(kept) => Some(Why::FailedOver),
-            (Some(_), Some(_)) => Some(Why::SetBack),
+            (Some(kept), Some(identity)) if identity.is_failover_of(kept) => Some(RaiseReason::FailedOver),
+            (Some(_), Some(_)) => Some(RaiseReason::SetBack),
             (None, _) => None,
         };
         if why.is_none() && kept == conn.identity {
@@ -288,7 +288,7 @@ impl PostgresStore {
     /// The store is behind what was seen: makes it another history, unless somebody else has done so already.
     pub(crate) async fn mend_history(&self) -> Result<(), Fault> {
         let is_due = |reading: &Reading| self.history().has_seen_more_than(reading.point(), reading.asked);
-        self.raise_if(Why::SetBack, is_due).await
+        self.raise_if(RaiseReason::SetBack, is_due).await
     }
 
     /// Somebody says that the store was set back.
@@ -296,15 +296,15 @@ impl PostgresStore {
         if let Some(seen) = seen {
             self.know(seen);
         }
-        self.raise_if(Why::Told(bar), |_| true).await
+        self.raise_if(RaiseReason::Told(bar), |_| true).await
     }
 
-    async fn raise_if(&self, why: Why, is_due: impl FnOnce(&Reading) -> bool) -> Result<(), Fault> {
-        let lent = self.lend(Use::Write).await?;
+    async fn raise_if(&self, why: RaiseReason, is_due: impl FnOnce(&Reading) -> bool) -> Result<(), Fault> {
+        let lent = self.lend(Purpose::Write).await?;
         let conn = &*lent;
         let work = async {
             conn.simple("BEGIN").await?;
-            let Locked { reading, .. } = self.lock_history(conn).await?;
+            let LockedClock { reading, .. } = self.lock_history(conn).await?;
             if !is_due(&reading) {
                 conn.simple("ROLLBACK").await?;
                 return Ok(None);
@@ -326,15 +326,15 @@ impl PostgresStore {
     }
 
     /// Raises the epoch and bars decisions, in the transaction at hand, which holds the clock's lock.
-    async fn raise(&self, conn: &Conn, reading: &Reading, why: Why) -> Result<Cursor, Fault> {
+    async fn raise(&self, conn: &Conn, reading: &Reading, why: RaiseReason) -> Result<Cursor, Fault> {
         let now = match self.time_of_any(reading) {
             // Another machine's clock: corrected by the first batch. Until then the later of the two is safe.
             Err(Fault::Stepped) => self.given_ms().max(reading.last_ms),
             other => other?.0 as i64,
         };
         let barred_until = match why {
-            Why::Told(Bar::None) => 0,
-            Why::FailedOver if self.options.failover == Failover::Lossless => reading.barred_until,
+            RaiseReason::Told(Bar::None) => 0,
+            RaiseReason::FailedOver if self.options.failover == Failover::Lossless => reading.barred_until,
             _ => self.barred_until(conn, reading, now).await?,
         };
         let (seen, stands) = (self.history().seen().unwrap_or(reading.cursor()), reading.cursor());
@@ -343,7 +343,7 @@ impl PostgresStore {
         let cursor = history::another(furthest, reading.wall_ms as u64);
         self.go_on(conn, reading, cursor.revision, StoreTime(now as u64)).await?;
         // Only people take up a store that was retired.
-        let retired_to = if matches!(why, Why::Told(_)) { "NULL" } else { "retired_to" };
+        let retired_to = if matches!(why, RaiseReason::Told(_)) { "NULL" } else { "retired_to" };
         let sql = format!(
             "UPDATE solehold.clock SET epoch = {}, grants_barred_until_ms = {barred_until}, retired_to = {retired_to} \
              WHERE id = 1",
@@ -355,10 +355,11 @@ impl PostgresStore {
             barred_ms = (barred_until - now).max(0),
             "{}",
             match why {
-                Why::FailedOver =>
+                RaiseReason::FailedOver =>
                     "PostgreSQL is on another timeline than before: it has failed over or was restored",
-                Why::SetBack => "PostgreSQL was set back to an earlier state, or this is a copy of it",
-                Why::Told(_) => "the store is said to have been set back to an earlier state",
+                RaiseReason::SetBack =>
+                    "PostgreSQL was set back to an earlier state, or this is a copy of it",
+                RaiseReason::Told(_) => "the store is said to have been set back to an earlier state",
             }
         );
         Ok(cursor)
@@ -384,7 +385,7 @@ impl PostgresStore {
     /// Retires the store. All sessions and leases are locked before the clock, as everyone does: a renewal that has begun is
     /// committed before, and one that comes later sees that the store is retired.
     pub(crate) async fn retire_to(&self, to: &str) -> Result<(), Fault> {
-        let lent = self.lend(Use::Write).await?;
+        let lent = self.lend(Purpose::Write).await?;
         let conn = &*lent;
         let work = async {
             conn.simple(LOCK_ALL).await?;
@@ -400,21 +401,21 @@ impl PostgresStore {
     }
 
     /// Locks the clock; tells what it says, and whose history it is.
-    async fn lock_history(&self, conn: &Conn) -> Result<Locked, Fault> {
+    async fn lock_history(&self, conn: &Conn) -> Result<LockedClock, Fault> {
         let reading = self.lock_clock(conn).await?;
-        let sql = "SELECT system_id, timeline, database_oid, table_oid FROM solehold.clock WHERE id = 1";
-        let rows = conn.client.query_typed(sql, &[]).await?;
+        let sql =
+            format!("SELECT {} FROM solehold.clock c WHERE c.id = 1", part::list::<ClockIdentityPart>());
+        let rows = conn.client.query_typed(&sql, &[]).await?;
         let row = rows.first().ok_or_else(|| unreadable("the table solehold.clock has no row"))?;
-        let (Some(system_id), Some(timeline)) =
-            (row.try_get::<_, Option<String>>(0)?, row.try_get::<_, Option<String>>(1)?)
-        else {
-            return Ok(Locked { reading, identity: None });
+        let kept: ClockIdentityPart = part::read(row)?;
+        let (Some(system_id), Some(timeline)) = (kept.system_id, kept.timeline) else {
+            return Ok(LockedClock { reading, identity: None });
         };
         let timeline = u32::from_str_radix(&timeline, 16)
             .map_err(|_| unreadable(format!("{timeline:?} is not a timeline")))?;
-        let database = row.try_get::<_, Option<i64>>(2)?.unwrap_or_default();
-        let identity = Identity { system_id, timeline, database, table: row.try_get(3)? };
-        Ok(Locked { reading, identity: Some(identity) })
+        let database = kept.database_oid.unwrap_or_default();
+        let identity = Identity { system_id, timeline, database, table: kept.table_oid };
+        Ok(LockedClock { reading, identity: Some(identity) })
     }
 
     /// Refuses while nothing is decided.
@@ -437,7 +438,7 @@ fn older(identity: &Identity, known: &Identity) -> Fault {
 }
 
 /// The clock's row, locked.
-struct Locked {
+struct LockedClock {
     reading: Reading,
     /// Whose history it is.
     identity: Option<Identity>,

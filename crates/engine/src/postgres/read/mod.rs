@@ -11,27 +11,27 @@ use std::{
 
 use solehold_core::{
     key::{Name, ResourceKey, SessionId},
-    lease::Resource,
     ledger::Ledger,
 };
 use tokio::join;
 use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
-use crate::postgres::{
+use super::{
     PostgresStore,
     batch::{
-        line::{self, LinesAsk},
-        plan::{Ask, KeyColumns, PairColumns, RequestColumns},
-        write::resource_hash,
+        lines::{self, WantedWaiters},
+        wanted::{KeyArrays, PairArrays, RequestArrays, WantedRows},
     },
     clock::Reading,
-    connection::pool::{Conn, Param, ROUND_TRIP, Use, in_time},
+    connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
-    statements::{Sql, floor, lease_columns, read_now, resource_columns, state_columns},
+    statements::{Sql, read_now},
     tables::{
-        rows::{self, DESCRIBED_COLUMNS, LEASE_COLUMNS},
-        text,
+        columns::{EventPart, floor},
+        part::{Param, Params, list, refs},
+        rows::{self, HolderColumns, WholeResourceColumns, resource_hash},
+        text, unreadable,
     },
 };
 use crate::{
@@ -47,17 +47,11 @@ pub(crate) const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ON
 /// How often a read is tried: connections break, clocks are stepped.
 const ATTEMPTS: u32 = 4;
 
-pub(crate) type Params<'a> = Vec<Box<dyn tokio_postgres::types::ToSql + Sync + Send + 'a>>;
-
-pub(crate) fn refs<'a>(params: &'a Params<'_>) -> Vec<Param<'a>> {
-    params.iter().map(|p| p.as_ref() as Param<'a>).collect()
-}
-
 impl PostgresStore {
     /// Runs a read on a connection, again if the connection was broken, the clock stepped or the store set back.
     pub(crate) async fn read<T, F>(
         &self,
-        purpose: Use,
+        purpose: Purpose,
         what: &'static str,
         work: impl Fn(Arc<Conn>) -> F,
     ) -> Result<T, StoreError>
@@ -71,7 +65,7 @@ impl PostgresStore {
     pub(crate) async fn read_within<T, F>(
         &self,
         limit: Duration,
-        purpose: Use,
+        purpose: Purpose,
         what: &'static str,
         work: impl Fn(Arc<Conn>) -> F,
     ) -> Result<T, StoreError>
@@ -108,7 +102,7 @@ impl PostgresStore {
     async fn read_once<T, F>(
         &self,
         limit: Duration,
-        purpose: Use,
+        purpose: Purpose,
         what: &'static str,
         work: &impl Fn(Arc<Conn>) -> F,
     ) -> Result<T, Fault>
@@ -133,22 +127,23 @@ impl PostgresStore {
         Ok(LoadedRows { state, now: self.time(reading)?, cursor: reading.cursor() })
     }
 
-    pub(crate) async fn load_rows(&self, ask: &Ask) -> Result<LoadedRows, StoreError> {
-        self.read(Use::Read, "reading rows", |conn| async move { self.load_once(&conn, ask).await }).await
+    pub(crate) async fn load_rows(&self, wanted: &WantedRows) -> Result<LoadedRows, StoreError> {
+        self.read(Purpose::Read, "reading rows", |conn| async move { self.load_once(&conn, wanted).await })
+            .await
     }
 
-    async fn load_once(&self, conn: &Conn, ask: &Ask) -> Result<LoadedRows, Fault> {
-        let [tenants, kinds, keys] = KeyColumns::of(ask.keys.iter()).0;
-        let (leases, marks) = ask.lease_columns();
-        let whole: Vec<Uuid> = ask.whole.iter().map(|id| id.0).collect();
-        let [whole_tenants, whole_names] = PairColumns::of_holders(ask.whole_holders.iter()).0;
-        let [holder_tenants, holder_names] = PairColumns::of_holders(ask.holders.iter()).0;
+    async fn load_once(&self, conn: &Conn, wanted: &WantedRows) -> Result<LoadedRows, Fault> {
+        let [tenants, kinds, keys] = KeyArrays::of(wanted.keys.iter()).0;
+        let (leases, marks) = wanted.lease_arrays();
+        let whole: Vec<Uuid> = wanted.whole.iter().map(|id| id.0).collect();
+        let [whole_tenants, whole_names] = PairArrays::of_holders(wanted.whole_holders.iter()).0;
+        let [holder_tenants, holder_names] = PairArrays::of_holders(wanted.holders.iter()).0;
         let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] =
-            RequestColumns::of(ask.requests.iter()).0;
-        let [collections, record_ids] = PairColumns::of(ask.records.iter().map(|(c, id)| (c, id))).0;
-        let hangs = !whole.is_empty() || !ask.whole_holders.is_empty();
+            RequestArrays::of(wanted.requests.iter()).0;
+        let [collections, record_ids] = PairArrays::of(wanted.records.iter().map(|(c, id)| (c, id))).0;
+        let hangs = !whole.is_empty() || !wanted.whole_holders.is_empty();
         let wants_resources = hangs || !keys.is_empty() || !leases.is_empty();
-        let wants_holders = !ask.holders.is_empty() || !whole.is_empty();
+        let wants_holders = !wanted.holders.is_empty() || !whole.is_empty();
         let asked = BootTime::now();
         let (begin, clock, resources, holders, requests, records) = join!(biased;
             conn.simple(SNAPSHOT),
@@ -163,17 +158,18 @@ impl PostgresStore {
             },
             async {
                 let params: [Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
-                conn.query_if(!ask.requests.is_empty(), Sql::Requests, &params).await
+                conn.query_if(!wanted.requests.is_empty(), Sql::Requests, &params).await
             },
-            async { conn.query_if(!ask.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
+            async { conn.query_if(!wanted.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
         );
         begin?;
         let reading = Reading::of(&clock?, asked)?;
         let mut state = Ledger::default();
-        let mut sessions = ask.sessions.clone();
+        let mut sessions = wanted.sessions.clone();
         let mut ids = HashMap::new();
         for row in &resources? {
-            ids.insert(load_resource(&mut state, &mut sessions, row)?, row.try_get(0)?);
+            let (id, key) = load_resource(&mut state, &mut sessions, row)?;
+            ids.insert(key, id);
         }
         for row in &holders? {
             let holder = rows::holder(row)?;
@@ -187,14 +183,18 @@ impl PostgresStore {
         for row in &records? {
             state.load_record(rows::record(row)?);
         }
-        sessions.extend(load_lines(conn, &mut state, &ids, ask).await?);
+        sessions.extend(load_lines(conn, &mut state, &ids, wanted).await?);
         finish(conn, &mut state, &sessions).await?;
         self.loaded(state, &reading)
     }
 
     pub(crate) async fn find(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
-        self.read(Use::Read, "finding resources", |conn| async move { self.find_once(&conn, query).await })
-            .await
+        self.read(
+            Purpose::Read,
+            "finding resources",
+            |conn| async move { self.find_once(&conn, query).await },
+        )
+        .await
     }
 
     async fn find_once(&self, conn: &Conn, query: &ResourceQuery) -> Result<ResourcePage, Fault> {
@@ -206,7 +206,7 @@ impl PostgresStore {
         let mut keys = Vec::new();
         let more = found.len() > query.limit;
         for row in found.iter().take(query.limit) {
-            keys.push(load_resource(&mut state, &mut sessions, row)?);
+            keys.push(load_resource(&mut state, &mut sessions, row)?.1);
         }
         finish(conn, &mut state, &sessions).await?;
         Ok(ResourcePage { loaded: self.loaded(state, &reading)?, keys, more })
@@ -214,7 +214,7 @@ impl PostgresStore {
 
     pub(crate) async fn find_names(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
         self.read(
-            Use::Read,
+            Purpose::Read,
             "finding holders",
             |conn| async move { self.find_names_once(&conn, query).await },
         )
@@ -240,7 +240,7 @@ impl PostgresStore {
     }
 
     pub(crate) async fn read_events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
-        self.read(Use::Read, "reading events", |conn| async move {
+        self.read(Purpose::Read, "reading events", |conn| async move {
             let (sql, params) = event_query(query);
             let statement = conn.shaped(&sql).await?;
             let (reading, found) = snapshot(&conn, &statement, &params).await?;
@@ -252,7 +252,7 @@ impl PostgresStore {
     }
 
     pub(crate) async fn count(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
-        self.read(Use::Read, "counting", |conn| async move {
+        self.read(Purpose::Read, "counting", |conn| async move {
             let (of, mut params): (_, Params<'_>) = match tenant {
                 Some(_) => (" AND tenant = $2", vec![]),
                 None => ("", vec![]),
@@ -273,7 +273,7 @@ impl PostgresStore {
             let (reading, found) = snapshot(&conn, &statement, &params).await?;
             conn.simple("COMMIT").await?;
             self.time(&reading)?;
-            let row = found.first().ok_or_else(|| rows::unreadable("nothing was counted"))?;
+            let row = found.first().ok_or_else(|| unreadable("nothing was counted"))?;
             let number = |at: usize| row.try_get::<_, i64>(at).map(|n| n as u64);
             Ok(Usage { live_leases: number(0)?, resources: number(1)?, sessions: number(2)? })
         })
@@ -303,14 +303,14 @@ async fn load_lines(
     conn: &Conn,
     state: &mut Ledger,
     ids: &HashMap<ResourceKey, i64>,
-    ask: &Ask,
+    wanted: &WantedRows,
 ) -> Result<BTreeSet<SessionId>, Fault> {
     let is_queued = |key: &ResourceKey| state.resource(key).is_some_and(|r| r.queued > 0);
     let queued: HashMap<_, _> =
         ids.iter().filter(|(key, _)| is_queued(key)).map(|(key, id)| (key, *id)).collect();
-    let rows = LinesAsk::of(ask, &queued, &[]).read(conn).await?;
+    let rows = WantedWaiters::of(wanted, &queued, &[]).read(conn).await?;
     let keys: HashMap<i64, &ResourceKey> = queued.into_iter().map(|(key, id)| (id, key)).collect();
-    line::load(state, &rows, |id| keys.get(&id).copied())
+    lines::load(state, rows, |id| keys.get(&id).copied())
 }
 
 /// Loads the sessions that the rows hang on, and ends the snapshot.
@@ -331,19 +331,12 @@ pub(crate) fn load_resource(
     state: &mut Ledger,
     sessions: &mut BTreeSet<SessionId>,
     row: &Row,
-) -> Result<ResourceKey, Fault> {
-    let resource = read_resource(row)?;
+) -> Result<(i64, ResourceKey), Fault> {
+    let (id, resource) = rows::whole_resource(row)?;
     let key = resource.key.clone();
     sessions.extend(resource.sessions());
     state.load_resource(resource);
-    Ok(key)
-}
-
-/// A resource with its lease and state beside it.
-pub(crate) fn read_resource(row: &Row) -> Result<Resource, Fault> {
-    let is = rows::described(row)?;
-    let handover = rows::handover(row, DESCRIBED_COLUMNS + LEASE_COLUMNS)?.map(|(_, handover)| handover);
-    Ok(rows::resource(&is, rows::lease_row(row, DESCRIBED_COLUMNS)?, handover))
+    Ok((id, key))
 }
 
 /// Collects conditions and their parameters.
@@ -386,11 +379,9 @@ impl<'a> Conditions<'a> {
 
 pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Params<'_>), Fault> {
     let select = format!(
-        "SELECT {}, {}, {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
+        "SELECT {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
          LEFT JOIN solehold.states t ON t.resource_id = r.id LEFT JOIN solehold.sessions s ON s.id = l.session_id",
-        resource_columns!(),
-        lease_columns!(),
-        state_columns!()
+        list::<WholeResourceColumns>()
     );
     let mut all = Conditions::new(select, vec![Box::new(given_ms)]);
     let _ = write!(all.sql, " AND {} > 0", read_now!());
@@ -432,9 +423,8 @@ pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(St
 }
 
 fn holder_query(query: &HolderQuery) -> (String, Params<'_>) {
-    let select = "SELECT h.tenant, h.name, h.registered, h.session_id, h.status, h.registered_at_ms, h.heard_at_ms, \
-                  h.site, h.attributes, h.metrics FROM solehold.holders h";
-    let mut all = Conditions::new(select.to_owned(), vec![]);
+    let select = format!("SELECT {} FROM solehold.holders h", list::<HolderColumns>());
+    let mut all = Conditions::new(select, vec![]);
     if let Some(tenant) = &query.tenant {
         all.and("h.tenant = {}", tenant.as_str());
     }
@@ -449,9 +439,8 @@ fn holder_query(query: &HolderQuery) -> (String, Params<'_>) {
 }
 
 fn event_query(query: &EventQuery) -> (String, Params<'_>) {
-    let select =
-        "SELECT e.revision, e.at_ms, e.tenant, e.kind, e.key, e.details FROM solehold.lease_events e";
-    let mut all = Conditions::new(select.to_owned(), vec![]);
+    let select = format!("SELECT {} FROM solehold.lease_events e", list::<EventPart>());
+    let mut all = Conditions::new(select, vec![]);
     // Events up to the floor are gone, even while their rows wait to be removed.
     all.and(concat!("e.revision > greatest({}, ", floor!(), ")"), query.after.0 as i64);
     if let Some(lease) = query.lease {

@@ -9,11 +9,11 @@ use uuid::Uuid;
 use crate::postgres::{
     PostgresStore,
     clock::Reading,
-    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
+    connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
-    read::{SNAPSHOT, load_resource, refs, resource_query},
+    read::{SNAPSHOT, load_resource, resource_query},
     statements::Sql,
-    tables::rows,
+    tables::{part::refs, rows},
 };
 use crate::{
     clock::BootTime,
@@ -48,7 +48,7 @@ impl PostgresStore {
         let _turn = self.bulk_turn().await?;
         let mut attempt = 1;
         loop {
-            let lent = self.lend(Use::Read).await.map_err(Fault::told)?;
+            let lent = self.lend(Purpose::Read).await.map_err(Fault::told)?;
             let begun = in_time("reading a snapshot", ROUND_TRIP, self.begin_scan(&lent)).await;
             match begun {
                 Ok((now, cursor)) => {
@@ -105,7 +105,7 @@ impl PostgresStore {
         let found = conn.client.query(&statement, &refs(&params)).await?;
         let (mut state, mut sessions, mut keys) = (Ledger::default(), BTreeSet::new(), Vec::new());
         for row in found.iter().take(query.limit) {
-            keys.push(load_resource(&mut state, &mut sessions, row)?);
+            keys.push(load_resource(&mut state, &mut sessions, row)?.1);
         }
         let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
         for row in &conn.query_if(!ids.is_empty(), Sql::LoadSessions, &[&ids]).await? {

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use solehold_core::key::ResourceKey;
 use tokio_postgres::types::Type;
 
 use crate::postgres::{
     connection::pool::{Conn, in_time},
     fault::Fault,
-    tables::rows::Columns,
+    tables::{
+        columns::{ResourceIdPart, ResourceKeyPart},
+        part,
+    },
 };
 use crate::{clock::RetryPauses, store::StoreError};
 
@@ -93,12 +97,14 @@ async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
 
 /// Gives resources of the versions before their marks, which PostgreSQL cannot compute.
 async fn mark_all(conn: &Conn) -> Result<(), Fault> {
-    let found = conn.client.query_typed("SELECT id, tenant, kind, key FROM solehold.resources", &[]).await?;
+    let sql =
+        format!("SELECT {} FROM solehold.resources r", part::list::<(ResourceIdPart, ResourceKeyPart)>());
+    let found = conn.client.query_typed(&sql, &[]).await?;
     let (mut ids, mut marks) = (Vec::<i64>::new(), Vec::<i32>::new());
     for row in &found {
-        let mut c = Columns::from(row, 0);
-        ids.push(c.next()?);
-        marks.push(c.resource_key()?.mark() as i32);
+        let (id, key) = part::read::<(ResourceIdPart, ResourceKeyPart)>(row)?;
+        ids.push(id.id);
+        marks.push(ResourceKey::from(key).mark() as i32);
     }
     let sql = "UPDATE solehold.resources r SET mark = u.mark \
                FROM unnest($1::bigint[], $2::int[]) AS u(id, mark) WHERE r.id = u.id";

@@ -5,7 +5,10 @@ pub(crate) mod turn;
 
 use std::{collections::HashSet, sync::MutexGuard, time::Duration};
 
-use solehold_core::{command::Command, key::SessionId};
+use solehold_core::{
+    command::Command,
+    key::{ResourceKey, SessionId},
+};
 use tokio::join;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -13,10 +16,13 @@ use uuid::Uuid;
 use crate::postgres::{
     PostgresStore,
     clock::MARK_EVERY_MS,
-    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
+    connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
     statements::Sql,
-    tables::rows::{Columns, unreadable},
+    tables::{
+        columns::{DueLeasePart, DueSessionPart, OrphanPart, RemovalPart},
+        part, unreadable,
+    },
 };
 use crate::{
     clock::{BootTime, RetryPauses},
@@ -138,13 +144,14 @@ impl<Id> DuePage<Id> {
 fn due_leases(rows: &[Row], now: i64) -> Result<DuePage<i64>, Fault> {
     let mut page = DuePage::of(rows.len());
     for row in rows {
-        let mut c = Columns::from(row, 0);
-        let (id, key) = (c.next::<i64>()?, c.resource_key()?);
-        match c.next::<Option<i64>>()? {
-            Some(since) if since <= now => page.nominated.push((since, Command::Expire { key })),
+        let DueLeasePart { resource_id: id, tenant, kind, key, ripe_at_ms, due_ms } = part::read(row)?;
+        match ripe_at_ms {
+            Some(since) if since <= now => {
+                page.nominated.push((since, Command::Expire { key: ResourceKey { tenant, kind, key } }));
+            }
             _ => page.renewed.push(id),
         }
-        page.last = Some((c.next()?, id));
+        page.last = Some((due_ms, id));
     }
     Ok(page)
 }
@@ -152,24 +159,23 @@ fn due_leases(rows: &[Row], now: i64) -> Result<DuePage<i64>, Fault> {
 fn due_sessions(rows: &[Row], now: i64) -> Result<DuePage<Uuid>, Fault> {
     let mut page = DuePage::of(rows.len());
     for row in rows {
-        let mut c = Columns::from(row, 0);
-        let (id, deadline) = (c.next::<Uuid>()?, c.next::<i64>()?);
-        let (has_leases, is_waited_for) = (c.next::<bool>()?, c.next::<bool>()?);
-        match (deadline <= now, has_leases, is_waited_for) {
+        let due: DueSessionPart = part::read(row)?;
+        let (id, deadline) = (due.id.0, due.deadline_ms);
+        match (deadline <= now, due.has_leases, due.has_pending) {
             (false, _, _) => page.renewed.push(id),
             (true, true, _) => page.dead.push((deadline, id)),
             (true, false, false) => page.nominated.push((deadline, Command::ExpireSession(SessionId(id)))),
             // The pending leases on it lapse first, by their own deadlines.
             (true, false, true) => page.parked.push(id),
         }
-        page.last = Some((c.next()?, id));
+        page.last = Some((due.due_ms, id));
     }
     Ok(page)
 }
 
 impl PostgresStore {
     pub(crate) async fn nominate(&self, limit: usize) -> Result<Nominations, StoreError> {
-        self.read(Use::Write, "looking for what is due", |conn| async move {
+        self.read(Purpose::Write, "looking for what is due", |conn| async move {
             self.nominate_once(&conn, limit).await
         })
         .await
@@ -192,8 +198,8 @@ impl PostgresStore {
         let mut sessions = due_sessions(&sessions?, now)?;
         if !sessions.dead.is_empty() {
             let dead = std::mem::take(&mut sessions.dead);
-            let hanging = attached_to(conn, dead, now, most, &mut sessions.parked).await?;
-            sessions.nominated.extend(hanging);
+            let orphans = orphans_of(conn, dead, now, most, &mut sessions.parked).await?;
+            sessions.nominated.extend(orphans);
         }
         self.move_bounds(conn, &leases.renewed, &sessions.renewed, &sessions.parked, now).await?;
         places.go_on(limit, &leases, &sessions);
@@ -232,7 +238,7 @@ impl PostgresStore {
 
     pub(crate) async fn maintain_once(&self, retention: &Retention) -> Result<(), StoreError> {
         let (now, turn) = self
-            .read(Use::Write, "moving the clock's mark", |conn| async move {
+            .read(Purpose::Write, "moving the clock's mark", |conn| async move {
                 let (reading, turn) = self.read_clock_and_turn(&conn).await?;
                 let now = self.time(&reading)?.0 as i64;
                 if now - reading.last_ms >= MARK_EVERY_MS {
@@ -264,7 +270,7 @@ impl PostgresStore {
 
     /// Forgets what is over, for a bounded while; if there is more, the next round is due at once.
     async fn forget(&self, retention: &Retention, now: i64, turn: i64) -> Result<(), Fault> {
-        let lent = self.lend(Use::Write).await?;
+        let lent = self.lend(Purpose::Write).await?;
         let conn = &*lent;
         if is_time(&mut self.chores().began_ms, now, FROM_THE_BEGINNING_EVERY_MS) {
             self.chores().ends = Ends::default();
@@ -279,7 +285,7 @@ impl PostgresStore {
             }
             let end = self.chores().ends.turns;
             let turns = conn.query(Sql::ForgetTurns, &[&turn, &FORGET_MAX, &end]).await?;
-            self.chores().ends.turns = Forgotten::of(&turns, FORGET_MAX, turn)?.end;
+            self.chores().ends.turns = Removal::of(&turns, FORGET_MAX, turn)?.end;
             if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
                 conn.execute(Sql::ForgetOldIds, &[]).await?;
             }
@@ -299,10 +305,10 @@ impl PostgresStore {
         let ends = self.chores().ends;
         let old_commits = now - COMMITS_KEPT_MS;
         let requests = conn.query(Sql::ForgetRequests, &[&now, &FORGET_MAX, &ends.requests]).await?;
-        let requests = Forgotten::of(&requests, FORGET_MAX, now)?;
+        let requests = Removal::of(&requests, FORGET_MAX, now)?;
         self.chores().ends.requests = requests.end;
         let commits = conn.query(Sql::ForgetCommits, &[&old_commits, &FORGET_MAX, &ends.commits]).await?;
-        let commits = Forgotten::of(&commits, FORGET_MAX, old_commits)?;
+        let commits = Removal::of(&commits, FORGET_MAX, old_commits)?;
         self.chores().ends.commits = commits.end;
         let resources = number(&conn.query(Sql::ForgetResources, &[&now, &FORGET_MAX]).await?)?;
         let events = self.forget_events(conn, retention, now).await?;
@@ -329,15 +335,15 @@ impl PostgresStore {
             conn.execute(Sql::ForgetFloors, &[]).await?;
         }
         let gone = conn.query(Sql::ForgetEvents, &[&FORGET_EVENTS_MAX, &end]).await?;
-        let gone = Forgotten::of(&gone, FORGET_EVENTS_MAX, floor.unwrap_or(end).max(end))?;
+        let gone = Removal::of(&gone, FORGET_EVENTS_MAX, floor.unwrap_or(end).max(end))?;
         self.chores().ends.events = gone.end;
         Ok(gone.is_more)
     }
 }
 
-/// What hangs on dead sessions and is ripe, and then those of them whose all is nominated. Those on which nothing is ripe are
-/// parked.
-async fn attached_to(
+/// The leases on dead sessions that are ripe, and then those sessions of which all leases are nominated. Sessions on which
+/// nothing is ripe are parked.
+async fn orphans_of(
     conn: &Conn,
     dead: Vec<(i64, Uuid)>,
     now: i64,
@@ -345,15 +351,13 @@ async fn attached_to(
     parked: &mut Vec<Uuid>,
 ) -> Result<Vec<Nominated>, Fault> {
     let ids: Vec<Uuid> = dead.iter().map(|(_, id)| *id).collect();
-    let rows = conn.query(Sql::DueHanging, &[&ids, &now, &most]).await?;
+    let rows = conn.query(Sql::DueOrphans, &[&ids, &now, &most]).await?;
     let mut nominated = Vec::new();
     let (mut ripe, mut unripe) = (HashSet::new(), HashSet::new());
     for row in &rows {
-        let mut c = Columns::from(row, 0);
-        let (id, deadline) = (c.next::<Uuid>()?, c.next::<i64>()?);
-        let key = c.resource_key()?;
-        if c.next::<bool>()? {
-            nominated.push((deadline, Command::Expire { key }));
+        let OrphanPart { id: SessionId(id), deadline_ms, tenant, kind, key, is_ripe } = part::read(row)?;
+        if is_ripe {
+            nominated.push((deadline_ms, Command::Expire { key: ResourceKey { tenant, kind, key } }));
             ripe.insert(id);
         } else {
             unripe.insert(id);
@@ -371,18 +375,17 @@ async fn attached_to(
 }
 
 /// What one statement has forgotten.
-struct Forgotten {
+struct Removal {
     is_more: bool,
     /// All below is gone.
     end: i64,
 }
 
-impl Forgotten {
+impl Removal {
     /// Reads how many rows went, and where that ended; if that was not as many as it might have been, all up to `all` are gone.
     fn of(rows: &[Row], most: i64, all: i64) -> Result<Self, Fault> {
         let row = rows.first().ok_or_else(|| unreadable("nothing was counted"))?;
-        let mut c = Columns::from(row, 0);
-        let (count, last) = (c.next::<i64>()?, c.next::<Option<i64>>()?);
+        let RemovalPart { count, last } = part::read(row)?;
         let is_more = count >= most;
         Ok(Self { is_more, end: last.filter(|_| is_more).unwrap_or(all) })
     }

@@ -21,11 +21,11 @@ const REMOVED_MAX: i64 = 256;
 
 /// How many requests of each holder for each resource this replica has written since the surplus was last removed.
 #[derive(Debug, Default)]
-pub(crate) struct Spent(HashMap<(ResourceKey, Name), usize>);
+pub(crate) struct SpentRequests(HashMap<(ResourceKey, Name), usize>);
 
-impl Spent {
+impl SpentRequests {
     /// Takes note of the requests that a batch has written.
-    pub(crate) fn written(&mut self, state: &Ledger, dirty: &Dirty) {
+    pub(crate) fn note(&mut self, state: &Ledger, dirty: &Dirty) {
         for request in dirty.requests.iter().filter(|request| state.spent_until(request).is_some()) {
             if self.0.len() >= COUNTED_MAX {
                 self.0.clear();

@@ -18,10 +18,10 @@ use crate::clock::BootTime;
 use crate::postgres::{
     PostgresStore,
     clock::Reading,
-    connection::pool::{Conn, ROUND_TRIP, Use, in_time},
+    connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
     statements::Sql,
-    tables::rows::Columns,
+    tables::{columns::TurnPart, part},
 };
 
 /// A turn lasts this long: after its keeper has died, nobody sweeps for this long.
@@ -61,8 +61,8 @@ impl PostgresStore {
         let (clock, turn) = in_time("reading the clock", ROUND_TRIP, read).await?;
         let reading = Reading::of(&clock, asked)?;
         let Some(row) = turn.first() else { return Ok((reading, Turn::default())) };
-        let mut c = Columns::from(row, 0);
-        Ok((reading, Turn { number: c.next()?, keeper: c.next()?, until_ms: c.next()? }))
+        let TurnPart { number, keeper, until_ms } = part::read(row)?;
+        Ok((reading, Turn { number, keeper, until_ms }))
     }
 
     /// Whether it is this replica's turn: its number, if so. Renews it in time, and takes one that nobody keeps.
@@ -89,7 +89,7 @@ impl PostgresStore {
     pub(crate) async fn give_turn_back(&self) {
         let Some(number) = self.chores().turn.take() else { return };
         let work = async {
-            let lent = self.lend(Use::Write).await?;
+            let lent = self.lend(Purpose::Write).await?;
             lent.execute(Sql::TakeTurn, &[&(number + 1), &self.replica, &0i64]).await?;
             lent.give_back();
             Ok(())

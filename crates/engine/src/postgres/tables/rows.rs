@@ -1,171 +1,132 @@
-//! Rows as core has them, from rows as PostgreSQL has them.
+//! Rows as core has them, to and from columns.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use solehold_core::{
+    command::{AskedTenure, Undeclared},
     event::Event,
-    key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
+    key::{Document, HolderKey, RequestKey, ResourceKey, SessionId},
     lease::{Declaration, Lease, Pending, Resource, StateDocument, Tenure},
     record::Record,
-    session::{Holder, HolderStatus, Session, Standing},
-    time::{Revision, StoreTime, Token},
+    session::{Holder, Session},
+    time::{StoreTime, Token},
+    waiter::Waiter,
 };
-use tokio_postgres::{Row, types::FromSql};
-use uuid::Uuid;
+use tokio_postgres::Row;
 
-use crate::postgres::{fault::Fault, tables::text};
+use super::{
+    columns::*,
+    part::read,
+    unreadable,
+    value::{Labels, Required},
+};
+use crate::postgres::fault::Fault;
 
-/// Reads the columns of a row one after the other.
-pub(crate) struct Columns<'a> {
-    row: &'a Row,
-    at: usize,
+pub(crate) type SessionColumns = (SessionKeyPart, SessionOpeningPart, SessionLifePart);
+pub(crate) type HolderColumns = (HolderKeyPart, HolderPart);
+pub(crate) type ResourceColumns = (ResourceIdPart, ResourceKeyPart, DeclarationPart);
+pub(crate) type LeaseColumns =
+    (LeaseKeyPart, LeaseBoundsPart, BesidePart, Option<HoldingPart>, Option<PendingPart>);
+pub(crate) type StateColumns = (StateKeyPart, StatePart);
+/// A resource with all that is beside it.
+pub(crate) type WholeResourceColumns = (ResourceColumns, LeaseColumns, Option<StateColumns>);
+/// What is known of a resource before any lock is taken.
+pub(crate) type KnownResourceColumns = (ResourceColumns, AttachedPart);
+pub(crate) type PresentSessionColumns = (HolderKeyPart, PresentSessionPart);
+pub(crate) type WaiterColumns = (WaiterKeyPart, WaiterPart);
+pub(crate) type RequestColumns = (RequestKeyPart, RequestPart);
+pub(crate) type RecordColumns = (RecordKeyPart, RecordPart);
+
+pub(crate) fn session(row: &Row) -> Result<Session, Fault> {
+    let (key, opening, life) = read::<SessionColumns>(row)?;
+    Ok(Session {
+        id: key.id,
+        holder: HolderKey { tenant: opening.tenant, name: opening.holder },
+        ttl_ms: opening.ttl_ms,
+        opened_at: opening.opened_at_ms,
+        renewed_at: life.renewed_at_ms,
+        deadline: life.deadline_ms,
+        standing: life.standing,
+        capacity: opening.capacity,
+        lease_count: life.lease_count,
+        lease_revision: life.lease_revision,
+        metrics: life.metrics.map(|Required(metrics)| metrics).unwrap_or_default(),
+        waiting: life.waiting,
+    })
 }
 
-impl<'a> Columns<'a> {
-    /// From the column `at` on.
-    pub(crate) fn from(row: &'a Row, at: usize) -> Self {
-        Self { row, at }
-    }
-
-    pub(crate) fn next<T: FromSql<'a>>(&mut self) -> Result<T, Fault> {
-        self.at += 1;
-        Ok(self.row.try_get(self.at - 1)?)
-    }
-
-    pub(crate) fn number(&mut self) -> Result<u64, Fault> {
-        Ok(self.next::<i64>()? as u64)
-    }
-
-    pub(crate) fn time(&mut self) -> Result<StoreTime, Fault> {
-        self.number().map(StoreTime)
-    }
-
-    fn maybe_time(&mut self) -> Result<Option<StoreTime>, Fault> {
-        Ok(self.next::<Option<i64>>()?.map(|ms| StoreTime(ms as u64)))
-    }
-
-    pub(crate) fn name(&mut self) -> Result<Name, Fault> {
-        name(self.next()?)
-    }
-
-    pub(crate) fn maybe_name(&mut self) -> Result<Option<Name>, Fault> {
-        self.next::<Option<&str>>()?.map(name).transpose()
-    }
-
-    /// A document; none stands for the empty one.
-    pub(crate) fn document(&mut self) -> Result<Document, Fault> {
-        match self.next::<Option<&str>>()? {
-            Some(stored) => Document::new(text::restored(stored)).map_err(unreadable),
-            None => Ok(Document::default()),
+impl SessionOpeningPart {
+    pub(crate) fn of(session: &Session) -> Self {
+        Self {
+            tenant: session.holder.tenant.clone(),
+            holder: session.holder.name.clone(),
+            ttl_ms: session.ttl_ms,
+            opened_at_ms: session.opened_at,
+            capacity: session.capacity,
         }
     }
-
-    pub(crate) fn session_id(&mut self) -> Result<Option<SessionId>, Fault> {
-        Ok(self.next::<Option<Uuid>>()?.map(SessionId))
-    }
-
-    pub(crate) fn lease_id(&mut self) -> Result<Option<LeaseId>, Fault> {
-        Ok(self.next::<Option<Uuid>>()?.map(LeaseId))
-    }
-
-    pub(crate) fn resource_key(&mut self) -> Result<ResourceKey, Fault> {
-        Ok(ResourceKey { tenant: self.name()?, kind: self.name()?, key: self.name()? })
-    }
-
-    pub(crate) fn holder_key(&mut self) -> Result<HolderKey, Fault> {
-        Ok(HolderKey { tenant: self.name()?, name: self.name()? })
-    }
 }
 
-fn name(text: &str) -> Result<Name, Fault> {
-    Name::stored(text).map_err(|e| unreadable(format!("a stored name {e}")))
-}
-
-/// A stored row that makes no sense to this program.
-pub(crate) fn unreadable(what: impl std::fmt::Display) -> Fault {
-    Fault::Unreadable(format!("a stored row cannot be read: {what}"))
-}
-
-/// A document as it is stored: none for the empty one, which most are.
-pub(crate) fn document_text(document: &Document) -> Option<std::borrow::Cow<'_, str>> {
-    match document.as_str() {
-        "{}" => None,
-        other => Some(text::stored(other)),
+impl SessionLifePart {
+    /// With the metrics only if they are others than `known`: a large text is not written again with every heartbeat.
+    pub(crate) fn of(session: &Session, known: &Document) -> Self {
+        Self {
+            renewed_at_ms: session.renewed_at,
+            deadline_ms: session.deadline,
+            standing: session.standing,
+            lease_count: session.lease_count,
+            lease_revision: session.lease_revision,
+            metrics: (session.metrics != *known).then(|| Required(session.metrics.clone())),
+            waiting: session.waiting,
+        }
     }
 }
 
-/// The name of a standing.
-pub(crate) fn standing_text(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Current => "current",
-        Standing::Draining => "draining",
-        Standing::Superseded => "superseded",
-    }
-}
-
-/// The name of a status.
-pub(crate) fn status_text(status: HolderStatus) -> &'static str {
-    match status {
-        HolderStatus::Active => "active",
-        HolderStatus::Draining => "draining",
-        HolderStatus::Maintenance => "maintenance",
-    }
-}
-
-/// Labels as they are stored.
-pub(crate) fn labels_text(labels: &BTreeMap<String, String>) -> Result<String, Fault> {
-    let stored: BTreeMap<_, _> = labels.iter().map(|(k, v)| (text::stored(k), text::stored(v))).collect();
-    serde_json::to_string(&stored).map_err(unreadable)
-}
-
-/// A session, from `session_columns!`.
-pub(crate) fn session(row: &Row) -> Result<Session, Fault> {
-    let mut c = Columns::from(row, 0);
-    Ok(Session {
-        id: SessionId(c.next()?),
-        holder: c.holder_key()?,
-        ttl_ms: c.number()?,
-        opened_at: c.time()?,
-        renewed_at: c.time()?,
-        deadline: c.time()?,
-        standing: match c.next::<&str>()? {
-            "current" => Standing::Current,
-            "draining" => Standing::Draining,
-            "superseded" => Standing::Superseded,
-            other => return Err(unreadable(format!("a session has the standing {other}"))),
-        },
-        capacity: c.next::<Option<i64>>()?.map(|n| n as u32),
-        lease_count: c.number()? as u32,
-        lease_revision: Revision(c.number()?),
-        metrics: c.document()?,
-        waiting: c.number()? as u32,
-    })
-}
-
-/// A holder, from `holder_columns!`.
 pub(crate) fn holder(row: &Row) -> Result<Holder, Fault> {
-    let mut c = Columns::from(row, 0);
+    let (key, holder) = read::<HolderColumns>(row)?;
     Ok(Holder {
-        key: c.holder_key()?,
-        registered: c.next()?,
-        session: c.session_id()?,
-        status: match c.next::<&str>()? {
-            "active" => HolderStatus::Active,
-            "draining" => HolderStatus::Draining,
-            "maintenance" => HolderStatus::Maintenance,
-            other => return Err(unreadable(format!("a holder has the status {other}"))),
-        },
-        registered_at: c.time()?,
-        heard_at: c.time()?,
-        site: c.maybe_name()?,
-        attributes: c.document()?,
-        metrics: c.document()?,
+        key: key.into(),
+        registered: holder.registered,
+        session: holder.session_id,
+        status: holder.status,
+        registered_at: holder.registered_at_ms,
+        heard_at: holder.heard_at_ms,
+        site: holder.site,
+        attributes: holder.attributes,
+        metrics: holder.metrics,
     })
 }
 
-/// What a resource is, as far as it is not judged under a lock: from `resource_columns!`.
+impl From<HolderKeyPart> for HolderKey {
+    fn from(key: HolderKeyPart) -> Self {
+        Self { tenant: key.tenant, name: key.name }
+    }
+}
+
+impl From<&HolderKey> for HolderKeyPart {
+    fn from(key: &HolderKey) -> Self {
+        Self { tenant: key.tenant.clone(), name: key.name.clone() }
+    }
+}
+
+impl From<&Holder> for HolderPart {
+    fn from(holder: &Holder) -> Self {
+        Self {
+            registered: holder.registered,
+            session_id: holder.session,
+            status: holder.status,
+            registered_at_ms: holder.registered_at,
+            heard_at_ms: holder.heard_at,
+            site: holder.site.clone(),
+            attributes: holder.attributes.clone(),
+            metrics: holder.metrics.clone(),
+        }
+    }
+}
+
+/// What a resource is, as far as it is not judged under a lock.
 #[derive(Debug, Clone)]
-pub(crate) struct Described {
+pub(crate) struct DescribedResource {
     pub(crate) id: i64,
     pub(crate) key: ResourceKey,
     pub(crate) version: i64,
@@ -173,33 +134,45 @@ pub(crate) struct Described {
     pub(crate) created_at: StoreTime,
 }
 
-/// How many columns `resource_columns!` has.
-pub(crate) const DESCRIBED_COLUMNS: usize = 11;
-
-/// What a resource is.
-pub(crate) fn described(row: &Row) -> Result<Described, Fault> {
-    let mut c = Columns::from(row, 0);
-    let (id, key, version, declared) = (c.next()?, c.resource_key()?, c.next()?, c.next::<bool>()?);
-    let site = c.maybe_name()?;
-    let labels: serde_json::Value = c.next()?;
-    let attributes = c.document()?;
-    let lock_delay_ms = c.number()?;
-    let created_at = c.time()?;
-    let declared = match declared {
-        true => Some(Arc::new(Declaration { site, labels: labels_of(labels)?, attributes, lock_delay_ms })),
-        false => None,
-    };
-    Ok(Described { id, key, version, declared, created_at })
+impl From<ResourceColumns> for DescribedResource {
+    fn from((id, key, is): ResourceColumns) -> Self {
+        let declared = is.declared.then(|| {
+            let Labels(labels) = is.labels;
+            let (site, attributes, lock_delay_ms) = (is.site, is.attributes, is.lock_delay_ms);
+            Arc::new(Declaration { site, labels, attributes, lock_delay_ms })
+        });
+        Self { id: id.id, key: key.into(), version: is.version, declared, created_at: is.created_at_ms }
+    }
 }
 
-fn labels_of(stored: serde_json::Value) -> Result<BTreeMap<String, String>, Fault> {
-    let stored: BTreeMap<String, String> = serde_json::from_value(stored).map_err(unreadable)?;
-    let restore =
-        |(k, v): (String, String)| (text::restored(&k).into_owned(), text::restored(&v).into_owned());
-    Ok(stored.into_iter().map(restore).collect())
+impl DeclarationPart {
+    pub(crate) fn of(version: i64, resource: &Resource) -> Self {
+        let declared = resource.declared.as_deref();
+        Self {
+            version,
+            declared: declared.is_some(),
+            site: declared.and_then(|d| d.site.clone()),
+            labels: declared.map(|d| Labels(d.labels.clone())).unwrap_or_default(),
+            attributes: declared.map(|d| d.attributes.clone()).unwrap_or_default(),
+            lock_delay_ms: declared.map_or(0, |d| d.lock_delay_ms),
+            created_at_ms: resource.created_at,
+        }
+    }
 }
 
-/// The part of a resource that is judged under a lock: from `lease_columns!`.
+impl From<ResourceKeyPart> for ResourceKey {
+    fn from(key: ResourceKeyPart) -> Self {
+        Self { tenant: key.tenant, kind: key.kind, key: key.key }
+    }
+}
+
+impl From<&ResourceKey> for ResourceKeyPart {
+    fn from(key: &ResourceKey) -> Self {
+        Self { tenant: key.tenant.clone(), kind: key.kind.clone(), key: key.key.clone() }
+    }
+}
+
+/// The part of a resource that is judged under a lock.
 #[derive(Debug)]
 pub(crate) struct LeaseRow {
     pub(crate) resource_id: i64,
@@ -213,85 +186,131 @@ pub(crate) struct LeaseRow {
     pub(crate) queued: u32,
 }
 
-/// How many columns `lease_columns!` has.
-pub(crate) const LEASE_COLUMNS: usize = 24;
+impl TryFrom<LeaseColumns> for LeaseRow {
+    type Error = Fault;
 
-/// The part of a resource that is judged under a lock, from the column `at` on.
-pub(crate) fn lease_row(row: &Row, at: usize) -> Result<LeaseRow, Fault> {
-    let mut c = Columns::from(row, at);
-    let (resource_id, version) = (c.next()?, c.next()?);
-    let (last_token, held_back_until, due_ms) = (Token(c.number()?), c.maybe_time()?, c.next()?);
-    let lease = match c.lease_id()? {
-        Some(id) => Some(lease(&mut c, id, last_token)?),
-        None => {
-            c.at += 9;
-            None
-        }
-    };
-    let has_state = c.next()?;
-    let pending = match c.lease_id()? {
-        Some(id) => Some(Pending {
-            id,
-            session: SessionId(c.next()?),
-            holder: c.name()?,
-            asked_at: c.time()?,
-            deadline: c.time()?,
-            attributes: c.document()?,
-        }),
-        None => None,
-    };
-    // What was added last stands last.
-    let mut c = Columns::from(row, at + LEASE_COLUMNS - 2);
-    let (confirm_by, queued) = (c.maybe_time()?, c.number()? as u32);
-    let lease = lease.map(|lease| Lease { confirm_by, ..lease });
-    Ok(LeaseRow {
-        resource_id,
-        version,
-        due_ms,
-        has_state,
-        last_token,
-        held_back_until,
-        lease,
-        pending,
-        queued,
-    })
+    fn try_from((key, bounds, beside, holding, pending): LeaseColumns) -> Result<Self, Fault> {
+        Ok(Self {
+            resource_id: key.resource_id,
+            version: beside.version,
+            due_ms: bounds.due_ms,
+            has_state: beside.has_state,
+            last_token: bounds.last_token,
+            held_back_until: bounds.held_back_until_ms,
+            lease: holding.map(|holding| lease(holding, bounds.last_token)).transpose()?,
+            pending: pending.map(Pending::from),
+            queued: bounds.queued,
+        })
+    }
 }
 
-fn lease(c: &mut Columns<'_>, id: LeaseId, token: Token) -> Result<Lease, Fault> {
-    let holder = c.name()?;
-    let session = c.session_id()?;
-    let (ttl_ms, deadline) = (c.next::<Option<i64>>()?, c.maybe_time()?);
-    let tenure = match (session, ttl_ms, deadline) {
+impl LeaseBoundsPart {
+    pub(crate) fn of(due_ms: Option<i64>, resource: &Resource) -> Self {
+        Self {
+            last_token: resource.last_token,
+            held_back_until_ms: resource.held_back_until,
+            due_ms,
+            queued: resource.queued,
+        }
+    }
+}
+
+fn lease(row: HoldingPart, token: Token) -> Result<Lease, Fault> {
+    let id = row.lease_id;
+    let tenure = match (row.session_id, row.ttl_ms, row.deadline_ms) {
         (Some(session), _, _) => Tenure::Session(session),
-        (None, Some(ttl_ms), Some(deadline)) => Tenure::Own { ttl_ms: ttl_ms as u64, deadline },
+        (None, Some(ttl_ms), Some(deadline)) => Tenure::Own { ttl_ms, deadline },
         _ => return Err(unreadable(format!("lease {id} has neither a session nor a deadline"))),
     };
     Ok(Lease {
         id,
         token,
-        holder,
+        holder: row.holder,
         tenure,
-        acquired_at: c.time()?,
-        renewed_at: c.maybe_time()?,
-        confirm_by: None,
-        request: c.maybe_name()?,
-        attributes: c.document()?,
-        stats: c.document()?,
+        acquired_at: row.acquired_at_ms,
+        renewed_at: row.renewed_at_ms,
+        confirm_by: row.confirm_by_ms,
+        request: row.request,
+        attributes: row.attributes,
+        stats: row.stats,
     })
 }
 
-/// The hand-over document and the resource that it belongs to, from `state_columns!` at the column `at`.
-pub(crate) fn handover(row: &Row, at: usize) -> Result<Option<(i64, StateDocument)>, Fault> {
-    let mut c = Columns::from(row, at);
-    let Some(resource) = c.next::<Option<i64>>()? else { return Ok(None) };
-    let sequence = c.number()?;
-    let (token, written_at) = (Token(c.number()?), c.time()?);
-    let document = Document::new(text::restored(c.next::<&str>()?)).map_err(unreadable)?;
-    Ok(Some((resource, StateDocument { document, sequence, token, written_at })))
+impl From<&Lease> for HoldingPart {
+    fn from(lease: &Lease) -> Self {
+        let (session_id, ttl_ms, deadline_ms) = match lease.tenure {
+            Tenure::Session(session) => (Some(session), None, None),
+            Tenure::Own { ttl_ms, deadline } => (None, Some(ttl_ms), Some(deadline)),
+        };
+        Self {
+            lease_id: lease.id,
+            holder: lease.holder.clone(),
+            session_id,
+            ttl_ms,
+            deadline_ms,
+            acquired_at_ms: lease.acquired_at,
+            renewed_at_ms: lease.renewed_at,
+            request: lease.request.clone(),
+            attributes: lease.attributes.clone(),
+            stats: lease.stats.clone(),
+            confirm_by_ms: lease.confirm_by,
+        }
+    }
 }
 
-/// A resource whole.
-pub(crate) fn resource(is: &Described, row: LeaseRow, state: Option<StateDocument>) -> Resource {
+impl From<PendingPart> for Pending {
+    fn from(row: PendingPart) -> Self {
+        Self {
+            id: row.pending_lease_id,
+            session: row.pending_session_id,
+            holder: row.pending_holder,
+            asked_at: row.pending_asked_at_ms,
+            deadline: row.pending_deadline_ms,
+            attributes: row.pending_attributes,
+        }
+    }
+}
+
+impl From<&Pending> for PendingPart {
+    fn from(pending: &Pending) -> Self {
+        Self {
+            pending_lease_id: pending.id,
+            pending_session_id: pending.session,
+            pending_holder: pending.holder.clone(),
+            pending_asked_at_ms: pending.asked_at,
+            pending_deadline_ms: pending.deadline,
+            pending_attributes: pending.attributes.clone(),
+        }
+    }
+}
+
+impl From<StatePart> for StateDocument {
+    fn from(row: StatePart) -> Self {
+        let Required(document) = row.document;
+        Self { document, sequence: row.sequence, token: row.token, written_at: row.written_at_ms }
+    }
+}
+
+impl From<&StateDocument> for StatePart {
+    fn from(state: &StateDocument) -> Self {
+        Self {
+            sequence: state.sequence,
+            token: state.token,
+            written_at_ms: state.written_at,
+            document: Required(state.document.clone()),
+        }
+    }
+}
+
+/// A resource with its lease and its state document, read together.
+pub(crate) fn whole_resource(row: &Row) -> Result<(i64, Resource), Fault> {
+    let (is, lease, state) = read::<WholeResourceColumns>(row)?;
+    let is = DescribedResource::from(is);
+    Ok((is.id, resource(&is, lease.try_into()?, state.map(|(_, state)| state.into()))))
+}
+
+/// A resource, put together from its rows.
+pub(crate) fn resource(is: &DescribedResource, row: LeaseRow, state: Option<StateDocument>) -> Resource {
     Resource {
         key: is.key.clone(),
         declared: is.declared.clone(),
@@ -305,25 +324,120 @@ pub(crate) fn resource(is: &Described, row: LeaseRow, state: Option<StateDocumen
     }
 }
 
-/// A spent request and until when it is remembered.
-pub(crate) fn request(row: &Row) -> Result<(RequestKey, StoreTime), Fault> {
-    let mut c = Columns::from(row, 0);
-    let key = RequestKey { resource: c.resource_key()?, holder: c.name()?, request: c.name()? };
-    Ok((key, c.time()?))
+/// A waiter for the resource `key`.
+pub(crate) fn waiter(
+    key: &ResourceKey,
+    WaiterKeyPart { arrival, .. }: WaiterKeyPart,
+    row: WaiterPart,
+) -> Result<Waiter, Fault> {
+    let tenure = match (row.session_id, row.ttl_ms) {
+        (Some(session), _) => AskedTenure::Session(session),
+        (None, Some(ttl_ms)) => AskedTenure::Own { ttl_ms },
+        (None, None) => {
+            return Err(unreadable(format!("waiter {} has neither a session nor a ttl", row.lease_id)));
+        }
+    };
+    Ok(Waiter {
+        key: key.clone(),
+        arrival,
+        lease: row.lease_id,
+        holder: row.holder,
+        tenure,
+        request: row.request,
+        attributes: row.attributes,
+        undeclared: if row.undeclared { Undeclared::Allow } else { Undeclared::Refuse },
+        room: row.room_id,
+        deadline: row.deadline_ms,
+    })
 }
 
-/// A record.
+impl From<&Waiter> for WaiterPart {
+    fn from(waiter: &Waiter) -> Self {
+        let ttl_ms = match waiter.tenure {
+            AskedTenure::Own { ttl_ms } => Some(ttl_ms),
+            AskedTenure::Session(_) => None,
+        };
+        Self {
+            room_id: waiter.room,
+            session_id: waiter.session(),
+            lease_id: waiter.lease,
+            holder: waiter.holder.clone(),
+            ttl_ms,
+            request: waiter.request.clone(),
+            attributes: waiter.attributes.clone(),
+            undeclared: waiter.undeclared == Undeclared::Allow,
+            deadline_ms: waiter.deadline,
+        }
+    }
+}
+
+impl WaiterPart {
+    /// The sessions that it is attached to.
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        std::iter::once(self.room_id).chain(self.session_id)
+    }
+}
+
+/// A spent request and until when it is remembered.
+pub(crate) fn request(row: &Row) -> Result<(RequestKey, StoreTime), Fault> {
+    let (key, request) = read::<RequestColumns>(row)?;
+    let resource = ResourceKey { tenant: key.tenant, kind: key.kind, key: key.key };
+    Ok((RequestKey { resource, holder: key.holder, request: key.request }, request.until_ms))
+}
+
+impl From<&RequestKey> for RequestKeyPart {
+    fn from(key: &RequestKey) -> Self {
+        Self {
+            tenant: key.resource.tenant.clone(),
+            kind: key.resource.kind.clone(),
+            key: key.resource.key.clone(),
+            holder: key.holder.clone(),
+            request: key.request.clone(),
+        }
+    }
+}
+
 pub(crate) fn record(row: &Row) -> Result<Record, Fault> {
-    let mut c = Columns::from(row, 0);
-    let (collection, id) = (c.name()?, c.name()?);
-    let document = Document::new(text::restored(c.next::<&str>()?)).map_err(unreadable)?;
+    let (RecordKeyPart { collection, id }, RecordPart { document: Required(document) }) =
+        read::<RecordColumns>(row)?;
     Ok(Record { collection, id, document })
 }
 
-/// An event, from its revision, time, key and details.
 pub(crate) fn event(row: &Row) -> Result<Event, Fault> {
-    let mut c = Columns::from(row, 0);
-    let (revision, at, key) = (Revision(c.number()?), c.time()?, c.resource_key()?);
-    let what = serde_json::from_str(c.next()?).map_err(|e| unreadable(format!("event {revision:?}: {e}")))?;
-    Ok(Event { revision, at, key, what })
+    let EventPart { revision, at_ms: at, tenant, kind, key, details } = read(row)?;
+    let what = serde_json::from_str(&details).map_err(|e| unreadable(format!("event {revision:?}: {e}")))?;
+    Ok(Event { revision, at, key: ResourceKey { tenant, kind, key }, what })
+}
+
+/// An event as it is stored. JSON escapes control characters, NUL among them, so that any text can be.
+pub(crate) fn event_columns(event: &Event) -> Result<(EventPart, EventIndexPart), Fault> {
+    let ResourceKey { tenant, kind, key } = event.key.clone();
+    let part = EventPart {
+        revision: event.revision,
+        at_ms: event.at,
+        tenant,
+        kind,
+        key,
+        details: serde_json::to_string(&event.what).map_err(unreadable)?,
+    };
+    let index = EventIndexPart {
+        resource_hash: resource_hash(&event.key),
+        event_type: event.name().as_str(),
+        lease_id: event.lease(),
+        holder: event.holder().cloned(),
+        session_id: event.session(),
+        token: event.token(),
+    };
+    Ok((part, index))
+}
+
+/// What events of a resource are found by. It is stored: it must never change.
+pub(crate) fn resource_hash(key: &ResourceKey) -> i64 {
+    let mut hasher = blake3::Hasher::new();
+    for part in [&key.tenant, &key.kind, &key.key] {
+        hasher.update(part.as_str().as_bytes()).update(&[0]);
+    }
+    let mut first = [0; 8];
+    hasher.finalize_xof().fill(&mut first);
+    i64::from_le_bytes(first)
 }

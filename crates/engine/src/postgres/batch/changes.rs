@@ -1,4 +1,4 @@
-//! What events say of the rows that a batch writes.
+//! What the events of a batch say of the rows that it writes.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use solehold_core::{
 
 /// Which resources were made, declared or given another state by events.
 #[derive(Debug, Default)]
-pub(crate) struct Touched<'a> {
+pub(crate) struct ResourceChanges<'a> {
     /// The first event of each.
     pub(crate) first: HashMap<&'a ResourceKey, Revision>,
     /// The last declaration or deletion of each.
@@ -19,7 +19,7 @@ pub(crate) struct Touched<'a> {
     pub(crate) state: HashSet<&'a ResourceKey>,
 }
 
-impl<'a> Touched<'a> {
+impl<'a> ResourceChanges<'a> {
     /// Rows that come from elsewhere, all at once: they get numbers from 1 on, since no event of this store made them.
     pub(crate) fn imported(state: &'a Ledger) -> Self {
         let first = (1..).map(Revision).zip(state.resources()).map(|(number, r)| (&r.key, number)).collect();
@@ -28,23 +28,23 @@ impl<'a> Touched<'a> {
     }
 
     pub(crate) fn by(events: &'a [Event]) -> Self {
-        let mut touched = Self::default();
+        let mut changes = Self::default();
         for event in events {
-            touched.first.entry(&event.key).or_insert(event.revision);
+            changes.first.entry(&event.key).or_insert(event.revision);
             match event.what {
                 What::Declared(_) => {
-                    touched.declared.insert(&event.key, event.revision);
+                    changes.declared.insert(&event.key, event.revision);
                 }
                 What::Deleted => {
-                    touched.declared.insert(&event.key, event.revision);
-                    touched.state.insert(&event.key);
+                    changes.declared.insert(&event.key, event.revision);
+                    changes.state.insert(&event.key);
                 }
                 What::StateChanged(_) => {
-                    touched.state.insert(&event.key);
+                    changes.state.insert(&event.key);
                 }
                 _ => {}
             }
         }
-        touched
+        changes
     }
 }
