@@ -1,4 +1,4 @@
-//! What goes wrong on the way, before it is known what to make of it.
+//! What goes wrong on the way, before it is decided what to do about it.
 
 use std::error::Error as _;
 
@@ -14,7 +14,7 @@ pub(crate) enum Fault {
     Postgres(Error),
     /// No answer in time: the connection is given up.
     Slow(&'static str),
-    /// What was known before the locks were taken is not so any more: look again.
+    /// What was known before the locks were taken is no longer true: look again.
     Stale,
     /// Something to be judged was found late: begin again with it.
     Late(FoundLate),
@@ -24,7 +24,7 @@ pub(crate) enum Fault {
     SetBack,
     /// A stored row cannot be read.
     Unreadable(String),
-    /// Already what the caller is to be told.
+    /// The error that the caller gets, as it is.
     Told(StoreError),
 }
 
@@ -55,8 +55,8 @@ impl Fault {
         }
     }
 
-    /// Whether others were in the way, and it may go well the next time: serialization failure, deadlock, a row that someone
-    /// else made first, a lock that took too long.
+    /// Whether others were in the way, and it may go well the next time: serialization failure, deadlock, a row that
+    /// someone else made first, a lock that took too long.
     pub(crate) fn is_contention(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01" | "23505" | "55P03"))
     }
@@ -76,7 +76,7 @@ impl Fault {
         }
     }
 
-    /// What to tell the caller when nothing was done.
+    /// The error that the caller gets when nothing was done.
     pub(crate) fn told(self) -> StoreError {
         match self {
             Self::Told(error) => error,

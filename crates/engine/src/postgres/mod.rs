@@ -1,11 +1,11 @@
-//! The PostgreSQL store: any number of replicas over one database, and nobody is the coordinator.
+//! The PostgreSQL store: any number of replicas over one database, without a coordinator.
 //!
 //! ```text
 //!   batch/          WantedRows     the rows that the commands name (wanted.rs)
 //!     plan.rs    -> Plan           what to lock, mostly remembered (cache.rs)            0 or 1 round trip
 //!     lock.rs    -> LockedRows     lock, load, read the clock                            1 round trip
 //!     mod.rs     -> BatchDecision  decide: here, by core
-//!     write.rs   -> Writes         write, leave word of it, COMMIT                       1 round trip
+//!     write.rs   -> Writes         write, leave a row in commits, COMMIT                 1 round trip
 //!
 //!   read/, transfer.rs   without locks: rows by name, by query, all of them; everything out and in
 //!   sweep/               what has run out, what can be forgotten, and which replica's turn it is
@@ -19,22 +19,25 @@
 //!
 //! Each of these imports only from those below it.
 //!
-//! **Stored**, in the schema `solehold`: the clock's one row (offset, epoch), the last commits (revision, time), sessions, holders,
-//! resources (what was declared of each, rarely written), `leases` (one narrow row for each resource with all that is judged
-//! under a lock), who waits in line, hand-over states, spent requests, records, events, and whose turn it is to sweep.
-//! **Not stored**: whether a lease or a session is live (time tells), the token of a lease apart from the resource's last token
-//! (they are the same while it is held), the deadline of a lease on a session (it is the session's), renewals as events
-//! (nobody's news), and anything that this process remembers to save itself a look: that is borne out by a locked row before
-//! it is used.
+//! **Stored**, in the schema `solehold`: the clock's one row (offset, epoch), the last commits (revision, time),
+//! sessions, holders, resources (what was declared of each, rarely written), `leases` (one narrow row per resource with
+//! all that is judged under a lock), waiters in line, state documents, spent requests, records, events, and whose turn
+//! it is to sweep.
+//! **Not stored**: whether a lease or a session is live (the time decides), the token of a lease apart from the
+//! resource's last token (they are the same while it is held), the deadline of a lease on a session (it is the
+//! session's), renewals as events (rule 19), and what this process remembers to save a query: a locked row must confirm
+//! that before it is used.
 //!
-//! **Locks** (rule 10): session rows by id, holder rows by name, lease rows by resource, the clock's row last and only by
-//! batches that may make events. Those are serialized by it from the moment they know their time until they have committed,
-//! so what only they change may be read without a lock once it is held. Renewals never wait for it. Missing rows are not
-//! inserted beforehand: a batch that finds none looks again under the clock's lock, without which nobody can make one.
+//! **Locks** (rule 10): session rows by id, holder rows by name, lease rows by resource, the clock's row last and only
+//! by batches that may make events. Those are serialized by it from the moment they know their time until they have
+//! committed, so what only they change may be read without a lock once it is held. Renewals never wait for it. Missing
+//! rows are not inserted beforehand: a batch that finds none looks again under the clock's lock, without which none can
+//! be made.
 //!
-//! **Isolation**: READ COMMITTED is enough and is what is usually there; under a stricter default, failures to serialize are
-//! tried again. **A lost COMMIT**: a batch with events inserts a row with a number of its own; whoever did not get an answer
-//! inserts the same, which waits for the first, and learns whether it was there. A batch of renewals is simply run again.
+//! **Isolation**: READ COMMITTED is enough and is what is usually there; under a stricter default, failures to
+//! serialize are tried again. **A lost COMMIT**: a batch with events inserts a row with an id of its own into
+//! `commits`; if no answer comes, the same row is inserted again, which waits for the first and shows whether it was
+//! there. A batch of renewals is simply run again.
 //!
 //! No LISTEN, no advisory locks, no functions, no triggers.
 
@@ -90,11 +93,11 @@ use crate::{
     },
 };
 
-/// How often the history is looked at while someone waits for others' news.
+/// How often the history is read while a watcher waits for commits of other replicas.
 const NEWS_EVERY: Duration = Duration::from_millis(50);
-/// Whoever waits for news hears how things stand after this, in any case.
+/// A wait for news ends after this in any case.
 const NEWS_WAIT: Duration = Duration::from_secs(1);
-/// How often opening is tried against others who open, too.
+/// How many attempts are made to open a store that other replicas open, too.
 const OPEN_ATTEMPTS: u32 = 20;
 
 /// Rows in PostgreSQL.
@@ -109,13 +112,13 @@ pub struct PostgresStore {
     history: Mutex<History>,
     /// Where the history stands, as far as this process has seen.
     head: watch::Sender<Cursor>,
-    /// When what is over was last forgotten.
+    /// When each chore was last done.
     chores: Mutex<Chores>,
     /// Spent requests, counted.
     spent: Mutex<SpentRequests>,
-    /// What this process is known by to those who share its work.
+    /// The id of this replica among those that take turns.
     replica: Uuid,
-    /// Snapshots and exports take turns: they leave connections to everyone else.
+    /// Snapshots and exports take turns, so that connections are left for other reads.
     bulk: Semaphore,
 }
 

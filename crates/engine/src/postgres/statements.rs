@@ -19,9 +19,9 @@ macro_rules! statements {
     };
 }
 
-/// The clock: its one row, which is locked often and written rarely; the newest batch, by its number; the newest mark, by
-/// its time. The last two are rows that were inserted and never updated, found at the high end of an index, so however long
-/// an old snapshot keeps dead versions alive, none of them is walked.
+/// The clock: its one row, which is locked often and written rarely; the newest batch, by its number; the newest mark,
+/// by its time. The last two are rows that were inserted and never updated, found at the high end of an index, so
+/// however long an old snapshot keeps dead versions alive, none of them is walked.
 fn read_clock() -> String {
     format!(
         "SELECT {} FROM solehold.clock c \
@@ -41,8 +41,8 @@ macro_rules! read_now {
 }
 pub(crate) use read_now;
 
-/// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), or by a session (`$5`) or present session of a
-/// holder (`$6, $7`) that something of theirs hangs on.
+/// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), or by a session (`$5`) or present session
+/// of a holder (`$6, $7`) that they are attached to.
 macro_rules! wanted {
     () => {
         "WITH whole AS (SELECT unnest($5::uuid[]) AS id \
@@ -82,8 +82,8 @@ statements! {
     LockLeasesAndHanging = format!("SELECT {} FROM solehold.leases l \
          WHERE l.resource_id = ANY($1::bigint[]) OR (l.session_id = ANY($2::uuid[]) AND l.lease_id IS NOT NULL) \
             OR l.pending_session_id = ANY($2::uuid[]) ORDER BY l.resource_id FOR UPDATE", list::<LeaseColumns>());
-    /// Makes no new version of the row. What it guards is read by a later statement, which sees every commit that this one
-    /// has waited for; this one, whose snapshot is older than its lock, would not.
+    /// Makes no new version of the row. What it guards is read by a later statement, which sees every commit that this
+    /// one has waited for; this one, whose snapshot is older than its lock, would not.
     LockClock = "SELECT id FROM solehold.clock WHERE id = 1 FOR UPDATE";
     ReadClock = read_clock();
     /// As [`Sql::ReadClock`], at the start of the transaction that it is in.
@@ -102,8 +102,8 @@ statements! {
     /// What is known of resources by their numbers.
     ResolveIds = format!("SELECT {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
         WHERE r.id = ANY($1::bigint[])", list::<KnownResourceColumns>());
-    /// Who waits: the first so many (`$2`) of each line (`$1`), by grant id (`$3`), by request (`$4..$6`), and those who hang
-    /// on sessions (`$7`, at most `$8`). Repetitions do no harm.
+    /// Waiters: the first `$2` of each line (`$1`), by grant id (`$3`), by request (`$4..$6`), and those attached to
+    /// sessions (`$7`, at most `$8`). Repetitions do no harm.
     Waiters = format!("SELECT {head} FROM unnest($1::bigint[], $2::bigint[]) AS k(id, most) \
         CROSS JOIN LATERAL (SELECT * FROM solehold.waiters w WHERE w.resource_id = k.id ORDER BY w.arrival \
             LIMIT k.most) w \
@@ -119,9 +119,9 @@ statements! {
 
     /// Who holds what.
     UpdateLeases = update::<LeaseKeyPart, (LeaseBoundsPart, HoldingPart)>(&[]);
-    /// Nobody holds these now. What was said of the last lease stays, and means nothing.
+    /// Rows that are free now. Their other columns keep what they said of the last lease, which means nothing.
     FreeLeases = update::<LeaseKeyPart, LeaseBoundsPart>(&[("lease_id", "NULL")]);
-    /// What is beside the leases has changed.
+    /// The declaration or the state document beside the leases has changed.
     UpdateBeside = update::<LeaseKeyPart, BesidePart>(&[]);
     InsertLeases = insert::<(LeaseKeyPart, LeaseBoundsPart, HoldingPart)>(
         &[("version", "u.resource_id"), ("has_state", "false")]);
@@ -151,11 +151,11 @@ statements! {
     UpsertRecords = upsert::<RecordKeyPart, RecordPart>();
     DeleteRecords = delete::<RecordKeyPart>();
     InsertEvents = insert::<(EventPart, EventIndexPart)>(&[]);
-    /// The clock goes on, and the batch leaves word that it did. Numbers are unique: where the isolation is such that the
-    /// clock was read in a snapshot from before its lock, this fails, and the batch is run again.
+    /// The clock goes on, and the batch leaves a row that says so. Numbers are unique: where the isolation is such that
+    /// the clock was read in a snapshot from before its lock, this fails, and the batch is run again.
     LeaveWord = "INSERT INTO solehold.commits (batch_id, number, revision, at_ms, committed) VALUES ($1, $2, $3, $4, true)";
 
-    /// Whether a batch was committed; if it was not, it cannot be any more. Waits for one that is on its way. A row that was
+    /// Whether a batch was committed; if it was not, it never will be. Waits for one that is on its way. A row that was
     /// there is written again, so that this answer waits for a synchronous standby as the commit itself would have.
     SettleCommit = "INSERT INTO solehold.commits (batch_id, at_ms, committed) \
         VALUES ($1, (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1), false) \
@@ -185,21 +185,21 @@ statements! {
     DueSessions = format!("SELECT {} FROM solehold.sessions s \
         WHERE s.due_ms <= $1 AND s.due_ms >= $3 AND (s.due_ms, s.id) > ($3, $4) \
         ORDER BY s.due_ms, s.id LIMIT $2", list::<DueSessionPart>());
-    /// Resources that hang on dead sessions (`$1`), and whether they can be judged: one that someone waits for is left alone
-    /// until its lock-delay is over.
+    /// Resources that are attached to dead sessions (`$1`), and whether they can be judged: one with a pending lease is
+    /// left alone until its lock-delay is over.
     DueOrphans = format!("SELECT {} FROM solehold.sessions s JOIN solehold.leases l ON l.session_id = s.id \
         JOIN solehold.resources r ON r.id = l.resource_id \
         WHERE s.id = ANY($1::uuid[]) AND s.deadline_ms <= $2 AND l.lease_id IS NOT NULL \
         ORDER BY is_ripe DESC, s.deadline_ms LIMIT $3", list::<OrphanPart>());
-    /// Moves the sweeper's lower bounds up to when the rows can be judged, so that what is not ripe takes no place among what
-    /// is. Whoever is busy is left for the next time. A lease on a session is found by the session.
+    /// Moves the sweeper's lower bounds up to when the rows can be judged, so that what is not ripe takes no place
+    /// among what is. Rows that are locked are left for the next time. A lease on a session is found by the session.
     BumpLeases = concat!("UPDATE solehold.leases l SET due_ms = ", ripe_at!("l.deadline_ms"), " FROM solehold.resources r \
         WHERE r.id = l.resource_id AND l.resource_id IN (SELECT resource_id FROM solehold.leases \
             WHERE resource_id = ANY($1::bigint[]) ORDER BY resource_id FOR UPDATE SKIP LOCKED) \
         AND l.due_ms <= $2 AND (l.lease_id IS NOT NULL OR l.pending_lease_id IS NOT NULL OR l.queued > 0)");
     BumpSessions = "UPDATE solehold.sessions SET due_ms = deadline_ms \
         WHERE id IN (SELECT id FROM solehold.sessions WHERE id = ANY($1::uuid[]) ORDER BY id FOR UPDATE SKIP LOCKED)";
-    /// Dead sessions that nothing ripe hangs on: they are due when something is. A session that loses its last lease before
+    /// Dead sessions with no lease that is due: they are due when one is. A session that loses its last lease before
     /// is due at once ([`Sql::UpdateSessions`]).
     ParkSessions = "UPDATE solehold.sessions s SET due_ms = greatest(s.deadline_ms, least( \
             (SELECT min(s.deadline_ms + CASE WHEN l.pending_lease_id IS NULL THEN 0 ELSE r.lock_delay_ms END) \
@@ -214,14 +214,16 @@ statements! {
     TakeTurn = "INSERT INTO solehold.turns (number, keeper, until_ms) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
     /// Puts down the time when no batch does.
     Mark = "INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $2, true)";
-    /// Removes what is over by `$1`, at most `$2` rows, beginning at `$3`, where the last round ended: what was removed below
-    /// that may still be there for an old snapshot, and is not walked again. Tells how many, and where it ended.
+    /// Removes what is over by `$1`, at most `$2` rows, beginning at `$3`, where the last round ended: what was removed
+    /// below that may still be there for an old snapshot, and is not walked again. Returns how many, and where it
+    /// ended.
     ForgetRequests = format!("WITH gone(place) AS (DELETE FROM solehold.requests WHERE (tenant, kind, key, holder, request) IN \
         (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 AND until_ms >= $3 \
          ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
         SELECT {} FROM gone", list::<RemovalPart>());
-    /// Removes requests of holders for resources (`$1..$4`) beyond the newest `$5`, at most `$6` of each. One that is spent
-    /// anew meanwhile stays. Times are compared so that no index over them is taken: many requests may have the same.
+    /// Removes requests of holders for resources (`$1..$4`) beyond the newest `$5`, at most `$6` of each. One that is
+    /// spent anew meanwhile stays. Times are compared so that no index over them is taken: many requests may have the
+    /// same.
     ForgetSurplus = "DELETE FROM solehold.requests d USING \
         (SELECT k.tenant, k.kind, k.key, k.holder, q.request, q.until_ms \
          FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k(tenant, kind, key, holder) \
@@ -240,8 +242,9 @@ statements! {
             AND number IS DISTINCT FROM (SELECT max(number) FROM solehold.commits WHERE number IS NOT NULL) \
          ORDER BY at_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING at_ms) \
         SELECT {} FROM gone", list::<RemovalPart>());
-    /// Rows that are due and nobody's: those of resources that say nothing any more go, the others are due no more. Tells how
-    /// many. Found by `due_ms` first: a plan that began with the resources, or in the order of a key, would read all of them.
+    /// Rows that are due and free: those of resources with nothing left to keep go, the others are no longer due.
+    /// Returns how many there were. Found by `due_ms` first: a plan that began with the resources, or in the order of a
+    /// key, would read all of them.
     ForgetResources = "WITH due AS MATERIALIZED (SELECT resource_id, has_state FROM solehold.leases \
              WHERE due_ms <= $1 AND lease_id IS NULL AND pending_lease_id IS NULL AND queued = 0 \
                 AND coalesce(held_back_until_ms, 0) <= $1 LIMIT $2 FOR UPDATE SKIP LOCKED), \
@@ -254,7 +257,8 @@ statements! {
     /// Ids from before version 3 whose leases have ended.
     ForgetOldIds = "DELETE FROM solehold.old_ids o WHERE NOT EXISTS (SELECT 1 FROM solehold.leases l \
         WHERE l.resource_id = o.resource_id AND o.lease_id IN (l.lease_id, l.pending_lease_id))";
-    /// The last event that may go by age (`$1`), looked for among the oldest (`$2` of them) after `$3`, up to which all are gone.
+    /// The last event that may go by age (`$1`), looked for among the oldest (`$2` of them) after `$3`, up to which all
+    /// are gone.
     FloorByAge = "SELECT max(revision) FROM \
         (SELECT revision, at_ms FROM solehold.lease_events WHERE revision > $3 AND \
             (SELECT at_ms FROM solehold.lease_events WHERE revision > $3 ORDER BY revision LIMIT 1) < $1 \

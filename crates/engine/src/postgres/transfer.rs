@@ -1,4 +1,4 @@
-//! Everything out, and everything in.
+//! Export and import.
 
 use std::{collections::HashMap, pin::pin, time::Duration};
 
@@ -33,11 +33,11 @@ use crate::{
     store::{Cursor, EXPORT_FORMAT, Header, Import, NOT_EMPTY, Row, StoreError},
 };
 
-/// A large store takes its time.
+/// A large store takes long.
 const TRANSFER: Duration = Duration::from_secs(600);
-/// How often an import is tried when others are in the way.
+/// How many attempts are made while other replicas hold locks, or after the clock was stepped.
 const ATTEMPTS: u32 = 20;
-/// Ids that were not made for their resource: an export of before has such.
+/// Lease ids that do not begin with the mark of their resource, as exports of versions before 3 have them.
 const KEEP_OLD_IDS: &str = "INSERT INTO solehold.old_ids \
     SELECT k.lease_id, r.id FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
     CROSS JOIN LATERAL (VALUES (l.lease_id), (l.pending_lease_id)) AS k(lease_id) \
@@ -90,7 +90,7 @@ impl PostgresStore {
         }))
         .await?;
         let sql = format!("SELECT {} FROM solehold.sessions s ORDER BY s.id", list::<SessionColumns>());
-        // Those who wait are connections, and so are their rooms: they ask again where this is moved to.
+        // Waiters are connections, and so are their rooms: they ask again at the new store.
         let session = |row: &_| {
             let session = rows::session(row)?;
             Ok((!session.is_room()).then_some(Row::Session(Session { waiting: 0, ..session })))
@@ -185,7 +185,8 @@ impl PostgresStore {
         let furthest = Cursor { epoch: header.epoch.max(reading.epoch), revision };
         let (cursor, barred_until) = match header.retired {
             true => (Cursor { epoch: furthest.epoch + 1, ..furthest }, 0),
-            // The old store may have gone on: what it grants from now on must not be granted here, nor its tokens given.
+            // The old store may have gone on: what it grants from now on must not be granted here, nor its tokens
+            // given.
             false => {
                 let cursor = history::another(furthest, reading.wall_ms as u64);
                 (cursor, self.barred_until(conn, &reading, now.0 as i64).await?)

@@ -1,7 +1,7 @@
-//! What is known of resources without asking, so that most batches need no look around before they take their locks.
+//! What is known of resources without a query, so that most batches can take their locks at once.
 //!
-//! Nothing here is believed. An id belongs to one key for ever and a version to one declaration, and both are in the row that
-//! is locked: what is remembered is used if the locked row bears it out, and looked up again if not.
+//! Nothing here is trusted. An id belongs to one key forever and a version to one declaration, and both are in the row
+//! that is locked: what is remembered is used if the locked row confirms it, and looked up again if not.
 
 use std::{
     collections::HashMap,
@@ -15,7 +15,7 @@ use solehold_core::{
 
 use crate::postgres::tables::rows::DescribedResource;
 
-/// Past so many entries, or so many bytes of declarations, everything is forgotten.
+/// Past this many entries, or this many bytes of declarations, everything is forgotten.
 const ENTRIES_MAX: usize = 200_000;
 const BYTES_MAX: usize = 64 << 20;
 
@@ -23,11 +23,11 @@ const BYTES_MAX: usize = 64 << 20;
 #[derive(Debug, Clone)]
 pub(crate) struct KnownResource {
     pub(crate) is: DescribedResource,
-    /// The sessions that something of it hung on when it was last seen; locking one too many does no harm.
+    /// The sessions of its lease and of its pending lease when it was last seen; locking one too many does no harm.
     pub(crate) sessions: [Option<SessionId>; 2],
-    /// Whether it had a hand-over document.
+    /// Whether it had a state document.
     pub(crate) has_state: bool,
-    /// Whether there was a line for it.
+    /// Whether anyone waited in line for it.
     pub(crate) is_queued: bool,
 }
 
@@ -38,7 +38,7 @@ impl KnownResource {
         Self { is, sessions: sessions(resource), has_state, is_queued }
     }
 
-    /// Whether a resource hangs where it did, and has a document and a line or none as before.
+    /// Whether a resource has the same sessions as before, and a document and a line or none as before.
     pub(crate) fn is_still(&self, resource: &Resource) -> bool {
         self.sessions == sessions(resource)
             && self.has_state == resource.state.is_some()

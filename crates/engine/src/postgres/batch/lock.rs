@@ -1,11 +1,12 @@
 //! Takes a batch's locks in everyone's order, and loads what is locked.
 //!
 //! ```text
-//!   sessions by id -> holders by name -> leases by resource -> the clock (only in Lane::News) -> all that is read and not locked
+//!   sessions by id -> holders by name -> leases by resource -> the clock (only in Lane::News) -> what is only read
 //! ```
 //!
-//! One round trip. Statements that run after the clock's lock see every commit with events, since each of those held it: so
-//! what only such commits change (requests, records, declarations, whether a row exists at all) is read there, unlocked.
+//! One round trip. Statements that run after the clock's lock see every commit with events, since each of those held
+//! it: so what only such commits change (requests, records, declarations, whether a row exists at all) is read there,
+//! unlocked.
 
 use std::{collections::HashMap, sync::Arc};
 

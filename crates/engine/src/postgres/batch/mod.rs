@@ -40,13 +40,13 @@ use crate::{
     store::{BatchDecision, Cursor, Decider, StoreError},
 };
 
-/// How often others may be in the way.
+/// How many attempts may run into locks of other batches.
 const CONTENDED_MAX: u32 = 50;
-/// And for how long.
+/// And for how long they may.
 const CONTENDED_FOR: Duration = Duration::from_secs(8);
-/// How often rows may turn out to be others than planned.
+/// How many attempts may find other rows than planned.
 const STALE_MAX: u32 = 100;
-/// How often a connection may break before the store is said to be away.
+/// How many connections may break before the store is reported as unavailable.
 const BROKEN_MAX: u32 = 3;
 /// How long to ask what became of a commit.
 const SETTLE: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 enum AttemptError {
     /// Nothing was done.
     Before(Fault),
-    /// COMMIT was sent, and no answer came. A batch that left word of itself can be asked for.
+    /// COMMIT was sent, and no answer came. A batch with a row in `commits` can be asked for.
     Lost { decided: BatchDecision, cursor: Cursor, batch: Option<Uuid>, fault: Fault },
     /// COMMIT was answered with a warning: it may not have reached a standby.
     Warned(String),
@@ -67,14 +67,14 @@ impl<F: Into<Fault>> From<F> for AttemptError {
     }
 }
 
-/// What has gone wrong so far.
+/// The attempts at one batch that went wrong so far.
 #[derive(Default)]
 struct Tries {
     contended: u32,
     stale: u32,
     broken: u32,
     pauses: RetryPauses,
-    /// A commit without word of itself may have happened.
+    /// A commit without a row in `commits` may have happened.
     maybe_done: bool,
 }
 
@@ -263,8 +263,8 @@ impl PostgresStore {
             Fault::Postgres(error) => error.as_db_error().and_then(|db| db.parsed_severity()),
             _ => None,
         };
-        // PostgreSQL's own word on a statement means that the transaction has failed. Anything else, and a COMMIT that it was
-        // stopped in, leaves open what became of it: everything had been sent.
+        // PostgreSQL's own word on a statement means that the transaction has failed. Anything else, and a COMMIT that
+        // it was stopped in, leaves open what became of it: everything had been sent.
         match severity {
             Some(Severity::Error) => Err(AttemptError::Before(fault)),
             Some(_) if !at_commit => Err(AttemptError::Before(fault)),
@@ -310,7 +310,8 @@ impl PostgresStore {
         self.spent.lock().unwrap_or_else(|e| e.into_inner()).note(&held.state, dirty);
     }
 
-    /// Asks what became of a batch whose COMMIT was not answered: whether it was committed. If it was not, it never will be.
+    /// Asks what became of a batch whose COMMIT was not answered: whether it was committed. If it was not, it never
+    /// will be.
     async fn settle(&self, batch: Uuid) -> Result<bool, StoreError> {
         let ask = async {
             let mut pauses = RetryPauses::default();
@@ -343,7 +344,7 @@ impl PostgresStore {
         Ok(committed)
     }
 
-    /// Wakes whoever waits for news.
+    /// Wakes those who wait for news.
     pub(crate) fn tell(&self, cursor: Cursor) {
         self.head.send_if_modified(|head| {
             let is_newer = cursor > *head;

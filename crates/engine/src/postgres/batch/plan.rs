@@ -1,4 +1,4 @@
-//! What a batch has to lock, as far as can be told before any lock is taken.
+//! What a batch has to lock, as far as it can be known before any lock is taken.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},

@@ -1,4 +1,4 @@
-//! What a batch changed, as one statement for each sort of row.
+//! What a batch changed, as one statement per kind of row.
 
 use std::collections::HashMap;
 
@@ -267,7 +267,7 @@ fn due_ms(resource: &Resource, stored: Option<&LockedResource>) -> Option<i64> {
             }
             // The first in line's when it is no longer held back.
             None if resource.queued > 0 => Some(resource.held_back_until.unwrap_or_default()),
-            // Nobody's any more when it is no longer held back.
+            // To be forgotten when it is no longer held back.
             None => {
                 resource.held_back_until.filter(|_| resource.declared.is_none() && resource.state.is_none())
             }

@@ -4,12 +4,13 @@
 //!   store time = greatest(last_ms, clock_timestamp() + offset_ms)      the same for every replica
 //! ```
 //!
-//! `offset_ms` is in the clock's one row. `last_ms` is the last time that anyone has put down: with a batch, or as a mark
-//! that every running replica sees to at least every half second. Each replica compares the wall clock with its own
-//! `CLOCK_BOOTTIME` ([`pace`]); where it is out of pace the offset is corrected before anything is decided.
+//! `offset_ms` is in the clock's one row. `last_ms` is the last time that any replica has stored: with a batch, or as a
+//! mark that every running replica sees to at least every half second. Each replica compares the wall clock with its
+//! own `CLOCK_BOOTTIME` ([`pace`]); where it is out of pace the offset is corrected before anything is decided.
 //!
-//! When a store is opened and nobody has moved the mark for longer than running replicas leave it, nobody has kept time:
-//! what passed is given back to all that was live. That is always safe, since it only lengthens what holders count on.
+//! When a store is opened and no replica has moved the mark for longer than running replicas leave it, none was
+//! running: the time that passed is given back to all leases and sessions that were live. That is always safe, since it
+//! only lengthens what holders count on.
 
 pub(crate) mod pace;
 
@@ -33,7 +34,7 @@ use crate::{clock::BootTime, store::Cursor};
 /// A mark is at least this old before it is moved on. Housekeeping comes by five times per second, so while a replica
 /// runs, a mark is younger than [`UNWITNESSED_MS`] but for stalls.
 pub(crate) const MARK_EVERY_MS: i64 = 100;
-/// Time that nobody witnessed for longer than this is given back when a store is opened.
+/// If no replica was running for longer than this, the time is given back when a store is opened.
 const UNWITNESSED_MS: i64 = TOLERANCE_MS;
 /// Store time may be this much ahead of the wall clock after a correction, while replicas run.
 const BEHIND_MS: i64 = 2 * TOLERANCE_MS;
@@ -48,11 +49,11 @@ const NEAR_WALL_MS: i64 = 60_000;
 /// Giving back by rows may rewrite all of them.
 const GIVE_BACK: Duration = Duration::from_secs(120);
 
-/// Locks everything that a renewal could change, in everyone's order.
+/// Locks everything that a renewal could change, in the order that all replicas keep to.
 pub(crate) const LOCK_ALL: &str = "BEGIN; SET LOCAL statement_timeout = '120s'; SET LOCAL lock_timeout = '10s'; \
     SELECT count(*) FROM (SELECT id FROM solehold.sessions ORDER BY id FOR UPDATE) s; \
     SELECT count(*) FROM (SELECT resource_id FROM solehold.leases ORDER BY resource_id FOR UPDATE) l";
-/// How far a history has come: its cursor, and the last time that anyone put down, which moves on with renewals, too.
+/// How far a history has come: its cursor, and the last time that was stored, which moves on with renewals, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Point {
     pub(crate) cursor: Cursor,
@@ -129,7 +130,7 @@ impl Reading {
         self.wall_ms + self.offset_ms
     }
 
-    /// How far the wall clock is ahead of the last time that anyone gave.
+    /// How far the wall clock is ahead of the last time that was stored.
     fn gap(&self) -> i64 {
         self.by_wall() - self.last_ms
     }
@@ -140,7 +141,7 @@ impl Reading {
         lag < 0 || (self.gap() <= BY_OFFSET_MS && lag <= NEAR_WALL_MS)
     }
 
-    /// Whether somebody keeps time: the mark is as young as running replicas leave it.
+    /// Whether a replica is running: the mark is as young as running replicas leave it.
     fn is_witnessed(&self) -> bool {
         (-BEHIND_MS..=UNWITNESSED_MS).contains(&self.gap())
     }
@@ -239,7 +240,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// When a store is opened: time that nobody witnessed is given back to all that was live.
+    /// When a store is opened: time in which no replica was running is given back to all that was live.
     pub(crate) async fn resume_clock(&self, conn: &Conn) -> Result<(), Fault> {
         for _ in 0..LOOKS {
             if self.read_clock(conn).await?.is_witnessed() {

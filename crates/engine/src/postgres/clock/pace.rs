@@ -7,26 +7,29 @@
 //! ```
 //!
 //! The bounds of all earlier readings move apart at the same rate, so only the tightest pair has to be kept: the
-//! [`Allowance`]. It is one budget for the life of the process. A step spends some of it, the stated drift refills it, and
-//! a reading outside it is refused until the offset is corrected. Many small steps and a slew are no different from one
-//! large step.
+//! [`Allowance`]. It is one budget for the life of the process. A step spends some of it, the stated drift refills it,
+//! and a reading outside it is refused until the offset is corrected. Many small steps and a slew are no different from
+//! one large step.
 //!
 //! Forward, which is the direction that could end a lease early, the round trip costs nothing: a grant counts from the
-//! latest moment at which its time can have been read, an expiry from the earliest. So between sending a request that is
-//! granted and receiving the answer that says expired, store time gains at most 500 ms and 1 %, however slow the network.
+//! latest moment at which its time can have been read, an expiry from the earliest. So between sending a request that
+//! is granted and receiving the answer that says expired, store time gains at most 500 ms and 1 %, however slow the
+//! network.
 
 /// How much unexplained difference may add up. It is part of every holder's margin.
 pub(crate) const TOLERANCE_MS: i64 = 500;
 /// The stated drift bound: one part in this many.
 const DRIFT: i64 = 100;
-/// Microseconds in a millisecond. Paces are kept in microseconds: the drift of a few milliseconds must not round to nothing.
+/// Microseconds in a millisecond. Paces are kept in microseconds: the drift of a few milliseconds must not round to
+/// nothing.
 const US: i64 = 1_000;
-/// Store time that another replica has given may be ahead of the most that this one allows by a replica's own tolerance at
-/// its start and another one since. If it is further ahead, this machine's clock stood still (a paused virtual machine).
+/// Store time that another replica has given may be ahead of the most that this one allows by a replica's own tolerance
+/// at its start and another one since. If it is further ahead, this machine's clock stood still (a paused virtual
+/// machine).
 const OTHERS_AHEAD_MS: i64 = 2 * TOLERANCE_MS;
 
-/// Another replica has undone a correction if the offset is not as it was left this long ago. The next one is as small as
-/// it can be.
+/// Another replica has undone a correction if the offset is not as it was left this long ago. The next one is as small
+/// as it can be.
 const UNDONE_MS: i64 = 2_000;
 /// But clear of the bounds by as much as a quick round trip may blur it.
 const BLUR_MS: i64 = 10;
@@ -78,8 +81,8 @@ struct Allowance {
 }
 
 impl Allowance {
-    /// What a first reading allows. The last time that anyone gave counts as a reading, too: as far as this replica can
-    /// tell, all that passed since then may have been a step.
+    /// What a first reading allows. The last time that any replica gave counts as a reading, too: as far as this
+    /// replica can tell, all that passed since then may have been a step.
     fn starting_at(sample: &Sample) -> Self {
         let pace = Pace::of(sample);
         let since_mark = (sample.last_ms - sample.asked_ms + 1 + TOLERANCE_MS) * US;
@@ -168,9 +171,10 @@ impl Timekeeper {
         Ok(self.given_ms)
     }
 
-    /// What to do about a clock that is out of pace. A correction aims at the middle of what is allowed: after a step that
-    /// is where store time was. If another replica undoes that, it allows something else, having read at other moments. All allowances go back to the same pace, so they overlap or soon will, and the smallest correction that fits here
-    /// fits there, too. So replicas come to an agreement, and none has to give up its own bounds for it.
+    /// What to do about a clock that is out of pace. A correction aims at the middle of what is allowed: after a step
+    /// that is where store time was. If another replica undoes that, it allows something else, having read at other
+    /// moments. All allowances go back to the same pace, so they overlap or soon will, and the smallest correction that
+    /// fits here fits there, too. So replicas come to an agreement, and none has to give up its own bounds for it.
     pub(crate) fn remedy(&mut self, sample: &Sample) -> Remedy {
         let Some(allowance) = self.allowance.filter(|_| sample.moves == self.moves) else {
             return Remedy::Nothing;
@@ -373,8 +377,8 @@ mod tests {
             is_fair(&world.given, TOLERANCE_MS)?;
         }
 
-        /// Three replicas and one offset: none takes time from what another has granted, but for what it did not see. And
-        /// within ten seconds of the clock behaving again they agree: nobody undoes what another one has corrected.
+        /// Three replicas and one offset: none takes time from what another has granted, but for what it did not see.
+        /// And within ten seconds of the clock behaving again they agree: nobody undoes what another one has corrected.
         #[test]
         fn replicas_that_correct_one_offset_do_not_fight(acts in acts(3)) {
             let mut world = World::new(3);

@@ -23,12 +23,12 @@ use crate::store::StoreError;
 
 /// A server that cannot be reached is known not to be after this.
 const CONNECT: Duration = Duration::from_secs(2);
-/// A peer that acknowledges nothing for so long is gone.
+/// A peer that acknowledges nothing for this long is gone.
 const PEER_GONE: Duration = Duration::from_secs(3);
-/// What this side asks of each of its connections, where the server knows the setting. Timeouts on the server's side free
-/// its locks when this side has given up, or was paused in the middle: below `lock_timeout`, so that the other replicas wait
-/// for that and do not fail; the rest pins the plans, which look rows up by key and nothing else, to what they
-/// are for tables of any size.
+/// What is set on each connection, where the server knows the setting. Timeouts on the server's side free its locks
+/// when this side has given up, or was paused in the middle: below `lock_timeout`, so that the other replicas wait for
+/// that and do not fail; the rest pins the plans, which look rows up by key and nothing else, to what they are for
+/// tables of any size.
 const SETTINGS: [(&str, &str); 9] = [
     ("statement_timeout", "2500ms"),
     ("lock_timeout", "2000ms"),
@@ -41,8 +41,8 @@ const SETTINGS: [(&str, &str); 9] = [
     ("timezone", "UTC"),
 ];
 
-/// A commit that is answered is on disk, and with a synchronous standby, whatever the configuration says now or after a reload.
-/// One that also waits for standbys to show it is left alone.
+/// A commit that is answered is on disk, and with a synchronous standby, whatever the configuration says now or after a
+/// reload. One that also waits for standbys to show it is left alone.
 const DURABLE: &str = "SELECT set_config('synchronous_commit', \
     CASE current_setting('synchronous_commit', true) WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, false) \
     WHERE current_setting('synchronous_commit', true) IS NOT NULL";
@@ -180,8 +180,8 @@ async fn set_up(client: &Client) -> Result<(), Fault> {
     Ok(client.batch_execute(&format!("{sql}; {DURABLE}")).await?)
 }
 
-/// Moves the bytes of a connection in a task of its own, and keeps the warnings that come with them. A warning comes before
-/// the answer that it belongs to, so whoever has the answer finds the warning.
+/// Moves the bytes of a connection in a task of its own, and keeps the warnings that come with them. A warning comes
+/// before the answer that it belongs to, so it is there when the answer is.
 fn attend<S, T>(client: Client, mut connection: tokio_postgres::Connection<S, T>) -> NewConnection
 where
     S: io::AsyncRead + io::AsyncWrite + Unpin + Send + 'static,
@@ -197,7 +197,7 @@ where
                     *kept.lock().unwrap_or_else(|e| e.into_inner()) = Some(notice.message().to_owned());
                 }
                 Ok(_) => {}
-                // Whoever waits for an answer is told by the answer's failure.
+                // A request that waits for an answer fails by itself.
                 Err(error) => {
                     tracing::debug!(error = %words(&error), "a connection to PostgreSQL ended");
                     return;

@@ -10,8 +10,8 @@ use crate::store::StoreError;
 pub(crate) struct Identity {
     pub(crate) system_id: String,
     pub(crate) timeline: u32,
-    /// The database and the clock's table, by their numbers: a schema that was restored has another table, and a copy of a
-    /// database is another database. None before the schema exists.
+    /// The database and the clock's table, by their numbers: a schema that was restored has another table, and a copy
+    /// of a database is another database. None before the schema exists.
     pub(crate) database: i64,
     pub(crate) table: Option<i64>,
 }
@@ -25,8 +25,8 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Asks the server. The control file would show a new timeline only after a checkpoint; the name of the current log file
-    /// shows it at once.
+    /// Asks the server. The control file would show a new timeline only after a checkpoint; the name of the current log
+    /// file shows it at once.
     pub(crate) async fn of(client: &Client) -> Result<Self, Fault> {
         let settings =
             "SELECT current_setting('fsync', true), current_setting('synchronous_standby_names', true)";
@@ -36,7 +36,8 @@ impl Server {
         Ok(Self { identity: Identity::of(client).await?, fsync, standbys })
     }
 
-    /// Refuses a server that would forget what it has confirmed, and warns of one that is not what the configuration says.
+    /// Refuses a server that would forget what it has confirmed, and warns of one that is not what the configuration
+    /// says.
     pub(crate) fn check(&self, options: &PostgresOptions) -> Result<(), Fault> {
         if self.fsync.as_deref() == Some("off") && !options.allow_unsafe_durability {
             let text = "PostgreSQL runs with fsync = off: a crash would lose grants that were confirmed. Set it to on";

@@ -1,4 +1,8 @@
-//! A bounded handful of connections. What failed in any way is not used again.
+//! A small, bounded number of connections. A connection on which anything failed is not used again.
+//!
+//! Written by hand rather than with a pool crate: a connection is used only while its server is the one whose history
+//! is followed, all are dropped at once after a failover, and readers and writers have separate limits over the same
+//! idle connections. With a crate all of that would be hooks around it.
 
 use std::{
     collections::HashMap,
@@ -53,7 +57,8 @@ pub(crate) struct Conn {
 
 impl Drop for Conn {
     fn drop(&mut self) {
-        // Not only when the last answer has come: a server that hangs would keep the socket, and its locks, for long.
+        // Not only when the last answer has come: a server that hangs would keep the socket, and its locks, for a long
+        // time.
         self.task.abort();
     }
 }
@@ -74,7 +79,7 @@ impl Conn {
         if wanted { self.query(sql, params).await } else { Ok(Vec::new()) }
     }
 
-    /// Runs a prepared statement that gives no rows; tells how many it changed.
+    /// Runs a prepared statement that gives no rows; returns how many it changed.
     pub(crate) async fn execute(&self, sql: Sql, params: &[Param<'_>]) -> Result<u64, Fault> {
         Ok(self.client.execute(&self.statements[sql as usize], params).await?)
     }
@@ -176,15 +181,15 @@ impl Pool {
         }
     }
 
-    /// A connection that is not in the pool, without statements: the schema may not be there yet. Of several hosts it leads
-    /// to the first that takes writes and that `refuse` does not refuse.
+    /// A connection that is not in the pool, without statements: the schema may not be there yet. Of several hosts it
+    /// leads to the first that takes writes and that `refuse` does not refuse.
     pub(crate) async fn bare(&self, refuse: impl Fn(&Identity) -> Option<Fault>) -> Result<Conn, Fault> {
         let mut why = None;
         for host in 0..self.connector.hosts() {
             let refused = match self.bare_at(host).await {
                 Ok(conn) => match conn.identity.as_ref().and_then(&refuse) {
                     None => return Ok(conn),
-                    // More than a host that is away, this is what people should hear of.
+                    // A refusal says more than a host that cannot be reached.
                     Some(refused) => {
                         why = Some(refused);
                         continue;
@@ -227,7 +232,7 @@ impl Pool {
         Ok(conn)
     }
 
-    /// Lends a connection, and tells whether it is new.
+    /// Lends a connection; true if it is new.
     pub(crate) async fn lend(
         &self,
         purpose: Purpose,
@@ -236,7 +241,7 @@ impl Pool {
         let no = |why: &str| StoreError::Unavailable(why.to_owned());
         let (room, busy) = match purpose {
             Purpose::Write => (&self.writers, no("all connections are busy")),
-            // Too many readers say nothing of whether leases can be renewed.
+            // Leases can be renewed however many readers there are.
             Purpose::Read => {
                 let last = "all connections for reads are busy".to_owned();
                 (&self.readers, StoreError::Contended { attempts: 1, last })
@@ -269,7 +274,7 @@ impl Pool {
         self.idle.lock().unwrap_or_else(|e| e.into_inner()).clear();
     }
 
-    /// Lends nothing any more.
+    /// No longer lends anything.
     pub(crate) fn close(&self) {
         self.writers.close();
         self.readers.close();
@@ -277,7 +282,7 @@ impl Pool {
     }
 }
 
-/// A connection that goes back to its pool by [`LentConn::give_back`], and otherwise is ended: nobody knows what state it is in.
+/// A connection that goes back to its pool by [`LentConn::give_back`] and is closed otherwise: its state is not known.
 pub(crate) struct LentConn<'a> {
     conn: Arc<Conn>,
     pool: &'a Pool,

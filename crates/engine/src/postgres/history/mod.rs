@@ -1,4 +1,4 @@
-//! Which history this is (rule 23): told apart from a restored one, a forked one and an older one.
+//! Which history this is (rule 23): how it is told from a restored, a forked or an older one.
 //!
 //! ```text
 //!   identity   cluster, timeline, database and table: a failover, a restore or a copy has another one
@@ -9,10 +9,10 @@
 //!   a connection on an older timeline than the one in use           a primary that was replaced: refuse it
 //! ```
 //!
-//! Raising the epoch jumps the revision, and with it all tokens, above anything that can have been given; and for the longest
-//! time that a lost lease can have been granted for, nothing is decided at all. Renewals are refused, too: a lease that
-//! survived may have gone to another holder in the part of the history that was lost. So whatever survived runs out
-//! before anything is granted again.
+//! Raising the epoch jumps the revision, and with it all tokens, above anything that can have been given; and for the
+//! longest time that a lost lease can have been granted for, nothing is decided at all. Renewals are refused, too: a
+//! lease that survived may have gone to another holder in the part of the history that was lost. So whatever survived
+//! runs out before anything is granted again.
 
 use std::{sync::atomic::Ordering, time::Duration};
 
@@ -41,13 +41,13 @@ const LOCKING_ALL: Duration = Duration::from_secs(120);
 /// What this process knows of the history.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    /// Where the connections in use lead; nothing before the first, and none if the server does not say.
+    /// The server that the connections in use lead to: unset before the first, and none if the server does not say.
     identity: Option<Option<Identity>>,
     /// The latest timeline that is known of: an earlier one of the same cluster was replaced.
     newest: Option<Identity>,
     /// The furthest point seen, and when it was known: what is asked for later must not be behind it.
     seen: Option<(Point, BootTime)>,
-    /// What cursors are sealed with.
+    /// The key that cursors are sealed with.
     seal: Option<Seal>,
 }
 
@@ -93,7 +93,7 @@ enum RaiseReason {
     FailedOver,
     /// The history is another one, or an earlier state of this one.
     SetBack,
-    /// Somebody says so.
+    /// An administrator says so.
     Told(Bar),
 }
 
@@ -162,12 +162,12 @@ impl PostgresStore {
             let history = self.history();
             (history.seal.as_ref().and_then(|seal| seal.open(sealed)), history.seen())
         };
-        // Not sealed by this store: it proves nothing.
+        // A cursor that this store has not sealed proves nothing.
         let Some(proven) = proven else { return Ok(()) };
         if seen.is_some_and(|seen| proven.cursor <= seen) {
             return Ok(());
         }
-        // Another replica may have brought it there.
+        // Another replica may have moved the history that far.
         let stands = self
             .read(Purpose::Write, "reading the clock", |conn| async move { self.read_cursor(&conn).await })
             .await?;
@@ -193,8 +193,8 @@ impl PostgresStore {
         self.mend_history().await.map_err(Fault::told)
     }
 
-    /// Tells the other servers of the store for how long this one may grant a lease. One that was told nothing keeps to what
-    /// the store says.
+    /// Stores the longest ttl that this server allows, for the other servers of the store. A server without a
+    /// configured one takes what is stored.
     pub(crate) async fn keep_ttl_max(&self, conn: &Conn) -> Result<(), Fault> {
         let (longest, condition) = match self.options.ttl_max_ms {
             Some(longest) => (longest, format!("ttl_max_ms < {longest}")),
@@ -211,7 +211,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Reads the key that cursors are sealed with; the first to come makes it.
+    /// Reads the key that cursors are sealed with; the first replica makes it.
     pub(crate) async fn take_seal(&self, conn: &Conn) -> Result<(), Fault> {
         let set = "UPDATE solehold.clock SET seal_key = $1 WHERE id = 1 AND seal_key IS NULL";
         let get = "SELECT seal_key FROM solehold.clock WHERE id = 1";
@@ -230,7 +230,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Why a connection is not used that leads to an earlier timeline than the one that is followed.
+    /// The fault of a connection that leads to an earlier timeline than the one that is followed.
     pub(crate) fn refuse_older(&self, identity: &Identity) -> Option<Fault> {
         let history = self.history();
         let newest = history.newest.as_ref()?;
@@ -285,13 +285,13 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// The store is behind what was seen: makes it another history, unless somebody else has done so already.
+    /// The store is behind what was seen: makes it another history, unless another replica has done so already.
     pub(crate) async fn mend_history(&self) -> Result<(), Fault> {
         let is_due = |reading: &Reading| self.history().has_seen_more_than(reading.point(), reading.asked);
         self.raise_if(RaiseReason::SetBack, is_due).await
     }
 
-    /// Somebody says that the store was set back.
+    /// An administrator says that the store was set back.
     pub(crate) async fn told_set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), Fault> {
         if let Some(seen) = seen {
             self.know(seen);
@@ -365,8 +365,8 @@ impl PostgresStore {
         Ok(cursor)
     }
 
-    /// When the longest lease that can have been granted has run out, and so has all that survived. What survived only ever
-    /// lengthens the bar: what was lost is not among it.
+    /// When the longest lease that can have been granted has run out, and so has all that survived. What survived only
+    /// ever lengthens the bar: what was lost is not among it.
     pub(crate) async fn barred_until(
         &self,
         conn: &Conn,
@@ -382,8 +382,8 @@ impl PostgresStore {
         Ok(reading.barred_until.max(row.try_get(0)?))
     }
 
-    /// Retires the store. All sessions and leases are locked before the clock, as everyone does: a renewal that has begun is
-    /// committed before, and one that comes later sees that the store is retired.
+    /// Retires the store. All sessions and leases are locked before the clock, as everyone does: a renewal that has
+    /// begun is committed before, and one that comes later sees that the store is retired.
     pub(crate) async fn retire_to(&self, to: &str) -> Result<(), Fault> {
         let lent = self.lend(Purpose::Write).await?;
         let conn = &*lent;
@@ -400,7 +400,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Locks the clock; tells what it says, and whose history it is.
+    /// Locks the clock and reads it, with the identity of the server that its history was last seen on.
     async fn lock_history(&self, conn: &Conn) -> Result<LockedClock, Fault> {
         let reading = self.lock_clock(conn).await?;
         let sql =
@@ -440,11 +440,11 @@ fn older(identity: &Identity, known: &Identity) -> Fault {
 /// The clock's row, locked.
 struct LockedClock {
     reading: Reading,
-    /// Whose history it is.
+    /// The server that its history was last seen on.
     identity: Option<Identity>,
 }
 
-/// Notes whose history the clock's row is.
+/// Notes in the clock's row which server its history is on.
 async fn keep(conn: &Conn, identity: &Identity) -> Result<(), Fault> {
     let set = "UPDATE solehold.clock SET system_id = $1, timeline = $2, database_oid = $3, table_oid = $4 WHERE id = 1";
     let set = conn.client.prepare(set).await?;

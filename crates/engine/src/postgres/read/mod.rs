@@ -44,7 +44,7 @@ use crate::{
 
 /// One snapshot for all statements of a read.
 pub(crate) const SNAPSHOT: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// How often a read is tried: connections break, clocks are stepped.
+/// How many attempts are made at a read: connections break, clocks are stepped.
 const ATTEMPTS: u32 = 4;
 
 impl PostgresStore {
@@ -298,7 +298,7 @@ async fn snapshot(
     Ok((Reading::of(&clock?, asked)?, found?))
 }
 
-/// Loads those who wait for what was loaded; tells the sessions that they hang on.
+/// Loads the waiters for what was loaded; gives the sessions that they are attached to.
 async fn load_lines(
     conn: &Conn,
     state: &mut Ledger,
@@ -313,7 +313,7 @@ async fn load_lines(
     lines::load(state, rows, |id| keys.get(&id).copied())
 }
 
-/// Loads the sessions that the rows hang on, and ends the snapshot.
+/// Loads the sessions that the rows are attached to, and ends the snapshot.
 async fn finish(conn: &Conn, state: &mut Ledger, sessions: &BTreeSet<SessionId>) -> Result<(), Fault> {
     let ids: Vec<Uuid> = sessions.iter().map(|id| id.0).collect();
     let (found, end) = join!(biased;
@@ -326,7 +326,7 @@ async fn finish(conn: &Conn, state: &mut Ledger, sessions: &BTreeSet<SessionId>)
     end
 }
 
-/// Loads a resource with its lease and state beside it; notes the sessions that it hangs on.
+/// Loads a resource with its lease and state beside it; notes the sessions that it is attached to.
 pub(crate) fn load_resource(
     state: &mut Ledger,
     sessions: &mut BTreeSet<SessionId>,
@@ -361,8 +361,8 @@ impl<'a> Conditions<'a> {
         format!("${}", self.params.len())
     }
 
-    /// Goes on after a place in the order of `columns`. What is given as equal anyway is left out of the comparison, which
-    /// lets the index be entered at the place and not at the beginning of the equal part.
+    /// Goes on after a place in the order of `columns`. What is given as equal anyway is left out of the comparison,
+    /// which lets the index be entered at that place and not at the beginning of the equal part.
     fn after<'n: 'a>(&mut self, columns: &[&str], place: impl Iterator<Item = (&'n Name, Option<&'n Name>)>) {
         let place: Vec<_> = place.collect();
         let skip = place.iter().take_while(|(at, given)| *given == Some(*at)).count();

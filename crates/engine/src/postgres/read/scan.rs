@@ -21,16 +21,16 @@ use crate::{
     store::{Cursor, LoadedRows, ResourcePage, ResourceQuery, StoreError},
 };
 
-/// Snapshots and exports that are read at once: each has a connection for as long as it takes, and readers of a few rows
-/// need some, too.
+/// Snapshots and exports that are read at once: each has a connection for as long as it takes, and readers of a few
+/// rows need some, too.
 pub(crate) const BULK_READS_MAX: usize = 2;
-/// How long anyone waits for its turn to read so much.
+/// How long a snapshot or an export waits for its turn.
 const TURN_WITHIN: Duration = Duration::from_secs(30);
-/// How often a scan is begun when the clock was stepped.
+/// How many times a scan is begun when the clock was stepped.
 const ATTEMPTS: u32 = 4;
 
 impl PostgresStore {
-    /// Waits until one more may read much.
+    /// Waits for the turn of a snapshot or an export.
     pub(crate) async fn bulk_turn(&self) -> Result<SemaphorePermit<'_>, StoreError> {
         let busy = || StoreError::Contended {
             attempts: 1,

@@ -28,7 +28,7 @@ const VERSIONS: [&str; 6] = [
 const MARKED: usize = 3;
 /// A migration may rewrite tables.
 const MIGRATION: Duration = Duration::from_secs(300);
-/// How often others may be in the way.
+/// How many attempts are made while other replicas migrate, too.
 const ATTEMPTS: u32 = 60;
 
 const PREPARE: &str = "CREATE SCHEMA IF NOT EXISTS solehold; \
@@ -43,7 +43,8 @@ pub(crate) async fn migrate(conn: &Conn) -> Result<(), Fault> {
             Ok(()) => return Ok(()),
             Err(fault) => fault,
         };
-        // Two that create the same thing at once get these; 40001 and the like where the default isolation is higher.
+        // Two replicas that create the same thing at once get these; 40001 and the like where the default isolation is
+        // stricter.
         let in_the_way = fault.is_contention()
             || matches!(
                 fault.code(),
@@ -64,7 +65,7 @@ pub(crate) async fn migrate(conn: &Conn) -> Result<(), Fault> {
 }
 
 async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
-    // Whoever finds everything in place needs no right to make anything.
+    // If everything is in place, the user needs no right to create anything.
     if version(conn).await.ok() == Some(VERSIONS.len()) {
         return Ok(());
     }
@@ -95,7 +96,7 @@ async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
     .await
 }
 
-/// Gives resources of the versions before their marks, which PostgreSQL cannot compute.
+/// Gives resources of earlier versions their marks, which PostgreSQL cannot compute.
 async fn mark_all(conn: &Conn) -> Result<(), Fault> {
     let sql =
         format!("SELECT {} FROM solehold.resources r", part::list::<(ResourceIdPart, ResourceKeyPart)>());

@@ -1,4 +1,4 @@
-//! What seems to have run out, and what can be forgotten.
+//! What seems to have run out, and what can be deleted.
 
 pub(crate) mod spent;
 pub(crate) mod turn;
@@ -35,13 +35,13 @@ const FORGET_MAX: i64 = 5_000;
 const FORGET_FOR: Duration = Duration::from_millis(500);
 /// Rounds begin where the last one ended. This often they begin at the beginning, for what was busy then.
 const FROM_THE_BEGINNING_EVERY_MS: i64 = 60 * 60 * 1_000;
-/// Word of a commit is kept for this long, many times longer than anyone asks for it.
+/// Rows of `commits` are kept for this long, many times longer than any batch asks for its own.
 const COMMITS_KEPT_MS: i64 = 10 * 60 * 1_000;
 /// Most events that one round removes.
 const FORGET_EVENTS_MAX: i64 = 20_000;
-/// Forgetting is not urgent.
+/// Forgetting is not urgent: this often is enough.
 const FORGET_EVERY_MS: i64 = 1_000;
-/// How often a round is tried when others are in the way.
+/// How many attempts are made at a round that runs into locks of others.
 const FORGET_ATTEMPTS: u32 = 8;
 /// Counting events means reading an index over all of them.
 const COUNT_EVERY_MS: i64 = 60_000;
@@ -49,7 +49,7 @@ const COUNT_EVERY_MS: i64 = 60_000;
 /// Ids from before version 3 are few, and do no harm.
 const OLD_IDS_EVERY_MS: i64 = 60_000;
 
-/// When what was last done, by store time.
+/// When each chore was last done, by store time.
 #[derive(Debug, Default)]
 pub(crate) struct Chores {
     forgot_ms: Option<i64>,
@@ -77,8 +77,9 @@ type Nominated = (i64, Command);
 /// Where a page of due rows ended: the bound and the id of its last row.
 type Place<Id> = (i64, Id);
 
-/// Where the sweeper has got to among what is due. It goes round: a full page is gone past, and after one that is not full
-/// it begins at the beginning. So what is nominated in vain again and again is never in the way of what comes after it.
+/// Where the sweeper has got to among what is due. It goes round: a full page is gone past, and after one that is not
+/// full it begins at the beginning. So rows that are nominated again and again without effect never block those after
+/// them.
 #[derive(Debug, Clone, Copy)]
 struct Places {
     leases: Place<i64>,
@@ -124,7 +125,7 @@ impl Places {
 /// A page of what may be due, and what became of its rows.
 struct DuePage<Id> {
     nominated: Vec<Nominated>,
-    /// Not ripe: their bounds are moved.
+    /// Not due yet: their bounds are moved.
     renewed: Vec<Id>,
     /// Sessions that are over, with leases on them.
     dead: Vec<(i64, Id)>,
@@ -300,7 +301,7 @@ impl PostgresStore {
         result
     }
 
-    /// Forgets a part of each sort; tells whether there may be more.
+    /// Forgets some rows of each table; true if there may be more.
     async fn forget_some(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<bool, Fault> {
         let ends = self.chores().ends;
         let old_commits = now - COMMITS_KEPT_MS;
@@ -315,8 +316,8 @@ impl PostgresStore {
         Ok(requests.is_more || commits.is_more || events || resources.unwrap_or(0) >= FORGET_MAX)
     }
 
-    /// Drops events past their retention. The floor is raised in a commit of its own before: a reader sees either the events,
-    /// or that they are gone.
+    /// Drops events past their retention. The floor is raised in a commit of its own before: a reader sees either the
+    /// events, or that they are gone.
     async fn forget_events(&self, conn: &Conn, retention: &Retention, now: i64) -> Result<bool, Fault> {
         let end = self.chores().ends.events;
         let too_old = now.saturating_sub(i64::try_from(retention.events_ms).unwrap_or(i64::MAX));
@@ -341,8 +342,8 @@ impl PostgresStore {
     }
 }
 
-/// The leases on dead sessions that are ripe, and then those sessions of which all leases are nominated. Sessions on which
-/// nothing is ripe are parked.
+/// The leases on dead sessions that are ripe, and then those sessions of which all leases are nominated. Sessions on
+/// which nothing is ripe are parked.
 async fn orphans_of(
     conn: &Conn,
     dead: Vec<(i64, Uuid)>,
@@ -382,7 +383,8 @@ struct Removal {
 }
 
 impl Removal {
-    /// Reads how many rows went, and where that ended; if that was not as many as it might have been, all up to `all` are gone.
+    /// Reads how many rows went, and where that ended; if that was not as many as it might have been, all up to `all`
+    /// are gone.
     fn of(rows: &[Row], most: i64, all: i64) -> Result<Self, Fault> {
         let row = rows.first().ok_or_else(|| unreadable("nothing was counted"))?;
         let RemovalPart { count, last } = part::read(row)?;

@@ -5,9 +5,10 @@
 //!   others   ...is it kept? is it kept? is it kept?..................it has run out: take it
 //! ```
 //!
-//! This only saves work. Nominations are judged like any other command, so two replicas that sweep at once do no harm, and
-//! acquires judge by time, whether anyone sweeps or not (rule 11). A turn is a row that is inserted and never updated: its
-//! number is one more than the last one's, and of two replicas that insert the same number one finds it taken.
+//! This only saves work. Nominations are judged like any other command, so two replicas that sweep at once do no harm,
+//! and acquires judge by time, whether anyone sweeps or not (rule 11). A turn is a row that is inserted and never
+//! updated: its number is one more than the last one's, and of two replicas that insert the same number one finds it
+//! taken.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::postgres::{
     tables::{columns::TurnPart, part},
 };
 
-/// A turn lasts this long: after its keeper has died, nobody sweeps for this long.
+/// How long a turn lasts. After its keeper has died, no replica sweeps for this long.
 const TERM_MS: i64 = 500;
 /// The keeper renews its turn when this much is left: several sweeps earlier than it has to.
 const RENEW_MS: i64 = 300;
@@ -65,7 +66,7 @@ impl PostgresStore {
         Ok((reading, Turn { number, keeper, until_ms }))
     }
 
-    /// Whether it is this replica's turn: its number, if so. Renews it in time, and takes one that nobody keeps.
+    /// Whether it is this replica's turn: its number, if so. Renews it in time, and takes one that has run out.
     pub(crate) async fn keep_turn(&self, conn: &Conn, last: Turn, now: i64) -> Result<Option<i64>, Fault> {
         let left = last.left_ms(now);
         let is_mine = last.keeper == self.replica;
@@ -85,7 +86,7 @@ impl PostgresStore {
         Ok(Some(number))
     }
 
-    /// Lets another replica have the next turn at once.
+    /// Gives the turn up, so that another replica can take the next one at once.
     pub(crate) async fn give_turn_back(&self) {
         let Some(number) = self.chores().turn.take() else { return };
         let work = async {

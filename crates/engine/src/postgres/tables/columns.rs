@@ -1,8 +1,8 @@
 //! Each table described once: its columns by name and type, in the parts in which they are read and written.
 //!
-//! Select lists, the arrays that sets of rows travel as, and what is read back all come from here ([`super::part`]). A new
-//! column is one line, and then the compiler asks for its value wherever a row is made. A test compares it all with the
-//! schema that the migrations make (`schema/`).
+//! Select lists, the arrays that sets of rows travel as, and what is read back all come from here ([`super::part`]). A
+//! new column is one line, and then the compiler asks for its value wherever a row is made. A test compares it all with
+//! the schema that the migrations make (`schema/`).
 
 use solehold_core::{
     key::{Document, LeaseId, Name, SessionId},
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::postgres::fault::Fault;
 
-/// Parts of tables: `Part in table as alias { column: type, }`. A column with `= "sql"` is computed by a query and is in no
-/// table.
+/// Parts of tables: `Part in table as alias { column: type, }`. A column with `= "sql"` is computed by a query and is
+/// in no table.
 macro_rules! parts {
     ($($(#[$doc:meta])* $part:ident in $table:ident as $alias:ident {
         $($(#[$column_doc:meta])* $column:ident: $type:ty $(= $sql:expr)?,)*
@@ -67,8 +67,8 @@ macro_rules! floor {
 }
 pub(crate) use floor;
 
-/// When a row of `leases` can be judged, its holder's time being over at `$end`: one that someone waits for is left alone
-/// until its lock-delay is over.
+/// When a row of `leases` can be judged, its holder's time being over at `$end`: one that someone waits for is left
+/// alone until its lock-delay is over.
 macro_rules! ripe_at {
     ($end:literal) => {
         concat!(
@@ -155,7 +155,8 @@ parts! {
         due_ms: Option<i64>,
         queued: u32,
     }
-    /// What is beside the lease, in other tables: the version of the declaration, and whether there is a state document.
+    /// What is beside the lease, in other tables: the version of the declaration, and whether there is a state
+    /// document.
     BesidePart in leases as l {
         version: i64,
         has_state: bool,

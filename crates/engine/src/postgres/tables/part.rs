@@ -54,7 +54,8 @@ impl Column {
     }
 }
 
-/// Columns that travel together: a row, or a part of one. Tuples of parts are parts, and so is a part that is there or not.
+/// Columns that travel together: a row, or a part of one. Tuples of parts are parts, and so is a part that is there or
+/// not.
 pub(crate) trait Part: Sized + 'static {
     /// How many columns it has.
     const WIDTH: usize;

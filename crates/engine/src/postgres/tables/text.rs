@@ -1,7 +1,7 @@
 //! Opaque texts on their way into and out of PostgreSQL, which cannot store U+0000.
 //!
-//! Names never have one. Documents and labels are anyone's text: one that has a NUL must neither be refused nor spoil the
-//! batch that it is in.
+//! Names never have one. Documents and labels are anyone's text: one that has a NUL must neither be refused nor spoil
+//! the batch that it is in.
 
 use std::borrow::Cow;
 
