@@ -26,7 +26,7 @@ pub async fn revoke_holds_back(fixture: &dyn Fixture) {
     assert_eq!(bench.names(&job).await[..2], [EventName::LeaseAcquired, EventName::LeaseRevoked]);
 }
 
-/// Whoever knows that the old holder is fenced off need not wait.
+/// A caller that knows that the old holder is fenced off need not wait.
 pub async fn revoke_fenced(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let job = key("fenced");

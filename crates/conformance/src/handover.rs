@@ -82,7 +82,7 @@ pub async fn activation_on_release(fixture: &dyn Fixture) {
     assert_eq!(bench.names(&job).await, [LeaseAcquired, LeasePending, LeaseReleased, LeaseAcquired]);
 }
 
-/// So does its expiry, by whoever notices it.
+/// So does its expiry, whichever command notices it.
 pub async fn activation_on_expiry(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     for (job, notice) in [(key("swept"), true), (key("asked-for"), false)] {

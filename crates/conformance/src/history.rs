@@ -83,7 +83,7 @@ pub async fn after_the_head(fixture: &dyn Fixture) {
     }
 }
 
-/// Whoever waits for news is woken by them; without news the wait ends by itself.
+/// A caller that waits for news is woken by them; without news the wait ends by itself.
 pub async fn news_wakes(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let before = bench.head().await;

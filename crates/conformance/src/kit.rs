@@ -22,9 +22,9 @@ use solehold_engine::{
     store::{BatchDecision, Decider, EventQuery, LoadedRows, Store},
 };
 
-/// The time to live of whatever should not run out during a case.
+/// The ttl of leases that should not run out during a case.
 pub const LONG_MS: u64 = 60_000;
-/// The time to live of whatever should run out: the least that there is.
+/// The ttl of leases that should run out: the shortest that is allowed.
 pub const SHORT_MS: u64 = 1_000;
 
 /// A store on the bench.
@@ -218,7 +218,7 @@ pub fn ask_for(key: &ResourceKey, holder: &str, ttl_ms: u64) -> Acquire {
     Acquire { tenure: AskedTenure::Own { ttl_ms }, ..ask(key, holder) }
 }
 
-/// An acquire that hangs on a session.
+/// An acquire attached to a session.
 pub fn ask_on(key: &ResourceKey, session: &Session) -> Acquire {
     Acquire { tenure: AskedTenure::Session(session.id), ..ask(key, session.holder.name.as_str()) }
 }
@@ -228,7 +228,7 @@ pub fn ask_as(key: &ResourceKey, holder: &str, request: &str) -> Acquire {
     Acquire { request: Some(name(request)), ..ask(key, holder) }
 }
 
-/// What can be asked of a store.
+/// Anything that a case can commit: a command, or a part that becomes one.
 pub trait IntoCommand {
     /// As a command.
     fn command(self) -> Command;
@@ -262,12 +262,12 @@ pub fn renewed(outcome: Outcome) -> Grant {
     }
 }
 
-/// The claim of whoever has that token.
+/// The claim of a caller that has this token.
 pub fn by_token(key: &ResourceKey, token: Token) -> Claim {
     Claim { target: Target::Resource(key.clone()), token: Some(token), session: None, holder: None }
 }
 
-/// The claim of whoever goes by that name.
+/// The claim of a caller by its name.
 pub fn by_holder(key: &ResourceKey, holder: &str) -> Claim {
     Claim { target: Target::Resource(key.clone()), token: None, session: None, holder: Some(name(holder)) }
 }
@@ -277,12 +277,12 @@ pub fn by_session(key: &ResourceKey, session: SessionId) -> Claim {
     Claim { target: Target::Resource(key.clone()), token: None, session: Some(session), holder: None }
 }
 
-/// The claim of whoever knows the lease id.
+/// The claim of a caller that knows the lease id.
 pub fn by_id(tenant: &str, id: LeaseId) -> Claim {
     Claim { target: Target::Lease { tenant: name(tenant), id }, token: None, session: None, holder: None }
 }
 
-/// The claim of whoever got that grant.
+/// The claim of the holder that got this grant.
 pub fn its(grant: &Grant) -> Claim {
     by_token(&grant.lease.key, grant.lease.lease.token)
 }

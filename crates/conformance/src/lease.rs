@@ -36,7 +36,7 @@ pub async fn life(fixture: &dyn Fixture) {
     assert_eq!(bench.names(&job).await, [LeaseAcquired, LeaseReleased, LeaseAcquired, LeaseExpired]);
 }
 
-/// Whoever comes second learns who holds it, the token, and when to come back.
+/// The second to acquire learns the holder, the token, and when to come back.
 pub async fn second_acquirer_is_refused(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let job = key("second");

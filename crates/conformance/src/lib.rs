@@ -50,8 +50,8 @@ use solehold_engine::store::Store;
 /// How a store under test is opened and how its time passes.
 #[async_trait]
 pub trait Fixture: Send + Sync {
-    /// Opens the fixture's store: empty the first time. Called again after [`Store::close`], it is the same store after a
-    /// restart of its process.
+    /// Opens the fixture's store: empty the first time. Called again after [`Store::close`], it is the same store after
+    /// a restart of its process.
     async fn open(&self) -> Arc<dyn Store>;
 
     /// Opens another store of the same sort, empty.
@@ -71,8 +71,8 @@ pub trait Fixture: Send + Sync {
     }
 }
 
-/// Makes a test of every case of the suite, over a fixture that the expression makes anew for each. After `forgetful`, those
-/// about a restart are left out.
+/// Makes a test of every case of the suite, over a fixture that the expression makes anew for each. After `forgetful`,
+/// those about a restart are left out.
 #[macro_export]
 macro_rules! suite {
     ($fixture:expr) => {

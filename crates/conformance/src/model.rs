@@ -1,7 +1,7 @@
 //! Random commands: what a store decides over the rows that it loaded is what would be decided over all rows.
 //!
-//! The model is a plain [`Ledger`] that nothing is left out of. A batch is decided on both, at the moment that the store
-//! tells; a row that a store failed to load, or loaded as it was before, shows as a difference.
+//! The model is a plain [`Ledger`] that nothing is left out of. A batch is decided on both, at the moment that the
+//! store tells; a row that a store failed to load, or loaded as it was before, shows as a difference.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use solehold_core::{

@@ -22,7 +22,7 @@ pub async fn repeat_gets_the_same_grant(fixture: &dyn Fixture) {
     is!(bench.refused(ask_as(&job, "ann", "r2")).await, Refusal::Held { .. });
 }
 
-/// After the release the same request can get nothing any more.
+/// After the release the same request gets nothing.
 pub async fn spent_after_release(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let job = key("released");
@@ -82,8 +82,8 @@ pub async fn scope(fixture: &dyn Fixture) {
     bench.grant(ask_as(&key("a"), "bea", "r1")).await;
 }
 
-/// However often one holder takes and releases a resource, no more of its requests are kept than are remembered for sure:
-/// the newest. Those of others, and for other resources, are counted by themselves.
+/// However often one holder takes and releases a resource, no more of its requests are kept than are remembered for
+/// sure: the newest. Those of others, and for other resources, are counted by themselves.
 pub async fn no_more_spent_requests_are_kept_than_the_bound(fixture: &dyn Fixture) {
     const TURNS: usize = 200;
     let bench = Bench::new(fixture).await;

@@ -1,4 +1,4 @@
-//! Sessions: one heartbeat keeps all that hangs on one.
+//! Sessions: one heartbeat keeps all leases attached to one.
 
 use solehold_core::{
     command::*,
@@ -60,7 +60,7 @@ pub async fn heartbeat_keeps_a_hundred_leases(fixture: &dyn Fixture) {
     assert!(other.deadline > kept.deadline);
 }
 
-/// Closing a session releases everything that hangs on it.
+/// Closing a session releases all leases attached to it.
 pub async fn close_releases_all(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let session = bench.session("ann", LONG_MS).await;
@@ -112,7 +112,7 @@ pub async fn replace(fixture: &dyn Fixture) {
     assert!(token(&bench.grant(ask_on(&job, &new)).await) > token(&grant));
 }
 
-/// Whoever says that the former one is fenced off need not wait.
+/// A caller that says that the former one is fenced off need not wait.
 pub async fn replace_fenced(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let job = key("fenced");

@@ -77,7 +77,7 @@ pub async fn due_pendings(fixture: &dyn Fixture) {
     assert!(bench.due(10).await.commands.is_empty());
 }
 
-/// A dead session is nominated with all that hangs on it, and is gone when that is judged.
+/// A dead session is nominated with all leases attached to it, and is gone when they are judged.
 pub async fn due_sessions(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let (dead, live) = (bench.session("dead", SHORT_MS).await, bench.session("live", LONG_MS).await);
@@ -152,7 +152,7 @@ pub async fn engine_sweeps(fixture: &dyn Fixture) {
     engine.stop().await;
 }
 
-/// What is over is forgotten: rows that say nothing any more, once nobody is held back.
+/// What is over is forgotten: rows without meaning, once nothing is held back.
 pub async fn maintain_forgets(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let job = key("forgotten");
@@ -169,7 +169,7 @@ pub async fn maintain_forgets(fixture: &dyn Fixture) {
     assert_eq!(bench.store.usage(None).await.expect("reads").resources, 0);
 }
 
-/// A resource that is held back for its lock-delay goes to whoever waits for it when that is over.
+/// A resource that is held back for its lock-delay goes to the session that waits for it when that is over.
 pub async fn hold_back_ends_in_activation(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let (own, hangs) = (key("own"), key("hangs"));

@@ -121,7 +121,8 @@ pub async fn first_come_first_served(fixture: &dyn Fixture) {
     assert_eq!(names, [LeaseAcquired, LeaseReleased].repeat(count + 1));
 }
 
-/// Whatever ends a lease grants to the first in line: expiry, a hold-back that passes, a closed session, a cancelled request.
+/// Whatever ends a lease grants to the first in line: expiry, a hold-back that passes, a closed session, a cancelled
+/// request.
 pub async fn whatever_ends_a_lease(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let room = bench.room(10 * LONG_MS).await;
@@ -156,7 +157,7 @@ pub async fn whatever_ends_a_lease(fixture: &dyn Fixture) {
     assert_eq!(bench.holder_of(&held_back).await.as_deref(), Some("bea"));
 }
 
-/// A grant that nobody confirms lapses, by whoever notices, and the next in line gets it.
+/// A grant that nobody confirms lapses, whichever command notices, and the next in line gets it.
 pub async fn unconfirmed_grants_lapse(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let (job, room) = (key("unconfirmed"), bench.room(10 * LONG_MS).await);
@@ -180,7 +181,7 @@ pub async fn unconfirmed_grants_lapse(fixture: &dyn Fixture) {
     let state = bench.load(Footprint { sessions: vec![session.id], ..Default::default() }).await.state;
     assert_eq!(state.session(session.id).map(|s| (s.lease_count, s.waiting)), Some((0, 0)));
     bench.pass_until(carl.deadline).await;
-    // Nobody swept this time: whoever asks finds the next in line.
+    // Nobody swept this time: the next acquire finds the next in line.
     is!(bench.refused(ask(&job, "late")).await, Refusal::Held { holder, .. } if *holder == name("dan"));
     let dan = renewed(bench.run(renew(by_holder(&job, "dan"))).await);
     assert!(dan.lease.ttl_left_ms() <= CONFIRM_MS, "a name alone is not proof");
@@ -387,7 +388,8 @@ impl Bench<'_> {
     }
 }
 
-/// An engine's waiter is woken by the release that grants to it; who does not wait long is refused, and leaves no trace.
+/// An engine's waiter is woken by the release that grants to it; who does not wait long is refused, and leaves no
+/// trace.
 pub async fn an_engine_waits(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();
@@ -428,12 +430,12 @@ pub async fn dropping_leaves_the_line(fixture: &dyn Fixture) {
     done(&engine, release(its(&held))).await;
     for task in all {
         task.abort();
-        // Whoever was answered before that has it.
+        // A caller that was answered before that has it.
         if let Ok(answered) = task.await {
             done(&engine, release(its(&granted(answered.expect("answers"))))).await;
         }
     }
-    let is_free = wait_for("everything to be let go of", SOON, || async {
+    let is_free = wait_for("everything to be released", SOON, || async {
         bench.resource(&job).await.is_none_or(|r| r.lease.is_none() && r.queued == 0)
     });
     is_free.await.expect("free");
@@ -499,7 +501,7 @@ pub async fn many_in_order(fixture: &dyn Fixture) {
     hand_down(fixture, 200).await;
 }
 
-/// So many wait for one lock, get it in turn, confirm it and let go; the store's work for each is bounded.
+/// `count` callers wait for one lock, get it in turn, confirm and release it; the store's work for each is bounded.
 pub async fn hand_down(fixture: &dyn Fixture, waiters: usize) {
     let bench = Bench::new(fixture).await;
     let batches = Arc::new(Batches::default());

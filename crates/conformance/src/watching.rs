@@ -278,7 +278,7 @@ pub async fn renewals(fixture: &dyn Fixture) {
     engine.stop().await;
 }
 
-/// Whoever hears nothing is told how far the history has been read, even while others' events pass by.
+/// A watcher without events of its own is told how far the history has been read, even while others' events pass by.
 pub async fn progress(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();
@@ -341,8 +341,8 @@ pub async fn across_a_restart(fixture: &dyn Fixture) {
     assert_eq!(cursor.revision, Revision(30));
 }
 
-/// While someone reads a snapshot of many pages, leases are granted and renewed; the snapshot is of the moment it began,
-/// and what happened since follows it.
+/// While someone reads a snapshot of many pages, leases are granted and renewed; the snapshot is of the moment it
+/// began, and what happened since follows it.
 pub async fn a_snapshot_under_way_is_in_nobodys_way(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();

@@ -1,4 +1,4 @@
-//! Acquire and release cycles a second of an engine in this process: `cargo run --release --example embedded_bench`.
+//! Acquire and release cycles per second of an engine in this process: `cargo run --release --example embedded_bench`.
 //!
 //! `embedded_bench [SECONDS] [memory|FOLDER] [TASKS...]`: each task holds a resource of its own, over and over.
 

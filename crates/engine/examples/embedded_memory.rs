@@ -1,9 +1,10 @@
-//! How much memory a lease takes in the embedded store: `cargo run --release -p solehold-engine --example embedded_memory`.
+//! How much memory a lease takes in the embedded store: `cargo run --release -p solehold-engine --example
+//! embedded_memory`.
 //!
-//! Fills a temporary data folder with leases (200,000, or as many as the first argument says), each on a resource of its
-//! own and held by one of a thousand holders, then opens the folder again, since a fresh process is the plainest measure,
-//! and prints the resident memory for each lease. Then it reads everything as an export and as the snapshot of a watch, and
-//! prints how much the memory has grown by that.
+//! Fills a temporary data folder with leases (200,000, or as many as the first argument says), each on a resource of
+//! its own and held by one of a thousand holders, then opens the folder again, since a fresh process is the plainest
+//! measure, and prints the resident memory for each lease. Then it reads everything as an export and as the snapshot of
+//! a watch, and prints how much the memory has grown by that.
 
 use std::{error::Error, fs, path::Path, process::Command as Process, sync::Arc};
 

@@ -29,10 +29,10 @@ use crate::{
 /// Bounds of the driver.
 #[derive(Debug, Clone, Copy)]
 pub struct DriverLimits {
-    /// A batch that has so many commands takes no more in; what was submitted together is in one.
+    /// A batch with this many commands takes no more; commands that were submitted together are in one batch.
     pub batch_max: usize,
-    /// Most commands that wait in one lane; past it the answer is [`EngineError::Overloaded`]. Commands that are submitted
-    /// together need places for all of them.
+    /// Most commands queued in one lane; beyond that the answer is [`EngineError::Overloaded`]. Commands that are
+    /// submitted together need places for all of them.
     pub queue_max: usize,
     /// A lane under load waits at most this long for a batch to fill; an idle one does not wait.
     pub wait_max: Duration,
@@ -77,7 +77,7 @@ impl Lanes {
     /// Waits until the lanes have ended.
     pub async fn ended(self) {
         for lane in self.0 {
-            // One that died has said so, and those who waited were told that the outcome is unknown.
+            // One that died has been reported, and its callers were told that the outcome is unknown.
             let _ = lane.await;
         }
     }
@@ -119,8 +119,8 @@ impl Driver {
     }
 
     /// Submits commands that are decided in their order, and waits for all outcomes. They are taken in together or not
-    /// at all, and go through one lane, whatever they are: across two there would be no order. What is more than a batch
-    /// goes batch by batch, and ends at the first that is not answered.
+    /// at all, and go through one lane, whatever they are: across two there would be no order. What is more than a
+    /// batch goes batch by batch, and ends at the first that is not answered.
     pub async fn submit_all(&self, mut commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
         let count = commands.len();
         let lane = self.intake(Lane::of(&commands));
@@ -174,7 +174,7 @@ impl Driver {
     }
 }
 
-/// Says so when a lane ends that was not told to: nothing is answered by it any more.
+/// Reports a lane that ends without having been told to: it no longer answers anything.
 struct LaneWatch {
     health: Arc<Health>,
     lane: Lane,
@@ -226,7 +226,7 @@ impl Worker {
         }
     }
 
-    /// Everything that waits, within the bounds. Under load it gives others a moment to join.
+    /// Everything that is queued, within the bounds. Under load it gives others a moment to join.
     async fn fill(&mut self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
         let mut count = first.commands.len();
         let mut batch = vec![first];
@@ -248,7 +248,7 @@ impl Worker {
     }
 
     async fn work(&self, mut jobs: Vec<Job>) {
-        // Whoever has gone away gets nothing done for them: nobody would know of the grant.
+        // Nothing is done for a caller that has gone away: nobody would know of the grant.
         jobs.retain(|job| !job.reply.is_closed());
         if jobs.is_empty() {
             return;
@@ -285,7 +285,7 @@ impl Worker {
                 self.observer.committed(&decided.events, &batch.renewals);
                 let mut outcomes = batch.outcomes.into_iter();
                 for (count, reply) in replies {
-                    // Someone who went away meanwhile has a request id to ask again with.
+                    // A caller that went away meanwhile has a request id to ask again with.
                     let _ = reply.send(Ok(outcomes.by_ref().take(count).collect()));
                 }
             }
@@ -343,7 +343,7 @@ mod tests {
     use super::*;
     use crate::{clock::BootClock, resident};
 
-    /// Without a lane nothing is answered: whoever asks for readiness hears so, and nobody is left to wait.
+    /// Without a lane nothing is answered: the engine is not ready, and no caller is left waiting.
     #[tokio::test]
     async fn a_dead_lane_is_not_ready() {
         let store = resident::memory(BootClock).expect("memory");

@@ -133,12 +133,12 @@ impl Engine {
         Self { parts: Arc::new(Parts { store, driver, health, hub, waiting, lease_sets, running }) }
     }
 
-    /// What the store is, in a word.
+    /// The kind of store: `memory`, `embedded` or `postgres`.
     pub fn store_name(&self) -> &'static str {
         self.parts.store.name()
     }
 
-    /// How far the store's clock may run ahead of a holder's unnoticed, within one lease (rule 4).
+    /// How far the store's clock may run ahead of a holder's without being noticed, within one lease (rule 4).
     pub fn clock_slack_ms(&self) -> u64 {
         self.parts.store.clock_slack_ms()
     }
@@ -148,12 +148,12 @@ impl Engine {
         self.parts.driver.submit(command).await
     }
 
-    /// Acquires, waiting in line for at most `wait`: first come, first served, whichever replica anyone waits at (rule 15).
+    /// Acquires, waiting in line for at most `wait`: first come, first served, across all replicas (rule 15).
     ///
-    /// A grant that was waited for has to be confirmed by a renewal within [`LeaseView::confirm_within_ms`]; until then it
-    /// is not to be relied on. Out of time, the answer is the refusal that an acquire without waiting would get. Dropping
-    /// the future leaves the line, and releases a grant that came first. Asked again by the same request, here or at
-    /// another replica, it keeps its place; what waited before hears nothing any more, until its time is out.
+    /// A grant that was waited for must be confirmed by a renewal within [`LeaseView::confirm_within_ms`]; do not rely
+    /// on it before. When `wait` has passed, the answer is the refusal that an acquire without waiting would get.
+    /// Dropping the future leaves the line, and releases a grant that came first. A repeat of the same request, here or
+    /// at another replica, takes over the place in line; the earlier call hears nothing until its own wait is over.
     pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
         self.parts.waiting.acquire(acquire, wait).await
     }
@@ -180,7 +180,7 @@ impl Engine {
         Ok(self.parts.store.load(footprint).await?)
     }
 
-    /// Reads one resource, and what its leases hang on.
+    /// Reads one resource, and the sessions that its leases are attached to.
     pub async fn resource(&self, key: &ResourceKey) -> Result<LoadedRows, EngineError> {
         self.load(&Footprint { resources: vec![key.clone()], ..Default::default() }).await
     }
@@ -195,8 +195,8 @@ impl Engine {
     }
 
     /// The live leases attached to a session that was just opened or renewed, as of its `lease_revision` all of them
-    /// (rule 9): read in one snapshot, and only after they have changed. If the session was ended or superseded meanwhile,
-    /// the answer is why, so that its leases are not taken for released.
+    /// (rule 9): read in one snapshot, and only after they have changed. If the session was ended or superseded
+    /// meanwhile, the answer is why, so that its leases are not taken for released.
     pub async fn lease_set(&self, view: &SessionView) -> Result<Result<LeaseSet, SessionOver>, EngineError> {
         if let Some(set) = self.parts.lease_sets.known(view) {
             return Ok(Ok(set));
@@ -234,18 +234,18 @@ impl Engine {
         self.parts.hub.clone().watch(from, filter).await
     }
 
-    /// How many watch now.
+    /// The number of open watches.
     pub fn watchers(&self) -> usize {
         self.parts.hub.watchers()
     }
 
-    /// How much there is, of one tenant or of all.
+    /// The number of leases, resources and sessions, of one tenant or of all.
     pub async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, EngineError> {
         self.check()?;
         Ok(self.parts.store.usage(tenant).await?)
     }
 
-    /// Everything, in one snapshot, piece by piece from header to end. Whatever goes wrong, the end is lacking then.
+    /// Everything, in one snapshot, piece by piece from header to end. If anything goes wrong, the end is missing.
     pub fn export(&self) -> Result<Flow<Vec<Row>>, EngineError> {
         self.check()?;
         Ok(flow::export(self.parts.store.clone()))
@@ -280,7 +280,7 @@ impl Engine {
         Beginning { cursor: self.cursor(), barred_ms }
     }
 
-    /// Retires the store: it decides and shows nothing any more, and says where its data went.
+    /// Retires the store: from now on it decides and shows nothing, and says where its data went.
     pub async fn retire(&self, to: &str) -> Result<(), EngineError> {
         self.heard(self.parts.store.retire(to).await)
     }
@@ -293,8 +293,8 @@ impl Engine {
         Ok(self.beginning(bar))
     }
 
-    /// Takes note of how a call went. Reads are not among those: one that fails or takes too long says nothing of whether
-    /// leases can be renewed. The lanes and the sweeper find out soon enough.
+    /// Takes note of how a call went. Reads are not among those: one that fails or takes too long says nothing of
+    /// whether leases can be renewed. The lanes and the sweeper find out soon enough.
     fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, EngineError> {
         self.parts.health.heard(&result);
         Ok(result?)
@@ -312,7 +312,7 @@ impl Engine {
         self.parts.driver.stop();
         lanes.ended().await;
         for task in tasks {
-            // It was cancelled; what matters is that it has let go of the store.
+            // It was cancelled; what matters is that it has dropped the store.
             let _ = task.await;
         }
         self.parts.store.close().await;

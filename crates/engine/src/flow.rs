@@ -1,8 +1,8 @@
-//! What is too large to be handed over at once: it goes piece by piece, as fast as its reader takes the pieces.
+//! Results that are too large to be handed over at once: they go piece by piece, as fast as the reader takes them.
 //!
 //! Two pieces at most lie between the store and the reader, so that neither an export nor the snapshot of a watch takes
-//! more memory for being large. All pieces are of one moment. A reader that takes none for too long is given up, so that
-//! it does not keep from others what a store has few of.
+//! more memory for being large. All pieces are of one moment. A reader that takes none for too long is given up, so
+//! that it does not keep from others what a store has few of.
 
 use std::{sync::Arc, time::Duration};
 
@@ -22,7 +22,7 @@ pub const EXPORT_ROWS_AT_ONCE: usize = 128;
 pub struct Outlet<T>(mpsc::Sender<Result<T, StoreError>>);
 
 impl<T> Outlet<T> {
-    /// Waits until the reader has room for a piece. An error means that nobody reads any more: the store can stop.
+    /// Waits until the reader has room for a piece. An error means that the reader is gone: the store can stop.
     pub async fn give(&self, piece: T) -> Result<(), StoreError> {
         let last = |what: &str| StoreError::Contended { attempts: 1, last: what.to_owned() };
         match tokio::time::timeout(TAKEN_WITHIN, self.0.send(Ok(piece))).await {

@@ -1,5 +1,5 @@
-//! Histories that do not follow from one another (rule 23): a store that was restored, copied, moved or failed over goes on
-//! in a history of its own, whose revisions and tokens lie above any that may have been given elsewhere.
+//! Histories that do not follow from one another (rule 23): a store that was restored, copied, moved or failed over
+//! goes on in a history of its own, whose revisions and tokens lie above any that may have been given elsewhere.
 
 use solehold_core::time::Revision;
 
@@ -14,11 +14,11 @@ const MINUTES_FROM_MS: u64 = 1_767_225_600_000;
 /// be older than the last failover.
 const REVISIONS_PER_MINUTE: u64 = 1 << 26;
 
-/// The longest ttl that a store allows, unless an option says otherwise: long enough for a lease, and not too long for people
-/// to wait after a failover or a restore.
+/// The longest ttl that a store allows, unless an option says otherwise: long enough for a lease, and not too long for
+/// people to wait after a failover or a restore.
 pub const TTL_MAX_MS: u64 = 5 * 60 * 1_000;
 
-/// For how long nothing is decided after a store was set back.
+/// How long nothing is decided after a store was set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bar {
     /// Until the longest lease that can have been lost has run out.
@@ -36,8 +36,8 @@ pub struct Beginning {
     pub barred_ms: u64,
 }
 
-/// Where a history begins that comes after `seen`, the furthest point known of any other. The wall clock decides nothing
-/// here: if it is wrong, the jump remains.
+/// Where a history begins that comes after `seen`, the furthest point known of any other. The wall clock decides
+/// nothing here: if it is wrong, the jump remains.
 pub fn another(seen: Cursor, wall_ms: u64) -> Cursor {
     let minutes = wall_ms.saturating_sub(MINUTES_FROM_MS) / 60_000;
     let by_clock = minutes.saturating_mul(REVISIONS_PER_MINUTE);

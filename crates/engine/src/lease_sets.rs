@@ -5,9 +5,9 @@
 //! heartbeat costs one session row however many leases are attached to it (rule 19). How long the leases last is never
 //! kept here: that comes with the session each time.
 //!
-//! What is kept is bounded by [`KEPT_BYTES_MAX`], in two generations: when the young one is full it becomes the old one,
-//! and what was in the old one and has not been asked for since is dropped. By hand, since these few lines bound bytes
-//! rather than entries, and no cache is among the crates that every user of the engine compiles anyway.
+//! What is kept is bounded by [`KEPT_BYTES_MAX`], in two generations: when the young one is full it becomes the old
+//! one, and what was in the old one and has not been asked for since is dropped. By hand, since these few lines bound
+//! bytes rather than entries, and no cache is among the crates that every user of the engine compiles anyway.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -5,9 +5,9 @@
 //!                                              |                                             |
 //!   sweeper: what seems to have run out ------>+          watch hub: events in revision order <+
 //! ```
-//! A [`store::Store`] keeps rows and judges nothing; [`Engine`] drives it. Stores: [`resident`], which is `memory` or, over
-//! the journal of the module `embedded` in one SQLite file, `embedded`; and `postgres`. The last two are features of this
-//! crate, so that nobody compiles a database that they do not use.
+//! A [`store::Store`] keeps rows and judges nothing; [`Engine`] drives it. Stores: [`resident`], which is `memory` or,
+//! over the journal of the module `embedded` in one SQLite file, `embedded`; and `postgres`. The last two are features
+//! of this crate, so that nobody compiles a database that they do not use.
 //!
 //! Errors, and how they become one another (`?` does it):
 //!
@@ -17,8 +17,8 @@
 //!   Export that cannot be read                  --+     what a store     + overloaded,     + a cursor ahead
 //!                                                       could not do       stopping          of the history
 //! ```
-//! A refusal is none of these: it is an outcome (`solehold_core::outcome::Refusal`) of a command that was decided. Of all
-//! errors only [`store::StoreError::Unknown`] leaves open whether something was done.
+//! A refusal is none of these: it is an outcome (`solehold_core::outcome::Refusal`) of a command that was decided. Of
+//! all errors only [`store::StoreError::Unknown`] leaves open whether something was done.
 
 pub mod driver;
 #[cfg(feature = "embedded")]

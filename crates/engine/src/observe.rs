@@ -1,4 +1,4 @@
-//! What an engine tells about its work: for metrics, and for those who watch.
+//! What an engine reports about its work: for metrics, and for watchers.
 
 use std::time::Duration;
 
@@ -31,13 +31,13 @@ impl Lane {
     }
 }
 
-/// Hears of an engine's work. It must be quick: it is called on the way.
+/// Hears of an engine's work. It must be quick: commands wait for it.
 pub trait Observer: Send + Sync + 'static {
-    /// A batch of so many commands took the store so long, whatever came of it.
+    /// The store has finished a batch of `commands`, successfully or not, and took `took` for it.
     fn batch(&self, _lane: Lane, _commands: usize, _took: Duration) {}
     /// A batch was committed.
     fn committed(&self, _events: &[Event], _renewals: &[Change]) {}
-    /// A sweep nominated so many, of which the most overdue was so late.
+    /// A sweep made `nominated` nominations, the most overdue of them `lag_ms` late.
     fn swept(&self, _nominated: usize, _lag_ms: u64) {}
 }
 

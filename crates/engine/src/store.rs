@@ -1,9 +1,10 @@
-//! What an engine needs of a place where rows are kept. One trait, one conformance suite, thin implementations.
+//! What an engine needs of a place where rows are kept. One trait, one conformance suite (`solehold-conformance`), thin
+//! implementations.
 //!
 //! A store locks and loads rows, reads its clock, lets a [`Decider`] judge, and commits once. It judges nothing itself.
-//! Stored are sessions, holders, resources with the lease and the pending lease on each, who waits in line for them, spent
-//! requests, records, the clock (time, revision, epoch) and the events. Not stored: renewals as events (nobody's news),
-//! waiters' connections, and anything that can be told from time, such as whether a lease is live.
+//! Stored are sessions, holders, resources with the lease and the pending lease on each, who waits in line for them,
+//! spent requests, records, the clock (time, revision, epoch) and the events. Not stored: renewals as events (they are
+//! no news), waiters' connections, and anything that can be told from time, such as whether a lease is live.
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ use crate::{
     observe::Lane,
 };
 
-/// What can go wrong with a store. A refusal is not among it: that is an outcome.
+/// What can go wrong with a store. A refusal is not an error: it is an outcome.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was done: the store cannot be reached, or is stopping.
@@ -64,7 +65,8 @@ pub enum StoreError {
     Unusable(String),
 }
 
-/// Judges a batch. A store may call it again with rows loaded anew, when others were in the way: only the last call counts.
+/// Judges a batch. A store may call it again with rows loaded anew, when others were in the way: only the last call
+/// counts.
 pub trait Decider: Send {
     /// Decides all commands of the batch, one after the other, and applies them to `state`.
     fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate>;
@@ -116,21 +118,21 @@ pub struct ResourceQuery {
     pub site: Option<Name>,
     /// Held by this holder only.
     pub holder: Option<Name>,
-    /// Hanging on this session only, held or pending.
+    /// Attached to this session only, held or pending.
     pub session: Option<SessionId>,
     /// With a live lease only (`true`), or without one only (`false`): judged by time.
     pub leased: Option<bool>,
     /// With every one of these labels only.
     pub labels: Vec<(String, String)>,
-    /// Also resources that nobody declared: held for the while, or held back.
+    /// Also undeclared resources, which exist while they are held or held back.
     pub undeclared: bool,
     /// After this one, in key order.
     pub after: Option<ResourceKey>,
-    /// At most so many.
+    /// At most this many.
     pub limit: usize,
 }
 
-/// Resources that were found, with the sessions that their leases hang on loaded beside them.
+/// Resources that match a query, with the sessions that their leases are attached to loaded beside them.
 #[derive(Debug, Clone)]
 pub struct ResourcePage {
     /// The rows.
@@ -160,11 +162,11 @@ pub struct HolderQuery {
     pub registered: bool,
     /// After this one, in order of tenant and name.
     pub after: Option<HolderKey>,
-    /// At most so many.
+    /// At most this many.
     pub limit: usize,
 }
 
-/// Holders that were found, with their present sessions loaded beside them.
+/// Holders that match a query, with their present sessions loaded beside them.
 #[derive(Debug, Clone)]
 pub struct HolderPage {
     /// The rows.
@@ -184,7 +186,7 @@ pub struct EventQuery {
     pub lease: Option<LeaseId>,
     /// Of this resource only.
     pub resource: Option<ResourceKey>,
-    /// At most so many, the oldest first.
+    /// At most this many, the oldest first.
     pub limit: usize,
 }
 
@@ -213,22 +215,22 @@ pub struct Nominations {
 pub struct Retention {
     /// For at least this long.
     pub events_ms: u64,
-    /// But at most so many.
+    /// But at most this many.
     pub events_max: u64,
 }
 
-/// How much there is of everything.
+/// How many rows of each kind there are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Leases that live now.
+    /// Active leases.
     pub live_leases: u64,
     /// Resources that are declared or held.
     pub resources: u64,
-    /// Sessions that live now.
+    /// Live sessions.
     pub sessions: u64,
 }
 
-/// One line of an export: everything that a store keeps, one row a line.
+/// One line of an export: everything that a store keeps, one row per line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(clippy::large_enum_variant, reason = "most rows are resources, the largest")]
@@ -250,8 +252,8 @@ pub enum Row {
     },
     /// A record.
     Record(Record),
-    /// Someone who waits in line. Never in an export: a waiter is a connection that waits, and asks again where it is
-    /// moved to. A waiting room is not in one either.
+    /// A waiter in line. Never in an export: a waiter is an open connection, and asks again at the new store. A waiting
+    /// room is not in one either.
     Waiter(Waiter),
     /// An event.
     Event(Event),
@@ -298,17 +300,18 @@ pub struct Header {
 /// A place where rows are kept.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// What it is, in a word: `memory`, `embedded`, `postgres`.
+    /// The kind of store: `memory`, `embedded` or `postgres`.
     fn name(&self) -> &'static str;
 
-    /// How far its clock may run ahead of a holder's unnoticed, within one lease: a holder takes it off the time that it
-    /// trusts (rule 4).
+    /// How far its clock may run ahead of a holder's unnoticed, within one lease: a holder takes it off the time that
+    /// it trusts (rule 4).
     fn clock_slack_ms(&self) -> u64 {
         0
     }
 
-    /// Locks and loads what `footprint` names, reads the clock after that, lets `decider` judge, and commits once: rows,
-    /// events and clock together, or nothing. In [`Lane::Quiet`] there are no events, and the clock is not locked.
+    /// Locks and loads what `footprint` names, reads the clock after that, lets `decider` judge, and commits once:
+    /// rows, events and clock together, or nothing. In [`Lane::Quiet`] there are no events, and the clock is not
+    /// locked.
     ///
     /// `Ok` means durable. A store retries by itself, with bounds, when others were in the way or a session was found
     /// late, and finds out what became of a commit whose answer was lost before it says [`StoreError::Unknown`].
@@ -339,32 +342,35 @@ pub trait Store: Send + Sync + 'static {
         Ok(self.load(&Footprint::default()).await?.cursor)
     }
 
-    /// Waits until the history goes beyond `after`, or for a while; tells where it stands, as just read from the store.
+    /// Waits until the history goes beyond `after`, or for about a second; returns where it stands, as just read from
+    /// the store.
     async fn news(&self, after: Cursor) -> Result<Cursor, StoreError>;
 
-    /// What has run out and can be judged, at most `limit` commands, the most overdue first; of a dead session all that
-    /// hangs on it, then the session. What was nominated may be left out of the next answers, until all else that is due had
-    /// its turn, or for a second. Of replicas that share a store one at a time is told, and the others hear of nothing.
+    /// What has run out and can be judged, at most `limit` commands, the most overdue first; of a dead session the
+    /// leases attached to it, then the session. What was nominated may be left out of the next answers, until
+    /// everything else that is due had its turn, or for one second. Of replicas that share a store, one at a time gets
+    /// nominations.
     async fn due(&self, limit: usize) -> Result<Nominations, StoreError>;
 
-    /// Persists the clock's mark if it is due, forgets what is over, and drops events past their retention. Of replicas that
-    /// share a store one at a time forgets.
+    /// Persists the clock's mark if it is due, forgets what is over, and drops events past their retention. Of replicas
+    /// that share a store one at a time forgets.
     async fn maintain(&self, retention: &Retention) -> Result<(), StoreError>;
 
-    /// How much there is, of one tenant or of all.
+    /// The number of leases, resources and sessions, of one tenant or of all.
     async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError>;
 
-    /// Finds all resources that match, in one snapshot: page by page of `query.limit`, all of the same time and cursor. The
-    /// last page has no more after it, and there is always one. Never in the way of a batch.
+    /// Finds all resources that match, in one snapshot: page by page of `query.limit`, all of the same time and cursor.
+    /// The last page has no more after it, and there is always one. Never in the way of a batch.
     async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError>;
 
     /// Everything, in one snapshot: the header, then all rows. Never in the way of a batch.
     async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError>;
 
-    /// Takes over an export. Refused unless the store is empty. Store time does not go back behind the export's, and the
-    /// epoch is raised above that of the export. Of a store that was retired, tokens go on from above, what was live keeps
-    /// the time that it had left, and spent requests theirs. One that was not retired may have gone on by itself: tokens jump
-    /// above all that it can give, and nothing is decided until what was live has run out (rule 23).
+    /// Takes over an export. Refused unless the store is empty. Store time does not go back behind the export's, and
+    /// the epoch is raised above that of the export. Of a store that was retired, tokens go on from above, what was
+    /// live keeps the time that it had left, and spent requests theirs. One that was not retired may have gone on by
+    /// itself: tokens jump above all that it can give, and nothing is decided until what was live has run out (rule
+    /// 23).
     async fn import(&self, import: Import) -> Result<(), StoreError>;
 
     /// The longest ttl that may be asked for. After the store was set back nothing is decided for this long (rule 23).
@@ -377,25 +383,25 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// A holder shows a sealed point of the history. A store that is behind it was set back to an earlier state, and goes on
-    /// as another history. What this store did not seal is ignored.
+    /// A holder shows a sealed point of the history. A store that is behind it was set back to an earlier state, and
+    /// goes on as another history. What this store did not seal is ignored.
     async fn witness(&self, _sealed: &str) -> Result<(), StoreError> {
         Ok(())
     }
 
-    /// Retires the store: from now on it decides nothing and shows nothing, and says where its data went. It can be exported,
-    /// and taken up again as another history by [`Self::set_back`].
+    /// Retires the store: from now on it decides nothing and shows nothing, and says where its data went. It can be
+    /// exported, and taken up again as another history by [`Self::set_back`].
     async fn retire(&self, to: &str) -> Result<(), StoreError>;
 
     /// Where the history stands, as far as this process has seen.
     fn cursor(&self) -> Cursor;
 
-    /// The store was set back to an earlier state, the history having come as far as `seen` as far as anyone knows: it goes
-    /// on as another history, with its epoch raised and its revisions and tokens above all that can have been given, and
-    /// decides nothing while `bar` says so.
+    /// The store was set back to an earlier state, the history having come as far as `seen` as far as anyone knows: it
+    /// goes on as another history, with its epoch raised and its revisions and tokens above all that can have been
+    /// given, and decides nothing while `bar` says so.
     async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError>;
 
-    /// Stops cleanly: what was answered is kept, and the place can be opened again. Twice is as good as once.
+    /// Stops cleanly: what was answered is kept, and the place can be opened again. Closing twice does no harm.
     async fn close(&self);
 }
 
@@ -490,7 +496,7 @@ impl ImportReader {
         }
         for resource in state.resources() {
             if let Some(late) = resource.sessions().find(|id| state.session(*id).is_none()) {
-                return unusable(format!("{} hangs on session {late}, which it lacks", resource.key));
+                return unusable(format!("{} is attached to session {late}, which is missing", resource.key));
             }
         }
         Ok(Import { header, state, events, rows: lines.saturating_sub(2) })

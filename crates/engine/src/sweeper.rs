@@ -13,10 +13,10 @@ use crate::{
 
 /// Nominations start within this long of their time.
 const SWEEP_EVERY: Duration = Duration::from_millis(50);
-/// How often that is in a second.
+/// The number of sweeps per second.
 const SWEEPS_PER_SECOND: usize = 20;
-/// How often what is over is forgotten and the clock's mark is written: five times per second, so that a mark that is half a
-/// second old means that nobody runs.
+/// How often what is over is forgotten and the clock's mark is written: five times per second, so that a mark that is
+/// half a second old means that no engine is running.
 const MAINTAIN_EVERY_SWEEPS: u32 = 4;
 
 /// Users' commands stand in the same lane: none waits behind more nominations than this at a time.
@@ -78,7 +78,7 @@ impl Sweeper {
     }
 }
 
-/// A store that was retired wants no housekeeping.
+/// A retired store needs no housekeeping.
 fn while_out_of_service(error: StoreError) -> Result<(), StoreError> {
     match error {
         StoreError::Retired { .. } => Ok(()),

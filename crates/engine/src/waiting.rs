@@ -4,11 +4,11 @@
 //!   acquire_waiting -> in line (a row) ---- granted: told by the commit here, or by the tail of another replica's
 //!        |                |                 out of time: leaves the line, unless the grant came first
 //!        |                v                 dropped: leaves the line, and releases a grant that came first
-//!        +--- hangs on the waiting room: one session a replica, kept by one heartbeat however many wait
+//!        +--- attached to the waiting room: one session per replica, kept by one heartbeat however many wait
 //! ```
-//! Nobody polls: one task follows the events and wakes whoever they are about. A room that was lost, since the store was
-//! away for longer than its ttl, is opened anew, and everyone in it stands in line again by the same request, in the order
-//! in which they came, before anyone who comes later.
+//! Nobody polls: one task follows the events and wakes the callers that they are about. A room that was lost, because
+//! the store was away for longer than its ttl, is opened anew, and all callers in it join the line again by the same
+//! request, in the order in which they came, before any that come later.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -44,9 +44,9 @@ use crate::{
 
 /// A room is kept this often: many times within its ttl.
 const HEARTBEAT_EVERY: Duration = Duration::from_millis(500);
-/// A room that nobody was in for so many heartbeats is closed.
+/// A room that has been empty for this many heartbeats is closed.
 const EMPTY_BEATS_MAX: u32 = 60;
-/// Leaving the line is tried so often; after that the wait's own deadline ends it.
+/// Leaving the line is tried this many times; after that the wait's own deadline ends it.
 const LEAVE_ATTEMPTS: u32 = 10;
 /// How long to wait before something is tried again.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
@@ -80,7 +80,7 @@ struct Callers {
     by_lease: BTreeMap<LeaseId, Caller>,
     /// How many there are for each resource.
     by_key: BTreeMap<ResourceKey, usize>,
-    /// How many have come so far.
+    /// The number of callers that have ever come.
     arrivals: u64,
 }
 
@@ -148,7 +148,8 @@ impl WaitingRoom {
             ask.request = Some(fresh_request()?);
         }
         let mut place = Place::take(self, &ask, permit);
-        // What nobody else asks for here is mostly free, and got without a room; all others go straight to the end of the line.
+        // What nobody else asks for here is mostly free, and got without a room; all others go straight to the end of
+        // the line.
         if place.is_alone || wait < LEAST_WAIT {
             ask.wait = None;
             let outcome = self.driver.submit(Command::Acquire(ask.clone())).await?;
@@ -168,14 +169,15 @@ impl WaitingRoom {
                 Ok(attempt) => attempt,
                 // It asks by the same request, and so can ask again. Its place is lost only with its room.
                 Err(error) if place.has_waited && !matches!(error, EngineError::Stopping) => {
-                    tracing::debug!(%error, "someone in line could not ask again yet");
+                    tracing::debug!(%error, "a caller in line could not ask again yet");
                     tokio::time::sleep(RETRY_AFTER.min(left)).await;
                     None
                 }
                 Err(error) => return Err(error),
             };
             match attempt {
-                // The grant lapsed before it could be told of. Nobody else knows of the request, so it may have another.
+                // The grant lapsed before the caller heard of it. Nobody else knows of the request, so it may have
+                // another.
                 Some(Err(Refusal::RequestSpent(_))) if is_made_up => ask.request = Some(fresh_request()?),
                 Some(outcome) => {
                     place.give_up();
@@ -199,7 +201,7 @@ impl WaitingRoom {
         match self.driver.submit(Command::Acquire(ask.clone())).await? {
             Ok(Answer::Waiting(_)) => self.stands_in_line(ask),
             Err(Refusal::NoSession { session, .. }) if session == room => {
-                // All of it, even if whoever asks here goes away meanwhile: others' places are at stake.
+                // All of it, even if this caller goes away meanwhile: others' places are at stake.
                 let this = self.clone();
                 let _ = self.runtime.spawn(async move { this.lost(room).await }).await;
                 return Ok(None);
@@ -214,12 +216,13 @@ impl WaitingRoom {
             }
             Ok(Ok(Notice::AskAgain)) => Ok(None),
             Ok(Err(_)) => Err(EngineError::Stopping),
-            // Out of time, which whoever asked finds out.
+            // Out of time, which the caller finds out.
             Err(_) => Ok(None),
         }
     }
 
-    /// Leaves the line, and asks one last time: whoever has got it meanwhile is told so, everyone else who holds it.
+    /// Leaves the line, and asks one last time: a caller that has got the lease meanwhile is told so, others who holds
+    /// it.
     async fn out_of_time(&self, ask: &mut Acquire, place: &Place) -> Result<Outcome, EngineError> {
         ask.wait = None;
         let leases = [place.former, Some(place.lease)].into_iter().flatten();
@@ -228,7 +231,7 @@ impl WaitingRoom {
         self.driver.submit_all(commands).await.pop().unwrap_or(Err(EngineError::Stopping))
     }
 
-    /// The grant that an event told of, if it lives still.
+    /// The grant that an event was about, if it is still active.
     async fn granted(&self, ask: &Acquire) -> Result<Option<Grant>, StoreError> {
         let footprint = Footprint { resources: vec![ask.key.clone()], ..Default::default() };
         let loaded = self.store.load(&footprint).await?;
@@ -243,7 +246,7 @@ impl WaitingRoom {
         self.here.lock()
     }
 
-    /// Someone is here, who is told by the grant id that it asks by.
+    /// Adds a caller, which is found by the lease id that it asks by.
     fn enter(&self, ask: &Acquire, arrival: u64) -> oneshot::Receiver<Notice> {
         let (tell, told) = oneshot::channel();
         let here = Caller { ask: ask.clone(), arrival, tell, is_in_line: false };
@@ -266,7 +269,7 @@ impl WaitingRoom {
     fn tell(&self, lease: LeaseId, told: Notice) {
         if let Some(here) = self.here().by_lease.get_mut(&lease) {
             let (gone, _) = oneshot::channel();
-            // Whoever has just gone away does not hear it.
+            // A caller that has just gone away does not hear it.
             let _ = std::mem::replace(&mut here.tell, gone).send(told);
         }
     }
@@ -310,9 +313,9 @@ impl WaitingRoom {
         Ok(id)
     }
 
-    /// A room is over: everyone in it stands in line again, before anyone who comes later.
+    /// A room is over: everyone in it joins the line again, before any that come later.
     async fn lost(&self, id: SessionId) {
-        // Whoever comes meanwhile waits for the room.
+        // Callers that come meanwhile wait for the room.
         let mut room = self.room.lock().await;
         if room.take_if(|room| *room == id).is_none() {
             return;
@@ -348,7 +351,7 @@ impl WaitingRoom {
         Ok(())
     }
 
-    /// Keeps the room while anyone is in it, and tells them of what happens elsewhere; for ever.
+    /// Keeps the room while anyone is in it, and passes on what happens at other replicas; for ever.
     pub(crate) async fn run(self: Arc<Self>) {
         loop {
             self.was_opened.notified().await;
@@ -376,7 +379,8 @@ impl WaitingRoom {
                 Ok(Ok(Answer::Session(view))) => {
                     let in_line = self.here().by_lease.values().filter(|h| h.is_in_line).count();
                     let is_missing = (view.session.waiting as usize) < in_line;
-                    // A grant is told of a little later than it is made: only what stays missing is looked for.
+                    // A grant is announced a little later than it is made: only callers that stay missing are looked
+                    // for.
                     if is_missing && had_missing {
                         self.look_for_missing().await;
                     }
@@ -388,8 +392,9 @@ impl WaitingRoom {
         }
     }
 
-    /// Someone's place was cleared by other means than a grant: its session was closed, or its request cancelled elsewhere.
-    /// One whose request stands in line by another call has not lost its place; it only waits for its time to be out.
+    /// A caller's place was cleared by other means than a grant: its session was closed, or its request cancelled
+    /// elsewhere. One whose request stands in line by another call has not lost its place; it only waits for its time
+    /// to be out.
     async fn look_for_missing(&self) {
         let all: Vec<_> = {
             let in_line = |(id, here): (&LeaseId, &Caller)| (here.ask.key.clone(), *id, here.request());
@@ -456,7 +461,7 @@ impl WaitingRoom {
         true
     }
 
-    /// Nobody waits here any more, and the room is closed.
+    /// Sends all callers away, and closes the room.
     pub(crate) async fn stop(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
         self.here().by_lease.clear();
@@ -468,7 +473,7 @@ impl WaitingRoom {
         let _ = tokio::time::timeout(CLOSE_WITHIN, close).await;
     }
 
-    /// Leaves the line on behalf of someone who has gone away, and releases what it got meanwhile.
+    /// Leaves the line on behalf of a caller that has gone away, and releases what it got meanwhile.
     async fn leave(&self, key: ResourceKey, lease: LeaseId) {
         for _ in 0..LEAVE_ATTEMPTS {
             let left = self.driver.submit(Command::LeaveQueue { key: key.clone(), lease }).await;
@@ -492,7 +497,7 @@ fn fresh_request() -> Result<Name, StoreError> {
     Name::new(Uuid::now_v7().to_string()).map_err(|error| StoreError::Unusable(error.to_string()))
 }
 
-/// A place here. Whoever drops it without having got an answer leaves the line.
+/// A caller's place. Dropping it before there was an answer leaves the line.
 struct Place {
     room: Arc<WaitingRoom>,
     key: ResourceKey,

@@ -1,8 +1,9 @@
 //! The watch hub: events in revision order, for any number of watchers, with bounded memory (rule 18).
 //!
-//! One task tails the store and keeps the newest events in one shared window. A watcher has no buffer of its own: it reads
-//! from the window at its own pace, and from the store when it has fallen behind the window. If it has fallen behind the
-//! store's floor it is told `compacted`. A watcher therefore cannot slow down anyone else, nor miss anything silently.
+//! One task tails the store and keeps the newest events in one shared window. A watcher has no buffer of its own: it
+//! reads from the window at its own pace, and from the store when it has fallen behind the window. If it has fallen
+//! behind the store's floor it is told `compacted`. A watcher therefore cannot slow down anyone else, and misses
+//! nothing silently.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -68,8 +69,8 @@ impl Filter {
 /// What a watcher is told.
 #[derive(Debug, Clone)]
 pub enum Frame {
-    /// A page of all resources that match, and the leases on them: all pages are of one moment, and the last has no more
-    /// after it. Watch on from its cursor.
+    /// A page of all resources that match, and the leases on them: all pages are of one moment, and the last has no
+    /// more after it. Watch on from its cursor.
     Snapshot(Box<ResourcePage>),
     /// Something happened.
     Event {
@@ -150,7 +151,7 @@ impl Window {
     }
 }
 
-/// Leases that were renewed and that watchers are still to be told of: each once, however often it was renewed.
+/// Renewed leases that watchers have not been told of yet: each once, however often it was renewed.
 #[derive(Debug, Default)]
 struct UntoldRenewals {
     resources: BTreeSet<ResourceKey>,
@@ -193,7 +194,7 @@ impl Hub {
     pub(crate) async fn tail(self: Arc<Self>) {
         loop {
             if self.watchers.load(Ordering::SeqCst) == 0 {
-                // Whoever comes next starts from the store; a window with a hole in it would lose events.
+                // The next watcher starts from the store; a window with a hole in it would lose events.
                 self.start_over();
                 self.wanted.notified().await;
                 continue;
@@ -266,13 +267,13 @@ impl Hub {
         self.were_renewed.notify_one();
     }
 
-    /// Tells those who ask of renewals; for ever.
+    /// Passes renewals on to the watchers that ask for them; for ever.
     pub(crate) async fn tell_renewals(self: Arc<Self>) {
         loop {
             self.were_renewed.notified().await;
             let renewed = std::mem::take(&mut *self.renewed.lock());
             if let Err(error) = self.tell_renewed(renewed).await {
-                tracing::debug!(%error, "renewals could not be told");
+                tracing::debug!(%error, "renewals could not be passed on to watchers");
             }
         }
     }
@@ -323,7 +324,7 @@ impl Hub {
         Ok(watch)
     }
 
-    /// How many watch now.
+    /// The number of open watches.
     pub fn watchers(&self) -> usize {
         self.watchers.load(Ordering::SeqCst)
     }
@@ -398,7 +399,7 @@ impl Watch {
                 return None;
             }
             if self.pages.is_some() {
-                // Half a snapshot is none: whoever watches begins again.
+                // Half a snapshot is none: the watcher begins again.
                 if let Err(error) = self.next_page().await {
                     tracing::debug!(%error, "the snapshot of a watch broke off");
                     self.is_over = true;

@@ -267,7 +267,8 @@ async fn barred_grants_are_no_ill_health() {
     assert!(stage.engine.check().is_ok());
 }
 
-/// Whether a batch that panicked was committed is not known, and nobody is told that nothing was done. The lane goes on.
+/// Whether a batch that panicked was committed is not known, and nobody is told that nothing was done. The lane goes
+/// on.
 #[tokio::test]
 async fn a_panic_is_not_told_as_nothing_done_and_leaves_the_lane_alive() {
     for (place, was_done) in [(BEFORE, false), (AFTER, true)] {

@@ -205,8 +205,8 @@ fn child_that_acquires_until_the_disk_is_full() {
     });
 }
 
-/// Killed while the disk is full, it starts all the same: it answers what it has, refuses to write, and goes on by itself
-/// when there is room.
+/// Killed while the disk is full, it starts all the same: it answers what it has, refuses to write, and goes on by
+/// itself when there is room.
 #[tokio::test]
 async fn a_full_disk_does_not_keep_it_from_starting() {
     let disk = Disk::of(2 * 1024 * 1024);
@@ -261,7 +261,8 @@ async fn a_full_disk_does_not_keep_it_from_starting() {
     }
 }
 
-/// A hundred who open snapshots of a large store at once, and four who export it, take no lease from a holder who renews.
+/// A hundred who open snapshots of a large store at once, and four who export it, take no lease from a holder who
+/// renews.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn readers_take_no_lease_from_a_holder_who_renews() {
     let folder = TempDir::new().unwrap();

@@ -164,8 +164,8 @@ async fn restart_on_the_same_boot() {
     }
 }
 
-/// After another boot whatever was live keeps the time that it had left, whether the wall's clock has jumped ahead, fell
-/// behind or does not move; and store time never goes back.
+/// After another boot whatever was live keeps the time that it had left, whether the wall's clock has jumped ahead,
+/// fell behind or does not move; and store time never goes back.
 #[tokio::test]
 async fn restart_on_another_boot() {
     for (begin, sort) in [
@@ -489,7 +489,7 @@ async fn history_beyond_memory() {
         (page.floor, page.events[0].revision)
     };
     assert_eq!(maintained(20_000).await, (Revision(0), Revision(1)));
-    assert_eq!(maintained(10_000).await, (Revision(4_000), Revision(4_001)), "at most so many in one round");
+    assert_eq!(maintained(10_000).await, (Revision(4_000), Revision(4_001)), "a bounded number per round");
     assert_eq!(maintained(10_000).await, (Revision(8_000), Revision(8_001)));
     assert_eq!(maintained(10_000).await, (Revision(10_000), Revision(10_001)));
     assert_eq!(maintained(10_000).await, (Revision(10_000), Revision(10_001)));

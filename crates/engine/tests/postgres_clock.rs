@@ -172,8 +172,8 @@ async fn time_is_read_under_the_locks() {
     }
 }
 
-/// How long a lease of `ttl_ms` lasts while `meanwhile` happens, from before it was asked for until after the answer that it
-/// is over. A slow machine only makes that longer.
+/// How long a lease of `ttl_ms` lasts while `meanwhile` happens, from before it was asked for until after the answer
+/// that it is over. A slow machine only makes that longer.
 async fn lasts(store: &dyn Store, name: &str, ttl_ms: u64, meanwhile: impl Future<Output = ()>) -> Duration {
     let (job, began) = (key(name), Instant::now());
     grant(store, &job, "ann", ttl_ms).await;

@@ -113,7 +113,8 @@ async fn a_commit_that_never_arrived_is_decided_again() {
     assert_eq!(hurt.grants().await, 1);
 }
 
-/// The COMMIT is held up on its way until long after the store has given up on it: there is one grant, whoever comes first.
+/// The COMMIT is held up on its way until long after the store has given up on it: there is one grant, whoever comes
+/// first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_arrives_late_changes_nothing() {
     let hurt = Hurt::new().await;
@@ -169,7 +170,8 @@ async fn a_lost_renewal_is_run_again() {
     assert!(view.session.deadline > session.deadline);
 }
 
-/// A server that is there and does not answer is unavailable before anyone loses patience, and back as soon as it is back.
+/// A server that is there and does not answer is unavailable before anyone loses patience, and back as soon as it is
+/// back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_hangs_is_unavailable() {
     let postgres = Postgres::start().await.expect("PostgreSQL");

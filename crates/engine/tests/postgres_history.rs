@@ -1,4 +1,5 @@
-//! A history that goes back, forks or cannot be told: tokens are never given again, and nobody gets what another may hold.
+//! A history that goes back, forks or cannot be told: tokens are never given again, and nobody gets what another may
+//! hold.
 
 #[path = "postgres/common.rs"]
 mod common;

@@ -1,5 +1,5 @@
-//! The conformance suite where one statement in eight fails to serialize, as CockroachDB's now and then do. Which ones is told
-//! by a seed; `SOLEHOLD_SEED` replays one.
+//! The conformance suite where one statement in eight fails to serialize, as CockroachDB's now and then do. Which ones
+//! is told by a seed; `SOLEHOLD_SEED` replays one.
 
 #[path = "postgres/fixture.rs"]
 mod fixture;

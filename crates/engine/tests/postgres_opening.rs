@@ -140,8 +140,8 @@ async fn head(store: &dyn Store) -> Cursor {
     store.load(&Default::default()).await.expect("the store reads").cursor
 }
 
-/// A new timeline, as after a failover or a restore: the epoch is raised, tokens jump, and nothing is granted for as long as
-/// a lost lease may still be held, and nothing renewed.
+/// A new timeline, as after a failover or a restore: the epoch is raised, tokens jump, and nothing is granted for as
+/// long as a lost lease may still be held, and nothing renewed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_timeline_is_a_new_epoch() {
     let postgres = Postgres::start().await.expect("PostgreSQL");

@@ -38,8 +38,8 @@ async fn two_engines(url: &str) -> [Engine; 2] {
     [engine(one), engine(two)]
 }
 
-/// A replica that stands still in the middle of a batch, its rows and the clock locked, holds nobody up for long: PostgreSQL
-/// ends its transaction before the others give up, and it decides anew when it goes on.
+/// A replica that stands still in the middle of a batch, its rows and the clock locked, holds nobody up for long:
+/// PostgreSQL ends its transaction before the others give up, and it decides anew when it goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_replica_that_stops_in_the_middle_of_a_batch_holds_the_others_up_for_a_moment() {
     let url = database().await;
@@ -98,8 +98,8 @@ async fn grants_and_their_ends_are_heap_only() {
     assert!(heap_only >= 2 * CYCLES * 9 / 10, "{heap_only} of {} updates", 2 * CYCLES);
 }
 
-/// The bound by which the sweeper finds a lease stays when the lease ends, and is cleared when its time has come; the resource
-/// stays what it is.
+/// The bound by which the sweeper finds a lease stays when the lease ends, and is cleared when its time has come; the
+/// resource stays what it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bound_that_a_lease_left_behind_is_cleared() {
     let url = database().await;

@@ -152,7 +152,7 @@ async fn a_dead_replica_is_passed_over() {
     line(&client, &["dead", "bea"]).await;
     stop.send(()).expect("it listens");
     thread.join().expect("no panic");
-    // The sweeper clears what hangs on the dead room, whoever holds.
+    // The sweeper clears the waiters of the dead room, whoever holds the resource.
     line(&client, &["bea"]).await;
     done(&live, release(&held)).await;
     assert_eq!(granted(answer(bea).await).lease.lease.holder, name("bea"));

@@ -73,7 +73,7 @@ async fn a_store_that_was_away_for_long_loses_nobody() {
     let before = is_in_line(&store, &job).await;
     store.fail_with(Some(StoreError::Unavailable("gone".to_owned())));
     store.ticks.advance_ms(2 * ROOM_TTL_MS);
-    // Heartbeats come to nothing meanwhile, and whoever asks now is told so.
+    // Heartbeats fail meanwhile, and a caller that asks now is told so.
     let refused = wait_for("the engine to notice", PATIENCE, || async {
         let asked = engine.acquire_waiting(ask(&key("other"), "carl"), PATIENCE).await;
         matches!(asked, Err(EngineError::Store(StoreError::Unavailable(_))))

@@ -106,7 +106,7 @@ async fn a_hole_behind_a_slow_tail() {
     engine.stop().await;
 }
 
-/// A new epoch: whoever watches must start over, even if revisions look as if they went on.
+/// A new epoch: watchers must start over, even if revisions look as if they went on.
 #[tokio::test]
 async fn a_new_epoch() {
     let store = Wrapped::new();

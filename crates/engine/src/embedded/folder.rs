@@ -40,7 +40,8 @@ impl Lock {
             let text = format!("data folder {} is in use by {pid}", folder.display());
             return Err(StoreError::Unusable(text));
         }
-        // Written over what is there, which takes no room: a full disk is no reason not to start. The lock holds without it.
+        // Written over what is there, which takes no room: a full disk is no reason not to start. The lock holds
+        // without it.
         let pid = format!("{:<10}\n", std::process::id());
         let written = file.rewind().and_then(|()| file.write_all(pid.as_bytes()));
         if let Err(error) = written.and_then(|()| file.set_len(pid.len() as u64)) {

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   solehold.db, table meta    a number of this run, and which file it stands in (inode, time of birth)
-//!   incarnation                the same number, and how far the history had come a second ago
+//!   incarnation                the same number, and how far the history had come one second ago
 //! ```
-//! A copy of the folder stands in another file than it says. A database that was put back alone bears another number than
-//! the file beside it, or is behind it. What cannot be told: a whole volume that was rolled back, or both files written
-//! over in place. For those there is `solehold admin restored`.
+//! A copy of the folder stands in another file than it says. A database that was put back alone bears another number
+//! than the file beside it, or is behind it. What cannot be told: a whole volume that was rolled back, or both files
+//! written over in place. For those there is `solehold admin restored`.
 
 use std::{
     fs,

@@ -1,11 +1,13 @@
 //! The journal of the embedded store: one SQLite file in a folder that one process at a time may have (rule 24).
 //!
 //! What is in the file, for people who open it with `sqlite3`:
-//! - `log`: every batch since the last snapshot, as rows after it, in order; appended and synced before anyone is answered.
-//! - `sessions`, `holders`, `resources`, `requests`, `records`, `waiters`: the snapshot, views of the one table `rows`. After a clean
-//!   stop the snapshot is all there is, and the log is empty.
-//! - `lease_events`: the audit trail, one line an event; `event_index` is for looking events up.
-//! - `meta`: the clock's mark, the epoch, the revision, the floor of the events, and which incarnation of the folder it is.
+//! - `log`: every batch since the last snapshot, as rows after it, in order; appended and synced before anyone is
+//!   answered.
+//! - `sessions`, `holders`, `resources`, `requests`, `records`, `waiters`: the snapshot, views of the one table `rows`.
+//!   After a clean stop the snapshot is all there is, and the log is empty.
+//! - `lease_events`: the audit trail, one line per event; `event_index` is for looking events up.
+//! - `meta`: the clock's mark, the epoch, the revision, the floor of the events, and which incarnation of the folder it
+//!   is.
 //!
 //! The state is the snapshot and then the log. Appending was measured at ten times the speed of updates in place; the
 //! snapshot is brought up to date once in a while, from memory, and the log is emptied in the same transaction.
@@ -263,7 +265,7 @@ impl Journal for Folder {
     fn close(&mut self) -> Result<(), StoreError> {
         self.history.close();
         let db = self.db.lock().take();
-        // The lock goes last: whoever takes the folder next finds it at rest.
+        // The lock goes last: the next process to take the folder finds it at rest.
         let lock = self.lock.take();
         let closed = db.map_or(Ok(()), |db| db.close().map_err(|(_, error)| failed(error)));
         drop(lock);

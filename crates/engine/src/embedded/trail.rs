@@ -1,8 +1,8 @@
 //! The audit trail: `lease_events`, and an index of it that is brought up to date a little later.
 //!
-//! An index by lease and by resource costs more than all the rest of an append, since its entries lie anywhere in the file.
-//! So an append writes the events alone; maintenance enters them in `event_index`, in bulk. What is not entered yet is
-//! found by looking through the newest events.
+//! An index by lease and by resource costs more than all the rest of an append, since its entries lie anywhere in the
+//! file. So an append writes the events alone; maintenance enters them in `event_index`, in bulk. What is not entered
+//! yet is found by looking through the newest events.
 
 use std::collections::VecDeque;
 
@@ -173,8 +173,8 @@ type Counted = Option<(u64, Revision)>;
 
 /// Drops events past their retention, the oldest first; tells the new floor if any were dropped, and how many are left.
 ///
-/// Events stand in order of revision and of time, so that what is too old is at the beginning. They are counted only when
-/// there may be too many: revisions can jump, and then say nothing of how many there are.
+/// Events stand in order of revision and of time, so that what is too old is at the beginning. They are counted only
+/// when there may be too many: revisions can jump, and then say nothing of how many there are.
 pub(super) fn drop_old(
     db: &Connection,
     now: StoreTime,

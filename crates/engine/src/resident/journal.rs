@@ -42,7 +42,7 @@ impl Mark {
     }
 }
 
-/// The identity of a row: of one that is gone, there is nothing else to say.
+/// The identity of a row: all that is kept of one that was removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RowId {
@@ -206,8 +206,8 @@ pub trait Journal: Send + 'static {
     /// changed by the passing of time at the start.
     fn fold(&mut self, state: &Ledger, more: Dirty, mark: Mark) -> Result<(), StoreError>;
 
-    /// Writes the clock, brings the snapshot up to date if rows for it are given, and drops events past their retention.
-    /// Tells the new floor if it dropped any.
+    /// Writes the clock, brings the snapshot up to date if rows for it are given, and drops events past their
+    /// retention. Tells the new floor if it dropped any.
     async fn tidy(
         &mut self,
         folded: Option<Entry>,
@@ -218,7 +218,7 @@ pub trait Journal: Send + 'static {
     /// Says that events up to `floor` were never here.
     fn set_floor(&mut self, floor: Revision) -> Result<(), StoreError>;
 
-    /// Lets go of everything that it has open. Nothing can be written any more.
+    /// Closes everything that it has open. Nothing can be written after that.
     fn close(&mut self) -> Result<(), StoreError>;
 }
 

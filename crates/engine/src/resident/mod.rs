@@ -65,15 +65,15 @@ pub struct ResidentStore {
     clock: Box<dyn Clock>,
     /// Which boot this is; the kernel is asked once.
     boot_id: String,
-    /// A lock that is poisoned by a panic, unlike those elsewhere: the rows may be half changed then, and are loaded anew
-    /// from the journal before anyone reads them.
+    /// A lock that is poisoned by a panic, unlike those elsewhere: the rows may be half changed then, and are loaded
+    /// anew from the journal before anyone reads them.
     rows: RwLock<Rows>,
     /// One transaction at a time; also guards the journal.
     turn: Mutex<Turn>,
-    /// The journal has failed, and the rows were not loaded anew since: nobody is told of rows that may be stale.
+    /// The journal has failed, and the rows were not loaded anew since: nobody is shown rows that may be stale.
     has_failed: AtomicBool,
     head: watch::Sender<Cursor>,
-    /// Events that are not in memory any more.
+    /// Events that are no longer in memory.
     history: Option<Arc<dyn History>>,
     /// Those who walk through rows take turns.
     readers: Arc<Semaphore>,
@@ -85,7 +85,7 @@ pub struct ResidentStore {
 /// How a resident store is opened.
 #[derive(Debug, Clone, Copy)]
 pub struct ResidentOptions {
-    /// The longest ttl that it may grant: for so long nothing is granted after it was set back (rule 23).
+    /// The longest ttl that it may grant: after the store was set back, nothing is granted for this long (rule 23).
     pub ttl_max_ms: u64,
 }
 
@@ -282,7 +282,7 @@ impl ResidentStore {
         take_over: impl FnOnce(&mut Rows),
     ) -> Result<(), StoreError> {
         let (barred_until, retired_to) = (entry.mark.barred_until, entry.mark.retired_to.clone());
-        // Whoever drops this halfway, or panics, leaves it so: the journal may have what the rows lack.
+        // If this is dropped halfway, or panics, it stays so: the journal may have what the rows lack.
         turn.is_behind = true;
         let appended = turn.journal.append(entry).await;
         self.has_failed.store(appended.is_err(), Ordering::SeqCst);
@@ -330,7 +330,7 @@ fn nothing_done(error: StoreError) -> StoreError {
     }
 }
 
-/// What a journal gave.
+/// The rows of a journal, and what is special about them.
 struct JournaledRows {
     rows: Rows,
     /// What has changed by the start could not be written: there is no room.
@@ -404,7 +404,11 @@ impl Store for ResidentStore {
             match decider.decide(&mut part, moment) {
                 Ok(decided) => break (part, decided),
                 Err(late) if more.add(&self.read().state, late.clone()) => {}
-                Err(late) => return Err(StoreError::Unusable(format!("a lease hangs on nothing: {late}"))),
+                Err(late) => {
+                    return Err(StoreError::Unusable(format!(
+                        "a lease is attached to a session that is missing: {late}"
+                    )));
+                }
             }
         };
         let dirty = part.take_dirty();
@@ -527,7 +531,8 @@ impl Store for ResidentStore {
         let furthest = Cursor { epoch: header.epoch.max(before.epoch), revision: header.revision };
         let (cursor, barred_until) = match header.retired {
             true => (Cursor { epoch: furthest.epoch + 1, ..furthest }, StoreTime::default()),
-            // The old store may have gone on: what it grants from now on must not be granted here, nor its tokens given.
+            // The old store may have gone on: what it grants from now on must not be granted here, nor its tokens
+            // given.
             false => {
                 let longest_ms = self.options.ttl_max_ms.max(rows::longest_ttl_ms(&state));
                 (history::another(furthest, wall_ms()), now.plus_ms(longest_ms))

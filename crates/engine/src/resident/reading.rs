@@ -1,8 +1,8 @@
 //! Reading a resident store: from rows as they were at one moment, which costs nothing to keep.
 //!
-//! A reader looks at the rows under their lock only to take a share in them, and does everything else on its own time. So
-//! neither a list nor a snapshot nor an export, of whatever size, is ever in the way of a batch. What takes long is done
-//! on threads of its own, a few at a time, so that batches find a processor, too.
+//! A reader looks at the rows under their lock only to take a share in them, and does everything else on its own time.
+//! So neither a list nor a snapshot nor an export, of whatever size, is ever in the way of a batch. What takes long is
+//! done on threads of its own, a few at a time, so that batches find a processor, too.
 
 use std::{collections::VecDeque, sync::Arc};
 

@@ -13,8 +13,8 @@ use solehold_core::{
 use super::Mark;
 use crate::clock::{BootTime, wall_ms};
 
-/// Store time at a start: by the tick on the same boot; otherwise from the wall's time if it is later than the mark, and
-/// whatever was live keeps the time that it had left. Tells the rows that have changed by it.
+/// Store time at a start: by the tick on the same boot; otherwise from the wall's time if it is later than the mark,
+/// and whatever was live keeps the time that it had left. Tells the rows that have changed by it.
 pub(super) fn go_on(state: &mut Ledger, mark: Option<&Mark>, tick: BootTime) -> (StoreTime, Dirty) {
     let Some(mark) = mark else { return (StoreTime(wall_ms()), Dirty::default()) };
     if mark.is_of_this_boot(tick) {

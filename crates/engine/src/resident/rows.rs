@@ -23,7 +23,7 @@ pub(super) struct Rows {
     pub(super) tally: Tally,
     pub(super) cursor: Cursor,
     pub(super) floor: Revision,
-    /// Whether the journal has the events that are not in memory any more.
+    /// Whether the journal has the events that are no longer in memory.
     pub(super) keeps_events: bool,
     /// Nothing is granted before this time (rule 23).
     pub(super) barred_until: StoreTime,
@@ -49,7 +49,7 @@ impl Rows {
         self.drop_events(|_, count| count > WINDOW_EVENTS);
     }
 
-    /// Drops events from memory, the oldest first, while `is_over` of the first and of how many there are.
+    /// Drops events from memory, the oldest first, while `is_over` of the first and of their number.
     pub(super) fn drop_events(&mut self, is_over: impl Fn(&Event, usize) -> bool) {
         while let Some(event) = self.events.front().filter(|e| is_over(e, self.events.len())) {
             if !self.keeps_events {

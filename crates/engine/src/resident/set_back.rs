@@ -10,8 +10,8 @@ use crate::{
 };
 
 impl ResidentStore {
-    /// Goes on as another history (rule 23), and decides nothing for as long as a lost lease may live, unless people have
-    /// `told` otherwise. Only they take up a store that was retired.
+    /// Goes on as another history (rule 23), and decides nothing for as long as a lost lease may live, unless people
+    /// have `told` otherwise. Only they take up a store that was retired.
     pub(super) async fn jump(
         &self,
         turn: &mut Turn,

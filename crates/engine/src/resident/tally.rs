@@ -46,7 +46,7 @@ impl Tally {
     }
 
     fn count_session(&mut self, session: &Session, by: i64) {
-        // A replica's waiting room is nobody's.
+        // A waiting room belongs to a replica, not to a tenant.
         if session.is_room() {
             return;
         }
@@ -72,7 +72,7 @@ impl Tally {
             match item {
                 Item::Resource(key) if is_its(&key.tenant) => {
                     let lease = state.resource(key).and_then(|r| r.lease.as_ref());
-                    // What hangs on a dead session is counted with that.
+                    // A lease on a dead session is counted with the session.
                     let hangs = |id| state.session(id).is_some_and(|s| s.is_live(now));
                     let is_dead = lease.is_some_and(|l| {
                         l.tenure.session().is_none_or(hangs) && state.deadline_of(l).is_ok_and(|at| at <= now)

@@ -16,7 +16,7 @@ use solehold_core::{
 
 use crate::store::Nominations;
 
-/// A nomination that came to nothing is tried again after this long.
+/// A nomination without effect is repeated after this long.
 const AGAIN_MS: u64 = 1_000;
 /// Timers that turn out not to be due yet, renewed ones, are looked at in one call up to this many times its limit.
 const LOOKED_AT_MAX: usize = 8;
@@ -69,7 +69,7 @@ pub(super) enum Item {
     Session(SessionId),
 }
 
-/// A row that says nothing any more once its time has come.
+/// A row that can be forgotten once its time has come.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum ForgettableRow {
     Request(Arc<RequestKey>),
@@ -135,7 +135,7 @@ impl Timers {
         let item = Item::Resource(key.clone());
         self.ran_out.remove(&item);
         self.due.set_earlier(item, resource.and_then(runs_out_at));
-        // Whatever is forgettable at the end of time waits only for its hold-back to pass.
+        // A row that is forgettable at the end of time waits only for its hold-back to pass.
         let over = resource.filter(|r| r.is_forgettable(StoreTime(u64::MAX)));
         self.over.set(ForgettableRow::Resource(key), over.map(|r| r.held_back_until.unwrap_or_default()));
     }
@@ -175,7 +175,7 @@ impl Timers {
         found
     }
 
-    /// Whatever may have run out by `now`, nominated or not; each must be judged by its own row.
+    /// Items that may have run out by `now`, nominated or not; each must be judged by its own row.
     pub(super) fn overdue(&self, now: StoreTime) -> impl Iterator<Item = &Item> {
         self.ran_out.iter().chain(self.due.until(now).filter(|item| !self.ran_out.contains(item)))
     }
@@ -267,13 +267,13 @@ fn nominate(
     }
 }
 
-/// When something of a resource runs out, apart from the session that it hangs on.
+/// When something of a resource runs out, apart from the session that it is attached to.
 fn runs_out_at(resource: &Resource) -> Option<StoreTime> {
     let own = resource.lease.as_ref().and_then(own_deadline);
     own.into_iter().chain(due_at(resource)).min()
 }
 
-/// From when on a lease is dead, apart from the session that it hangs on.
+/// From when on a lease is dead, apart from the session that it is attached to.
 fn own_deadline(lease: &Lease) -> Option<StoreTime> {
     let own = match lease.tenure {
         Tenure::Own { deadline, .. } => Some(deadline),
@@ -282,10 +282,10 @@ fn own_deadline(lease: &Lease) -> Option<StoreTime> {
     own.into_iter().chain(lease.confirm_by).min()
 }
 
-/// When a resource has something to judge, apart from the session that it hangs on.
+/// When a resource has something to judge, apart from the session that it is attached to.
 fn due_at(resource: &Resource) -> Option<StoreTime> {
     let own = resource.lease.as_ref().and_then(own_deadline).map(|deadline| free_at(resource, deadline));
-    // Whoever is first in line gets it when it is no longer held back.
+    // The first in line gets it when it is no longer held back.
     let is_waited_for = resource.queued > 0 && resource.lease.is_none();
     let first = is_waited_for.then(|| resource.held_back_until.unwrap_or_default());
     let pending = resource.pending.as_ref().map(|p| match (&resource.lease, resource.held_back_until) {
@@ -295,7 +295,7 @@ fn due_at(resource: &Resource) -> Option<StoreTime> {
     own.into_iter().chain(pending).chain(first).min()
 }
 
-/// The same, with the session that its lease hangs on.
+/// The same, with the session that its lease is attached to.
 fn hanging_due_at(state: &Ledger, resource: &Resource) -> Option<StoreTime> {
     let lease = resource.lease.as_ref().filter(|l| l.tenure.session().is_some());
     let session = lease.and_then(|l| state.deadline_of(l).ok()).map(|deadline| free_at(resource, deadline));

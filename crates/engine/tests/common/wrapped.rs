@@ -55,7 +55,7 @@ pub struct Wrapped {
     pub news_door: Door,
     /// Readers of the history wait here.
     pub history_door: Door,
-    /// Batches that have come so far.
+    /// The number of batches that have come.
     pub batches: AtomicUsize,
     /// Judges each batch twice, as a store does when others were in the way.
     pub twice: AtomicBool,

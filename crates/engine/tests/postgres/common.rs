@@ -108,7 +108,8 @@ pub fn renew(grant: &Grant) -> Command {
     Command::Renew { claim: claim(grant), ttl_ms: None, stats: None }
 }
 
-/// Decides a batch as the driver does; `meanwhile` is called after each time, when the locks are held and nothing is written.
+/// Decides a batch as the driver does; `meanwhile` is called after each time, when the locks are held and nothing is
+/// written.
 pub struct Batch<F> {
     pub commands: Vec<Command>,
     pub outcomes: Vec<Outcome>,

@@ -54,8 +54,8 @@ impl Fixture for Database {
         open(&Self::prepared(self.prepare).await.url).await
     }
 
-    /// Moves store time on, on purpose: every store follows. Whatever the default isolation, it waits for a batch that is
-    /// under way; whatever triggers the case has, they do not fire.
+    /// Moves store time on, on purpose: every store follows. Whatever the default isolation, it waits for a batch that
+    /// is under way; whatever triggers the case has, they do not fire.
     async fn pass_until(&self, store: &dyn Store, until: StoreTime) {
         let now = store.load(&Footprint::default()).await.expect("the store").now;
         let ms = until.ms_after(now);
