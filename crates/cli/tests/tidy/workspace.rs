@@ -11,18 +11,32 @@ const CRATES_MAX: usize = 265;
 
 #[test]
 fn the_default_build_stays_small() {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let tree = ["tree", "--offline", "--package", "solehold", "--edges", "normal,build", "--prefix", "none"];
-    let output = Command::new(cargo).args(tree).current_dir(repository()).output().expect("cargo runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let text = String::from_utf8_lossy(&output.stdout);
-    let crates: BTreeSet<_> = text.lines().map(|line| line.trim_end_matches(" (*)")).collect();
+    let crates = crates_of("solehold");
     assert!(crates.len() > 50, "found only {crates:?}");
     assert!(
         crates.len() <= CRATES_MAX,
         "the default build has {} crates, more than {CRATES_MAX}",
         crates.len()
     );
+}
+
+/// Nobody compiles a database that they do not use: the gateway has the engine in-process, straight on PostgreSQL.
+#[test]
+fn a_gateway_on_postgres_compiles_no_sqlite() {
+    let crates = crates_of("solehold-example-gateway");
+    let named = |part: &str| crates.iter().filter(|name| name.contains(part)).cloned().collect::<Vec<_>>();
+    assert_eq!(named("solehold-engine ").len(), 1, "{crates:?}");
+    assert_eq!(named("sqlite"), [""; 0]);
+}
+
+/// All crates that a package is built of.
+fn crates_of(package: &str) -> BTreeSet<String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let tree = ["tree", "--offline", "--package", package, "--edges", "normal,build", "--prefix", "none"];
+    let output = Command::new(cargo).args(tree).current_dir(repository()).output().expect("cargo runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
 }
 
 /// An entry that no member uses is kept up to date for nobody.
