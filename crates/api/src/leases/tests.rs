@@ -12,7 +12,7 @@ use crate::{
     testing::{document, key, lease_view, name, resource, round_trip, session_id},
 };
 
-const SEED: &[u8] = br#"{
+const ACQUIRE: &[u8] = br#"{
     "camera_uuid": "cam-001", "runner_id": "runner-abc123", "shard_id": "shard-1", "tenant_id": "tenant-1",
     "site_id": "site-1", "ttl_seconds": 60, "config_version": "abc123", "zone_version": "def456", "extra": 1
 }"#;
@@ -26,10 +26,10 @@ fn by_id() -> Target {
 }
 
 #[test]
-fn the_seed_s_acquire_is_taken() {
-    let seed: AcquireLease = body::parse(SEED).expect("the seed's body");
-    round_trip(&seed);
-    let asked = seed.terms().expect("good");
+fn a_runners_acquire_is_taken() {
+    let acquire: AcquireLease = body::parse(ACQUIRE).expect("a runner's body");
+    round_trip(&acquire);
+    let asked = acquire.terms().expect("good");
     assert_eq!((asked.holder, asked.tenure), (name("runner-abc123"), AskedTenure::Own { ttl_ms: 60_000 }));
     let about = LeaseAttributes::of(&asked.attributes);
     assert_eq!((about.shard_id.as_str(), about.zone_version.as_str()), ("shard-1", "def456"));
@@ -97,7 +97,7 @@ fn lease() -> Lease {
 }
 
 #[test]
-fn a_lease_has_the_seed_s_fields_and_ours() {
+fn a_lease_has_the_fields_of_runners_and_ours() {
     let expected = json!({
         "lease_id": "00000000-0000-0000-0000-000000000009", "camera_uuid": "cam-001", "runner_id": "worker",
         "shard_id": "shard-1", "tenant_id": "t", "site_id": "site-1",

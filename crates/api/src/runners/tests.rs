@@ -7,7 +7,7 @@ use crate::{
     testing::{document, name, round_trip, session, session_id},
 };
 
-const SEED: &[u8] = br#"{
+const REGISTRATION: &[u8] = br#"{
     "runner_id": "runner-abc123", "tenant_id": "tenant-1", "site_id": "site-1", "deployment_group": "production",
     "deployment_version": "v1.2.3", "host": "worker-01.example.com", "port": 8080, "capacity": 16,
     "metrics_port": 9108, "capabilities": ["rtsp", "motion_detection", "zone_filtering"], "gpu": true
@@ -18,8 +18,8 @@ fn fields<T: std::fmt::Debug>(checked: Checked<T>) -> Vec<String> {
 }
 
 fn holder() -> Holder {
-    let seed: RegisterRunner = body::parse(SEED).expect("the seed's body");
-    let asked = seed.terms().expect("good");
+    let registration: RegisterRunner = body::parse(REGISTRATION).expect("a runner's body");
+    let asked = registration.terms().expect("good");
     Holder {
         key: HolderKey { tenant: name("tenant-1"), name: asked.runner },
         registered: true,
@@ -34,10 +34,10 @@ fn holder() -> Holder {
 }
 
 #[test]
-fn the_seed_s_registration_is_taken() {
-    let seed: RegisterRunner = body::parse(SEED).expect("the seed's body");
-    round_trip(&seed);
-    let asked = seed.terms().expect("good");
+fn a_registration_is_taken() {
+    let registration: RegisterRunner = body::parse(REGISTRATION).expect("a runner's body");
+    round_trip(&registration);
+    let asked = registration.terms().expect("good");
     assert_eq!((asked.session_ttl_ms, asked.registration.capacity), (60_000, Some(16)));
     let least: RegisterRunner = body::parse(br#"{"runner_id": "r"}"#).expect("good");
     assert_eq!(least.terms().expect("good").registration.capacity, Some(16));
@@ -100,7 +100,7 @@ fn a_runner_is_inactive_when_silent_and_without_a_session() {
 }
 
 #[test]
-fn a_runner_is_shown_with_the_seed_s_columns() {
+fn a_runner_is_shown_with_every_column() {
     let (holder, session) = (holder(), session());
     let shown = Runner::of(&holder, Some(&session), StoreTime(2_000));
     round_trip(&shown);
