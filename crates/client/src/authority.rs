@@ -62,7 +62,7 @@ pub(crate) fn checked(what: &'static str, text: impl AsRef<str>) -> Result<Name,
 
 /// An acquire. The lease will hang on the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ask {
+pub struct AcquireRequest {
     /// What is asked for.
     pub resource: Resource,
     /// Who asks.
@@ -75,7 +75,7 @@ pub struct Ask {
 
 /// A lease that is held, as its holder proves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldLease {
     /// What is held.
     pub resource: Resource,
     /// The identity of the grant.
@@ -95,7 +95,7 @@ pub struct StateWrite {
 
 /// The hand-over document of a resource.
 #[derive(Debug, Clone, PartialEq)]
-pub struct State {
+pub struct StateDocument {
     /// The document.
     pub document: Value,
     /// The token that it was written under.
@@ -108,13 +108,13 @@ pub struct State {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
     /// Hold a resource.
-    Acquire(Ask),
+    Acquire(AcquireRequest),
     /// Keep a lease, and with it the session that it hangs on.
-    Renew(Held),
+    Renew(HeldLease),
     /// Let go.
     Release {
         /// Of what.
-        held: Held,
+        held: HeldLease,
         /// The last word for the next holder.
         state: Option<StateWrite>,
     },
@@ -122,18 +122,18 @@ pub enum Operation {
 
 /// What an operation came to.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Done {
+pub enum Completion {
     /// A lease was granted or renewed.
-    Held(Granted),
+    Held(Grant),
     /// It was released.
     Released,
 }
 
 /// A lease as its holder gets to know it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Granted {
+pub struct Grant {
     /// The lease.
-    pub held: Held,
+    pub held: HeldLease,
     /// How long it has left, by the authority.
     pub ttl_left: Duration,
     /// How far the store's clock may run ahead of the holder's unnoticed.
@@ -141,7 +141,7 @@ pub struct Granted {
     /// The epoch of the store's history that it belongs to, if the authority tells.
     pub epoch: Option<u64>,
     /// What the former holder left.
-    pub state: Option<State>,
+    pub state: Option<StateDocument>,
     /// It was granted to a waiter and lapses unless it is renewed within this time (rule 15).
     pub confirm_within: Option<Duration>,
 }
@@ -163,7 +163,7 @@ pub struct Beat {
     /// knows that it was set back.
     pub sealed_cursor: Option<String>,
     /// Everything that hangs on it; what is not here it does not hold.
-    pub leases: Arc<[Held]>,
+    pub leases: Arc<[HeldLease]>,
 }
 
 /// What a session tells of itself: presence, and how its node fares.
@@ -269,20 +269,20 @@ pub trait Authority: Send + Sync + 'static {
     async fn close(&self, session: SessionId) -> Reply<()>;
 
     /// Does many things at once, each decided by itself; one outcome for each, in order.
-    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>>;
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>>;
 
     /// Acquires, and waits in line for at most `wait`. Asked again with the same request it keeps its place. `None` means
     /// that this authority has no line to wait in.
-    async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>>;
+    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>>;
 
     /// Spends a request, seen or not: it gets nothing any more, and what it got is released.
     async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()>;
 
     /// Writes the hand-over document under a lease.
-    async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()>;
+    async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()>;
 
     /// The hand-over document of a resource, if there is one.
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>>;
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>>;
 
     /// All live sessions.
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError>;

@@ -16,7 +16,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::authority::{Authority, AuthorityError, Done, Operation, Reply};
+use crate::authority::{Authority, AuthorityError, Completion, Operation, Reply};
 
 /// Most operations in one request: with names of any length its body stays below the server's bound.
 pub const BATCH_MAX: usize = 500;
@@ -46,7 +46,7 @@ impl Sent {
 struct Entry {
     operation: Operation,
     sent: Sent,
-    reply: oneshot::Sender<Reply<Done>>,
+    reply: oneshot::Sender<Reply<Completion>>,
 }
 
 impl Entry {
@@ -78,12 +78,12 @@ impl Coalescer {
     }
 
     /// Does an operation, together with others. Dropped before it is sent, it is never sent.
-    pub async fn submit(&self, operation: Operation) -> Reply<Done> {
+    pub async fn submit(&self, operation: Operation) -> Reply<Completion> {
         self.submit_marked(operation, Sent::default()).await
     }
 
     /// The same, and leaves a mark when it is sent.
-    pub async fn submit_marked(&self, operation: Operation, sent: Sent) -> Reply<Done> {
+    pub async fn submit_marked(&self, operation: Operation, sent: Sent) -> Reply<Completion> {
         let lane = match operation {
             Operation::Acquire(_) => &self.acquires,
             Operation::Renew(_) => &self.renewals,

@@ -4,8 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     authority::checked,
-    guard::Guard,
-    session::{AcquireError, Session},
+    session::{AcquireError, Guard, Session},
 };
 
 /// The kind of a role among resources.

@@ -10,7 +10,7 @@ use solehold_api::{
 use solehold_core::{
     command::{self, Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
-    lease::StateDocument,
+    lease,
     limits::WAIT_MS_MAX,
     outcome::{self, Answer, Outcome, SessionView},
 };
@@ -21,19 +21,14 @@ use solehold_engine::{
 use uuid::Uuid;
 
 use crate::authority::{
-    Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
-    Resource, State, StateWrite,
+    AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Node, Operation, Refusal, Reply,
+    Resource, StateDocument, StateWrite,
 };
 
 /// The tenant of those who name none, as a server without keys has it.
 const TENANT_DEFAULT: &str = "default";
 /// Holders that are read at once.
 const PAGE: usize = 1_000;
-
-/// Why an engine cannot be opened.
-#[derive(Debug, Clone, thiserror::Error)]
-#[error("cannot open the engine: {0}")]
-pub struct EmbeddedError(#[from] StoreError);
 
 /// The engine in this process.
 ///
@@ -64,7 +59,7 @@ impl std::fmt::Debug for Embedded {
 
 impl Embedded {
     /// Opens `postgres://...` (with the feature `postgres`), a folder (`embedded`), or `memory:`, in the current runtime.
-    pub async fn open(place: &str) -> Result<Self, EmbeddedError> {
+    pub async fn open(place: &str) -> Result<Self, StoreError> {
         let store = open(place).await?;
         Ok(Self::over(Engine::start(store, EngineOptions::default(), Arc::new(()))))
     }
@@ -100,12 +95,12 @@ impl Embedded {
         ResourceKey { tenant: self.tenant.clone(), kind: resource.kind.clone(), key: resource.key.clone() }
     }
 
-    fn claim(&self, held: &Held) -> Claim {
+    fn claim(&self, held: &HeldLease) -> Claim {
         let target = Target::Resource(self.key(&held.resource));
         Claim { target, token: Some(held.token), session: None, holder: None }
     }
 
-    fn acquire(&self, ask: &Ask) -> Acquire {
+    fn acquire(&self, ask: &AcquireRequest) -> Acquire {
         let key = self.key(&ask.resource);
         Acquire {
             lease: LeaseId::new(&key, Uuid::new_v4()),
@@ -202,17 +197,17 @@ fn odd(answer: &Answer) -> AuthorityError {
     AuthorityError::Unknown(format!("the engine answered something else: {answer:?}"))
 }
 
-fn held(view: outcome::LeaseView) -> Held {
+fn held(view: outcome::LeaseView) -> HeldLease {
     let resource = Resource { kind: view.key.kind, key: view.key.key };
-    Held { resource, lease: view.lease.id, token: view.lease.token }
+    HeldLease { resource, lease: view.lease.id, token: view.lease.token }
 }
 
-fn state(state: StateDocument) -> State {
-    State { document: to_value(&state.document), token: state.token, sequence: state.sequence }
+fn state(state: lease::StateDocument) -> StateDocument {
+    StateDocument { document: to_value(&state.document), token: state.token, sequence: state.sequence }
 }
 
-fn granted(grant: outcome::Grant, slack: Duration) -> Granted {
-    Granted {
+fn granted(grant: outcome::Grant, slack: Duration) -> Grant {
+    Grant {
         ttl_left: Duration::from_millis(grant.lease.ttl_left_ms()),
         slack,
         epoch: None,
@@ -222,10 +217,10 @@ fn granted(grant: outcome::Grant, slack: Duration) -> Granted {
     }
 }
 
-fn done(answer: Answer, slack: Duration) -> Result<Done, AuthorityError> {
+fn done(answer: Answer, slack: Duration) -> Result<Completion, AuthorityError> {
     match answer {
-        Answer::Granted(grant) | Answer::Renewed(grant) => Ok(Done::Held(granted(grant, slack))),
-        Answer::Released(_) => Ok(Done::Released),
+        Answer::Granted(grant) | Answer::Renewed(grant) => Ok(Completion::Held(granted(grant, slack))),
+        Answer::Released(_) => Ok(Completion::Released),
         other => Err(odd(&other)),
     }
 }
@@ -281,7 +276,7 @@ impl Authority for Embedded {
         Ok(self.ask(command).await?.map(|_| ()))
     }
 
-    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>> {
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
         let commands: Vec<_> = operations.iter().map(|operation| self.command(operation)).collect();
         let good = commands.iter().filter_map(|command| command.as_ref().ok().cloned()).collect();
         let mut answered = self.engine.submit_all(good).await.into_iter();
@@ -298,7 +293,7 @@ impl Authority for Embedded {
         each.collect()
     }
 
-    async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>> {
+    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
         let wait = wait.min(self.wait_max());
         Some(match outcome(self.engine.acquire_waiting(self.acquire(ask), wait).await) {
             Ok(Ok(Answer::Granted(grant))) => Ok(Ok(granted(grant, self.slack()))),
@@ -314,7 +309,7 @@ impl Authority for Embedded {
         Ok(self.ask(Command::CancelRequest(request)).await?.map(|_| ()))
     }
 
-    async fn write_state(&self, held: &Held, state: &StateWrite) -> Reply<()> {
+    async fn write_state(&self, held: &HeldLease, state: &StateWrite) -> Reply<()> {
         match write(state) {
             Err(refusal) => Ok(Err(refusal)),
             Ok(write) => {
@@ -324,7 +319,7 @@ impl Authority for Embedded {
         }
     }
 
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
         let key = self.key(resource);
         let loaded = self.engine.resource(&key).await.map_err(failed)?;
         Ok(Ok(loaded.state.resource(&key).and_then(|resource| resource.state.clone()).map(state)))

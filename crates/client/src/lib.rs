@@ -2,8 +2,8 @@
 //!
 //! # The trust window
 //!
-//! A lease is a promise with an end. Whoever decides (the [`Authority`]) counts that end by its own clock; a holder cannot
-//! see that clock, only how long it was told that there is left. So the holder counts **from before it asked**:
+//! A lease is a promise with an end. The [`Authority`] that decides counts that end by its own clock. A holder cannot see
+//! that clock; it only learns how much time is left. So the holder counts **from before it asked**:
 //!
 //! ```text
 //!   holder     | sent                    answer: 30 s left |                          deadline |  stop
@@ -11,20 +11,21 @@
 //!   authority         | decided |------------------------------ 30 s ------------------------------| free
 //!                                                                                               |margin|
 //! ```
-//! The local deadline is the time of sending plus the time left minus a margin ([`clock::deadline::local_deadline`]), by a clock
-//! that keeps counting while the machine is suspended. Before it, nobody else holds the lease. At it, the work has stopped,
-//! unless a heartbeat has moved it. What happens between is the [`Policy`]:
+//! The local deadline is the time of sending plus the time left minus a margin
+//! ([`clock::deadline::local_deadline`]), by a clock that keeps counting while the machine is suspended. Before the
+//! deadline, nobody else holds the lease. At the deadline the work has stopped, unless a heartbeat has moved it. What happens
+//! in between is the [`Policy`]:
 //!
 //! | a renewal | `Immediate` | `Deadline` | `Grace(d)` |
 //! |---|---|---|---|
-//! | was refused | stop | stop | stop, unless it had expired and is won back at once (rule 22) |
-//! | failed | stop | try again until the deadline, then stop | try again until `d` after it, then stop |
+//! | is refused | stop | stop | stop, unless the session had expired and the lease is won back at once (rule 22) |
+//! | fails | stop | try again until the deadline, then stop | try again until `d` after it, then stop |
 //!
-//! Stopping is a courtesy: a process can be paused between the look at its deadline and the write that follows. Only a
-//! *gate*, which refuses work that bears an old [token](Guard::token), is safety. Show the token wherever the work has an
+//! Stopping is a courtesy: a process can be paused between the check of its deadline and the write that follows. Only a
+//! *gate*, which refuses work that bears an old [token](Guard::token), is safe. Show the token wherever the work has an
 //! effect.
 //!
-//! # What there is
+//! # Overview
 //!
 //! ```text
 //!   Session (one heartbeat) ── acquire ──> Guard { token, deadline, lost(), run(), state() }
@@ -44,21 +45,34 @@
 //! let total = guard.run(async { 40 + 2 }).await?;
 //! guard.release_with(&total).await?;
 //!
-//! // Whoever comes next gets what was left.
+//! // The next holder gets what was left.
 //! let next = session.acquire("report", "2026-11").await?;
 //! assert_eq!(next.state(), Some(42.into()));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! # }).expect("it runs");
 //! ```
+//!
+//! # Errors
+//!
+//! A [`Refusal`] is an outcome: nothing was changed. An [`AuthorityError`] means that there is no outcome, or that it is
+//! unknown (rule 8). Each operation has one error type, which says which of the two it was:
+//!
+//! ```text
+//!   setting up   HttpError (Http::new)      StoreError (Embedded::open)      ConfigError (ClusterConfig)
+//!                                                                                 |
+//!   opening      BadName, Refusal, AuthorityError ──> OpenError ─────────────> ClusterError
+//!   acquiring    BadName, Refusal, AuthorityError ──> AcquireError ──> LockSessionError <── LegacyError
+//!   holding      Lost,    Refusal, AuthorityError ──> GuardError           OlderHistory ──> AuthorityError
+//! ```
 
 pub mod authority;
 pub mod chance;
+#[cfg(feature = "cluster")]
 mod cluster;
 pub mod coalesce;
 mod elect;
 #[cfg(feature = "engine")]
 mod embedded;
-mod guard;
 mod history;
 mod http;
 mod locks;
@@ -66,18 +80,18 @@ pub mod renewer;
 mod session;
 
 pub use authority::{Authority, AuthorityError, BadName, Metrics, Node, Refusal, Resource};
+#[cfg(feature = "cluster")]
 pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};
 #[cfg(feature = "legacy")]
 pub use cluster::{LegacyError, LegacyTable};
 pub use elect::{ROLE_KIND, elect};
 #[cfg(feature = "engine")]
-pub use embedded::{Embedded, EmbeddedError};
-pub use guard::{Guard, GuardError};
+pub use embedded::Embedded;
 pub use history::OlderHistory;
-pub use http::{Http, HttpConfig, HttpError};
+pub use http::{Http, HttpConfig, HttpError, transport};
 pub use locks::{LOCK_KIND, LockConfig, Locks};
 pub use renewer::{Lost, Policy};
-pub use session::{AcquireError, OpenError, Session, SessionConfig, Surroundings};
+pub use session::{AcquireError, Guard, GuardError, OpenError, Session, SessionConfig, Surroundings};
 pub use solehold_clock as clock;
 pub use solehold_core::{
     key::{LeaseId, SessionId},

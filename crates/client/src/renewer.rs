@@ -27,7 +27,7 @@ use solehold_api::watch::Cursor;
 use solehold_core::{key::LeaseId, time::Token};
 
 use crate::{
-    authority::{Beat, Held, Refusal},
+    authority::{Beat, HeldLease, Refusal},
     clock::{Backoff, BootTime, deadline::local_deadline},
     history::{History, OlderHistory},
 };
@@ -219,7 +219,7 @@ impl Renewer {
     }
 
     /// Takes up a set, unless a newer one came before; gives the leases that it shows to have ended.
-    fn take_set(&mut self, cursor: Cursor, leases: &[Held]) -> Vec<LeaseId> {
+    fn take_set(&mut self, cursor: Cursor, leases: &[HeldLease]) -> Vec<LeaseId> {
         if cursor < self.set.0 {
             return Vec::new();
         }
@@ -296,7 +296,7 @@ impl Renewer {
     }
 }
 
-fn grants(leases: &[Held]) -> BTreeSet<(LeaseId, Token)> {
+fn grants(leases: &[HeldLease]) -> BTreeSet<(LeaseId, Token)> {
     leases.iter().map(|held| (held.lease, held.token)).collect()
 }
 

@@ -14,7 +14,9 @@ use async_trait::async_trait;
 use common::{Behind, PATIENCE, Sort};
 use solehold_client::{
     AcquireError, Authority, AuthorityError, LockConfig, Locks, Metrics, Resource, SessionId,
-    authority::{Ask, Beat, Done, Granted, Held, Node, Operation, Reply, State, StateWrite},
+    authority::{
+        AcquireRequest, Beat, Completion, Grant, HeldLease, Node, Operation, Reply, StateDocument, StateWrite,
+    },
 };
 use solehold_core::key::Name;
 use solehold_testkit::wait_for;
@@ -176,7 +178,7 @@ async fn a_holder_that_dies_makes_room_for_the_next() {
         let session = opened.expect("an outcome").expect("open").session;
         let (resource, request) =
             (Resource::new("lock", "a").expect("names"), Name::new("r").expect("a name"));
-        let ask = Operation::Acquire(Ask { resource, holder, session, request });
+        let ask = Operation::Acquire(AcquireRequest { resource, holder, session, request });
         behind.authority.submit(vec![ask]).await.remove(0).expect("an outcome").expect("granted");
         let two = Locks::open(behind.authority.clone(), "two", short).await.expect("locks");
         let guard = two.acquire("a").await.expect("after the ttl");
@@ -235,19 +237,19 @@ impl Authority for Lineless {
     async fn close(&self, session: SessionId) -> Reply<()> {
         self.0.close(session).await
     }
-    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>> {
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
         self.0.submit(operations).await
     }
-    async fn acquire_waiting(&self, _: &Ask, _: Duration) -> Option<Reply<Granted>> {
+    async fn acquire_waiting(&self, _: &AcquireRequest, _: Duration) -> Option<Reply<Grant>> {
         None
     }
     async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
         self.0.cancel(resource, holder, request).await
     }
-    async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()> {
+    async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()> {
         self.0.write_state(held, write).await
     }
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
         self.0.read_state(resource).await
     }
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {

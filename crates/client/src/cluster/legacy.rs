@@ -1,4 +1,4 @@
-//! The seed's own table of session locks, beside ours, while a fleet moves over without stopping.
+//! The table of session locks that gateways had before, beside ours, while a fleet moves over without stopping.
 //!
 //! ```text
 //!   session_locks(session_id TEXT PRIMARY KEY, owner_id TEXT, acquired_at TIMESTAMPTZ, expires_at TIMESTAMPTZ)
@@ -23,13 +23,12 @@ use tokio::sync::Mutex;
 use tokio_postgres::{Client, NoTls};
 use tokio_util::sync::CancellationToken;
 
-use super::LockSessionError;
+use super::error::{LegacyError, LockSessionError};
 use crate::{
     clock::{BootTime, deadline::local_deadline},
-    guard::Guard,
     locks::Locks,
     renewer::Lost,
-    session::{AcquireError, Bond, Holding, Inner},
+    session::{AcquireError, Bond, Guard, Holding, Inner},
 };
 
 /// How far the database's clock may step unnoticed, as in every margin on PostgreSQL.
@@ -48,18 +47,6 @@ const TAKE: &str = "INSERT INTO session_locks (session_id, owner_id, acquired_at
 const RENEW: &str = "UPDATE session_locks SET expires_at = clock_timestamp() + $3::float8 * interval '1 millisecond' \
      WHERE session_id = $1 AND owner_id = $2 AND expires_at > clock_timestamp()";
 const GIVE_BACK: &str = "DELETE FROM session_locks WHERE session_id = $1 AND owner_id = $2";
-
-/// Why a row was not taken.
-#[derive(Debug, thiserror::Error)]
-#[error("the old table session_locks: {0}")]
-pub struct LegacyError(String);
-
-impl From<tokio_postgres::Error> for LegacyError {
-    fn from(error: tokio_postgres::Error) -> Self {
-        // What the server says, or what went wrong with it; never the connection string.
-        Self(error.as_db_error().map_or_else(|| error.to_string(), |error| error.message().to_owned()))
-    }
-}
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Client, LegacyError>> + Send>>;
 

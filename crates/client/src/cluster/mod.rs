@@ -1,6 +1,7 @@
 //! Many gateways on one database: who may start beside whom, which of them serves a key, and who is there.
 
 mod config;
+mod error;
 #[cfg(feature = "legacy")]
 mod legacy;
 
@@ -13,16 +14,18 @@ use serde_json::{Value, json};
 use solehold_api::problem::ErrorCode;
 use solehold_core::route;
 
-pub use self::config::{ClusterConfig, ConfigError, SessionLocksConfig};
+pub use self::{
+    config::{ClusterConfig, ConfigError, SessionLocksConfig},
+    error::{ClusterError, LockSessionError},
+};
 #[cfg(feature = "legacy")]
-pub use self::legacy::{LegacyError, LegacyTable};
+pub use self::{error::LegacyError, legacy::LegacyTable};
 use crate::{
     authority::{Authority, AuthorityError, Metrics, Node},
     clock::BootTime,
-    guard::Guard,
     locks::Locks,
     renewer::Lost,
-    session::{AcquireError, OpenError, Session, SessionConfig, Surroundings},
+    session::{AcquireError, Guard, Session, SessionConfig, Surroundings},
 };
 
 /// The kind of the lock that only one gateway of a database has, where there may be only one.
@@ -38,46 +41,10 @@ const ALONE_TTL: Duration = Duration::from_secs(15);
 /// For so long it is not asked again who is there.
 const NODES_FRESH: Duration = Duration::from_secs(1);
 
-/// Why a gateway does not start.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ClusterError {
-    /// The configuration makes no sense.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// There is another one, and there may be only one.
-    #[error("gateway {other} runs on this database already{when}: {remedy}")]
-    AnotherGateway {
-        /// Its node id.
-        other: String,
-        /// Until when, if it is dead.
-        when: String,
-        /// What to do about it.
-        remedy: &'static str,
-    },
-    /// No session could be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The authority did not say whether there is another.
-    #[error("it is not known whether another gateway runs on this database: {0}")]
-    Unknown(String),
-}
-
 const ENABLE_CLUSTER: &str =
     "stop it, or set cluster.enabled and cluster.session_locks.enabled on all of them";
 const ENABLE_LOCKS: &str = "nothing would keep the two from working on one session at once; set cluster.session_locks.enabled on all of them, \
      or cluster.allow_multiple_gateways if that is as it should be";
-
-/// Why a session is not locked.
-#[derive(Debug, thiserror::Error)]
-pub enum LockSessionError {
-    /// The lock was not acquired.
-    #[error(transparent)]
-    Lock(#[from] AcquireError),
-    /// The row of the old table was not.
-    #[cfg(feature = "legacy")]
-    #[error(transparent)]
-    Legacy(#[from] LegacyError),
-}
 
 /// A gateway among others, or alone.
 ///
@@ -167,7 +134,7 @@ impl Cluster {
         })
     }
 
-    /// Locks sessions in the seed's old table, too, while a fleet moves over.
+    /// Also locks sessions in the table that gateways had before, while a fleet moves over.
     #[cfg(feature = "legacy")]
     #[must_use]
     pub fn with_legacy(self, table: LegacyTable) -> Self {

@@ -1,6 +1,7 @@
 //! The authority behind REST: one Solehold server, or several over one store with failover between them.
 
 mod servers;
+pub mod transport;
 mod wire;
 
 use std::time::Duration;
@@ -13,15 +14,16 @@ use solehold_api::{
     limits::WAIT_MS_MAX,
     paths,
     problem::ErrorCode,
-    resources::{self, CancelRequest, Grant, PutState},
+    resources::{self, CancelRequest, PutState},
     sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, Session},
 };
 use solehold_core::key::{Name, SessionId};
 
 use self::servers::{Call, Lane, Servers};
+pub use self::transport::HttpError;
 use crate::authority::{
-    Ask, Authority, AuthorityError, Beat, Done, Granted, Held, Metrics, Node, Operation, Refusal, Reply,
-    Resource, State, StateWrite,
+    AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Node, Operation,
+    Refusal, Reply, Resource, StateDocument, StateWrite,
 };
 use crate::locks::LOCK_KIND;
 
@@ -55,11 +57,6 @@ impl HttpConfig {
         }
     }
 }
-
-/// Why servers cannot be asked as configured.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct HttpError(pub(crate) String);
 
 /// Solehold servers.
 ///
@@ -102,7 +99,7 @@ impl Http {
         call: Call,
         resources: Vec<Resource>,
         items: Vec<T>,
-    ) -> Vec<Reply<Done>> {
+    ) -> Vec<Reply<Completion>> {
         let count = items.len();
         let call = match call.body(&Batch { items }) {
             Ok(call) => call,
@@ -124,14 +121,14 @@ impl Http {
 
 /// Operations of one sort each, with the places that their outcomes go to.
 #[derive(Default)]
-struct Sorted {
+struct OperationsByKind {
     acquires: (Vec<usize>, Vec<Resource>, Vec<AcquireItem>),
     renewals: (Vec<usize>, Vec<Resource>, Vec<RenewItem>),
     releases: (Vec<usize>, Vec<Resource>, Vec<ReleaseItem>),
 }
 
-impl Sorted {
-    fn of(operations: Vec<Operation>) -> Self {
+impl OperationsByKind {
+    fn sort(operations: Vec<Operation>) -> Self {
         let mut sorted = Self::default();
         for (at, operation) in operations.into_iter().enumerate() {
             match operation {
@@ -188,11 +185,11 @@ impl Authority for Http {
         Ok(self.servers.ask::<ClosedSession>(Lane::Work, &call).await?.map(|_| ()))
     }
 
-    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>> {
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
         let unanswered = || Err(AuthorityError::Unknown("it was not answered".to_owned()));
-        let mut outcomes: Vec<Reply<Done>> = operations.iter().map(|_| unanswered()).collect();
-        let Sorted { acquires, renewals, releases } = Sorted::of(operations);
-        let mut take = |places: Vec<usize>, got: Vec<Reply<Done>>| {
+        let mut outcomes: Vec<Reply<Completion>> = operations.iter().map(|_| unanswered()).collect();
+        let OperationsByKind { acquires, renewals, releases } = OperationsByKind::sort(operations);
+        let mut take = |places: Vec<usize>, got: Vec<Reply<Completion>>| {
             for (at, outcome) in places.into_iter().zip(got) {
                 outcomes[at] = outcome;
             }
@@ -212,7 +209,7 @@ impl Authority for Http {
         outcomes
     }
 
-    async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>> {
+    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
         let resource = &ask.resource;
         let path = match resource.kind.as_str() {
             LOCK_KIND => paths::lock(resource.key.as_str()),
@@ -223,7 +220,7 @@ impl Authority for Http {
             Ok(call) => call.within(wait + self.timeout),
             Err(error) => return Some(Err(error)),
         };
-        match self.servers.ask::<Grant>(Lane::Waits, &call).await {
+        match self.servers.ask::<resources::Grant>(Lane::Waits, &call).await {
             Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
             answer => Some(answer.map(|outcome| outcome.map(|grant| wire::granted(resource.clone(), grant)))),
         }
@@ -236,7 +233,7 @@ impl Authority for Http {
         Ok(self.servers.ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
     }
 
-    async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()> {
+    async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()> {
         let body = PutState {
             token: Some(held.token.0),
             lease_id: Some(held.lease.0),
@@ -249,7 +246,7 @@ impl Authority for Http {
         Ok(self.servers.ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
     }
 
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
         let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
         let read =
             self.servers.ask::<resources::StateDocument>(Lane::Work, &self.call(Method::GET, path)).await?;

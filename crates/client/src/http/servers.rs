@@ -5,15 +5,15 @@ use std::{
     time::Duration,
 };
 
-use reqwest::{Certificate, Client, Method, RequestBuilder, Url, header};
+use reqwest::{Client, Method, RequestBuilder, Url, header};
 use secrecy::ExposeSecret;
 use serde::{Serialize, de::DeserializeOwned};
-use solehold_api::{
-    paths,
-    problem::{ErrorCode, Problem},
-};
+use solehold_api::problem::{ErrorCode, Problem};
 
-use super::{HttpConfig, HttpError};
+use super::{
+    HttpConfig,
+    transport::{self, HttpError, root_cause},
+};
 use crate::authority::{AuthorityError, Refusal, Reply};
 
 /// How long a connection may take to be made.
@@ -75,14 +75,14 @@ fn unreachable(why: String) -> AuthorityError {
 pub struct Servers {
     bases: Vec<String>,
     tenant: Option<String>,
-    beats: Way,
-    work: Way,
-    waits: Way,
+    beats: LaneClient,
+    work: LaneClient,
+    waits: LaneClient,
 }
 
 /// Connections, and the server that answered last over them.
 #[derive(Debug)]
-struct Way {
+struct LaneClient {
     http: Client,
     preferred: AtomicUsize,
 }
@@ -93,11 +93,15 @@ impl Servers {
             let count = config.servers.len();
             return Err(HttpError(format!("{count} servers are given: name 1 to {SERVERS_MAX}")));
         }
-        let urls: Vec<Url> = config.servers.iter().map(|url| checked_url(url)).collect::<Result<_, _>>()?;
+        let urls: Vec<Url> =
+            config.servers.iter().map(|url| transport::server_url(url)).collect::<Result<_, _>>()?;
         let bases = urls.iter().map(|url| url.as_str().trim_end_matches('/').to_owned()).collect();
-        let way = || Ok::<_, HttpError>(Way { http: client(config, &urls)?, preferred: AtomicUsize::new(0) });
+        let lane = || {
+            let http = client(config, &urls)?;
+            Ok::<_, HttpError>(LaneClient { http, preferred: AtomicUsize::new(0) })
+        };
         let tenant = config.tenant.clone().filter(|tenant| !tenant.is_empty());
-        Ok(Self { bases, tenant, beats: way()?, work: way()?, waits: way()? })
+        Ok(Self { bases, tenant, beats: lane()?, work: lane()?, waits: lane()? })
     }
 
     /// How many there are.
@@ -107,24 +111,24 @@ impl Servers {
 
     /// Asks the servers in turn until one gives an outcome.
     pub async fn ask<T: DeserializeOwned>(&self, lane: Lane, call: &Call) -> Reply<T> {
-        let way = match lane {
+        let lane = match lane {
             Lane::Beats => &self.beats,
             Lane::Work => &self.work,
             Lane::Waits => &self.waits,
         };
-        let first = way.preferred.load(Ordering::Relaxed);
+        let first = lane.preferred.load(Ordering::Relaxed);
         let mut failures: Vec<AuthorityError> = Vec::new();
         for turn in 0..self.bases.len() {
             let at = (first + turn) % self.bases.len();
-            match answer(&self.bases[at], self.request(way, at, call)).await {
+            match answer(&self.bases[at], self.request(lane, at, call)).await {
                 Ok(outcome) => {
-                    way.preferred.store(at, Ordering::Relaxed);
+                    lane.preferred.store(at, Ordering::Relaxed);
                     return Ok(outcome);
                 }
                 Err(error) => {
                     // Whoever asks next begins with another server than one that just failed.
                     let next = (at + 1) % self.bases.len();
-                    let _ = way.preferred.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
+                    let _ = lane.preferred.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
                     let is_unknown = matches!(error, AuthorityError::Unknown(_));
                     failures.push(error);
                     if is_unknown && call.once {
@@ -136,14 +140,11 @@ impl Servers {
         Err(summed_up(failures))
     }
 
-    fn request(&self, way: &Way, at: usize, call: &Call) -> RequestBuilder {
+    fn request(&self, lane: &LaneClient, at: usize, call: &Call) -> RequestBuilder {
         let mut query = call.query.clone();
         query.extend(self.tenant.clone().map(|tenant| ("tenant", tenant)));
-        let query: Vec<String> =
-            query.iter().map(|(name, value)| format!("{name}={}", paths::segment(value))).collect();
-        let question = if query.is_empty() { "" } else { "?" };
-        let url = format!("{}{}{question}{}", self.bases[at], call.path, query.join("&"));
-        let request = way.http.request(call.method.clone(), url).timeout(call.within);
+        let url = transport::url(&self.bases[at], &call.path, &query);
+        let request = lane.http.request(call.method.clone(), url).timeout(call.within);
         match &call.body {
             Some(body) => request.header(header::CONTENT_TYPE, "application/json").body(body.clone()),
             None => request,
@@ -186,20 +187,10 @@ pub fn judged<T>(problem: Problem) -> Reply<T> {
 /// No answer: nothing was done if no connection was made, otherwise nobody knows.
 fn lost(base: &str, error: &reqwest::Error) -> AuthorityError {
     if error.is_connect() {
-        return unreachable(format!("nobody answers at {base} ({})", deepest(error)));
+        return unreachable(format!("no server at {base} ({})", root_cause(error)));
     }
-    let why = if error.is_timeout() { "no answer in time".to_owned() } else { deepest(error) };
+    let why = if error.is_timeout() { "no answer in time".to_owned() } else { root_cause(error) };
     AuthorityError::Unknown(format!("{base}: {why}"))
-}
-
-/// What lies at the bottom of an error, which says most.
-fn deepest(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    let text = deepest.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 /// One error of all: unknown if any of them is.
@@ -213,56 +204,13 @@ fn summed_up(failures: Vec<AuthorityError>) -> AuthorityError {
     if is_unknown { AuthorityError::Unknown(why) } else { AuthorityError::Unreachable { why, retry_after } }
 }
 
-fn checked_url(server: &str) -> Result<Url, HttpError> {
-    let odd = |why: String| HttpError(format!("server {server:?} {why}, as in http://127.0.0.1:7070"));
-    let url = Url::parse(server).map_err(|error| odd(format!("is not a URL ({error}): write one")))?;
-    if !matches!(url.scheme(), "http" | "https") {
-        return Err(odd("is neither http:// nor https://: write one of them".to_owned()));
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        // The URL is left out: it has a secret in it.
-        return Err(HttpError("a server's URL has a user or password in it: use api_key".to_owned()));
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return Err(odd("has a query or a fragment: leave it out".to_owned()));
-    }
-    Ok(url)
-}
-
 fn client(config: &HttpConfig, urls: &[Url]) -> Result<Client, HttpError> {
-    let mut headers = header::HeaderMap::new();
-    if let Some(key) = config.api_key.as_ref().filter(|key| !key.expose_secret().is_empty()) {
-        let bearer = header::HeaderValue::try_from(format!("Bearer {}", key.expose_secret()));
-        let odd = |_| HttpError("the API key has characters that no key has".to_owned());
-        let mut bearer = bearer.map_err(odd)?;
-        bearer.set_sensitive(true);
-        headers.insert(header::AUTHORIZATION, bearer);
-    }
-    let mut builder = Client::builder()
+    let api_key = config.api_key.as_ref().map(|key| key.expose_secret()).filter(|key| !key.is_empty());
+    let builder = transport::builder(urls, api_key, config.ca_certs.as_deref())?
         .connect_timeout(CONNECT_MAX)
-        .redirect(reqwest::redirect::Policy::none())
         .tcp_nodelay(true)
-        .default_headers(headers)
         .user_agent(concat!("solehold-client/", env!("CARGO_PKG_VERSION")));
-    if urls.iter().all(is_loopback) {
-        // A proxy has its own loopback.
-        builder = builder.no_proxy();
-    }
-    if let Some(pem) = &config.ca_certs {
-        let odd = |error: reqwest::Error| HttpError(format!("ca_certs is no PEM: {}", deepest(&error)));
-        let certs = Certificate::from_pem_bundle(pem).map_err(odd)?;
-        if certs.is_empty() {
-            return Err(HttpError("ca_certs has no certificate in it: give PEM".to_owned()));
-        }
-        builder = builder.tls_certs_merge(certs);
-    }
-    builder.build().map_err(|error| HttpError(deepest(&error)))
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let Some(host) = url.host_str() else { return false };
-    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    builder.build().map_err(|error| HttpError(root_cause(&error)))
 }
 
 #[cfg(test)]
@@ -279,7 +227,7 @@ mod tests {
         assert!(refused(&["http://ok:1", "ftp://x"]).contains("\"ftp://x\" is neither http:// nor https://"));
         assert!(refused(&["http://a/?b=c"]).contains("query"));
         let secret = refused(&["http://me:hunter2@host"]);
-        assert!(secret.contains("use api_key") && !secret.contains("hunter2"), "{secret}");
+        assert!(secret.contains("use an API key") && !secret.contains("hunter2"), "{secret}");
         let config = HttpConfig { ca_certs: Some(b"nonsense".to_vec()), ..HttpConfig::new(["http://a"]) };
         assert!(Servers::new(&config).is_err());
         let config = HttpConfig { api_key: Some("a\nb".into()), ..HttpConfig::new(["http://a"]) };

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 use solehold_api::{
     batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
-    resources::{self, AcquireResource, Grant, HeldLease},
+    resources::{self, AcquireResource},
     sessions,
     terms::FinalState,
 };
@@ -16,14 +16,15 @@ use solehold_core::{
 
 use super::servers::judged;
 use crate::authority::{
-    Ask, AuthorityError, Beat, Done, Granted, Held, Metrics, Refusal, Reply, Resource, State, StateWrite,
+    AcquireRequest, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Refusal, Reply, Resource,
+    StateDocument, StateWrite,
 };
 
 pub fn metrics(metrics: &Metrics) -> BTreeMap<String, Value> {
     metrics.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-pub fn acquire(ask: &Ask) -> AcquireItem {
+pub fn acquire(ask: &AcquireRequest) -> AcquireItem {
     AcquireItem {
         kind: ask.resource.kind.to_string(),
         key: ask.resource.key.to_string(),
@@ -34,7 +35,7 @@ pub fn acquire(ask: &Ask) -> AcquireItem {
     }
 }
 
-pub fn waiting(ask: &Ask, wait: Duration) -> AcquireResource {
+pub fn waiting(ask: &AcquireRequest, wait: Duration) -> AcquireResource {
     AcquireResource {
         holder: ask.holder.to_string(),
         session_id: Some(ask.session.0),
@@ -44,7 +45,7 @@ pub fn waiting(ask: &Ask, wait: Duration) -> AcquireResource {
     }
 }
 
-pub fn renew(held: &Held) -> RenewItem {
+pub fn renew(held: &HeldLease) -> RenewItem {
     RenewItem {
         kind: Some(held.resource.kind.to_string()),
         key: Some(held.resource.key.to_string()),
@@ -53,7 +54,7 @@ pub fn renew(held: &Held) -> RenewItem {
     }
 }
 
-pub fn release(held: &Held, state: Option<StateWrite>) -> ReleaseItem {
+pub fn release(held: &HeldLease, state: Option<StateWrite>) -> ReleaseItem {
     ReleaseItem {
         kind: Some(held.resource.kind.to_string()),
         key: Some(held.resource.key.to_string()),
@@ -64,12 +65,12 @@ pub fn release(held: &Held, state: Option<StateWrite>) -> ReleaseItem {
 }
 
 /// What became of one item.
-pub fn outcome(resource: Resource, item: BatchItem) -> Reply<Done> {
+pub fn outcome(resource: Resource, item: BatchItem) -> Reply<Completion> {
     match item {
         BatchItem::Granted { lease } | BatchItem::Renewed { lease } => {
-            Ok(Ok(Done::Held(granted(resource, *lease))))
+            Ok(Ok(Completion::Held(granted(resource, *lease))))
         }
-        BatchItem::Released { .. } => Ok(Ok(Done::Released)),
+        BatchItem::Released { .. } => Ok(Ok(Completion::Released)),
         BatchItem::Refused { problem } => Ok(Err(Refusal::from(*problem))),
         BatchItem::Failed { problem } => match judged(*problem) {
             // It failed without a code that says so: nobody knows.
@@ -79,17 +80,17 @@ pub fn outcome(resource: Resource, item: BatchItem) -> Reply<Done> {
     }
 }
 
-pub fn state(state: resources::StateDocument) -> State {
-    State {
+pub fn state(state: resources::StateDocument) -> StateDocument {
+    StateDocument {
         document: state.document.unwrap_or_default(),
         token: Token(state.token),
         sequence: state.sequence,
     }
 }
 
-pub fn granted(resource: Resource, grant: Grant) -> Granted {
-    Granted {
-        held: Held { resource, lease: LeaseId(grant.lease.lease_id), token: Token(grant.lease.token) },
+pub fn granted(resource: Resource, grant: resources::Grant) -> Grant {
+    Grant {
+        held: HeldLease { resource, lease: LeaseId(grant.lease.lease_id), token: Token(grant.lease.token) },
         ttl_left: Duration::from_millis(grant.lease.ttl_ms),
         slack: Duration::from_millis(grant.slack_ms),
         epoch: grant.epoch,
@@ -111,7 +112,7 @@ pub fn beat(session: sessions::Session) -> Beat {
 }
 
 /// A lease of a set. One under a name that cannot be is none that this client could hold.
-fn held(lease: HeldLease) -> Option<Held> {
+fn held(lease: resources::HeldLease) -> Option<HeldLease> {
     let resource = Resource { kind: Name::new(lease.kind).ok()?, key: Name::new(lease.key).ok()? };
-    Some(Held { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
+    Some(HeldLease { resource, lease: LeaseId(lease.lease_id), token: Token(lease.token) })
 }

@@ -6,7 +6,7 @@ use solehold_core::{key::SessionId, time::Revision};
 use uuid::Uuid;
 
 use super::*;
-use crate::authority::{Held, Resource};
+use crate::authority::{HeldLease, Resource};
 
 const TTL: Duration = Duration::from_secs(30);
 
@@ -23,7 +23,7 @@ fn lease(number: u64) -> LeaseId {
 }
 
 fn beat(revision: u64, leases: &[u64]) -> Beat {
-    let held = |number: &u64| Held {
+    let held = |number: &u64| HeldLease {
         resource: Resource::new("job", number.to_string()).expect("a name"),
         lease: lease(*number),
         token: Token(*number),
@@ -129,8 +129,10 @@ fn a_grant_that_is_known_to_have_ended_is_not_taken_up() {
 
 /// A beat of an epoch. Its leases bear these tokens.
 fn beat_of(epoch: u64, revision: u64, leases: &[(u64, u64)]) -> Beat {
-    let held =
-        |(number, token): &(u64, u64)| Held { token: Token(*token), ..beat(0, &[*number]).leases[0].clone() };
+    let held = |(number, token): &(u64, u64)| HeldLease {
+        token: Token(*token),
+        ..beat(0, &[*number]).leases[0].clone()
+    };
     Beat { epoch: Some(epoch), leases: leases.iter().map(held).collect(), ..beat(revision, &[]) }
 }
 

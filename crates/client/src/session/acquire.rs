@@ -5,11 +5,10 @@ use std::sync::Arc;
 use solehold_api::problem::ErrorCode;
 use solehold_core::key::{Name, SessionId};
 
-use super::inner::Inner;
+use super::{guard::Guard, inner::Inner};
 use crate::{
-    authority::{Ask, AuthorityError, BadName, Done, Granted, Operation, Refusal, Resource},
+    authority::{AcquireRequest, AuthorityError, BadName, Completion, Grant, Operation, Refusal, Resource},
     coalesce::Sent,
-    guard::Guard,
     renewer::Lost,
 };
 
@@ -77,9 +76,9 @@ impl Request {
         Self { inner: inner.clone(), resource, id, sent: Sent::default(), settled: false }
     }
 
-    pub fn ask(&self, session: SessionId) -> Ask {
+    pub fn ask(&self, session: SessionId) -> AcquireRequest {
         let (resource, holder) = (self.resource.clone(), self.inner.holder.clone());
-        Ask { resource, holder, session, request: self.id.clone() }
+        AcquireRequest { resource, holder, session, request: self.id.clone() }
     }
 
     /// Asks once.
@@ -87,14 +86,14 @@ impl Request {
         let ask = Operation::Acquire(self.ask(session));
         let outcome = self.inner.coalescer.submit_marked(ask, self.sent.clone()).await;
         match outcome {
-            Ok(Ok(Done::Held(granted))) => match self.take_up(session, granted) {
+            Ok(Ok(Completion::Held(granted))) => match self.take_up(session, granted) {
                 Some(guard) => Attempt::Won(guard),
                 // Granted to a session that is over by now: it is spent with this request.
                 None => {
                     Attempt::Unknown(AuthorityError::Unknown("the session was lost meanwhile".to_owned()))
                 }
             },
-            Ok(Ok(Done::Released)) => {
+            Ok(Ok(Completion::Released)) => {
                 Attempt::Unknown(AuthorityError::Unknown("an odd answer: released".to_owned()))
             }
             Ok(Err(refusal)) => Attempt::Refused(refusal),
@@ -103,7 +102,7 @@ impl Request {
     }
 
     /// Makes a guard of what was granted; none if the session is not the present one any more.
-    pub fn take_up(&mut self, session: SessionId, granted: Granted) -> Option<Guard> {
+    pub fn take_up(&mut self, session: SessionId, granted: Grant) -> Option<Guard> {
         let holding = self.inner.hold(session, granted)?;
         self.settled = true;
         Some(Guard::new(self.inner.clone(), holding))

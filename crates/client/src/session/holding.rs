@@ -9,7 +9,7 @@ use solehold_core::time::Token;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authority::{Granted, Held, Resource, State},
+    authority::{Grant, HeldLease, Resource, StateDocument},
     clock::BootTime,
     renewer::{Lost, Renewer},
 };
@@ -44,11 +44,11 @@ pub(crate) struct Holding {
     pub resource: Resource,
     /// The grant, and the window of the session that keeps it: a guard that is to be won back is not trusted by the next
     /// session before it was.
-    held: Mutex<(Held, Arc<Window>)>,
+    held: Mutex<(HeldLease, Arc<Window>)>,
     /// The same lease under another token, which nobody works under: it goes with the guard.
-    reissued: OnceLock<Held>,
+    reissued: OnceLock<HeldLease>,
     /// The hand-over document as far as this holder knows it, and the last sequence number under its token.
-    pub state: Mutex<(Option<State>, u64)>,
+    pub state: Mutex<(Option<StateDocument>, u64)>,
     pub cancel: CancellationToken,
     lost: OnceLock<Lost>,
     /// Its guard is gone, or about to be: nothing more is to be held for it.
@@ -67,7 +67,7 @@ pub(crate) struct Bond {
 }
 
 impl Holding {
-    pub fn new(granted: Granted, window: Arc<Window>) -> Self {
+    pub fn new(granted: Grant, window: Arc<Window>) -> Self {
         let resource = granted.held.resource.clone();
         let holding = Self {
             resource,
@@ -83,7 +83,7 @@ impl Holding {
         holding
     }
 
-    pub fn held(&self) -> Held {
+    pub fn held(&self) -> HeldLease {
         self.held.lock().unwrap_or_else(|e| e.into_inner()).0.clone()
     }
 
@@ -102,7 +102,7 @@ impl Holding {
     }
 
     /// It is held under this grant from now on, for as long as that window lasts.
-    pub fn renewed_as(&self, granted: Granted, window: Arc<Window>) {
+    pub fn renewed_as(&self, granted: Grant, window: Arc<Window>) {
         let token = granted.held.token;
         *self.held.lock().unwrap_or_else(|e| e.into_inner()) = (granted.held, window);
         let sequence = granted.state.as_ref().filter(|s| s.token == token).map_or(0, |s| s.sequence);
@@ -120,12 +120,12 @@ impl Holding {
     }
 
     /// The store gave the lease another token: the guard's is no longer good, and nobody works under the new one.
-    pub fn reissue(&self, held: Held) {
+    pub fn reissue(&self, held: HeldLease) {
         let _ = self.reissued.set(held);
     }
 
     /// The lease under another token, if it has one.
-    pub fn reissued(&self) -> Option<&Held> {
+    pub fn reissued(&self) -> Option<&HeldLease> {
         self.reissued.get()
     }
 

@@ -13,11 +13,11 @@ use tokio::{
 };
 
 use super::{
-    OpenError, SessionConfig, Surroundings,
+    config::{OpenError, SessionConfig, Surroundings},
     holding::{Holding, Window},
 };
 use crate::{
-    authority::{Authority, AuthorityError, Beat, Granted, Held, Metrics, Operation, Reply, Resource},
+    authority::{Authority, AuthorityError, Beat, Grant, HeldLease, Metrics, Operation, Reply, Resource},
     clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
     history::History,
@@ -277,7 +277,7 @@ impl Inner {
 
     /// Takes up a lease that was granted to `session`. None if that session is not the present one any more, or if the lease
     /// has ended by what is known already.
-    pub fn hold(&self, session: SessionId, granted: Granted) -> Option<Arc<Holding>> {
+    pub fn hold(&self, session: SessionId, granted: Grant) -> Option<Arc<Holding>> {
         let mut core = self.core();
         if *self.phase.borrow() != Phase::Live(session) {
             return None;
@@ -294,7 +294,7 @@ impl Inner {
     }
 
     /// A guard lets go of what it stands for, which is told. Under the lock, so that nothing is won back for it any more.
-    pub fn let_go(&self, holding: &Holding) -> Held {
+    pub fn let_go(&self, holding: &Holding) -> HeldLease {
         let mut core = self.core();
         holding.go();
         let held = holding.held();
@@ -324,7 +324,7 @@ impl Inner {
     }
 
     /// A suspended lease was won back under a new grant.
-    pub fn resume(&self, holding: &Arc<Holding>, granted: Granted) -> bool {
+    pub fn resume(&self, holding: &Arc<Holding>, granted: Grant) -> bool {
         let mut core = self.core();
         if holding.is_gone() || holding.lost().is_some() {
             return false;
@@ -357,7 +357,7 @@ impl Inner {
     }
 
     /// Lets go of a lease that nobody wants any more. It is tried for as long as the session keeps it alive.
-    pub fn release(self: &Arc<Self>, held: Held) {
+    pub fn release(self: &Arc<Self>, held: HeldLease) {
         let (inner, began) = (self.clone(), self.live_session());
         self.spawn(async move {
             for failures in 1.. {

@@ -11,7 +11,7 @@ use super::{
     inner::{Inner, Phase},
 };
 use crate::{
-    authority::{Ask, AuthorityError, Done, Granted, Operation, Reply},
+    authority::{AcquireRequest, AuthorityError, Completion, Grant, Operation, Reply},
     coalesce::BATCH_MAX,
     renewer::Lost,
 };
@@ -70,7 +70,7 @@ async fn win_back(inner: &Arc<Inner>, session: SessionId, holdings: &[Arc<Holdin
     }
     let ask = |(holding, request): &(&Arc<Holding>, _)| {
         let (resource, holder) = (holding.resource.clone(), inner.holder.clone());
-        Operation::Acquire(Ask { resource, holder, session, request: Clone::clone(request) })
+        Operation::Acquire(AcquireRequest { resource, holder, session, request: Clone::clone(request) })
     };
     let won = inner.authority.submit(asked.iter().map(ask).collect()).await;
     for ((holding, request), won) in asked.into_iter().zip(won) {
@@ -89,7 +89,7 @@ async fn win_back(inner: &Arc<Inner>, session: SessionId, holdings: &[Arc<Holdin
 }
 
 /// Whether the lease ran out and nobody has held the resource since.
-fn no_successor(holding: &Holding, told: Reply<Done>) -> Result<(), Lost> {
+fn no_successor(holding: &Holding, told: Reply<Completion>) -> Result<(), Lost> {
     let refusal = match told {
         Ok(Err(refusal)) => refusal,
         // A session that is over renews nothing; whatever this is, it proves nothing.
@@ -100,10 +100,10 @@ fn no_successor(holding: &Holding, told: Reply<Done>) -> Result<(), Lost> {
     if is_ours && refusal.holder.is_none() { Ok(()) } else { Err(Lost::Refused(refusal)) }
 }
 
-fn granted(won: Reply<Done>) -> Result<Granted, Lost> {
+fn granted(won: Reply<Completion>) -> Result<Grant, Lost> {
     match won {
-        Ok(Ok(Done::Held(grant))) => Ok(grant),
-        Ok(Ok(Done::Released)) => Err(Lost::Ended),
+        Ok(Ok(Completion::Held(grant))) => Ok(grant),
+        Ok(Ok(Completion::Released)) => Err(Lost::Ended),
         Ok(Err(refusal)) => Err(Lost::Refused(refusal)),
         Err(error) => Err(failed(&error)),
     }

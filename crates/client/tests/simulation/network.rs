@@ -12,7 +12,9 @@ use std::{
 use async_trait::async_trait;
 use solehold_client::{
     Authority, AuthorityError, Embedded, Metrics, Resource, SessionId, Token,
-    authority::{Ask, Beat, Done, Granted, Held, Node, Operation, Reply, State, StateWrite},
+    authority::{
+        AcquireRequest, Beat, Completion, Grant, HeldLease, Node, Operation, Reply, StateDocument, StateWrite,
+    },
 };
 use solehold_core::key::Name;
 
@@ -57,7 +59,7 @@ pub struct Network {
     /// What the client showed with each heartbeat.
     pub shown: Mutex<Vec<Option<String>>>,
     /// What the client asked to release.
-    pub released: Mutex<Vec<Held>>,
+    pub released: Mutex<Vec<HeldLease>>,
     /// How long one call may wait in line.
     pub wait_max: Mutex<Duration>,
     pub requests: AtomicUsize,
@@ -138,7 +140,7 @@ impl Network {
 
     fn beat(&self, (epoch, answer): (u64, Reply<Beat>)) -> Reply<Beat> {
         let Claims { sealed_cursor, token, .. } = self.claims();
-        let claimed = |held: &Held| Held { token: token.unwrap_or(held.token), ..held.clone() };
+        let claimed = |held: &HeldLease| HeldLease { token: token.unwrap_or(held.token), ..held.clone() };
         Ok(answer?.map(|beat| Beat {
             epoch: self.stamped(epoch),
             sealed_cursor,
@@ -147,8 +149,8 @@ impl Network {
         }))
     }
 
-    fn granted(&self, epoch: u64, granted: Granted) -> Granted {
-        Granted { epoch: self.stamped(epoch), ..granted }
+    fn granted(&self, epoch: u64, granted: Grant) -> Grant {
+        Grant { epoch: self.stamped(epoch), ..granted }
     }
 }
 
@@ -171,7 +173,7 @@ impl Authority for Network {
     async fn close(&self, session: SessionId) -> Reply<()> {
         self.through(async |to: Arc<Embedded>| to.close(session).await).await?.1
     }
-    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Done>> {
+    async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
         let count = operations.len();
         let released = operations.iter().filter_map(|operation| match operation {
             Operation::Release { held, .. } => Some(held.clone()),
@@ -183,15 +185,15 @@ impl Authority for Network {
                 Ok(done) => done,
                 Err(error) => return vec![Err(error); count],
             };
-        let stamped = |outcome: Reply<Done>| {
+        let stamped = |outcome: Reply<Completion>| {
             Ok(outcome?.map(|done| match done {
-                Done::Held(granted) => Done::Held(self.granted(epoch, granted)),
-                Done::Released => Done::Released,
+                Completion::Held(granted) => Completion::Held(self.granted(epoch, granted)),
+                Completion::Released => Completion::Released,
             }))
         };
         outcomes.into_iter().map(stamped).collect()
     }
-    async fn acquire_waiting(&self, ask: &Ask, wait: Duration) -> Option<Reply<Granted>> {
+    async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
         match self.through(async |to: Arc<Embedded>| to.acquire_waiting(ask, wait).await).await {
             Ok((epoch, answer)) => {
                 Some(answer?.map(|outcome| outcome.map(|granted| self.granted(epoch, granted))))
@@ -202,10 +204,10 @@ impl Authority for Network {
     async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
         self.through(async |to: Arc<Embedded>| to.cancel(resource, holder, request).await).await?.1
     }
-    async fn write_state(&self, held: &Held, write: &StateWrite) -> Reply<()> {
+    async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()> {
         self.through(async |to: Arc<Embedded>| to.write_state(held, write).await).await?.1
     }
-    async fn read_state(&self, resource: &Resource) -> Reply<Option<State>> {
+    async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
         self.through(async |to: Arc<Embedded>| to.read_state(resource).await).await?.1
     }
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {

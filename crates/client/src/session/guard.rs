@@ -15,11 +15,11 @@ use serde_json::Value;
 use solehold_core::{key::LeaseId, time::Token};
 use tokio_util::sync::CancellationToken;
 
+use super::{holding::Holding, inner::Inner};
 use crate::{
-    authority::{AuthorityError, Held, Operation, Refusal, Resource, StateWrite},
+    authority::{AuthorityError, HeldLease, Operation, Refusal, Resource, StateDocument, StateWrite},
     clock::BootTime,
     renewer::Lost,
-    session::{Holding, Inner},
 };
 
 /// How often whoever waits for a release asks again when its answer was lost; from then on nobody waits for it.
@@ -166,7 +166,7 @@ impl Guard {
         let mut state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
         if state.0.as_ref().is_none_or(|s| (s.token, s.sequence) < (held.token, write.sequence)) {
             let (document, sequence) = (write.document, write.sequence);
-            state.0 = Some(crate::authority::State { document, token: held.token, sequence });
+            state.0 = Some(StateDocument { document, token: held.token, sequence });
         }
         Ok(())
     }
@@ -192,6 +192,7 @@ impl Guard {
     }
 
     /// Lets go of a guard that others may still look at: to them it is lost.
+    #[cfg(feature = "cluster")]
     pub(crate) async fn retire(&self) -> Result<(), GuardError> {
         self.holding.lose(Lost::Closed);
         self.let_go(None).await
@@ -233,7 +234,7 @@ impl Guard {
 
     /// Whether the last word was taken, by an attempt whose answer was lost: documents are ordered by token and sequence, so
     /// the one that is there now tells, unless it is a later one.
-    async fn was_taken(&self, held: &Held, sequence: u64, refusal: Refusal) -> Result<(), GuardError> {
+    async fn was_taken(&self, held: &HeldLease, sequence: u64, refusal: Refusal) -> Result<(), GuardError> {
         let there =
             self.inner.authority.read_state(&held.resource).await.map_err(|error| unknown(&error))??;
         let ours = (held.token, sequence);

@@ -1,0 +1,114 @@
+//! How a session is kept, and why it cannot be opened.
+
+use std::{sync::Arc, time::Duration};
+
+use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
+
+use crate::{
+    authority::{AuthorityError, BadName, Metrics, Refusal},
+    chance::{Chance, MachineChance},
+    clock::{AlarmClock, Backoff, BootClock},
+    renewer::Policy,
+};
+
+/// The least pause between two heartbeats.
+const EVERY_MIN: Duration = Duration::from_millis(50);
+
+/// How a session is kept.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SessionConfig {
+    /// The name that this program goes by. Two programs under one name end each other's sessions.
+    pub holder: String,
+    /// How long a heartbeat keeps the session, 1 s to 24 h: others get what it held this long after it fell silent.
+    pub ttl: Duration,
+    /// How often to renew; a third of the ttl if not given. Less than half of the ttl.
+    pub every: Option<Duration>,
+    /// What to do when a renewal fails.
+    pub policy: Policy,
+    /// What the session tells of itself to begin with.
+    pub metrics: Metrics,
+    /// How long to wait between attempts to open a session and to acquire.
+    pub backoff: Backoff,
+    /// How long to try to open the first session.
+    pub open_timeout: Duration,
+}
+
+impl SessionConfig {
+    /// A session under that name, with a ttl of 30 s.
+    pub fn new(holder: impl Into<String>) -> Self {
+        Self {
+            holder: holder.into(),
+            ttl: Duration::from_secs(30),
+            every: None,
+            policy: Policy::default(),
+            metrics: Metrics::new(),
+            backoff: Backoff::default(),
+            open_timeout: Duration::from_secs(10),
+        }
+    }
+
+    /// How often to renew, before jitter.
+    pub fn every(&self) -> Duration {
+        self.every.unwrap_or(self.ttl / 3)
+    }
+
+    pub(super) fn check(&self) -> Result<(), OpenError> {
+        let bad = |what: String| Err(OpenError::Config(what));
+        let (least, most) = (Duration::from_millis(TTL_MS_MIN), Duration::from_millis(TTL_MS_MAX));
+        if self.ttl < least || self.ttl > most {
+            return bad(format!("the ttl is {:?}; it must be {least:?} to {most:?}", self.ttl));
+        }
+        if self.every() < EVERY_MIN {
+            return bad(format!(
+                "a heartbeat every {:?} is too often: every {EVERY_MIN:?} at most",
+                self.every()
+            ));
+        }
+        if self.every() * 2 >= self.ttl {
+            return bad(format!(
+                "a heartbeat every {:?} is not below half of the ttl, {:?}: one that fails could not be repeated in time",
+                self.every(),
+                self.ttl
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Where time and chance come from.
+#[derive(Clone)]
+pub struct Surroundings {
+    /// Time.
+    pub clock: Arc<dyn AlarmClock>,
+    /// Chance.
+    pub chance: Arc<dyn Chance>,
+}
+
+impl Default for Surroundings {
+    fn default() -> Self {
+        Self { clock: Arc::new(BootClock), chance: Arc::new(MachineChance) }
+    }
+}
+
+impl std::fmt::Debug for Surroundings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Surroundings")
+    }
+}
+
+/// Why a session cannot be opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The configuration makes no sense.
+    #[error("the session cannot be kept as configured: {0}")]
+    Config(String),
+    /// The holder is no name.
+    #[error(transparent)]
+    Name(#[from] BadName),
+    /// The authority does not want it.
+    #[error("the authority refused to open a session: {0}")]
+    Refused(#[from] Refusal),
+    /// Nobody was reached in time.
+    #[error("no session could be opened: {0}")]
+    Authority(#[from] AuthorityError),
+}

@@ -1,0 +1,204 @@
+//! Waiting in line for a resource: first come, first served.
+
+use std::{sync::Arc, time::Duration};
+
+use solehold_api::problem::ErrorCode;
+use solehold_core::key::SessionId;
+use tokio::task::JoinSet;
+
+use super::{
+    acquire::{AcquireError, Attempt, Request},
+    guard::Guard,
+    inner::Inner,
+};
+use crate::{
+    authority::{AuthorityError, Completion, Grant, Operation, Refusal, Reply, Resource},
+    clock::BootTime,
+};
+
+/// A wait that the authority should have ended by now is ended here.
+const WAIT_LEEWAY: Duration = Duration::from_secs(1);
+
+/// How often a waiter asks where there is no line to wait in, unless it is said otherwise.
+pub(super) const POLL_EVERY: Duration = Duration::from_secs(1);
+
+/// Waits in line for a resource for at most `timeout`; where there is no line, asks every now and then.
+pub(crate) async fn wait_in_line(
+    inner: &Arc<Inner>,
+    resource: Resource,
+    timeout: Duration,
+    poll_every: Duration,
+) -> Result<Guard, AcquireError> {
+    let until = inner.clock().now().plus(timeout);
+    let mut wait = Waiting { request: Request::new(inner, resource), until, poll_every, holder: None };
+    wait.run().await
+}
+
+/// One wait for a lock.
+struct Waiting {
+    request: Request,
+    until: BootTime,
+    poll_every: Duration,
+    /// Who held it when last heard of.
+    holder: Option<String>,
+}
+
+/// What to do next.
+enum Next {
+    Return(Box<Result<Guard, AcquireError>>),
+    Again,
+    After(Duration),
+}
+
+impl Waiting {
+    async fn run(&mut self) -> Result<Guard, AcquireError> {
+        for failures in 1.. {
+            let session = tokio::select! {
+                biased;
+                ready = self.request.inner.ready() => ready.map_err(AcquireError::SessionOver)?,
+                () = self.request.inner.clock().wait_until(self.until) => return Err(self.timed_out()),
+            };
+            let next = match self.in_line(session).await {
+                Some(answer) => self.after_line(session, answer, failures).await,
+                None => self.by_polling(session).await,
+            };
+            let pause = match next {
+                Next::Return(outcome) => return *outcome,
+                Next::Again => Duration::ZERO,
+                Next::After(pause) => pause,
+            };
+            let now = self.request.inner.clock().now();
+            if now.plus(pause) >= self.until {
+                return Err(self.timed_out());
+            }
+            self.request.inner.pause(pause).await;
+        }
+        unreachable!("it is tried until its time is out")
+    }
+
+    fn timed_out(&self) -> AcquireError {
+        AcquireError::TimedOut { resource: self.request.resource.clone(), holder: self.holder.clone() }
+    }
+
+    /// Waits in line until granted or out of time; none where there is no line.
+    ///
+    /// One call of the authority waits only so long. Before it ends the next one is made under the same request, which keeps
+    /// the place. The former is let run out: dropped, it would leave the line, and take a grant along that it has just got.
+    async fn in_line(&mut self, session: SessionId) -> Option<Reply<Grant>> {
+        let inner = self.request.inner.clone();
+        let ask = self.request.ask(session);
+        self.request.mark_sent();
+        let mut calls = JoinSet::new();
+        loop {
+            let left = self.until.since(inner.clock().now());
+            let wait = left.min(inner.authority.wait_max());
+            let (authority, ask) = (inner.authority.clone(), ask.clone());
+            calls.spawn(async move { authority.acquire_waiting(&ask, wait).await });
+            let asked_again_in = if left > wait { wait * 2 / 3 } else { wait + WAIT_LEEWAY };
+            let asked_again_at = inner.clock().now().plus(asked_again_in);
+            loop {
+                let answer = tokio::select! {
+                    biased;
+                    answer = calls.join_next() => answer,
+                    () = inner.clock().wait_until(asked_again_at) => break,
+                };
+                let answer = match answer {
+                    Some(Ok(answer)) => answer?,
+                    Some(Err(_)) | None => Err(AuthorityError::Unknown("the wait was given up".to_owned())),
+                };
+                // Whatever else the former call says, the later one has its place.
+                if matches!(answer, Ok(Ok(_))) || calls.is_empty() {
+                    calls.detach_all();
+                    return Some(answer);
+                }
+            }
+            if inner.clock().now() >= self.until {
+                return Some(Err(AuthorityError::Unknown("no answer in time".to_owned())));
+            }
+        }
+    }
+
+    async fn after_line(&mut self, session: SessionId, answer: Reply<Grant>, failures: u32) -> Next {
+        match answer {
+            Ok(Ok(granted)) => self.take_up(session, granted).await,
+            Ok(Err(refusal)) => self.refused(refusal, failures),
+            Err(error) => Next::After(self.request.inner.backoff(failures, error.retry_after())),
+        }
+    }
+
+    /// The fallback: asks every now and then.
+    async fn by_polling(&mut self, session: SessionId) -> Next {
+        match self.request.attempt(session).await {
+            Attempt::Won(guard) => Next::Return(Box::new(Ok(guard))),
+            Attempt::Refused(refusal) => match self.refused(refusal, 1) {
+                Next::After(_) => Next::After(self.poll_every),
+                next => next,
+            },
+            Attempt::Unknown(_) => Next::After(self.poll_every),
+        }
+    }
+
+    fn refused(&mut self, refusal: Refusal, failures: u32) -> Next {
+        let inner = &self.request.inner;
+        match refusal.code {
+            ErrorCode::Held | ErrorCode::HeldBack => {
+                self.holder = refusal.holder;
+                Next::After(inner.backoff(failures, None).min(self.poll_every))
+            }
+            // The session is over, and another is opened.
+            ErrorCode::NoSession | ErrorCode::SessionSuperseded => Next::After(inner.backoff(failures, None)),
+            // A grant that it got lapsed before it could be confirmed.
+            ErrorCode::RequestSpent => {
+                self.request.renew();
+                Next::Again
+            }
+            _ => {
+                let resource = self.request.resource.clone();
+                Next::Return(Box::new(Err(AcquireError::Refused { resource, refusal })))
+            }
+        }
+    }
+
+    /// A grant that was waited for is trusted only after a renewal (rule 15): the time between is not known.
+    async fn take_up(&mut self, session: SessionId, granted: Grant) -> Next {
+        let granted = match granted.confirm_within {
+            None => granted,
+            Some(within) => match confirmed(&self.request.inner, granted, within).await {
+                Ok(granted) => granted,
+                // It lapsed, or nobody knows: whatever it was, it is spent, and the wait begins anew.
+                Err(error) => {
+                    tracing::debug!(%error, resource = %self.request.resource, "a grant was not confirmed");
+                    self.request.renew();
+                    return Next::Again;
+                }
+            },
+        };
+        match self.request.take_up(session, granted) {
+            Some(guard) => Next::Return(Box::new(Ok(guard))),
+            None => {
+                self.request.renew();
+                Next::Again
+            }
+        }
+    }
+}
+
+/// Renews a grant at once, so that it does not lapse. That vouches for this lease alone, and moves no deadline: the lease is
+/// trusted for as long as the last heartbeat says of its session.
+async fn confirmed(inner: &Arc<Inner>, granted: Grant, within: Duration) -> Result<Grant, AuthorityError> {
+    let give_up = inner.clock().now().plus(within);
+    for failures in 1.. {
+        let renewed = tokio::select! {
+            biased;
+            renewed = inner.coalescer.submit(Operation::Renew(granted.held.clone())) => renewed,
+            () = inner.clock().wait_until(give_up) => break,
+        };
+        match renewed {
+            Ok(Ok(Completion::Held(renewed))) => return Ok(Grant { state: granted.state, ..renewed }),
+            Ok(Ok(Completion::Released)) => break,
+            Ok(Err(refusal)) => return Err(AuthorityError::Unknown(refusal.detail)),
+            Err(_) => inner.pause(inner.backoff(failures, None).min(within / 8)).await,
+        }
+    }
+    Err(AuthorityError::Unknown("it could not be confirmed in time".to_owned()))
+}
