@@ -5,10 +5,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::{
     client::ServerArgs,
     commands::{admin, bench, completions, hold, lease, resource, runner, serve, watch},
-    config::Variables,
     exit,
-    failure::Outcome,
-    logs::{LogConfig, LogFormat},
+    global::GlobalArgs,
 };
 
 /// The version, and the commit that it was built from where that is known.
@@ -27,35 +25,6 @@ pub struct Cli {
     pub global: GlobalArgs,
 }
 
-/// What every command takes.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Output")]
-pub struct GlobalArgs {
-    /// Print JSON for programs: one document, or one a line where there is no end; errors as problem documents on stderr
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// What to log to stderr: error, warn, info, debug, trace, or as in `info,solehold_engine=debug`
-    /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve, warn otherwise]
-    #[arg(long, global = true, value_name = "LEVEL")]
-    pub log_level: Option<String>,
-    /// What a log line looks like [env: SOLEHOLD_LOG_FORMAT] [default: text]
-    #[arg(long, global = true, value_name = "FORMAT")]
-    pub log_format: Option<LogFormat>,
-}
-
-impl GlobalArgs {
-    /// How commands other than `serve` log.
-    pub fn logs(&self) -> Outcome<LogConfig> {
-        let mut variables: Variables = std::env::vars_os().collect();
-        let level = self.log_level.clone().or(variables.get("SOLEHOLD_LOG_LEVEL")?);
-        let format = self.log_format.or(variables.get("SOLEHOLD_LOG_FORMAT")?);
-        Ok(LogConfig {
-            level: level.unwrap_or_else(|| "warn".to_owned()),
-            format: format.unwrap_or_default(),
-        })
-    }
-}
-
 /// What can be done.
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -66,13 +35,13 @@ pub enum Command {
     /// Run a command only while holding a lock, first come, first served
     Lock(hold::LockArgs),
     /// See, take, keep and end leases
-    Lease(Asking<lease::LeaseCommand>),
+    Lease(ServerCommand<lease::LeaseCommand>),
     /// See, declare and remove resources
-    Resource(Asking<resource::ResourceCommand>),
+    Resource(ServerCommand<resource::ResourceCommand>),
     /// See and drain runners
-    Runner(Asking<runner::RunnerCommand>),
+    Runner(ServerCommand<runner::RunnerCommand>),
     /// Follow every change of ownership, without a gap and without a double
-    Watch(Watching),
+    Watch(WatchCommand),
     /// Keys, tokens, export and import: through a server, or straight against its store
     Admin(admin::AdminArgs),
     /// Measure acquire+release cycles a second
@@ -83,7 +52,7 @@ pub enum Command {
 
 /// A command with parts that asks a server.
 #[derive(Debug, Args)]
-pub struct Asking<C: Subcommand> {
+pub struct ServerCommand<C: Subcommand> {
     /// Which part.
     #[command(subcommand)]
     pub command: C,
@@ -94,7 +63,7 @@ pub struct Asking<C: Subcommand> {
 
 /// The watch, and the server that it asks.
 #[derive(Debug, Args)]
-pub struct Watching {
+pub struct WatchCommand {
     /// What to watch.
     #[command(flatten)]
     pub watch: watch::WatchArgs,

@@ -1,19 +1,21 @@
-//! Asking a server over HTTP. Small: it sends, and tells what came back. It retries nothing.
+//! Asks a server over HTTP. It sends a request, and returns the answer. It retries nothing.
 
 use std::{fs, path::PathBuf, time::Duration};
 
 use clap::Args;
-use reqwest::{Certificate, Method, Response, Url, header};
+use reqwest::{Method, Response, Url, header};
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::{
     page::PageCursor,
-    paths,
     problem::{ErrorCode, Problem},
 };
-use solehold_client::{Http, HttpConfig};
+use solehold_client::{
+    Http, HttpConfig, HttpError,
+    transport::{self, root_cause},
+};
 
-use crate::failure::{Failure, Outcome};
+use crate::error::{CommandError, CommandResult};
 
 /// Where `solehold serve` listens without flags.
 const DEFAULT: &str = "http://127.0.0.1:7070";
@@ -45,24 +47,44 @@ pub struct ServerArgs {
 
 impl ServerArgs {
     /// The same for the library that keeps sessions. Several servers over one store may be given, with commas between.
-    pub fn authority(&self) -> Outcome<Http> {
-        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    pub fn authority(&self) -> CommandResult<Http> {
         let servers = given(&self.server).unwrap_or_else(|| DEFAULT.to_owned());
-        let ca_certs = match self.ca_cert.as_ref().filter(|path| !path.as_os_str().is_empty()) {
-            Some(path) => Some(fs::read(path).map_err(|error| {
-                Failure::usage(format!("--ca-cert {}: {error}; give a PEM file", path.display()))
-            })?),
-            None => None,
-        };
         let config = HttpConfig {
             api_key: given(&self.api_key).map(SecretString::from),
             tenant: given(&self.tenant),
-            ca_certs,
+            ca_certs: self.ca_certs()?,
             request_timeout: self.timeout,
             ..HttpConfig::new(servers.split(',').map(str::trim))
         };
-        Http::new(config).map_err(|error| Failure::usage(format!("--server {servers:?}: {error}")))
+        config.servers.iter().try_for_each(|server| server_url(server).map(drop))?;
+        Http::new(config).map_err(|error| CommandError::usage(error.to_string()))
     }
+
+    fn ca_certs(&self) -> CommandResult<Option<Vec<u8>>> {
+        let Some(path) = self.ca_cert.as_ref().filter(|path| !path.as_os_str().is_empty()) else {
+            return Ok(None);
+        };
+        let odd = |error: &dyn std::fmt::Display| {
+            CommandError::usage(format!("--ca-cert {}: {error}; give a PEM file", path.display()))
+        };
+        let pem = fs::read(path).map_err(|error| odd(&error))?;
+        transport::certificates(&pem).map_err(|error| odd(&error))?;
+        Ok(Some(pem))
+    }
+}
+
+fn server_url(server: &str) -> CommandResult<Url> {
+    transport::server_url(server).map_err(|error| CommandError::usage(format!("--server: {error}")))
+}
+
+/// Server and certificates have been checked, so what is left is the key.
+fn odd_key(error: HttpError) -> CommandError {
+    CommandError::usage(error.to_string()).hint("check --api-key or SOLEHOLD_API_KEY")
+}
+
+/// An empty flag or variable says nothing.
+fn given(text: &Option<String>) -> Option<String> {
+    text.clone().filter(|text| !text.is_empty())
 }
 
 /// A server to ask.
@@ -70,7 +92,6 @@ impl ServerArgs {
 pub struct Client {
     http: reqwest::Client,
     base: String,
-    key: Option<String>,
     tenant: Option<String>,
     timeout: Duration,
 }
@@ -88,38 +109,19 @@ pub trait Page: DeserializeOwned {
 
 impl Client {
     /// A client as the arguments say.
-    pub fn new(args: &ServerArgs) -> Outcome<Self> {
-        let server = args.server.as_deref().filter(|server| !server.is_empty()).unwrap_or(DEFAULT);
-        let odd = |why: &str| Failure::usage(format!("--server {server:?} {why}, as in {DEFAULT}"));
-        let url = Url::parse(server).map_err(|error| odd(&format!("is not a URL ({error}): write one")))?;
-        if !matches!(url.scheme(), "http" | "https") {
-            return Err(odd("is neither http:// nor https://: write one of them"));
-        }
-        let mut builder = reqwest::Client::builder()
+    pub fn new(args: &ServerArgs) -> CommandResult<Self> {
+        let server = given(&args.server).unwrap_or_else(|| DEFAULT.to_owned());
+        let url = server_url(&server)?;
+        let base = url.as_str().trim_end_matches('/').to_owned();
+        let (key, ca_certs) = (given(&args.api_key), args.ca_certs()?);
+        let http = transport::builder(&[url], key.as_deref(), ca_certs.as_deref())
+            .map_err(odd_key)?
             .connect_timeout(CONNECT_MAX)
             .read_timeout(SILENCE_MAX)
-            .redirect(reqwest::redirect::Policy::none())
-            .user_agent(concat!("solehold/", env!("CARGO_PKG_VERSION")));
-        if is_loopback(&url) {
-            // A proxy has its own loopback.
-            builder = builder.no_proxy();
-        }
-        if let Some(path) = args.ca_cert.as_ref().filter(|path| !path.as_os_str().is_empty()) {
-            let odd = |error: &dyn std::fmt::Display| {
-                Failure::usage(format!("--ca-cert {}: {error}; give a PEM file", path.display()))
-            };
-            let pem = fs::read(path).map_err(|error| odd(&error))?;
-            let certs = Certificate::from_pem_bundle(&pem).map_err(|error| odd(&error))?;
-            builder = builder.tls_certs_merge(certs);
-        }
-        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        Ok(Self {
-            http: builder.build().map_err(|error| Failure::broken(chain(&error)))?,
-            base: url.as_str().trim_end_matches('/').to_owned(),
-            key: given(&args.api_key),
-            tenant: given(&args.tenant),
-            timeout: args.timeout,
-        })
+            .user_agent(concat!("solehold/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| CommandError::broken(root_cause(&error)))?;
+        Ok(Self { http, base, tenant: given(&args.tenant), timeout: args.timeout })
     }
 
     /// Where the server is.
@@ -128,7 +130,7 @@ impl Client {
     }
 
     /// Reads something.
-    pub async fn get<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> Outcome<T> {
+    pub async fn get<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> CommandResult<T> {
         self.call(Method::GET, path, query, None::<&()>).await
     }
 
@@ -138,7 +140,7 @@ impl Client {
         method: Method,
         path: &str,
         body: &impl Serialize,
-    ) -> Outcome<T> {
+    ) -> CommandResult<T> {
         self.call(method, path, &[], Some(body)).await
     }
 
@@ -148,7 +150,7 @@ impl Client {
         path: &str,
         query: Query<'_>,
         limit: Option<usize>,
-    ) -> Outcome<Vec<P::Item>> {
+    ) -> CommandResult<Vec<P::Item>> {
         let limit = limit.unwrap_or(usize::MAX);
         let (mut items, mut cursor) = (Vec::new(), None::<PageCursor>);
         while items.len() < limit {
@@ -176,8 +178,8 @@ impl Client {
         path: &str,
         query: Query<'_>,
         body: Option<&impl Serialize>,
-    ) -> Outcome<T> {
-        let mut request = self.request(method, path, query)?.timeout(self.timeout);
+    ) -> CommandResult<T> {
+        let mut request = self.request(method, path, query).timeout(self.timeout);
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -188,40 +190,27 @@ impl Client {
     }
 
     /// Opens a stream, which has no bound in time but one for silence.
-    pub async fn stream(&self, path: &str, query: Query<'_>) -> Outcome<Response> {
-        self.sent(self.request(Method::GET, path, query)?).await
+    pub async fn stream(&self, path: &str, query: Query<'_>) -> CommandResult<Response> {
+        self.sent(self.request(Method::GET, path, query)).await
     }
 
     /// Sends a body that may take long, and reads the JSON of its answer.
-    pub async fn upload<T: DeserializeOwned>(&self, path: &str, body: reqwest::Body) -> Outcome<T> {
+    pub async fn upload<T: DeserializeOwned>(&self, path: &str, body: reqwest::Body) -> CommandResult<T> {
         let request =
-            self.request(Method::POST, path, &[])?.header(header::CONTENT_TYPE, "application/x-ndjson");
+            self.request(Method::POST, path, &[]).header(header::CONTENT_TYPE, "application/x-ndjson");
         let response = self.sent(request.body(body)).await?;
         let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
         serde_json::from_slice(&bytes).map_err(|error| self.odd_answer(&error))
     }
 
-    fn request(&self, method: Method, path: &str, query: Query<'_>) -> Outcome<reqwest::RequestBuilder> {
+    fn request(&self, method: Method, path: &str, query: Query<'_>) -> reqwest::RequestBuilder {
         let tenant = [("tenant", self.tenant.clone())];
-        let given = query.iter().chain(&tenant).filter_map(|(name, value)| Some((name, value.as_ref()?)));
-        let query: Vec<String> =
-            given.map(|(name, value)| format!("{name}={}", paths::segment(value))).collect();
-        let question = if query.is_empty() { "" } else { "?" };
-        let url = format!("{}{path}{question}{}", self.base, query.join("&"));
-        let mut request = self.http.request(method, url);
-        if let Some(key) = &self.key {
-            let bearer = header::HeaderValue::try_from(format!("Bearer {key}"));
-            let mut bearer = bearer.map_err(|_| {
-                Failure::usage("the API key has characters that no key has; check SOLEHOLD_API_KEY")
-            })?;
-            bearer.set_sensitive(true);
-            request = request.header(header::AUTHORIZATION, bearer);
-        }
-        Ok(request)
+        let given = query.iter().chain(&tenant).filter_map(|(name, value)| Some((*name, value.as_deref()?)));
+        self.http.request(method, transport::url(&self.base, path, &given.collect::<Vec<_>>()))
     }
 
     /// The answer to a request, if it is good; otherwise what it says is wrong.
-    async fn sent(&self, request: reqwest::RequestBuilder) -> Outcome<Response> {
+    async fn sent(&self, request: reqwest::RequestBuilder) -> CommandResult<Response> {
         let response = request.send().await.map_err(|error| self.lost(&error))?;
         let status = response.status();
         if status.is_success() {
@@ -234,57 +223,29 @@ impl Client {
                 let code =
                     if status.is_server_error() { ErrorCode::Unavailable } else { ErrorCode::Internal };
                 let message = format!("{} answered {status} without saying why", self.base);
-                Err(Failure::new(code, message).hint("is it a solehold server?"))
+                Err(CommandError::new(code, message).hint("is it a solehold server?"))
             }
         }
     }
 
     /// No answer: nothing was done if no connection was made, otherwise nobody knows.
-    fn lost(&self, error: &reqwest::Error) -> Failure {
+    fn lost(&self, error: &reqwest::Error) -> CommandError {
         if error.is_connect() {
-            let message = format!("nobody answers at {} ({})", self.base, chain(error));
-            let failure = Failure::new(ErrorCode::Unavailable, message);
+            let message = format!("no server at {} ({})", self.base, root_cause(error));
+            let failure = CommandError::new(ErrorCode::Unavailable, message);
             return failure
                 .hint("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another");
         }
         let why = if error.is_timeout() {
             format!("no answer from {} within {}", self.base, humantime::format_duration(self.timeout))
         } else {
-            format!("the connection to {} was lost ({})", self.base, chain(error))
+            format!("the connection to {} was lost ({})", self.base, root_cause(error))
         };
-        Failure::new(ErrorCode::UnknownOutcome, why)
+        CommandError::new(ErrorCode::UnknownOutcome, why)
     }
 
-    fn odd_answer(&self, error: &serde_json::Error) -> Failure {
+    fn odd_answer(&self, error: &serde_json::Error) -> CommandError {
         let message = format!("{} answered something else than was asked ({error})", self.base);
-        Failure::broken(message).hint("is this server a solehold of the same version?")
-    }
-}
-
-fn is_loopback(url: &Url) -> bool {
-    let Some(host) = url.host_str() else { return false };
-    let address = host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
-    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
-}
-
-/// What lies at the bottom of an error, which says most.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut deepest = error;
-    while let Some(source) = deepest.source() {
-        deepest = source;
-    }
-    let text = deepest.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn loopback_needs_no_proxy() {
-        let is = |url: &str| is_loopback(&Url::parse(url).expect("a URL"));
-        assert!(is("http://127.0.0.1:7070") && is("http://[::1]:7070") && is("https://localhost"));
-        assert!(!is("http://192.168.0.1:7070") && !is("http://example.org"));
+        CommandError::broken(message).hint("is this server a solehold of the same version?")
     }
 }

@@ -1,7 +1,10 @@
 //! How `serve` is configured: flags over `SOLEHOLD_*` variables over one YAML file.
 //!
 //! Each source is a [`Layer`], in which everything may be missing; they are laid over one another, and what no layer says
-//! is the server's default. Data folder and engine are one choice: the layer that makes it makes it whole.
+//! is the server's default. Data folder and engine are one choice: a layer that sets either of them overrides both.
+//!
+//! By hand rather than by a configuration crate: those merge untyped trees, and then know neither the line of a wrong value
+//! nor the variable that it came from, and they ignore unknown keys.
 
 mod layer;
 mod variables;
@@ -16,7 +19,7 @@ pub use layer::{Address, Layer, LogLayer, NodeId, TlsLayer};
 pub use variables::{GIVEN, Variables};
 
 use crate::{
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
     logs::LogConfig,
     store::{DATA_DIR, StoreChoice, StoreOptions},
 };
@@ -37,7 +40,7 @@ pub struct Settings {
 }
 
 /// Reads the configuration: `flags` over the variables over `file`.
-pub fn load(flags: Layer, file: Option<&Path>, mut variables: Variables) -> Outcome<Settings> {
+pub fn load(flags: Layer, file: Option<&Path>, mut variables: Variables) -> CommandResult<Settings> {
     let environment = Layer::from_variables(&mut variables)?;
     let variable = variables.get::<std::path::PathBuf>("SOLEHOLD_CONFIG")?;
     let bootstrap = variables.get::<String>("SOLEHOLD_BOOTSTRAP_KEY")?;
@@ -53,15 +56,16 @@ pub fn load(flags: Layer, file: Option<&Path>, mut variables: Variables) -> Outc
 }
 
 /// Reads a file; what is wrong with it is told with its line.
-fn read_file(path: &Path) -> Outcome<Layer> {
+fn read_file(path: &Path) -> CommandResult<Layer> {
     let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| Failure::usage(format!("cannot read the configuration file {shown}: {error}")))?;
+    let text = fs::read_to_string(path).map_err(|error| {
+        CommandError::usage(format!("cannot read the configuration file {shown}: {error}"))
+    })?;
     let layer = parse_file(&text).map_err(|(line, what)| {
         let at = line.map_or_else(String::new, |line| format!(":{line}"));
-        Failure::usage(format!("{shown}{at}: {what}"))
+        CommandError::usage(format!("{shown}{at}: {what}"))
     })?;
-    layer.check().map_err(|what| Failure::usage(format!("{shown}: {what}")))?;
+    layer.check().map_err(|what| CommandError::usage(format!("{shown}: {what}")))?;
     Ok(layer)
 }
 
@@ -96,9 +100,9 @@ fn reworded(line: &str, message: &str) -> String {
 }
 
 /// Fills in the server's defaults.
-fn settle(layer: Layer) -> Outcome<Settings> {
+fn settle(layer: Layer) -> CommandResult<Settings> {
     let store = StoreChoice::given(layer.data_dir.as_deref(), layer.engine.as_ref());
-    let mut store_options = layer.store_options().map_err(Failure::usage)?;
+    let mut store_options = layer.store_options().map_err(CommandError::usage)?;
     let mut server = ServerConfig::default();
     if let Some(Address(listen)) = layer.listen {
         server.listen = listen;
@@ -111,7 +115,7 @@ fn settle(layer: Layer) -> Outcome<Settings> {
         (None, None) => None,
         (cert, _) => {
             let (has, lacks) = if cert.is_some() { ("certificate", "key") } else { ("key", "certificate") };
-            return Err(Failure::usage(format!(
+            return Err(CommandError::usage(format!(
                 "TLS has a {has} and no {lacks}: give --tls-cert and --tls-key"
             )));
         }
@@ -120,7 +124,7 @@ fn settle(layer: Layer) -> Outcome<Settings> {
     layer.events.apply(&mut server.engine);
     let level = layer.log.level.unwrap_or_else(|| "info".to_owned());
     let log = LogConfig { level, format: layer.log.format.unwrap_or_default() };
-    log.filter().map_err(Failure::usage)?;
+    log.filter().map_err(CommandError::usage)?;
     let store = store.unwrap_or_else(|| StoreChoice::Folder(DATA_DIR.into()));
     if matches!(store, StoreChoice::Url(_)) {
         // Told to the store, so that the server that notices a failover knows how long a lost lease can last.

@@ -3,15 +3,16 @@
 //! ```text
 //!   args (clap) -> commands/, a file each -> client (HTTP to a server), or a store straight (admin), or the server itself
 //!                         |
-//!                output: tables for people, JSON for programs      failure: one line or a problem document, an exit code
+//!                output: tables for people, JSON for programs      error: one line or a problem document, an exit code
 //! ```
 
 mod args;
 mod client;
 mod commands;
 mod config;
+mod error;
 mod exit;
-mod failure;
+mod global;
 mod hold;
 mod human;
 mod logs;
@@ -20,14 +21,15 @@ mod store;
 mod target;
 mod view;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 
 use crate::{
-    args::{Cli, Command, GlobalArgs},
+    args::{Cli, Command},
     client::Client,
     commands::{admin, bench, completions, hold as holding, lease, resource, runner, serve, watch},
+    error::{CommandError, CommandResult},
     exit::Exit,
-    failure::{Failure, Outcome},
+    global::GlobalArgs,
 };
 
 #[global_allocator]
@@ -59,7 +61,7 @@ fn misused(error: &clap::Error) -> ! {
     error.exit()
 }
 
-fn run(cli: Cli) -> Outcome<u8> {
+fn run(cli: Cli) -> CommandResult<u8> {
     let asks_only = !matches!(cli.command, Command::Serve(_) | Command::Admin(_) | Command::Bench(_));
     let mut runtime = if asks_only {
         tokio::runtime::Builder::new_current_thread()
@@ -67,13 +69,13 @@ fn run(cli: Cli) -> Outcome<u8> {
         tokio::runtime::Builder::new_multi_thread()
     };
     let runtime = runtime.enable_all().build();
-    let runtime = runtime.map_err(|error| Failure::broken(format!("cannot start: {error}")))?;
+    let runtime = runtime.map_err(|error| CommandError::broken(format!("cannot start: {error}")))?;
     runtime.block_on(dispatch(cli.command, &cli.global))
 }
 
-async fn dispatch(command: Command, global: &GlobalArgs) -> Outcome<u8> {
+async fn dispatch(command: Command, global: &GlobalArgs) -> CommandResult<u8> {
     if !matches!(command, Command::Serve(_)) {
-        global.logs()?.start("cli").map_err(Failure::usage)?;
+        global.logs()?.start("cli").map_err(CommandError::usage)?;
     }
     let done = match command {
         Command::Run(args) => return holding::run(args).await,
@@ -87,7 +89,7 @@ async fn dispatch(command: Command, global: &GlobalArgs) -> Outcome<u8> {
         Command::Watch(watching) => watch::run(watching.watch, &Client::new(&watching.server)?, global).await,
         Command::Admin(args) => admin::run(args, global).await,
         Command::Bench(args) => bench::run(args).await,
-        Command::Completions(args) => completions::run(&args),
+        Command::Completions(args) => completions::run(&args, &mut Cli::command()),
     };
     done.map(|()| Exit::Done.code())
 }

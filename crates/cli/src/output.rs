@@ -6,12 +6,12 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets::NOTHING};
 use serde::Serialize;
 
 use crate::{
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
     human::one_line,
 };
 
 /// Prints text to stdout. A reader that has gone away, such as `head`, ends the program quietly.
-pub fn print(text: &str) -> Outcome {
+pub fn print(text: &str) -> CommandResult {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -26,24 +26,24 @@ pub fn say(text: impl AsRef<str>) {
 }
 
 /// Prints a line to stdout.
-pub fn line(text: impl AsRef<str>) -> Outcome {
+pub fn line(text: impl AsRef<str>) -> CommandResult {
     print(&format!("{}\n", text.as_ref()))
 }
 
 /// Prints a document on one line; indented when a person looks at it.
-pub fn json(document: &impl Serialize) -> Outcome {
+pub fn json(document: &impl Serialize) -> CommandResult {
     let text = if io::stdout().is_terminal() {
         serde_json::to_string_pretty(document)
     } else {
         serde_json::to_string(document)
     };
-    line(text.map_err(|error| Failure::broken(format!("cannot write JSON: {error}")))?)
+    line(text.map_err(|error| CommandError::broken(format!("cannot write JSON: {error}")))?)
 }
 
 /// Prints a document on one line, whoever looks at it: one of many.
-pub fn json_line(document: &impl Serialize) -> Outcome {
+pub fn json_line(document: &impl Serialize) -> CommandResult {
     let text = serde_json::to_string(document);
-    line(text.map_err(|error| Failure::broken(format!("cannot write JSON: {error}")))?)
+    line(text.map_err(|error| CommandError::broken(format!("cannot write JSON: {error}")))?)
 }
 
 /// A note to whoever runs the command, on stderr: not a part of the output.

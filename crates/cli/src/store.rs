@@ -18,7 +18,7 @@ use solehold_engine::{
 };
 use tokio_postgres::config::Host;
 
-use crate::failure::{Failure, Outcome};
+use crate::error::{CommandError, CommandResult};
 
 /// The folder of the embedded engine, unless told otherwise.
 pub const DATA_DIR: &str = "./solehold-data";
@@ -53,8 +53,8 @@ impl FromStr for EngineUrl {
 
 impl EngineUrl {
     /// The value of `--engine`. Not parsed by clap, which would show it, password and all, if it were wrong.
-    pub fn of_flag(text: &str) -> Outcome<Self> {
-        text.parse().map_err(|error| Failure::usage(format!("--engine: {error}")))
+    pub fn of_flag(text: &str) -> CommandResult<Self> {
+        text.parse().map_err(|error| CommandError::usage(format!("--engine: {error}")))
     }
 
     /// The URL itself, password and all.
@@ -123,10 +123,10 @@ impl StoreChoice {
     }
 
     /// Opens it.
-    pub async fn open(&self, options: StoreOptions) -> Outcome<Arc<dyn Store>> {
+    pub async fn open(&self, options: StoreOptions) -> CommandResult<Arc<dyn Store>> {
         self.try_open(options).await.map_err(|error| {
-            let failure = Failure::from(error);
-            Failure { message: self.redacted(&failure.message), ..failure }
+            let failure = CommandError::from(error);
+            CommandError { message: self.redacted(&failure.message), ..failure }
         })
     }
 

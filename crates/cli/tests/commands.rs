@@ -244,7 +244,7 @@ async fn exit_codes_and_what_is_said() -> Result<()> {
     let nobody = run(["lease", "ls", "--server", "http://127.0.0.1:1"]).await?;
     assert_eq!(nobody.code, Some(5));
     assert!(
-        nobody.stderr.contains("nobody answers at http://127.0.0.1:1 (Connection refused)"),
+        nobody.stderr.contains("no server at http://127.0.0.1:1 (Connection refused)"),
         "{}",
         nobody.stderr
     );

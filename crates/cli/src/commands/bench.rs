@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::{
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
     store::EngineUrl,
 };
 
@@ -31,7 +31,7 @@ pub struct BenchArgs {
 }
 
 /// Runs it.
-pub async fn run(args: BenchArgs) -> Outcome {
+pub async fn run(args: BenchArgs) -> CommandResult {
     let engine = args.engine.as_deref().map(EngineUrl::of_flag).transpose()?;
     let options = solehold_bench::Options {
         embedded: args.embedded,
@@ -40,5 +40,7 @@ pub async fn run(args: BenchArgs) -> Outcome {
         round: Duration::from_secs(args.seconds.get().into()),
         rounds: args.rounds.get(),
     };
-    solehold_bench::run(options).await.map_err(|error| Failure::broken(format!("cannot measure: {error:#}")))
+    solehold_bench::run(options)
+        .await
+        .map_err(|error| CommandError::broken(format!("cannot measure: {error:#}")))
 }

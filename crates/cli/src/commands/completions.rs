@@ -1,9 +1,9 @@
 //! `solehold completions`: what a shell needs to complete our commands.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::{Shell, generate};
 
-use crate::{args::Cli, failure::Outcome, output};
+use crate::{error::CommandResult, output};
 
 /// For which shell.
 #[derive(Debug, Args)]
@@ -13,8 +13,8 @@ pub struct CompletionsArgs {
 }
 
 /// Runs it.
-pub fn run(args: &CompletionsArgs) -> Outcome {
+pub fn run(args: &CompletionsArgs, cli: &mut clap::Command) -> CommandResult {
     let mut script = Vec::new();
-    generate(args.shell, &mut Cli::command(), "solehold", &mut script);
+    generate(args.shell, cli, "solehold", &mut script);
     output::print(&String::from_utf8_lossy(&script))
 }

@@ -3,7 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::Args;
-use nix::sys::signal::Signal as Named;
+use nix::sys::signal::Signal as SignalName;
 use rustix::process::getpid;
 use solehold_api::problem::ErrorCode;
 use solehold_client::{LOCK_KIND, Lost, Policy};
@@ -13,9 +13,9 @@ use uuid::Uuid;
 use crate::{
     client::ServerArgs,
     config::GIVEN,
+    error::{CommandError, CommandResult},
     exit::Exit,
-    failure::{Failure, Outcome},
-    hold::{self, Ended, Job, Patience, SignalStream, Tenure, Terms},
+    hold::{self, Job, JobEnd, Patience, SignalStream, Tenure, Terms},
     target::ResourceArg,
 };
 
@@ -82,22 +82,23 @@ fn lock_name(text: &str) -> Result<String, String> {
 }
 
 /// Runs the command, and gives the code to end with.
-pub async fn run(args: RunArgs) -> Outcome<u8> {
+pub async fn run(args: RunArgs) -> CommandResult<u8> {
     let variable = ("SOLEHOLD_RESOURCE".to_owned(), args.lease.to_string());
     hold_and_run(args.lease, variable, args.hold).await
 }
 
 /// The same, for a lock.
-pub async fn lock(args: LockArgs) -> Outcome<u8> {
+pub async fn lock(args: LockArgs) -> CommandResult<u8> {
     let variable = ("SOLEHOLD_LOCK".to_owned(), args.name.clone());
     let resource = ResourceArg { kind: LOCK_KIND.to_owned(), key: args.name };
     hold_and_run(resource, variable, args.hold).await
 }
 
-async fn hold_and_run(resource: ResourceArg, named: (String, String), args: HoldArgs) -> Outcome<u8> {
+async fn hold_and_run(resource: ResourceArg, named: (String, String), args: HoldArgs) -> CommandResult<u8> {
     // First of all: a thread that was there before would still be interrupted by signals.
     let signals = SignalStream::take();
-    let mut signals = signals.map_err(|error| Failure::broken(format!("cannot read signals: {error}")))?;
+    let mut signals =
+        signals.map_err(|error| CommandError::broken(format!("cannot read signals: {error}")))?;
     let holder = args.holder.clone().unwrap_or_else(default_holder);
     let terms = Terms {
         resource: resource.clone(),
@@ -140,13 +141,13 @@ async fn hold_and_run(resource: ResourceArg, named: (String, String), args: Hold
 }
 
 impl HoldArgs {
-    fn warn(&self) -> Outcome<Duration> {
+    fn warn(&self) -> CommandResult<Duration> {
         let warn = self.term_before.unwrap_or_else(|| (self.ttl / 6).min(TERM_BEFORE_MAX));
         if warn < self.ttl / 2 {
             return Ok(warn);
         }
         let (warn, ttl) = (humantime::format_duration(warn), humantime::format_duration(self.ttl));
-        Err(Failure::usage(format!(
+        Err(CommandError::usage(format!(
             "--term-before {warn} is not below half of the ttl, {ttl}: the command would be ended before a renewal could come"
         )))
     }
@@ -157,26 +158,26 @@ impl HoldArgs {
 }
 
 /// What becomes of how it ended: a code, and a word where the code was not the command's.
-fn told(ended: std::io::Result<Ended>, resource: &ResourceArg, lost: Option<Lost>) -> Outcome<u8> {
-    let failed = |message: String| Err(Failure::broken(message));
+fn told(ended: std::io::Result<JobEnd>, resource: &ResourceArg, lost: Option<Lost>) -> CommandResult<u8> {
+    let failed = |message: String| Err(CommandError::broken(message));
     match ended {
-        Ok(Ended::Exited(code)) => Ok(code),
-        Ok(Ended::Lost(code)) => {
+        Ok(JobEnd::Exited(code)) => Ok(code),
+        Ok(JobEnd::Lost(code)) => {
             let how = code.map_or_else(|| "was killed".to_owned(), |code| format!("ended with {code}"));
             let message = format!("{resource}: {}; the command {how}", lost.unwrap_or(Lost::Deadline));
-            Err(Failure { exit: Exit::LeaseLost, ..Failure::new(ErrorCode::Lost, message) })
+            Err(CommandError { exit: Exit::LeaseLost, ..CommandError::new(ErrorCode::Lost, message) })
         }
-        Ok(Ended::NotStarted(why)) => failed(format!("cannot start the command: {why}")),
-        Ok(Ended::KeeperDied) => failed("somebody killed the keeper, so the command was killed".to_owned()),
+        Ok(JobEnd::NotStarted(why)) => failed(format!("cannot start the command: {why}")),
+        Ok(JobEnd::KeeperDied) => failed("somebody killed the keeper, so the command was killed".to_owned()),
         Err(error) => failed(format!("cannot run the command: {error}")),
     }
 }
 
 /// The first signal that would end this process by itself: nothing runs yet that it could be passed on to.
 async fn ending_signal(signals: &mut SignalStream) -> i32 {
-    let harmless = [Named::SIGCHLD, Named::SIGCONT, Named::SIGURG, Named::SIGWINCH];
-    let stopping = [Named::SIGTSTP, Named::SIGTTIN, Named::SIGTTOU];
-    let is_one = |named: &[Named], number| named.iter().any(|named| *named as i32 == number);
+    let harmless = [SignalName::SIGCHLD, SignalName::SIGCONT, SignalName::SIGURG, SignalName::SIGWINCH];
+    let stopping = [SignalName::SIGTSTP, SignalName::SIGTTIN, SignalName::SIGTTOU];
+    let is_one = |named: &[SignalName], number| named.iter().any(|named| *named as i32 == number);
     loop {
         match signals.next().await {
             number if is_one(&harmless, number) => {}

@@ -18,10 +18,10 @@ use solehold_api::{
 use uuid::Uuid;
 
 use crate::{
-    args::GlobalArgs,
     client::{Client, Page},
     commands::watch,
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
+    global::GlobalArgs,
     human::{count, duration_ms},
     output,
     target::{LeaseArg, ResourceArg},
@@ -128,13 +128,13 @@ pub struct ProofArgs {
 }
 
 impl ProofArgs {
-    fn check(&self, lease: &LeaseArg) -> Outcome {
+    fn check(&self, lease: &LeaseArg) -> CommandResult {
         let given = self.token.is_some() || self.session.is_some() || self.holder.is_some();
         if given || matches!(lease, LeaseArg::Id(_)) {
             return Ok(());
         }
         let message = format!("{lease} alone does not say which grant is meant");
-        Err(Failure::new(ErrorCode::NoProof, message)
+        Err(CommandError::new(ErrorCode::NoProof, message)
             .hint("add --token, --session or --holder, or give the lease id"))
     }
 }
@@ -161,7 +161,7 @@ impl Page for ResourceHistory {
 }
 
 /// Runs it.
-pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) -> Outcome {
+pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         LeaseCommand::Ls { kind, holder, site, limit } => {
             let query = [("kind", kind), ("runner_id", holder), ("site_id", site)];
@@ -233,7 +233,7 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
             output::line(format!("revoked {lease}: {then}"))
         }
         LeaseCommand::History { lease, limit } => {
-            let doing = |failure: Failure| failure.doing(format!("show the history of {lease}"));
+            let doing = |failure: CommandError| failure.doing(format!("show the history of {lease}"));
             let (named, events) = match &lease {
                 LeaseArg::Id(id) => {
                     let path = paths::lease_history(&id.to_string());
@@ -256,7 +256,7 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
     }
 }
 
-async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> Outcome {
+async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
     let resource = args.resource;
     // Always with a name, so that an answer that was lost can be asked for.
     let request_id = args.request_id.unwrap_or_else(|| format!("cli-{}", Uuid::now_v7()));
@@ -279,7 +279,7 @@ async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> Out
     show_grant(if grant.repeated { "acquired before:" } else { "acquired" }, grant.into(), global)
 }
 
-fn show_grant(what: &str, grant: GrantView, global: &GlobalArgs) -> Outcome {
+fn show_grant(what: &str, grant: GrantView, global: &GlobalArgs) -> CommandResult {
     if global.json {
         return output::json(&grant);
     }
@@ -291,7 +291,7 @@ fn show_grant(what: &str, grant: GrantView, global: &GlobalArgs) -> Outcome {
     output::print(&text)
 }
 
-async fn find(client: &Client, lease: &LeaseArg) -> Outcome<LeaseView> {
+async fn find(client: &Client, lease: &LeaseArg) -> CommandResult<LeaseView> {
     match lease {
         LeaseArg::Id(id) => Ok(client.get::<Lease>(&paths::lease(&id.to_string()), &[]).await?.into()),
         LeaseArg::On(ResourceArg { kind, key }) => {
@@ -306,7 +306,7 @@ async fn revoke(
     token: Option<u64>,
     fenced: bool,
     reason: Option<String>,
-) -> Outcome<RevokedLease> {
+) -> CommandResult<RevokedLease> {
     match lease {
         LeaseArg::Id(id) => {
             let body = RevokeLease { token, fenced, reason, ..RevokeLease::default() };
@@ -320,18 +320,18 @@ async fn revoke(
 }
 
 /// A batch of one: it takes a lease by its id or by its resource alike, and answers alike.
-async fn one(client: &Client, path: &str, item: impl Serialize) -> Outcome<BatchItem> {
+async fn one(client: &Client, path: &str, item: impl Serialize) -> CommandResult<BatchItem> {
     let batch = Batch { items: vec![item] };
     let BatchResults { results } = client.send(Method::POST, path, &batch).await?;
     match results.into_iter().next() {
         Some(BatchItem::Refused { problem } | BatchItem::Failed { problem }) => Err((*problem).into()),
         Some(item) => Ok(item),
-        None => Err(Failure::broken("the server answered a batch of one with nothing")),
+        None => Err(CommandError::broken("the server answered a batch of one with nothing")),
     }
 }
 
-fn odd(item: &BatchItem) -> Failure {
-    Failure::broken(format!("the server answered something else than was asked: {item:?}"))
+fn odd(item: &BatchItem) -> CommandError {
+    CommandError::broken(format!("the server answered something else than was asked: {item:?}"))
 }
 
 fn named(lease: &LeaseArg) -> (Option<String>, Option<String>, Option<Uuid>) {

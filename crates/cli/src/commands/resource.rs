@@ -12,9 +12,9 @@ use solehold_api::{
 };
 
 use crate::{
-    args::GlobalArgs,
     client::{Client, Page},
-    failure::Outcome,
+    error::CommandResult,
+    global::GlobalArgs,
     human::duration_ms,
     output::{self, or_dash},
     target::{ResourceArg, pair},
@@ -88,7 +88,7 @@ impl Page for ResourceList {
 }
 
 /// Runs it.
-pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs) -> Outcome {
+pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         ResourceCommand::Ls { kind, site, held, free, limit } => {
             let held = (held || free).then(|| held.to_string());
@@ -144,7 +144,7 @@ fn value(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }
 
-fn show(resource: &Resource, what: &str, global: &GlobalArgs) -> Outcome {
+fn show(resource: &Resource, what: &str, global: &GlobalArgs) -> CommandResult {
     if global.json {
         return output::json(resource);
     }

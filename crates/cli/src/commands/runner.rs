@@ -12,9 +12,9 @@ use solehold_api::{
 use solehold_clock::wall_ms;
 
 use crate::{
-    args::GlobalArgs,
     client::{Client, Page},
-    failure::Outcome,
+    error::CommandResult,
+    global::GlobalArgs,
     human::{ago, count, duration_ms},
     output::{self, or_dash},
     view::LeaseView,
@@ -55,7 +55,7 @@ impl Page for RunnerList {
 }
 
 /// Runs it.
-pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -> Outcome {
+pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         RunnerCommand::Ls { limit } => {
             let runners = client.list::<RunnerList>(&paths::runners(), &[], limit).await;
@@ -91,7 +91,7 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
     }
 }
 
-async fn get(name: &str, client: &Client, global: &GlobalArgs) -> Outcome {
+async fn get(name: &str, client: &Client, global: &GlobalArgs) -> CommandResult {
     let runner = client.get::<Runner>(&paths::runner(name), &[]).await;
     let runner = runner.map_err(|failure| failure.doing(format!("show runner {name}")))?;
     let query = [("runner_id", Some(name.to_owned()))];

@@ -8,10 +8,10 @@ use solehold_server::{Running, Server, StartError};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
-    args::GlobalArgs,
     config::{self, Address, Layer, LogLayer, Settings, TlsLayer},
+    error::{CommandError, CommandResult},
     exit::Exit,
-    failure::{Failure, Outcome},
+    global::GlobalArgs,
     output,
     store::{EngineUrl, StoreChoice},
 };
@@ -46,7 +46,7 @@ pub struct ServeArgs {
 }
 
 /// Runs it.
-pub async fn run(args: ServeArgs, global: &GlobalArgs) -> Outcome {
+pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
     let flags = Layer {
         listen: args.listen,
         data_dir: args.data_dir,
@@ -60,7 +60,7 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> Outcome {
     if args.check {
         return check(&settings);
     }
-    settings.log.start(&settings.server.node_id).map_err(Failure::usage)?;
+    settings.log.start(&settings.server.node_id).map_err(CommandError::usage)?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
@@ -82,20 +82,20 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> Outcome {
 }
 
 /// Tells what would be done.
-fn check(settings: &Settings) -> Outcome {
+fn check(settings: &Settings) -> CommandResult {
     for warning in &settings.warnings {
         output::note(format!("warning: {warning}"));
     }
     let server = &settings.server;
     for file in server.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]) {
         let read = std::fs::read(file);
-        read.map_err(|error| Failure::usage(format!("cannot read {}: {error}", file.display())))?;
+        read.map_err(|error| CommandError::usage(format!("cannot read {}: {error}", file.display())))?;
     }
     let scheme = if server.tls.is_some() { "https" } else { "http" };
     output::line(format!("the configuration is good: {scheme}://{} ({})", server.listen, settings.store))
 }
 
-async fn start(settings: Settings) -> Outcome<Running> {
+async fn start(settings: Settings) -> CommandResult<Running> {
     let Settings { server, store, store_options, .. } = settings;
     let opened = store.open(store_options).await?;
     let running = Server::start(server, opened).await.map_err(|error| refused(error, &store))?;
@@ -104,29 +104,29 @@ async fn start(settings: Settings) -> Outcome<Running> {
     Ok(running)
 }
 
-fn refused(error: StartError, store: &StoreChoice) -> Failure {
+fn refused(error: StartError, store: &StoreChoice) -> CommandError {
     let text = error.to_string();
     match error {
         StartError::Bind { error, address } if error.kind() == std::io::ErrorKind::AddrInUse => {
             let message = format!("cannot listen on {address}: something listens there already");
-            Failure::new(ErrorCode::Unavailable, message)
+            CommandError::new(ErrorCode::Unavailable, message)
                 .hint("stop it, or choose another address with --listen")
         }
-        StartError::NoKeys(address) => Failure::usage(format!(
+        StartError::NoKeys(address) => CommandError::usage(format!(
             "refusing to listen on {address}, which others can reach, while the store has no keys: make the first one \
              with `solehold admin key create {} --name first`, or start once with SOLEHOLD_BOOTSTRAP_KEY set to a \
              secret of {} characters or more",
             store.arguments(),
             solehold_server::keys::BOOTSTRAP_BYTES_MIN
         )),
-        StartError::Bind { .. } | StartError::Tls(_) => Failure::usage(text),
-        StartError::Keys(failure) => Failure::from(*failure.0).doing("read the keys"),
+        StartError::Bind { .. } | StartError::Tls(_) => CommandError::usage(text),
+        StartError::Keys(failure) => CommandError::from(*failure.0).doing("read the keys"),
     }
 }
 
-fn at_once() -> Failure {
-    let failure = Failure::broken("stopped at once by a second signal; what was answered is kept");
-    Failure { exit: Exit::Interrupted, ..failure }
+fn at_once() -> CommandError {
+    let failure = CommandError::broken("stopped at once by a second signal; what was answered is kept");
+    CommandError { exit: Exit::Interrupted, ..failure }
 }
 
 /// SIGTERM and Ctrl-C.
@@ -136,9 +136,9 @@ struct Signals {
 }
 
 impl Signals {
-    fn new() -> Outcome<Self> {
+    fn new() -> CommandResult<Self> {
         let listen = |kind| {
-            signal(kind).map_err(|error| Failure::broken(format!("cannot listen for signals: {error}")))
+            signal(kind).map_err(|error| CommandError::broken(format!("cannot listen for signals: {error}")))
         };
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }

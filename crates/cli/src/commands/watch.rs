@@ -18,11 +18,11 @@ use solehold_api::{
 use solehold_core::{event::EventName, time::StoreTime};
 
 use crate::{
-    args::GlobalArgs,
     client::Client,
     commands::lease,
+    error::{CommandError, CommandResult},
     exit::Exit,
-    failure::{Failure, Outcome},
+    global::GlobalArgs,
     human::{duration_ms, one_line},
     output::{self, or_dash},
 };
@@ -56,7 +56,7 @@ pub struct WatchArgs {
 }
 
 /// Runs it.
-pub async fn run(args: WatchArgs, client: &Client, global: &GlobalArgs) -> Outcome {
+pub async fn run(args: WatchArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
     let mut watch = Watch {
         cursor: args.from,
         left: args.limit.unwrap_or(u64::MAX),
@@ -104,7 +104,7 @@ enum End {
 }
 
 impl Watch<'_> {
-    async fn connect(&mut self) -> Outcome<Response> {
+    async fn connect(&mut self) -> CommandResult<Response> {
         self.snapshot.clear();
         let query = [
             ("from", self.cursor.map(|cursor| cursor.to_string())),
@@ -116,7 +116,7 @@ impl Watch<'_> {
     }
 
     /// Connects again, however long it takes, unless the server says no.
-    async fn reconnect(&mut self) -> Outcome<Response> {
+    async fn reconnect(&mut self) -> CommandResult<Response> {
         let mut wait = RETRY_FIRST;
         loop {
             match self.connect().await {
@@ -128,18 +128,18 @@ impl Watch<'_> {
         }
     }
 
-    async fn follow(&mut self, mut response: Response) -> Outcome<End> {
+    async fn follow(&mut self, mut response: Response) -> CommandResult<End> {
         if self.left == 0 {
             return Ok(End::Enough);
         }
         let broken =
-            |why: &dyn std::fmt::Display| Failure::broken(format!("the stream cannot be read: {why}"));
+            |why: &dyn std::fmt::Display| CommandError::broken(format!("the stream cannot be read: {why}"));
         let mut decoder = Decoder::default();
         loop {
             let piece = match response.chunk().await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => return Ok(End::Closed),
-                Err(_) => return Err(Failure::new(ErrorCode::Unavailable, "the connection was lost")),
+                Err(_) => return Err(CommandError::new(ErrorCode::Unavailable, "the connection was lost")),
             };
             for frame in decoder.push(&piece).map_err(|error| broken(&error))? {
                 let frame = WatchFrame::from_sse(&frame).map_err(|error| broken(&error))?;
@@ -155,7 +155,7 @@ impl Watch<'_> {
         }
     }
 
-    fn take(&mut self, frame: WatchFrame) -> Outcome {
+    fn take(&mut self, frame: WatchFrame) -> CommandResult {
         match frame {
             WatchFrame::Snapshot(part) => {
                 self.snapshot.extend(part.resources);
@@ -178,7 +178,9 @@ impl Watch<'_> {
                     "what came after {from} is gone, and only what came after {} is kept",
                     compacted.floor
                 );
-                return Err(Failure::new(ErrorCode::Compacted, message).hint("begin again without --from"));
+                return Err(
+                    CommandError::new(ErrorCode::Compacted, message).hint("begin again without --from")
+                );
             }
             WatchFrame::Resync(_) => {}
         }
@@ -186,7 +188,7 @@ impl Watch<'_> {
     }
 
     /// The first snapshot is whole: shows it, if that is wanted.
-    fn begin(&mut self, cursor: Cursor) -> Outcome {
+    fn begin(&mut self, cursor: Cursor) -> CommandResult {
         let resources = std::mem::take(&mut self.snapshot);
         if std::mem::replace(&mut self.is_begun, true) {
             return Ok(());
@@ -204,7 +206,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    fn show(&mut self, event: &LeaseEvent) -> Outcome {
+    fn show(&mut self, event: &LeaseEvent) -> CommandResult {
         self.left = self.left.saturating_sub(1);
         if self.json {
             return output::json_line(event);

@@ -14,7 +14,7 @@ use solehold_engine::{EngineOptions, postgres::Failover};
 use solehold_server::ServerLimits;
 
 use crate::{
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
     logs::LogFormat,
     store::{EngineUrl, StoreOptions},
 };
@@ -126,8 +126,8 @@ impl Layer {
     }
 
     /// This layer, and `lower` where it says nothing.
-    pub fn over(mut self, lower: Self) -> Outcome<Self> {
-        self.check().map_err(Failure::usage)?;
+    pub fn over(mut self, lower: Self) -> CommandResult<Self> {
+        self.check().map_err(CommandError::usage)?;
         if self.data_dir.is_none() && self.engine.is_none() {
             (self.data_dir, self.engine) = (lower.data_dir, lower.engine);
         }

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ffi::OsString, fmt::Display, str::FromStr};
 
 use super::layer::{EventsLayer, Layer, LimitsLayer, LogLayer, QuotasLayer, TlsLayer};
-use crate::failure::{Failure, Outcome};
+use crate::error::{CommandError, CommandResult};
 
 /// Every variable that any command knows. A test checks it against the code and `docs/cli.md`.
 pub const KNOWN: &[&str] = &[
@@ -65,14 +65,14 @@ impl FromIterator<(OsString, OsString)> for Variables {
 
 impl Variables {
     /// What a variable says; an empty one says nothing.
-    pub fn get<T>(&mut self, name: &'static str) -> Outcome<Option<T>>
+    pub fn get<T>(&mut self, name: &'static str) -> CommandResult<Option<T>>
     where
         T: FromStr<Err: Display>,
     {
         debug_assert!(KNOWN.contains(&name), "{name} is not among the known ones");
         let Some(value) = self.0.get(name) else { return Ok(None) };
-        let text = value.to_str().ok_or_else(|| Failure::usage(format!("{name} is not UTF-8")))?;
-        text.parse().map(Some).map_err(|error| Failure::usage(format!("{name}: {error}")))
+        let text = value.to_str().ok_or_else(|| CommandError::usage(format!("{name} is not UTF-8")))?;
+        text.parse().map(Some).map_err(|error| CommandError::usage(format!("{name}: {error}")))
     }
 
     /// A warning for each that nobody knows, with the one that may be meant.
@@ -91,7 +91,7 @@ impl Variables {
 
 impl Layer {
     /// What the variables say.
-    pub fn from_variables(variables: &mut Variables) -> Outcome<Self> {
+    pub fn from_variables(variables: &mut Variables) -> CommandResult<Self> {
         let layer = Self {
             listen: variables.get("SOLEHOLD_LISTEN")?,
             data_dir: variables.get("SOLEHOLD_DATA_DIR")?,
@@ -126,7 +126,7 @@ impl Layer {
                 keep_max: variables.get("SOLEHOLD_EVENTS_KEEP_MAX")?,
             },
         };
-        layer.check().map_err(|what| Failure::usage(format!("the SOLEHOLD_ variables: {what}")))?;
+        layer.check().map_err(|what| CommandError::usage(format!("the SOLEHOLD_ variables: {what}")))?;
         Ok(layer)
     }
 }

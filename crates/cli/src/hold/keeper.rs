@@ -15,7 +15,7 @@ use std::{
     process::{Command, Stdio, exit},
 };
 
-use nix::sys::signal::Signal as Named;
+use nix::sys::signal::Signal as SignalName;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -29,7 +29,7 @@ use super::{
     proc, shim,
     signals::Signals,
     terminal,
-    wire::{self, Inbox, Lasting, Order, Report, Start},
+    wire::{self, Inbox, LeaseTerm, Order, Report, Start},
 };
 use crate::exit::Exit;
 
@@ -269,7 +269,7 @@ impl Keeper {
     /// Signals to the keeper are meant for the command, like those to the holder.
     fn pass_on_signals(&mut self) -> io::Result<()> {
         while let Some(number) = self.signals.next()? {
-            if number != Named::SIGCHLD as i32 {
+            if number != SignalName::SIGCHLD as i32 {
                 self.pass_on(number);
             }
         }
@@ -293,7 +293,7 @@ fn lease_file(folder: &Path) -> PathBuf {
 }
 
 /// Lines that a shell can read. Whoever reads sees the old ones or the new ones, never a part.
-fn write_file(folder: &Path, lasting: &Lasting) -> io::Result<()> {
+fn write_file(folder: &Path, lasting: &LeaseTerm) -> io::Result<()> {
     let next = folder.join("next");
     let lines = lasting.variables.iter().map(|(name, value)| format!("{name}={value}\n"));
     fs::write(&next, lines.collect::<String>())?;

@@ -30,9 +30,9 @@ mod wire;
 use std::{env, ffi::OsString};
 
 pub use signals::SignalStream;
-pub use supervise::{Ended, Job, Standing, stop_here, supervise};
+pub use supervise::{Job, JobEnd, Standing, stop_here, supervise};
 pub use tenure::{Patience, Tenure, Terms, close, policy};
-pub use wire::Lasting;
+pub use wire::LeaseTerm;
 
 /// What a process of this binary is called that is not for people to start, by its first argument.
 const KEEPER: &str = "__keeper";

@@ -10,7 +10,7 @@ use std::{
 use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 use super::{signals, terminal};
-use crate::{exit::Exit, failure::Failure, output};
+use crate::{error::CommandError, exit::Exit, output};
 
 /// Arguments of the shim: the keeper's pid, whether to take the terminal, then the command.
 pub fn arguments(keeper: Pid, takes_terminal: bool) -> [String; 3] {
@@ -30,7 +30,7 @@ pub fn main(args: Vec<OsString>) -> ! {
         ErrorKind::PermissionDenied => "it is not executable".to_owned(),
         _ => error.to_string(),
     };
-    output::note(Failure::broken(format!("cannot run {}: {why}", program.display())).show(false));
+    output::note(CommandError::broken(format!("cannot run {}: {why}", program.display())).show(false));
     let code = if error.kind() == ErrorKind::NotFound { Exit::NoCommand } else { Exit::NotExecutable };
     exit(code.code().into())
 }

@@ -7,15 +7,21 @@ use std::{
 };
 
 use nix::sys::{
-    signal::{SigSet, Signal as Named},
+    signal::{SigSet, Signal as SignalName},
     signalfd::{SfdFlags, SignalFd},
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use tokio::sync::mpsc;
 
 /// These tell of a fault of our own and cannot wait.
-const FAULTS: [Named; 6] =
-    [Named::SIGSEGV, Named::SIGBUS, Named::SIGILL, Named::SIGFPE, Named::SIGSYS, Named::SIGTRAP];
+const FAULTS: [SignalName; 6] = [
+    SignalName::SIGSEGV,
+    SignalName::SIGBUS,
+    SignalName::SIGILL,
+    SignalName::SIGFPE,
+    SignalName::SIGSYS,
+    SignalName::SIGTRAP,
+];
 
 /// Every signal that can be caught, but for faults and those that whoever started us had ignored.
 #[derive(Debug)]
@@ -26,7 +32,7 @@ impl Signals {
     pub fn take() -> io::Result<Self> {
         let mut set = SigSet::all();
         let ignored = ignored()?;
-        for signal in Named::iterator() {
+        for signal in SignalName::iterator() {
             // Ignored is inherited: under `nohup` SIGHUP is for neither us nor the command.
             if FAULTS.contains(&signal) || ignored & (1 << (signal as i32 - 1)) != 0 {
                 set.remove(signal);
@@ -99,7 +105,7 @@ fn ignored() -> io::Result<u64> {
 }
 
 /// Does something while this thread lets one more signal through.
-pub fn letting_through(signal: Named, act: impl FnOnce()) {
+pub fn letting_through(signal: SignalName, act: impl FnOnce()) {
     let mut set = SigSet::empty();
     set.add(signal);
     let _ = set.thread_unblock();
@@ -113,7 +119,7 @@ pub fn unblock_all() {
 }
 
 /// Keeps a signal from this thread.
-pub fn block(signal: Named) {
+pub fn block(signal: SignalName) {
     let mut set = SigSet::empty();
     set.add(signal);
     let _ = set.thread_block();

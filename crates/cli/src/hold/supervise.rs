@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use nix::sys::signal::Signal as Named;
+use nix::sys::signal::Signal as SignalName;
 use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
 use solehold_clock::BootTime;
 use tokio::{sync::watch, time::sleep};
@@ -23,7 +23,7 @@ use super::{
     proc,
     signals::{SignalStream, letting_through},
     terminal,
-    wire::{self, Available, Inbox, Lasting, Order, Report, Start},
+    wire::{self, Available, Inbox, LeaseTerm, Order, Report, Start},
 };
 
 /// How long the keeper may take to read what it is to start.
@@ -55,14 +55,14 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     /// How long the command may run.
-    pub lasting: Lasting,
+    pub lasting: LeaseTerm,
     /// When it was lost: how long the command has between SIGTERM and SIGKILL, if that ends before the deadline.
     pub lost: Option<Duration>,
 }
 
 /// How it ended. Nothing of the command is left by then.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ended {
+pub enum JobEnd {
     /// By itself, with this code.
     Exited(u8),
     /// It was ended because the lease was lost or ran out; its own code, if it gave one.
@@ -78,7 +78,7 @@ pub async fn supervise(
     job: Job,
     mut standing: watch::Receiver<Standing>,
     signals: &mut SignalStream,
-) -> io::Result<Ended> {
+) -> io::Result<JobEnd> {
     let lasting = standing.borrow_and_update().lasting.clone();
     let mut holder = Holder::start(job, lasting)?;
     let ended = holder.hold(&mut standing, signals).await;
@@ -103,7 +103,7 @@ struct Holder {
 }
 
 impl Holder {
-    fn start(job: Job, lasting: Lasting) -> io::Result<Self> {
+    fn start(job: Job, lasting: LeaseTerm) -> io::Result<Self> {
         // Whatever is left when the keeper is killed comes to us.
         set_child_subreaper(Some(getpid()))?;
         let before = proc::children(getpid()).iter().map(|pid| pid.as_raw_nonzero().get()).collect();
@@ -148,7 +148,7 @@ impl Holder {
         &mut self,
         standing: &mut watch::Receiver<Standing>,
         signals: &mut SignalStream,
-    ) -> io::Result<Ended> {
+    ) -> io::Result<JobEnd> {
         loop {
             self.enforce();
             tokio::select! {
@@ -169,11 +169,11 @@ impl Holder {
         }
     }
 
-    fn read_reports(&mut self, is_open: bool) -> io::Result<Option<Ended>> {
+    fn read_reports(&mut self, is_open: bool) -> io::Result<Option<JobEnd>> {
         while let Some(report) = self.inbox.take()? {
             match report {
                 Report::Started(pid) => self.command = Pid::from_raw(pid),
-                Report::NotStarted(why) => return Ok(Some(Ended::NotStarted(why))),
+                Report::NotStarted(why) => return Ok(Some(JobEnd::NotStarted(why))),
                 Report::Stopped(signal) => self.suspend(signal),
                 Report::Warned => {
                     self.plan.asked();
@@ -184,10 +184,10 @@ impl Holder {
             }
         }
         Ok(match (self.is_gone, self.code) {
-            (true, code) if self.is_lost => Some(Ended::Lost(code)),
-            (true, Some(code)) => Some(Ended::Exited(code)),
-            _ if !is_open && self.is_lost => Some(Ended::Lost(self.code)),
-            _ if !is_open => Some(Ended::KeeperDied),
+            (true, code) if self.is_lost => Some(JobEnd::Lost(code)),
+            (true, Some(code)) => Some(JobEnd::Exited(code)),
+            _ if !is_open && self.is_lost => Some(JobEnd::Lost(self.code)),
+            _ if !is_open => Some(JobEnd::KeeperDied),
             _ => None,
         })
     }
@@ -206,10 +206,10 @@ impl Holder {
     }
 
     fn pass_on(&mut self, number: i32) -> io::Result<()> {
-        if number == Named::SIGCHLD as i32 {
+        if number == SignalName::SIGCHLD as i32 {
             return Ok(());
         }
-        if number == Named::SIGCONT as i32
+        if number == SignalName::SIGCONT as i32
             && let (Some(_), Some(command)) = (self.terminal_of, self.command)
             && terminal::is_foreground(stdin(), getpgrp())
         {
@@ -221,7 +221,7 @@ impl Holder {
     /// As if the terminal had stopped us with the command. It goes on when we do; if nobody renews until the deadline,
     /// the keeper ends it.
     fn suspend(&self, signal: i32) {
-        let by_terminal = [Named::SIGTSTP, Named::SIGTTIN, Named::SIGTTOU];
+        let by_terminal = [SignalName::SIGTSTP, SignalName::SIGTTIN, SignalName::SIGTTOU];
         if !by_terminal.iter().any(|named| *named as i32 == signal) {
             return;
         }
@@ -279,9 +279,9 @@ pub fn stop_here() {
     for peer in proc::peers() {
         let _ = kill_process(peer, Signal::TSTP);
     }
-    letting_through(Named::SIGTSTP, || {
+    letting_through(SignalName::SIGTSTP, || {
         // To this thread: the one that reads signals would take it away otherwise. Without a shell that could continue us
         // the kernel does not stop us.
-        let _ = nix::sys::signal::raise(Named::SIGTSTP);
+        let _ = nix::sys::signal::raise(SignalName::SIGTSTP);
     });
 }

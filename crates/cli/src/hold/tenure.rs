@@ -12,9 +12,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Lasting, Standing};
+use super::{LeaseTerm, Standing};
 use crate::{
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
     output,
     target::ResourceArg,
 };
@@ -65,7 +65,7 @@ pub fn policy(text: &str) -> Result<Policy, String> {
 
 impl Terms {
     /// Opens the session that the lease will hang on. A server that does not answer is told at once.
-    pub async fn open(&self, authority: Http) -> Outcome<Session> {
+    pub async fn open(&self, authority: Http) -> CommandResult<Session> {
         let config = SessionConfig {
             ttl: self.ttl,
             policy: self.policy,
@@ -74,14 +74,14 @@ impl Terms {
         };
         let opened = Session::open(Arc::new(authority), config).await;
         opened.map_err(|error| match error {
-            OpenError::Config(_) | OpenError::Name(_) => Failure::usage(error.to_string()),
+            OpenError::Config(_) | OpenError::Name(_) => CommandError::usage(error.to_string()),
             OpenError::Refused(refusal) => of_refusal(refusal),
             OpenError::Authority(error) => of_error(&error),
         })
     }
 
     /// Acquires, and says whom it waits for.
-    pub async fn acquire(&self, session: &Session, patience: Patience) -> Outcome<Guard> {
+    pub async fn acquire(&self, session: &Session, patience: Patience) -> CommandResult<Guard> {
         let ResourceArg { kind, key } = &self.resource;
         let refusal = match (session.try_acquire(kind, key).await, patience) {
             (Ok(guard), _) => return Ok(guard),
@@ -98,21 +98,21 @@ impl Terms {
         session.acquire_within(kind, key, wait).await.map_err(|error| self.of_acquire(error))
     }
 
-    fn of_acquire(&self, error: AcquireError) -> Failure {
+    fn of_acquire(&self, error: AcquireError) -> CommandError {
         let failure = match error {
             AcquireError::Refused { refusal, .. } => of_refusal(refusal),
             AcquireError::Authority { error, .. } => of_error(&error),
-            AcquireError::Name(error) => Failure::usage(error.to_string()),
+            AcquireError::Name(error) => CommandError::usage(error.to_string()),
             AcquireError::TimedOut { holder, .. } => {
                 let holder = holder.map(|holder| format!(": held by {holder}")).unwrap_or_default();
-                Failure::new(ErrorCode::Held, format!("it was not free in time{holder}"))
+                CommandError::new(ErrorCode::Held, format!("it was not free in time{holder}"))
             }
-            AcquireError::SessionOver(lost) => Failure::new(ErrorCode::Lost, lost.to_string()),
+            AcquireError::SessionOver(lost) => CommandError::new(ErrorCode::Lost, lost.to_string()),
         };
         failure.doing(format!("acquire {}", self.resource))
     }
 
-    fn lasting(&self, guard: &Guard) -> Lasting {
+    fn lasting(&self, guard: &Guard) -> LeaseTerm {
         let deadline = guard.deadline();
         let stop_at = match self.policy {
             Policy::Grace(grace) => deadline.plus(grace),
@@ -124,7 +124,7 @@ impl Terms {
             ("SOLEHOLD_DEADLINE_BOOTTIME_MS", deadline.as_ms().to_string()),
         ];
         let variables = variables.map(|(name, value)| (name.to_owned(), value));
-        Lasting { stop_at_ms: stop_at.as_ms(), variables: variables.into() }
+        LeaseTerm { stop_at_ms: stop_at.as_ms(), variables: variables.into() }
     }
 }
 
@@ -201,8 +201,8 @@ async fn follow(
     }
 }
 
-fn of_refusal(refusal: Refusal) -> Failure {
-    Failure::from(Problem {
+fn of_refusal(refusal: Refusal) -> CommandError {
+    CommandError::from(Problem {
         holder: refusal.holder,
         token: refusal.token.map(|token| token.0),
         retry_after_ms: refusal.retry_after.map(|time| time.as_millis() as u64),
@@ -210,11 +210,11 @@ fn of_refusal(refusal: Refusal) -> Failure {
     })
 }
 
-fn of_error(error: &AuthorityError) -> Failure {
+fn of_error(error: &AuthorityError) -> CommandError {
     match error {
-        AuthorityError::Unreachable { why, .. } => Failure::new(ErrorCode::Unavailable, why.clone())
+        AuthorityError::Unreachable { why, .. } => CommandError::new(ErrorCode::Unavailable, why.clone())
             .hint("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another"),
-        AuthorityError::Unknown(why) => Failure::new(ErrorCode::UnknownOutcome, why.clone()),
+        AuthorityError::Unknown(why) => CommandError::new(ErrorCode::UnknownOutcome, why.clone()),
     }
 }
 

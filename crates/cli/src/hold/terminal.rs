@@ -2,7 +2,7 @@
 
 use std::os::fd::AsFd;
 
-use nix::sys::signal::Signal as Named;
+use nix::sys::signal::Signal as SignalName;
 use rustix::{
     process::{Pid, getpgrp, test_kill_process_group},
     termios::{tcgetpgrp, tcsetpgrp},
@@ -26,7 +26,7 @@ pub fn is_foreground(stdin: impl AsFd, group: Pid) -> bool {
 /// Gives the terminal to a group, from the background too.
 pub fn give(stdin: impl AsFd, group: Pid) {
     // Otherwise the kernel would stop whoever does this from the background.
-    signals::block(Named::SIGTTOU);
+    signals::block(SignalName::SIGTTOU);
     // A terminal that hung up, or a group that has ended, leaves nothing to do.
     let _ = tcsetpgrp(stdin, group);
 }

@@ -26,7 +26,7 @@ pub enum Order {
     /// Start the command; this comes first, and once.
     Start(Box<Start>),
     /// The lease was renewed.
-    Renewed(Lasting),
+    Renewed(LeaseTerm),
     /// Pass this signal on.
     Signal(i32),
     /// The lease is lost: ask everything to end, and kill it at this time or the deadline.
@@ -35,7 +35,7 @@ pub enum Order {
 
 /// How long all goes on, and what the command may know of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Lasting {
+pub struct LeaseTerm {
     /// When everything must have ended, in milliseconds of `CLOCK_BOOTTIME`.
     pub stop_at_ms: u64,
     /// Variables that change while the command runs: at first in its environment, and always in its file.
@@ -54,7 +54,7 @@ pub struct Start {
     /// A folder to make for the file of variables that change, and to remove in the end.
     pub folder: OsString,
     /// How long it may run.
-    pub lasting: Lasting,
+    pub lasting: LeaseTerm,
     /// How long before its end it is asked to end.
     pub warn_ms: u64,
     /// The process group from which the command takes the terminal and to which it goes back.
@@ -166,7 +166,7 @@ mod tests {
             env: vec![("SOLEHOLD_HOLDER".to_owned(), "Müller 🚦\n".to_owned())],
             env_remove: Vec::new(),
             folder: odd.clone(),
-            lasting: Lasting { stop_at_ms: u64::MAX, variables: Vec::new() },
+            lasting: LeaseTerm { stop_at_ms: u64::MAX, variables: Vec::new() },
             warn_ms: 0,
             terminal_of: None,
         };

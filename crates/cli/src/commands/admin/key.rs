@@ -19,9 +19,9 @@ use solehold_server::keys::{self, Key};
 
 use super::Door;
 use crate::{
-    args::GlobalArgs,
     client::Page,
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
+    global::GlobalArgs,
     human::{ago, duration_ms},
     output::{self, or_dash},
 };
@@ -102,11 +102,16 @@ impl Page for KeyList {
 }
 
 /// Runs it.
-pub async fn run(command: KeyCommand, door: &Door, tenant: Option<String>, global: &GlobalArgs) -> Outcome {
+pub async fn run(
+    command: KeyCommand,
+    door: &Door,
+    tenant: Option<String>,
+    global: &GlobalArgs,
+) -> CommandResult {
     match command {
         KeyCommand::Create { name, role, expires } => {
             let ask = CreateKey { name, role: role.into(), tenant, expires_in_seconds: expires.map(seconds) };
-            let doing = |failure: Failure| failure.doing(format!("make key {:?}", ask.name));
+            let doing = |failure: CommandError| failure.doing(format!("make key {:?}", ask.name));
             let key = create(&ask, door).await.map_err(doing)?;
             show("made key", &key, global)
         }
@@ -140,7 +145,7 @@ pub async fn run(command: KeyCommand, door: &Door, tenant: Option<String>, globa
     }
 }
 
-async fn create(ask: &CreateKey, door: &Door) -> Outcome<NewKey> {
+async fn create(ask: &CreateKey, door: &Door) -> CommandResult<NewKey> {
     match door {
         Door::Server(client) => client.send(Method::POST, &paths::keys(), ask).await,
         Door::Store(engine) => {
@@ -157,7 +162,7 @@ async fn create(ask: &CreateKey, door: &Door) -> Outcome<NewKey> {
     }
 }
 
-async fn list(limit: Option<usize>, tenant: Option<String>, door: &Door) -> Outcome<Vec<ApiKey>> {
+async fn list(limit: Option<usize>, tenant: Option<String>, door: &Door) -> CommandResult<Vec<ApiKey>> {
     match door {
         Door::Server(client) => client.list::<KeyList>(&paths::keys(), &[("tenant", tenant)], limit).await,
         Door::Store(engine) => {
@@ -169,7 +174,7 @@ async fn list(limit: Option<usize>, tenant: Option<String>, door: &Door) -> Outc
     }
 }
 
-async fn rotate(id: &str, ask: &RotateKey, door: &Door) -> Outcome<NewKey> {
+async fn rotate(id: &str, ask: &RotateKey, door: &Door) -> CommandResult<NewKey> {
     match door {
         Door::Server(client) => client.send(Method::POST, &paths::key_rotate(id), ask).await,
         Door::Store(engine) => {
@@ -182,7 +187,7 @@ async fn rotate(id: &str, ask: &RotateKey, door: &Door) -> Outcome<NewKey> {
     }
 }
 
-async fn revoke(id: &str, door: &Door) -> Outcome {
+async fn revoke(id: &str, door: &Door) -> CommandResult {
     match door {
         Door::Server(client) => {
             client.call::<Value>(Method::DELETE, &paths::key(id), &[], None::<&()>).await.map(|_| ())
@@ -196,7 +201,7 @@ async fn revoke(id: &str, door: &Door) -> Outcome {
 }
 
 /// The key alone goes to stdout, so that a script can take it.
-fn show(what: &str, key: &NewKey, global: &GlobalArgs) -> Outcome {
+fn show(what: &str, key: &NewKey, global: &GlobalArgs) -> CommandResult {
     if global.json {
         return output::json(key);
     }

@@ -19,10 +19,10 @@ use solehold_engine::{
 };
 
 use crate::{
-    args::GlobalArgs,
     client::{Client, ServerArgs},
     config::Layer,
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
+    global::GlobalArgs,
     human::duration_ms,
     output,
     store::{EngineUrl, StoreChoice},
@@ -96,7 +96,7 @@ enum Door {
 }
 
 impl Door {
-    async fn open(args: &AdminArgs) -> Outcome<Self> {
+    async fn open(args: &AdminArgs) -> CommandResult<Self> {
         let engine = args.store.engine.as_deref().map(EngineUrl::of_flag).transpose()?;
         let store = StoreChoice::given(args.store.data_dir.as_deref(), engine.as_ref());
         let Some(store) = store else {
@@ -104,7 +104,7 @@ impl Door {
             return Client::new(&ServerArgs { tenant: None, ..args.server.clone() }).map(Self::Server);
         };
         let layer = Layer::from_variables(&mut std::env::vars_os().collect())?;
-        let options = layer.store_options().map_err(Failure::usage)?;
+        let options = layer.store_options().map_err(CommandError::usage)?;
         let opened = store.open(options).await.map_err(|failure| {
             let is_taken = failure.message.contains(" is in use by ");
             if is_taken {
@@ -124,7 +124,7 @@ impl Door {
 }
 
 /// Runs it.
-pub async fn run(args: AdminArgs, global: &GlobalArgs) -> Outcome {
+pub async fn run(args: AdminArgs, global: &GlobalArgs) -> CommandResult {
     let door = Door::open(&args).await?;
     let result = match args.command {
         AdminCommand::Key(command) => {
@@ -140,16 +140,17 @@ pub async fn run(args: AdminArgs, global: &GlobalArgs) -> Outcome {
     result
 }
 
-async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> Outcome {
+async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> CommandResult {
     let raised = match door {
         Door::Server(client) => {
             client.send(reqwest::Method::POST, &paths::raise_token(), &RaiseToken { above }).await
         }
         Door::Store(engine) => {
             let outcome = engine.submit(Command::RaiseRevision { above: Revision(above) }).await?;
-            match outcome.map_err(|refusal| Failure::from(solehold_api::problem::Problem::from(refusal))) {
+            match outcome.map_err(|refusal| CommandError::from(solehold_api::problem::Problem::from(refusal)))
+            {
                 Ok(Answer::Raised(revision)) => Ok(RaisedToken { above: revision.0 }),
-                Ok(other) => Err(Failure::broken(format!("the engine answered {other:?}"))),
+                Ok(other) => Err(CommandError::broken(format!("the engine answered {other:?}"))),
                 Err(failure) => Err(failure),
             }
         }
@@ -162,7 +163,7 @@ async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> Outcome {
     output::line(format!("tokens go on from above {}", raised.above))
 }
 
-async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> Outcome {
+async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> CommandResult {
     let told = match door {
         Door::Server(client) => {
             client.send(reqwest::Method::POST, &paths::restored(), &RestoreNotice { holders_stopped }).await

@@ -25,8 +25,8 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
 use super::Door;
 use crate::{
-    args::GlobalArgs,
-    failure::{Failure, Outcome},
+    error::{CommandError, CommandResult},
+    global::GlobalArgs,
     human::count,
     output,
 };
@@ -37,14 +37,14 @@ const PROGRESS_LINES: u64 = 10_000;
 const PIECE_BYTES: usize = 256 * 1024;
 
 /// Writes everything to a file, or to stdout; first retires the store, if that is asked for.
-pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) -> Outcome {
+pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) -> CommandResult {
     let mut sink = Sink::open(path)?;
     if let Some(to) = retire {
         match door {
             Door::Server(client) => {
                 client.send(reqwest::Method::POST, &paths::retire(), &RetireStore { to: to.clone() }).await
             }
-            Door::Store(engine) => engine.retire(&to).await.map_err(Failure::from),
+            Door::Store(engine) => engine.retire(&to).await.map_err(CommandError::from),
         }
         .map_err(|failure| failure.doing("retire the store"))?;
         output::note(
@@ -54,7 +54,10 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
     match door {
         Door::Server(client) => {
             let broke_off = || {
-                Failure::new(ErrorCode::Unavailable, format!("the export from {} broke off", client.base()))
+                CommandError::new(
+                    ErrorCode::Unavailable,
+                    format!("the export from {} broke off", client.base()),
+                )
             };
             let response = client.stream(&paths::export(), &[]).await;
             let mut response = response.map_err(|failure| failure.doing("export"))?;
@@ -72,7 +75,7 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
             while let Some(rows) = pieces.next().await {
                 for row in rows.map_err(EngineError::from)? {
                     let mut line =
-                        serde_json::to_vec(&row).map_err(|error| Failure::broken(error.to_string()))?;
+                        serde_json::to_vec(&row).map_err(|error| CommandError::broken(error.to_string()))?;
                     line.push(b'\n');
                     sink.write(&line)?;
                 }
@@ -104,17 +107,19 @@ impl LastLine {
 }
 
 /// Takes over an export from a file, or from stdin.
-pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> Outcome {
+pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> CommandResult {
     let source: Box<dyn AsyncRead + Send + Unpin> = if path == Path::new("-") {
         if io::stdin().is_terminal() {
             output::note("reading the export from the terminal; Ctrl-D ends it");
         }
         let stdin = io::stdin().as_fd().try_clone_to_owned();
-        let stdin = stdin.map_err(|error| Failure::broken(format!("cannot read stdin: {error}")))?;
+        let stdin = stdin.map_err(|error| CommandError::broken(format!("cannot read stdin: {error}")))?;
         Box::new(tokio::fs::File::from_std(stdin.into()))
     } else {
         let file = tokio::fs::File::open(path).await;
-        Box::new(file.map_err(|error| Failure::usage(format!("cannot read {}: {error}", path.display())))?)
+        Box::new(
+            file.map_err(|error| CommandError::usage(format!("cannot read {}: {error}", path.display())))?,
+        )
     };
     let imported = match door {
         Door::Server(client) => client.upload(&paths::import(), body(source)).await,
@@ -129,7 +134,7 @@ pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> Outcome {
     output::line(format!("imported {rows}; tokens go on from above {}; {when}", imported.revision))
 }
 
-async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> Outcome<ImportSummary> {
+async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> CommandResult<ImportSummary> {
     // Found whole before anything is asked of the store, and told as what it is: a bad export, not a bad store.
     let import = read_rows(source).await?;
     let rows = import.rows;
@@ -137,23 +142,24 @@ async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> Outcome
     Ok(ImportSummary { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms })
 }
 
-async fn read_rows(source: impl AsyncRead + Unpin) -> Outcome<Import> {
+async fn read_rows(source: impl AsyncRead + Unpin) -> CommandResult<Import> {
     let mut source = BufReader::with_capacity(PIECE_BYTES, source);
     let mut progress = Progress::new("read");
-    let bad = |error: StoreError| Failure::usage(error.to_string());
+    let bad = |error: StoreError| CommandError::usage(error.to_string());
     let (mut rows, mut line) = (ImportReader::default(), Vec::new());
     for number in 1_u64.. {
         line.clear();
         let bound = EXPORT_LINE_BYTES_MAX as u64 + 1;
         let read = (&mut source).take(bound).read_until(b'\n', &mut line).await;
-        let read = read.map_err(|error| Failure::broken(format!("cannot read line {number}: {error}")))?;
+        let read =
+            read.map_err(|error| CommandError::broken(format!("cannot read line {number}: {error}")))?;
         if read == 0 {
             break;
         }
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let odd = |error| Failure::usage(format!("line {number} is not one of an export: {error}"));
+        let odd = |error| CommandError::usage(format!("line {number} is not one of an export: {error}"));
         rows.take(serde_json::from_slice(&line).map_err(odd)?).map_err(bad)?;
         progress.add(1);
     }
@@ -217,7 +223,7 @@ struct Sink {
 }
 
 impl Sink {
-    fn open(path: Option<&Path>) -> Outcome<Self> {
+    fn open(path: Option<&Path>) -> CommandResult<Self> {
         let progress = Progress::new("wrote");
         let Some(path) = path else {
             return Ok(Self { out: BufWriter::new(Box::new(io::stdout())), names: None, progress });
@@ -227,31 +233,31 @@ impl Sink {
         let partial = PathBuf::from(partial);
         // It bears the hashes of keys, and what holders left for one another.
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&partial);
-        let file =
-            file.map_err(|error| Failure::usage(format!("cannot write {}: {error}", partial.display())))?;
+        let file = file
+            .map_err(|error| CommandError::usage(format!("cannot write {}: {error}", partial.display())))?;
         let names = Some((partial, path.to_owned()));
         Ok(Self { out: BufWriter::new(Box::new(file)), names, progress })
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Outcome {
+    fn write(&mut self, bytes: &[u8]) -> CommandResult {
         self.out.write_all(bytes).map_err(cut_off)?;
         self.progress.add(bytes.iter().filter(|byte| **byte == b'\n').count() as u64);
         Ok(())
     }
 
     /// How many lines were written, when all of them are where they belong.
-    fn finish(mut self) -> Outcome<u64> {
+    fn finish(mut self) -> CommandResult<u64> {
         self.out.flush().map_err(cut_off)?;
         self.progress.end();
         if let Some((partial, path)) = self.names {
             let kept = File::open(&partial).and_then(|file| file.sync_all());
             let kept = kept.and_then(|()| fs::rename(&partial, &path));
-            kept.map_err(|error| Failure::broken(format!("cannot write {}: {error}", path.display())))?;
+            kept.map_err(|error| CommandError::broken(format!("cannot write {}: {error}", path.display())))?;
         }
         Ok(self.progress.lines)
     }
 }
 
-fn cut_off(error: io::Error) -> Failure {
+fn cut_off(error: io::Error) -> CommandError {
     Problem::new(ErrorCode::Internal, format!("the export was cut off: {error}")).into()
 }

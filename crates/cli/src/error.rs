@@ -9,7 +9,7 @@ use crate::exit::Exit;
 
 /// Why a command failed.
 #[derive(Debug, Clone)]
-pub struct Failure {
+pub struct CommandError {
     /// How the command ends.
     pub exit: Exit,
     /// What happened, to what, and what to do, in one line.
@@ -19,9 +19,9 @@ pub struct Failure {
 }
 
 /// What a command comes to.
-pub type Outcome<T = ()> = Result<T, Failure>;
+pub type CommandResult<T = ()> = Result<T, CommandError>;
 
-impl Failure {
+impl CommandError {
     /// A failure that the code alone tells all about.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let problem = Problem::new(code, message);
@@ -61,7 +61,7 @@ impl Failure {
     }
 }
 
-impl From<Problem> for Failure {
+impl From<Problem> for CommandError {
     fn from(problem: Problem) -> Self {
         let message = match (problem.code, &problem.holder, problem.token) {
             // With the time left in units that people read.
@@ -80,7 +80,7 @@ impl From<Problem> for Failure {
     }
 }
 
-impl From<EngineError> for Failure {
+impl From<EngineError> for CommandError {
     fn from(error: EngineError) -> Self {
         let code = match &error {
             EngineError::Store(store) => return store.clone().into(),
@@ -91,7 +91,7 @@ impl From<EngineError> for Failure {
     }
 }
 
-impl From<StoreError> for Failure {
+impl From<StoreError> for CommandError {
     fn from(error: StoreError) -> Self {
         let text = error.to_string();
         let code = match &error {
@@ -112,7 +112,7 @@ impl From<StoreError> for Failure {
 }
 
 /// Output that cannot be written.
-impl From<io::Error> for Failure {
+impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
         Self::broken(format!("cannot write the output: {error}"))
     }
