@@ -25,7 +25,7 @@ pub struct Cli {
     pub global: GlobalArgs,
 }
 
-/// What can be done.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a server
@@ -34,17 +34,17 @@ pub enum Command {
     Run(hold::RunArgs),
     /// Run a command only while holding a lock, first come, first served
     Lock(hold::LockArgs),
-    /// See, take, keep and end leases
+    /// List, acquire, renew and end leases
     Lease(ServerCommand<lease::LeaseCommand>),
-    /// See, declare and remove resources
+    /// List, declare and remove resources
     Resource(ServerCommand<resource::ResourceCommand>),
-    /// See and drain runners
+    /// List and drain runners
     Runner(ServerCommand<runner::RunnerCommand>),
-    /// Follow every change of ownership, without a gap and without a double
+    /// Follow every change of ownership, with no gaps and no duplicates
     Watch(WatchCommand),
-    /// Keys, tokens, export and import: through a server, or straight against its store
+    /// Manage keys and tokens, export and import: through a server, or directly on its store
     Admin(admin::AdminArgs),
-    /// Measure acquire+release cycles a second
+    /// Measure acquire and release cycles per second
     Bench(bench::BenchArgs),
     /// Print completions for a shell
     Completions(completions::CompletionsArgs),

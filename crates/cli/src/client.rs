@@ -21,7 +21,7 @@ use crate::error::{CommandError, CommandResult};
 const DEFAULT: &str = "http://127.0.0.1:7070";
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
-/// A stream on which nothing comes for so long is dead; a living one sends progress marks more often.
+/// A stream that is silent for this long is dead; a live one sends progress marks more often.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Where the server is and how to speak to it.
@@ -31,16 +31,16 @@ pub struct ServerArgs {
     /// The server to ask [default: http://127.0.0.1:7070]
     #[arg(long, global = true, env = "SOLEHOLD_SERVER", value_name = "URL")]
     pub server: Option<String>,
-    /// The API key to show; better given by the variable, since others can see the arguments of a process
+    /// The API key; better given by the variable, since other users can see the arguments of a process
     #[arg(long, global = true, env = "SOLEHOLD_API_KEY", value_name = "KEY", hide_env_values = true)]
     pub api_key: Option<String>,
-    /// The tenant to speak for, with a key that may see several
+    /// The tenant to act for, with a key for several
     #[arg(long, global = true, env = "SOLEHOLD_TENANT", value_name = "NAME")]
     pub tenant: Option<String>,
-    /// A certificate authority to trust besides the system's, as a PEM file
+    /// A certificate authority to trust in addition to the system's, as a PEM file
     #[arg(long, global = true, env = "SOLEHOLD_CA_CERT", value_name = "FILE")]
     pub ca_cert: Option<PathBuf>,
-    /// How long an answer may take
+    /// How long to wait for an answer
     #[arg(long, global = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
     pub timeout: Duration,
 }
@@ -228,7 +228,7 @@ impl Client {
         }
     }
 
-    /// No answer: nothing was done if no connection was made, otherwise nobody knows.
+    /// No answer: nothing was done if no connection was made; otherwise it is unknown.
     fn lost(&self, error: &reqwest::Error) -> CommandError {
         if error.is_connect() {
             let message = format!("no server at {} ({})", self.base, root_cause(error));
@@ -245,7 +245,7 @@ impl Client {
     }
 
     fn odd_answer(&self, error: &serde_json::Error) -> CommandError {
-        let message = format!("{} answered something else than was asked ({error})", self.base);
+        let message = format!("{} gave an unexpected answer ({error})", self.base);
         CommandError::broken(message).hint("is this server a solehold of the same version?")
     }
 }

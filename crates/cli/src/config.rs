@@ -1,6 +1,6 @@
 //! How `serve` is configured: flags over `SOLEHOLD_*` variables over one YAML file.
 //!
-//! Each source is a [`Layer`], in which everything may be missing; they are laid over one another, and what no layer says
+//! Each source is a [`Layer`], in which everything may be missing; each overrides the next, and what no layer says
 //! is the server's default. Data folder and engine are one choice: a layer that sets either of them overrides both.
 //!
 //! By hand rather than by a configuration crate: those merge untyped trees, and then know neither the line of a wrong value
@@ -31,11 +31,11 @@ pub struct Settings {
     pub server: ServerConfig,
     /// Where it keeps its rows.
     pub store: StoreChoice,
-    /// And how.
+    /// How the store is opened.
     pub store_options: StoreOptions,
     /// What it logs.
     pub log: LogConfig,
-    /// What is odd and does no harm.
+    /// Warnings.
     pub warnings: Vec<String>,
 }
 
@@ -93,7 +93,7 @@ fn reworded(line: &str, message: &str) -> String {
         return format!("{key} is not a whole number from 0 on");
     }
     match message {
-        "expected string scalar" => format!("{key} is to be a text"),
+        "expected string scalar" => format!("{key} must be a string"),
         "expected mapping start" => format!("{key} is to have keys of its own below it, indented"),
         _ => message.split(", set DuplicateKeyPolicy").next().unwrap_or(message).to_owned(),
     }

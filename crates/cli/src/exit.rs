@@ -2,7 +2,7 @@
 
 use solehold_api::problem::ErrorCode;
 
-/// One row a code: its name in Rust, its number, what it means.
+/// One row per code: its name in Rust, its number, what it means.
 macro_rules! exits {
     ($($(#[$doc:meta])* $exit:ident $code:literal $meaning:literal;)*) => {
         /// How a command ended.
@@ -31,20 +31,20 @@ macro_rules! exits {
 exits! {
     /// All went well.
     Done 0 "done";
-    /// Something broke that nobody foresaw.
-    Failed 1 "failed, for a reason that none of the others names";
-    /// What was asked makes no sense.
+    /// An unexpected error.
+    Failed 1 "failed for another reason than those below";
+    /// The arguments or the configuration make no sense.
     Usage 2 "bad usage or configuration; nothing was done";
     /// Understood, and refused.
     Refused 3 "refused: held, held back, lost, not yours, in use, not empty, ...; nothing was done";
     /// No such thing.
     NotFound 4 "not found: no such lease, resource, runner, session or key";
-    /// Not now, or nobody knows.
-    Unavailable 5 "unavailable or unknown: server, store, port or data folder; ask again";
+    /// Not available now, or the outcome is unknown.
+    Unavailable 5 "unavailable or unknown: server, store, port or data folder; try again";
     /// The key does not allow it.
     Unauthorized 6 "no valid key, or one that may not do this";
     /// As [`Exit::Failed`].
-    NotRunFailed 101 "run, lock: failed by itself; the command was not run, or was killed";
+    NotRunFailed 101 "run, lock: solehold failed; the command was not run, or was killed";
     /// As [`Exit::Usage`].
     NotRunUsage 102 "run, lock: bad usage; the command was not run";
     /// As [`Exit::Refused`].

@@ -12,10 +12,10 @@ use crate::{
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
 pub struct GlobalArgs {
-    /// Print JSON for programs: one document, or one a line where there is no end; errors as problem documents on stderr
+    /// Print JSON for programs: one document, or one per line for endless output; errors as problem documents on stderr
     #[arg(long, global = true)]
     pub json: bool,
-    /// What to log to stderr: error, warn, info, debug, trace, or as in `info,solehold_engine=debug`
+    /// What to log to stderr: error, warn, info, debug, trace, or directives such as `info,solehold_engine=debug`
     /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve, warn otherwise]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<String>,

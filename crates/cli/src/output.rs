@@ -1,4 +1,4 @@
-//! Printing: tables for people, JSON for programs, and silence when nobody reads any more.
+//! Printing: tables for people, JSON for programs, and silence when the reader has gone away.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -19,7 +19,7 @@ pub fn print(text: &str) -> CommandResult {
     }
 }
 
-/// Says something on stdout that matters less than what goes on: a server does not end because nobody listens.
+/// Prints a line on stdout that may get lost: a server does not end because its stdout is closed.
 pub fn say(text: impl AsRef<str>) {
     let mut stdout = io::stdout().lock();
     let _ = writeln!(stdout, "{}", text.as_ref()).and_then(|()| stdout.flush());
@@ -40,13 +40,13 @@ pub fn json(document: &impl Serialize) -> CommandResult {
     line(text.map_err(|error| CommandError::broken(format!("cannot write JSON: {error}")))?)
 }
 
-/// Prints a document on one line, whoever looks at it: one of many.
+/// Prints one document of many on one line, also on a terminal.
 pub fn json_line(document: &impl Serialize) -> CommandResult {
     let text = serde_json::to_string(document);
     line(text.map_err(|error| CommandError::broken(format!("cannot write JSON: {error}")))?)
 }
 
-/// A note to whoever runs the command, on stderr: not a part of the output.
+/// A note to the user, on stderr: not part of the output.
 pub fn note(text: impl AsRef<str>) {
     // Nobody there to read it is no reason to fail.
     let _ = writeln!(io::stderr().lock(), "{}", text.as_ref());

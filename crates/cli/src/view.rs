@@ -28,7 +28,7 @@ pub struct LeaseView {
     pub holder: String,
     /// The fencing token; none while it is pending.
     pub token: Option<u64>,
-    /// The session that it hangs on, if not one of its own.
+    /// The session that it is attached to, if not one of its own.
     pub session_id: Option<Uuid>,
     /// How it stands.
     pub status: LeaseStatus,

@@ -1,14 +1,14 @@
-//! Whoever decides: a Solehold server, or the engine in this process. Same guards, same rules.
+//! The side that decides who holds what: a Solehold server, or the engine in this process. Same guards, same rules.
 //!
-//! A refusal is an outcome and tells what the caller needs to go on; an error means that the outcome is unknown, or that
-//! nobody was reached (rule 8).
+//! A refusal is an outcome and says what the caller needs to know; an error means that the outcome is unknown, or that the
+//! authority was not reached (rule 8).
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::Value;
 use solehold_api::problem::{ErrorCode, Problem};
-/// A live session among all: who is there, and how it fares.
+/// A live session, and how its node is doing.
 pub use solehold_api::sessions::Node;
 use solehold_core::{
     key::{LeaseId, Name, NameError, SessionId},
@@ -18,7 +18,7 @@ use solehold_core::{
 /// What was answered: done, refused, or unknown.
 pub type Reply<T> = Result<Result<T, Refusal>, AuthorityError>;
 
-/// A thing that one holder at a time may work on. Whose it is, the authority knows.
+/// A thing that one holder at a time may work on. The authority knows its tenant.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Resource {
     /// What sort of thing.
@@ -48,7 +48,7 @@ impl fmt::Display for Resource {
     }
 }
 
-/// A text that should be a name is none.
+/// A text that is not a valid name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the {what} {why}")]
 pub struct BadName {
@@ -60,7 +60,7 @@ pub(crate) fn checked(what: &'static str, text: impl AsRef<str>) -> Result<Name,
     Name::new(text).map_err(|why| BadName { what, why })
 }
 
-/// An acquire. The lease will hang on the session.
+/// An acquire. The lease will be attached to the session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AcquireRequest {
     /// What is asked for.
@@ -84,7 +84,7 @@ pub struct HeldLease {
     pub token: Token,
 }
 
-/// A write of the hand-over document.
+/// A write of the state document.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateWrite {
     /// Above the stored one under the same token (rule 17).
@@ -93,7 +93,7 @@ pub struct StateWrite {
     pub document: Value,
 }
 
-/// The hand-over document of a resource.
+/// The state document of a resource.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StateDocument {
     /// The document.
@@ -107,15 +107,13 @@ pub struct StateDocument {
 /// One of the operations that are sent together.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
-    /// Hold a resource.
+    /// Acquire a resource.
     Acquire(AcquireRequest),
-    /// Keep a lease, and with it the session that it hangs on.
+    /// Renew a lease, and with it the session that it is attached to.
     Renew(HeldLease),
-    /// Let go.
-    Release {
-        /// Of what.
-        held: HeldLease,
-        /// The last word for the next holder.
+    /// Release a lease.    Release {
+        /// The lease.        held: HeldLease,
+        /// The last state document, for the next holder.
         state: Option<StateWrite>,
     },
 }
@@ -129,7 +127,7 @@ pub enum Completion {
     Released,
 }
 
-/// A lease as its holder gets to know it.
+/// A lease as its holder learns of it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grant {
     /// The lease.
@@ -138,7 +136,7 @@ pub struct Grant {
     pub ttl_left: Duration,
     /// How far the store's clock may run ahead of the holder's unnoticed.
     pub slack: Duration,
-    /// The epoch of the store's history that it belongs to, if the authority tells.
+    /// The epoch of the store's history that it belongs to, if the authority says.
     pub epoch: Option<u64>,
     /// What the former holder left.
     pub state: Option<StateDocument>,
@@ -146,7 +144,7 @@ pub struct Grant {
     pub confirm_within: Option<Duration>,
 }
 
-/// A session was opened or kept: everything that hangs on it, as of a revision.
+/// The answer when a session was opened or renewed: everything attached to it, as of a revision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beat {
     /// The session.
@@ -155,18 +153,18 @@ pub struct Beat {
     pub ttl_left: Duration,
     /// How far the store's clock may run ahead of the holder's unnoticed.
     pub slack: Duration,
-    /// The epoch of the store's history that the set belongs to, if the authority tells.
+    /// The epoch of the store's history that the set belongs to, if the authority says.
     pub epoch: Option<u64>,
     /// The revision of the set: it is never applied over a newer grant (rule 9).
     pub revision: Revision,
     /// Where the store's history stands, sealed by the store, to be shown with the next heartbeat: a store that is behind it
     /// knows that it was set back.
     pub sealed_cursor: Option<String>,
-    /// Everything that hangs on it; what is not here it does not hold.
+    /// Everything attached to it. It holds nothing else.
     pub leases: Arc<[HeldLease]>,
 }
 
-/// What a session tells of itself: presence, and how its node fares.
+/// What a session reports about itself: presence, and how its node is doing.
 pub type Metrics = serde_json::Map<String, Value>;
 
 /// Why the authority refused. Nothing was changed by what was asked.
@@ -181,7 +179,7 @@ pub struct Refusal {
     pub holder: Option<String>,
     /// The token of the present or last grant.
     pub token: Option<Token>,
-    /// It is of no use to ask again before this time has passed, unless its holder lets go.
+    /// Asking again before this time has passed is of no use, unless the holder releases it.
     pub retry_after: Option<Duration>,
 }
 
@@ -196,7 +194,7 @@ impl Refusal {
         self.code == ErrorCode::SessionSuperseded
     }
 
-    /// Whether a lease that was named is not held (any more).
+    /// Whether the lease that was named is not held, or no longer.
     pub fn ends_lease(&self) -> bool {
         matches!(self.code, ErrorCode::Lost | ErrorCode::NotFound | ErrorCode::NotYours)
     }
@@ -222,12 +220,12 @@ impl From<Problem> for Refusal {
 /// Why there is no outcome.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthorityError {
-    /// Nothing was done: nobody was reached who could do it.
+    /// Nothing was done: the authority was not reached.
     #[error("the authority cannot be reached: {why}")]
     Unreachable {
-        /// Who was asked, and what came of it.
+        /// Which servers were asked, and what happened.
         why: String,
-        /// It is of no use to ask again before this time has passed.
+        /// Asking again before this time has passed is of no use.
         retry_after: Option<Duration>,
     },
     /// It may have been done or not.
@@ -245,7 +243,7 @@ impl AuthorityError {
     }
 }
 
-/// Whoever decides who holds what.
+/// The side that decides who holds what.
 ///
 /// Every method may be called again after an error: a repeat changes nothing that the first call has changed. A repeated
 /// release or [`write_state`](Self::write_state) is refused if the first was done, so neither is repeated by the authority
@@ -255,8 +253,8 @@ pub trait Authority: Send + Sync + 'static {
     /// Opens a session under that name; the name's former one is superseded.
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat>;
 
-    /// Keeps a session, within the time given. It has a way of its own, so that nothing else can delay it.
-    /// It shows the last cursor that the store has sealed for this holder.
+    /// Renews a session, within the time given, over connections of its own, so that nothing else can delay it. It shows the
+    /// last cursor that the store has sealed for this holder.
     async fn heartbeat(
         &self,
         session: SessionId,
@@ -265,7 +263,7 @@ pub trait Authority: Send + Sync + 'static {
         within: Duration,
     ) -> Reply<Beat>;
 
-    /// Closes a session: everything that hangs on it is released.
+    /// Closes a session: everything attached to it is released.
     async fn close(&self, session: SessionId) -> Reply<()>;
 
     /// Does many things at once, each decided by itself; one outcome for each, in order.
@@ -275,13 +273,13 @@ pub trait Authority: Send + Sync + 'static {
     /// that this authority has no line to wait in.
     async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>>;
 
-    /// Spends a request, seen or not: it gets nothing any more, and what it got is released.
+    /// Spends a request, seen or not: it gets nothing from now on, and what it got is released.
     async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()>;
 
-    /// Writes the hand-over document under a lease.
+    /// Writes the state document under a lease.
     async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()>;
 
-    /// The hand-over document of a resource, if there is one.
+    /// The state document of a resource, if there is one.
     async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>>;
 
     /// All live sessions.

@@ -20,14 +20,14 @@ use crate::authority::{Authority, AuthorityError, Completion, Operation, Reply};
 
 /// Most operations in one request: with names of any length its body stays below the server's bound.
 pub const BATCH_MAX: usize = 500;
-/// Most operations that wait in one lane; past it whoever submits waits, too.
+/// Most operations that wait in one lane; past it the caller waits, too.
 pub const QUEUE_MAX: usize = 10_000;
 /// Most requests of one lane that are under way at once.
 pub const IN_FLIGHT_MAX: usize = 4;
 /// A request that takes longer than this does not hold up the next.
 const SLOW: Duration = Duration::from_millis(20);
 
-/// Whether an operation was sent. If it was not, nobody need be told that it is not wanted any more.
+/// Whether an operation was sent. If it was not, it can be dropped without telling the authority.
 #[derive(Debug, Clone, Default)]
 pub struct Sent(Arc<AtomicBool>);
 
@@ -50,7 +50,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether it goes out now. Whoever gives up drops the receiver first and looks at the mark then, so that one of the two
+    /// Whether it goes out now. A caller that gives up drops the receiver first and looks at the mark then, so that one of the two
     /// sees what the other did.
     fn is_wanted(&self) -> bool {
         self.sent.mark();
@@ -138,7 +138,7 @@ async fn send(authority: Arc<dyn Authority>, mut batch: Vec<Entry>) {
     }
     let outcomes = authority.submit(batch.iter().map(|entry| entry.operation.clone()).collect()).await;
     for (entry, outcome) in batch.into_iter().zip(outcomes) {
-        // Whoever does not wait any more has said so elsewhere.
+        // A caller that no longer waits has spent its request itself.
         let _ = entry.reply.send(outcome);
     }
 }

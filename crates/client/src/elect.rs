@@ -1,4 +1,4 @@
-//! A role that one of many has at a time: for the few jobs that want exactly one to do them.
+//! A role that one of many has at a time, for jobs that exactly one of them must do.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,13 +9,13 @@ use crate::{
 
 /// The kind of a role among resources.
 pub const ROLE_KIND: &str = "role";
-/// A candidate waits in line for so long, and stands again.
+/// How long a candidate waits in line before it stands again.
 const TERM_WAIT: Duration = Duration::from_secs(3_600);
 
 /// Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself; then the role is
-/// let go.
+/// released.
 ///
-/// `lead` gets the guard of its term, whose token fences what it does. When the role is lost its future is dropped. Whoever
+/// `lead` gets the guard of its term, whose token fences what it does. When the role is lost its future is dropped. Code that
 /// keeps the guard elsewhere keeps the role.
 ///
 /// ```
@@ -45,15 +45,15 @@ where
         tracing::info!(node = session.holder(), role, token = %guard.token(), "elected");
         match guard.run(lead(guard.clone())).await {
             Ok(done) => {
-                // Whoever asks next finds the role free, unless the guard is kept elsewhere.
+                // The next candidate finds the role free, unless the guard is kept elsewhere.
                 if let Some(guard) = Arc::into_inner(guard)
                     && let Err(error) = guard.release().await
                 {
-                    tracing::warn!(node = session.holder(), role, %error, "the role stays taken until its time is over");
+                    tracing::warn!(node = session.holder(), role, %error, "the role was not released: it stays taken until its ttl is over");
                 }
                 return Ok(done);
             }
-            Err(lost) => tracing::warn!(node = session.holder(), role, %lost, "not the leader any more"),
+            Err(lost) => tracing::warn!(node = session.holder(), role, %lost, "no longer the leader"),
         }
     }
 }

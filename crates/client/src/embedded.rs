@@ -129,7 +129,7 @@ impl Embedded {
         outcome(self.engine.submit(command).await)
     }
 
-    /// Everything that hangs on a session that was just opened or kept.
+    /// Everything attached to a session that was just opened or renewed.
     async fn beat(&self, view: SessionView) -> Reply<Beat> {
         let session = &view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));

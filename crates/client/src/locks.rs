@@ -7,13 +7,13 @@ use crate::{
     session::{AcquireError, Guard, OpenError, Session, SessionConfig, wait_in_line},
 };
 
-/// The kind of a lock among resources: nobody declares one.
+/// The kind of a lock among resources. Locks are not declared.
 pub const LOCK_KIND: &str = "lock";
 
 /// How locks are held and waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LockConfig {
-    /// How long a lock outlives a holder that fell silent.
+    /// How long a lock outlives a holder that stopped renewing it.
     pub ttl: Duration,
     /// How often it is renewed.
     pub refresh_interval: Duration,
@@ -68,12 +68,12 @@ impl Locks {
         Ok(Self::over(Session::open(authority, session).await?, config))
     }
 
-    /// Locks that hang on a session that is there already: its ttl and heartbeat count, not those of `config`.
+    /// Locks that are attached to an open session: its ttl and heartbeat count, not those of `config`.
     pub fn over(session: Session, config: LockConfig) -> Self {
         Self { session, config }
     }
 
-    /// The session that the locks hang on.
+    /// The session that the locks are attached to.
     pub fn session(&self) -> &Session {
         &self.session
     }

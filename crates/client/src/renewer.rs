@@ -9,7 +9,7 @@
 //!    v                                 v
 //!   lost  <----------------------------+          nothing leads out of here
 //! ```
-//! Whoever drives it asks [`Renewer::poll`] what to do, does it, and tells how it went.
+//! The driver asks [`Renewer::poll`] what to do, does it, and tells how it went.
 //!
 //! # What vouches for a lease
 //!
@@ -43,12 +43,12 @@ pub enum Policy {
     /// Try again until the local deadline, then stop.
     #[default]
     Deadline,
-    /// Work on for so long past the deadline while the authority cannot be reached. Only for work that goes through a gate:
+    /// Go on for this long past the deadline while the authority cannot be reached. Only for work that goes through a gate:
     /// someone else may hold the lease by then, and only its fencing token tells.
     Grace(Duration),
 }
 
-/// Why a lease is not held any more.
+/// Why a lease is no longer held.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Lost {
     /// The authority said so.
@@ -98,7 +98,7 @@ impl Timing {
         Backoff { first: (self.every / 8).min(Duration::from_millis(200)), cap: self.every }
     }
 
-    /// How long one heartbeat may take: short enough that one which nobody answers leaves time for others before the
+    /// How long one heartbeat may take: short enough that one without an answer leaves time for others before the
     /// deadline. Where one failure is the end, it gets the whole pause between two.
     pub fn beat_timeout(&self) -> Duration {
         match self.policy {
@@ -108,14 +108,14 @@ impl Timing {
     }
 }
 
-/// What is to be done now.
+/// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Send a heartbeat, and tell how it went.
     Beat,
     /// Nothing until then.
     Sleep(BootTime),
-    /// The session is lost, and all that hangs on it.
+    /// The session is lost, and everything attached to it.
     Lost(Lost),
 }
 
@@ -184,7 +184,7 @@ impl Renewer {
         if self.in_flight { self.stop_at() } else { self.next_beat.min(self.stop_at()) }
     }
 
-    /// What is to be done at `now`.
+    /// What to do at `now`.
     pub fn poll(&mut self, now: BootTime) -> Step {
         if let Some(lost) = self.poll_lost(now) {
             return Step::Lost(lost.clone());
@@ -238,7 +238,7 @@ impl Renewer {
         self.lost.get_or_insert(Lost::Refused(refusal));
     }
 
-    /// It is not known what became of a heartbeat, or nobody was reached.
+    /// The outcome of a heartbeat is unknown, or the authority was not reached.
     pub fn on_failure(&mut self, now: BootTime, why: &str, unit: f64) {
         self.in_flight = false;
         self.failures = self.failures.saturating_add(1);
@@ -268,7 +268,7 @@ impl Renewer {
         true
     }
 
-    /// A lease is not held any more, by its holder's own doing.
+    /// A lease is no longer held, because its holder released it.
     pub fn released(&mut self, lease: LeaseId) {
         self.held.remove(&lease);
     }

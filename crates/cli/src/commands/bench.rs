@@ -16,10 +16,10 @@ pub struct BenchArgs {
     /// The embedded engine, in a temporary folder
     #[arg(long, group = "which")]
     embedded: bool,
-    /// PostgreSQL, beside the seed's own SQL on the same server: postgres://USER@HOST/DATABASE
+    /// PostgreSQL, beside the hand-written SQL on the same server: postgres://USER@HOST/DATABASE
     #[arg(long, value_name = "URL", group = "which")]
     engine: Option<String>,
-    /// How many connections, each number a measurement
+    /// How many connections; each number is one measurement
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64,256")]
     connections: Vec<std::num::NonZeroUsize>,
     /// How long each round is

@@ -19,7 +19,7 @@ use crate::{
     target::ResourceArg,
 };
 
-/// A command is asked to end at most so long before its deadline.
+/// The longest default for `--term-before`.
 const TERM_BEFORE_MAX: Duration = Duration::from_secs(10);
 /// What to run under which lease.
 #[derive(Debug, Args)]
@@ -44,26 +44,26 @@ pub struct LockArgs {
 /// How it is held, where, and what runs meanwhile.
 #[derive(Debug, Args)]
 struct HoldArgs {
-    /// Who holds it; nobody else may go by that name at the same time [default: this machine's name, the pid and a random part]
+    /// The holder's name, which must be unique [default: the host name, the pid and a random part]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
-    /// How long the lease lives without renewal
+    /// How long the lease lasts without renewal
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     ttl: Duration,
-    /// How long to wait for it [default: without end]
+    /// How long to wait for it [default: forever]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]
     wait: Option<Duration>,
-    /// If another holds it, end with code 103 at once
+    /// If it is held by another, exit with code 103 at once
     #[arg(long)]
     no_wait: bool,
-    /// What to do when renewals get no answer: `immediate` ends the command at the first, `deadline` goes on until the
-    /// deadline, `grace=TIME` for so long after it, for work whose every output goes through a gate
+    /// What to do when renewals get no answer: `immediate` ends the command at the first failure, `deadline` goes on until the
+    /// deadline, `grace=TIME` until TIME after the deadline, for work whose every output goes through a gate
     #[arg(long, default_value = "deadline", value_parser = hold::policy)]
     policy: Policy,
-    /// How long before the deadline the command gets SIGTERM if no renewal came [default: a sixth of the ttl, at most 10s]
+    /// How long before the deadline the command gets SIGTERM if there was no renewal [default: a sixth of the ttl, at most 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     term_before: Option<Duration>,
-    /// How long it has from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]
+    /// The time from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     on_lost_grace: Option<Duration>,
     #[command(flatten)]
@@ -148,7 +148,7 @@ impl HoldArgs {
         }
         let (warn, ttl) = (humantime::format_duration(warn), humantime::format_duration(self.ttl));
         Err(CommandError::usage(format!(
-            "--term-before {warn} is not below half of the ttl, {ttl}: the command would be ended before a renewal could come"
+            "--term-before {warn} is not below half of the ttl, {ttl}: the command would be ended before its lease could be renewed"
         )))
     }
 
@@ -168,7 +168,7 @@ fn told(ended: std::io::Result<JobEnd>, resource: &ResourceArg, lost: Option<Los
             Err(CommandError { exit: Exit::LeaseLost, ..CommandError::new(ErrorCode::Lost, message) })
         }
         Ok(JobEnd::NotStarted(why)) => failed(format!("cannot start the command: {why}")),
-        Ok(JobEnd::KeeperDied) => failed("somebody killed the keeper, so the command was killed".to_owned()),
+        Ok(JobEnd::KeeperDied) => failed("the keeper was killed, so the command was killed".to_owned()),
         Err(error) => failed(format!("cannot run the command: {error}")),
     }
 }
@@ -187,7 +187,7 @@ async fn ending_signal(signals: &mut SignalStream) -> i32 {
     }
 }
 
-/// A name that nobody else goes by: two sessions of one name end each other.
+/// A unique name: two sessions with one name end each other.
 fn default_holder() -> String {
     let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let random = Uuid::new_v4().simple().to_string();

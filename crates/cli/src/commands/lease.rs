@@ -31,7 +31,7 @@ use crate::{
 /// What can be done with leases.
 #[derive(Debug, Subcommand)]
 pub enum LeaseCommand {
-    /// List the leases that live now
+    /// List the active leases
     Ls {
         /// Only on resources of this kind
         #[arg(long)]
@@ -42,7 +42,7 @@ pub enum LeaseCommand {
         /// Only on resources at this site
         #[arg(long)]
         site: Option<String>,
-        /// At most so many [default: all of them]
+        /// At most N leases [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -51,19 +51,19 @@ pub enum LeaseCommand {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
     },
-    /// Acquire a resource that nobody holds
+    /// Acquire a free resource
     Acquire(AcquireArgs),
-    /// Keep a lease for longer
+    /// Renew a lease
     Renew {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
         #[command(flatten)]
         proof: ProofArgs,
-        /// A new time to live, as in 30s or 5m [default: as before]
+        /// A new ttl, as in 30s or 5m [default: as before]
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         ttl: Option<Duration>,
     },
-    /// Let go of a lease
+    /// Release a lease
     Release {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
@@ -77,7 +77,7 @@ pub enum LeaseCommand {
         /// Only the grant of this token
         #[arg(long, value_name = "N")]
         token: Option<u64>,
-        /// The old holder is known to be stopped or fenced off: hold nothing back
+        /// The old holder is known to be stopped or fenced off: do not hold the resource back
         #[arg(long)]
         fenced: bool,
         /// Why, in words, for the history
@@ -88,7 +88,7 @@ pub enum LeaseCommand {
     History {
         /// A lease id, or a resource as KIND/KEY
         lease: LeaseArg,
-        /// At most so many events, the oldest first [default: all of them]
+        /// At most N events, the oldest first [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -99,27 +99,27 @@ pub enum LeaseCommand {
 pub struct AcquireArgs {
     /// The resource, as KIND/KEY
     resource: ResourceArg,
-    /// Who asks [default: the name of this machine]
+    /// The holder's name [default: the host name]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
-    /// How long the lease lives without renewal, as in 30s or 5m; with --session the session's counts
+    /// How long the lease lasts without renewal, as in 30s or 5m; with --session the session's ttl counts
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     ttl: Duration,
-    /// The session that the lease hangs on
+    /// The session that the lease is attached to
     #[arg(long, value_name = "ID")]
     session: Option<Uuid>,
-    /// A name for this acquire: a repeat with the same name gets the same grant, never a second one
+    /// A name for this request: a repeat with the same name gets the same grant, never a second one
     #[arg(long, value_name = "NAME")]
     request_id: Option<String>,
 }
 
-/// What shows that the lease is the one meant. A lease id is proof by itself.
+/// What proves which grant is meant. A lease id is proof by itself.
 #[derive(Debug, Args)]
 pub struct ProofArgs {
     /// The token of the grant
     #[arg(long, value_name = "N")]
     token: Option<u64>,
-    /// The session that the lease hangs on
+    /// The session that the lease is attached to
     #[arg(long, value_name = "ID")]
     session: Option<Uuid>,
     /// Who holds it; by itself a weaker proof, since a name is not an incarnation

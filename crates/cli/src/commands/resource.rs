@@ -34,10 +34,10 @@ pub enum ResourceCommand {
         /// Only those that someone holds
         #[arg(long, conflicts_with = "free")]
         held: bool,
-        /// Only those that nobody holds
+        /// Only those that are not held
         #[arg(long)]
         free: bool,
-        /// At most so many [default: all of them]
+        /// At most N resources [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -168,7 +168,7 @@ fn show(resource: &Resource, what: &str, global: &GlobalArgs) -> CommandResult {
         ),
         (
             "declared",
-            Some(if resource.declared { "yes" } else { "no: it is gone when nobody holds it" }.to_owned()),
+            Some(if resource.declared { "yes" } else { "no: it is gone when it is not held" }.to_owned()),
         ),
         ("tenant", Some(resource.tenant.clone()).filter(|tenant| tenant != "default")),
     ]);

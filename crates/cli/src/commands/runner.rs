@@ -25,7 +25,7 @@ use crate::{
 pub enum RunnerCommand {
     /// List the registered runners
     Ls {
-        /// At most so many [default: all of them]
+        /// At most N runners [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },

@@ -50,7 +50,7 @@ pub struct WatchArgs {
     /// First show who holds what
     #[arg(long, conflicts_with = "from")]
     snapshot: bool,
-    /// End after so many changes [default: never]
+    /// Exit after N changes [default: never]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
 }

@@ -69,9 +69,9 @@ pub struct TlsLayer {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LimitsLayer {
-    /// Requests a second of one key; 0 for no bound.
+    /// Requests per second of one key; 0 for no limit.
     pub requests_per_second: Option<u32>,
-    /// Requests at once after a while of silence.
+    /// Requests at once after a pause.
     pub requests_burst: Option<NonZeroU32>,
     /// Open watches at this node.
     pub watches_max: Option<u64>,
@@ -79,7 +79,7 @@ pub struct LimitsLayer {
     pub connections_max: Option<NonZeroUsize>,
     /// How long a request may take.
     pub request_timeout: Option<Span>,
-    /// How long a connection may be silent.
+    /// How long a connection may be idle.
     pub idle_timeout: Option<Span>,
     /// How long requests get to finish at the stop.
     pub shutdown_grace: Option<Span>,
@@ -105,7 +105,7 @@ pub struct QuotasLayer {
 pub struct EventsLayer {
     /// For at least this long.
     pub keep: Option<Span>,
-    /// But at most so many.
+    /// At most this many.
     pub keep_max: Option<NonZeroU64>,
 }
 
@@ -187,7 +187,7 @@ impl EventsLayer {
     }
 }
 
-/// A value that is written as a text.
+/// A value that is written as a string.
 macro_rules! text {
     ($type:ident) => {
         impl TryFrom<String> for $type {

@@ -31,7 +31,7 @@ fn the_documented_file_has_the_defaults() {
 }
 
 #[test]
-fn whoever_chooses_the_store_last_chooses_it_whole() {
+fn the_last_layer_that_chooses_a_store_overrides_both_parts() {
     let folder = || Layer { data_dir: Some(PathBuf::from("x")), ..Layer::default() };
     let url = || Layer { engine: Some(engine()), ..Layer::default() };
     let store = |layer: Layer| StoreChoice::given(layer.data_dir.as_deref(), layer.engine.as_ref());

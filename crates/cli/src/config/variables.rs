@@ -38,7 +38,7 @@ pub const KNOWN: &[&str] = &[
     "SOLEHOLD_TTL_MAX",
 ];
 
-/// What `run` and `lock` tell their command: nobody here reads it, and nobody is warned of it.
+/// What `run` and `lock` set for their command. They are not read here, and they cause no warning.
 pub const GIVEN: [&str; 7] = [
     "SOLEHOLD_DEADLINE_BOOTTIME_MS",
     "SOLEHOLD_HOLDER",
@@ -75,7 +75,7 @@ impl Variables {
         text.parse().map(Some).map_err(|error| CommandError::usage(format!("{name}: {error}")))
     }
 
-    /// A warning for each that nobody knows, with the one that may be meant.
+    /// A warning for each unknown variable, with the one that may be meant.
     pub fn unknown(&self) -> Vec<String> {
         let is_known = |name: &str| KNOWN.contains(&name) || GIVEN.contains(&name);
         let unknown = self.0.keys().filter(|name| !is_known(name));

@@ -40,7 +40,7 @@ const BETWEEN_PASSES: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 pub fn main() -> ! {
     let code = match run() {
         Ok(()) => Exit::Done,
-        // Nobody to tell but the holder, and it sees the socket close.
+        // Only the holder needs to know, and it sees the socket close.
         Err(_) => Exit::Failed,
     };
     exit(code.code().into())
@@ -151,7 +151,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reaps what has ended; false when there is nobody left.
+    /// Reaps what has ended; false when no child is left.
     fn reap(&mut self) -> io::Result<bool> {
         loop {
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -239,7 +239,7 @@ impl Keeper {
 
     fn hear(&mut self) -> io::Result<()> {
         let Some(mut inbox) = self.inbox.take() else { return Ok(()) };
-        // An error is as bad as the end: either way nobody tells of renewals any more.
+        // An error is as bad as the end: either way no more renewals will be reported.
         let is_there = inbox.fill(&mut self.holder).unwrap_or(false);
         while let Ok(Some(order)) = inbox.take() {
             self.obey(order)?;
@@ -292,7 +292,7 @@ fn lease_file(folder: &Path) -> PathBuf {
     folder.join("lease")
 }
 
-/// Lines that a shell can read. Whoever reads sees the old ones or the new ones, never a part.
+/// Lines that a shell can read. A reader sees the old ones or the new ones, never a part.
 fn write_file(folder: &Path, lasting: &LeaseTerm) -> io::Result<()> {
     let next = folder.join("next");
     let lines = lasting.variables.iter().map(|(name, value)| format!("{name}={value}\n"));

@@ -4,10 +4,10 @@
 const LEFTOVERS_LINGER_MS: u64 = 500;
 /// How long it then has from SIGTERM to SIGKILL.
 const LEFTOVERS_GRACE_MS: u64 = 1_000;
-/// How long everything has from SIGTERM to SIGKILL when the holder is gone and nobody renews any more.
+/// How long everything has from SIGTERM to SIGKILL when the holder is gone and there are no more renewals.
 const ABANDONED_GRACE_MS: u64 = 1_000;
 
-/// What is to be done, and when, in milliseconds of `CLOCK_BOOTTIME`.
+/// What to do, and when, in milliseconds of `CLOCK_BOOTTIME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     deadline_ms: u64,

@@ -23,7 +23,7 @@ const FAULTS: [SignalName; 6] = [
     SignalName::SIGTRAP,
 ];
 
-/// Every signal that can be caught, but for faults and those that whoever started us had ignored.
+/// Every signal that can be caught, except faults and those that our parent process had ignored.
 #[derive(Debug)]
 pub struct Signals(SignalFd);
 
@@ -64,7 +64,7 @@ impl AsFd for Signals {
     }
 }
 
-/// More signals than so many that nobody has read yet wait with the kernel.
+/// How many unread signals are kept here; more wait in the kernel.
 const WAITING_MAX: usize = 64;
 
 /// Reads signals in a thread of its own, for a program that waits for other things too.

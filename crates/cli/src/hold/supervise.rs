@@ -28,12 +28,12 @@ use super::{
 
 /// How long the keeper may take to read what it is to start.
 const HEAR_MAX: Duration = Duration::from_secs(10);
-/// How often the holder looks whether the keeper has done what was due, in case that somebody stopped it. Timers of this
+/// How often the holder looks whether the keeper has done what was due, in case the keeper was stopped. Timers of this
 /// sort stand still while the machine is suspended, so that it looks often rather than once.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How long the dying are given.
 const BETWEEN_PASSES: Duration = Duration::from_millis(5);
-/// A keeper that tells nothing for so long after that is killed itself.
+/// A keeper that has reported nothing this long after the kill was due is killed itself.
 const KEEPER_SILENT_MAX_MS: u64 = 2_000;
 
 /// What to run.
@@ -82,7 +82,7 @@ pub async fn supervise(
     let lasting = standing.borrow_and_update().lasting.clone();
     let mut holder = Holder::start(job, lasting)?;
     let ended = holder.hold(&mut standing, signals).await;
-    // However it ended: also if something failed that nobody foresaw, nothing may be left.
+    // However it ended, even by an unexpected error: nothing may be left.
     holder.leave_nothing().await;
     ended
 }
@@ -218,7 +218,7 @@ impl Holder {
         self.order(&Order::Signal(number))
     }
 
-    /// As if the terminal had stopped us with the command. It goes on when we do; if nobody renews until the deadline,
+    /// As if the terminal had stopped us with the command. It goes on when we do; if there is no renewal until the deadline,
     /// the keeper ends it.
     fn suspend(&self, signal: i32) {
         let by_terminal = [SignalName::SIGTSTP, SignalName::SIGTTIN, SignalName::SIGTTOU];

@@ -19,7 +19,7 @@ use crate::{
     target::ResourceArg,
 };
 
-/// How long the server may take to hear that the lease is let go; it runs out otherwise.
+/// How long the server may take to confirm the release; otherwise the lease runs out.
 const LET_GO_MAX: Duration = Duration::from_secs(3);
 /// How often the deadline is looked at: a part of the ttl, within these bounds.
 const LOOKS_IN_TTL: u32 = 30;
@@ -46,7 +46,7 @@ pub struct Terms {
 pub enum Patience {
     /// Not at all.
     None,
-    /// At most so long.
+    /// For at most this long.
     AtMost(Duration),
 }
 
@@ -64,7 +64,7 @@ pub fn policy(text: &str) -> Result<Policy, String> {
 }
 
 impl Terms {
-    /// Opens the session that the lease will hang on. A server that does not answer is told at once.
+    /// Opens the session that the lease will be attached to. A server that does not answer is reported at once.
     pub async fn open(&self, authority: Http) -> CommandResult<Session> {
         let config = SessionConfig {
             ttl: self.ttl,

@@ -25,7 +25,7 @@ pub fn is_foreground(stdin: impl AsFd, group: Pid) -> bool {
 
 /// Gives the terminal to a group, from the background too.
 pub fn give(stdin: impl AsFd, group: Pid) {
-    // Otherwise the kernel would stop whoever does this from the background.
+    // Otherwise the kernel would stop a background process that does this.
     signals::block(SignalName::SIGTTOU);
     // A terminal that hung up, or a group that has ended, leaves nothing to do.
     let _ = tcsetpgrp(stdin, group);

@@ -56,7 +56,7 @@ pub struct ClusterConfig {
 pub struct SessionLocksConfig {
     /// Whether a session is locked while a message of it is processed.
     pub enabled: bool,
-    /// How long a lock outlives a node that fell silent.
+    /// How long a lock outlives a node that stopped renewing it.
     #[serde(deserialize_with = "duration")]
     pub ttl: Duration,
     /// How often locks are renewed.
@@ -86,7 +86,7 @@ struct File {
 
 fn duration<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
     let text = String::deserialize(deserializer)?;
-    let odd = |_| D::Error::custom(format!("{text:?} is no duration: write one as in 200ms, 30s, 2m"));
+    let odd = |_| D::Error::custom(format!("{text:?} is not a duration: write one as in 200ms, 30s, 2m"));
     humantime::parse_duration(&text).map_err(odd)
 }
 

@@ -35,7 +35,7 @@ use crate::{
 const SLACK: Duration = Duration::from_millis(500);
 /// How long the database may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// How often it is tried to delete a row of which nobody has any use.
+/// How many times the deletion of an unused row is tried.
 const DELETE_ATTEMPTS: u32 = 5;
 
 /// Takes a row that is free, that has run out, or that is this owner's already, as after an answer that was lost.
@@ -72,7 +72,7 @@ impl LegacyTable {
             let config = config.clone();
             async move {
                 let (client, connection) = config.connect(NoTls).await?;
-                // It ends when the client is dropped; what goes wrong is told to whoever asks.
+                // It ends when the client is dropped; what goes wrong is reported to the callers of the client.
                 tokio::spawn(connection);
                 Ok(client)
             }
@@ -279,7 +279,7 @@ impl Kept {
             self.bond.until.store(0, Ordering::SeqCst);
             holding.lose(Lost::Legacy(why));
         }
-        // The work may go on for a moment after it is told to stop, but whoever holds the guard lets go of it.
+        // The work may go on for a moment after it is told to stop, but the guard's owner drops it soon.
         self.bond.over.cancelled().await;
         give_back(self.inner.clone(), self.table.clone(), self.row.clone()).await;
     }

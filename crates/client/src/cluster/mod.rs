@@ -32,13 +32,13 @@ use crate::{
 const GATEWAY_KIND: &str = "gateway";
 /// Its name.
 const GATEWAY_KEY: &str = "alone";
-/// What gateways say that they are, so that others know them among all sessions.
+/// The group that gateways announce, so that others recognise them among all sessions.
 const GROUP: &str = "gateway";
-/// What keys are routed as, unless it is said otherwise.
+/// The kind that keys are routed as by default.
 const ROUTE_KIND: &str = "session";
 /// A gateway that runs alone and dies is missed for this long.
 const ALONE_TTL: Duration = Duration::from_secs(15);
-/// For so long it is not asked again who is there.
+/// How long a list of nodes is used before it is read again.
 const NODES_FRESH: Duration = Duration::from_secs(1);
 
 const ENABLE_CLUSTER: &str =
@@ -146,7 +146,7 @@ impl Cluster {
         &self.node_id
     }
 
-    /// What is odd about the configuration.
+    /// What is questionable about the configuration.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
@@ -172,7 +172,7 @@ impl Cluster {
         Ok(Some(locks.acquire(session_id).await?))
     }
 
-    /// Waits until this gateway must stop: it may run only alone, and does not know any more that it does. Never, where
+    /// Waits until this gateway must stop: it may run only alone, and no longer knows that it does. Never, where
     /// there may be others.
     pub async fn lost(&self) -> Lost {
         match &self.alone {
@@ -181,7 +181,7 @@ impl Cluster {
         }
     }
 
-    /// Leaves, when the work has stopped: another gateway may start at once. To whoever still looks at it, this one is lost.
+    /// Leaves, when the work has stopped: another gateway may start at once. Callers that still look at this one see it as lost.
     pub async fn leave(&self) {
         if let Some(guard) = &self.alone
             && let Err(error) = guard.retire().await
@@ -196,7 +196,7 @@ impl Cluster {
         self.session.set_metrics(announced(metrics));
     }
 
-    /// All gateways that live, this one among them, with what they last told of themselves. About a second old at most.
+    /// All live gateways, this one among them, with what they last reported about themselves. About a second old at most.
     pub async fn nodes(&self) -> Result<Arc<[Node]>, AuthorityError> {
         let now = self.session.inner().clock().now();
         let seen = self.seen.lock().unwrap_or_else(|e| e.into_inner()).clone();
@@ -251,7 +251,7 @@ fn warnings(config: &ClusterConfig) -> Vec<String> {
     }
     if !config.enabled && (config.allow_multiple_gateways || config.session_locks.enabled) {
         warnings.push(
-            "cluster.allow_multiple_gateways and cluster.session_locks say nothing without cluster.enabled"
+            "cluster.allow_multiple_gateways and cluster.session_locks have no effect without cluster.enabled"
                 .to_owned(),
         );
     }
@@ -280,7 +280,7 @@ fn another(other: String, retry_after: Option<Duration>, config: &ClusterConfig)
     ClusterError::AnotherGateway { other, when: retry_after.map(dead).unwrap_or_default(), remedy }
 }
 
-/// Whoever must be the only one does not start beside anyone, also not beside those that need not be. A former self of
+/// A gateway that must be the only one does not start beside any other, not even one that allows others. A former self of
 /// the same name is no other: its session ends when this one's begins.
 async fn refuse_beside(
     authority: &dyn Authority,

@@ -75,7 +75,7 @@ pub struct Http {
 }
 
 impl Http {
-    /// Checks the configuration; nobody is asked yet.
+    /// Checks the configuration. No server is asked yet.
     pub fn new(config: HttpConfig) -> Result<Self, HttpError> {
         let timeout = config.request_timeout;
         if timeout.is_zero() {
@@ -277,7 +277,7 @@ impl Authority for Http {
     }
 }
 
-/// A read has no outcome: whatever is said against it, nothing was read.
+/// A read that is refused has no outcome: nothing was read.
 fn denied(refusal: Refusal) -> AuthorityError {
     let why = format!("{}: {}", ErrorCode::as_str(refusal.code), refusal.detail);
     AuthorityError::Unreachable { why, retry_after: refusal.retry_after }

@@ -32,7 +32,7 @@ pub enum Lane {
     Waits,
 }
 
-/// A request, before it is known whom it goes to.
+/// A request, before a server is chosen for it.
 #[derive(Debug, Clone)]
 pub struct Call {
     method: Method,
@@ -54,7 +54,7 @@ impl Call {
         Self { within, ..self }
     }
 
-    /// Nobody else is asked when the outcome is unknown: a repeat would not be known as one.
+    /// No other server is asked when the outcome is unknown: it could not tell that the request is a repeat.
     pub fn once(self) -> Self {
         Self { once: true, ..self }
     }
@@ -70,7 +70,7 @@ fn unreachable(why: String) -> AuthorityError {
     AuthorityError::Unreachable { why, retry_after: None }
 }
 
-/// The servers, and who shows which key to them.
+/// The servers, and the connections to them.
 #[derive(Debug)]
 pub struct Servers {
     bases: Vec<String>,
@@ -126,7 +126,7 @@ impl Servers {
                     return Ok(outcome);
                 }
                 Err(error) => {
-                    // Whoever asks next begins with another server than one that just failed.
+                    // The next request begins with another server than the one that just failed.
                     let next = (at + 1) % self.bases.len();
                     let _ = lane.preferred.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
                     let is_unknown = matches!(error, AuthorityError::Unknown(_));
@@ -159,7 +159,7 @@ async fn answer<T: DeserializeOwned>(base: &str, request: RequestBuilder) -> Rep
     let bytes = response.bytes().await.map_err(|error| lost(base, &error))?;
     if status.is_success() {
         let text: &[u8] = if bytes.trim_ascii().is_empty() { b"null" } else { &bytes };
-        let odd = |error| AuthorityError::Unknown(format!("{base} answered something odd ({error})"));
+        let odd = |error| AuthorityError::Unknown(format!("{base} gave an unexpected answer ({error})"));
         return Ok(Ok(serde_json::from_slice(text).map_err(odd)?));
     }
     match serde_json::from_slice::<Problem>(&bytes) {
@@ -184,7 +184,7 @@ pub fn judged<T>(problem: Problem) -> Reply<T> {
     }
 }
 
-/// No answer: nothing was done if no connection was made, otherwise nobody knows.
+/// No answer: nothing was done if no connection was made; otherwise it is unknown.
 fn lost(base: &str, error: &reqwest::Error) -> AuthorityError {
     if error.is_connect() {
         return unreachable(format!("no server at {base} ({})", root_cause(error)));

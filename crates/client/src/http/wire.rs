@@ -73,7 +73,7 @@ pub fn outcome(resource: Resource, item: BatchItem) -> Reply<Completion> {
         BatchItem::Released { .. } => Ok(Ok(Completion::Released)),
         BatchItem::Refused { problem } => Ok(Err(Refusal::from(*problem))),
         BatchItem::Failed { problem } => match judged(*problem) {
-            // It failed without a code that says so: nobody knows.
+            // It failed without a code that says so: the outcome is unknown.
             Ok(Err(refusal)) => Err(AuthorityError::Unknown(refusal.detail)),
             other => other,
         },

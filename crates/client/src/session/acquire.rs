@@ -54,7 +54,7 @@ fn held_by(holder: &Option<String>) -> String {
     holder.as_ref().map(|holder| format!(": {holder} holds it")).unwrap_or_default()
 }
 
-/// One acquire, from its first attempt to its guard. Dropped before that, it is spent: whatever it got is let go.
+/// One acquire, from its first attempt to its guard. Dropped before that, it is spent: what it got is released.
 pub(crate) struct Request {
     pub inner: Arc<Inner>,
     pub resource: Resource,
@@ -94,14 +94,14 @@ impl Request {
                 }
             },
             Ok(Ok(Completion::Released)) => {
-                Attempt::Unknown(AuthorityError::Unknown("an odd answer: released".to_owned()))
+                Attempt::Unknown(AuthorityError::Unknown("an unexpected answer: released".to_owned()))
             }
             Ok(Err(refusal)) => Attempt::Refused(refusal),
             Err(error) => Attempt::Unknown(error),
         }
     }
 
-    /// Makes a guard of what was granted; none if the session is not the present one any more.
+    /// Makes a guard of what was granted; none if the session is no longer the present one.
     pub fn take_up(&mut self, session: SessionId, granted: Grant) -> Option<Guard> {
         let holding = self.inner.hold(session, granted)?;
         self.settled = true;

@@ -17,15 +17,15 @@ const EVERY_MIN: Duration = Duration::from_millis(50);
 /// How a session is kept.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionConfig {
-    /// The name that this program goes by. Two programs under one name end each other's sessions.
+    /// The name of this program. Two programs with one name end each other's sessions.
     pub holder: String,
-    /// How long a heartbeat keeps the session, 1 s to 24 h: others get what it held this long after it fell silent.
+    /// How long a heartbeat keeps the session, 1 s to 24 h: others can get what it held this long after its last heartbeat.
     pub ttl: Duration,
     /// How often to renew; a third of the ttl if not given. Less than half of the ttl.
     pub every: Option<Duration>,
     /// What to do when a renewal fails.
     pub policy: Policy,
-    /// What the session tells of itself to begin with.
+    /// What the session reports about itself at first.
     pub metrics: Metrics,
     /// How long to wait between attempts to open a session and to acquire.
     pub backoff: Backoff,
@@ -105,10 +105,10 @@ pub enum OpenError {
     /// The holder is no name.
     #[error(transparent)]
     Name(#[from] BadName),
-    /// The authority does not want it.
+    /// The authority refused.
     #[error("the authority refused to open a session: {0}")]
     Refused(#[from] Refusal),
-    /// Nobody was reached in time.
+    /// The authority was not reached in time.
     #[error("no session could be opened: {0}")]
     Authority(#[from] AuthorityError),
 }

@@ -30,7 +30,7 @@ pub(super) async fn drive(session: Weak<Inner>) {
         };
         let Some(until) = until else { continue };
         let (clock, changed) = (inner.clock_handle(), inner.changed());
-        // Not kept meanwhile: a session that nobody has any more ends.
+        // Not kept meanwhile: a session without handles ends.
         drop(inner);
         tokio::select! {
             biased;

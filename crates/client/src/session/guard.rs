@@ -22,13 +22,13 @@ use crate::{
     renewer::Lost,
 };
 
-/// How often whoever waits for a release asks again when its answer was lost; from then on nobody waits for it.
+/// How often a release is repeated when its answer was lost. After that it is left to the ttl.
 const RELEASE_ATTEMPTS: u32 = 5;
 
-/// Why a hand-over document was not written, or a lease not released.
+/// Why a state document was not written, or a lease not released.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GuardError {
-    /// The lease is not held any more.
+    /// The lease is no longer held.
     #[error(transparent)]
     Lost(#[from] Lost),
     /// The document cannot be kept.
@@ -37,7 +37,7 @@ pub enum GuardError {
     /// The authority refused.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It is not known what became of it, or nobody was reached.
+    /// The outcome is unknown, or the authority was not reached.
     #[error(transparent)]
     Authority(#[from] AuthorityError),
 }
@@ -151,13 +151,13 @@ impl Guard {
         .await
     }
 
-    /// The hand-over document: what the former holder left, or what was written since.
+    /// The state document: what the former holder left, or what was written since.
     pub fn state(&self) -> Option<Value> {
         let state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
         state.0.as_ref().map(|state| state.document.clone())
     }
 
-    /// Writes the hand-over document, for the next holder. After an error it may be written or not; write again.
+    /// Writes the state document, for the next holder. After an error it may be written or not; write it again.
     pub async fn write_state(&self, document: &impl Serialize) -> Result<(), GuardError> {
         let write = self.state_write(document)?;
         self.check()?;
@@ -179,19 +179,19 @@ impl Guard {
         Ok(StateWrite { sequence: state.1, document })
     }
 
-    /// Lets go, and waits until it is known. A lease that has ended otherwise counts as released.
+    /// Releases the lease, and waits for the outcome. A lease that has ended otherwise counts as released.
     pub async fn release(self) -> Result<(), GuardError> {
         self.let_go(None).await
     }
 
-    /// Lets go, and leaves a last word for the next holder in the same step. [`GuardError::Lost`] means that the word was not
-    /// taken; where the answer was lost and the next holder has written since, nobody knows, and the error says so.
+    /// Releases the lease, and leaves a last state document for the next holder in the same step. [`GuardError::Lost`] means that the word was not
+    /// taken; where the answer was lost and the next holder has written since, that is unknown, and the error says so.
     pub async fn release_with(self, document: &impl Serialize) -> Result<(), GuardError> {
         let write = self.state_write(document)?;
         self.let_go(Some(write)).await
     }
 
-    /// Lets go of a guard that others may still look at: to them it is lost.
+    /// Releases a guard that others may still look at: to them it is lost.
     #[cfg(feature = "cluster")]
     pub(crate) async fn retire(&self) -> Result<(), GuardError> {
         self.holding.lose(Lost::Closed);

@@ -60,9 +60,9 @@ pub(crate) struct Holding {
 /// Something that is held together with a lease, and without which the work must stop.
 #[derive(Debug, Clone)]
 pub(crate) struct Bond {
-    /// The work stops then, in nanoseconds since boot, unless whoever keeps it moves it on.
+    /// The work stops then, in nanoseconds since boot, unless its keeper moves it on.
     pub until: Arc<AtomicU64>,
-    /// The lease is not held any more: let go of it.
+    /// Cancelled when the lease is no longer held: then it is released, too.
     pub over: CancellationToken,
 }
 

@@ -189,17 +189,17 @@ impl Inner {
         self.surroundings.chance.unit()
     }
 
-    /// A request id that nobody else has.
+    /// A unique request id.
     pub fn fresh_request(&self) -> Name {
         Name::new(self.surroundings.chance.id().to_string()).expect("a uuid is a name")
     }
 
-    /// How long to wait after so many failures, and at least as long as was asked for.
+    /// How long to wait after `failures` failures in a row, and at least `at_least`.
     pub fn backoff(&self, failures: u32, at_least: Option<Duration>) -> Duration {
         self.config.backoff.wait(failures, self.unit()).max(at_least.unwrap_or_default())
     }
 
-    /// Waits so long by the clock that counts.
+    /// Waits by the clock that keeps counting while the machine is suspended.
     pub async fn pause(&self, wait: Duration) {
         self.clock().wait_until(self.clock().now().plus(wait)).await;
     }
@@ -275,7 +275,7 @@ impl Inner {
         }
     }
 
-    /// Takes up a lease that was granted to `session`. None if that session is not the present one any more, or if the lease
+    /// Takes up a lease that was granted to `session`. None if that session is no longer the present one, or if the lease
     /// has ended by what is known already.
     pub fn hold(&self, session: SessionId, granted: Grant) -> Option<Arc<Holding>> {
         let mut core = self.core();
@@ -293,7 +293,7 @@ impl Inner {
         Some(holding)
     }
 
-    /// A guard lets go of what it stands for, which is told. Under the lock, so that nothing is won back for it any more.
+    /// A guard lets go of what it stands for, which is told. Under the lock, so that nothing more is won back for it.
     pub fn let_go(&self, holding: &Holding) -> HeldLease {
         let mut core = self.core();
         holding.go();
@@ -305,7 +305,7 @@ impl Inner {
         holding.reissued().cloned().unwrap_or(held)
     }
 
-    /// The session is lost and everything that hangs on it. What guards see is over before anything new begins.
+    /// The session is lost, and everything attached to it. What guards see is over before anything new begins.
     pub fn lose_all(&self, lost: &Lost, next: Phase) {
         let mut core = self.core();
         let holdings = core.end_session();
@@ -356,7 +356,7 @@ impl Inner {
         self.core().holdings.contains_key(&holding.held().lease)
     }
 
-    /// Lets go of a lease that nobody wants any more. It is tried for as long as the session keeps it alive.
+    /// Releases a lease that is no longer wanted. It is tried for as long as the session keeps the lease alive.
     pub fn release(self: &Arc<Self>, held: HeldLease) {
         let (inner, began) = (self.clone(), self.live_session());
         self.spawn(async move {
@@ -372,12 +372,12 @@ impl Inner {
         });
     }
 
-    /// Runs something that nobody waits for.
+    /// Runs something in the background.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
     }
 
-    /// Spends a request whose outcome nobody waits for any more: what it got, or would get, is let go (rule 7). It is tried
+    /// Spends a request whose outcome is no longer wanted: what it got, or would get, is released (rule 7). It is tried
     /// for as long as the session could keep the lease alive.
     pub fn spend(self: &Arc<Self>, resource: Resource, request: Name) {
         let inner = self.clone();

@@ -19,10 +19,10 @@ use crate::{
 /// A wait that the authority should have ended by now is ended here.
 const WAIT_LEEWAY: Duration = Duration::from_secs(1);
 
-/// How often a waiter asks where there is no line to wait in, unless it is said otherwise.
+/// How often a waiter asks where there is no line to wait in, by default.
 pub(super) const POLL_EVERY: Duration = Duration::from_secs(1);
 
-/// Waits in line for a resource for at most `timeout`; where there is no line, asks every now and then.
+/// Waits in line for a resource for at most `timeout`; where there is no line, asks every `poll_every`.
 pub(crate) async fn wait_in_line(
     inner: &Arc<Inner>,
     resource: Resource,
@@ -82,7 +82,7 @@ impl Waiting {
 
     /// Waits in line until granted or out of time; none where there is no line.
     ///
-    /// One call of the authority waits only so long. Before it ends the next one is made under the same request, which keeps
+    /// One call of the authority has a longest wait. Before it ends the next one is made under the same request, which keeps
     /// the place. The former is let run out: dropped, it would leave the line, and take a grant along that it has just got.
     async fn in_line(&mut self, session: SessionId) -> Option<Reply<Grant>> {
         let inner = self.request.inner.clone();
@@ -126,7 +126,7 @@ impl Waiting {
         }
     }
 
-    /// The fallback: asks every now and then.
+    /// The fallback: asks every `poll_every`.
     async fn by_polling(&mut self, session: SessionId) -> Next {
         match self.request.attempt(session).await {
             Attempt::Won(guard) => Next::Return(Box::new(Ok(guard))),
@@ -165,7 +165,7 @@ impl Waiting {
             None => granted,
             Some(within) => match confirmed(&self.request.inner, granted, within).await {
                 Ok(granted) => granted,
-                // It lapsed, or nobody knows: whatever it was, it is spent, and the wait begins anew.
+                // It lapsed, or its outcome is unknown: either way it is spent, and the wait begins anew.
                 Err(error) => {
                     tracing::debug!(%error, resource = %self.request.resource, "a grant was not confirmed");
                     self.request.renew();

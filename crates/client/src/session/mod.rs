@@ -86,7 +86,7 @@ impl Session {
         self.inner.ready().await
     }
 
-    /// Says what the next heartbeats tell of this program.
+    /// Sets what the next heartbeats report about this program.
     pub fn set_metrics(&self, metrics: Metrics) {
         self.inner.set_metrics(metrics);
     }
@@ -98,7 +98,7 @@ impl Session {
         acquire::until_granted(&self.inner, resource).await
     }
 
-    /// Acquires, waiting in line for at most so long: first come, first served, and woken when it is granted.
+    /// Acquires, waiting in line for at most `timeout`: first come, first served, and woken when it is granted.
     pub async fn acquire_within(
         &self,
         kind: &str,
@@ -109,7 +109,7 @@ impl Session {
         wait_in_line(&self.inner, resource, timeout, POLL_EVERY).await
     }
 
-    /// Acquires if it can be had now.
+    /// Acquires if the resource is free now.
     pub async fn try_acquire(&self, kind: &str, key: &str) -> Result<Guard, AcquireError> {
         let resource = Resource::new(kind, key)?;
         acquire::now(&self.inner, resource).await

@@ -43,7 +43,7 @@ pub enum KeyCommand {
     },
     /// List the keys that are not revoked
     Ls {
-        /// At most so many [default: all of them]
+        /// At most N keys [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
@@ -122,7 +122,7 @@ pub async fn run(
             }
             if keys.is_empty() {
                 output::note(
-                    "there are no keys: everyone on this machine may do everything, and nobody else anything",
+                    "there are no keys: everyone on this machine may do everything, and no one else may do anything",
                 );
                 return Ok(());
             }

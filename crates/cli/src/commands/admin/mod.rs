@@ -65,7 +65,7 @@ pub enum AdminCommand {
     },
     /// Say that the store was restored from a backup, so that it gives no token and no lease again that was given since
     Restored {
-        /// Grant at once: every holder was stopped, so that nobody works on a lease that the backup lacks
+        /// Grant at once: every holder was stopped, so no one works under a lease that the backup lacks
         #[arg(long)]
         holders_stopped: bool,
     },

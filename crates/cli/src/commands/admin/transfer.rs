@@ -186,7 +186,7 @@ fn body(source: impl AsyncRead + Send + Unpin + 'static) -> Body {
     Body::wrap_stream(pieces)
 }
 
-/// Counts lines, and shows how far it is to whoever sits there.
+/// Counts lines, and shows the progress on a terminal.
 struct Progress {
     what: &'static str,
     lines: u64,
