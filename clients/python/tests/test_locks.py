@@ -100,7 +100,8 @@ class Order(Case):
         self.assertEqual(sorted(order), list(range(WAITERS)))
         self.assertEqual([tokens[number] for number in order], sorted(set(tokens)))
         self.assertGreater(min(tokens), first.token)
-        # Whoever asks again keeps the place. Only on a machine so slow that a grant lapses before it is confirmed does a
+        # Whoever asks again keeps the place. Only on a machine so slow that a grant lapses before it is confirmed
+        # does a
         # waiter go to the end of the line, under another request id; nobody else's place is lost.
         steady = [number for number in order if len(requests[number]) == 1]
         self.assertEqual(steady, sorted(steady))

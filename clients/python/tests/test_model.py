@@ -1,4 +1,6 @@
-"""One script, asked of the model of the authority and of a real server: both answer the same, so that the model cannot drift."""
+"""One script, asked of the model of the authority and of a real server: both answer the same, so that the model
+cannot drift.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from .support.virtual import simulate
 Ask = Callable[[Request], Awaitable[Response]]
 LONG_MS = 300_000
 SHORT_MS = 1_000
-# Fields that are times, compared within this many milliseconds: the script runs in less, and those that it compares are longer.
+# Fields that are times, compared within this many milliseconds: the script runs in less, and those that it compares
+# are longer.
 SLOWNESS_MS = 100_000
 TIMES = ("ttl_ms", "retry_after_ms")
 # What the model knows of an answer. The rest it does not claim to know.
@@ -26,7 +29,8 @@ COMPARED = (*IDS, "code", "holder", "token", "full_ttl_ms", "slack_ms", "state",
 
 
 class Script:
-    """Asks, and writes down what was answered: ids by the order in which they came up, tokens by their order in size."""
+    """Asks, and writes down what was answered: ids by the order in which they came up, tokens by their order in size.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

@@ -1,4 +1,6 @@
-"""A worker for the tests: works on one resource while it holds it, and says each step. Arguments: URL, holder, key, ttl."""
+"""A worker for the tests: works on one resource while it holds it, and says each step. Arguments: URL, holder, key,
+ttl.
+"""
 
 from __future__ import annotations
 

@@ -111,8 +111,10 @@ pub enum Operation {
     Acquire(AcquireRequest),
     /// Renew a lease, and with it the session that it is attached to.
     Renew(HeldLease),
-    /// Release a lease.    Release {
-        /// The lease.        held: HeldLease,
+    /// Release a lease.
+    Release {
+        /// The lease.
+        held: HeldLease,
         /// The last state document, for the next holder.
         state: Option<StateWrite>,
     },

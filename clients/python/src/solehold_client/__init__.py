@@ -26,7 +26,7 @@ from .http import AnswerLost, HttpTransport, NotSent, Request, Response, Server,
 from .locks import Locks
 from .renewer import Policy
 from .session import Session, SessionConfig
-from .wire import Json, State
+from .wire import Json, StateDocument
 
 __all__ = [
     "AnswerLost",
@@ -53,7 +53,7 @@ __all__ = [
     "Session",
     "SessionConfig",
     "SoleholdError",
-    "State",
+    "StateDocument",
     "Superseded",
     "Transport",
     "Unauthorized",

@@ -26,14 +26,14 @@ class Acquire:
 
     def __init__(self, session: Session, kind: str, key: str, timeout: float | None, backoff: BackoffConfig) -> None:
         if timeout is not None and not timeout >= 0:
-            raise ValueError(f"a timeout of {timeout} makes no sense: give seconds, 0 to try once, or None to wait for good")
+            raise ValueError(f"a timeout of {timeout} makes no sense: give seconds, 0 to try once, or None to wait forever")
         self.session = session
         self.client = session.client
         self.kind = kind
         self.key = key
         self.request_id = self.client.request_id()
         self.doubts = Doubts()
-        """Set when some attempt may have got the lease, or a place in line, without our knowing."""
+        """Set when some attempt may have got the lease, or a place in line, without an answer."""
         self.backoff = Backoff(backoff, self.client.rng)
         self._until = float("inf") if timeout is None else self.client.clock.now() + timeout
 
@@ -46,7 +46,9 @@ class Acquire:
         return min(self._until, self.client.clock.now() + self.client.retry_for)
 
     async def run(self, attempt: Callable[[Acquire], Awaitable[Grant]]) -> Guard:
-        """Attempts until it is granted, the time is up, or the authority says something that waiting does not change."""
+        """Attempts until it is granted, the time is up, or the authority refuses for a reason that waiting does not
+        change.
+        """
         if self.session.unsettled() >= UNSETTLED_MAX:
             raise Unavailable(f"{UNSETTLED_MAX} requests of this session have no known outcome: no more are made until they do")
         try:
@@ -88,7 +90,7 @@ class Acquire:
             self.renew_request()
             return self.backoff.delay()
         if error.code == "held":
-            # The holder may let go at any time, and has at the latest when its lease runs out.
+            # The holder may release it at any time, and at the latest its lease runs out.
             return self.backoff.delay(most=float("inf") if error.retry_after is None else error.retry_after)
         return self.backoff.delay(least=error.retry_after or 0.0)
 
@@ -98,7 +100,7 @@ class Acquire:
         self.doubts.any = False
 
     async def spend(self) -> bool:
-        """Spends the request id if it may have got something; whether it is known to hold nothing."""
+        """Spends the request id if it may have got something. Returns whether it is known to hold nothing."""
         if not self.doubts.any:
             return True
         session, kind, key, request_id = self.session, self.kind, self.key, self.request_id

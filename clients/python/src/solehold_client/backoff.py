@@ -19,7 +19,9 @@ class BackoffConfig:
 
 
 class Backoff:
-    """The delays of one series of attempts. Each is half fixed and half random, so that a crowd does not come back at once."""
+    """The delays of one series of attempts. Each is half fixed and half random, so that many clients do not come back
+    at the same time.
+    """
 
     def __init__(self, config: BackoffConfig, rng: random.Random) -> None:
         self._config = config
@@ -31,7 +33,7 @@ class Backoff:
         self._next = self._config.first
 
     def delay(self, *, least: float = 0.0, most: float = float("inf")) -> float:
-        """The next delay. `least` is what the authority asked for, `most` when asking again is surely of use."""
+        """The next delay. `least` is what the authority asked for, `most` is when asking again is certainly useful."""
         whole = self._next
         self._next = min(self._config.cap, whole * 2)
         return max(least, min(most, whole * self._rng.uniform(0.5, 1.0)))

@@ -1,4 +1,4 @@
-"""One way to the servers: failover, and repeats of what is safe to repeat."""
+"""Connections to the servers: failover, and repeats of what is safe to repeat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .wire import Json
 
 @dataclass(frozen=True)
 class Call:
-    """What is asked, of whichever server answers."""
+    """A request, for any server."""
 
     method: str
     path: str
@@ -27,7 +27,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back for it."""
+    """The answer to a call."""
 
     value: Json
     sent: float
@@ -65,11 +65,12 @@ class Channel:
         self._current = 0
 
     async def close(self) -> None:
-        """Lets go of its connections."""
+        """Closes its connections."""
         await self._transport.close()
 
     async def call(self, call: Call, *, timeout: float, until: float, doubts: Doubts | None = None) -> Answer:
-        """Asks each server in turn, `timeout` seconds for each, and after a pause again while the tick `until` is ahead.
+        """Asks each server in turn, `timeout` seconds for each, and after a pause again while the tick `until` is
+        ahead.
 
         Raises what the first definite answer says. Without one: `Unknown` if it may have been done, else `Unavailable`.
         """

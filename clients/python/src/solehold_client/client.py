@@ -17,7 +17,7 @@ from .errors import NoSession, NotFound, Refused, Unavailable, Unknown
 from .history import History, OlderHistory
 from .http import HttpTransport, Server, Transport
 from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
-from .wire import Grant, Json, SessionView, State
+from .wire import Grant, Json, SessionView, StateDocument
 
 
 class Client:
@@ -61,7 +61,7 @@ class Client:
 
         self._transport = transport or http
         self.history = History()
-        """What it remembers of the store's history, for all its sessions."""
+        """What the client remembers of the store's history, for all its sessions."""
         self._channel = self.channel()
         self._short = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
         self._waiters = 0
@@ -78,11 +78,11 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Lets go of the connections. Sessions are closed before."""
+        """Closes the connections. Close sessions before."""
         await self._channel.close()
 
     def channel(self) -> Channel:
-        """Another way to the servers, with connections of its own."""
+        """Another channel to the servers, with connections of its own."""
         return Channel(
             self._servers, self._transport(), clock=self.clock, rng=self.rng, tenant=self._tenant, backoff=self.backoff
         )
@@ -106,9 +106,9 @@ class Client:
     async def open_session(
         self, holder: str, *, ttl: float, replace: str | None = None, metrics: Mapping[str, Json] | None = None
     ) -> tuple[float, SessionView]:
-        """Opens a session, and tells the tick before the answered request was sent.
+        """Opens a session, and returns the tick before the answered request was sent.
 
-        A repeat supersedes what a lost answer may have opened; nothing hangs on that one, and it runs out. A client that
+        A repeat supersedes what a lost answer may have opened; nothing is attached to that one, and it runs out. A client that
         remembers the store's history shows it before anything is asked for: a store that was set back hears of it first.
         """
         body = _said(holder=holder, ttl_ms=round(ttl * 1000), replace=replace, metrics=_copy(metrics))
@@ -127,7 +127,7 @@ class Client:
     async def heartbeat(
         self, channel: Channel, session_id: str, *, timeout: float, metrics: Mapping[str, Json] | None = None
     ) -> tuple[float, SessionView]:
-        """Keeps a session: asks each server once, over the session's own connections."""
+        """Renews a session: asks each server once, over the session's own connections."""
         call = self._heartbeat(session_id, metrics)
         answer = await channel.call(call, timeout=timeout, until=self.clock.now())
         return answer.sent, wire.session(answer.value)
@@ -137,7 +137,7 @@ class Client:
         return Call("PUT", wire.path("sessions", session_id, "heartbeat"), body)
 
     async def close_session(self, session_id: str, *, until: float | None = None) -> None:
-        """Closes it: everything that hangs on it is released."""
+        """Closes it: everything attached to it is released."""
         await self._ask(Call("DELETE", wire.path("sessions", session_id)), until=until)
 
     async def acquire(
@@ -176,7 +176,7 @@ class Client:
 
     @contextmanager
     def waiter(self) -> Iterator[None]:
-        """A place among those of this client that wait in line, or `Unavailable`."""
+        """A slot among the requests of this client that wait in line, or `Unavailable`."""
         if self._waiters >= WAITERS_AT_ONCE_MAX:
             raise Unavailable(f"{WAITERS_AT_ONCE_MAX} tasks of this client wait in line already: ask again later")
         self._waiters += 1
@@ -186,12 +186,12 @@ class Client:
             self._waiters -= 1
 
     async def renew_lock(self, name: str, *, grant: Grant, session_id: str, until: float) -> tuple[float, Grant]:
-        """Keeps a lock, and with it its session."""
+        """Renews a lock, and with it its session."""
         call = Call("POST", wire.path("locks", name, "renew"), _proof(grant.token, grant.lease_id, session_id))
         return _granted(await self._ask(call, until=until))
 
     async def cancel(self, kind: str, key: str, *, holder: str, request_id: str, until: float | None = None) -> None:
-        """Spends a request id: it can get nothing any more, and what it got is released."""
+        """Spends a request id: it gets nothing from now on, and what it got is released."""
         body = _said(holder=holder, request_id=request_id)
         await self._ask(Call("POST", wire.path("resources", kind, key, "lease", "cancel"), body), until=until)
 
@@ -206,7 +206,8 @@ class Client:
         state: tuple[int, Json] | None = None,
         until: float | None = None,
     ) -> bool:
-        """Lets go, with a last (sequence, document) if given. False if it was lost before: nothing has changed.
+        """Releases a lease, with a last (sequence, document) if given. False if it was lost before: nothing has
+        changed.
 
         Where answers were lost and what has happened since hides how it went, it is `Unknown`.
         """
@@ -224,7 +225,8 @@ class Client:
                 raise
         if not doubts.any:
             return False
-        # A repeat finds the lease gone, by our own first attempt or not: how it ended is kept, and so is the last document.
+        # A repeat finds the lease gone, by our own first attempt or not: how it ended is kept, and so is the last
+        # document.
         if state is None:
             return await self._ended_as(lease_id) == "released"
         written = await self.read_state(kind, key)
@@ -235,8 +237,8 @@ class Client:
 
     async def write_state(
         self, kind: str, key: str, *, token: int, lease_id: str, session_id: str, sequence: int, document: Json
-    ) -> State:
-        """Writes the hand-over document under a live lease."""
+    ) -> StateDocument:
+        """Writes the state document under a live lease."""
         target = wire.path("resources", kind, key, "state")
         body = _proof(token, lease_id, session_id)
         body |= {"sequence": sequence, "document": document}
@@ -251,8 +253,8 @@ class Client:
                 raise
             return written  # by an attempt whose answer was lost
 
-    async def read_state(self, kind: str, key: str) -> State | None:
-        """The hand-over document of a resource, if one was written."""
+    async def read_state(self, kind: str, key: str) -> StateDocument | None:
+        """The state document of a resource, if one was written."""
         try:
             return wire.state((await self._ask(Call("GET", wire.path("resources", kind, key, "state")))).value)
         except NotFound:

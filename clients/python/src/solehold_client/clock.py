@@ -14,7 +14,7 @@ from .limits import STEP_SECONDS_MAX
 
 
 class Clock(Protocol):
-    """Tells the tick. An argument everywhere, so that time can be simulated."""
+    """Reads the tick. An argument everywhere, so that time can be simulated."""
 
     def now(self) -> float:
         """The tick, in seconds."""

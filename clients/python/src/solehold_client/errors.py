@@ -66,7 +66,7 @@ class Forbidden(SoleholdError):
 
 
 class NotFound(SoleholdError):
-    """There is no such thing, or none that the key may know of."""
+    """There is no such thing, or the key may not see it."""
 
 
 class Refused(SoleholdError):
@@ -93,7 +93,7 @@ Why = Literal["deadline", "failed", "refused", "ended", "history", "released", "
 
 
 class Lost(SoleholdError):
-    """The lease is not held any more, or not known to be.
+    """The lease is no longer held, or not known to be.
 
     `why` is `deadline` (no renewal came through in time), `failed` (one failed, under the policy `immediate`), `refused`
     (the authority said no), `ended` (someone else ended this lease), `history` (the store was set back to an older history),
@@ -105,7 +105,7 @@ class Lost(SoleholdError):
         self.why: Why = why
 
     def again(self) -> Lost:
-        """The same, to be raised: several may hear of one loss, and an exception belongs to one of them."""
+        """The same, to be raised: several callers may learn of one loss, and each needs an exception of its own."""
         return Lost(self.why, self.detail)
 
 
@@ -125,7 +125,7 @@ _BY_CODE: dict[str, type[SoleholdError]] = {
 
 
 def from_answer(server: str, status: int, body: bytes) -> SoleholdError:
-    """The problem document of an answer as an exception. What is no problem document of ours proves nothing."""
+    """The problem document of an answer as an exception. Any other body proves nothing."""
     problem = _problem(body)
     code = problem.get("code")
     if not isinstance(code, str) or not code:

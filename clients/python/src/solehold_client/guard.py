@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from .errors import Lost, SoleholdError, Unavailable, Unknown
 from .loss import Loss
-from .wire import Grant, Json, State
+from .wire import Grant, Json, StateDocument
 
 if TYPE_CHECKING:
     from .session import Session
@@ -28,10 +28,12 @@ class Hold:
     grant: Grant
     loss: Loss = field(default_factory=Loss)
     sequence: int = 0
-    """The last that a write of the state bore under this token."""
+    """The last sequence number of a state write under this token."""
     let_go: bool = False
     reissued: int | None = None
-    """Another token that the store gave the lease: this one is no longer good, and nobody works under the new one."""
+    """Another token that the store gave the lease: this one is no longer valid, and no work is done under the new
+    one.
+    """
 
 
 class Guard:
@@ -63,7 +65,7 @@ class Guard:
 
     @property
     def token(self) -> int:
-        """The fencing token: larger at each change of owner. Send it along with everything that the work puts out."""
+        """The fencing token: larger at each change of owner. Send it along with everything that leaves the process."""
         return self._hold.grant.token
 
     @property
@@ -77,12 +79,12 @@ class Guard:
         return self._session.deadline
 
     @property
-    def state(self) -> State | None:
+    def state(self) -> StateDocument | None:
         """What the former holder left, or what this one wrote last."""
         return self._state
 
     def is_live(self) -> bool:
-        """Whether the work may go on, by a look at the clock now. Once false, false for good."""
+        """Whether the work may go on, by the clock. Once false, it stays false."""
         return self._judge() is None
 
     def is_in_grace(self) -> bool:
@@ -90,13 +92,13 @@ class Guard:
         return self.is_live() and self._session.is_in_grace()
 
     def check(self) -> int:
-        """The token, or raises `Lost`: for a look just before something is put out."""
+        """The token, or raises `Lost`: call it right before an effect."""
         if lost := self._judge():
             raise lost.again()
         return self.token
 
     async def lost(self) -> Lost:
-        """Waits until it is lost, also by release, and tells why."""
+        """Waits until it is lost or released, and returns why."""
         return await self._hold.loss.wait()
 
     async def run(self, work: Awaitable[T]) -> T:
@@ -106,8 +108,8 @@ class Guard:
         """
         return await self._hold.loss.interrupt(work, self._judge)
 
-    async def write_state(self, document: Json) -> State:
-        """Writes the hand-over document: the next holder gets it."""
+    async def write_state(self, document: Json) -> StateDocument:
+        """Writes the state document: the next holder gets it."""
         async with self._writing:
             self.check()
             hold = self._hold
@@ -124,7 +126,8 @@ class Guard:
             return self._state
 
     async def release(self, state: Json = None) -> bool:
-        """Lets go, with a last hand-over document if given; false if it was lost before, and then nothing has changed.
+        """Releases the lease, with a last state document if given; false if it was lost before, and then nothing has
+        changed.
 
         If no server says what became of it (`Unknown`, `Unavailable`), the session asks on.
         """

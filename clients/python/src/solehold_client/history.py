@@ -29,7 +29,8 @@ class History:
         """What to show with the next heartbeat."""
 
     def follow(self, told: int | None) -> int:
-        """Judges an answer and gives its epoch. One that tells none, as from an older server, is of the present one.
+        """Judges an answer and gives its epoch. One without an epoch, as from an older server, counts as of the
+        present one.
 
         >>> history = History()
         >>> history.follow(3), history.follow(None)
@@ -42,6 +43,8 @@ class History:
         return epoch
 
     def keep(self, sealed_cursor: str | None) -> None:
-        """Keeps the cursor of an answer. The store has been shown the one kept so far, so the new one is not behind it."""
+        """Keeps the cursor of an answer. The store has been shown the one kept so far, so the new one is not behind
+        it.
+        """
         if sealed_cursor is not None:
             self.sealed_cursor = sealed_cursor

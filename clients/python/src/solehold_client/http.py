@@ -23,7 +23,7 @@ class NotSent(Exception):
 
 
 class AnswerLost(Exception):
-    """The request left, and no whole answer came: nobody knows whether it was done."""
+    """The request left, and no complete answer came: it is unknown whether it was done."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _shown(url: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a server."""
+    """A request to a server."""
 
     method: str
     target: str
@@ -82,7 +82,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Response:
-    """What it answered. Names of headers are in lower case."""
+    """The answer of a server. Names of headers are in lower case."""
 
     status: int
     body: bytes
@@ -90,13 +90,13 @@ class Response:
 
 
 class Transport(Protocol):
-    """A way to servers. An argument, so that the network can be simulated."""
+    """Sends requests to servers. An argument, so that the network can be simulated."""
 
     async def send(self, server: Server, request: Request) -> Response:
         """Sends it and reads the answer, or raises `NotSent` or `AnswerLost`."""
 
     async def close(self) -> None:
-        """Lets go of its connections."""
+        """Closes its connections."""
 
 
 async def within(seconds: float, work: Coroutine[Any, Any, T]) -> T:
@@ -125,7 +125,7 @@ class _Connection:
         return not self.reader.at_eof() and not self.writer.is_closing()
 
     def close(self) -> None:
-        # A closing TLS connection waits for the other side's farewell; nobody here needs it.
+        # A closing TLS connection waits for the peer's closing message, which is not needed here.
         self.writer.transport.abort()
 
 
@@ -140,7 +140,7 @@ class _Progress:
 
 
 class HttpTransport:
-    """Connections to any number of servers, kept while they are of use."""
+    """Connections to any number of servers, kept while they are useful."""
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ from typing import Final
 NAME_BYTES_MAX: Final = 255
 TTL_SECONDS_MIN: Final = 1.0
 TTL_SECONDS_MAX: Final = 24 * 60 * 60.0
-# Longest that one request waits in line; whoever wants longer asks again with the same request id.
+# Longest that one request waits in line; to wait longer, ask again with the same request id.
 WAIT_SECONDS_MAX: Final = 30.0
 
 # The trust window (rule 4).
@@ -18,7 +18,8 @@ MARGIN_SECONDS_MIN: Final = 0.1
 SLACK_SECONDS_UNKNOWN: Final = 0.5
 MARGIN_SHARE_MAX: Final = 0.5
 
-# asyncio's timers stand still while the machine sleeps, so nothing waits for longer than this without a look at the clock.
+# asyncio's timers stand still while the machine sleeps, so nothing waits for longer than this without a look at the
+# clock.
 STEP_SECONDS_MAX: Final = 0.1
 
 # Answers.
@@ -27,7 +28,7 @@ RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 INTERIM_ANSWERS_MAX: Final = 8
 
 # Connections of one client: short requests, and those that wait in line. Each has its own share, so that waiting for
-# a lock never keeps anyone from releasing it; whoever finds no place to wait asks again. What lies idle is kept up to a number.
+# a lock never prevents its release; a caller that finds no slot asks again. The number of idle connections is bounded.
 REQUESTS_AT_ONCE_MAX: Final = 64
 WAITERS_AT_ONCE_MAX: Final = 512
 IDLE_CONNECTIONS_MAX: Final = 16
@@ -36,5 +37,5 @@ CONNECT_SECONDS_MAX: Final = 3.0
 
 # Requests whose outcome a session still has to find out.
 UNSETTLED_MAX: Final = 1024
-# How long a cancelled acquire waits until its request id is spent, before that goes on behind its back.
+# How long a cancelled acquire waits until its request id is spent, before that goes on in the background.
 SPEND_SECONDS_MAX: Final = 1.0

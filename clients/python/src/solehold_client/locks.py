@@ -18,13 +18,13 @@ from .session import Session, SessionConfig
 from .wire import Grant
 
 KIND = "lock"
-"""A lock is a resource of this kind that nobody declares."""
+"""A lock is a resource of this kind. Locks are not declared."""
 # A place in line is asked for again after this share of a wait.
 ASK_AGAIN_SHARE = 2 / 3
 
 
 class Locks:
-    """Locks that hang on a session: on the one given, or on one of its own that it opens over a client.
+    """Locks that are attached to a session: the one given, or one of its own that it opens with a client.
 
     Waiting is done by the server, in order of arrival; `poll_interval` is for servers that have no line to wait in.
     """
@@ -49,7 +49,7 @@ class Locks:
         self._has_line = True
 
     async def acquire(self, name: str, *, timeout: float | None = None) -> Guard:
-        """Waits in line for a lock: up to `timeout` seconds, for good if None, not at all if 0.
+        """Waits in line for a lock: up to `timeout` seconds, forever if None, not at all if 0.
 
         When the time is up it raises the last refusal. However it ends without a guard, the line is left and nothing is held.
         """
@@ -146,7 +146,9 @@ class Locks:
         return grant
 
     async def _confirm(self, acquire: Acquire, grant: Grant, within: float) -> Grant:
-        """A grant that was waited for is trusted after a renewal (rule 15), for as long as heartbeats keep its session."""
+        """A grant that was waited for is trusted after a renewal (rule 15), for as long as heartbeats keep its
+        session.
+        """
         until = self._client.clock.now() + within
         session = acquire.session
         try:

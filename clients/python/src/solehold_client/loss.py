@@ -1,4 +1,4 @@
-"""Being told that something is lost: a session, or one lease of it."""
+"""The loss of a session, or of one lease of it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Loss:
-    """Declared once, for good."""
+    """A loss: declared once, and never taken back."""
 
     def __init__(self) -> None:
         self.declared: Lost | None = None
@@ -20,7 +20,7 @@ class Loss:
         self._listeners: set[Callable[[], object]] = set()
 
     def declare(self, lost: Lost) -> None:
-        """It is lost. What was said first stands."""
+        """Declares it lost. The first reason stands."""
         if self.declared is None:
             self.declared = lost
             self._event.set()
@@ -34,7 +34,8 @@ class Loss:
         return self.declared
 
     async def interrupt(self, work: Awaitable[T], judge: Callable[[], Lost | None]) -> T:
-        """The result of the work. When this is declared or `judge` says so, it is cancelled; once it has ended, raises `Lost`.
+        """The result of the work. When this is declared or `judge` says so, it is cancelled; once it has ended,
+        raises `Lost`.
 
         `judge` is asked before each step of the work: after a long pause of the process, which no timer has told yet, the
         work does not get even one step further.
@@ -61,7 +62,7 @@ class Loss:
 
 
 class _Steps(Generic[T]):
-    """Runs an awaitable step by step, with a look at the judge before each."""
+    """Runs an awaitable step by step, asking the judge before each."""
 
     def __init__(self, work: Awaitable[T], judge: Callable[[], Lost | None]) -> None:
         self._work = work
@@ -72,7 +73,7 @@ class _Steps(Generic[T]):
         return await self
 
     def close(self) -> None:
-        """Of work that was stopped before its first step, Python would complain that nobody awaited it."""
+        """Of work that was stopped before its first step, Python would complain that it was never awaited."""
         if asyncio.iscoroutine(self._work):
             self._work.close()
 

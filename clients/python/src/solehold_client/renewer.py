@@ -48,7 +48,7 @@ class Policy:
 
     @staticmethod
     def grace(seconds: float) -> Policy:
-        """Works on for `seconds` after the deadline while the authority is unreachable."""
+        """Goes on for `seconds` after the deadline while the authority is unreachable."""
         if not 0 < seconds < float("inf"):
             raise ValueError(f"a grace of {seconds} s makes no sense: give seconds above 0")
         return Policy("grace", seconds)
@@ -103,7 +103,7 @@ class Renewer:
         return self.deadline + self._policy.grace_seconds
 
     def is_live(self, now: float) -> bool:
-        """Whether the work may go on. Once false, false for good."""
+        """Whether the work may go on. Once false, it stays false."""
         return self._judge(now) is None
 
     def poll(self, now: float) -> Send | Wait | Stop:
@@ -139,7 +139,7 @@ class Renewer:
         self.lost = self.lost or Lost("refused", f"the authority refused to renew: {detail}")
 
     def set_back(self, detail: str) -> None:
-        """A heartbeat was answered from an older history: nothing of that is taken up."""
+        """A heartbeat was answered from an older history: nothing of it is used."""
         self._in_flight = False
         self.lost = self.lost or Lost("history", detail)
 

@@ -1,4 +1,4 @@
-"""One incarnation of a holder: a heartbeat on its own connection keeps everything that hangs on it.
+"""One incarnation of a holder: a heartbeat on its own connection keeps everything attached to it.
 
 The renewer decides, this drives: it sends when told, tells what came of it, and never waits for long without a look at the clock.
 """
@@ -30,7 +30,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """Whose session it is, and how it is kept. A second session of a holder ends the first: give each process its own name."""
+    """The holder of a session, and how the session is kept. A second session of a holder ends the first: give each
+    process its own name.
+    """
 
     holder: str
     ttl: float = 30.0
@@ -40,7 +42,7 @@ class SessionConfig:
     replace: str | None = None
     """A former session of this holder, to be closed at once."""
     metrics: Callable[[], Mapping[str, Json]] | None = None
-    """What heartbeats tell of the holder."""
+    """What heartbeats report about the holder."""
     backoff: BackoffConfig = field(default_factory=BackoffConfig)
     """How often an acquire asks again."""
 
@@ -51,7 +53,7 @@ class SessionConfig:
 
 
 class Session:
-    """An open session. `async with Session.open(...)` closes it, which releases all that hangs on it."""
+    """An open session. `async with Session.open(...)` closes it, which releases everything attached to it."""
 
     def __init__(self, client: Client, config: SessionConfig, sent: float, view: SessionView) -> None:
         self.client = client
@@ -79,7 +81,7 @@ class Session:
 
     @property
     def holder(self) -> str:
-        """Whose session it is."""
+        """The name of its holder."""
         return self.config.holder
 
     @property
@@ -88,7 +90,7 @@ class Session:
         return self._renewer.deadline
 
     def is_live(self) -> bool:
-        """Whether work under it may go on, by a look at the clock now. Once false, false for good."""
+        """Whether work under it may go on, by the clock. Once false, it stays false."""
         return self._judge() is None
 
     def is_in_grace(self) -> bool:
@@ -96,17 +98,18 @@ class Session:
         return self.is_live() and self.client.clock.now() >= self.deadline
 
     def unsettled(self) -> int:
-        """How many requests have an outcome that it still has to find out."""
+        """How many requests have an outcome that is still unknown."""
         return len(self._settling)
 
     async def lost(self) -> Lost:
-        """Waits until it is lost or closed, and tells why."""
+        """Waits until it is lost or closed, and returns why."""
         return await self._loss.wait()
 
     async def acquire(
         self, kind: str, key: str, *, timeout: float | None = None, attributes: Mapping[str, Json] | None = None
     ) -> Guard:
-        """Acquires a resource, and asks again while someone holds it: up to `timeout` seconds, for good if None, once if 0.
+        """Acquires a resource, and asks again while someone holds it: up to `timeout` seconds, forever if None, once
+        if 0.
 
         When the time is up it raises the last refusal. However it ends without a guard, nothing is held.
         """
@@ -127,11 +130,11 @@ class Session:
         return await Acquire(self, kind, key, timeout, self.config.backoff).run(attempt)
 
     async def try_acquire(self, kind: str, key: str, *, attributes: Mapping[str, Json] | None = None) -> Guard:
-        """Acquires a resource that nobody holds, or raises `Refused` with its holder."""
+        """Acquires a free resource, or raises `Refused` with its holder."""
         return await self.acquire(kind, key, timeout=0.0, attributes=attributes)
 
     async def close(self) -> None:
-        """Closes it: all its guards are lost, and everything that hangs on it is released."""
+        """Closes it: all its guards are lost, and everything attached to it is released."""
         lost = self._judge()
         self._renewer.closed()
         self._declare()
@@ -170,7 +173,7 @@ class Session:
                 else:
                     await self._pause(action.until)
         finally:
-            # Without a driver nobody would notice the deadline, so whatever ends it ends the session.
+            # Without a driver the deadline would go unnoticed, so its end is the end of the session.
             self._renewer.closed()
             self._declare()
             if self._beat is not None:
@@ -261,7 +264,7 @@ class Session:
         self._holdings.let_go(hold.grant.identity)
         hold.loss.declare(Lost("released", f"{hold.kind}/{hold.key} was released"))
         if hold.reissued is not None:
-            # Nobody works under the new token, and the session would keep the lease for as long as it lives.
+            # No work is done under the new token, and the session would keep the lease for as long as it lives.
             self._settle(lambda: self._send_release(hold, None))
             return False
         if lost is not None and lost.why not in ("deadline", "failed"):
@@ -285,7 +288,7 @@ class Session:
         )
 
     def _settle(self, work: Callable[[], Awaitable[object]]) -> asyncio.Task[bool]:
-        """Finds out the outcome of something behind the caller's back."""
+        """Finds out the outcome of something in the background."""
         task = asyncio.ensure_future(self._until_settled(work))
         self._settling.add(task)
         task.add_done_callback(self._settling.discard)

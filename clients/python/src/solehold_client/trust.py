@@ -16,7 +16,8 @@ def margin(ttl: float, slack: float | None) -> float:
 
 
 def deadline(sent: float, ttl_left: float, ttl: float, slack: float | None) -> float:
-    """The tick at which the work has stopped. It counts from before the request was sent: the store gave the time later.
+    """The tick at which the work has stopped. It counts from before the request was sent: the store gave the time
+    later.
 
     >>> deadline(100.0, 30.0, 30.0, 0.0)
     129.4

@@ -1,4 +1,4 @@
-"""What the answers say, as values. An answer that lacks something is no answer: the outcome is then unknown."""
+"""What the answers say, as values. An incomplete answer counts as none: the outcome is then unknown."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .errors import Unknown
 from .limits import NAME_BYTES_MAX
 
 Json = Union[None, bool, int, float, str, "list[Json]", "dict[str, Json]"]
-"""Anything that JSON can say."""
+"""Any JSON value."""
 
 BASE = "/api/v1"
 
 
 @dataclass(frozen=True)
-class State:
-    """The hand-over document of a resource, as written under `token`."""
+class StateDocument:
+    """The state document of a resource, as written under `token`."""
 
     token: int
     sequence: int
@@ -37,7 +37,7 @@ class Grant:
     slack: float | None
     epoch: int | None
     revision: int
-    state: State | None
+    state: StateDocument | None
     repeated: bool
     confirm_within: float | None
     """For a grant that was waited for: it lapses unless it is renewed within these seconds (rule 15)."""
@@ -50,7 +50,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class SessionView:
-    """A session, and everything that hangs on it as of `revision`."""
+    """A session, and everything attached to it as of `revision`."""
 
     session_id: str
     ttl_left: float
@@ -82,7 +82,7 @@ def segment(name: str) -> str:
 
 
 def encode(value: Mapping[str, Json]) -> bytes:
-    """A body. What JSON cannot say is a `ValueError` or `TypeError`."""
+    """A body. A value that is not JSON raises `ValueError` or `TypeError`."""
     return json.dumps(dict(value), allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -134,10 +134,10 @@ def _identity(value: Json) -> tuple[str, int]:
     return fields.text("lease_id"), fields.whole("token")
 
 
-def state(value: Json) -> State:
-    """A hand-over document."""
+def state(value: Json) -> StateDocument:
+    """A state document."""
     fields = _Fields(value, "a state")
-    return State(
+    return StateDocument(
         token=fields.whole("token"),
         sequence=fields.whole("sequence"),
         document=fields.get("document"),
@@ -152,7 +152,7 @@ def ended_as(value: Json) -> str | None:
 
 
 class _Fields:
-    """Reads an object, and says what it lacks."""
+    """Reads an object, and names what is missing."""
 
     def __init__(self, value: Json, what: str) -> None:
         if not isinstance(value, dict):
