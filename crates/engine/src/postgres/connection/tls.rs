@@ -11,14 +11,6 @@ use rustls::{
 
 use crate::store::StoreError;
 
-/// Where systems keep the certificates that they trust.
-const SYSTEM_ROOTS: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
-
 /// The part of a connection string that tokio-postgres does not know.
 #[derive(Debug, Default)]
 pub(crate) struct TlsOptions {
@@ -79,18 +71,15 @@ impl TlsOptions {
     }
 
     fn read_roots(&self) -> Result<RootCertStore, String> {
-        let named = self
-            .roots
-            .clone()
-            .filter(|path| path != "system")
-            .or_else(|| std::env::var("SSL_CERT_FILE").ok());
-        let found =
-            || SYSTEM_ROOTS.iter().find(|path| std::path::Path::new(path).exists()).map(|p| (*p).to_owned());
-        let path =
-            named.or_else(found).ok_or("no certificates to trust were found: give sslrootcert=FILE")?;
         let mut roots = RootCertStore::empty();
+        let Some(path) = self.roots.as_deref().filter(|path| *path != "system") else {
+            // The system's, or those that SSL_CERT_FILE and SSL_CERT_DIR name.
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            let none = "no certificates to trust were found: give sslrootcert=FILE";
+            return if roots.is_empty() { Err(none.to_owned()) } else { Ok(roots) };
+        };
         let unreadable = |e: &dyn fmt::Display| format!("sslrootcert {path} cannot be read: {e}");
-        for certificate in CertificateDer::pem_file_iter(&path).map_err(|e| unreadable(&e))? {
+        for certificate in CertificateDer::pem_file_iter(path).map_err(|e| unreadable(&e))? {
             roots.add_parsable_certificates([certificate.map_err(|e| unreadable(&e))?]);
         }
         if roots.is_empty() { Err(format!("sslrootcert {path} holds no certificate")) } else { Ok(roots) }
