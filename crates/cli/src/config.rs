@@ -3,8 +3,8 @@
 //! Each source is a [`Layer`], in which everything may be missing; each overrides the next, and what no layer says
 //! is the server's default. Data folder and engine are one choice: a layer that sets either of them overrides both.
 //!
-//! By hand rather than by a configuration crate: those merge untyped trees, and then know neither the line of a wrong value
-//! nor the variable that it came from, and they ignore unknown keys.
+//! By hand rather than by a configuration crate: those merge untyped trees, and then know neither the line of a wrong
+//! value nor the variable that it came from, and they ignore unknown keys.
 
 mod layer;
 mod variables;
@@ -94,7 +94,7 @@ fn reworded(line: &str, message: &str) -> String {
     }
     match message {
         "expected string scalar" => format!("{key} must be a string"),
-        "expected mapping start" => format!("{key} is to have keys of its own below it, indented"),
+        "expected mapping start" => format!("{key} must have keys of its own below it, indented"),
         _ => message.split(", set DuplicateKeyPolicy").next().unwrap_or(message).to_owned(),
     }
 }

@@ -21,7 +21,7 @@ pub enum LogFormat {
     /// For people
     #[default]
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 

@@ -22,7 +22,7 @@ async fn a_bad_file_is_told_with_its_line() -> Result<()> {
         ("listen: [127.0.0.1\n", ":", ""),
         ("listen: 127.0.0.1:1\nlisten: 127.0.0.1:2\n", ":2: ", "listen"),
         ("- listen\n", ":1: ", "keys of its own"),
-        ("limits: 5\n", ":1: ", "limits is to have keys of its own below it"),
+        ("limits: 5\n", ":1: ", "limits must have keys of its own below it"),
         ("engine: [postgres://u:hunter2@h/d]\n", ":1: ", "engine must be a string"),
         (
             "data_dir: ./a\nengine: postgres://u@h/d\n",

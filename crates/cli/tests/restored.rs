@@ -87,8 +87,8 @@ fn forged(sealed: &str) -> String {
     format!("{rest}{}", if last == "0" { "1" } else { "0" })
 }
 
-/// Every file of the folder is overwritten in place with what it was, while no server runs: nothing in the folder tells.
-/// The first holder that shows what it was given does.
+/// Every file of the folder is overwritten in place with what it was, while no server runs: nothing in the folder
+/// tells. The first holder that shows what it was given does.
 #[tokio::test]
 async fn a_folder_put_back_in_place_gives_no_lease_or_token_again_once_a_holder_shows_its_cursor()
 -> Result<()> {

@@ -296,8 +296,8 @@ impl Drop for Disk {
     }
 }
 
-/// Killed while the disk is full, it starts all the same: reads are answered, writes are refused with the reason, and it
-/// goes on by itself when there is room.
+/// Killed while the disk is full, it starts all the same: reads are answered, writes are refused with the reason, and
+/// it goes on by itself when there is room.
 #[tokio::test]
 async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_write() -> Result<()> {
     let disk = Disk::of(2 << 20)?;

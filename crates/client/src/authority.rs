@@ -1,7 +1,7 @@
 //! The side that decides who holds what: a Solehold server, or the engine in this process. Same guards, same rules.
 //!
-//! A refusal is an outcome and says what the caller needs to know; an error means that the outcome is unknown, or that the
-//! authority was not reached (rule 8).
+//! A refusal is an outcome and says what the caller needs to know; an error means that the outcome is unknown, or that
+//! the authority was not reached (rule 8).
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -159,8 +159,8 @@ pub struct Beat {
     pub epoch: Option<u64>,
     /// The revision of the set: it is never applied over a newer grant (rule 9).
     pub revision: Revision,
-    /// Where the store's history stands, sealed by the store, to be shown with the next heartbeat: a store that is behind it
-    /// knows that it was set back.
+    /// Where the store's history stands, sealed by the store, to be shown with the next heartbeat: a store that is
+    /// behind it knows that it was set back.
     pub sealed_cursor: Option<String>,
     /// Everything attached to it. It holds nothing else.
     pub leases: Arc<[HeldLease]>,
@@ -247,16 +247,16 @@ impl AuthorityError {
 
 /// The side that decides who holds what.
 ///
-/// Every method may be called again after an error: a repeat changes nothing that the first call has changed. A repeated
-/// release or [`write_state`](Self::write_state) is refused if the first was done, so neither is repeated by the authority
-/// itself where an answer was lost: only the caller that counts its attempts knows what a refusal means.
+/// Every method may be called again after an error: a repeat changes nothing that the first call has changed. A
+/// repeated release or [`write_state`](Self::write_state) is refused if the first was done, so neither is repeated by
+/// the authority itself where an answer was lost: only the caller that counts its attempts knows what a refusal means.
 #[async_trait]
 pub trait Authority: Send + Sync + 'static {
     /// Opens a session under that name; the name's former one is superseded.
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat>;
 
-    /// Renews a session, within the time given, over connections of its own, so that nothing else can delay it. It shows the
-    /// last cursor that the store has sealed for this holder.
+    /// Renews a session, within the time given, over connections of its own, so that nothing else can delay it. It
+    /// shows the last cursor that the store has sealed for this holder.
     async fn heartbeat(
         &self,
         session: SessionId,
@@ -271,8 +271,8 @@ pub trait Authority: Send + Sync + 'static {
     /// Does many things at once, each decided by itself; one outcome for each, in order.
     async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>>;
 
-    /// Acquires, and waits in line for at most `wait`. Asked again with the same request it keeps its place. `None` means
-    /// that this authority has no line to wait in.
+    /// Acquires, and waits in line for at most `wait`. Asked again with the same request it keeps its place. `None`
+    /// means that this authority has no line to wait in.
     async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>>;
 
     /// Spends a request, seen or not: it gets nothing from now on, and what it got is released.

@@ -1,7 +1,7 @@
 //! Many operations, few requests: what comes while a request is under way goes together in the next one.
 //!
-//! A lone operation does not wait: an idle lane sends at once. Acquires, renewals and releases have a lane each, since they
-//! are different requests, so that letting go never queues behind asking for more.
+//! A lone operation does not wait: an idle lane sends at once. Acquires, renewals and releases have a lane each, since
+//! they are different requests, so that letting go never queues behind asking for more.
 
 use std::{
     sync::{
@@ -50,8 +50,8 @@ struct Entry {
 }
 
 impl Entry {
-    /// Whether it goes out now. A caller that gives up drops the receiver first and looks at the mark then, so that one of the two
-    /// sees what the other did.
+    /// Whether it goes out now. A caller that gives up drops the receiver first and looks at the mark then, so that one
+    /// of the two sees what the other did.
     fn is_wanted(&self) -> bool {
         self.sent.mark();
         !self.reply.is_closed()

@@ -12,11 +12,11 @@ pub const ROLE_KIND: &str = "role";
 /// How long a candidate waits in line before it stands again.
 const TERM_WAIT: Duration = Duration::from_secs(3_600);
 
-/// Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself; then the role is
-/// released.
+/// Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself; then the
+/// role is released.
 ///
-/// `lead` gets the guard of its term, whose token fences what it does. When the role is lost its future is dropped. Code that
-/// keeps the guard elsewhere keeps the role.
+/// `lead` gets the guard of its term, whose token fences what it does. When the role is lost its future is dropped.
+/// Code that keeps the guard elsewhere keeps the role.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {

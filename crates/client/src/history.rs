@@ -1,9 +1,9 @@
 //! What a holder remembers of the store's history (rule 23). It outlives the holder's sessions.
 //!
-//! A store that was restored, or an old server that came back after a failover, answers from an older history: what it says
-//! about leases has been overtaken, so nothing of it is taken up. The epoch tells the two apart. Where a restore brought the
-//! epoch back as well, the sealed cursor does: the holder shows it with each heartbeat, and a store that is behind it knows
-//! that it was set back.
+//! A store that was restored, or an old server that came back after a failover, answers from an older history: what it
+//! says about leases has been overtaken, so nothing of it is taken up. The epoch tells the two apart. Where a restore
+//! brought the epoch back as well, the sealed cursor does: the holder shows it with each heartbeat, and a store that is
+//! behind it knows that it was set back.
 
 /// An answer comes from an older history than one that was seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,8 @@ pub struct History {
 }
 
 impl History {
-    /// Judges an answer and gives its epoch. One that tells no epoch, as from an older server, counts as of the present one.
+    /// Judges an answer and gives its epoch. One that tells no epoch, as from an older server, counts as of the present
+    /// one.
     pub fn follow(&mut self, told: Option<u64>) -> Result<u64, OlderHistory> {
         let told = told.unwrap_or(self.epoch);
         if told < self.epoch {

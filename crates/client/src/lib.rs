@@ -2,8 +2,8 @@
 //!
 //! # The trust window
 //!
-//! A lease is a promise with an end. The [`Authority`] that decides counts that end by its own clock. A holder cannot see
-//! that clock; it only learns how much time is left. So the holder counts **from before it asked**:
+//! A lease is a promise with an end. The [`Authority`] that decides counts that end by its own clock. A holder cannot
+//! see that clock; it only learns how much time is left. So the holder counts **from before it asked**:
 //!
 //! ```text
 //!   holder     | sent                    answer: 30 s left |                          deadline |  stop
@@ -11,10 +11,9 @@
 //!   authority         | decided |------------------------------ 30 s ------------------------------| free
 //!                                                                                               |margin|
 //! ```
-//! The local deadline is the time of sending plus the time left minus a margin
-//! ([`clock::deadline::local_deadline`]), by a clock that keeps counting while the machine is suspended. Before the
-//! deadline, nobody else holds the lease. At the deadline the work has stopped, unless a heartbeat has moved it. What happens
-//! in between is the [`Policy`]:
+//! The local deadline is the time of sending plus the time left minus a margin ([`clock::deadline::local_deadline`]),
+//! by a clock that keeps counting while the machine is suspended. Before the deadline, nobody else holds the lease. At
+//! the deadline the work has stopped, unless a heartbeat has moved it. What happens in between is the [`Policy`]:
 //!
 //! | a renewal | `Immediate` | `Deadline` | `Grace(d)` |
 //! |---|---|---|---|
@@ -54,8 +53,8 @@
 //!
 //! # Errors
 //!
-//! A [`Refusal`] is an outcome: nothing was changed. An [`AuthorityError`] means that there is no outcome, or that it is
-//! unknown (rule 8). Each operation has one error type, which says which of the two it was:
+//! A [`Refusal`] is an outcome: nothing was changed. An [`AuthorityError`] means that there is no outcome, or that it
+//! is unknown (rule 8). Each operation has one error type, which says which of the two it was:
 //!
 //! ```text
 //!   setting up   HttpError (Http::new)      StoreError (Embedded::open)      ConfigError (ClusterConfig)

@@ -13,10 +13,10 @@
 //!
 //! # What vouches for a lease
 //!
-//! Only the answer to a heartbeat moves trust, because only that answer comes with the full set of leases: each lease that
-//! is held is in the set, or was granted after it (and then to a session that the authority had renewed already), or it has
-//! ended and is told as ended in the same step. The renewal of a single lease says nothing about the others, one of which
-//! may have been revoked since, so the machine is never told of one.
+//! Only the answer to a heartbeat moves trust, because only that answer comes with the full set of leases: each lease
+//! that is held is in the set, or was granted after it (and then to a session that the authority had renewed already),
+//! or it has ended and is told as ended in the same step. The renewal of a single lease says nothing about the others,
+//! one of which may have been revoked since, so the machine is never told of one.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,8 +43,8 @@ pub enum Policy {
     /// Try again until the local deadline, then stop.
     #[default]
     Deadline,
-    /// Go on for this long past the deadline while the authority cannot be reached. Only for work that goes through a gate:
-    /// someone else may hold the lease by then, and only its fencing token tells.
+    /// Go on for this long past the deadline while the authority cannot be reached. Only for work that goes through a
+    /// gate: someone else may hold the lease by then, and only its fencing token tells.
     Grace(Duration),
 }
 
@@ -197,8 +197,8 @@ impl Renewer {
     }
 
     /// A heartbeat that was sent at `sent` was answered. Gives the leases that have ended: those that the set lacks
-    /// although it is newer than their grant (rule 9). They must stop before the new deadline is shown to anyone. What is
-    /// lost stays lost, however good the news. Of an answer from an older history nothing is taken up.
+    /// although it is newer than their grant (rule 9). They must stop before the new deadline is shown to anyone. What
+    /// is lost stays lost, however good the news. Of an answer from an older history nothing is taken up.
     pub fn on_answer(&mut self, sent: BootTime, now: BootTime, beat: &Beat, unit: f64) -> Vec<LeaseId> {
         self.in_flight = false;
         if self.poll_lost(now).is_some() {

@@ -29,7 +29,8 @@ impl Start {
     }
 }
 
-/// `enabled`, `allow_multiple_gateways`, `session_locks.enabled`: alone, a second gateway. The guide has the same table.
+/// `enabled`, `allow_multiple_gateways`, `session_locks.enabled`: alone, a second gateway. The guide has the same
+/// table.
 const TABLE: [([bool; 3], [Start; 2]); 8] = [
     ([false, false, false], [Starts, IsRefused]),
     ([false, false, true], [StartsWithWarning, IsRefused]),

@@ -1,5 +1,5 @@
-//! Two servers as processes over one PostgreSQL: one is killed, one is stopped, and whoever holds something keeps it. It
-//! starts itself as those servers, so it has a `main` of its own.
+//! Two servers as processes over one PostgreSQL: one is killed, one is stopped, and whoever holds something keeps it.
+//! It starts itself as those servers, so it has a `main` of its own.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! A fleet with the seed's own table moves over, node by node, without stopping: real PostgreSQL, old and new side by side.
+//! A fleet with the seed's own table moves over, node by node, without stopping: real PostgreSQL, old and new side by
+//! side.
 
 mod common;
 
@@ -170,7 +171,8 @@ async fn a_fleet_moves_over_node_by_node() {
         fleet.push(start(&authority, &url, &work, Generation::Old, number).await);
     }
     all_go_on(&fleet).await;
-    // Every step of the guide: all nodes to the next generation, one after the other, never an old one beside a new one.
+    // Every step of the guide: all nodes to the next generation, one after the other, never an old one beside a new
+    // one.
     for generation in [Generation::Bridging, Generation::New] {
         for number in 0..3 {
             fleet.remove(0).stop().await;

@@ -1,5 +1,5 @@
-//! A process that is stopped in the middle of its work for longer than its ttl: when it goes on, its guard is dead before it
-//! does anything. It starts itself as that process, so it has a `main` of its own.
+//! A process that is stopped in the middle of its work for longer than its ttl: when it goes on, its guard is dead
+//! before it does anything. It starts itself as that process, so it has a `main` of its own.
 
 mod common;
 

@@ -23,8 +23,8 @@ impl Backoff {
         self.first.saturating_mul(1 << failures.saturating_sub(1).min(31)).min(self.cap)
     }
 
-    /// A wait with jitter, for a caller that must give the other side time to recover: between half of the longest wait and
-    /// all of it. `unit` is a random number from 0 to 1.
+    /// A wait with jitter, for a caller that must give the other side time to recover: between half of the longest wait
+    /// and all of it. `unit` is a random number from 0 to 1.
     pub fn wait(&self, failures: u32, unit: f64) -> Duration {
         let half = self.longest(failures) / 2;
         half + half.mul_f64(unit.clamp(0.0, 1.0))

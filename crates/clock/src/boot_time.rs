@@ -30,7 +30,8 @@ impl BootTime {
         self.0
     }
 
-    /// The time `ms` milliseconds after boot: a reading that was stored, or came from another process, on the same boot.
+    /// The time `ms` milliseconds after boot: a reading that was stored, or came from another process, on the same
+    /// boot.
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms.saturating_mul(NANOS_PER_MS))
     }

@@ -8,8 +8,8 @@ use crate::BootTime;
 const MARGIN_MIN: Duration = Duration::from_millis(100);
 
 /// How much earlier than the authority a holder stops: 2 % of the time left, at least 100 ms, plus the slack that the
-/// authority reports for its store's clock (500 ms where that is a wall clock, which may step that far unnoticed); at most
-/// half of the time left.
+/// authority reports for its store's clock (500 ms where that is a wall clock, which may step that far unnoticed); at
+/// most half of the time left.
 pub fn margin(ttl_left: Duration, slack: Duration) -> Duration {
     (ttl_left / 50).max(MARGIN_MIN).saturating_add(slack).min(ttl_left / 2)
 }

@@ -56,11 +56,12 @@ struct HoldArgs {
     /// If it is held by another, exit with code 103 at once
     #[arg(long)]
     no_wait: bool,
-    /// What to do when renewals get no answer: `immediate` ends the command at the first failure, `deadline` goes on until the
-    /// deadline, `grace=TIME` until TIME after the deadline, for work whose every output goes through a gate
+    /// What to do when renewals get no answer: `immediate` ends the command at the first failure, `deadline` goes on
+    /// until the deadline, `grace=TIME` until TIME after the deadline, for work whose every output goes through a gate
     #[arg(long, default_value = "deadline", value_parser = hold::policy)]
     policy: Policy,
-    /// How long before the deadline the command gets SIGTERM if there was no renewal [default: a sixth of the ttl, at most 10s]
+    /// How long before the deadline the command gets SIGTERM if there was no renewal [default: a sixth of the ttl, at
+    /// most 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     term_before: Option<Duration>,
     /// The time from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]

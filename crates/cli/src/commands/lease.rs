@@ -331,7 +331,7 @@ async fn one(client: &Client, path: &str, item: impl Serialize) -> CommandResult
 }
 
 fn odd(item: &BatchItem) -> CommandError {
-    CommandError::broken(format!("the server answered something else than was asked: {item:?}"))
+    CommandError::broken(format!("the server gave an unexpected answer: {item:?}"))
 }
 
 fn named(lease: &LeaseArg) -> (Option<String>, Option<String>, Option<Uuid>) {

@@ -31,7 +31,7 @@ pub enum ResourceCommand {
         /// Only at this site
         #[arg(long)]
         site: Option<String>,
-        /// Only those that someone holds
+        /// Only those that are held
         #[arg(long, conflicts_with = "free")]
         held: bool,
         /// Only those that are not held
@@ -46,16 +46,16 @@ pub enum ResourceCommand {
         /// The resource, as KIND/KEY
         resource: ResourceArg,
     },
-    /// Declare a resource, or declare it anew: what is left out is cleared
+    /// Declare a resource, or change its declaration: what is left out is cleared
     Put(PutArgs),
     /// Remove a resource
     Rm {
         /// The resource, as KIND/KEY
         resource: ResourceArg,
-        /// Even if someone holds it: the lease is revoked
+        /// Even if it is held: the lease is revoked
         #[arg(long)]
         force: bool,
-        /// The holder is known to be stopped or fenced off: hold nothing back
+        /// The holder is known to be stopped or fenced off: do not hold the resource back
         #[arg(long, requires = "force")]
         fenced: bool,
     },
@@ -66,16 +66,16 @@ pub enum ResourceCommand {
 pub struct PutArgs {
     /// The resource, as KIND/KEY
     resource: ResourceArg,
-    /// Where it is
+    /// The site that it belongs to
     #[arg(long)]
     site: Option<String>,
-    /// What selects it; may be given many times
+    /// A label, as NAME=VALUE; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// What its users keep with it: the value is JSON, or else a text; may be given many times
+    /// An attribute, as NAME=VALUE: the value is JSON, or else a string; may be repeated
     #[arg(long = "attribute", value_name = "NAME=VALUE", value_parser = pair)]
     attributes: Vec<(String, String)>,
-    /// How long it is held back after a lease that ran out, as in 5s
+    /// How long it is held back after a lease has expired, as in 5s
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
     lock_delay: Duration,
 }

@@ -38,7 +38,7 @@ pub enum RunnerCommand {
     Drain {
         /// Its name
         runner: String,
-        /// Until someone says otherwise: a new registration does not end it
+        /// Until --undo, even if the runner registers again
         #[arg(long, conflicts_with = "undo")]
         maintenance: bool,
         /// Let it take work again

@@ -37,7 +37,8 @@ pub struct ServeArgs {
     /// The private key of the certificate, PEM [env: SOLEHOLD_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// The name of this node in health, logs and a response header [env: SOLEHOLD_NODE_ID] [default: host and a random suffix]
+    /// The name of this node in health, logs and a response header [env: SOLEHOLD_NODE_ID] [default: host and a random
+    /// suffix]
     #[arg(long, value_name = "NAME")]
     node_id: Option<config::NodeId>,
     /// Only check the configuration

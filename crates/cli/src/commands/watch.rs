@@ -1,7 +1,8 @@
 //! `solehold watch`: every change, in order, across restarts of the server.
 //!
-//! The cursor of the last change seen is kept. A connection that ends is made again from there, and what was seen already
-//! is not shown again: no gap and no double. When the server has dropped what is needed it says so, and the watch ends.
+//! The cursor of the last change seen is kept. A connection that ends is made again from there, and what was seen
+//! already is not shown again: no gaps and no duplicates. When the server has dropped what is needed it says so, and the
+//! watch ends.
 
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// What to watch.
 #[derive(Debug, Clone, Args)]
 pub struct WatchArgs {
-    /// Begin after this cursor, as shown by an earlier watch; without it, with what happens from now on
+    /// Start after this cursor, as shown by an earlier watch [default: from now on]
     #[arg(long, value_name = "CURSOR")]
     from: Option<Cursor>,
     /// Only resources of this kind
@@ -44,10 +45,10 @@ pub struct WatchArgs {
     /// Only changes of this holder
     #[arg(long)]
     holder: Option<String>,
-    /// Renewals too; they are not repeated after a lost connection
+    /// Also show renewals; they are not repeated after a lost connection
     #[arg(long)]
     renewals: bool,
-    /// First show who holds what
+    /// Show first who holds what
     #[arg(long, conflicts_with = "from")]
     snapshot: bool,
     /// Exit after N changes [default: never]
@@ -91,7 +92,7 @@ struct Watch<'a> {
     snapshot: Vec<Ownership>,
     /// A snapshot has been shown.
     is_begun: bool,
-    /// So many changes are still wanted.
+    /// The number of changes still wanted.
     left: u64,
 }
 

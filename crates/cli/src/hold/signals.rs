@@ -28,7 +28,7 @@ const FAULTS: [SignalName; 6] = [
 pub struct Signals(SignalFd);
 
 impl Signals {
-    /// From now on signals are kept to be read. To be called before the process has a second thread.
+    /// From now on signals are kept to be read. Call it before the process has a second thread.
     pub fn take() -> io::Result<Self> {
         let mut set = SigSet::all();
         let ignored = ignored()?;

@@ -45,7 +45,7 @@ pub struct Job {
     pub command: Vec<OsString>,
     /// What is added to its environment.
     pub env: Vec<(String, String)>,
-    /// What is taken out of it.
+    /// What is removed from it.
     pub env_remove: Vec<String>,
     /// How long before the deadline it is asked to end if no renewal comes.
     pub warn: Duration,
@@ -69,7 +69,7 @@ pub enum JobEnd {
     Lost(Option<u8>),
     /// The keeper did not start it.
     NotStarted(String),
-    /// Somebody killed the keeper.
+    /// The keeper was killed.
     KeeperDied,
 }
 
@@ -218,8 +218,8 @@ impl Holder {
         self.order(&Order::Signal(number))
     }
 
-    /// As if the terminal had stopped us with the command. It goes on when we do; if there is no renewal until the deadline,
-    /// the keeper ends it.
+    /// As if the terminal had stopped us with the command. It goes on when we do; if there is no renewal until the
+    /// deadline, the keeper ends it.
     fn suspend(&self, signal: i32) {
         let by_terminal = [SignalName::SIGTSTP, SignalName::SIGTTIN, SignalName::SIGTTOU];
         if !by_terminal.iter().any(|named| *named as i32 == signal) {
@@ -239,7 +239,7 @@ impl Holder {
         Ok(())
     }
 
-    /// The keeper does this too, and first; unless somebody stopped it.
+    /// The keeper does this too, and first, unless it was stopped.
     fn enforce(&mut self) {
         if BootTime::now().as_ms() < self.plan.kill_at_ms() {
             return;
@@ -280,8 +280,8 @@ pub fn stop_here() {
         let _ = kill_process(peer, Signal::TSTP);
     }
     letting_through(SignalName::SIGTSTP, || {
-        // To this thread: the one that reads signals would take it away otherwise. Without a shell that could continue us
-        // the kernel does not stop us.
+        // To this thread: the one that reads signals would take it away otherwise. Without a shell that could continue
+        // us the kernel does not stop us.
         let _ = nix::sys::signal::raise(SignalName::SIGTSTP);
     });
 }

@@ -33,7 +33,7 @@ pub struct Terms {
     pub resource: ResourceArg,
     /// Who holds it.
     pub holder: String,
-    /// How long it lives without renewal.
+    /// How long it lasts without renewal.
     pub ttl: Duration,
     /// What to do when renewals get no answer.
     pub policy: Policy,
@@ -152,7 +152,7 @@ impl Tenure {
         self.standing.clone()
     }
 
-    /// Lets go, once nothing is left that works under the lease. Tells why it was lost, if it was.
+    /// Releases the lease, once nothing is left that works under it. Returns why it was lost, if it was.
     pub async fn release(self) -> Option<Lost> {
         let Self { terms, session, stop, following, .. } = self;
         let _ = stop.send(());

@@ -49,7 +49,7 @@ pub struct Start {
     pub command: Vec<OsString>,
     /// What is added to the environment.
     pub env: Vec<(String, String)>,
-    /// What is taken out of it.
+    /// What is removed from it.
     pub env_remove: Vec<String>,
     /// A folder to make for the file of variables that change, and to remove in the end.
     pub folder: OsString,

@@ -132,7 +132,8 @@ async fn after_an_asynchronous_standby_lost_leases_are_waited_out() -> Result<()
     let kept = token(&grant)?;
     pair.catch_up().await?;
     pair.fail_over().await?;
-    // What the standby lacks may be that the lease went to another: neither a grant nor a renewal before that has run out.
+    // What the standby lacks may be that the lease went to another: neither a grant nor a renewal before that has run
+    // out.
     let (status, problem) = wait_for("a word of the new primary", PATIENCE, async || {
         let answer = api.acquire("job/new", "other", 15_000).await.ok()?;
         answer.1["detail"].as_str().is_some_and(|d| d.contains("failed over")).then_some(answer)

@@ -127,7 +127,7 @@ async fn a_killed_keeper_leaves_nothing_behind() -> Result<()> {
     kill_process(run.keeper()?, Signal::KILL)?;
     let ended = run.ended().await?;
     assert_eq!(ended.code, 101, "{}", ended.stderr);
-    assert!(ended.stderr.contains("killed the keeper"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the keeper was killed"), "{}", ended.stderr);
     assert!(is_free(&server).await?);
     Ok(())
 }

@@ -13,7 +13,8 @@ use uuid::Uuid;
 
 use crate::common::{BINARY, SOON, command};
 
-/// Something of every sort: in the group, in a session of its own, and orphaned by a double fork. Says when all are there.
+/// Something of every sort: in the group, in a session of its own, and orphaned by a double fork. Says when all are
+/// there.
 pub const FAMILY: &str = r#"
     sleep 600 &
     setsid sleep 600 &

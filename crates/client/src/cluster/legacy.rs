@@ -7,8 +7,9 @@
 //!   bridging nodes row, then lock        the row keeps them apart from old nodes, the lock from new ones
 //!   new nodes           lock
 //! ```
-//! Every bridging node takes the row first, so that no two wait for each other. It works only while it has both. The row is
-//! judged by the database's clock alone, and its local deadline counts from before it was asked for, as that of a lease does.
+//! Every bridging node takes the row first, so that no two wait for each other. It works only while it has both. The
+//! row is judged by the database's clock alone, and its local deadline counts from before it was asked for, as that of
+//! a lease does.
 
 use std::{
     pin::Pin,
@@ -64,8 +65,8 @@ impl std::fmt::Debug for LegacyTable {
 }
 
 impl LegacyTable {
-    /// The table in the database that `url` names, without TLS. It is connected to when it is needed, and again when the
-    /// connection is lost.
+    /// The table in the database that `url` names, without TLS. It is connected to when it is needed, and again when
+    /// the connection is lost.
     pub fn at(url: &str) -> Result<Self, LegacyError> {
         let config: tokio_postgres::Config = url.parse()?;
         Ok(Self::with(move || {

@@ -161,8 +161,8 @@ impl Cluster {
         self.locks.as_ref()
     }
 
-    /// Locks a session while a message of it is processed. `None` where session locks are not enabled: then this process is
-    /// the only one, or is allowed not to care.
+    /// Locks a session while a message of it is processed. `None` where session locks are not enabled: then this
+    /// process is the only one, or is allowed not to care.
     pub async fn lock_session(&self, session_id: &str) -> Result<Option<Guard>, LockSessionError> {
         let Some(locks) = &self.locks else { return Ok(None) };
         #[cfg(feature = "legacy")]
@@ -181,7 +181,8 @@ impl Cluster {
         }
     }
 
-    /// Leaves, when the work has stopped: another gateway may start at once. Callers that still look at this one see it as lost.
+    /// Leaves, when the work has stopped: another gateway may start at once. Callers that still look at this one see it
+    /// as lost.
     pub async fn leave(&self) {
         if let Some(guard) = &self.alone
             && let Err(error) = guard.retire().await
@@ -196,7 +197,8 @@ impl Cluster {
         self.session.set_metrics(announced(metrics));
     }
 
-    /// All live gateways, this one among them, with what they last reported about themselves. About a second old at most.
+    /// All live gateways, this one among them, with what they last reported about themselves. About a second old at
+    /// most.
     pub async fn nodes(&self) -> Result<Arc<[Node]>, AuthorityError> {
         let now = self.session.inner().clock().now();
         let seen = self.seen.lock().unwrap_or_else(|e| e.into_inner()).clone();
@@ -210,8 +212,8 @@ impl Cluster {
         Ok(nodes)
     }
 
-    /// The live node that should serve a session, by weighted rendezvous hashing: all nodes give the same answer, a node
-    /// that leaves moves only its own sessions, and one that joins takes only its share.
+    /// The live node that should serve a session, by weighted rendezvous hashing: all nodes give the same answer, a
+    /// node that leaves moves only its own sessions, and one that joins takes only its share.
     pub async fn route(&self, key: &str) -> Result<Option<String>, AuthorityError> {
         self.route_as(ROUTE_KIND, key).await
     }
@@ -280,8 +282,8 @@ fn another(other: String, retry_after: Option<Duration>, config: &ClusterConfig)
     ClusterError::AnotherGateway { other, when: retry_after.map(dead).unwrap_or_default(), remedy }
 }
 
-/// A gateway that must be the only one does not start beside any other, not even one that allows others. A former self of
-/// the same name is no other: its session ends when this one's begins.
+/// A gateway that must be the only one does not start beside any other, not even one that allows others. A former self
+/// of the same name is no other: its session ends when this one's begins.
 async fn refuse_beside(
     authority: &dyn Authority,
     node_id: &str,

@@ -1,5 +1,5 @@
-//! What every HTTP client of a Solehold server needs, here and in the CLI: a checked URL, connections that trust the right
-//! certificates and bear the key, and the part of an error that says most.
+//! What every HTTP client of a Solehold server needs, here and in the CLI: a checked URL, connections that trust the
+//! right certificates and bear the key, and the part of an error that says most.
 
 use reqwest::{Certificate, ClientBuilder, Url, header};
 use solehold_api::paths;

@@ -180,8 +180,8 @@ pub(super) async fn until_granted(inner: &Arc<Inner>, resource: Resource) -> Res
     unreachable!("it is tried until it is granted")
 }
 
-/// How long to wait after a refusal. What is held back is so for the time told; what is held may be let go any time, and
-/// is free at the latest then.
+/// How long to wait after a refusal. What is held back is so for the time told; what is held may be let go any time,
+/// and is free at the latest then.
 pub(crate) fn pause(inner: &Inner, failures: u32, refusal: &Refusal) -> std::time::Duration {
     let wait = inner.backoff(failures, None);
     match refusal.retry_after {

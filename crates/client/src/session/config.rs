@@ -19,7 +19,8 @@ const EVERY_MIN: Duration = Duration::from_millis(50);
 pub struct SessionConfig {
     /// The name of this program. Two programs with one name end each other's sessions.
     pub holder: String,
-    /// How long a heartbeat keeps the session, 1 s to 24 h: others can get what it held this long after its last heartbeat.
+    /// How long a heartbeat keeps the session, 1 s to 24 h: others can get what it held this long after its last
+    /// heartbeat.
     pub ttl: Duration,
     /// How often to renew; a third of the ttl if not given. Less than half of the ttl.
     pub every: Option<Duration>,

@@ -46,9 +46,9 @@ pub enum GuardError {
 ///
 /// Dropping it asks for release, in the background; the ttl is the net under that. [`Guard::release`] waits for it.
 ///
-/// **The trust window.** Until [`Guard::deadline`] nobody else holds the resource. The guard is lost before that moment, or
-/// at it, unless it was renewed. To be lost is to be told to stop: work that has an effect outside must show the
-/// [token](Guard::token) there, and a gate must refuse an older one.
+/// **The trust window.** Until [`Guard::deadline`] nobody else holds the resource. The guard is lost before that
+/// moment, or at it, unless it was renewed. To be lost is to be told to stop: work that has an effect outside must show
+/// the [token](Guard::token) there, and a gate must refuse an older one.
 #[must_use = "dropping a guard releases its lease"]
 #[derive(Debug)]
 pub struct Guard {
@@ -77,8 +77,8 @@ impl Guard {
         self.holding.held().lease
     }
 
-    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::Policy::Grace) a lease that was won
-    /// back has another one: ask for each piece of work.
+    /// The fencing token: larger at each change of owner. Under [`Policy::Grace`](crate::Policy::Grace) a lease that
+    /// was won back has another one: ask for each piece of work.
     pub fn token(&self) -> Token {
         self.holding.token()
     }
@@ -88,8 +88,8 @@ impl Guard {
         self.holding.trusted_until()
     }
 
-    /// Whether the work may go on, by the clock and not by whether a timer ran: right also after a long pause of the process
-    /// or the machine.
+    /// Whether the work may go on, by the clock and not by whether a timer ran: right also after a long pause of the
+    /// process or the machine.
     pub fn is_live(&self) -> bool {
         // The deadline is read first: it moves only after guards that have ended were cancelled.
         let is_in_time = self.inner.clock().now() < self.holding.stop_at();
@@ -184,8 +184,9 @@ impl Guard {
         self.let_go(None).await
     }
 
-    /// Releases the lease, and leaves a last state document for the next holder in the same step. [`GuardError::Lost`] means that the word was not
-    /// taken; where the answer was lost and the next holder has written since, that is unknown, and the error says so.
+    /// Releases the lease, and leaves a last state document for the next holder in the same step. [`GuardError::Lost`]
+    /// means that the word was not taken; where the answer was lost and the next holder has written since, that is
+    /// unknown, and the error says so.
     pub async fn release_with(self, document: &impl Serialize) -> Result<(), GuardError> {
         let write = self.state_write(document)?;
         self.let_go(Some(write)).await
@@ -232,8 +233,8 @@ impl Guard {
         }
     }
 
-    /// Whether the last word was taken, by an attempt whose answer was lost: documents are ordered by token and sequence, so
-    /// the one that is there now tells, unless it is a later one.
+    /// Whether the last word was taken, by an attempt whose answer was lost: documents are ordered by token and
+    /// sequence, so the one that is there now tells, unless it is a later one.
     async fn was_taken(&self, held: &HeldLease, sequence: u64, refusal: Refusal) -> Result<(), GuardError> {
         let there =
             self.inner.authority.read_state(&held.resource).await.map_err(|error| unknown(&error))??;

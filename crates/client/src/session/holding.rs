@@ -14,8 +14,8 @@ use crate::{
     renewer::{Lost, Renewer},
 };
 
-/// How long one incarnation of the session is trusted, as its guards look at it: in nanoseconds since boot, read far more
-/// often than written.
+/// How long one incarnation of the session is trusted, as its guards look at it: in nanoseconds since boot, read far
+/// more often than written.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     trusted_until: AtomicU64,
@@ -42,8 +42,8 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub resource: Resource,
-    /// The grant, and the window of the session that keeps it: a guard that is to be won back is not trusted by the next
-    /// session before it was.
+    /// The grant, and the window of the session that keeps it: a guard that is to be won back is not trusted by the
+    /// next session before it was.
     held: Mutex<(HeldLease, Arc<Window>)>,
     /// The same lease under another token, which nobody works under: it goes with the guard.
     reissued: OnceLock<HeldLease>,

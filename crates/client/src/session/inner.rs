@@ -145,8 +145,8 @@ impl Inner {
         Ok(shown.map(|beat| (sent, beat)))
     }
 
-    /// A session was opened: it is the present one from now on; false if this one was closed meanwhile. Whatever hung on
-    /// another is lost by now, or moved. A store with an older history opens nothing.
+    /// A session was opened: it is the present one from now on; false if this one was closed meanwhile. Whatever hung
+    /// on another is lost by now, or moved. A store with an older history opens nothing.
     pub fn begin(&self, sent: BootTime, beat: &Beat) -> Result<bool, AuthorityError> {
         let mut core = self.core();
         if matches!(*self.phase.borrow(), Phase::Over(_)) {
@@ -229,8 +229,8 @@ impl Inner {
         self.core().renewer.as_mut().map(work)
     }
 
-    /// A heartbeat was answered. The guards that have ended by it are told before the others see the new deadline: nobody
-    /// sees that deadline together with a guard that it is not for.
+    /// A heartbeat was answered. The guards that have ended by it are told before the others see the new deadline:
+    /// nobody sees that deadline together with a guard that it is not for.
     pub fn answered(&self, sent: BootTime, beat: &Beat) {
         let (now, unit) = (self.clock().now(), self.unit());
         let mut core = self.core();
@@ -275,8 +275,8 @@ impl Inner {
         }
     }
 
-    /// Takes up a lease that was granted to `session`. None if that session is no longer the present one, or if the lease
-    /// has ended by what is known already.
+    /// Takes up a lease that was granted to `session`. None if that session is no longer the present one, or if the
+    /// lease has ended by what is known already.
     pub fn hold(&self, session: SessionId, granted: Grant) -> Option<Arc<Holding>> {
         let mut core = self.core();
         if *self.phase.borrow() != Phase::Live(session) {

@@ -82,8 +82,9 @@ impl Waiting {
 
     /// Waits in line until granted or out of time; none where there is no line.
     ///
-    /// One call of the authority has a longest wait. Before it ends the next one is made under the same request, which keeps
-    /// the place. The former is let run out: dropped, it would leave the line, and take a grant along that it has just got.
+    /// One call of the authority has a longest wait. Before it ends the next one is made under the same request, which
+    /// keeps the place. The former is let run out: dropped, it would leave the line, and take a grant along that it has
+    /// just got.
     async fn in_line(&mut self, session: SessionId) -> Option<Reply<Grant>> {
         let inner = self.request.inner.clone();
         let ask = self.request.ask(session);
@@ -183,8 +184,8 @@ impl Waiting {
     }
 }
 
-/// Renews a grant at once, so that it does not lapse. That vouches for this lease alone, and moves no deadline: the lease is
-/// trusted for as long as the last heartbeat says of its session.
+/// Renews a grant at once, so that it does not lapse. That vouches for this lease alone, and moves no deadline: the
+/// lease is trusted for as long as the last heartbeat says of its session.
 async fn confirmed(inner: &Arc<Inner>, granted: Grant, within: Duration) -> Result<Grant, AuthorityError> {
     let give_up = inner.clock().now().plus(within);
     for failures in 1.. {

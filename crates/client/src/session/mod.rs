@@ -91,8 +91,8 @@ impl Session {
         self.inner.set_metrics(metrics);
     }
 
-    /// Acquires, and tries again with growing pauses until it is granted. Dropped, it leaves nothing held: bound it with
-    /// `tokio::time::timeout` where it must not wait for ever.
+    /// Acquires, and tries again with growing pauses until it is granted. Dropped, it leaves nothing held: bound it
+    /// with `tokio::time::timeout` where it must not wait for ever.
     pub async fn acquire(&self, kind: &str, key: &str) -> Result<Guard, AcquireError> {
         let resource = Resource::new(kind, key)?;
         acquire::until_granted(&self.inner, resource).await

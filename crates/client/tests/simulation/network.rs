@@ -1,5 +1,5 @@
-//! A network between a client and the stores: it loses requests, loses answers and delays both, as it is told, and after a
-//! failover it leads to the one store or the other.
+//! A network between a client and the stores: it loses requests, loses answers and delays both, as it is told, and
+//! after a failover it leads to the one store or the other.
 
 use std::{
     sync::{
@@ -99,8 +99,8 @@ impl Network {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let away = |why: &str| AuthorityError::Unreachable { why: why.to_owned(), retry_after: None };
         let (weather, epoch) = (*self.weather.lock().expect("unhurt"), self.epoch.load(Ordering::Relaxed));
-        // A store that was failed over is fenced off, or it would be two authorities: no client could help that. What a client
-        // must withstand is that it comes back after the client has heard of its successor.
+        // A store that was failed over is fenced off, or it would be two authorities: no client could help that. What a
+        // client must withstand is that it comes back after the client has heard of its successor.
         if epoch < self.stores.newest() && self.told.load(Ordering::Relaxed) <= epoch {
             return Err(away("it is not the primary any more"));
         }

@@ -1,8 +1,9 @@
-//! Holders in any weather: whatever the network does, however long machines sleep and however their clocks drift, whatever
-//! is revoked and however often the store fails over, no two guards on a resource are ever live at once.
+//! Holders in any weather: whatever the network does, however long machines sleep and however their clocks drift,
+//! whatever is revoked and however often the store fails over, no two guards on a resource are ever live at once.
 //!
-//! `SOLEHOLD_SEED=n` runs the world of that seed alone, which is the one that a failure names. A seed fixes what happens and
-//! when; only the order in which tokio wakes tasks that wait for the same thing is its own, so such a world is run repeatedly.
+//! `SOLEHOLD_SEED=n` runs the world of that seed alone, which is the one that a failure names. A seed fixes what
+//! happens and when; only the order in which tokio wakes tasks that wait for the same thing is its own, so such a world
+//! is run repeatedly.
 
 use std::{
     collections::BTreeMap,
@@ -156,8 +157,8 @@ impl Run {
         held.guards.iter().find(|(_, guard)| is_it(guard)).map(|(holder, _)| *holder)
     }
 
-    /// Things rarely go wrong in this order by chance: something is taken away from a holder, which then gets something else
-    /// that it has waited for, and is cut off before it hears of its loss, while others wait for what it has lost.
+    /// Things rarely go wrong in this order by chance: something is taken away from a holder, which then gets something
+    /// else that it has waited for, and is cut off before it hears of its loss, while others wait for what it has lost.
     async fn revoke_and_cut_off(&mut self) {
         for n in 0..HOLDERS {
             self.holders[n].1.turns(Weather::Fair);

@@ -31,7 +31,8 @@ async fn confirming_one_lease_vouches_for_no_other() {
     });
     world.pass(Duration::from_millis(300)).await;
     assert!(world.revoke("job", "a").await);
-    // Long after the revocation, and before the next heartbeat could tell of it, the session is renewed by a confirmation.
+    // Long after the revocation, and before the next heartbeat could tell of it, the session is renewed by a
+    // confirmation.
     world.pass(Duration::from_secs(7)).await;
     theirs.release().await.expect("released");
     let confirmed = waiting.await.expect("it ends");

@@ -1,4 +1,5 @@
-//! Waiting in line over a bad network: a grant that nobody confirms goes to the next, and what is trusted was confirmed.
+//! Waiting in line over a bad network: a grant that nobody confirms goes to the next, and what is trusted was
+//! confirmed.
 
 use std::{sync::atomic::Ordering, time::Duration};
 

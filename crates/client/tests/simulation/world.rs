@@ -85,8 +85,8 @@ impl Stores {
         self.clock.now() < self.stores.lock().expect("unhurt")[epoch as usize - 1].1
     }
 
-    /// Another store takes over that has lost everything: its tokens are above all others, and it waits until what it has
-    /// lost has run out.
+    /// Another store takes over that has lost everything: its tokens are above all others, and it waits until what it
+    /// has lost has run out.
     async fn fail_over(&self) -> u64 {
         let store = Self::store(&self.clock);
         let above = Revision(self.newest() << 32);

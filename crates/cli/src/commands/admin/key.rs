@@ -29,15 +29,15 @@ use crate::{
 /// What can be done with keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Make a key and print it, this once; --tenant makes it one for that tenant only
+    /// Create a key and print it, only this once; with --tenant it is valid for that tenant only
     Create {
-        /// What people call it
+        /// A name for people
         #[arg(long)]
         name: String,
         /// What it may do
         #[arg(long, default_value = "admin")]
         role: RoleArg,
-        /// How long it works, as in 90days [default: for ever]
+        /// How long it is valid, as in 90days [default: forever]
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         expires: Option<Duration>,
     },
@@ -47,18 +47,18 @@ pub enum KeyCommand {
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
-    /// Give a key another secret and print it, this once; the old one works on for a while
+    /// Give a key a new secret and print it, only this once; the old one stays valid for a while
     Rotate {
         /// Its id, as `ls` shows it
         id: String,
-        /// How long the old one works on
+        /// How long the old one stays valid
         #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
         grace: Duration,
-        /// How long the new one works, as in 90days [default: as the old one]
+        /// How long the new one is valid, as in 90days [default: as the old one]
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         expires: Option<Duration>,
     },
-    /// Revoke a key for good, at once
+    /// Revoke a key at once, forever
     Revoke {
         /// Its id, as `ls` shows it
         id: String,

@@ -43,10 +43,10 @@ pub struct AdminArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Store, instead of a server")]
 pub struct StoreArgs {
-    /// Work straight on this data folder, which no server may have open
+    /// Work directly on this data folder, which no server may have open
     #[arg(long, global = true, value_name = "DIR", conflicts_with = "engine")]
     data_dir: Option<PathBuf>,
-    /// Work straight on this PostgreSQL: postgres://USER@HOST/DATABASE
+    /// Work directly on this PostgreSQL: postgres://USER@HOST/DATABASE
     #[arg(long, global = true, value_name = "URL")]
     engine: Option<String>,
 }
@@ -54,16 +54,16 @@ pub struct StoreArgs {
 /// What can be administered.
 #[derive(Debug, Subcommand)]
 pub enum AdminCommand {
-    /// Make, list, rotate and revoke API keys
+    /// Create, list, rotate and revoke API keys
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Let tokens go on from above a number, for when a gate has seen larger ones than the store gives
+    /// Continue tokens above a number, when a gate has seen larger ones than the store gives
     RaiseToken {
         /// The next token is above this
         #[arg(long, value_name = "N")]
         above: u64,
     },
-    /// Say that the store was restored from a backup, so that it gives no token and no lease again that was given since
+    /// Report that the store was restored from a backup, so that it repeats no token or lease that was given since
     Restored {
         /// Grant at once: every holder was stopped, so no one works under a lease that the backup lacks
         #[arg(long)]
@@ -71,11 +71,11 @@ pub enum AdminCommand {
     },
     /// Write everything as JSON lines
     Export {
-        /// To this file, which appears when it is whole [default: to stdout]
+        /// To this file, which appears when it is complete [default: stdout]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Retire the store first, saying where its data goes: it refuses everything from then on but exports, and an import
-        /// carries over leases and tokens. Without it, an import waits until all leases have run out
+        /// Retire the store first, and record where its data goes: from then on it refuses everything but exports, and
+        /// an import carries over leases and tokens. Without it, an import waits until all leases have run out
         #[arg(long, value_name = "WHERE")]
         retire: Option<String>,
     },
@@ -91,7 +91,7 @@ pub enum AdminCommand {
 enum Door {
     /// Through a server.
     Server(Client),
-    /// Straight to a store.
+    /// Directly on a store.
     Store(Engine),
 }
 

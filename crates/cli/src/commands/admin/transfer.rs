@@ -217,7 +217,7 @@ impl Progress {
 /// Where an export goes.
 struct Sink {
     out: BufWriter<Box<dyn Write>>,
-    /// The file as it is called until it is whole, and then.
+    /// The file's name until it is complete, and then.
     names: Option<(PathBuf, PathBuf)>,
     progress: Progress,
 }
