@@ -21,8 +21,8 @@ use solehold_engine::{
 use uuid::Uuid;
 
 use crate::authority::{
-    AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Node, Operation, Refusal, Reply,
-    Resource, StateDocument, StateWrite,
+    AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Node, Operation,
+    Refusal, Reply, Resource, StateDocument, StateWrite,
 };
 
 /// The tenant of those who name none, as a server without keys has it.
