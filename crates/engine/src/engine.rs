@@ -318,3 +318,22 @@ impl Engine {
         self.parts.store.close().await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{clock::BootClock, resident};
+
+    /// Its store still answers, but no command would be.
+    #[tokio::test]
+    async fn an_engine_that_has_died_is_not_ready() {
+        let store = resident::memory(BootClock).expect("memory");
+        let engine = Engine::start(store.clone(), EngineOptions::default(), Arc::new(()));
+        engine.ready().await.expect("ready");
+        engine.parts.health.died("a lane has died".to_owned());
+        store.load(&Footprint::default()).await.expect("the store answers");
+        assert!(engine.ready().await.is_err(), "ready");
+        assert!(engine.load(&Footprint::default()).await.is_err(), "/readyz is answered by a load");
+        engine.stop().await;
+    }
+}
