@@ -147,26 +147,32 @@ async fn a_commit_that_arrives_late_changes_nothing() {
     assert_eq!(holder.as_str(), if is_anns { "ann" } else { "bea" });
 }
 
-/// A renewal that was committed and whose answer was lost is run again, and leaves no trace of that.
+/// A renewal that was committed and whose answer was lost is run again, and the caller sees one renewal.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_renewal_is_run_again() {
     let hurt = Hurt::new().await;
     let store = open(&hurt.through).await;
     let session = session(store.as_ref(), "ann", 60_000).await;
-    let proxy = hurt.proxy.clone();
+    let client = connect(&hurt.straight).await;
+    let renewed = "SELECT count(*) FROM solehold.sessions WHERE renewed_at_ms > opened_at_ms";
+    assert_eq!(number(&client, renewed).await, 0);
+    let mut committed_before = 0;
     let (result, batch) = run_batch(store.as_ref(), vec![heartbeat(session.id)], |times| {
         if times == 1 {
-            // Slow enough that the way can be cut after the commit and before its answer has come through.
-            proxy.latency(Duration::from_millis(500));
-            hurt.cut_when_committed(
-                "SELECT count(*) FROM solehold.sessions WHERE renewed_at_ms > opened_at_ms",
-            );
+            return hurt.proxy.lose_answer("COMMIT", "COMMIT");
         }
+        let restore = async {
+            committed_before = number(&client, renewed).await;
+            hurt.proxy.restore().await.expect("the proxy goes on");
+        };
+        tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(restore));
     })
     .await;
+    let (outcomes, decided) = (batch.outcomes, batch.decided);
     result.expect("it is renewed");
-    assert_eq!(batch.decided, 2, "run again");
-    let [Ok(Answer::Session(view))] = &batch.outcomes[..] else { panic!("{:?}", batch.outcomes) };
+    assert_eq!(decided, 2, "it was not run again");
+    assert_eq!(committed_before, 1, "the first one was not committed");
+    let [Ok(Answer::Session(view))] = &outcomes[..] else { panic!("{outcomes:?}") };
     assert!(view.session.deadline > session.deadline);
 }
 
