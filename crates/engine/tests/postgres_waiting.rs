@@ -12,7 +12,7 @@ use solehold_core::{
     outcome::{Answer, Grant, Outcome, Refusal},
 };
 use solehold_engine::{Engine, EngineError, EngineOptions};
-use solehold_testkit::wait_for;
+use solehold_testkit::{Postgres, Proxy, wait_for};
 use tokio::task::JoinHandle;
 use tokio_postgres::Client;
 use uuid::Uuid;
@@ -53,13 +53,15 @@ async fn answer(task: Answered) -> Outcome {
     answered.expect("no panic").expect("answers")
 }
 
+/// Who waits, in order.
+async fn waiters(client: &Client) -> Vec<String> {
+    let sql = "SELECT holder FROM solehold.waiters ORDER BY arrival";
+    client.query(sql, &[]).await.expect("rows").iter().map(|row| row.get(0)).collect()
+}
+
 async fn line(client: &Client, holders: &[&str]) {
-    let reached = wait_for("the line", SOON, || async {
-        let rows =
-            client.query("SELECT holder FROM solehold.waiters ORDER BY arrival", &[]).await.expect("rows");
-        rows.iter().map(|row| row.get::<_, String>(0)).eq(holders.iter().map(|h| (*h).to_owned()))
-    });
-    reached.await.unwrap_or_else(|_| panic!("{holders:?} should wait"));
+    let reached = wait_for("the line", SOON, async || waiters(client).await == holders).await;
+    assert!(reached.is_ok(), "{holders:?} should wait, and not {:?}", waiters(client).await);
 }
 
 async fn done(engine: &Engine, command: Command) {
@@ -157,6 +159,56 @@ async fn a_dead_replica_is_passed_over() {
     done(&live, release(&held)).await;
     assert_eq!(granted(answer(bea).await).lease.lease.holder, name("bea"));
     live.stop().await;
+}
+
+/// PostgreSQL hangs for four seconds, for all replicas: nobody loses their place in line, though no replica could renew
+/// its waiting room.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stall_of_four_seconds_keeps_the_order_of_the_line() {
+    const STALL_MS: i64 = 4_000;
+    let postgres = Postgres::start().await.expect("PostgreSQL");
+    let proxy = Proxy::start(postgres.addr()).await.expect("a proxy");
+    let through = format!("postgres://postgres@{}/postgres", proxy.addr());
+    let (client, job) = (connect(&postgres.url()).await, key("stalled"));
+    let replicas = [replica(&through).await, replica(&through).await];
+    let first = replicas[0].acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers");
+    let mut held = granted(first);
+    // Neighbours in line wait at different replicas, so that no replica alone could restore the order.
+    let names = ["w0", "w1", "w2", "w3", "w4", "w5"];
+    let mut tasks = Vec::new();
+    for (n, name) in names.iter().enumerate() {
+        tasks.push(waiting(&replicas[n % 2], ask(&job, name, None)));
+        line(&client, &names[..=n]).await;
+    }
+    proxy.stall();
+    let now = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms FROM solehold.clock";
+    let rooms = |since_ms: i64| {
+        format!(
+            "SELECT count(*) FROM solehold.sessions WHERE tenant = E'\\x01rooms' AND renewed_at_ms >= {since_ms}"
+        )
+    };
+    let is_long = wait_for("rooms that were not renewed for that long", SOON, async || {
+        let now = number(&client, now).await;
+        number(&client, &rooms(now - STALL_MS)).await == 0
+    });
+    is_long.await.expect("the stall lasts");
+    let ended = number(&client, now).await;
+    proxy.unstall();
+    let is_over = wait_for("rooms that are renewed again", SOON, async || {
+        number(&client, &rooms(ended)).await == replicas.len() as i64
+            && waiters(&client).await.len() == names.len()
+    });
+    is_over.await.expect("the replicas go on");
+    assert_eq!(waiters(&client).await, names);
+    for (n, task) in tasks.into_iter().enumerate() {
+        done(&replicas[n % 2], release(&held)).await;
+        held = granted(answer(task).await);
+        assert_eq!(held.lease.lease.holder.as_str(), names[n]);
+        done(&replicas[n % 2], renew(&held)).await;
+    }
+    for engine in replicas {
+        engine.stop().await;
+    }
 }
 
 /// What a database of the first version has is kept, found by its id, and can be waited for.
