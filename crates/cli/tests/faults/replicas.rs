@@ -7,7 +7,7 @@ use futures_util::{StreamExt, future::join_all};
 use reqwest::Method;
 use serde_json::{Value, json};
 use solehold_api::sse::Decoder;
-use solehold_testkit::{Solehold, free_port, wait_for};
+use solehold_testkit::{Postgres, Solehold, free_port, wait_for};
 
 use crate::world::{Api, PATIENCE, database, replicas, token, wait_until_free};
 
@@ -105,6 +105,50 @@ async fn an_expired_lease_is_swept_by_any_replica() -> Result<()> {
         history.to_string().contains("lease_expired").then_some(())
     })
     .await
+}
+
+/// The replica whose turn it is to sweep is stopped (SIGSTOP): its connections stay open, and it gives nothing back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_stopped_during_its_turn_at_sweeping_keeps_no_lease_from_expiring() -> Result<()> {
+    let postgres = Postgres::start().await?;
+    let client = postgres.connect().await?;
+    let last_keeper = async || -> Option<String> {
+        let sql = "SELECT keeper::text FROM solehold.turns ORDER BY number DESC LIMIT 1";
+        Some(client.query_opt(sql, &[]).await.ok()??.get(0))
+    };
+    // Alone it takes the first turn, by which its name is known.
+    let (keeper, _) = replicas(&postgres.url(), 1).await?.remove(0);
+    let name = wait_for("the first turn", PATIENCE, &last_keeper).await?;
+    let (other, api) = replicas(&postgres.url(), 1).await?.remove(0);
+    wait_for("the first replica to be stopped during its turn", PATIENCE, async || {
+        keeper.pause().await.ok()?;
+        let is_its_turn = last_keeper().await.is_some_and(|keeper| keeper == name);
+        if !is_its_turn {
+            keeper.resume().ok()?;
+        }
+        is_its_turn.then_some(())
+    })
+    .await?;
+    let path = "/resources/job/left/history";
+    wait_for("a grant by the other replica", PATIENCE, async || {
+        api.acquire("job/left", "worker", 1_000).await.is_ok_and(|(status, _)| status < 300)
+    })
+    .await?;
+    let expired = async || -> Option<usize> {
+        let (_, history) = api.call(Method::GET, path, Value::Null).await.ok()?;
+        Some(history.to_string().matches("lease_expired").count())
+    };
+    let swept = wait_for("the expiry in the history", PATIENCE, async || expired().await.filter(|n| *n > 0));
+    assert_eq!(swept.await?, 1);
+    assert_ne!(last_keeper().await.context("a turn")?, name, "the other replica took the turn over");
+    // It goes on as if nothing had happened, and nothing expires twice.
+    keeper.resume()?;
+    let back = Api::new(keeper.url())?;
+    wait_for("the first replica to answer", PATIENCE, async || back.lease("job/left").await.is_ok()).await?;
+    assert!(keeper.terminate().await?.success() && other.terminate().await?.success());
+    let sql = "SELECT count(*) FROM solehold.lease_events WHERE event_type = 'lease_expired'";
+    assert_eq!(client.query_one(sql, &[]).await?.get::<_, i64>(0), 1);
+    Ok(())
 }
 
 /// Watches from a cursor and collects revisions until `until` is there; tells the last cursor.
