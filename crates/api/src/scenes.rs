@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn the_seed_s_bodies_are_taken() {
+    fn the_bodies_of_trackers_are_taken() {
         let asked = request(r#"{"holder_id": "tracker-0", "color": "red"}"#).terms().expect("good");
         assert_eq!(asked.holder, name("tracker-0"));
         assert_eq!(asked.tenure, AskedTenure::Own { ttl_ms: 30_000 });

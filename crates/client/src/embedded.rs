@@ -58,7 +58,8 @@ impl std::fmt::Debug for Embedded {
 }
 
 impl Embedded {
-    /// Opens `postgres://...` (with the feature `postgres`), a folder (`embedded`), or `memory:`, in the current runtime.
+    /// Opens `postgres://...` (with the feature `postgres`), a folder (`embedded`), or `memory:`, in the current
+    /// runtime.
     pub async fn open(place: &str) -> Result<Self, StoreError> {
         let store = open(place).await?;
         Ok(Self::over(Engine::start(store, EngineOptions::default(), Arc::new(()))))

@@ -1,5 +1,5 @@
-//! A fleet with the seed's own table moves over, node by node, without stopping: real PostgreSQL, old and new side by
-//! side.
+//! A fleet with a hand-written lock table moves over, node by node, without stopping: real PostgreSQL, old and new side
+//! by side.
 
 mod common;
 
@@ -27,7 +27,7 @@ async fn connect(url: &str) -> tokio_postgres::Client {
     client
 }
 
-/// A node as the seed has it: the table, and nothing else.
+/// A node as it was before: the table, and nothing else.
 struct OldNode {
     client: tokio_postgres::Client,
     owner: String,

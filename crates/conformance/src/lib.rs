@@ -145,7 +145,7 @@ macro_rules! suite {
         $(
             mod $module {
                 #[allow(unused_imports)]
-                use crate::*;
+                use super::*;
                 $(
                     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                     async fn $case() {

@@ -1,8 +1,8 @@
 //! `solehold watch`: every change, in order, across restarts of the server.
 //!
 //! The cursor of the last change seen is kept. A connection that ends is made again from there, and what was seen
-//! already is not shown again: no gaps and no duplicates. When the server has dropped what is needed it says so, and the
-//! watch ends.
+//! already is not shown again: no gaps and no duplicates. When the server has dropped what is needed it says so, and
+//! the watch ends.
 
 use std::time::Duration;
 

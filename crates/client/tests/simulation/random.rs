@@ -251,7 +251,7 @@ fn run(seed: u64) -> Story {
     })
 }
 
-/// The seed that was asked for, or those that are kept and then new ones.
+/// The random seed that was asked for, or those that are kept and then new ones.
 fn seeds() -> Vec<u64> {
     let repeated = |seed| std::iter::repeat_n(seed, REPEATS);
     if let Ok(asked) = std::env::var("SOLEHOLD_SEED") {
