@@ -57,7 +57,7 @@ mod transfer;
 use std::{
     fmt,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -65,6 +65,7 @@ use std::{
 
 pub use self::options::{Failover, PostgresOptions};
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use solehold_core::{command::Footprint, key::Name, record::Record};
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
@@ -195,7 +196,7 @@ impl PostgresStore {
 
     /// Follows whatever store time is next, without asking how it got there.
     fn forget_pace(&self) {
-        *self.time.lock().unwrap_or_else(|e| e.into_inner()) = Timekeeper::default();
+        *self.time.lock() = Timekeeper::default();
     }
 
     async fn read_cursor(&self, conn: &Conn) -> Result<Cursor, Fault> {

@@ -3,11 +3,9 @@
 //! Nothing here is trusted. An id belongs to one key forever and a version to one declaration, and both are in the row
 //! that is locked: what is remembered is used if the locked row confirms it, and looked up again if not.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashMap, sync::Arc};
 
+use parking_lot::Mutex;
 use solehold_core::{
     key::{LeaseId, ResourceKey, SessionId},
     lease::Resource,
@@ -69,7 +67,7 @@ impl Cache {
         keys: impl Iterator<Item = &'a ResourceKey>,
         leases: impl Iterator<Item = &'a LeaseId>,
     ) -> Option<HashMap<ResourceKey, Arc<KnownResource>>> {
-        let entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let entries = self.0.lock();
         let mut found = HashMap::new();
         for key in keys {
             found.insert(key.clone(), entries.resources.get(key)?.clone());
@@ -83,7 +81,7 @@ impl Cache {
 
     /// Remembers resources as they are now, and the leases on them.
     pub(crate) fn learn(&self, seen: impl Iterator<Item = (Arc<KnownResource>, [Option<LeaseId>; 2])>) {
-        let mut entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut entries = self.0.lock();
         for (known, leases) in seen {
             if entries.resources.len().max(entries.leases.len()) >= ENTRIES_MAX || entries.bytes > BYTES_MAX {
                 *entries = Entries::default();
@@ -103,7 +101,7 @@ impl Cache {
 
     /// Forgets everything.
     pub(crate) fn clear(&self) {
-        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = Entries::default();
+        *self.0.lock() = Entries::default();
     }
 
     /// Forgets resources, and leases that have ended.
@@ -112,7 +110,7 @@ impl Cache {
         keys: impl Iterator<Item = &'a ResourceKey>,
         leases: impl Iterator<Item = LeaseId>,
     ) {
-        let mut entries = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        let mut entries = self.0.lock();
         for key in keys {
             if let Some(old) = entries.resources.remove(key) {
                 entries.bytes -= weight(&old);

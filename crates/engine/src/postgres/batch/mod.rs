@@ -307,7 +307,7 @@ impl PostgresStore {
             _ => None,
         });
         self.cache.forget(gone, ended);
-        self.spent.lock().unwrap_or_else(|e| e.into_inner()).note(&held.state, dirty);
+        self.spent.lock().note(&held.state, dirty);
     }
 
     /// Asks what became of a batch whose COMMIT was not answered: whether it was committed. If it was not, it never

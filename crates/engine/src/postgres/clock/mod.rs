@@ -14,8 +14,9 @@
 
 pub(crate) mod pace;
 
-use std::{sync::MutexGuard, time::Duration};
+use std::time::Duration;
 
+use parking_lot::MutexGuard;
 use solehold_core::time::{Revision, StoreTime};
 use tokio::join;
 use tokio_postgres::Row;
@@ -160,7 +161,7 @@ impl Reading {
 
 impl PostgresStore {
     fn timekeeper(&self) -> MutexGuard<'_, Timekeeper> {
-        self.time.lock().unwrap_or_else(|e| e.into_inner())
+        self.time.lock()
     }
 
     /// Store time by a reading of any history.

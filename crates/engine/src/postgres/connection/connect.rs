@@ -1,12 +1,9 @@
 //! How a connection is made: where to, and with which bounds on its time.
 
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream};
+use parking_lot::Mutex;
 use tokio::{io, task::AbortHandle};
 use tokio_postgres::{
     AsyncMessage, Client, Config, NoTls,
@@ -194,7 +191,7 @@ where
         while let Some(message) = messages.next().await {
             match message {
                 Ok(AsyncMessage::Notice(notice)) if notice.parsed_severity() == Some(Severity::Warning) => {
-                    *kept.lock().unwrap_or_else(|e| e.into_inner()) = Some(notice.message().to_owned());
+                    *kept.lock() = Some(notice.message().to_owned());
                 }
                 Ok(_) => {}
                 // A request that waits for an answer fails by itself.

@@ -7,13 +7,14 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use futures_util::future::join_all;
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
     task::AbortHandle,
@@ -132,7 +133,7 @@ impl Conn {
 
     /// The last warning since this was last asked.
     pub(crate) fn take_warning(&self) -> Option<String> {
-        self.warning.lock().unwrap_or_else(|e| e.into_inner()).take()
+        self.warning.lock().take()
     }
 
     async fn prepare(&mut self) -> Result<(), Fault> {
@@ -259,7 +260,7 @@ impl Pool {
 
     fn take_idle(&self) -> Option<Arc<Conn>> {
         let generation = self.generation.load(Ordering::SeqCst);
-        let mut idle = self.idle.lock().unwrap_or_else(|e| e.into_inner());
+        let mut idle = self.idle.lock();
         while let Some(conn) = idle.pop() {
             if conn.generation == generation && !conn.client.is_closed() {
                 return Some(conn);
@@ -271,7 +272,7 @@ impl Pool {
     /// Gives up all connections made so far: those that are lent go when they come back.
     pub(crate) fn renew(&self) {
         self.generation.fetch_add(1, Ordering::SeqCst);
-        self.idle.lock().unwrap_or_else(|e| e.into_inner()).clear();
+        self.idle.lock().clear();
     }
 
     /// No longer lends anything.
@@ -295,7 +296,7 @@ impl LentConn<'_> {
         if self.conn.generation == self.pool.generation.load(Ordering::SeqCst)
             && !self.conn.client.is_closed()
         {
-            self.pool.idle.lock().unwrap_or_else(|e| e.into_inner()).push(self.conn);
+            self.pool.idle.lock().push(self.conn);
         }
     }
 

@@ -98,8 +98,8 @@ enum RaiseReason {
 }
 
 impl PostgresStore {
-    fn history(&self) -> std::sync::MutexGuard<'_, History> {
-        self.history.lock().unwrap_or_else(|e| e.into_inner())
+    fn history(&self) -> parking_lot::MutexGuard<'_, History> {
+        self.history.lock()
     }
 
     /// Follows the history to a reading; refused if the store was set back since an earlier one.

@@ -3,8 +3,9 @@
 pub(crate) mod spent;
 pub(crate) mod turn;
 
-use std::{collections::HashSet, sync::MutexGuard, time::Duration};
+use std::{collections::HashSet, time::Duration};
 
+use parking_lot::MutexGuard;
 use solehold_core::{
     command::Command,
     key::{ResourceKey, SessionId},
@@ -266,7 +267,7 @@ impl PostgresStore {
     }
 
     pub(crate) fn chores(&self) -> MutexGuard<'_, Chores> {
-        self.chores.lock().unwrap_or_else(|e| e.into_inner())
+        self.chores.lock()
     }
 
     /// Forgets what is over, for a bounded while; if there is more, the next round is due at once.

@@ -49,7 +49,7 @@ impl SpentRequests {
 impl PostgresStore {
     /// Removes the surplus of what this replica has written.
     pub(crate) async fn forget_surplus(&self, conn: &Conn) -> Result<(), Fault> {
-        let pairs = self.spent.lock().unwrap_or_else(|e| e.into_inner()).take_surplus();
+        let pairs = self.spent.lock().take_surplus();
         if pairs.is_empty() {
             return Ok(());
         }
