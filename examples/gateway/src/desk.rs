@@ -90,17 +90,20 @@ impl Desk {
         let token = i64::try_from(guard.token().0).map_err(anyhow::Error::from)?;
         let fence = Fence { session, token, node_id: self.node_id() };
         let entered = guard.run(self.store.visit(fence, "entered")).await;
-        if entered.is_err() {
-            // What was sent may still be written down, by a node that has lost the session.
+        if !matches!(entered, Ok(Ok(()))) {
+            // Whether it was written down is not known; it may be yet, by a node that has lost the session.
             self.leave(fence, "overdue").await;
         }
         entered??;
         self.busy.fetch_add(1, Ordering::Relaxed);
         let worked = guard.run(self.answer_all(session, token)).await;
         self.busy.fetch_sub(1, Ordering::Relaxed);
-        // A node that hears too late that its time is over, as on a machine that is too busy, has not been let in
-        // wrongly.
-        self.leave(fence, if matches!(worked, Err(Lost::Deadline)) { "overdue" } else { "left" }).await;
+        self.leave(fence, "left").await;
+        // A note that is written after the deadline, as on a machine that is too busy, may come after another node has
+        // rightly come in: it says nothing about the lock.
+        if matches!(guard.check(), Err(Lost::Deadline)) {
+            self.leave(fence, "overdue").await;
+        }
         if let Err(error) = guard.release().await {
             tracing::debug!(%error, session, "the lock was not released; it runs out");
         }
