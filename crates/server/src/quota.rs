@@ -172,6 +172,7 @@ impl Watches {
     }
 
     /// How many are open.
+    #[cfg(feature = "metrics")]
     pub fn count(&self) -> u64 {
         lock(&self.0).all
     }
