@@ -100,9 +100,8 @@ class Order(Case):
         self.assertEqual(sorted(order), list(range(WAITERS)))
         self.assertEqual([tokens[number] for number in order], sorted(set(tokens)))
         self.assertGreater(min(tokens), first.token)
-        # Whoever asks again keeps the place. Only on a machine so slow that a grant lapses before it is confirmed
-        # does a
-        # waiter go to the end of the line, under another request id; nobody else's place is lost.
+        # A waiter that asks again keeps its place. Only on a machine so slow that a grant lapses before it is confirmed
+        # does a waiter go to the end of the line, under another request id; the others keep their places.
         steady = [number for number in order if len(requests[number]) == 1]
         self.assertEqual(steady, sorted(steady))
         self.assertTrue([number for number in steady if asked[number] > 1], "nobody who asked again is among them")

@@ -1,4 +1,4 @@
-//! Two servers as processes over one PostgreSQL: one is killed, one is stopped, and whoever holds something keeps it.
+//! Two servers as processes over one PostgreSQL: one is killed, one is stopped, and holders keep their leases.
 //! It starts itself as those servers, so it has a `main` of its own.
 
 mod common;

@@ -309,7 +309,11 @@ pub fn declare(key: &ResourceKey, declaration: Declaration) -> Command {
 
 /// A new session of a holder of `acme`.
 pub fn open(holder_name: &str, ttl_ms: u64) -> Command {
-    Command::OpenSession(OpenSession {
+    Command::OpenSession(opening(holder_name, ttl_ms))
+}
+
+fn opening(holder_name: &str, ttl_ms: u64) -> OpenSession {
+    OpenSession {
         id: SessionId(Uuid::new_v4()),
         holder: holder(holder_name),
         ttl_ms,
@@ -317,20 +321,13 @@ pub fn open(holder_name: &str, ttl_ms: u64) -> Command {
         fenced: false,
         registration: None,
         metrics: None,
-    })
+    }
 }
 
 /// A new session of a holder that registers.
 pub fn register(holder_name: &str, ttl_ms: u64, capacity: Option<u32>) -> Command {
-    Command::OpenSession(OpenSession {
-        id: SessionId(Uuid::new_v4()),
-        holder: holder(holder_name),
-        ttl_ms,
-        replace: None,
-        fenced: false,
-        registration: Some(Registration { site: None, capacity, attributes: Document::default() }),
-        metrics: None,
-    })
+    let registration = Some(Registration { site: None, capacity, attributes: Document::default() });
+    Command::OpenSession(OpenSession { registration, ..opening(holder_name, ttl_ms) })
 }
 
 /// A heartbeat.

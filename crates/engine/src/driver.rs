@@ -326,15 +326,20 @@ impl Decider for Batch {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let allowed = self.commands.iter().filter(|command| self.check_ttl(command).is_ok());
         let decisions = decide_all(ledger, allowed, moment)?;
-        let decided = BatchDecision::from(&decisions);
         let mut outcomes = decisions.outcomes.into_iter();
         let outcome =
             |command| self.check_ttl(command).map_or_else(|refusal| Some(Err(refusal)), |()| outcomes.next());
         self.outcomes = self.commands.iter().filter_map(outcome).collect();
-        let is_renewal =
-            |change: &Change| matches!(change, Change::SessionRenewed { .. } | Change::LeaseRenewed { .. });
-        self.renewals = decisions.changes.into_iter().filter(is_renewal).collect();
-        Ok(decided)
+        self.renewals.clear();
+        let mut events = Vec::new();
+        for change in decisions.changes {
+            match change {
+                Change::Event(event) => events.push(event),
+                Change::SessionRenewed { .. } | Change::LeaseRenewed { .. } => self.renewals.push(change),
+                _ => {}
+            }
+        }
+        Ok(BatchDecision { events, revision: decisions.moment.revision })
     }
 }
 

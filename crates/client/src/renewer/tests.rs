@@ -230,7 +230,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 
 proptest! {
     /// Whatever comes in whatever order: nobody is trusted longer than an answer allows, trust never shrinks, what is
-    /// lost stays lost, and whoever sleeps until it is told to wakes in time for the stop.
+    /// lost stays lost, and a driver that sleeps as long as it is told wakes in time for the stop.
     #[test]
     fn trust_is_never_longer_than_what_was_told(policy in policy(), events in prop::collection::vec(event(), 1..60), unit in 0.0..1.0f64) {
         let opened = Renewer::new(timing(policy), at(0), &beat(0, &[]), History::default(), unit);

@@ -42,8 +42,8 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub resource: Resource,
-    /// The grant, and the window of the session that keeps it: a guard that is to be won back is not trusted by the
-    /// next session before it was.
+    /// The grant, and the window of the session that keeps it: a guard whose lease is being reacquired is not trusted
+    /// by the next session before it was.
     held: Mutex<(HeldLease, Arc<Window>)>,
     /// The same lease under another token, which nobody works under: it goes with the guard.
     reissued: OnceLock<HeldLease>,
