@@ -396,7 +396,7 @@ mod tests {
             serde_json::to_value(&held).expect("a problem"),
             json!({
                 "type": "urn:solehold:problem:held", "title": "Held by another", "status": 409, "code": "held",
-                "detail": "held by w with token 7 for another 1500 ms", "instance": "/api/v1/scenes/s/lease",
+                "detail": "held by w with token 7, for another 1500 ms unless it is renewed", "instance": "/api/v1/scenes/s/lease",
                 "retry_after_ms": 1500, "holder": "w", "token": 7,
             })
         );

@@ -502,11 +502,12 @@ pub struct ResourceList {
     pub next: Option<PageCursor>,
 }
 
-/// A lease was revoked.
+/// A lease was revoked, or the resource is no longer held back after one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RevokedLease {
-    pub lease_id: Uuid,
+    /// The lease; null if nobody held the resource and only its hold-back was lifted.
+    pub lease_id: Option<Uuid>,
     /// Milliseconds for which nobody can acquire the resource.
     pub held_back_ms: u64,
 }

@@ -168,6 +168,7 @@ fn details(what: &What) -> (BTreeMap<String, Value>, Option<&Document>) {
                 [attributes(&ended.attributes), ("held_back_until", until), ("reason", json!(ended.reason))];
             (fields(told), Some(&ended.attributes))
         }
+        What::HoldBackLifted { reason, .. } => (fields([("reason", json!(reason))]), None),
         What::StateChanged(state) => {
             let document = ("document", to_value(&state.document));
             (fields([("sequence", json!(state.sequence)), document]), None)

@@ -37,6 +37,9 @@ pub async fn pages(fixture: &dyn Fixture) {
     assert_eq!(seen.iter().map(|e| e.revision.0).collect::<Vec<_>>(), Vec::from_iter(1..=200));
     assert!(seen.windows(2).all(|pair| pair[0].at <= pair[1].at));
     assert_eq!(bench.events(Revision(0)).await, seen);
+    let newest = EventQuery { limit: 3, ..Default::default() }.newest();
+    let page = bench.store.events(&newest).await.expect("the store reads").events;
+    assert_eq!(page, seen.iter().rev().take(3).cloned().collect::<Vec<_>>());
 }
 
 /// The history of one lease, and of one resource.
@@ -63,6 +66,14 @@ pub async fn of_a_lease_and_of_a_resource(fixture: &dyn Fixture) {
     let of_resource = EventQuery { resource: Some(job.clone()), ..Default::default() };
     let all = [ResourceDeclared, LeaseAcquired, LeaseReleased, LeaseAcquired];
     assert_eq!(names(of_resource.clone()).await, all);
+    let newest = EventQuery { limit: 2, ..of_resource.clone() }.newest();
+    let page = bench.store.events(&newest).await.expect("the store reads").events;
+    assert_eq!(page.iter().map(Event::name).collect::<Vec<_>>(), [LeaseAcquired, LeaseReleased]);
+    let older = EventQuery { newest_before: page.last().map(|event| event.revision), ..of_resource.clone() };
+    assert_eq!(names(older).await, [LeaseAcquired, ResourceDeclared], "the newest first, page by page");
+    let between = EventQuery { after: first.revision, ..of_resource.clone() }.newest();
+    assert_eq!(names(between).await, [LeaseAcquired, LeaseReleased]);
+    assert_eq!(names(of_lease(&first).newest()).await, [LeaseReleased, LeaseAcquired]);
     let later = EventQuery { after: first.revision, ..of_resource };
     assert_eq!(names(later).await, [LeaseReleased, LeaseAcquired]);
     let none = EventQuery { resource: Some(key("nothing")), ..Default::default() };

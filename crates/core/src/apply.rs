@@ -117,6 +117,7 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
             }
         }
         What::Stolen(_) => {}
+        What::HoldBackLifted { .. } => resource.held_back_until = None,
         What::StateChanged(state) => resource.state = Some(state.clone()),
         What::Declared(declaration) => resource.declared = Some(Arc::new(declaration.clone())),
         What::Deleted => {

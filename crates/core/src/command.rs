@@ -163,7 +163,7 @@ pub enum Command {
         /// The final state for the next holder.
         state: Option<StateWrite>,
     },
-    /// End another holder's lease.
+    /// End another holder's lease. If nobody holds the resource and the old holder is fenced off, end its hold-back.
     Revoke {
         /// Which lease.
         claim: Claim,
@@ -273,7 +273,7 @@ pub enum Command {
         key: ResourceKey,
         /// Delete it even if it is held: the lease is revoked.
         force: bool,
-        /// Whether the old holder is known to be fenced off.
+        /// Whether the old holder is known to be fenced off: nothing is held back then, also if it was before.
         fenced: bool,
     },
     /// Write a record.

@@ -42,6 +42,13 @@ pub enum What {
     Revoked(Ended),
     /// Another holder takes over an expired lease that was not swept yet.
     Stolen(Ended),
+    /// The old holder is known to be fenced off: the resource is not held back any longer.
+    HoldBackLifted {
+        /// The token of the last grant.
+        token: Token,
+        /// Why, for people.
+        reason: Option<String>,
+    },
     /// The state document was written.
     StateChanged(StateDocument),
     /// The resource was declared, or its declaration changed.
@@ -115,6 +122,8 @@ pub enum EventName {
     LeaseRevoked,
     /// An expired lease was taken over by another holder before it was swept.
     LeaseStolen,
+    /// A resource is not held back any longer, since its old holder is fenced off.
+    HoldBackLifted,
     /// The state document was written.
     StateChanged,
     /// A resource was declared or changed.
@@ -125,7 +134,7 @@ pub enum EventName {
 
 impl EventName {
     /// All of them, in the order above.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::LeasePending,
         Self::LeaseAcquired,
         Self::LeaseRenewed,
@@ -133,6 +142,7 @@ impl EventName {
         Self::LeaseExpired,
         Self::LeaseRevoked,
         Self::LeaseStolen,
+        Self::HoldBackLifted,
         Self::StateChanged,
         Self::ResourceDeclared,
         Self::ResourceDeleted,
@@ -148,6 +158,7 @@ impl EventName {
             Self::LeaseExpired => "lease_expired",
             Self::LeaseRevoked => "lease_revoked",
             Self::LeaseStolen => "lease_stolen",
+            Self::HoldBackLifted => "hold_back_lifted",
             Self::StateChanged => "state_changed",
             Self::ResourceDeclared => "resource_declared",
             Self::ResourceDeleted => "resource_deleted",
@@ -171,6 +182,7 @@ impl Event {
             What::Expired(_) => EventName::LeaseExpired,
             What::Revoked(_) => EventName::LeaseRevoked,
             What::Stolen(_) => EventName::LeaseStolen,
+            What::HoldBackLifted { .. } => EventName::HoldBackLifted,
             What::StateChanged(_) => EventName::StateChanged,
             What::Declared(_) => EventName::ResourceDeclared,
             What::Deleted => EventName::ResourceDeleted,
@@ -183,7 +195,7 @@ impl Event {
             What::Pending(p) => Some(p.id),
             What::Acquired(l) => Some(l.id),
             What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(e.lease),
-            What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+            What::HoldBackLifted { .. } | What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
         }
     }
 
@@ -193,7 +205,7 @@ impl Event {
             What::Pending(p) => Some(&p.holder),
             What::Acquired(l) => Some(&l.holder),
             What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(&e.holder),
-            What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+            What::HoldBackLifted { .. } | What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
         }
     }
 
@@ -203,7 +215,7 @@ impl Event {
             What::Pending(p) => Some(p.session),
             What::Acquired(l) => l.tenure.session(),
             What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => e.session,
-            What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+            What::HoldBackLifted { .. } | What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
         }
     }
 
@@ -215,7 +227,11 @@ impl Event {
                 Some((e.session?, if e.token.is_some() { -1 } else { 0 }))
             }
             What::Pending(p) => Some((p.session, 0)),
-            What::Stolen(_) | What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+            What::Stolen(_)
+            | What::HoldBackLifted { .. }
+            | What::StateChanged(_)
+            | What::Declared(_)
+            | What::Deleted => None,
         }
     }
 
@@ -224,6 +240,7 @@ impl Event {
         match &self.what {
             What::Acquired(l) => Some(l.token),
             What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => e.token,
+            What::HoldBackLifted { token, .. } => Some(*token),
             What::StateChanged(s) => Some(s.token),
             What::Pending(_) | What::Declared(_) | What::Deleted => None,
         }

@@ -32,6 +32,8 @@ pub enum Answer {
         /// How long.
         held_back_ms: u64,
     },
+    /// Nobody held the resource, and it is not held back any longer.
+    HoldBackLifted,
     /// A request id was spent.
     Spent,
     /// The state document was written.
@@ -176,7 +178,7 @@ pub enum Refusal {
     #[error("there is no resource {0}")]
     NoResource(ResourceKey),
     /// Another holder has it.
-    #[error("held by {holder} with token {token} for another {retry_after_ms} ms")]
+    #[error("held by {holder} with token {token}, for another {retry_after_ms} ms unless it is renewed")]
     Held {
         /// Who.
         holder: Name,

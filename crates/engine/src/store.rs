@@ -186,8 +186,17 @@ pub struct EventQuery {
     pub lease: Option<LeaseId>,
     /// Of this resource only.
     pub resource: Option<ResourceKey>,
-    /// At most this many, the oldest first.
+    /// The newest before this revision, the newest first; the oldest first, if not given.
+    pub newest_before: Option<Revision>,
+    /// At most this many.
     pub limit: usize,
+}
+
+impl EventQuery {
+    /// The newest events of a resource or a lease, the newest first.
+    pub fn newest(self) -> Self {
+        Self { newest_before: Some(Revision(u64::MAX)), ..self }
+    }
 }
 
 /// Events in order, with the floor read in the same snapshot as the page (rule 18).

@@ -476,6 +476,8 @@ async fn history_beyond_memory() {
             assert_eq!((both.len(), &both[0]), (2, &first));
             let later = EventQuery { after: first.revision, ..query };
             assert_eq!(bench.store.events(&later).await.unwrap().events, both[1..]);
+            let newest = EventQuery { limit: 1, after: Revision(0), ..later }.newest();
+            assert_eq!(bench.store.events(&newest).await.unwrap().events, both[1..], "the newest");
         }
         bench.pass(1_100).await;
         bench.store.maintain(&Retention { events_ms: DAY_MS, events_max: 100_000 }).await.unwrap();

@@ -67,15 +67,17 @@ impl Context {
         }
     }
 
-    /// Ends someone's lease; returns which, and for how many milliseconds the resource is held back.
+    /// Ends someone's lease, or the hold-back after one; returns which lease, and for how many milliseconds the
+    /// resource is held back.
     pub(crate) async fn revoke(
         &self,
         claim: Claim,
         fenced: bool,
         reason: Option<String>,
-    ) -> Result<(LeaseId, u64), ApiError> {
+    ) -> Result<(Option<LeaseId>, u64), ApiError> {
         match self.execute(Command::Revoke { claim, fenced, reason }).await? {
-            Answer::Revoked { lease, held_back_ms } => Ok((lease, held_back_ms)),
+            Answer::Revoked { lease, held_back_ms } => Ok((Some(lease), held_back_ms)),
+            Answer::HoldBackLifted => Ok((None, 0)),
             other => Err(unexpected(&other)),
         }
     }

@@ -70,7 +70,7 @@ pub enum LeaseCommand {
         #[command(flatten)]
         proof: ProofArgs,
     },
-    /// End someone's lease; the resource is held back until its old deadline
+    /// End someone's lease; the resource is held back until its old deadline, or until the same with --fenced
     Revoke {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
@@ -226,11 +226,15 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
             if global.json {
                 return output::json(&revoked);
             }
-            let then = match revoked.held_back_ms {
-                0 => "it is free".to_owned(),
-                ms => format!("it is held back for {}, until the old deadline", duration_ms(ms)),
-            };
-            output::line(format!("revoked {lease}: {then}"))
+            output::line(match (revoked.lease_id, revoked.held_back_ms) {
+                (None, _) => format!("{lease} is not held back any longer: it is free"),
+                (_, 0) => format!("revoked {lease}: it is free"),
+                (_, ms) => format!(
+                    "revoked {lease}: it is held back for {}, until the old deadline; once its holder has stopped, \
+                     `solehold lease revoke {lease} --fenced` frees it",
+                    duration_ms(ms)
+                ),
+            })
         }
         LeaseCommand::History { lease, limit } => {
             let doing = |failure: CommandError| failure.doing(format!("show the history of {lease}"));

@@ -203,6 +203,10 @@ impl Draft<'_> {
     ) -> Result<Answer, Stop> {
         let (resource, _) = self.target(&claim.target)?;
         let mut resource = resource.clone();
+        if fenced && names_last_grant(&resource, claim) && self.lift_hold_back(&mut resource, &reason)? {
+            self.activate(&mut resource)?;
+            return Ok(Answer::HoldBackLifted);
+        }
         self.matches(&resource, claim)?;
         self.settle(&mut resource)?;
         let lease = self.end_by_force(&mut resource, fenced, reason)?;
@@ -227,6 +231,26 @@ impl Draft<'_> {
             e.reason = reason;
         });
         Ok(id)
+    }
+
+    /// Ends the hold-back of a resource that nobody holds, for someone who says that the old holder is fenced off (rule
+    /// 12). False if it is held, or not held back.
+    pub(super) fn lift_hold_back(
+        &mut self,
+        resource: &mut Resource,
+        reason: &Option<String>,
+    ) -> Result<bool, Stop> {
+        let is_held = match &resource.lease {
+            Some(lease) => self.now() < self.deadline(lease)?,
+            None => false,
+        };
+        if is_held || self.free_at(resource)? <= self.now() {
+            return Ok(false);
+        }
+        self.settle_wholly(resource)?;
+        let (token, reason) = (resource.last_token, reason.clone());
+        self.emit(resource, What::HoldBackLifted { token, reason });
+        Ok(true)
     }
 
     pub(super) fn cancel_request(&mut self, request: &RequestKey) -> Result<Answer, Stop> {
@@ -366,6 +390,13 @@ fn proven(claim: &Claim) -> Result<(), Refusal> {
     let by_id = matches!(claim.target, Target::Lease { .. });
     let is_proven = by_id || claim.token.is_some() || claim.session.is_some();
     if is_proven { Ok(()) } else { Err(Refusal::NoProof) }
+}
+
+/// Whether a claim is of the last grant of a resource, as far as its row can tell after the end of that grant.
+fn names_last_grant(resource: &Resource, claim: &Claim) -> bool {
+    let by_key = matches!(claim.target, Target::Resource(_));
+    let is_last = claim.token.is_none_or(|token| token == resource.last_token);
+    by_key && is_last && claim.session.is_none() && claim.holder.is_none()
 }
 
 fn lost(resource: &Resource) -> Refusal {

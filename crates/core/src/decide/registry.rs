@@ -38,19 +38,39 @@ impl Draft<'_> {
     }
 
     pub(super) fn delete(&mut self, key: &ResourceKey, force: bool, fenced: bool) -> Result<Answer, Stop> {
-        let found = self.ledger.resource(key).filter(|r| r.declared.is_some());
-        let mut resource = found.ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
+        let mut resource = self.ledger.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
+        let reason = Some("its resource was deleted".to_owned());
+        if resource.declared.is_none() {
+            return self.delete_undeclared(resource, fenced, &reason);
+        }
         self.settle_wholly(&mut resource)?;
         if let Some(lease) = &resource.lease {
             if !force {
                 return Err(Refusal::InUse { holder: lease.holder.clone(), token: lease.token }.into());
             }
-            self.end_by_force(&mut resource, fenced, Some("its resource was deleted".to_owned()))?;
+            self.end_by_force(&mut resource, fenced, reason.clone())?;
         }
         if let Some(pending) = resource.pending.clone() {
             self.emit(&mut resource, What::Expired(Ended::of_pending(&pending, "its resource was deleted")));
         }
+        if fenced {
+            self.lift_hold_back(&mut resource, &reason)?;
+        }
         self.emit(&mut resource, What::Deleted);
+        self.activate(&mut resource)?;
+        Ok(Answer::Removed)
+    }
+
+    /// Of an undeclared resource that nobody holds there may be a hold-back, which is all that can be deleted of it.
+    fn delete_undeclared(
+        &mut self,
+        mut resource: Resource,
+        fenced: bool,
+        reason: &Option<String>,
+    ) -> Result<Answer, Stop> {
+        if !fenced || !self.lift_hold_back(&mut resource, reason)? {
+            return Err(Refusal::NoResource(resource.key).into());
+        }
         self.activate(&mut resource)?;
         Ok(Answer::Removed)
     }

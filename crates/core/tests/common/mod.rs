@@ -137,6 +137,7 @@ fn words(outcome: &Outcome) -> String {
         Ok(Answer::Left) => "left".to_owned(),
         Ok(Answer::Released(_)) => "released".to_owned(),
         Ok(Answer::Revoked { held_back_ms, .. }) => format!("revoked, held back for {held_back_ms} ms"),
+        Ok(Answer::HoldBackLifted) => "hold-back lifted".to_owned(),
         Ok(Answer::Spent) => "spent".to_owned(),
         Ok(Answer::StateWritten(s)) => format!("written {} under {:?}", s.sequence, s.token),
         Ok(Answer::Offered(p)) => format!("offered to {}", p.holder),

@@ -197,6 +197,14 @@ impl Promises {
             What::Expired(ended) => self.end(event, ended, How::Expired),
             What::Revoked(ended) if is_fenced(command) => self.end(event, ended, How::Fenced),
             What::Revoked(ended) => self.end(event, ended, How::Revoked),
+            What::HoldBackLifted { token, .. } => {
+                assert!(is_fenced(command), "{command:?} lifts a hold-back");
+                let holds = self.holds.get_mut(&event.key).into_iter().flatten();
+                let held = holds.last().expect("only what was held is held back");
+                let end = held.end.as_mut().expect("only what has ended is held back");
+                assert!(held.token == *token && end.until.plus_ms(end.lock_delay_ms) > event.at);
+                (end.how, end.at) = (How::Fenced, event.at);
+            }
             What::Declared(declaration) => {
                 self.lock_delays.insert(event.key.clone(), declaration.lock_delay_ms);
             }

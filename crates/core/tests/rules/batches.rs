@@ -8,7 +8,8 @@ use crate::common::{Proof, World, key, on};
 fn of_two_acquires_of_one_resource_in_one_batch_the_first_wins() {
     let mut w = World::new();
     w.acquire("ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
-    w.acquire("bob", "lobby").says("refused: held by ann with token 1 for another 10000 ms", "");
+    w.acquire("bob", "lobby")
+        .says("refused: held by ann with token 1, for another 10000 ms unless it is renewed", "");
 }
 
 #[test]

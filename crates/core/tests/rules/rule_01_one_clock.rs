@@ -46,6 +46,8 @@ fn a_live_lease_refuses_everyone_else_and_says_for_how_long() {
     let mut w = World::new();
     w.acquire("ann", "lobby");
     w.wait(9_999);
-    w.acquire("bob", "lobby").says("refused: held by ann with token 1 for another 1 ms", "");
-    w.acquire("ann", "lobby").says("refused: held by ann with token 1 for another 1 ms", "");
+    w.acquire("bob", "lobby")
+        .says("refused: held by ann with token 1, for another 1 ms unless it is renewed", "");
+    w.acquire("ann", "lobby")
+        .says("refused: held by ann with token 1, for another 1 ms unless it is renewed", "");
 }

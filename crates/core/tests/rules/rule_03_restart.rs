@@ -22,12 +22,16 @@ fn a_lease_keeps_the_time_that_it_had_left_and_at_least_the_grace() {
     w.acquire("bob", "hall");
     w.wait(1_000);
     restarts(&mut w);
-    w.acquire("cat", "lobby").says("refused: held by ann with token 1 for another 9000 ms", "");
-    w.acquire("cat", "hall").says("refused: held by bob with token 2 for another 9000 ms", "");
+    w.acquire("cat", "lobby")
+        .says("refused: held by ann with token 1, for another 9000 ms unless it is renewed", "");
+    w.acquire("cat", "hall")
+        .says("refused: held by bob with token 2, for another 9000 ms unless it is renewed", "");
     w.wait(8_000);
     restarts(&mut w);
-    w.acquire("cat", "lobby").says("refused: held by ann with token 1 for another 5000 ms", "");
-    w.acquire("cat", "hall").says("refused: held by bob with token 2 for another 5000 ms", "");
+    w.acquire("cat", "lobby")
+        .says("refused: held by ann with token 1, for another 5000 ms unless it is renewed", "");
+    w.acquire("cat", "hall")
+        .says("refused: held by bob with token 2, for another 5000 ms unless it is renewed", "");
     w.wait(5_000);
     restarts(&mut w);
     w.acquire("cat", "hall").says("granted #5 for 10000 ms", "lease_expired lease_stolen lease_acquired");
@@ -82,7 +86,8 @@ fn a_grant_that_was_waited_for_can_still_be_confirmed() {
     w.release(on("lobby").token(1)).says("released", "lease_released lease_acquired");
     w.wait(500);
     restarts(&mut w);
-    w.acquire("cat", "lobby").says("refused: held by bob with token 4 for another 1500 ms", "");
+    w.acquire("cat", "lobby")
+        .says("refused: held by bob with token 4, for another 1500 ms unless it is renewed", "");
     w.renew(on("lobby").token(4)).says("renewed #4 for 10000 ms", "");
 }
 

@@ -25,7 +25,8 @@ fn a_repeat_returns_the_live_grant_with_the_time_left() {
 fn a_request_is_its_holders_and_its_resources() {
     let mut w = World::new();
     w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
-    w.request("bob", "lobby", "r1").says("refused: held by ann with token 1 for another 10000 ms", "");
+    w.request("bob", "lobby", "r1")
+        .says("refused: held by ann with token 1, for another 10000 ms unless it is renewed", "");
     w.request("ann", "hall", "r1").says("granted #2 for 10000 ms", "lease_acquired");
 }
 
@@ -124,7 +125,8 @@ fn a_repeat_from_the_holders_new_session_never_gets_a_lease_of_the_superseded_on
     w.request_in(old, "ann", "lobby", "r1")
         .says("refused: session ~1 was superseded: its holder has opened another one", "");
     // Under another name it hears who is in the way, and for how long.
-    w.request_in(new, "ann", "lobby", "r2").says("refused: held by ann with token 1 for another 6000 ms", "");
+    w.request_in(new, "ann", "lobby", "r2")
+        .says("refused: held by ann with token 1, for another 6000 ms unless it is renewed", "");
     w.wait(6_000);
     w.request_in(new, "ann", "lobby", "r2").says("granted #3 for 4000 ms", "lease_expired lease_acquired");
 }

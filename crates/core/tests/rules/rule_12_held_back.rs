@@ -89,6 +89,53 @@ fn a_fenced_forced_delete_leaves_nothing() {
     w.acquire("bob", "lobby").says("granted #5 for 10000 ms", "lease_acquired");
 }
 
+/// An operator who finds out later that the old holder is gone need not wait either.
+#[test]
+fn a_hold_back_is_lifted_once_the_old_holder_is_fenced_off() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    w.revoke(on("lobby"));
+    w.revoke(on("lobby"))
+        .says("refused: that lease is not held any more; the resource's last token is 2", "");
+    for other in [on("lobby").token(1), on("lobby").token(3), on("lobby").holder("bob")] {
+        w.revoke_fenced(other)
+            .says("refused: that lease is not held any more; the resource's last token is 2", "");
+    }
+    w.acquire("bob", "lobby").says("refused: held back for another 13000 ms after token 2", "");
+    w.revoke_fenced(on("lobby").token(2)).says("hold-back lifted", "hold_back_lifted");
+    w.acquire("bob", "lobby").says("granted #5 for 10000 ms", "lease_acquired");
+    w.revoke_fenced(on("lobby").token(2))
+        .says("refused: that lease is not held any more; the resource's last token is 5", "");
+}
+
+#[test]
+fn lifting_a_hold_back_grants_to_the_first_in_line() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    let room = w.room();
+    w.wait(TTL_MS);
+    w.waits(room, "bob", "lobby");
+    w.revoke_fenced(on("lobby")).says("hold-back lifted", "hold_back_lifted lease_acquired");
+}
+
+#[test]
+fn a_fenced_delete_lifts_the_hold_back_also_of_what_is_not_declared() {
+    let mut w = World::new();
+    w.declare("lobby", 3_000);
+    w.acquire("ann", "lobby");
+    w.delete_by_force("lobby", false).says("removed", "lease_revoked resource_deleted");
+    w.delete_by_force("lobby", true).says("removed", "hold_back_lifted");
+    assert_eq!(w.state.resource(&key("lobby")), None);
+    w.delete_by_force("lobby", true).says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.declare("hall", 3_000);
+    w.acquire("ann", "hall");
+    w.revoke(on("hall"));
+    w.delete_by_force("hall", true).says("removed", "hold_back_lifted resource_deleted");
+    assert_eq!(w.state.resource(&key("hall")), None);
+}
+
 #[test]
 fn a_lease_that_ran_out_is_no_reason_to_refuse_a_delete_and_its_delay_goes_on() {
     let mut w = World::new();

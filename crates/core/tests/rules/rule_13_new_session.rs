@@ -32,7 +32,8 @@ fn a_superseded_sessions_leases_run_out_at_their_deadline() {
     w.wait(4_000);
     let new = w.opens("ann");
     w.wait(5_999);
-    w.acquire_in(new, "ann", "lobby").says("refused: held by ann with token 1 for another 1 ms", "");
+    w.acquire_in(new, "ann", "lobby")
+        .says("refused: held by ann with token 1, for another 1 ms unless it is renewed", "");
     w.wait(1);
     w.acquire_in(new, "ann", "lobby").says("granted #3 for 4000 ms", "lease_expired lease_acquired");
 }

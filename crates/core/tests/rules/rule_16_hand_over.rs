@@ -43,8 +43,10 @@ fn an_acquire_that_finds_the_holder_dead_activates_what_is_pending_and_is_refuse
     w.heartbeat(bob);
     w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
     w.wait(1_000);
-    w.acquire("cat", "lobby")
-        .says("refused: held by bob with token 4 for another 9000 ms", "lease_expired lease_acquired");
+    w.acquire("cat", "lobby").says(
+        "refused: held by bob with token 4, for another 9000 ms unless it is renewed",
+        "lease_expired lease_acquired",
+    );
     w.renew(on("lobby").session(bob)).says("renewed #4 for 10000 ms", "");
 }
 
@@ -57,7 +59,8 @@ fn an_acquire_takes_what_is_pending_no_more_at_the_end_of_its_offer() {
     w.hand_over("lobby", bob);
     w.wait(WITHIN_MS - 1);
     w.heartbeat(bob);
-    w.acquire("cat", "lobby").says("refused: held by ann with token 1 for another 1 ms", "");
+    w.acquire("cat", "lobby")
+        .says("refused: held by ann with token 1, for another 1 ms unless it is renewed", "");
     w.wait(1);
     // At its own deadline the pending lease lapses, even if the holder's time ends in the same millisecond.
     w.acquire("cat", "lobby")
@@ -67,9 +70,11 @@ fn an_acquire_takes_what_is_pending_no_more_at_the_end_of_its_offer() {
 #[test]
 fn what_is_pending_comes_before_anyone_who_asks() {
     let (mut w, ann, bob) = offered();
-    w.acquire("cat", "lobby").says("refused: held by ann with token 1 for another 10000 ms", "");
+    w.acquire("cat", "lobby")
+        .says("refused: held by ann with token 1, for another 10000 ms unless it is renewed", "");
     w.close(ann).says("closed, 1 released", "lease_released lease_acquired");
-    w.acquire("cat", "lobby").says("refused: held by bob with token 4 for another 10000 ms", "");
+    w.acquire("cat", "lobby")
+        .says("refused: held by bob with token 4, for another 10000 ms unless it is renewed", "");
     w.heartbeat(bob);
 }
 
@@ -159,7 +164,10 @@ fn a_hold_back_that_ends_within_the_offer_activates_it() {
     w.wait(1_999);
     w.expire("lobby").says("judged, expired: false", "");
     w.wait(1);
-    w.acquire("cat", "lobby").says("refused: held by bob with token 4 for another 8000 ms", "lease_acquired");
+    w.acquire("cat", "lobby").says(
+        "refused: held by bob with token 4, for another 8000 ms unless it is renewed",
+        "lease_acquired",
+    );
 }
 
 #[test]

@@ -21,7 +21,8 @@ fn what_nobody_declared_is_not_granted_to_those_who_ask_for_declared_ones_even_w
     w.acquire("bob", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
     asks_for_declared(&mut w, "ann").says(unknown, "");
     w.declare("lobby", 0);
-    asks_for_declared(&mut w, "ann").says("refused: held by bob with token 1 for another 10000 ms", "");
+    asks_for_declared(&mut w, "ann")
+        .says("refused: held by bob with token 1, for another 10000 ms unless it is renewed", "");
 }
 
 #[test]

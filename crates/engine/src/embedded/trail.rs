@@ -98,47 +98,83 @@ fn event(row: &SqlRow<'_>) -> rusqlite::Result<Result<Event, StoreError>> {
     Ok(read())
 }
 
-/// Reads events, the oldest first.
+/// Reads events, in the order that the query asks for.
+///
+/// What is not entered in the index yet comes after everything that is, so it is read first or last.
 pub(super) fn read(db: &Connection, query: &EventQuery) -> Result<Vec<Event>, StoreError> {
+    let is_newest_first = query.newest_before.is_some();
+    let indexed = indexed(db)?;
     let after = i64::try_from(query.after.0).unwrap_or(i64::MAX);
+    let before = query.newest_before.map_or(i64::MAX, |before| i64::try_from(before.0).unwrap_or(i64::MAX));
     let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
-    let (hash, is_its) = match (&query.lease, &query.resource) {
-        (Some(lease), _) => (hash_of_lease(&lease.to_string()), "lease_id = ?2"),
-        (None, Some(key)) => {
-            let hash = hash_of_resource(key.tenant.as_str(), key.kind.as_str(), key.key.as_str());
-            (hash, "tenant = ?2 AND kind = ?3 AND key = ?4")
+    if query.lease.is_none() && query.resource.is_none() {
+        return Selection::all(query).read(db, (after, before), limit);
+    }
+    let entered = Selection { hash: Some(hash_of(query)), ..Selection::all(query) };
+    let (entered_range, new_range) =
+        ((after, before.min(indexed.saturating_add(1))), (after.max(indexed), before));
+    let parts = [(entered, entered_range), (Selection::all(query), new_range)];
+    let mut events = Vec::new();
+    for at in if is_newest_first { [1, 0] } else { [0, 1] } {
+        let (selection, range) = &parts[at];
+        let left = limit.saturating_sub(events.len() as i64);
+        if left > 0 {
+            events.extend(selection.read(db, *range, left)?);
         }
-        (None, None) => {
-            let sql = format!(
-                "SELECT {EVENT_COLUMNS} FROM lease_events WHERE revision > ?1 ORDER BY revision LIMIT ?2"
-            );
-            return collect(db, &sql, params![after, limit]);
-        }
-    };
-    let named = names(query.lease, query.resource.as_ref());
-    let values = |after: i64, limit: i64, hash: Option<i64>| {
-        let mut values: Vec<rusqlite::types::Value> = vec![after.into()];
-        values.extend(named.iter().cloned().map(Into::into));
-        values.push(limit.into());
-        values.extend(hash.map(Into::into));
-        values
-    };
-    let count = named.len();
-    let (limit_at, hash_at) = (count + 2, count + 3);
-    let sql = format!(
-        "SELECT {EVENT_COLUMNS} FROM lease_events JOIN event_index USING (revision)
-         WHERE hash = ?{hash_at} AND revision > ?1 AND {is_its} ORDER BY revision LIMIT ?{limit_at}"
-    );
-    let mut events = collect(db, &sql, rusqlite::params_from_iter(values(after, limit, Some(hash))))?;
-    let left = limit.saturating_sub(events.len() as i64);
-    if left > 0 {
-        let sql = format!(
-            "SELECT {EVENT_COLUMNS} FROM lease_events WHERE revision > ?1 AND {is_its} ORDER BY revision LIMIT ?{limit_at}"
-        );
-        let rest = values(after.max(indexed(db)?), left, None);
-        events.extend(collect(db, &sql, rusqlite::params_from_iter(rest))?);
     }
     Ok(events)
+}
+
+/// The number under which the events of a lease or a resource are entered.
+fn hash_of(query: &EventQuery) -> i64 {
+    match (&query.lease, &query.resource) {
+        (Some(lease), _) => hash_of_lease(&lease.to_string()),
+        (None, Some(key)) => hash_of_resource(key.tenant.as_str(), key.kind.as_str(), key.key.as_str()),
+        (None, None) => 0,
+    }
+}
+
+/// Which events to select, and by which index.
+struct Selection {
+    /// Found by this number in `event_index`; by going through the events, if not given.
+    hash: Option<i64>,
+    /// What an event must be of, and the values of its parameters, which begin with `?4`.
+    is_its: &'static str,
+    names: Vec<String>,
+    order: &'static str,
+}
+
+impl Selection {
+    fn all(query: &EventQuery) -> Self {
+        let is_its = match (&query.lease, &query.resource) {
+            (Some(_), _) => "lease_id = ?4",
+            (None, Some(_)) => "tenant = ?4 AND kind = ?5 AND key = ?6",
+            (None, None) => "true",
+        };
+        let order = if query.newest_before.is_some() { "DESC" } else { "ASC" };
+        Self { hash: None, is_its, names: names(query.lease, query.resource.as_ref()), order }
+    }
+
+    /// Reads the events after the first revision and before the second.
+    fn read(&self, db: &Connection, range: (i64, i64), limit: i64) -> Result<Vec<Event>, StoreError> {
+        let Self { is_its, order, .. } = self;
+        // A cross join is walked from the left: always by the number, never through all events.
+        let (from, by_hash) = match self.hash {
+            Some(_) => (
+                "event_index CROSS JOIN lease_events USING (revision)",
+                format!(" AND hash = ?{}", self.names.len() + 4),
+            ),
+            None => ("lease_events", String::new()),
+        };
+        let sql = format!(
+            "SELECT {EVENT_COLUMNS} FROM {from} \
+             WHERE revision > ?1 AND revision < ?2 AND {is_its}{by_hash} ORDER BY revision {order} LIMIT ?3"
+        );
+        let mut values: Vec<rusqlite::types::Value> = vec![range.0.into(), range.1.into(), limit.into()];
+        values.extend(self.names.iter().cloned().map(Into::into));
+        values.extend(self.hash.map(Into::into));
+        collect(db, &sql, rusqlite::params_from_iter(values))
+    }
 }
 
 fn names(lease: Option<LeaseId>, resource: Option<&ResourceKey>) -> Vec<String> {

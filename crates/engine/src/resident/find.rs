@@ -229,14 +229,18 @@ pub(super) fn holders(all: &Ledger, query: &HolderQuery) -> (Vec<HolderKey>, boo
 
 /// The events that match, the oldest first.
 pub(super) fn events(events: &VecDeque<Event>, query: &EventQuery) -> Vec<Event> {
+    let is_its = |e: &&Event| {
+        query.lease.is_none_or(|id| e.lease() == Some(id))
+            && query.resource.as_ref().is_none_or(|key| e.key == *key)
+    };
     let first = events.partition_point(|e| e.revision <= query.after);
-    events
-        .range(first..)
-        .filter(|e| query.lease.is_none_or(|id| e.lease() == Some(id)))
-        .filter(|e| query.resource.as_ref().is_none_or(|key| e.key == *key))
-        .take(query.limit)
-        .cloned()
-        .collect()
+    match query.newest_before {
+        Some(before) => {
+            let end = events.partition_point(|e| e.revision < before).max(first);
+            events.range(first..end).rev().filter(is_its).take(query.limit).cloned().collect()
+        }
+        None => events.range(first..).filter(is_its).take(query.limit).cloned().collect(),
+    }
 }
 
 /// Every row that there is.

@@ -179,6 +179,7 @@ impl ResidentStore {
                 Some(history) if query.after < rows.window_floor() => {
                     (history.clone(), rows.floor, rows.cursor)
                 }
+                // At most as many as the window has are looked at.
                 _ => {
                     let events = find::events(&rows.events, query);
                     return Ok(EventPage { events, floor: rows.floor, head: rows.cursor });

@@ -65,11 +65,13 @@ fn shown(seen: &ResourceView) -> Resource {
     Resource::of(&seen.resource, seen.lease.as_ref(), seen.now)
 }
 
-/// Reads a resource that is there: declared, held, waited for, or with a document for its next holder. What is only
-/// held back is not.
+/// Reads a resource that is there, as the lists show it: declared, held or held back, waited for, or with a document
+/// for its next holder.
 async fn see(context: &Context, key: &ResourceKey) -> Result<ResourceView, ApiError> {
-    let is_used =
-        |s: &ResourceView| s.live().is_some() || s.resource.queued > 0 || s.resource.state.is_some();
+    let is_used = |s: &ResourceView| {
+        let is_held_back = s.resource.held_back_until.is_some_and(|until| until > s.now);
+        s.live().is_some() || is_held_back || s.resource.queued > 0 || s.resource.state.is_some()
+    };
     let is_there = |s: &ResourceView| s.declared().is_some() || is_used(s);
     let seen = ResourceView::read(context, key).await?.filter(is_there);
     seen.ok_or_else(|| Refusal::NoResource(key.clone()).into())
@@ -315,6 +317,7 @@ pub async fn keep(
 }
 
 /// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.
+/// With `fenced`, a resource that nobody holds any longer stops being held back.
 #[utoipa::path(
     post, path = paths::RESOURCE_LEASE_REVOKE, tag = "resources", operation_id = "revoke_resource",
     params(ResourcePath, TenantQuery), request_body = RevokeResource,
@@ -334,7 +337,7 @@ async fn revoke(
     let key = path.key(&caller, query.tenant.as_deref())?;
     let claim = on_resource(context, &key, body.claim(key.clone())?).await?;
     let (lease, held_back_ms) = context.revoke(claim, body.fenced, body.reason()?).await?;
-    Ok(Json(RevokedLease { lease_id: lease.0, held_back_ms }))
+    Ok(Json(RevokedLease { lease_id: lease.map(|lease| lease.0), held_back_ms }))
 }
 
 /// Returns the state document of a resource.

@@ -31,9 +31,36 @@ async fn a_resource_is_declared_held_and_removed() {
     assert_eq!(api.get(&format!("{JOB}/lease")).await.is(200)["lease_id"], grant["lease_id"]);
     api.delete(JOB).await.problem(409, "in_use");
     api.delete(&format!("{JOB}?force=true")).await.is(204);
-    api.get(JOB).await.problem(404, "not_found");
+    let left = api.get(JOB).await.is(200);
+    assert_eq!(
+        (&left["declared"], &left["held_back_ms"]),
+        (&json!(false), &json!(32_000)),
+        "all that is left"
+    );
+    assert_eq!(api.get("/resources/job").await.is(200)["resources"], json!([left]), "lists show the same");
     let refused = api.post(&format!("{JOB}/lease"), json!({"holder": "x"})).await.problem(409, "held_back");
     assert_eq!(refused["retry_after_ms"], 32_000, "the old deadline and the lock-delay");
+    api.delete(&format!("{JOB}?force=true")).await.problem(404, "not_found");
+    api.delete(&format!("{JOB}?force=true&fenced=true")).await.is(204);
+    api.get(JOB).await.problem(404, "not_found");
+    api.post(&format!("{JOB}/lease"), json!({"holder": "x"})).await.is(201);
+}
+
+#[tokio::test]
+async fn a_hold_back_is_lifted_once_the_old_holder_is_fenced_off() {
+    let api = Api::start().await;
+    let (lease, revoke) = (format!("{JOB}/lease"), format!("{JOB}/lease/revoke"));
+    let grant = api.post(&lease, json!({"holder": "w"})).await.is(201);
+    assert_eq!(api.post(&revoke, json!({})).await.is(200)["held_back_ms"], 30_000);
+    api.post(&lease, json!({"holder": "x"})).await.problem(409, "held_back");
+    api.post(&revoke, json!({})).await.problem(409, "lost");
+    api.post(&revoke, json!({"fenced": true, "token": 999})).await.problem(409, "lost");
+    let lifted = api.post(&revoke, json!({"fenced": true, "token": grant["token"]})).await.is(200);
+    assert_eq!((&lifted["lease_id"], &lifted["held_back_ms"]), (&json!(null), &json!(0)));
+    api.post(&lease, json!({"holder": "x"})).await.is(201);
+    let history = api.get(&format!("{JOB}/history")).await.is(200);
+    assert_eq!(history["events"][2]["event_type"], "hold_back_lifted");
+    assert_eq!(history["events"][2]["token"], grant["token"]);
 }
 
 #[tokio::test]

@@ -28,6 +28,10 @@ pub fn say_what_is_stored(step: &Step<'_>) {
             let until = resource.and_then(|r| r.held_back_until);
             assert_eq!(*held_back_ms, until.map_or(0, |until| until.ms_after(step.now())));
         }
+        Answer::HoldBackLifted => {
+            let resource = step.resource().and_then(|key| after.resource(&key));
+            assert_eq!(resource.and_then(|r| r.held_back_until), None);
+        }
         Answer::StateWritten(state) => {
             let resource = step.resource().and_then(|key| after.resource(&key));
             assert_eq!(resource.and_then(|r| r.state.as_ref()), Some(state));

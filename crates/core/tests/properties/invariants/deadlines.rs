@@ -1,6 +1,9 @@
 //! Deadlines never move earlier, and are what holders were promised (rules 1, 9).
 
-use solehold_core::{event::What, lease::Tenure};
+use solehold_core::{
+    event::{Event, What},
+    lease::Tenure,
+};
 
 use crate::step::Step;
 
@@ -25,7 +28,9 @@ pub fn never_move_earlier(step: &Step<'_>) {
             assert!(old == new || is_anew, "the pending lease on {}", before.key);
         }
         let is_granted = lease.is_some();
-        if let Some(until) = before.held_back_until.filter(|until| *until > step.now()) {
+        let is_lifted = |e: &Event| e.key == before.key && matches!(e.what, What::HoldBackLifted { .. });
+        let held_back = before.held_back_until.filter(|until| *until > step.now());
+        if let Some(until) = held_back.filter(|_| !step.events().any(is_lifted)) {
             assert!(!is_granted, "{} is granted while it is held back", before.key);
             let after = after.and_then(|r| r.held_back_until);
             assert_eq!(after, Some(until), "{} stays held back", before.key);

@@ -452,5 +452,11 @@ fn event_query(query: &EventQuery) -> (String, Params<'_>) {
         all.and("e.kind = {}", resource.kind.as_str());
         all.and("e.key = {}", resource.key.as_str());
     }
-    all.end("e.revision", query.limit)
+    match query.newest_before {
+        Some(before) => {
+            all.and("e.revision < {}", i64::try_from(before.0).unwrap_or(i64::MAX));
+            all.end("e.revision DESC", query.limit)
+        }
+        None => all.end("e.revision", query.limit),
+    }
 }

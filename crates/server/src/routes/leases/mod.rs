@@ -213,9 +213,10 @@ async fn revoke(
     Params(query): Params<TenantQuery>,
     Enveloped(Body(body)): Enveloped<Body<RevokeLease>>,
 ) -> Reply {
+    let lease_id = lease_id(&id)?.0;
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
     let revoked = caller.context().revoke(claim, body.fenced, body.reason()?).await;
-    let (lease, held_back_ms) = revoked.map_err(reply::over)?;
+    let (_, held_back_ms) = revoked.map_err(reply::over)?;
     let status = LeaseStatus::Revoked;
-    Ok(Json(Envelope::ended(EndedLease { lease_id: lease.0, status, held_back_ms })))
+    Ok(Json(Envelope::ended(EndedLease { lease_id, status, held_back_ms })))
 }
