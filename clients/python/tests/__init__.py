@@ -5,3 +5,5 @@ slow.
 import logging
 
 logging.getLogger("asyncio").setLevel(logging.ERROR)
+# What the client says of the trouble that the tests make is looked at by tests of its own.
+logging.getLogger("solehold_client").addHandler(logging.NullHandler())

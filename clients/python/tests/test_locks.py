@@ -9,13 +9,10 @@ from contextvars import ContextVar
 from typing import Any
 from unittest import mock
 
-from solehold_client import Client, Guard, Locks, Lost, NotFound, Refused, Session, Unavailable, client, locks
+from solehold_client import Client, Guard, Locks, Lost, NotFound, Refused, Session, Unavailable, client, line
 from solehold_client.wire import Grant
 
-from .support.model import Authority
 from .support.server import Solehold, wait_until
-from .support.virtual import simulate
-from .test_simulation import world
 
 SERVER: Solehold
 WAITERS = 200
@@ -66,15 +63,15 @@ class Case(unittest.IsolatedAsyncioTestCase):
 class Order(Case):
     async def test_many_waiters_are_handed_the_lock_in_order(self) -> None:
         first = await self.locks.acquire("many")
-        ask, asked = self.client.wait_for_lock, Counter[int]()
+        ask, asked = self.client.acquire, Counter[int]()
         requests: dict[int, set[str]] = {}
         order: list[int] = []
         inside = 0
 
-        async def counted(name: str, **options: Any) -> tuple[float, Grant]:
+        async def counted(kind: str, key: str, **options: Any) -> tuple[float, Grant]:
             asked[NUMBER.get()] += 1
             requests.setdefault(NUMBER.get(), set()).add(options["request_id"])
-            return await ask(name, **options)
+            return await ask(kind, key, **options)
 
         async def work(number: int) -> int:
             nonlocal inside
@@ -87,8 +84,8 @@ class Order(Case):
                 inside -= 1
                 return guard.token
 
-        short = mock.patch.object(locks, "WAIT_SECONDS_MAX", 10.0)
-        with short, mock.patch.object(self.client, "wait_for_lock", counted):
+        short = mock.patch.object(line, "WAIT_SECONDS_MAX", 10.0)
+        with short, mock.patch.object(self.client, "acquire", counted):
             tasks = []
             for number in range(WAITERS):
                 tasks.append(asyncio.ensure_future(work(number)))
@@ -108,8 +105,8 @@ class Order(Case):
 
     async def test_a_wait_longer_than_one_request_keeps_its_place(self) -> None:
         first = await self.locks.acquire("patient")
-        requests = mock.patch.object(self.client, "wait_for_lock", wraps=self.client.wait_for_lock)
-        with mock.patch.object(locks, "WAIT_SECONDS_MAX", 3.0), requests as requested:
+        requests = mock.patch.object(self.client, "acquire", wraps=self.client.acquire)
+        with mock.patch.object(line, "WAIT_SECONDS_MAX", 3.0), requests as requested:
             early = await self.in_line("patient", 1)
             late = await self.in_line("patient", 2)
             while requested.call_count < 6:
@@ -138,16 +135,16 @@ class Waiting(Case):
 
     async def test_one_that_is_not_confirmed_in_time_is_waited_for_again(self) -> None:
         first = await self.locks.acquire("lapsed")
-        renew = self.client.renew_lock
+        renew = self.client.renew
         lapsed: list[int] = []
 
-        async def late(name: str, *, grant: Grant, **options: Any) -> tuple[float, Grant]:
-            while not lapsed and await self.holds(name, grant.token):
+        async def late(kind: str, key: str, *, grant: Grant, **options: Any) -> tuple[float, Grant]:
+            while not lapsed and await self.holds(key, grant.token):
                 await asyncio.sleep(0.01)
             lapsed.append(grant.token)
-            return await renew(name, grant=grant, **options)
+            return await renew(kind, key, grant=grant, **options)
 
-        with mock.patch.object(self.client, "renew_lock", late):
+        with mock.patch.object(self.client, "renew", late):
             waiter = await self.in_line("lapsed", 1)
             await first.release()
             async with await waiter as guard:
@@ -193,13 +190,15 @@ class Waiting(Case):
             with self.assertRaises(Lost):
                 await waiter
 
-
     async def test_more_than_may_wait_at_once_ask_again(self) -> None:
         with mock.patch.object(client, "WAITERS_AT_ONCE_MAX", 2):
             first = await self.locks.acquire("crowded")
             waiters = [await self.in_line("crowded", place) for place in (1, 2)]
-            with self.assertRaisesRegex(Unavailable, "2 tasks of this client wait"):
+            with self.assertRaisesRegex(Unavailable, "2 tasks of this client wait"), self.client.waiter():
+                pass
+            with self.assertRaises(Refused) as refused:
                 await self.locks.acquire("crowded", timeout=0.3)
+            self.assertEqual(refused.exception.token, first.token, "when its time is up it asks without waiting")
             waiters.append(asyncio.ensure_future(self.locks.acquire("crowded")))
             await first.release()
             for waiter in waiters:
@@ -241,25 +240,3 @@ class Restarted(unittest.IsolatedAsyncioTestCase):
             await guard.release()
             async with await waiter as heir:
                 self.assertGreater(heir.token, guard.token)
-
-
-class WithoutLine(unittest.TestCase):
-    def test_a_server_that_has_no_line_is_polled(self) -> None:
-        async def whole() -> None:
-            at = world(authority=Authority(has_line=False))
-            session = await at.open()
-            polled = Locks(session, poll_interval=0.2)
-            guard = await polled.acquire("old")
-            waiter = asyncio.ensure_future(polled.acquire("old"))
-            await asyncio.sleep(10)
-            asked = [entry for entry in at.authority.log if entry[1] == "POST resources/lock/old/lease"]
-            self.assertTrue(45 <= len(asked) <= 105, len(asked))
-            await guard.release()
-            async with await waiter as heir:
-                self.assertGreater(heir.token, guard.token)
-            with self.assertRaises(Refused):
-                async with await polled.acquire("old"):
-                    await polled.acquire("old", timeout=1.0)
-            await session.close()
-
-        simulate(whole())

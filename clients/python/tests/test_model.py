@@ -117,7 +117,7 @@ async def script(ask: Ask) -> list[tuple[str, int, dict[str, Any]]]:
     await run.ask("POST", "resources/scene/yard/lease", wants(one, "r3"))
     await run.ask("POST", "resources/scene/hall/lease/cancel", {"holder": "two", "request_id": "r2"})
     await run.ask("PUT", f"sessions/{two['session_id']}/heartbeat", {})
-    await run.ask("POST", "locks/l/renew", proof(taken, two))
+    await run.ask("POST", "resources/lock/l/lease/renew", proof(taken, two))
 
     # Revoked by force, and held back; the fenced revocation is not.
     grant = await run.ask("POST", "resources/scene/hall/lease", wants(one, "r4"))
@@ -129,22 +129,22 @@ async def script(ask: Ask) -> list[tuple[str, int, dict[str, Any]]]:
     await run.ask("POST", "resources/scene/gate/lease", wants(two, "r7"))
 
     # Waiting in line: too short, then served when it is let go, confirmed, and kept; one that is not confirmed lapses.
-    lock = await run.ask("POST", "locks/l", wants(one, "r8", wait_ms=1_000))
-    await run.ask("POST", "locks/l", wants(two, "r9", wait_ms=100))
-    waiting = asyncio.ensure_future(run._answer("POST", "locks/l", wants(two, "r10", wait_ms=30_000)))
+    lock = await run.ask("POST", "resources/lock/l/lease", wants(one, "r8", wait_ms=1_000))
+    await run.ask("POST", "resources/lock/l/lease", wants(two, "r9", wait_ms=100))
+    waiting = asyncio.ensure_future(run._answer("POST", "resources/lock/l/lease", wants(two, "r10", wait_ms=30_000)))
     await in_line(run, 1)
     await run.ask("DELETE", "resources/lock/l/lease", proof(lock, one))
     status, granted = await waiting
     run.story.append(("a lock that was waited for", status, granted))
-    await run.ask("POST", "locks/l/renew", proof(granted, two))
+    await run.ask("POST", "resources/lock/l/lease/renew", proof(granted, two))
     await run.ask("PUT", f"sessions/{two['session_id']}/heartbeat", {})
-    waiting = asyncio.ensure_future(run._answer("POST", "locks/l", wants(one, "r11", wait_ms=30_000)))
+    waiting = asyncio.ensure_future(run._answer("POST", "resources/lock/l/lease", wants(one, "r11", wait_ms=30_000)))
     await in_line(run, 1)
     await run.ask("DELETE", "resources/lock/l/lease", proof(granted, two))
     status, granted = await waiting
     run.story.append(("a lock that is not confirmed", status, granted))
-    await run.until(201, "POST", "locks/l", wants(two, "r12", wait_ms=0))
-    await run.ask("POST", "locks/l/renew", proof(granted, one))
+    await run.until(201, "POST", "resources/lock/l/lease", wants(two, "r12", wait_ms=0))
+    await run.ask("POST", "resources/lock/l/lease/renew", proof(granted, one))
 
     # A session that runs out takes its lease along; one that is closed, too.
     short = await run.ask("POST", "sessions", {"holder": "short", "ttl_ms": SHORT_MS})

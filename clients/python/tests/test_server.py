@@ -39,7 +39,7 @@ from solehold_client import (
     Unknown,
 )
 
-from .support.server import Solehold
+from .support.server import Solehold, wait_until
 
 SERVER: Solehold
 
@@ -93,6 +93,22 @@ class Guards(Case):
         self.assertIsNone(await self.holder("scene", "s%C3%BCd%2F7"))
         with self.assertRaises(Lost):
             guard.check()
+
+    async def test_an_acquire_is_awaited_entered_or_made_a_task_of(self) -> None:
+        session = await self.open("any")
+        async with session.acquire("scene", "any") as entered:
+            self.assertTrue(entered.is_live())
+        async with await session.acquire("scene", "any") as awaited:
+            self.assertGreater(awaited.token, entered.token)
+        async with await asyncio.create_task(session.acquire("scene", "any")) as by_task:
+            self.assertGreater(by_task.token, awaited.token)
+        with self.assertRaises(ZeroDivisionError):
+            async with session.acquire("scene", "any"):
+                raise ZeroDivisionError
+        self.assertIsNone(await self.holder("scene", "any"))
+        with self.assertWarnsRegex(RuntimeWarning, "never awaited"):
+            session.acquire("scene", "any")
+            gc.collect()
 
     async def test_a_refusal_tells_who_holds_it(self) -> None:
         one, other = await self.open("one"), await self.open("other")
@@ -179,6 +195,31 @@ class Guards(Case):
         session = await self.open("outlived", ttl=2.0)
         with self.assertRaises(Lost) as lost:
             async with await session.acquire("scene", "outlived") as guard:
+                stop_heartbeats(session)
+                await guard.lost()
+        self.assertEqual(lost.exception.why, "deadline")
+
+    async def test_a_loss_that_the_body_handled_is_not_raised_again(self) -> None:
+        session = await self.open("handled", ttl=2.0)
+        told: list[str] = []
+        async with session.acquire("scene", "by-run") as by_run, session.acquire("scene", "by-check") as by_check:
+            stop_heartbeats(session)
+            try:
+                await by_run.run(asyncio.Event().wait())
+            except Lost as lost:
+                told.append(lost.why)
+            try:
+                by_check.check()
+            except Lost as lost:
+                told.append(lost.why)
+        self.assertEqual(told, ["deadline", "deadline"])
+
+    async def test_a_loss_of_something_else_tells_nothing_of_this_guard(self) -> None:
+        session = await self.open("both", ttl=2.0)
+        with self.assertRaises(Lost) as lost:
+            async with session.acquire("scene", "inner") as guard:
+                with self.assertRaises(Lost):
+                    await guard.run(raise_lost())
                 stop_heartbeats(session)
                 await guard.lost()
         self.assertEqual(lost.exception.why, "deadline")
@@ -270,7 +311,7 @@ class Sessions(Case):
 
     async def test_wrong_values_are_named(self) -> None:
         for ttl in (0.5, 100_000.0, float("nan")):
-            with self.assertRaisesRegex(ValueError, "ttl of .* 1 to 86400"):
+            with self.assertRaisesRegex(ValueError, "ttl is .*: give 1 to 86400 seconds"):
                 SessionConfig("w", ttl=ttl)
         with self.assertRaisesRegex(ValueError, "1 to 255"):
             SessionConfig("")
@@ -354,6 +395,37 @@ class Acquiring(Case):
             guard = await self.hold(other, "scene", key, timeout=20)
             await guard.release()
         self.assertTrue(one.is_live())
+
+    async def test_it_waits_in_line_by_one_request(self) -> None:
+        one, other, third = await self.open("one"), await self.open("other"), await self.open("third")
+        guard = await self.hold(one, "scene", "line")
+        with mock.patch.object(self.client, "acquire", wraps=self.client.acquire) as asked:
+            early = asyncio.ensure_future(other.acquire("scene", "line"))
+            await self.until_waiting("scene", "line", 1)
+            late = asyncio.ensure_future(third.acquire("scene", "line", timeout=60))
+            await self.until_waiting("scene", "line", 2)
+            await guard.release()
+            async with await early as first:
+                self.assertFalse(late.done(), "first come, first served")
+            async with await late as second:
+                self.assertGreater(second.token, first.token)
+            self.assertEqual(asked.call_count, 2, "each asked once, and was told")
+
+    async def until_waiting(self, kind: str, key: str, count: int) -> None:
+        async def are_there() -> bool:
+            resource = await self.client.request("GET", f"/api/v1/resources/{kind}/{key}")
+            return isinstance(resource, dict) and resource["waiting"] == count
+
+        await wait_until(f"{count} in line for {kind}/{key}", are_there)
+
+    async def test_it_never_gives_up_before_its_time(self) -> None:
+        one, other = await self.open("one"), await self.open("other")
+        await self.hold(one, "scene", "timed")
+        for timeout in (0.05, 0.3, 1.0):
+            began = self.client.clock.now()
+            with self.assertRaises(Refused):
+                await other.acquire("scene", "timed", timeout=timeout)
+            self.assertGreaterEqual(self.client.clock.now() - began, timeout)
 
     async def test_two_tasks_of_one_session_exclude_each_other(self) -> None:
         session = await self.open("tasks")
@@ -446,8 +518,16 @@ class Secured(unittest.IsolatedAsyncioTestCase):
                 with self.assertRaises(Unauthorized):
                     await Session.open(client, "stranger")
         async with Client(server.url, key=secret, retry_for=0.0) as client:
-            with self.assertRaisesRegex(Unavailable, "certificate"):
+            with self.assertRaisesRegex(Unavailable, "certificate is not trusted"):
                 await Session.open(client, "distrustful")
+        plain = Solehold()
+        self.addCleanup(plain.stop)
+        async with Client(plain.url.replace("http:", "https:"), retry_for=0.0) as client:
+            with self.assertRaisesRegex(Unavailable, "does not speak TLS: give an http URL"):
+                await Session.open(client, "confused")
+        async with Client(server.url.replace("https:", "http:"), retry_for=0.0) as client:
+            with self.assertRaisesRegex(Unknown, "speaks TLS: give an https URL"):
+                await Session.open(client, "confused")
 
 
 class Killed(unittest.IsolatedAsyncioTestCase):
@@ -489,6 +569,10 @@ def stop_heartbeats(session: Session) -> None:
         raise Unavailable("this test loses heartbeats")
 
     session._channel.call = lose  # type: ignore[assignment]
+
+
+async def raise_lost() -> None:
+    raise Lost("ended", "of another guard")
 
 
 async def fail() -> None:

@@ -7,8 +7,10 @@ a token grows at each change of owner.
 from .backoff import BackoffConfig
 from .client import Client
 from .clock import BootClock, Clock
+from .enterable import Enterable
 from .errors import (
     BadRequest,
+    Compacted,
     FieldError,
     Forbidden,
     Lost,
@@ -22,7 +24,7 @@ from .errors import (
     Unknown,
 )
 from .guard import Guard
-from .http import AnswerLost, HttpTransport, NotSent, Request, Response, Server, Transport
+from .http import AnswerLost, HttpTransport, NotSent, Request, Response, Server, Stream, Transport
 from .locks import Locks
 from .renewer import Policy
 from .session import Session, SessionConfig
@@ -35,6 +37,8 @@ __all__ = [
     "BootClock",
     "Client",
     "Clock",
+    "Compacted",
+    "Enterable",
     "FieldError",
     "Forbidden",
     "Guard",
@@ -54,6 +58,7 @@ __all__ = [
     "SessionConfig",
     "SoleholdError",
     "StateDocument",
+    "Stream",
     "Superseded",
     "Transport",
     "Unauthorized",

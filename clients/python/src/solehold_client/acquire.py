@@ -1,17 +1,18 @@
-"""One acquire: asks until it is granted, and leaves nothing behind when it is not."""
+"""One acquire: waits in line until it is granted, and leaves nothing behind when it is not."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from .backoff import Backoff, BackoffConfig
+from .backoff import Backoff
 from .channel import Doubts
 from .clock import sleep_until
-from .errors import Lost, NoSession, Refused, SoleholdError, Unavailable, Unknown
-from .limits import SPEND_SECONDS_MAX, UNSETTLED_MAX
-from .wire import Grant
+from .errors import Lost, NoSession, NotFound, Refused, SoleholdError, Unavailable, Unknown
+from .limits import SPEND_SECONDS_MAX, UNSETTLED_MAX, WAIT_LEEWAY_SECONDS
+from .line import wait_in_line
+from .wire import Grant, Json
 
 if TYPE_CHECKING:
     from .guard import Guard
@@ -22,30 +23,28 @@ _PASSING = ("held", "held_back", "already_pending", "request_spent", "lost")
 
 
 class Acquire:
-    """The attempts of one acquire, under one request id for as long as that can get anything."""
+    """The attempts of one acquire, under one request id for as long as that can get anything.
 
-    def __init__(self, session: Session, kind: str, key: str, timeout: float | None, backoff: BackoffConfig) -> None:
-        if timeout is not None and not timeout >= 0:
-            raise ValueError(f"a timeout of {timeout} makes no sense: give seconds, 0 to try once, or None to wait forever")
+    `until` is the tick until which the caller wants to wait; one that has passed asks once.
+    """
+
+    def __init__(
+        self, session: Session, kind: str, key: str, until: float, attributes: Mapping[str, Json] | None = None
+    ) -> None:
         self.session = session
         self.client = session.client
         self.kind = kind
         self.key = key
+        self.attributes = attributes
         self.request_id = self.client.request_id()
         self.doubts = Doubts()
         """Set when some attempt may have got the lease, or a place in line, without an answer."""
-        self.backoff = Backoff(backoff, self.client.rng)
-        self._until = float("inf") if timeout is None else self.client.clock.now() + timeout
+        self._backoff = Backoff(session.config.backoff, self.client.rng)
+        self._until = until
+        # A caller that asks once gives the server its usual time; one that waits gives it little more than the wait.
+        self._leeway = min(self.client.timeout, WAIT_LEEWAY_SECONDS if self._time_left() > 0 else float("inf"))
 
-    def time_left(self) -> float:
-        """Seconds that the caller still wants to wait."""
-        return max(0.0, self._until - self.client.clock.now())
-
-    def retry_until(self) -> float:
-        """The tick until which one attempt may be repeated without an answer."""
-        return min(self._until, self.client.clock.now() + self.client.retry_for)
-
-    async def run(self, attempt: Callable[[Acquire], Awaitable[Grant]]) -> Guard:
+    async def run(self) -> Guard:
         """Attempts until it is granted, the time is up, or the authority refuses for a reason that waiting does not
         change.
         """
@@ -53,33 +52,76 @@ class Acquire:
             raise Unavailable(f"{UNSETTLED_MAX} requests of this session have no known outcome: no more are made until they do")
         try:
             while True:
-                delay = 0.0
                 try:
-                    return self.session._granted(self.kind, self.key, await self._attempt(attempt))
+                    return self.session._granted(self.kind, self.key, await self._attempt())
                 except Refused as error:
                     failed: SoleholdError = error
                     delay = self._after_refusal(error)
                 except (Unavailable, Unknown) as error:
                     failed = error
                     self.doubts.any |= isinstance(error, Unknown)
-                    delay = self.backoff.delay(least=error.retry_after or 0.0)
-                if delay >= self.time_left():
+                    delay = self._backoff.delay(least=error.retry_after or 0.0)
+                left = self._time_left()
+                if left <= 0:
                     raise failed
-                await sleep_until(self.client.clock, self.client.clock.now() + delay)
+                # When the time is up it is asked for once more: it may have become free.
+                await sleep_until(self.client.clock, self.client.clock.now() + min(delay, left))
         except Unknown as error:
-            if await self.spend():
+            if await self._spend():
                 raise Unavailable(f"{error.detail}; the request was cancelled and holds nothing") from error
             raise
         except BaseException:
-            await self.spend()
+            await self._spend()
             raise
 
-    async def _attempt(self, attempt: Callable[[Acquire], Awaitable[Grant]]) -> Grant:
+    def _time_left(self) -> float:
+        return max(0.0, self._until - self.client.clock.now())
+
+    async def _attempt(self) -> Grant:
         try:
-            return await self.session._while_live(attempt(self))
+            return await self.session._while_live(self._ask_or_wait())
         except (asyncio.CancelledError, Lost):
             self.doubts.any = True  # it was under way
             raise
+
+    async def _ask_or_wait(self) -> Grant:
+        if self._time_left() <= 0:
+            return await self._ask(0.0)
+        with self.client.waiter():
+            # Until it is granted or spent, the request may have a place in line.
+            self.doubts.any = True
+            grant = await wait_in_line(self._ask, clock=self.client.clock, until=self._until, leeway=self._leeway)
+        return grant if grant.confirm_within is None else await self._confirm(grant, grant.confirm_within)
+
+    async def _ask(self, wait: float) -> Grant:
+        _, grant = await self.client.acquire(
+            self.kind,
+            self.key,
+            holder=self.session.holder,
+            session_id=self.session.session_id,
+            request_id=self.request_id,
+            attributes=self.attributes,
+            wait=wait,
+            timeout=self._leeway,
+            doubts=self.doubts,
+        )
+        return grant
+
+    async def _confirm(self, grant: Grant, within: float) -> Grant:
+        """A grant that was waited for is trusted after a renewal (rule 15), for as long as heartbeats keep its
+        session.
+        """
+        until = self.client.clock.now() + within
+        what = f"{self.kind}/{self.key}"
+        try:
+            _, renewed = await self.client.renew(
+                self.kind, self.key, grant=grant, session_id=self.session.session_id, until=until
+            )
+        except NotFound as error:
+            raise Refused(f"the lease on {what} lapsed before it was confirmed: {error.detail}", code="lost") from error
+        if renewed.token != grant.token:
+            raise Refused(f"{what} changed hands before it was confirmed", code="lost", token=renewed.token)
+        return grant
 
     def _after_refusal(self, error: Refused) -> float:
         if isinstance(error, NoSession):
@@ -87,19 +129,12 @@ class Acquire:
         if error.code not in _PASSING:
             raise error
         if error.code in ("request_spent", "lost"):
-            self.renew_request()
-            return self.backoff.delay()
-        if error.code == "held":
-            # The holder may release it at any time, and at the latest its lease runs out.
-            return self.backoff.delay(most=float("inf") if error.retry_after is None else error.retry_after)
-        return self.backoff.delay(least=error.retry_after or 0.0)
+            # Goes on under another request id: the old one is spent.
+            self.request_id = self.client.request_id()
+            self.doubts.any = False
+        return self._backoff.delay()
 
-    def renew_request(self) -> None:
-        """Goes on under another request id: the old one is spent."""
-        self.request_id = self.client.request_id()
-        self.doubts.any = False
-
-    async def spend(self) -> bool:
+    async def _spend(self) -> bool:
         """Spends the request id if it may have got something. Returns whether it is known to hold nothing."""
         if not self.doubts.any:
             return True

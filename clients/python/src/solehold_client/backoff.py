@@ -32,8 +32,8 @@ class Backoff:
         """Begins anew, after something went well."""
         self._next = self._config.first
 
-    def delay(self, *, least: float = 0.0, most: float = float("inf")) -> float:
-        """The next delay. `least` is what the authority asked for, `most` is when asking again is certainly useful."""
+    def delay(self, *, least: float = 0.0) -> float:
+        """The next delay. `least` is what the authority asked for."""
         whole = self._next
         self._next = min(self._config.cap, whole * 2)
-        return max(least, min(most, whole * self._rng.uniform(0.5, 1.0)))
+        return max(least, whole * self._rng.uniform(0.5, 1.0))

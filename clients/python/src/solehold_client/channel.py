@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from . import wire
 from .backoff import Backoff, BackoffConfig
 from .clock import Clock, sleep_until
 from .errors import SoleholdError, Unavailable, Unknown, from_answer
-from .http import AnswerLost, NotSent, Request, Server, Transport
+from .http import AnswerLost, NotSent, Request, Server, Stream, Transport
+from .limits import PIECE_BYTES_MAX
+from .log import LOG
 from .wire import Json
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -63,26 +68,65 @@ class Channel:
         self._query = "" if tenant is None else "tenant=" + wire.segment(tenant)
         self._backoff = backoff or BackoffConfig()
         self._current = 0
+        self._silent: set[Server] = set()
+        """Those that did not answer last, as was said in the log."""
 
     async def close(self) -> None:
         """Closes its connections."""
         await self._transport.close()
 
     async def call(self, call: Call, *, timeout: float, until: float, doubts: Doubts | None = None) -> Answer:
-        """Asks each server in turn, `timeout` seconds for each, and after a pause again while the tick `until` is
-        ahead.
+        """Asks each server in turn, `timeout` seconds for each, and after a pause again, for the last time at the tick
+        `until`.
 
         Raises what the first definite answer says. Without one: `Unknown` if it may have been done, else `Unavailable`.
         """
-        doubts = doubts or Doubts()
+        request = self._request(call, timeout)
+        known = doubts or Doubts()
+
+        async def once(server: Server) -> Answer:
+            sent = self._clock.now()
+            response = await self._transport.send(server, request)
+            if response.status >= 300:
+                raise from_answer(str(server), response.status, response.body)
+            return Answer(wire.decode(response.body) if response.body else None, sent, known.any)
+
+        return await self._ask(call, once, until, known)
+
+    async def stream(self, call: Call, *, timeout: float, until: float) -> Stream:
+        """The same for an answer that is read while it is being written."""
+        request = self._request(call, timeout)
+
+        async def once(server: Server) -> Stream:
+            stream = await self._transport.stream(server, request)
+            if stream.status < 300:
+                return stream
+            try:
+                body = bytearray()
+                while len(body) < PIECE_BYTES_MAX and (piece := await stream.read()):
+                    body += piece
+                raise from_answer(str(server), stream.status, bytes(body))
+            finally:
+                stream.close()
+
+        return await self._ask(call, once, until, Doubts())
+
+    def _request(self, call: Call, timeout: float) -> Request:
+        body = None if call.body is None else wire.encode(call.body)
+        join = "" if not self._query else "&" if "?" in call.path else "?"
+        return Request(call.method, call.path + join + self._query, body, timeout)
+
+    async def _ask(self, call: Call, once: Callable[[Server], Awaitable[T]], until: float, doubts: Doubts) -> T:
         backoff = Backoff(self._backoff, self._rng)
         unknown: Unknown | None = None
         failed: SoleholdError
         tried = 0
         while True:
-            sent = self._clock.now()
+            server = self._servers[self._current]
             try:
-                return Answer(await self._once(call, timeout), sent, doubts.any)
+                answer = await self._once(call, server, once)
+                self._answered(server)
+                return answer
             except Unknown as error:
                 doubts.any = True
                 if not call.repeatable:
@@ -90,26 +134,49 @@ class Channel:
                 failed = unknown = error
             except Unavailable as error:
                 failed = error
+            except SoleholdError:
+                self._answered(server)
+                raise
             self._current = (self._current + 1) % len(self._servers)
             tried += 1
             if tried % len(self._servers):
+                self._failed(server, failed, f"asking {self._servers[self._current]} instead")
                 continue
-            again_at = self._clock.now() + backoff.delay(least=failed.retry_after or 0.0)
-            if again_at >= until:
+            now = self._clock.now()
+            # Where the server asks for more time than there is, asking again is of no use.
+            if now >= until or now + (failed.retry_after or 0.0) > until:
                 raise unknown or failed
-            await sleep_until(self._clock, again_at)
+            self._failed(server, failed, "asking again" if until == float("inf") else f"asking again for {until - now:.3g} s")
+            await sleep_until(self._clock, min(until, now + backoff.delay(least=failed.retry_after or 0.0)))
 
-    async def _once(self, call: Call, timeout: float) -> Json:
-        server = self._servers[self._current]
-        body = None if call.body is None else wire.encode(call.body)
-        join = "" if not self._query else "&" if "?" in call.path else "?"
-        request = Request(call.method, call.path + join + self._query, body, timeout)
+    async def _once(self, call: Call, server: Server, once: Callable[[Server], Awaitable[T]]) -> T:
+        began = self._clock.now()
+        told = "answered"
         try:
-            response = await self._transport.send(server, request)
+            return await once(server)
         except NotSent as error:
+            told = "not sent"
             raise Unavailable(str(error)) from error
         except AnswerLost as error:
+            told = "no answer"
             raise Unknown(str(error)) from error
-        if response.status >= 300:
-            raise from_answer(str(server), response.status, response.body)
-        return wire.decode(response.body) if response.body else None
+        except SoleholdError as error:
+            told = error.code or str(error)
+            raise
+        except BaseException:
+            told = "given up"
+            raise
+        finally:
+            LOG.debug("%s %s%s: %s after %.1f ms", call.method, server, call.path, told, (self._clock.now() - began) * 1000)
+
+    def _failed(self, server: Server, failed: SoleholdError, next_step: str) -> None:
+        """A failure that this handles. Said once, not for each of perhaps hundreds of calls."""
+        if server not in self._silent:
+            self._silent.add(server)
+            told = str(failed) if str(server) in str(failed) else f"{server}: {failed}"
+            LOG.warning("%s; %s", told, next_step)
+
+    def _answered(self, server: Server) -> None:
+        if server in self._silent:
+            self._silent.discard(server)
+            LOG.info("%s answers again", server)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 
-from . import wire
+from . import check, wire
 from .backoff import BackoffConfig
 from .channel import Answer, Call, Channel, Doubts
 from .clock import BootClock, Clock
@@ -42,16 +43,22 @@ class Client:
         rng: random.Random | None = None,
         transport: Callable[[], Transport] | None = None,
     ) -> None:
+        check.instance("urls", urls, (str, Sequence), "a URL, or a list of URLs")
         urls = [urls] if isinstance(urls, str) else list(urls)
         if not 1 <= len(urls) <= SERVERS_MAX:
             raise ValueError(f"{len(urls)} server URLs were given: give 1 to {SERVERS_MAX}")
-        if not 0 < timeout < float("inf") or not 0 <= retry_for < float("inf"):
-            raise ValueError(f"timeout {timeout} and retry_for {retry_for} must be seconds, above 0 and not below 0")
+        check.seconds("timeout", timeout, lambda timeout: 0 < timeout < float("inf"), "seconds above 0")
+        check.seconds("retry_for", retry_for, lambda retry_for: 0 <= retry_for < float("inf"), "0 or more seconds")
+        if tenant is not None:
+            check.name("tenant", tenant)
+        if tls is not None:
+            check.instance("tls", tls, ssl.SSLContext, "an ssl.SSLContext")
         self.clock: Clock = clock or BootClock()
         self.rng: random.Random = rng or random.SystemRandom()
         self.timeout = timeout
         self.retry_for = retry_for
         self.backoff = backoff or BackoffConfig()
+        self.response_bytes_max = response_bytes_max
         self._servers = tuple(Server.parse(url) for url in urls)
         self._tenant = tenant
         headers = _headers(key)
@@ -87,6 +94,10 @@ class Client:
             self._servers, self._transport(), clock=self.clock, rng=self.rng, tenant=self._tenant, backoff=self.backoff
         )
 
+    def tick_after(self, seconds: float | None) -> float:
+        """The tick that is that far ahead; the end of time, if none is given."""
+        return float("inf") if seconds is None else self.clock.now() + seconds
+
     def request_id(self) -> str:
         """A new name for a request."""
         return f"{self.rng.getrandbits(128):032x}"
@@ -98,13 +109,22 @@ class Client:
 
         Without an answer, a GET is asked again; anything else only if `repeatable` says that twice is the same as once.
         """
+        check.instance("method", method, str, "a string")
+        check.instance("path", path, str, "a string")
+        check.fields("body", body)
         if not path.startswith("/") or any(ord(char) <= 32 or ord(char) > 126 for char in path):
             raise ValueError(f"the path {path!r} must begin with / and have its special characters escaped")
         call = Call(method, path, body, repeatable=method == "GET" if repeatable is None else repeatable)
         return (await self._ask(call)).value
 
     async def open_session(
-        self, holder: str, *, ttl: float, replace: str | None = None, metrics: Mapping[str, Json] | None = None
+        self,
+        holder: str,
+        *,
+        ttl: float,
+        replace: str | None = None,
+        metrics: Mapping[str, Json] | None = None,
+        until: float | None = None,
     ) -> tuple[float, SessionView]:
         """Opens a session, and returns the tick before the answered request was sent.
 
@@ -112,7 +132,7 @@ class Client:
         remembers the store's history shows it before anything is asked for: a store that was set back hears of it first.
         """
         body = _said(holder=holder, ttl_ms=round(ttl * 1000), replace=replace, metrics=_copy(metrics))
-        answer = await self._ask(Call("POST", wire.path("sessions"), body))
+        answer = await self._ask(Call("POST", wire.path("sessions"), body), until=until)
         view = wire.session(answer.value)
         if self.history.sealed_cursor is not None:
             answer = await self._ask(self._heartbeat(view.session_id, metrics))
@@ -136,9 +156,9 @@ class Client:
         body = _said(metrics=_copy(metrics), sealed_cursor=self.history.sealed_cursor)
         return Call("PUT", wire.path("sessions", session_id, "heartbeat"), body)
 
-    async def close_session(self, session_id: str, *, until: float | None = None) -> None:
+    async def close_session(self, session_id: str, *, until: float, timeout: float) -> None:
         """Closes it: everything attached to it is released."""
-        await self._ask(Call("DELETE", wire.path("sessions", session_id)), until=until)
+        await self._ask(Call("DELETE", wire.path("sessions", session_id)), until=until, timeout=timeout)
 
     async def acquire(
         self,
@@ -149,29 +169,22 @@ class Client:
         session_id: str,
         request_id: str,
         attributes: Mapping[str, Json] | None = None,
-        until: float | None = None,
+        wait: float = 0.0,
+        timeout: float | None = None,
         doubts: Doubts | None = None,
     ) -> tuple[float, Grant]:
-        """Asks for a resource once; repeated under the same request id while no server answers."""
+        """Asks for a resource, and waits in line for it; a repeat under the same request id keeps its place.
+
+        Without a wait, each server is asked once.
+        """
         body = _said(holder=holder, session_id=session_id, request_id=request_id, attributes=_copy(attributes))
         call = Call("POST", wire.path("resources", kind, key, "lease"), body)
-        return _granted(await self._ask(call, until=until, doubts=doubts))
-
-    async def wait_for_lock(
-        self,
-        name: str,
-        *,
-        holder: str,
-        session_id: str,
-        request_id: str,
-        wait: float,
-        doubts: Doubts | None = None,
-    ) -> tuple[float, Grant]:
-        """Asks for a lock, and waits in line for it; a repeat under the same request id keeps its place."""
-        body = _said(holder=holder, session_id=session_id, request_id=request_id, wait_ms=round(wait * 1000))
-        call = Call("POST", wire.path("locks", name), body)
-        # Not longer than the wait itself: the caller comes back as long as it wants.
-        until = self.clock.now() + min(wait, self.retry_for)
+        now = self.clock.now()
+        if wait <= 0:
+            return _granted(await self._ask(call, until=now, timeout=timeout, doubts=doubts))
+        body["wait_ms"] = math.ceil(wait * 1000)
+        # Repeated for no longer than the wait itself: the caller comes back for as long as it wants.
+        until = now + min(wait, self.retry_for)
         return _granted(await self._channel.call(call, timeout=wait + self.timeout, until=until, doubts=doubts))
 
     @contextmanager
@@ -185,10 +198,10 @@ class Client:
         finally:
             self._waiters -= 1
 
-    async def renew_lock(self, name: str, *, grant: Grant, session_id: str, until: float) -> tuple[float, Grant]:
-        """Renews a lock, and with it its session."""
-        call = Call("POST", wire.path("locks", name, "renew"), _proof(grant.token, grant.lease_id, session_id))
-        return _granted(await self._ask(call, until=until))
+    async def renew(self, kind: str, key: str, *, grant: Grant, session_id: str, until: float) -> tuple[float, Grant]:
+        """Renews a lease, and with it its session."""
+        proof = _proof(grant.token, grant.lease_id, session_id)
+        return _granted(await self._ask(Call("POST", wire.path("resources", kind, key, "lease", "renew"), proof), until=until))
 
     async def cancel(self, kind: str, key: str, *, holder: str, request_id: str, until: float | None = None) -> None:
         """Spends a request id: it gets nothing from now on, and what it got is released."""
@@ -205,6 +218,7 @@ class Client:
         session_id: str,
         state: tuple[int, Json] | None = None,
         until: float | None = None,
+        timeout: float | None = None,
     ) -> bool:
         """Releases a lease, with a last (sequence, document) if given. False if it was lost before: nothing has
         changed.
@@ -216,7 +230,8 @@ class Client:
             body["state"] = {"sequence": state[0], "document": state[1]}
         doubts = Doubts()
         try:
-            await self._ask(Call("DELETE", wire.path("resources", kind, key, "lease"), body), until=until, doubts=doubts)
+            call = Call("DELETE", wire.path("resources", kind, key, "lease"), body)
+            await self._ask(call, until=until, timeout=timeout, doubts=doubts)
             return True
         except (Refused, NotFound) as error:
             if isinstance(error, Refused) and not (
@@ -266,15 +281,20 @@ class Client:
         except NotFound:
             return None
 
-    async def _ask(self, call: Call, *, until: float | None = None, doubts: Doubts | None = None) -> Answer:
+    async def _ask(
+        self, call: Call, *, until: float | None = None, timeout: float | None = None, doubts: Doubts | None = None
+    ) -> Answer:
+        """Asks among the short requests; a `timeout` given here can only shorten that of the client."""
         until = self.clock.now() + self.retry_for if until is None else until
+        timeout = self.timeout if timeout is None else min(self.timeout, timeout)
         async with self._short:
-            return await self._channel.call(call, timeout=self.timeout, until=until, doubts=doubts)
+            return await self._channel.call(call, timeout=timeout, until=until, doubts=doubts)
 
 
 def _headers(key: str | None) -> dict[str, str]:
     headers = {"accept": "application/json", "user-agent": "solehold-client-python"}
     if key is not None:
+        check.instance("key", key, str, "a string")
         if not key or any(ord(char) <= 32 or ord(char) > 126 for char in key):
             raise ValueError("the key is empty or has characters that no key has: check for a stray newline")
         headers["authorization"] = f"Bearer {key}"

@@ -81,6 +81,10 @@ class Superseded(NoSession):
     """The session is over because its holder has opened another one."""
 
 
+class Compacted(SoleholdError):
+    """The events after the cursor of a watch are no longer kept: begin again without a cursor, with a snapshot."""
+
+
 class Unavailable(SoleholdError):
     """No server could be asked, or it did nothing: safe to ask again."""
 
@@ -97,16 +101,17 @@ class Lost(SoleholdError):
 
     `why` is `deadline` (no renewal came through in time), `failed` (one failed, under the policy `immediate`), `refused`
     (the authority said no), `ended` (someone else ended this lease), `history` (the store was set back to an older history),
-    `released` (we let go) or `closed` (the session was closed).
+    `released` (we let go) or `closed` (the session was closed). `code` is the server's word, where one refused.
     """
 
-    def __init__(self, why: Why, detail: str) -> None:
+    def __init__(self, why: Why, detail: str, code: str = "") -> None:
         super().__init__(detail)
         self.why: Why = why
+        self.code = code
 
     def again(self) -> Lost:
         """The same, to be raised: several callers may learn of one loss, and each needs an exception of its own."""
-        return Lost(self.why, self.detail)
+        return Lost(self.why, self.detail, self.code)
 
 
 _BY_STATUS: dict[int, type[SoleholdError]] = {
@@ -119,6 +124,8 @@ _BY_STATUS: dict[int, type[SoleholdError]] = {
 _BY_CODE: dict[str, type[SoleholdError]] = {
     "no_session": NoSession,
     "session_superseded": Superseded,
+    "lost": Refused,
+    "compacted": Compacted,
     "overloaded": Unavailable,
     "unavailable": Unavailable,
 }

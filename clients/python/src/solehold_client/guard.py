@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import weakref
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
+from . import check
 from .errors import Lost, SoleholdError, Unavailable, Unknown
+from .limits import LEAVE_SECONDS_MAX
 from .loss import Loss
 from .wire import Grant, Json, StateDocument
 
@@ -35,6 +38,9 @@ class Hold:
     one.
     """
 
+    def __str__(self) -> str:
+        return f"{self.kind}/{self.key} (token {self.grant.token})"
+
 
 class Guard:
     """Holds one resource. It cannot be copied; `async with` releases it, and so, a little later, does dropping it.
@@ -50,6 +56,8 @@ class Guard:
         if state is not None and state.token == hold.grant.token:
             hold.sequence = state.sequence
         self._state = state
+        self._told = False
+        """Whether the loss was raised: then whoever holds the guard has handled it, or passes it on."""
         self._dropped = weakref.finalize(self, session._guard_dropped, asyncio.get_running_loop(), hold)
         self._dropped.atexit = False
 
@@ -94,6 +102,7 @@ class Guard:
     def check(self) -> int:
         """The token, or raises `Lost`: call it right before an effect."""
         if lost := self._judge():
+            self._told = True
             raise lost.again()
         return self.token
 
@@ -106,7 +115,13 @@ class Guard:
 
         What it awaits is interrupted; tasks that it started by itself and calls that block are its own affair.
         """
-        return await self._hold.loss.interrupt(work, self._judge)
+        if not inspect.isawaitable(work):
+            raise TypeError(f"work must be awaitable, such as the call of an async function, not {check.kind_of(work)}")
+        try:
+            return await self._hold.loss.interrupt(work, self._judge)
+        except Lost:
+            self._told = self._told or self._judge() is not None
+            raise
 
     async def write_state(self, document: Json) -> StateDocument:
         """Writes the state document: the next holder gets it."""
@@ -140,10 +155,13 @@ class Guard:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Releases it. A body that ended well under a guard that was lost meanwhile raises `Lost`."""
-        lost = None if self._hold.let_go else self._judge()
+        """Releases it. A body that ended well under a guard that was lost meanwhile raises `Lost`, unless it was raised
+        within the body: then the body has handled it.
+        """
+        lost = None if self._hold.let_go or self._told else self._judge()
+        self._dropped.detach()
         try:
-            await self.release()
+            await self._session._release(self._hold, None, within=LEAVE_SECONDS_MAX)
         except (Unavailable, Unknown):
             pass  # the session asks on, and the ttl is the net
         except SoleholdError:

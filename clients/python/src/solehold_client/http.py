@@ -7,15 +7,32 @@ turns out to be closed is replaced, once, by a new one.
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
-from collections.abc import Coroutine, Mapping
+import weakref
+from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from .limits import CONNECT_SECONDS_MAX, HEAD_BYTES_MAX, IDLE_CONNECTIONS_MAX, INTERIM_ANSWERS_MAX, RESPONSE_BYTES_MAX
+from . import check
+from .body import Body
+from .limits import (
+    CONNECT_SECONDS_MAX,
+    HEAD_BYTES_MAX,
+    IDLE_CONNECTIONS_MAX,
+    INTERIM_ANSWERS_MAX,
+    RESPONSE_BYTES_MAX,
+    SILENCE_SECONDS_MAX,
+)
 
 T = TypeVar("T")
+
+# How TLS says that it did not understand.
+_TLS_ALERT = b"\x15\x03"
+# What OpenSSL says, by version, of an answer that is no TLS.
+_PLAIN_REASONS = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 
 
 class NotSent(Exception):
@@ -39,6 +56,7 @@ class Server:
     def parse(url: str) -> Server:
         """Takes `http://host:port`, `https://host`, or either with a path that stands before `/api/v1`."""
         right = "give something like http://127.0.0.1:7070"
+        check.instance("a server URL", url, str, "a string such as 'http://127.0.0.1:7070'")
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError(f"the server URL {_shown(url)} is not http or https with a host: {right}")
@@ -89,11 +107,26 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
+class Stream(Protocol):
+    """An answer whose body is read while it is being written."""
+
+    status: int
+
+    async def read(self) -> bytes:
+        """The next piece of the body, empty at its end, or raises `AnswerLost`."""
+
+    def close(self) -> None:
+        """Closes its connection."""
+
+
 class Transport(Protocol):
     """Sends requests to servers. An argument, so that the network can be simulated."""
 
     async def send(self, server: Server, request: Request) -> Response:
         """Sends it and reads the answer, or raises `NotSent` or `AnswerLost`."""
+
+    async def stream(self, server: Server, request: Request) -> Stream:
+        """Sends it and reads the head of the answer, or raises `NotSent` or `AnswerLost`."""
 
     async def close(self) -> None:
         """Closes its connections."""
@@ -155,26 +188,40 @@ class HttpTransport:
         self._response_bytes_max = response_bytes_max
         self._idle_max = idle_max
         self._idle: dict[Server, list[_Connection]] = {}
+        self._streaming: weakref.WeakSet[_Connection] = weakref.WeakSet()
         self._closed = False
 
     async def send(self, server: Server, request: Request) -> Response:
         progress = _Progress()
-        try:
+        with _failures(server, progress, request.timeout):
             return await within(request.timeout, self._send(server, request, progress))
-        except asyncio.TimeoutError as error:
-            failed = AnswerLost if progress.left else NotSent
-            raise failed(f"{server}: no answer within {request.timeout:.3g} s") from error
-        except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, _Unanswered) as error:
-            failed = AnswerLost if progress.left else NotSent
-            raise failed(f"{server}: {_told(error)}") from error
+
+    async def stream(self, server: Server, request: Request) -> Stream:
+        progress = _Progress()
+        with _failures(server, progress, request.timeout):
+            return await within(request.timeout, self._stream(server, request, progress))
 
     async def close(self) -> None:
         self._closed = True
-        for connection in [kept for idle in self._idle.values() for kept in idle]:
+        for connection in [*self._streaming, *(kept for idle in self._idle.values() for kept in idle)]:
             connection.close()
         self._idle.clear()
         # Aborted sockets are closed in the loop's next round.
         await asyncio.sleep(0)
+
+    async def _stream(self, server: Server, request: Request, progress: _Progress) -> Stream:
+        """On a connection of its own: one that was kept has nothing to offer to a request that lasts."""
+        connection = await self._connect(server)
+        self._streaming.add(connection)
+        try:
+            progress.left = True
+            connection.writer.write(self._encode(server, request))
+            await connection.writer.drain()
+            status, _, body, _ = await _read_answer(connection.reader, request.method)
+        except BaseException:
+            connection.close()
+            raise
+        return _HttpStream(server, status, body, connection)
 
     async def _send(self, server: Server, request: Request, progress: _Progress) -> Response:
         kept = self._take(server)
@@ -218,7 +265,9 @@ class HttpTransport:
             progress.left = True
             connection.writer.write(self._encode(server, request))
             await connection.writer.drain()
-            response, keep = await _read_response(connection.reader, request.method, self._response_bytes_max)
+            status, headers, body, can_keep = await _read_answer(connection.reader, request.method)
+            response = Response(status, await body.read_whole(self._response_bytes_max), headers)
+            keep = can_keep
             return response
         finally:
             idle = self._idle.setdefault(server, [])
@@ -234,28 +283,72 @@ class HttpTransport:
         return f"{head}\r\n".encode("ascii") + (request.body or b"")
 
 
-def _told(error: Exception) -> str:
+class _HttpStream:
+    """A stream on a connection of its own, which ends with it, even if it is dropped."""
+
+    def __init__(self, server: Server, status: int, body: Body, connection: _Connection) -> None:
+        self.status = status
+        self._server = server
+        self._body = body
+        self._connection = connection
+        self._dropped = weakref.finalize(self, _abandon, asyncio.get_running_loop(), connection)
+        self._dropped.atexit = False
+
+    async def read(self) -> bytes:
+        with _failures(self._server, _Progress(left=True), SILENCE_SECONDS_MAX):
+            return await within(SILENCE_SECONDS_MAX, self._body.read())
+
+    def close(self) -> None:
+        self._dropped.detach()
+        self._connection.close()
+
+
+def _abandon(loop: asyncio.AbstractEventLoop, connection: _Connection) -> None:
+    """Perhaps in another thread, perhaps after the loop."""
+    if not loop.is_closed():
+        with suppress(RuntimeError):  # it was closed meanwhile
+            loop.call_soon_threadsafe(connection.close)
+
+
+@contextmanager
+def _failures(server: Server, progress: _Progress, seconds: float) -> Iterator[None]:
+    """Says what a failure means for the outcome, and names the server."""
+    try:
+        yield
+    except asyncio.TimeoutError as error:
+        failed = AnswerLost if progress.left else NotSent
+        raise failed(f"{server}: no answer within {seconds:.3g} s") from error
+    except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, _Unanswered) as error:
+        failed = AnswerLost if progress.left else NotSent
+        raise failed(f"{server}: {_told(server, error)}") from error
+
+
+def _told(server: Server, error: Exception) -> str:
+    """What went wrong, for people."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: no server listens there"
+    if isinstance(error, socket.gaierror):
+        return f"the host name {server.host} is not known ({error.strerror})"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}): give `tls` a context that trusts it"
+    if isinstance(error, ssl.SSLError) and error.reason in _PLAIN_REASONS:
+        return "this port does not speak TLS: give an http URL"
     if isinstance(error, (_Unanswered, asyncio.IncompleteReadError)):
         return "the connection was closed before the answer was whole"
     return str(error) or type(error).__name__
 
 
-async def _read_response(reader: asyncio.StreamReader, method: str, bytes_max: int) -> tuple[Response, bool]:
-    """The answer, and whether the connection can be used again."""
+async def _read_answer(reader: asyncio.StreamReader, method: str) -> tuple[int, dict[str, str], Body, bool]:
+    """Status, headers and body of the answer, and whether the connection can be used again afterwards."""
     for _ in range(INTERIM_ANSWERS_MAX):
         version, status, headers = await _read_head(reader)
         if status >= 200:
             break
     else:
         raise ValueError(f"more than {INTERIM_ANSWERS_MAX} interim answers")
-    keep = version == "HTTP/1.1" and "close" not in headers.get("connection", "").lower()
-    if method == "HEAD" or status in (204, 304):
-        return Response(status, b"", headers), keep
-    if "chunked" in headers.get("transfer-encoding", "").lower():
-        return Response(status, await _read_chunks(reader, bytes_max), headers), keep
-    if (length := headers.get("content-length")) is not None:
-        return Response(status, await reader.readexactly(_length(length, 10, bytes_max)), headers), keep
-    return Response(status, await _read_rest(reader, bytes_max), headers), False
+    body = Body(reader, headers, is_empty=method == "HEAD" or status in (204, 304))
+    is_kept = version == "HTTP/1.1" and "close" not in headers.get("connection", "").lower()
+    return status, headers, body, is_kept and not body.ends_connection
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[str, int, dict[str, str]]:
@@ -264,6 +357,8 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[str, int, dict[str, 
     except asyncio.LimitOverrunError as error:
         raise ValueError(f"the head of the answer is larger than {HEAD_BYTES_MAX} bytes") from error
     except asyncio.IncompleteReadError as error:
+        if error.partial.startswith(_TLS_ALERT):
+            raise ValueError("this port speaks TLS: give an https URL") from error
         if error.partial:
             raise
         raise _Unanswered from error
@@ -271,42 +366,6 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[str, int, dict[str, 
     version, _, rest = first.partition(" ")
     code = rest.partition(" ")[0]
     if not version.startswith("HTTP/1.") or not (len(code) == 3 and code.isdecimal()):
-        raise ValueError("the answer is not HTTP/1.1")
+        raise ValueError("the answer is not HTTP/1.1: is it a Solehold server?")
     pairs = (line.partition(":") for line in lines if line)
     return version, int(code), {name.strip().lower(): value.strip() for name, _, value in pairs}
-
-
-def _length(text: str, radix: int, bytes_max: int) -> int:
-    try:
-        length = int(text, radix)
-    except ValueError:
-        length = -1
-    if length < 0:
-        raise ValueError("the answer does not say its length")
-    if length > bytes_max:
-        raise ValueError(f"the answer is larger than {bytes_max} bytes")
-    return length
-
-
-async def _read_chunks(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
-    body = bytearray()
-    while True:
-        size = (await reader.readuntil(b"\r\n")).partition(b";")[0]
-        length = _length(size.decode("latin-1").strip(), 16, bytes_max - len(body))
-        if length == 0:
-            break
-        body += await reader.readexactly(length)
-        if await reader.readexactly(2) != b"\r\n":
-            raise ValueError("a chunk of the answer does not end where it says")
-    while await reader.readuntil(b"\r\n") != b"\r\n":
-        pass  # trailers
-    return bytes(body)
-
-
-async def _read_rest(reader: asyncio.StreamReader, bytes_max: int) -> bytes:
-    body = bytearray()
-    while part := await reader.read(64 * 1024):
-        body += part
-        if len(body) > bytes_max:
-            raise ValueError(f"the answer is larger than {bytes_max} bytes")
-    return bytes(body)

@@ -10,6 +10,11 @@ TTL_SECONDS_MIN: Final = 1.0
 TTL_SECONDS_MAX: Final = 24 * 60 * 60.0
 # Longest that one request waits in line; to wait longer, ask again with the same request id.
 WAIT_SECONDS_MAX: Final = 30.0
+# A wait that the server should have ended by now is ended by the client.
+WAIT_LEEWAY_SECONDS: Final = 1.0
+# A watch is never silent for long: the server sends a comment every 10 s.
+SILENCE_SECONDS_MAX: Final = 30.0
+FRAME_BYTES_MAX: Final = 4 * 1024 * 1024
 
 # The trust window (rule 4).
 MARGIN_SHARE: Final = 0.02
@@ -26,6 +31,7 @@ STEP_SECONDS_MAX: Final = 0.1
 HEAD_BYTES_MAX: Final = 64 * 1024
 RESPONSE_BYTES_MAX: Final = 64 * 1024 * 1024
 INTERIM_ANSWERS_MAX: Final = 8
+PIECE_BYTES_MAX: Final = 64 * 1024
 
 # Connections of one client: short requests, and those that wait in line. Each has its own share, so that waiting for
 # a lock never prevents its release; a caller that finds no slot asks again. The number of idle connections is bounded.
@@ -39,3 +45,6 @@ CONNECT_SECONDS_MAX: Final = 3.0
 UNSETTLED_MAX: Final = 1024
 # How long a cancelled acquire waits until its request id is spent, before that goes on in the background.
 SPEND_SECONDS_MAX: Final = 1.0
+# How long `async with` waits for the release of a guard, before that goes on in the background, and how long closing a
+# session waits for an answer, before its ttl does the rest.
+LEAVE_SECONDS_MAX: Final = 2.0

@@ -18,7 +18,7 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from . import trust
+from . import check, trust
 from .backoff import Backoff, BackoffConfig
 from .errors import Lost
 
@@ -36,7 +36,7 @@ class Policy:
     """What to do while renewals fail. A refusal always stops at once.
 
     `IMMEDIATE` stops at the first renewal that fails. `DEADLINE` tries again until the local deadline, then stops.
-    `grace(seconds)` works on for so long after the deadline while the authority is unreachable; it needs a gate that
+    `grace(seconds)` works on for that long after the deadline while the authority is unreachable; it needs a gate that
     refuses old tokens.
     """
 
@@ -49,8 +49,7 @@ class Policy:
     @staticmethod
     def grace(seconds: float) -> Policy:
         """Goes on for `seconds` after the deadline while the authority is unreachable."""
-        if not 0 < seconds < float("inf"):
-            raise ValueError(f"a grace of {seconds} s makes no sense: give seconds above 0")
+        check.seconds("the grace", seconds, lambda grace: 0 < grace < float("inf"), "seconds above 0")
         return Policy("grace", seconds)
 
 
@@ -133,10 +132,10 @@ class Renewer:
             self.lost = Lost("failed", f"a renewal failed, and the policy is to stop at once: {detail}")
         self._next = now + self._retries.delay(least=min(retry_after or 0.0, self._ttl * RETRY_SHARE_MAX))
 
-    def refused(self, detail: str) -> None:
+    def refused(self, detail: str, code: str = "") -> None:
         """The authority said that the session is over."""
         self._in_flight = False
-        self.lost = self.lost or Lost("refused", f"the authority refused to renew: {detail}")
+        self.lost = self.lost or Lost("refused", f"the authority refused to renew: {detail}", code)
 
     def set_back(self, detail: str) -> None:
         """A heartbeat was answered from an older history: nothing of it is used."""

@@ -6,26 +6,32 @@ The renewer decides, this drives: it sends when told, tells what came of it, and
 from __future__ import annotations
 
 import asyncio
+import logging
 import warnings
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, TypeVar
 
+from . import check
 from .acquire import Acquire
 from .backoff import Backoff, BackoffConfig
 from .client import Client
 from .clock import sleep_until
+from .enterable import Enterable
 from .errors import Lost, Refused, SoleholdError, Unavailable, Unknown
 from .guard import Guard, Hold
 from .history import OlderHistory
 from .holdings import Holdings
-from .limits import STEP_SECONDS_MAX, TTL_SECONDS_MAX, TTL_SECONDS_MIN
+from .limits import LEAVE_SECONDS_MAX, STEP_SECONDS_MAX, TTL_SECONDS_MAX, TTL_SECONDS_MIN
+from .log import LOG
 from .loss import Loss
 from .renewer import Policy, Renewer, Send, Stop
-from .wire import Grant, Json, SessionView, segment
+from .wire import Grant, Json, SessionView
 
 T = TypeVar("T")
+# How many leases one line of the log names.
+SHOWN_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -47,9 +53,15 @@ class SessionConfig:
     """How often an acquire asks again."""
 
     def __post_init__(self) -> None:
-        segment(self.holder)
-        if not TTL_SECONDS_MIN <= self.ttl <= TTL_SECONDS_MAX:
-            raise ValueError(f"a ttl of {self.ttl} s is out of bounds: give {TTL_SECONDS_MIN:g} to {TTL_SECONDS_MAX:g} s")
+        check.name("holder", self.holder)
+        right = f"{TTL_SECONDS_MIN:g} to {TTL_SECONDS_MAX:g} seconds"
+        check.seconds("ttl", self.ttl, lambda ttl: TTL_SECONDS_MIN <= ttl <= TTL_SECONDS_MAX, right)
+        check.instance("policy", self.policy, Policy, "a Policy, such as Policy.DEADLINE")
+        if self.replace is not None:
+            check.name("replace", self.replace)
+        if self.metrics is not None:
+            check.function("metrics", self.metrics, "a function that returns a dict")
+        check.instance("backoff", self.backoff, BackoffConfig, "a BackoffConfig")
 
 
 class Session:
@@ -70,14 +82,35 @@ class Session:
         self._channel = client.channel()
         self._settling: set[asyncio.Task[bool]] = set()
         self._beat: asyncio.Task[None] | None = None
+        self._failing_since: float | None = None
         self._driver: asyncio.Task[None] = asyncio.ensure_future(self._drive())
 
     @staticmethod
-    def open(client: Client, holder: str | SessionConfig, *, ttl: float | None = None, policy: Policy | None = None) -> Opening:
-        """Opens a session: `async with Session.open(...) as session`, or `session = await Session.open(...)`."""
-        config = SessionConfig(holder) if isinstance(holder, str) else holder
+    def open(
+        client: Client, holder: str | SessionConfig, *, ttl: float | None = None, policy: Policy | None = None
+    ) -> Enterable[Session]:
+        """Opens a session: `async with Session.open(...) as session`, or `session = await Session.open(...)`.
+
+        While no server answers it is tried for the client's `retry_for`, which a warning in the log says at once.
+        """
+        check.instance("client", client, Client, "a Client")
+        config = holder if isinstance(holder, SessionConfig) else SessionConfig(holder)
         given: dict[str, Any] = {"ttl": ttl, "policy": policy}
-        return Opening(client, replace(config, **{name: value for name, value in given.items() if value is not None}))
+        config = replace(config, **{name: value for name, value in given.items() if value is not None})
+        return Enterable(Session._open(client, config))
+
+    @staticmethod
+    async def _open(client: Client, config: SessionConfig, *, until: float | None = None) -> Session:
+        metrics = None if config.metrics is None else config.metrics()
+        sent, view = await client.open_session(
+            config.holder, ttl=config.ttl, replace=config.replace, metrics=metrics, until=until
+        )
+        session = Session(client, config, sent, view)
+        if lost := session._judge():
+            await session.close()
+            raise Unavailable(f"the session was over before its opening was answered: {lost.detail}")
+        LOG.info("opened session %s of %s with a ttl of %g s", session.session_id, config.holder, view.full_ttl)
+        return session
 
     @property
     def holder(self) -> str:
@@ -105,29 +138,23 @@ class Session:
         """Waits until it is lost or closed, and returns why."""
         return await self._loss.wait()
 
-    async def acquire(
+    def acquire(
         self, kind: str, key: str, *, timeout: float | None = None, attributes: Mapping[str, Json] | None = None
-    ) -> Guard:
-        """Acquires a resource, and asks again while someone holds it: up to `timeout` seconds, forever if None, once
-        if 0.
+    ) -> Enterable[Guard]:
+        """Acquires a resource, and waits in line while someone holds it: up to `timeout` seconds, forever if None, not at
+        all if 0.
 
-        When the time is up it raises the last refusal. However it ends without a guard, nothing is held.
+        `async with session.acquire(...) as guard`, or `guard = await session.acquire(...)`. When the time is up it raises
+        the last refusal. However it ends without a guard, the line is left and nothing is held.
         """
+        check.name("kind", kind)
+        check.name("key", key)
+        check.timeout(timeout)
+        check.fields("attributes", attributes)
+        return Enterable(self._acquire(kind, key, timeout, attributes))
 
-        async def attempt(acquire: Acquire) -> Grant:
-            _, grant = await self.client.acquire(
-                kind,
-                key,
-                holder=self.holder,
-                session_id=self.session_id,
-                request_id=acquire.request_id,
-                attributes=attributes,
-                until=acquire.retry_until(),
-                doubts=acquire.doubts,
-            )
-            return grant
-
-        return await Acquire(self, kind, key, timeout, self.config.backoff).run(attempt)
+    async def _acquire(self, kind: str, key: str, timeout: float | None, attributes: Mapping[str, Json] | None) -> Guard:
+        return await Acquire(self, kind, key, self.client.tick_after(timeout), attributes).run()
 
     async def try_acquire(self, kind: str, key: str, *, attributes: Mapping[str, Json] | None = None) -> Guard:
         """Acquires a free resource, or raises `Refused` with its holder."""
@@ -142,10 +169,14 @@ class Session:
             task.cancel()
         try:
             if lost is None or lost.why in ("deadline", "failed"):
-                until = min(self.client.clock.now() + self.client.retry_for, self._renewer.ends_at)
-                await self.client.close_session(self.session_id, until=until)
-        except SoleholdError:
-            pass  # it is over, or runs out by itself
+                until = min(self.client.clock.now() + LEAVE_SECONDS_MAX, self._renewer.ends_at)
+                await self.client.close_session(self.session_id, until=until, timeout=LEAVE_SECONDS_MAX)
+                LOG.info("closed session %s of %s", self.session_id, self.holder)
+        except (Unavailable, Unknown) as error:
+            level = logging.WARNING if lost is None else logging.DEBUG
+            LOG.log(level, "the session of %s was not closed, and runs out by itself: %s", self.holder, error)
+        except SoleholdError as error:
+            LOG.debug("the session of %s was over before it was closed: %s", self.holder, error)
         finally:
             await self._channel.close()
 
@@ -185,15 +216,24 @@ class Session:
             metrics = None if self.config.metrics is None else self.config.metrics()
             sent, view = await client.heartbeat(self._channel, self.session_id, timeout=timeout, metrics=metrics)
         except (Unavailable, Unknown) as error:
-            renewer.failed(client.clock.now(), error.detail, error.retry_after)
+            self._failed(error.detail, error.retry_after)
         except SoleholdError as error:
-            renewer.refused(str(error))
+            renewer.refused(str(error), error.code)
         except Exception as error:  # of the holder's own metrics, or of a transport: no renewal either way
-            renewer.failed(client.clock.now(), f"{type(error).__name__}: {error}")
+            self._failed(f"{type(error).__name__}: {error}")
         else:
             self._answered(sent, view)
         finally:
             self._wake.set()
+
+    def _failed(self, detail: str, retry_after: float | None = None) -> None:
+        now = self.client.clock.now()
+        self._renewer.failed(now, detail, retry_after)
+        if self._failing_since is None and self._renewer.is_live(now):
+            self._failing_since = now
+            left = self._renewer.ends_at - now
+            told = "the session of %s was not renewed (%s): unless a server answers, it is lost in %.1f s"
+            LOG.warning(told, self.holder, detail, left)
 
     def _answered(self, sent: float, view: SessionView) -> None:
         history = self.client.history
@@ -207,8 +247,13 @@ class Session:
         for lease in self._holdings.take((epoch, view.revision), view.leases):
             if hold := self._holds.pop(lease[0], None):
                 hold.reissued = next((token for lease_id, token in view.leases if lease_id == lease[0]), None)
+                LOG.warning("%s lost %s: someone else ended its lease", self.holder, hold)
                 hold.loss.declare(Lost("ended", f"the lease on {hold.kind}/{hold.key} was ended by someone else"))
-        self._renewer.answered(self.client.clock.now(), sent=sent, ttl_left=view.ttl_left, slack=view.slack)
+        now = self.client.clock.now()
+        self._renewer.answered(now, sent=sent, ttl_left=view.ttl_left, slack=view.slack)
+        if self._failing_since is not None and self._renewer.is_live(now):
+            LOG.info("the session of %s is renewed again, after %.1f s", self.holder, now - self._failing_since)
+            self._failing_since = None
 
     async def _pause(self, until: float) -> None:
         left = max(0.0, until - self.client.clock.now())
@@ -226,6 +271,8 @@ class Session:
     def _declare(self) -> None:
         lost = self._renewer.lost
         if lost is not None:
+            if self._loss.declared is None and lost.why != "closed":
+                LOG.warning("the session of %s is lost, and with it %s: %s", self.holder, _shown(self._holds.values()), lost)
             self._loss.declare(lost)
             for hold in self._holds.values():
                 hold.loss.declare(lost)
@@ -233,7 +280,7 @@ class Session:
 
     def _refused(self, error: SoleholdError) -> None:
         """Another request was told that the session is over."""
-        self._renewer.refused(str(error))
+        self._renewer.refused(str(error), error.code)
         self._declare()
         self._wake.set()
 
@@ -253,9 +300,10 @@ class Session:
             raise Refused(f"the lease on {kind}/{key} was ended before its grant arrived", code="lost", token=grant.token)
         hold = Hold(kind, key, grant)
         self._holds[grant.lease_id] = hold
+        LOG.debug("%s acquired %s", self.holder, hold)
         return Guard(self, hold)
 
-    async def _release(self, hold: Hold, state: Json) -> bool:
+    async def _release(self, hold: Hold, state: Json, *, within: float | None = None) -> bool:
         if hold.let_go:
             return False
         lost = hold.loss.declared or self._judge()
@@ -270,13 +318,18 @@ class Session:
         if lost is not None and lost.why not in ("deadline", "failed"):
             return False
         try:
-            return await self._send_release(hold, state)
-        except (Unavailable, Unknown, asyncio.CancelledError):
+            released = await self._send_release(hold, state, within)
+            LOG.debug("%s released %s", self.holder, hold)
+            return released
+        except (Unavailable, Unknown, asyncio.CancelledError) as error:
             # It would stay held for as long as the session lives.
+            if self.is_live():
+                told = str(error) or "it was cancelled"
+                LOG.warning("%s could not release %s yet, and keeps trying: %s", self.holder, hold, told)
             self._settle(lambda: self._send_release(hold, state))
             raise
 
-    async def _send_release(self, hold: Hold, state: Json) -> bool:
+    async def _send_release(self, hold: Hold, state: Json, within: float | None = None) -> bool:
         return await self.client.release(
             hold.kind,
             hold.key,
@@ -284,7 +337,8 @@ class Session:
             lease_id=hold.grant.lease_id,
             session_id=self.session_id,
             state=None if state is None else (hold.sequence + 1, state),
-            until=min(self.client.clock.now() + self.client.retry_for, self._renewer.ends_at),
+            until=min(self.client.tick_after(self.client.retry_for if within is None else within), self._renewer.ends_at),
+            timeout=within,
         )
 
     def _settle(self, work: Callable[[], Awaitable[object]]) -> asyncio.Task[bool]:
@@ -319,35 +373,8 @@ class Session:
         warnings.warn(f"the guard of {hold.kind}/{hold.key} was dropped without a release", ResourceWarning, stacklevel=2)
 
 
-class Opening:
-    """A session that is about to be opened: await it, or enter it."""
-
-    def __init__(self, client: Client, config: SessionConfig) -> None:
-        self._client = client
-        self._config = config
-        self._session: Session | None = None
-
-    def __await__(self) -> Generator[Any, None, Session]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Session:
-        self._session = await self._open()
-        return self._session
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    async def _open(self) -> Session:
-        config = self._config
-        metrics = None if config.metrics is None else config.metrics()
-        sent, view = await self._client.open_session(
-            config.holder, ttl=config.ttl, replace=config.replace, metrics=metrics
-        )
-        session = Session(self._client, config, sent, view)
-        if lost := session._judge():
-            await session.close()
-            raise Unavailable(f"the session was over before its opening was answered: {lost.detail}")
-        return session
+def _shown(holds: Iterable[Hold]) -> str:
+    """What is held, for people; not more than fits into a line."""
+    shown = [str(hold) for hold in holds]
+    more = [f"{len(shown) - SHOWN_MAX} more"] if len(shown) > SHOWN_MAX else []
+    return ", ".join(shown[:SHOWN_MAX] + more) or "nothing that it held"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Union
 from urllib.parse import quote
 
+from . import check
 from .errors import Unknown
-from .limits import NAME_BYTES_MAX
 
 Json = Union[None, bool, int, float, str, "list[Json]", "dict[str, Json]"]
 """Any JSON value."""
@@ -63,6 +63,60 @@ class SessionView:
     """The id and the token of each."""
 
 
+@dataclass(frozen=True)
+class Ownership:
+    """Who owns a resource, as of a snapshot."""
+
+    tenant: str
+    kind: str
+    key: str
+    token: int
+    """The token of the present grant, or of the last one: a gate admits none below it."""
+    holder: str | None
+    """None if nobody holds it."""
+    lease_id: str | None
+    session_id: str | None
+    ttl_left: float
+    """Seconds until the lease expires, unless it is renewed."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Who owns what, as of one moment."""
+
+    cursor: str
+    resources: tuple[Ownership, ...]
+
+
+@dataclass(frozen=True)
+class Event:
+    """One change of a resource or of the lease on it."""
+
+    event_type: str
+    """`lease_acquired`, `lease_released`, `lease_expired`, `lease_revoked`, ..."""
+    cursor: str
+    """The point to go on from, after this change."""
+    revision: int
+    timestamp: str
+    """When it was decided, by the store's clock."""
+    tenant: str
+    kind: str
+    key: str
+    holder: str | None
+    token: int | None
+    lease_id: str | None
+    session_id: str | None
+    by: str | None
+    """The id of the API key that did it, if there was one."""
+    details: Mapping[str, Json]
+    """What else is known, depending on `event_type`."""
+
+    @property
+    def is_renewal(self) -> bool:
+        """Renewals are told live to those who ask for them, and have no place in the order of changes (rule 19)."""
+        return self.event_type == "lease_renewed"
+
+
 def path(*names: str) -> str:
     """A path below the base; names are escaped, so a slash within one is `%2F`.
 
@@ -74,16 +128,21 @@ def path(*names: str) -> str:
 
 def segment(name: str) -> str:
     """A name as one segment of a path."""
-    size = len(name.encode())
-    if not 1 <= size <= NAME_BYTES_MAX or name in (".", ".."):
-        shown = name if size <= NAME_BYTES_MAX else name[:32] + "..."
-        raise ValueError(f"the name {shown!r} has {size} bytes: a name has 1 to {NAME_BYTES_MAX}, and is not '.' or '..'")
-    return quote(name, safe="")
+    return quote(check.name("a name in the path", name), safe="")
 
 
 def encode(value: Mapping[str, Json]) -> bytes:
-    """A body. A value that is not JSON raises `ValueError` or `TypeError`."""
-    return json.dumps(dict(value), allow_nan=False, separators=(",", ":")).encode()
+    """A body. A value that is not JSON raises an error that names its field."""
+    try:
+        return json.dumps(dict(value), allow_nan=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError):
+        for field, inner in value.items():
+            try:
+                json.dumps(inner, allow_nan=False)
+            except (TypeError, ValueError, RecursionError) as error:
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(f"{field} cannot be sent as JSON: {error}") from error
+        raise
 
 
 def decode(body: bytes) -> Json:
@@ -149,6 +208,72 @@ def ended_as(value: Json) -> str | None:
     """How a lease ended, from the answer about it; none while it is held."""
     fields = _Fields(value, "an answer about a lease")
     return None if fields.get("success") is True else fields.text("status")
+
+
+def position(cursor: str) -> tuple[int, int]:
+    """A cursor as an epoch and a revision, which can be compared.
+
+    >>> position("1.42") < position("2.7")
+    True
+    """
+    epoch, dot, revision = cursor.partition(".")
+    if not dot or not all(part.isascii() and part.isdecimal() for part in (epoch, revision)):
+        raise ValueError(f"cursor is {cursor[:64]!r}: give one that a watch has told, such as '1.42'")
+    return int(epoch), int(revision)
+
+
+def cursor_of(value: Json, name: str = "cursor") -> str:
+    """The cursor of a frame."""
+    cursor = _Fields(value, "a frame of a watch").text(name)
+    try:
+        position(cursor)
+    except ValueError as error:
+        raise Unknown(f"a frame of the watch has a wrong cursor: {error}") from error
+    return cursor
+
+
+def event(value: Json) -> Event:
+    """A frame `event`."""
+    fields = _Fields(value, "an event")
+    details = fields.get("details")
+    return Event(
+        event_type=fields.text("event_type"),
+        cursor=cursor_of(value),
+        revision=fields.whole("revision"),
+        timestamp=fields.text("timestamp"),
+        tenant=fields.text("tenant"),
+        kind=fields.text("kind"),
+        key=fields.text("key"),
+        holder=fields.text_or_none("holder"),
+        token=fields.whole_or_none("token"),
+        lease_id=fields.text_or_none("lease_id"),
+        session_id=fields.text_or_none("session_id"),
+        by=fields.text_or_none("by"),
+        details=details if isinstance(details, dict) else {},
+    )
+
+
+def snapshot_part(value: Json) -> tuple[str, list[Ownership], bool]:
+    """A frame `snapshot`: its cursor, a part of who owns what, and whether another part follows."""
+    fields = _Fields(value, "a snapshot")
+    resources = fields.get("resources")
+    if not isinstance(resources, list):
+        raise Unknown("the answer is not a snapshot: `resources` is not a list")
+    return cursor_of(value), [_ownership(resource) for resource in resources], fields.get("more") is True
+
+
+def _ownership(value: Json) -> Ownership:
+    fields = _Fields(value, "who owns a resource")
+    return Ownership(
+        tenant=fields.text("tenant"),
+        kind=fields.text("kind"),
+        key=fields.text("key"),
+        token=fields.whole("token"),
+        holder=fields.text_or_none("holder"),
+        lease_id=fields.text_or_none("lease_id"),
+        session_id=fields.text_or_none("session_id"),
+        ttl_left=fields.whole("ttl_ms") / 1000,
+    )
 
 
 class _Fields:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
 
-from solehold_client import AnswerLost, NotSent, Request, Response, Server
+from solehold_client import AnswerLost, NotSent, Request, Response, Server, Stream
 
 CONFIRM_SECONDS = 2.0
 # How often it is looked at whether someone in line can be served.
@@ -59,8 +59,6 @@ class Authority:
     """Sessions, leases, lines and tokens by one clock: that of the loop."""
 
     slack_ms: int = 0
-    has_line: bool = True
-    """Older servers have none."""
     epoch: int | None = None
     sealed_cursor: str | None = None
     revision: int = 0
@@ -94,12 +92,10 @@ class Authority:
                 return 200, self._heartbeat(session_id)
             case ("DELETE", "sessions", session_id):
                 return 200, self._close(session_id)
-            case ("POST", "locks", name) if self.has_line:
-                return await self._acquire_in_line(f"lock/{name}", body)
-            case ("POST", "locks", name, "renew") if self.has_line:
-                return 200, self._renew(f"lock/{name}", body)
             case ("POST", "resources", kind, key, "lease"):
-                return self._acquire(f"{kind}/{key}", body)
+                return await self._acquire_in_line(f"{kind}/{key}", body)
+            case ("POST", "resources", kind, key, "lease", "renew"):
+                return 200, self._renew(f"{kind}/{key}", body)
             case ("DELETE", "resources", kind, key, "lease"):
                 self._release(f"{kind}/{key}", body)
                 return 204, None
@@ -295,6 +291,8 @@ class Link:
     authority: Authority
     rng: random.Random
     delay_max: float = 0.01
+    closed: bool = False
+    """No server listens: every request is refused at once."""
     cut: bool = False
     deaf: bool = False
     """Requests arrive, answers do not."""
@@ -311,7 +309,7 @@ class SimulatedTransport:
 
     async def send(self, server: Server, request: Request) -> Response:
         link = self._link
-        if link.cut and link.rng.random() < 0.5:
+        if link.closed or (link.cut and link.rng.random() < 0.5):
             raise NotSent("no route")
         answered: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         delivery = asyncio.ensure_future(self._deliver(request, answered))
@@ -322,6 +320,9 @@ class SimulatedTransport:
             answered.cancel()
             raise AnswerLost("timed out")
         return answered.result()
+
+    async def stream(self, server: Server, request: Request) -> Stream:
+        raise NotSent("the model has no watch")
 
     async def close(self) -> None:
         pass
