@@ -6,7 +6,7 @@ import doctest
 import random
 import unittest
 
-from solehold_client import Policy, backoff, check, history, trust, wire
+from solehold_client import Policy, backoff, check, history, sse, trust, wire
 from solehold_client.backoff import Backoff, BackoffConfig
 from solehold_client.history import History, OlderHistory
 from solehold_client.holdings import Holdings
@@ -21,7 +21,7 @@ def renewer(policy: Policy = Policy.DEADLINE, *, sent: float = 100.0, seed: int 
 
 class Trust(unittest.TestCase):
     def test_the_examples_hold(self) -> None:
-        for module in (trust, wire, backoff, check, history):
+        for module in (trust, wire, backoff, check, history, sse):
             self.assertEqual(doctest.testmod(module).failed, 0)
 
     def test_the_margin_is_bounded_on_both_sides(self) -> None:

@@ -1,4 +1,4 @@
-"""Solehold's client for Python: leases with fencing tokens, for asyncio.
+"""Solehold's client for Python: leases with fencing tokens, for asyncio; `solehold_client.sync` is for threads.
 
 Words and rules are those of Solehold: a `Session` is one incarnation of a holder, a `Guard` is one lease that it holds,
 a token grows at each change of owner.
@@ -7,6 +7,7 @@ a token grows at each change of owner.
 from .backoff import BackoffConfig
 from .client import Client
 from .clock import BootClock, Clock
+from .elect import elect
 from .enterable import Enterable
 from .errors import (
     BadRequest,
@@ -28,7 +29,8 @@ from .http import AnswerLost, HttpTransport, NotSent, Request, Response, Server,
 from .locks import Locks
 from .renewer import Policy
 from .session import Session, SessionConfig
-from .wire import Json, StateDocument
+from .watch import Watch
+from .wire import Event, Json, Ownership, Snapshot, StateDocument
 
 __all__ = [
     "AnswerLost",
@@ -39,6 +41,7 @@ __all__ = [
     "Clock",
     "Compacted",
     "Enterable",
+    "Event",
     "FieldError",
     "Forbidden",
     "Guard",
@@ -49,6 +52,7 @@ __all__ = [
     "NoSession",
     "NotFound",
     "NotSent",
+    "Ownership",
     "Policy",
     "Refused",
     "Request",
@@ -56,6 +60,7 @@ __all__ = [
     "Server",
     "Session",
     "SessionConfig",
+    "Snapshot",
     "SoleholdError",
     "StateDocument",
     "Stream",
@@ -64,4 +69,6 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Unknown",
+    "Watch",
+    "elect",
 ]

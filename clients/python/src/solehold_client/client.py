@@ -18,6 +18,7 @@ from .errors import NoSession, NotFound, Refused, Unavailable, Unknown
 from .history import History, OlderHistory
 from .http import HttpTransport, Server, Transport
 from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
+from .watch import Watch
 from .wire import Grant, Json, SessionView, StateDocument
 
 
@@ -116,6 +117,16 @@ class Client:
             raise ValueError(f"the path {path!r} must begin with / and have its special characters escaped")
         call = Call(method, path, body, repeatable=method == "GET" if repeatable is None else repeatable)
         return (await self._ask(call)).value
+
+    def watch(
+        self, *, cursor: str | None = None, kind: str | None = None, holder: str | None = None, renewals: bool = False
+    ) -> Watch:
+        """Who owns what, then every change, in order: `async for seen in client.watch()`.
+
+        Without a cursor it begins with one `Snapshot`; then come `Event`s. With the cursor of an earlier watch it goes on
+        after it. A connection that is lost is made again, and nothing is missed or seen twice.
+        """
+        return Watch(self, self._channel, cursor=cursor, kind=kind, holder=holder, renewals=renewals)
 
     async def open_session(
         self,
