@@ -1,4 +1,4 @@
-"""Checks what callers give, and names the argument that is wrong. Values are shown only where they cannot be a secret."""
+"""Checks what callers give, and names the argument that is wrong. What may be a secret is not shown."""
 
 from __future__ import annotations
 

@@ -123,8 +123,8 @@ class Client:
     ) -> Watch:
         """Who owns what, then every change, in order: `async for seen in client.watch()`.
 
-        Without a cursor it begins with one `Snapshot`; then come `Event`s. With the cursor of an earlier watch it goes on
-        after it. A connection that is lost is made again, and nothing is missed or seen twice.
+        Without a cursor it begins with one `Snapshot`; then come `Event`s. With the cursor of an earlier watch it goes
+        on after it. A connection that is lost is made again, and nothing is missed or seen twice.
         """
         return Watch(self, self._channel, cursor=cursor, kind=kind, holder=holder, renewals=renewals)
 

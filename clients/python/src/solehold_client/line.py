@@ -1,8 +1,8 @@
 """Waiting in line for a resource: first come, first served, across all processes.
 
-The server waits, and answers when the resource is granted. One request of it has a longest wait. Well before it ends the
-next one is made under the same request id, which keeps the place. The former is let run out: given up before the next has
-arrived, it would leave the line, and nobody can tell when that is.
+The server waits, and answers when the resource is granted. One request waits for 30 s at most. Well before it ends the
+next one is made under the same request id, which keeps the place. The former is let run out: given up before the next
+has arrived, it would leave the line, and nobody can tell when that is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Ask = Callable[[float], Coroutine[Any, Any, Grant]]
 
 
 async def wait_in_line(ask: Ask, *, clock: Clock, until: float, leeway: float) -> Grant:
-    """Waits until the tick `until`, by as many requests as it takes. A wait that the server should have ended by then is
-    ended after `leeway` seconds more.
+    """Waits until the tick `until`, by as many requests as it takes. If the server has not ended the wait by then, it
+    ends after `leeway` seconds more.
     """
     calls: set[asyncio.Task[Grant]] = set()
     try:

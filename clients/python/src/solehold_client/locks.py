@@ -33,8 +33,8 @@ class Locks:
     def acquire(self, name: str, *, timeout: float | None = None) -> Enterable[Guard]:
         """Waits in line for a lock: up to `timeout` seconds, forever if None, not at all if 0.
 
-        `async with locks.acquire(...) as guard`, or `guard = await locks.acquire(...)`. When the time is up it raises the
-        last refusal. However it ends without a guard, the line is left and nothing is held.
+        `async with locks.acquire(...) as guard`, or `guard = await locks.acquire(...)`. When the time is up it raises
+        the last refusal. However it ends without a guard, the line is left and nothing is held.
         """
         check.name("name", name)
         check.timeout(timeout)

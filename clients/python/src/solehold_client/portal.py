@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Portal:
-    """Runs coroutines in its loop, for any number of threads. Heartbeats go out meanwhile, whatever those threads do."""
+    """Runs coroutines in its loop, for any number of threads. Heartbeats go out meanwhile, whatever those do."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()

@@ -141,11 +141,11 @@ class Session:
     def acquire(
         self, kind: str, key: str, *, timeout: float | None = None, attributes: Mapping[str, Json] | None = None
     ) -> Enterable[Guard]:
-        """Acquires a resource, and waits in line while someone holds it: up to `timeout` seconds, forever if None, not at
-        all if 0.
+        """Acquires a resource, and waits in line while someone holds it: up to `timeout` seconds, forever if None, not
+        at all if 0.
 
-        `async with session.acquire(...) as guard`, or `guard = await session.acquire(...)`. When the time is up it raises
-        the last refusal. However it ends without a guard, the line is left and nothing is held.
+        `async with session.acquire(...) as guard`, or `guard = await session.acquire(...)`. When the time is up it
+        raises the last refusal. However it ends without a guard, the line is left and nothing is held.
         """
         check.name("kind", kind)
         check.name("key", key)

@@ -157,8 +157,8 @@ class Session(_Entered):
     def acquire(
         self, kind: str, key: str, *, timeout: float | None = None, attributes: Mapping[str, Json] | None = None
     ) -> Guard:
-        """Acquires a resource, and waits in line while someone holds it: up to `timeout` seconds, forever if None, not at
-        all if 0. When the time is up it raises the last refusal.
+        """Acquires a resource, and waits in line while someone holds it: up to `timeout` seconds, forever if None, not
+        at all if 0. When the time is up it raises the last refusal.
         """
         acquired = self._async.acquire(kind, key, timeout=timeout, attributes=attributes)
         return Guard(self.client, self.client._portal.run(acquired))
@@ -335,8 +335,8 @@ def elect(
     """Waits to be elected, leads, and stands again whenever it lost the role, until `lead` returns by itself; then the
     role is released, and its result returned.
 
-    `lead` cannot be stopped from outside: it calls `guard.check()` before every effect, and lets the `Lost` through. What
-    it returns after the role was lost does not count.
+    `lead` cannot be stopped from outside: it calls `guard.check()` before every effect, and lets the `Lost` through.
+    What it returns after the role was lost does not count.
     """
     client = _client_of(owner)
     check.function("lead", lead, "a function that takes the guard of its term")

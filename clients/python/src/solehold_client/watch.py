@@ -86,8 +86,8 @@ class Follower:
 class Watch:
     """Snapshots and events, as they come: `async for seen in client.watch()`.
 
-    It goes on until it is closed, however often the connection is lost. It raises `Compacted` if the server no longer has
-    what came after its cursor, and what the server says if it refuses.
+    It goes on until it is closed, however often the connection is lost. It raises `Compacted` if the server no longer
+    has what came after its cursor, and what the server says if it refuses.
     """
 
     def __init__(
