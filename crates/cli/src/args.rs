@@ -1,6 +1,11 @@
 //! The command line.
 
-use clap::{Args, Parser, Subcommand};
+use std::time::Duration;
+
+use clap::{
+    ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind,
+    parser::ValueSource,
+};
 
 use crate::{
     client::ServerArgs,
@@ -23,51 +28,86 @@ pub struct Cli {
     /// What every command takes.
     #[command(flatten)]
     pub global: GlobalArgs,
+    /// Which server.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+impl Cli {
+    /// Parses the arguments of this process.
+    pub fn of_process() -> Result<Self, clap::Error> {
+        let matches = Self::command().try_get_matches()?;
+        let cli = Self::from_arg_matches(&matches)?;
+        if let Some(name) = cli.command.asks_no_server().then(|| given_by_flag(&matches)).flatten() {
+            let (flag, command) = (name.replace('_', "-"), matches.subcommand_name().unwrap_or_default());
+            let message = format!("--{flag} is for commands that ask a server, and `{command}` asks none");
+            return Err(Self::command().error(ErrorKind::UnknownArgument, message));
+        }
+        Ok(cli)
+    }
+}
+
+/// The first of the options about a server that is in the arguments; the variables may be set for other commands.
+fn given_by_flag(matches: &ArgMatches) -> Option<&'static str> {
+    let is_flag = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
+    ServerArgs::NAMES.into_iter().find(is_flag)
+}
+
+/// The options about a server, hidden, of a command that asks none: its help does not show what it refuses.
+#[derive(Debug, Args)]
+pub struct NoServerArgs {
+    #[arg(long, hide = true)]
+    server: Option<String>,
+    #[arg(long, hide = true)]
+    api_key: Option<String>,
+    #[arg(long, hide = true)]
+    tenant: Option<String>,
+    #[arg(long, hide = true)]
+    ca_cert: Option<std::path::PathBuf>,
+    #[arg(long, hide = true, value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+}
+
+/// A command that asks no server.
+#[derive(Debug, Args)]
+pub struct Alone<A: Args> {
+    /// What it takes.
+    #[command(flatten)]
+    pub args: A,
+    #[command(flatten)]
+    _server: NoServerArgs,
 }
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a server
-    Serve(serve::ServeArgs),
+    Serve(Box<Alone<serve::ServeArgs>>),
     /// Run a command only while holding a lease, and leave nothing of it behind
     Run(hold::RunArgs),
     /// Run a command only while holding a lock, first come, first served
     Lock(hold::LockArgs),
     /// List, acquire, renew and end leases
-    Lease(ServerCommand<lease::LeaseCommand>),
+    #[command(subcommand)]
+    Lease(lease::LeaseCommand),
     /// List, declare and remove resources
-    Resource(ServerCommand<resource::ResourceCommand>),
+    #[command(subcommand)]
+    Resource(resource::ResourceCommand),
     /// List and drain runners
-    Runner(ServerCommand<runner::RunnerCommand>),
+    #[command(subcommand)]
+    Runner(runner::RunnerCommand),
     /// Follow every change of ownership, with no gaps and no duplicates
-    Watch(WatchCommand),
+    Watch(watch::WatchArgs),
     /// Manage keys and tokens, export and import: through a server, or directly on its store
     Admin(admin::AdminArgs),
     /// Measure acquire and release cycles per second
-    Bench(bench::BenchArgs),
+    Bench(Alone<bench::BenchArgs>),
     /// Print completions for a shell
-    Completions(completions::CompletionsArgs),
+    Completions(Alone<completions::CompletionsArgs>),
 }
 
-/// A command with parts that asks a server.
-#[derive(Debug, Args)]
-pub struct ServerCommand<C: Subcommand> {
-    /// Which part.
-    #[command(subcommand)]
-    pub command: C,
-    /// Which server.
-    #[command(flatten)]
-    pub server: ServerArgs,
-}
-
-/// The watch, and the server that it asks.
-#[derive(Debug, Args)]
-pub struct WatchCommand {
-    /// What to watch.
-    #[command(flatten)]
-    pub watch: watch::WatchArgs,
-    /// Which server.
-    #[command(flatten)]
-    pub server: ServerArgs,
+impl Command {
+    fn asks_no_server(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Bench(_) | Self::Completions(_))
+    }
 }

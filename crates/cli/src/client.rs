@@ -1,6 +1,11 @@
-//! Asks a server over HTTP. It sends a request, and returns the answer. It retries nothing.
+//! Asks a server over HTTP, or one of several over one store: the next is asked only where nothing was done before.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    path::PathBuf,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use clap::Args;
 use reqwest::{Method, Response, Url, header};
@@ -12,13 +17,13 @@ use solehold_api::{
 };
 use solehold_client::{
     Http, HttpConfig, HttpError,
-    transport::{self, root_cause},
+    transport::{self, NoAnswer, root_cause},
 };
 
 use crate::error::{CommandError, CommandResult};
 
 /// Where `solehold serve` listens without flags.
-const DEFAULT: &str = "http://127.0.0.1:7070";
+const DEFAULT: &str = "127.0.0.1:7070";
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A stream that is silent for this long is dead; a live one sends progress marks more often.
@@ -28,8 +33,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
-    /// The server to ask [default: http://127.0.0.1:7070]
-    #[arg(long, global = true, env = "SOLEHOLD_SERVER", value_name = "URL")]
+    /// The server to ask: HOST:PORT or a URL; several over one store with commas between, which are asked in turn
+    /// [default: 127.0.0.1:7070]
+    #[arg(long, global = true, env = "SOLEHOLD_SERVER", value_name = "SERVER")]
     pub server: Option<String>,
     /// The API key; better given by the variable, since other users can see the arguments of a process
     #[arg(long, global = true, env = "SOLEHOLD_API_KEY", value_name = "KEY", hide_env_values = true)]
@@ -37,27 +43,44 @@ pub struct ServerArgs {
     /// The tenant to act for, with a key for several
     #[arg(long, global = true, env = "SOLEHOLD_TENANT", value_name = "NAME")]
     pub tenant: Option<String>,
-    /// A certificate authority to trust in addition to the system's, as a PEM file
+    /// A certificate to trust in addition to the system's, as a PEM file: of an authority, or the server's own
     #[arg(long, global = true, env = "SOLEHOLD_CA_CERT", value_name = "FILE")]
     pub ca_cert: Option<PathBuf>,
     /// How long to wait for an answer
-    #[arg(long, global = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    #[arg(long, global = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = above_zero)]
     pub timeout: Duration,
 }
 
+/// A time that something can be done in.
+fn above_zero(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if time.is_zero() { Err("no server could answer in no time".to_owned()) } else { Ok(time) }
+}
+
 impl ServerArgs {
-    /// The same for the library that keeps sessions. Several servers over one store may be given, with commas between.
+    /// The options, by the names of their fields: for commands that ask no server.
+    pub const NAMES: [&str; 5] = ["server", "api_key", "tenant", "ca_cert", "timeout"];
+
+    /// What is asked for keeping sessions.
     pub fn authority(&self) -> CommandResult<Http> {
-        let servers = given(&self.server).unwrap_or_else(|| DEFAULT.to_owned());
+        self.urls()?;
         let config = HttpConfig {
             api_key: given(&self.api_key).map(SecretString::from),
             tenant: given(&self.tenant),
             ca_certs: self.ca_certs()?,
             request_timeout: self.timeout,
-            ..HttpConfig::new(servers.split(',').map(str::trim))
+            ..HttpConfig::new([self.servers()])
         };
-        config.servers.iter().try_for_each(|server| server_url(server).map(drop))?;
-        Http::new(config).map_err(|error| CommandError::usage(error.to_string()))
+        Http::new(config).map_err(odd_key)
+    }
+
+    fn servers(&self) -> String {
+        given(&self.server).unwrap_or_else(|| DEFAULT.to_owned())
+    }
+
+    fn urls(&self) -> CommandResult<Vec<Url>> {
+        let urls = transport::server_urls([self.servers()]);
+        urls.map_err(|error| CommandError::usage(format!("--server: {error}")))
     }
 
     fn ca_certs(&self) -> CommandResult<Option<Vec<u8>>> {
@@ -68,13 +91,9 @@ impl ServerArgs {
             CommandError::usage(format!("--ca-cert {}: {error}; give a PEM file", path.display()))
         };
         let pem = fs::read(path).map_err(|error| odd(&error))?;
-        transport::certificates(&pem).map_err(|error| odd(&error))?;
+        transport::check_certificates(&pem).map_err(|error| odd(&error))?;
         Ok(Some(pem))
     }
-}
-
-fn server_url(server: &str) -> CommandResult<Url> {
-    transport::server_url(server).map_err(|error| CommandError::usage(format!("--server: {error}")))
 }
 
 /// Server and certificates have been checked, so what is left is the key.
@@ -87,11 +106,22 @@ fn given(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.is_empty())
 }
 
-/// A server to ask.
-#[derive(Debug, Clone)]
+/// What to do about a server that did not answer.
+pub fn hint(why: &str) -> Option<&'static str> {
+    if why.contains(transport::NO_SERVER) {
+        return Some("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another");
+    }
+    why.contains(transport::NOT_TRUSTED)
+        .then_some("--ca-cert FILE trusts it, or the authority that signed it")
+}
+
+/// Servers to ask.
+#[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
-    base: String,
+    bases: Vec<String>,
+    /// The one that answered last.
+    preferred: AtomicUsize,
     tenant: Option<String>,
     timeout: Duration,
 }
@@ -110,23 +140,23 @@ pub trait Page: DeserializeOwned {
 impl Client {
     /// A client as the arguments say.
     pub fn new(args: &ServerArgs) -> CommandResult<Self> {
-        let server = given(&args.server).unwrap_or_else(|| DEFAULT.to_owned());
-        let url = server_url(&server)?;
-        let base = url.as_str().trim_end_matches('/').to_owned();
+        let urls = args.urls()?;
+        let bases = urls.iter().map(transport::base).collect();
         let (key, ca_certs) = (given(&args.api_key), args.ca_certs()?);
-        let http = transport::builder(&[url], key.as_deref(), ca_certs.as_deref())
+        let http = transport::builder(&urls, key.as_deref(), ca_certs.as_deref())
             .map_err(odd_key)?
             .connect_timeout(CONNECT_MAX)
             .read_timeout(SILENCE_MAX)
             .user_agent(concat!("solehold/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| CommandError::broken(root_cause(&error)))?;
-        Ok(Self { http, base, tenant: given(&args.tenant), timeout: args.timeout })
+        let (preferred, tenant) = (AtomicUsize::new(0), given(&args.tenant));
+        Ok(Self { http, bases, preferred, tenant, timeout: args.timeout })
     }
 
-    /// Where the server is.
+    /// Where the server is that answered last.
     pub fn base(&self) -> &str {
-        &self.base
+        &self.bases[self.preferred.load(Ordering::Relaxed)]
     }
 
     /// Reads something.
@@ -179,73 +209,126 @@ impl Client {
         query: Query<'_>,
         body: Option<&impl Serialize>,
     ) -> CommandResult<T> {
-        let mut request = self.request(method, path, query).timeout(self.timeout);
-        if let Some(body) = body {
-            request = request.json(body);
-        }
-        let response = self.sent(request).await?;
-        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
-        let text: &[u8] = if bytes.trim_ascii().is_empty() { b"null" } else { &bytes };
-        serde_json::from_slice(text).map_err(|error| self.odd_answer(&error))
+        let is_read = method == Method::GET;
+        let bytes = self.in_turn(is_read, async |base: &str| {
+            let mut request = self.request(base, method.clone(), path, query).timeout(self.timeout);
+            if let Some(body) = body {
+                request = request.json(body);
+            }
+            self.read(base, self.answer(base, request).await?).await
+        });
+        self.parsed(&bytes.await?)
     }
 
     /// Opens a stream, which has no bound in time but one for silence.
     pub async fn stream(&self, path: &str, query: Query<'_>) -> CommandResult<Response> {
-        self.sent(self.request(Method::GET, path, query)).await
+        let ask = async |base: &str| self.answer(base, self.request(base, Method::GET, path, query)).await;
+        self.in_turn(true, ask).await
     }
 
-    /// Sends a body that may take long, and reads the JSON of its answer.
+    /// Sends a body that may take long and cannot be repeated, and reads the JSON of its answer.
     pub async fn upload<T: DeserializeOwned>(&self, path: &str, body: reqwest::Body) -> CommandResult<T> {
+        let is_there = async |base: &str| {
+            self.answer(base, self.http.get(format!("{base}/healthz")).timeout(self.timeout)).await
+        };
+        self.in_turn(true, is_there).await?;
+        let base = self.base();
         let request =
-            self.request(Method::POST, path, &[]).header(header::CONTENT_TYPE, "application/x-ndjson");
-        let response = self.sent(request.body(body)).await?;
-        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
-        serde_json::from_slice(&bytes).map_err(|error| self.odd_answer(&error))
+            self.request(base, Method::POST, path, &[]).header(header::CONTENT_TYPE, "application/x-ndjson");
+        let response = self.answer(base, request.body(body)).await?;
+        self.parsed(&self.read(base, response).await?)
     }
 
-    fn request(&self, method: Method, path: &str, query: Query<'_>) -> reqwest::RequestBuilder {
+    fn request(&self, base: &str, method: Method, path: &str, query: Query<'_>) -> reqwest::RequestBuilder {
         let tenant = [("tenant", self.tenant.clone())];
         let given = query.iter().chain(&tenant).filter_map(|(name, value)| Some((*name, value.as_deref()?)));
-        self.http.request(method, transport::url(&self.base, path, &given.collect::<Vec<_>>()))
+        self.http.request(method, transport::url(base, path, &given.collect::<Vec<_>>()))
+    }
+
+    /// Asks one server after the other, from the one that answered last on, until one gives an outcome. After an
+    /// unknown one only a read is asked for again.
+    async fn in_turn<T>(
+        &self,
+        is_read: bool,
+        ask: impl AsyncFn(&str) -> CommandResult<T>,
+    ) -> CommandResult<T> {
+        let first = self.preferred.load(Ordering::Relaxed);
+        let mut failures: Vec<CommandError> = Vec::new();
+        for turn in 0..self.bases.len() {
+            let at = (first + turn) % self.bases.len();
+            let failure = match ask(&self.bases[at]).await {
+                Ok(answer) => {
+                    self.preferred.store(at, Ordering::Relaxed);
+                    return Ok(answer);
+                }
+                Err(failure) => failure,
+            };
+            let is_another_asked = match failure.problem.code {
+                ErrorCode::Unavailable => true,
+                ErrorCode::UnknownOutcome => is_read,
+                _ => false,
+            };
+            failures.push(failure);
+            if !is_another_asked {
+                break;
+            }
+        }
+        Err(summed_up(failures))
     }
 
     /// The answer to a request, if it is good; otherwise what it says is wrong.
-    async fn sent(&self, request: reqwest::RequestBuilder) -> CommandResult<Response> {
-        let response = request.send().await.map_err(|error| self.lost(&error))?;
+    async fn answer(&self, base: &str, request: reqwest::RequestBuilder) -> CommandResult<Response> {
+        let response = match request.send().await {
+            Ok(response) => response,
+            Err(error) => return Err(self.lost(base, &error).await),
+        };
         let status = response.status();
         if status.is_success() {
             return Ok(response);
         }
-        let bytes = response.bytes().await.map_err(|error| self.lost(&error))?;
+        let bytes = self.read(base, response).await?;
         match serde_json::from_slice::<Problem>(&bytes) {
             Ok(problem) => Err(problem.into()),
             Err(_) => {
                 let code =
                     if status.is_server_error() { ErrorCode::Unavailable } else { ErrorCode::Internal };
-                let message = format!("{} answered {status} without saying why", self.base);
+                let message = format!("{base} answered {status} without saying why");
                 Err(CommandError::new(code, message).hint("is it a solehold server?"))
             }
         }
     }
 
-    /// No answer: nothing was done if no connection was made; otherwise it is unknown.
-    fn lost(&self, error: &reqwest::Error) -> CommandError {
-        if error.is_connect() {
-            let message = format!("no server at {} ({})", self.base, root_cause(error));
-            let failure = CommandError::new(ErrorCode::Unavailable, message);
-            return failure
-                .hint("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another");
+    async fn read(&self, base: &str, response: Response) -> CommandResult<Vec<u8>> {
+        match response.bytes().await {
+            Ok(bytes) => Ok(bytes.into()),
+            Err(error) => Err(self.lost(base, &error).await),
         }
-        let why = if error.is_timeout() {
-            format!("no answer from {} within {}", self.base, humantime::format_duration(self.timeout))
-        } else {
-            format!("the connection to {} was lost ({})", self.base, root_cause(error))
-        };
-        CommandError::new(ErrorCode::UnknownOutcome, why)
     }
 
-    fn odd_answer(&self, error: &serde_json::Error) -> CommandError {
-        let message = format!("{} gave an unexpected answer ({error})", self.base);
-        CommandError::broken(message).hint("is this server a solehold of the same version?")
+    /// No answer: nothing was done, or it is unknown.
+    async fn lost(&self, base: &str, error: &reqwest::Error) -> CommandError {
+        let NoAnswer { why, is_undone } = transport::no_answer(base, error, self.timeout).await;
+        let code = if is_undone { ErrorCode::Unavailable } else { ErrorCode::UnknownOutcome };
+        CommandError::new(code, why)
+    }
+
+    fn parsed<T: DeserializeOwned>(&self, bytes: &[u8]) -> CommandResult<T> {
+        let text: &[u8] = if bytes.trim_ascii().is_empty() { b"null" } else { bytes };
+        serde_json::from_slice(text).map_err(|error| {
+            let message = format!("{} gave an unexpected answer ({error})", self.base());
+            CommandError::broken(message).hint("is this server a solehold of the same version?")
+        })
+    }
+}
+
+/// One failure of all. It is unknown whether anything was done if that is so for any of them.
+fn summed_up(mut failures: Vec<CommandError>) -> CommandError {
+    let messages: Vec<String> = failures.iter().map(|failure| failure.message.clone()).collect();
+    let unknown = failures.iter().position(|failure| failure.problem.code == ErrorCode::UnknownOutcome);
+    let at = unknown.unwrap_or(failures.len().saturating_sub(1));
+    let failure = CommandError { message: messages.join("; "), ..failures.swap_remove(at) };
+    match hint(&failure.message) {
+        Some(hint) => failure.hint(hint),
+        None => failure,
     }
 }

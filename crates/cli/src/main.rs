@@ -21,11 +21,11 @@ mod store;
 mod target;
 mod view;
 
-use clap::{CommandFactory, Parser};
+use clap::CommandFactory;
 
 use crate::{
     args::{Cli, Command},
-    client::Client,
+    client::{Client, ServerArgs},
     commands::{admin, bench, completions, hold as holding, lease, resource, runner, serve, watch},
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -37,7 +37,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     hold::play_role();
-    let cli = Cli::try_parse().unwrap_or_else(|error| misused(&error));
+    let cli = Cli::of_process().unwrap_or_else(|error| misused(&error));
     let json = cli.global.json;
     let runs_a_command = matches!(cli.command, Command::Run(_) | Command::Lock(_));
     let code = run(cli).unwrap_or_else(|failure| {
@@ -70,26 +70,25 @@ fn run(cli: Cli) -> CommandResult<u8> {
     };
     let runtime = runtime.enable_all().build();
     let runtime = runtime.map_err(|error| CommandError::broken(format!("cannot start: {error}")))?;
-    runtime.block_on(dispatch(cli.command, &cli.global))
+    runtime.block_on(dispatch(cli.command, &cli.server, &cli.global))
 }
 
-async fn dispatch(command: Command, global: &GlobalArgs) -> CommandResult<u8> {
+async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) -> CommandResult<u8> {
     if !matches!(command, Command::Serve(_)) {
         global.logs()?.start("cli").map_err(CommandError::usage)?;
     }
+    let client = || Client::new(server);
     let done = match command {
-        Command::Run(args) => return holding::run(args).await,
-        Command::Lock(args) => return holding::lock(args).await,
-        Command::Serve(args) => serve::run(args, global).await,
-        Command::Lease(asking) => lease::run(asking.command, &Client::new(&asking.server)?, global).await,
-        Command::Resource(asking) => {
-            resource::run(asking.command, &Client::new(&asking.server)?, global).await
-        }
-        Command::Runner(asking) => runner::run(asking.command, &Client::new(&asking.server)?, global).await,
-        Command::Watch(watching) => watch::run(watching.watch, &Client::new(&watching.server)?, global).await,
-        Command::Admin(args) => admin::run(args, global).await,
-        Command::Bench(args) => bench::run(args).await,
-        Command::Completions(args) => completions::run(&args, &mut Cli::command()),
+        Command::Run(args) => return holding::run(args, server).await,
+        Command::Lock(args) => return holding::lock(args, server).await,
+        Command::Serve(alone) => serve::run(alone.args, global).await,
+        Command::Lease(command) => lease::run(command, &client()?, global).await,
+        Command::Resource(command) => resource::run(command, &client()?, global).await,
+        Command::Runner(command) => runner::run(command, &client()?, global).await,
+        Command::Watch(args) => watch::run(args, &client()?, global).await,
+        Command::Admin(args) => admin::run(args, server, global).await,
+        Command::Bench(alone) => bench::run(alone.args).await,
+        Command::Completions(alone) => completions::run(&alone.args, &mut Cli::command()),
     };
     done.map(|()| Exit::Done.code())
 }

@@ -41,6 +41,9 @@ impl FromStr for EngineUrl {
             );
         }
         match text.parse::<tokio_postgres::Config>() {
+            Ok(config) if config.get_dbname().is_none() => {
+                Err("the engine's URL names no database; write postgres://USER@HOST/DATABASE".to_owned())
+            }
             Ok(_) => Ok(Self(text.to_owned())),
             Err(error) => {
                 let why =
@@ -55,6 +58,21 @@ impl EngineUrl {
     /// The value of `--engine`. Not parsed by clap, which would show it, password and all, if it were wrong.
     pub fn of_flag(text: &str) -> CommandResult<Self> {
         text.parse().map_err(|error| CommandError::usage(format!("--engine: {error}")))
+    }
+
+    /// Where it is, in full, for an error.
+    fn place(&self) -> String {
+        let config = self.0.parse::<tokio_postgres::Config>().unwrap_or_default();
+        let ports = config.get_ports();
+        let hosts = config.get_hosts().iter().enumerate().map(|(at, host)| {
+            let port = ports.get(at).or(ports.first()).unwrap_or(&5432);
+            match host {
+                Host::Tcp(host) => format!("{host}:{port}"),
+                Host::Unix(path) => format!("{} (port {port})", path.display()),
+            }
+        });
+        let hosts = hosts.collect::<Vec<_>>().join(",");
+        format!("PostgreSQL at {hosts}, database {}", config.get_dbname().unwrap_or_default())
     }
 
     /// The URL itself, password and all.
@@ -93,7 +111,7 @@ impl fmt::Display for EngineUrl {
                 _ => {}
             }
         }
-        write!(f, "/{}", config.get_dbname().or(config.get_user()).unwrap_or_default())
+        write!(f, "/{}", config.get_dbname().unwrap_or_default())
     }
 }
 
@@ -126,7 +144,12 @@ impl StoreChoice {
     pub async fn open(&self, options: StoreOptions) -> CommandResult<Arc<dyn Store>> {
         self.try_open(options).await.map_err(|error| {
             let failure = CommandError::from(error);
-            CommandError { message: self.redacted(&failure.message), ..failure }
+            let message = self.redacted(&failure.message);
+            let message = match self {
+                Self::Url(url) if url.0 != "memory:" => format!("{}: {message}", url.place()),
+                _ => message,
+            };
+            CommandError { message, ..failure }
         })
     }
 
@@ -191,7 +214,7 @@ mod tests {
         assert_eq!(shown("postgres://u:hunter2@db.local/orders"), "db.local/orders");
         assert_eq!(shown("postgresql://u:hunter2@a:5433,b:5434/o?connect_timeout=5"), "a:5433,b:5434/o");
         assert_eq!(shown("postgres://u@/o?host=/var/run/postgresql"), "/var/run/postgresql/o");
-        assert_eq!(shown("postgres://me@localhost"), "localhost/me");
+        assert_eq!(shown("postgres://me@localhost?dbname=x"), "localhost/x");
         let url: EngineUrl = "postgres://u:hunter2@db/o".parse().expect("a URL");
         let store = StoreChoice::Url(url.clone());
         for text in [
@@ -213,6 +236,8 @@ mod tests {
             "postgre://db/o",
             "postgres://db:port/o",
             "postgres://u@db/o?no=1",
+            "postgres://me@localhost",
+            "postgres://me@localhost/",
         ] {
             let error = odd.parse::<EngineUrl>().expect_err(odd);
             assert!(error.contains("postgres://USER@HOST/DATABASE"), "{error}");

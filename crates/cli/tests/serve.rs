@@ -421,5 +421,11 @@ async fn over_postgres_it_says_so_without_the_password() -> Result<()> {
         run(["serve", "--listen", "127.0.0.1:0", "--engine", "postgres://u:hunter2@127.0.0.1:1/x"]).await?;
     assert_eq!(gone.code, Some(5), "{}", gone.stderr);
     assert!(!gone.stderr.contains("hunter2"), "{}", gone.stderr);
+    assert!(gone.stderr.starts_with("error: PostgreSQL at 127.0.0.1:1, database x: "), "{}", gone.stderr);
+
+    let host = url.rsplit_once('/').context("a database")?.0;
+    let no_database = run(["serve", "--listen", "127.0.0.1:0", "--engine", host]).await?;
+    assert_eq!(no_database.code, Some(2), "{}", no_database.stderr);
+    assert!(no_database.stderr.contains("names no database; write postgres://"), "{}", no_database.stderr);
     Ok(())
 }

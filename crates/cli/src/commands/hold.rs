@@ -67,8 +67,6 @@ struct HoldArgs {
     /// The time from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     on_lost_grace: Option<Duration>,
-    #[command(flatten)]
-    server: ServerArgs,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -83,19 +81,24 @@ fn lock_name(text: &str) -> Result<String, String> {
 }
 
 /// Runs the command, and gives the code to end with.
-pub async fn run(args: RunArgs) -> CommandResult<u8> {
+pub async fn run(args: RunArgs, server: &ServerArgs) -> CommandResult<u8> {
     let variable = ("SOLEHOLD_RESOURCE".to_owned(), args.lease.to_string());
-    hold_and_run(args.lease, variable, args.hold).await
+    hold_and_run(args.lease, variable, args.hold, server).await
 }
 
 /// The same, for a lock.
-pub async fn lock(args: LockArgs) -> CommandResult<u8> {
+pub async fn lock(args: LockArgs, server: &ServerArgs) -> CommandResult<u8> {
     let variable = ("SOLEHOLD_LOCK".to_owned(), args.name.clone());
     let resource = ResourceArg { kind: LOCK_KIND.to_owned(), key: args.name };
-    hold_and_run(resource, variable, args.hold).await
+    hold_and_run(resource, variable, args.hold, server).await
 }
 
-async fn hold_and_run(resource: ResourceArg, named: (String, String), args: HoldArgs) -> CommandResult<u8> {
+async fn hold_and_run(
+    resource: ResourceArg,
+    named: (String, String),
+    args: HoldArgs,
+    server: &ServerArgs,
+) -> CommandResult<u8> {
     // First of all: a thread that was there before would still be interrupted by signals.
     let signals = SignalStream::take();
     let mut signals =
@@ -109,7 +112,7 @@ async fn hold_and_run(resource: ResourceArg, named: (String, String), args: Hold
         on_lost_grace: args.on_lost_grace.unwrap_or(Duration::MAX),
     };
     let warn = args.warn()?;
-    let authority = args.server.authority()?;
+    let authority = server.authority()?;
     let interrupted = |number| Ok(Exit::of_signal(number));
     let session = tokio::select! {
         session = terms.open(authority) => session?,

@@ -14,6 +14,7 @@ use tokio::{
 
 use super::{LeaseTerm, Standing};
 use crate::{
+    client,
     error::{CommandError, CommandResult},
     output,
     target::ResourceArg,
@@ -212,8 +213,13 @@ fn of_refusal(refusal: Refusal) -> CommandError {
 
 fn of_error(error: &AuthorityError) -> CommandError {
     match error {
-        AuthorityError::Unreachable { why, .. } => CommandError::new(ErrorCode::Unavailable, why.clone())
-            .hint("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another"),
+        AuthorityError::Unreachable { why, .. } => {
+            let failure = CommandError::new(ErrorCode::Unavailable, why.clone());
+            match client::hint(why) {
+                Some(hint) => failure.hint(hint),
+                None => failure,
+            }
+        }
         AuthorityError::Unknown(why) => CommandError::new(ErrorCode::UnknownOutcome, why.clone()),
     }
 }

@@ -1,7 +1,9 @@
 //! The authority behind REST: one Solehold server, or several over one store with failover between them.
 
+mod no_answer;
 mod servers;
 pub mod transport;
+mod trust;
 mod wire;
 
 use std::time::Duration;
@@ -33,13 +35,14 @@ const NODE_PAGES_MAX: usize = 1_000;
 /// How to reach servers.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Their URLs, such as `http://127.0.0.1:7070`; all over one store. The first is preferred to begin with.
+    /// Their URLs, such as `https://solehold.example:7070`, or `HOST:PORT` for plain HTTP; all over one store. One entry
+    /// may be a list with commas between. The first is preferred to begin with.
     pub servers: Vec<String>,
     /// The API key to show.
     pub api_key: Option<SecretString>,
     /// The tenant to speak for, with a key that may see several.
     pub tenant: Option<String>,
-    /// Certificate authorities to trust besides the system's, as PEM.
+    /// Certificates to trust besides the system's, as PEM: of authorities, or of servers themselves.
     pub ca_certs: Option<Vec<u8>>,
     /// How long one server may take to answer before another is asked. Heartbeats have their own bound.
     pub request_timeout: Duration,
@@ -63,9 +66,9 @@ impl HttpConfig {
 /// ```
 /// use solehold_client::{Http, HttpConfig};
 ///
-/// let authority = Http::new(HttpConfig::new(["http://10.0.0.1:7070", "http://10.0.0.2:7070"]))?;
-/// let refused = Http::new(HttpConfig::new(["10.0.0.1:7070"])).expect_err("no scheme");
-/// assert!(refused.to_string().contains("as in http://127.0.0.1:7070"), "{refused}");
+/// let authority = Http::new(HttpConfig::new(["https://10.0.0.1:7070", "https://10.0.0.2:7070"]))?;
+/// let refused = Http::new(HttpConfig::new(["ftp://10.0.0.1:7070"])).expect_err("neither HTTP nor HTTPS");
+/// assert!(refused.to_string().contains("as in 127.0.0.1:7070"), "{refused}");
 /// # Ok::<(), solehold_client::HttpError>(())
 /// ```
 #[derive(Debug)]

@@ -12,14 +12,12 @@ use solehold_api::problem::{ErrorCode, Problem};
 
 use super::{
     HttpConfig,
-    transport::{self, HttpError, root_cause},
+    transport::{self, HttpError, NoAnswer, root_cause},
 };
 use crate::authority::{AuthorityError, Refusal, Reply};
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
-/// Most servers that may be configured.
-const SERVERS_MAX: usize = 32;
 
 /// Which connections a request goes over. Heartbeats have their own, so that no slow request delays them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,13 +87,8 @@ struct LaneClient {
 
 impl Servers {
     pub fn new(config: &HttpConfig) -> Result<Self, HttpError> {
-        if config.servers.is_empty() || config.servers.len() > SERVERS_MAX {
-            let count = config.servers.len();
-            return Err(HttpError(format!("{count} servers are given: name 1 to {SERVERS_MAX}")));
-        }
-        let urls: Vec<Url> =
-            config.servers.iter().map(|url| transport::server_url(url)).collect::<Result<_, _>>()?;
-        let bases = urls.iter().map(|url| url.as_str().trim_end_matches('/').to_owned()).collect();
+        let urls = transport::server_urls(&config.servers)?;
+        let bases = urls.iter().map(transport::base).collect();
         let lane = || {
             let http = client(config, &urls)?;
             Ok::<_, HttpError>(LaneClient { http, preferred: AtomicUsize::new(0) })
@@ -120,7 +113,7 @@ impl Servers {
         let mut failures: Vec<AuthorityError> = Vec::new();
         for turn in 0..self.bases.len() {
             let at = (first + turn) % self.bases.len();
-            match answer(&self.bases[at], self.request(lane, at, call)).await {
+            match answer(&self.bases[at], self.request(lane, at, call), call.within).await {
                 Ok(outcome) => {
                     lane.preferred.store(at, Ordering::Relaxed);
                     return Ok(outcome);
@@ -153,10 +146,15 @@ impl Servers {
 }
 
 /// One server's answer.
-async fn answer<T: DeserializeOwned>(base: &str, request: RequestBuilder) -> Reply<T> {
-    let response = request.send().await.map_err(|error| lost(base, &error))?;
-    let status = response.status();
-    let bytes = response.bytes().await.map_err(|error| lost(base, &error))?;
+async fn answer<T: DeserializeOwned>(base: &str, request: RequestBuilder, within: Duration) -> Reply<T> {
+    let sent = async {
+        let response = request.send().await?;
+        Ok((response.status(), response.bytes().await?))
+    };
+    let (status, bytes) = match sent.await {
+        Ok(answered) => answered,
+        Err(error) => return Err(lost(transport::no_answer(base, &error, within).await)),
+    };
     if status.is_success() {
         let text: &[u8] = if bytes.trim_ascii().is_empty() { b"null" } else { &bytes };
         let odd = |error| AuthorityError::Unknown(format!("{base} gave an unexpected answer ({error})"));
@@ -184,13 +182,9 @@ pub fn judged<T>(problem: Problem) -> Reply<T> {
     }
 }
 
-/// No answer: nothing was done if no connection was made; otherwise it is unknown.
-fn lost(base: &str, error: &reqwest::Error) -> AuthorityError {
-    if error.is_connect() {
-        return unreachable(format!("no server at {base} ({})", root_cause(error)));
-    }
-    let why = if error.is_timeout() { "no answer in time".to_owned() } else { root_cause(error) };
-    AuthorityError::Unknown(format!("{base}: {why}"))
+fn lost(no_answer: NoAnswer) -> AuthorityError {
+    let NoAnswer { why, is_undone } = no_answer;
+    if is_undone { unreachable(why) } else { AuthorityError::Unknown(why) }
 }
 
 /// One error of all: unknown if any of them is.

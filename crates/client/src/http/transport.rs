@@ -1,18 +1,50 @@
 //! What every HTTP client of a Solehold server needs, here and in the CLI: a checked URL, connections that trust the
 //! right certificates and bear the key, and the part of an error that says most.
 
-use reqwest::{Certificate, ClientBuilder, Url, header};
+use reqwest::{ClientBuilder, Url, header};
 use solehold_api::paths;
+
+pub use super::no_answer::{NO_SERVER, NOT_TRUSTED, NoAnswer, no_answer};
+use super::trust;
+
+/// Most servers that may be configured.
+const SERVERS_MAX: usize = 32;
 
 /// Why servers cannot be asked as configured.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct HttpError(pub(super) String);
 
-/// Checks the URL of a server.
-pub fn server_url(server: &str) -> Result<Url, HttpError> {
-    let odd = |why: String| HttpError(format!("server {server:?} {why}, as in http://127.0.0.1:7070"));
-    let url = Url::parse(server).map_err(|error| odd(format!("is not a URL ({error}): write one")))?;
+/// The servers of lists with commas between, in their order. This is the only place where servers are parsed.
+pub fn server_urls<L: AsRef<str>>(lists: impl IntoIterator<Item = L>) -> Result<Vec<Url>, HttpError> {
+    let of_list =
+        |list: L| -> Vec<_> { list.as_ref().split(',').map(|one| server_url(one.trim())).collect() };
+    let urls: Vec<Url> = lists.into_iter().flat_map(of_list).collect::<Result<_, _>>()?;
+    match urls.len() {
+        1..=SERVERS_MAX => Ok(urls),
+        count => Err(HttpError(format!("{count} servers are given: name 1 to {SERVERS_MAX}"))),
+    }
+}
+
+/// One server: its URL, or `HOST:PORT` for plain HTTP.
+fn server_url(server: &str) -> Result<Url, HttpError> {
+    let odd = |why: String| {
+        HttpError(format!("server {server:?} {why}, as in 127.0.0.1:7070 or https://solehold.example:7070"))
+    };
+    if server.is_empty() {
+        return Err(HttpError(
+            "a server is empty: write HOST:PORT or a URL, with commas between several".to_owned(),
+        ));
+    }
+    let is_bare = !server.contains("://");
+    let text = if is_bare { format!("http://{server}") } else { server.to_owned() };
+    let url =
+        Url::parse(&text).map_err(|error| odd(format!("is not a URL ({error}): write HOST:PORT or one")))?;
+    let has_port =
+        server.trim_end_matches('/').rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+    if is_bare && !has_port && url.username().is_empty() {
+        return Err(odd("has no port: write HOST:PORT or a URL".to_owned()));
+    }
     if !matches!(url.scheme(), "http" | "https") {
         return Err(odd("is neither http:// nor https://: write one of them".to_owned()));
     }
@@ -26,7 +58,13 @@ pub fn server_url(server: &str) -> Result<Url, HttpError> {
     Ok(url)
 }
 
-/// Connections to these servers, with the key in each request. `ca_certs` (PEM) are trusted besides the system's.
+/// A server's URL as requests are built on it.
+pub fn base(url: &Url) -> String {
+    url.as_str().trim_end_matches('/').to_owned()
+}
+
+/// Connections to these servers, with the key in each request. `ca_certs` (PEM) are trusted besides the system's
+/// authorities: as authorities, and as certificates of servers, as they are.
 pub fn builder(
     servers: &[Url],
     api_key: Option<&str>,
@@ -46,21 +84,13 @@ pub fn builder(
         // A proxy has its own loopback.
         builder = builder.no_proxy();
     }
-    if let Some(pem) = ca_certs {
-        builder = builder.tls_certs_merge(certificates(pem)?);
-    }
-    Ok(builder)
+    let given = ca_certs.map_or_else(|| Ok(Vec::new()), trust::certificates)?;
+    Ok(builder.tls_backend_preconfigured(trust::client_config(given)?))
 }
 
-/// The certificates of a PEM file.
-pub fn certificates(pem: &[u8]) -> Result<Vec<Certificate>, HttpError> {
-    let odd =
-        |error: reqwest::Error| HttpError(format!("the CA certificates are not PEM: {}", root_cause(&error)));
-    let certificates = Certificate::from_pem_bundle(pem).map_err(odd)?;
-    if certificates.is_empty() {
-        return Err(HttpError("the CA certificates are empty: give at least one, as PEM".to_owned()));
-    }
-    Ok(certificates)
+/// Checks the certificates of a PEM file.
+pub fn check_certificates(pem: &[u8]) -> Result<(), HttpError> {
+    trust::certificates(pem).map(drop)
 }
 
 /// The URL of a request.
@@ -90,6 +120,30 @@ fn is_loopback(url: &Url) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn servers_are_written_in_few_ways() {
+        let bases = |list: &str| server_urls([list]).map(|urls| urls.iter().map(base).collect::<Vec<_>>());
+        let is = |bases: &[&str]| Ok(bases.iter().map(|base| (*base).to_owned()).collect::<Vec<_>>());
+        assert_eq!(bases("127.0.0.1:7070"), is(&["http://127.0.0.1:7070"]));
+        assert_eq!(
+            bases("db1:7070, https://db2/solehold/ ,[::1]:7070/"),
+            is(&["http://db1:7070", "https://db2/solehold", "http://[::1]:7070"])
+        );
+        assert_eq!(server_urls(["a:1,b:2", "http://c"]).map(|urls| urls.len()), Ok(3));
+        for (odd, why) in [
+            ("", "a server is empty"),
+            ("http://a,", "a server is empty"),
+            ("localhost", "has no port"),
+            ("db1:port", "invalid port"),
+            ("[::1]", "has no port"),
+            ("ftp://x", "\"ftp://x\" is neither http:// nor https://"),
+            ("me:hunter2@host:1", "use an API key"),
+        ] {
+            let error = bases(odd).expect_err(odd).to_string();
+            assert!(error.contains(why) && !error.contains("hunter2"), "{odd}: {error}");
+        }
+    }
 
     #[test]
     fn loopback_needs_no_proxy() {

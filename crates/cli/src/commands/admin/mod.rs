@@ -35,8 +35,6 @@ pub struct AdminArgs {
     command: AdminCommand,
     #[command(flatten)]
     store: StoreArgs,
-    #[command(flatten)]
-    server: ServerArgs,
 }
 
 /// The store to work on without a server.
@@ -96,12 +94,12 @@ enum Door {
 }
 
 impl Door {
-    async fn open(args: &AdminArgs) -> CommandResult<Self> {
+    async fn open(args: &AdminArgs, server: &ServerArgs) -> CommandResult<Self> {
         let engine = args.store.engine.as_deref().map(EngineUrl::of_flag).transpose()?;
         let store = StoreChoice::given(args.store.data_dir.as_deref(), engine.as_ref());
         let Some(store) = store else {
             // The tenant is said where it matters, in the body.
-            return Client::new(&ServerArgs { tenant: None, ..args.server.clone() }).map(Self::Server);
+            return Client::new(&ServerArgs { tenant: None, ..server.clone() }).map(Self::Server);
         };
         let layer = Layer::from_variables(&mut std::env::vars_os().collect())?;
         let options = layer.store_options().map_err(CommandError::usage)?;
@@ -124,11 +122,11 @@ impl Door {
 }
 
 /// Runs it.
-pub async fn run(args: AdminArgs, global: &GlobalArgs) -> CommandResult {
-    let door = Door::open(&args).await?;
+pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
+    let door = Door::open(&args, server).await?;
     let result = match args.command {
         AdminCommand::Key(command) => {
-            let tenant = args.server.tenant.filter(|tenant| !tenant.is_empty());
+            let tenant = server.tenant.clone().filter(|tenant| !tenant.is_empty());
             key::run(command, &door, tenant, global).await
         }
         AdminCommand::RaiseToken { above } => raise_token(above, &door, global).await,

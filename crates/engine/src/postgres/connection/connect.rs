@@ -75,6 +75,10 @@ impl Connector {
         let mut config: Config = url.parse().map_err(|e| {
             StoreError::Unusable(format!("the connection string is not usable: {}", words(&e)))
         })?;
+        if config.get_dbname().is_none_or(str::is_empty) {
+            // PostgreSQL would take the one that is named like the user, such as `postgres`.
+            return Err(StoreError::Unusable("the connection string names no database".to_owned()));
+        }
         if config.get_application_name().is_none() {
             config.application_name("solehold");
         }
