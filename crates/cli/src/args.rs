@@ -1,7 +1,5 @@
 //! The command line.
 
-use std::time::Duration;
-
 use clap::{
     ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind,
     parser::ValueSource,
@@ -63,9 +61,9 @@ pub struct NoServerArgs {
     #[arg(long, hide = true)]
     tenant: Option<String>,
     #[arg(long, hide = true)]
-    ca_cert: Option<std::path::PathBuf>,
-    #[arg(long, hide = true, value_parser = humantime::parse_duration)]
-    timeout: Option<Duration>,
+    ca_cert: Option<std::ffi::OsString>,
+    #[arg(long, hide = true)]
+    timeout: Option<String>,
 }
 
 /// A command that asks no server.

@@ -1,8 +1,9 @@
 //! Asks a server over HTTP, or one of several over one store: the next is asked only where nothing was done before.
 
 use std::{
+    ffi::OsString,
     fs,
-    path::PathBuf,
+    path::Path,
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -24,6 +25,8 @@ use crate::error::{CommandError, CommandResult};
 
 /// Where `solehold serve` listens without flags.
 const DEFAULT: &str = "127.0.0.1:7070";
+/// How long to wait for an answer, unless told otherwise.
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A stream that is silent for this long is dead; a live one sends progress marks more often.
@@ -45,16 +48,10 @@ pub struct ServerArgs {
     pub tenant: Option<String>,
     /// A certificate to trust in addition to the system's, as a PEM file: of an authority, or the server's own
     #[arg(long, global = true, env = "SOLEHOLD_CA_CERT", value_name = "FILE")]
-    pub ca_cert: Option<PathBuf>,
-    /// How long to wait for an answer
-    #[arg(long, global = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME", default_value = "10s", value_parser = above_zero)]
-    pub timeout: Duration,
-}
-
-/// A time that something can be done in.
-fn above_zero(text: &str) -> Result<Duration, String> {
-    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
-    if time.is_zero() { Err("no server could answer in no time".to_owned()) } else { Ok(time) }
+    pub ca_cert: Option<OsString>,
+    /// How long to wait for an answer [default: 10s]
+    #[arg(long, global = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME")]
+    pub timeout: Option<String>,
 }
 
 impl ServerArgs {
@@ -68,10 +65,20 @@ impl ServerArgs {
             api_key: given(&self.api_key).map(SecretString::from),
             tenant: given(&self.tenant),
             ca_certs: self.ca_certs()?,
-            request_timeout: self.timeout,
+            request_timeout: self.timeout()?,
             ..HttpConfig::new([self.servers()])
         };
         Http::new(config).map_err(odd_key)
+    }
+
+    fn timeout(&self) -> CommandResult<Duration> {
+        let Some(text) = given(&self.timeout) else { return Ok(TIMEOUT) };
+        let odd = |why: &dyn std::fmt::Display| CommandError::usage(format!("--timeout {text}: {why}"));
+        match humantime::parse_duration(&text) {
+            Ok(Duration::ZERO) => Err(odd(&"no server can answer in no time")),
+            Ok(time) => Ok(time),
+            Err(error) => Err(odd(&error)),
+        }
     }
 
     fn servers(&self) -> String {
@@ -84,7 +91,7 @@ impl ServerArgs {
     }
 
     fn ca_certs(&self) -> CommandResult<Option<Vec<u8>>> {
-        let Some(path) = self.ca_cert.as_ref().filter(|path| !path.as_os_str().is_empty()) else {
+        let Some(path) = self.ca_cert.as_ref().filter(|path| !path.is_empty()).map(Path::new) else {
             return Ok(None);
         };
         let odd = |error: &dyn std::fmt::Display| {
@@ -113,6 +120,12 @@ pub fn hint(why: &str) -> Option<&'static str> {
     }
     why.contains(transport::NOT_TRUSTED)
         .then_some("--ca-cert FILE trusts it, or the authority that signed it")
+}
+
+/// Whether a server that did not answer may do so later: what is there and speaks otherwise will not change by itself.
+pub fn may_come_up(why: &str) -> bool {
+    let is_odd = [transport::NOT_TRUSTED, transport::SPEAKS].iter().any(|odd| why.contains(odd));
+    why.contains(transport::NO_SERVER) || !is_odd
 }
 
 /// Servers to ask.
@@ -151,7 +164,7 @@ impl Client {
             .build()
             .map_err(|error| CommandError::broken(root_cause(&error)))?;
         let (preferred, tenant) = (AtomicUsize::new(0), given(&args.tenant));
-        Ok(Self { http, bases, preferred, tenant, timeout: args.timeout })
+        Ok(Self { http, bases, preferred, tenant, timeout: args.timeout()? })
     }
 
     /// Where the server is that answered last.

@@ -16,7 +16,7 @@ pub struct GlobalArgs {
     #[arg(long, global = true)]
     pub json: bool,
     /// What to log to stderr: error, warn, info, debug, trace, or directives such as `info,solehold_engine=debug`
-    /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve, warn otherwise]
+    /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve, off for run and lock, warn otherwise]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<String>,
     /// What a log line looks like [env: SOLEHOLD_LOG_FORMAT] [default: text]
@@ -25,13 +25,13 @@ pub struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    /// How commands other than `serve` log.
-    pub fn logs(&self) -> CommandResult<LogConfig> {
+    /// How commands other than `serve` log, unless they are told.
+    pub fn logs(&self, default_level: &str) -> CommandResult<LogConfig> {
         let mut variables: Variables = std::env::vars_os().collect();
         let level = self.log_level.clone().or(variables.get("SOLEHOLD_LOG_LEVEL")?);
         let format = self.log_format.or(variables.get("SOLEHOLD_LOG_FORMAT")?);
         Ok(LogConfig {
-            level: level.unwrap_or_else(|| "warn".to_owned()),
+            level: level.unwrap_or_else(|| default_level.to_owned()),
             format: format.unwrap_or_default(),
         })
     }

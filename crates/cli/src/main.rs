@@ -75,7 +75,9 @@ fn run(cli: Cli) -> CommandResult<u8> {
 
 async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) -> CommandResult<u8> {
     if !matches!(command, Command::Serve(_)) {
-        global.logs()?.start("cli").map_err(CommandError::usage)?;
+        // They tell people what matters in words of their own.
+        let level = if matches!(command, Command::Run(_) | Command::Lock(_)) { "off" } else { "warn" };
+        global.logs(level)?.start("cli").map_err(CommandError::usage)?;
     }
     let client = || Client::new(server);
     let done = match command {

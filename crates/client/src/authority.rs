@@ -236,6 +236,13 @@ pub enum AuthorityError {
 }
 
 impl AuthorityError {
+    /// What happened.
+    pub fn why(&self) -> &str {
+        match self {
+            Self::Unreachable { why, .. } | Self::Unknown(why) => why,
+        }
+    }
+
     /// How long to wait at least before asking again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

@@ -90,7 +90,9 @@ pub use history::OlderHistory;
 pub use http::{Http, HttpConfig, HttpError, transport};
 pub use locks::{LOCK_KIND, LockConfig, Locks};
 pub use renewer::{Lost, Policy};
-pub use session::{AcquireError, Guard, GuardError, OpenError, Session, SessionConfig, Surroundings};
+pub use session::{
+    AcquireError, Contact, Guard, GuardError, OpenError, Session, SessionConfig, Surroundings,
+};
 pub use solehold_clock as clock;
 pub use solehold_core::{
     key::{LeaseId, SessionId},

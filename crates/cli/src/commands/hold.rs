@@ -15,12 +15,15 @@ use crate::{
     config::GIVEN,
     error::{CommandError, CommandResult},
     exit::Exit,
-    hold::{self, Job, JobEnd, Patience, SignalStream, Tenure, Terms},
+    hold::{self, HeldAbove, Job, JobEnd, Patience, SignalStream, Tenure, Terms},
     target::ResourceArg,
 };
 
 /// The longest default for `--term-before`.
 const TERM_BEFORE_MAX: Duration = Duration::from_secs(10);
+/// The variable that lists what the commands hold that a command runs under, itself included.
+const HELD: &str = "SOLEHOLD_HELD";
+
 /// What to run under which lease.
 #[derive(Debug, Args)]
 pub struct RunArgs {
@@ -44,7 +47,8 @@ pub struct LockArgs {
 /// How it is held, where, and what runs meanwhile.
 #[derive(Debug, Args)]
 struct HoldArgs {
-    /// The holder's name, which must be unique [default: the host name, the pid and a random part]
+    /// How the holder's name begins; the pid and a random part follow, so that no two commands have one name [default:
+    /// the host name]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
     /// How long the lease lasts without renewal
@@ -56,6 +60,9 @@ struct HoldArgs {
     /// If it is held by another, exit with code 103 at once
     #[arg(long)]
     no_wait: bool,
+    /// How long to wait for a server that is not there yet [default: not at all]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    wait_server: Option<Duration>,
     /// What to do when renewals get no answer: `immediate` ends the command at the first failure, `deadline` goes on
     /// until the deadline, `grace=TIME` until TIME after the deadline, for work whose every output goes through a gate
     #[arg(long, default_value = "deadline", value_parser = hold::policy)]
@@ -82,40 +89,33 @@ fn lock_name(text: &str) -> Result<String, String> {
 
 /// Runs the command, and gives the code to end with.
 pub async fn run(args: RunArgs, server: &ServerArgs) -> CommandResult<u8> {
-    let variable = ("SOLEHOLD_RESOURCE".to_owned(), args.lease.to_string());
-    hold_and_run(args.lease, variable, args.hold, server).await
+    hold_and_run(args.lease, args.hold, server).await
 }
 
 /// The same, for a lock.
 pub async fn lock(args: LockArgs, server: &ServerArgs) -> CommandResult<u8> {
-    let variable = ("SOLEHOLD_LOCK".to_owned(), args.name.clone());
     let resource = ResourceArg { kind: LOCK_KIND.to_owned(), key: args.name };
-    hold_and_run(resource, variable, args.hold, server).await
+    hold_and_run(resource, args.hold, server).await
 }
 
-async fn hold_and_run(
-    resource: ResourceArg,
-    named: (String, String),
-    args: HoldArgs,
-    server: &ServerArgs,
-) -> CommandResult<u8> {
+async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs) -> CommandResult<u8> {
     // First of all: a thread that was there before would still be interrupted by signals.
     let signals = SignalStream::take();
     let mut signals =
         signals.map_err(|error| CommandError::broken(format!("cannot read signals: {error}")))?;
-    let holder = args.holder.clone().unwrap_or_else(default_holder);
     let terms = Terms {
         resource: resource.clone(),
-        holder: holder.clone(),
+        holder: unique_holder(args.holder.as_deref()),
         ttl: args.ttl,
         policy: args.policy,
         on_lost_grace: args.on_lost_grace.unwrap_or(Duration::MAX),
+        warn: args.warn()?,
+        above: HeldAbove::of_variable(&std::env::var(HELD).unwrap_or_default()),
     };
-    let warn = args.warn()?;
     let authority = server.authority()?;
     let interrupted = |number| Ok(Exit::of_signal(number));
     let session = tokio::select! {
-        session = terms.open(authority) => session?,
+        session = terms.open(authority, args.wait_server.unwrap_or_default()) => session?,
         number = ending_signal(&mut signals) => return interrupted(number),
     };
     let acquired = tokio::select! {
@@ -129,19 +129,33 @@ async fn hold_and_run(
             return otherwise;
         }
     };
-    let tenure = Tenure::new(terms, session, guard);
     let job = Job {
         what: resource.to_string(),
         command: args.command,
-        env: vec![named, ("SOLEHOLD_HOLDER".to_owned(), holder)],
+        env: variables(&terms, guard.token().0),
         // What an outer `run` told is not for this command.
         env_remove: GIVEN.map(str::to_owned).to_vec(),
-        warn,
+        warn: terms.warn,
     };
+    let tenure = Tenure::new(terms, session, guard);
     let ended = hold::supervise(job, tenure.standing(), &mut signals).await;
     // Only now: nothing of the command is left.
-    let lost = tenure.release().await;
+    let lost = tenure.release(matches!(ended, Ok(JobEnd::Lost(_)))).await;
     told(ended, &resource, lost)
+}
+
+/// What the command is told that does not change while it runs.
+fn variables(terms: &Terms, token: u64) -> Vec<(String, String)> {
+    let Terms { resource, holder, above, .. } = terms;
+    let lock = if resource.kind == LOCK_KIND { resource.key.clone() } else { resource.to_string() };
+    let held = above.iter().cloned().chain([HeldAbove { token, holder: holder.clone() }]);
+    let all = [
+        ("SOLEHOLD_RESOURCE", resource.to_string()),
+        ("SOLEHOLD_LOCK", lock),
+        ("SOLEHOLD_HOLDER", holder.clone()),
+        (HELD, HeldAbove::variable(&held.collect::<Vec<_>>())),
+    ];
+    all.map(|(name, value)| (name.to_owned(), value)).into()
 }
 
 impl HoldArgs {
@@ -191,9 +205,10 @@ async fn ending_signal(signals: &mut SignalStream) -> i32 {
     }
 }
 
-/// A unique name: two sessions with one name end each other.
-fn default_holder() -> String {
-    let machine = rustix::system::uname().nodename().to_string_lossy().into_owned();
+/// A unique name that begins as the user says: two sessions with one name would end each other.
+fn unique_holder(begin: Option<&str>) -> String {
+    let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let begin = begin.map_or_else(machine, str::to_owned);
     let random = Uuid::new_v4().simple().to_string();
-    format!("{machine}-{}-{}", getpid(), &random[..6])
+    format!("{begin}-{}-{}", getpid(), &random[..6])
 }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Keeper and shim are this binary again. `plan` says when what is ended, and is pure; `proc` finds and signals
-//! processes; `wire` is what holder and keeper tell each other; `tenure` is the lease itself.
+//! processes; `wire` is what holder and keeper tell each other; `tenure` is the lease itself; `notes` is what people are
+//! told.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(
@@ -18,6 +19,7 @@ compile_error!(
 );
 
 mod keeper;
+mod notes;
 mod plan;
 mod proc;
 mod shim;
@@ -31,7 +33,7 @@ use std::{env, ffi::OsString};
 
 pub use signals::SignalStream;
 pub use supervise::{Job, JobEnd, Standing, stop_here, supervise};
-pub use tenure::{Patience, Tenure, Terms, close, policy};
+pub use tenure::{HeldAbove, Patience, Tenure, Terms, close, policy};
 pub use wire::LeaseTerm;
 
 /// What a process of this binary is called that is not for people to start, by its first argument.

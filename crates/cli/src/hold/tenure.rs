@@ -4,22 +4,31 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_client::{
-    AcquireError, AuthorityError, Guard, Http, Lost, OpenError, Policy, Refusal, Session, SessionConfig,
+    AcquireError, Authority, AuthorityError, Contact, Guard, Http, Lost, OpenError, Policy, Refusal, Session,
+    SessionConfig,
 };
+use solehold_clock::{Backoff, BootTime};
 use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
 
-use super::{LeaseTerm, Standing};
+use super::{
+    LeaseTerm, Standing,
+    notes::{self, Outage},
+};
 use crate::{
     client,
     error::{CommandError, CommandResult},
+    human::duration_ms,
     output,
     target::ResourceArg,
 };
 
+/// The pauses between attempts to reach a server that is not there yet.
+const OPEN_PAUSE_FIRST: Duration = Duration::from_millis(100);
+const OPEN_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// How long the server may take to confirm the release; otherwise the lease runs out.
 const LET_GO_MAX: Duration = Duration::from_secs(3);
 /// How often the deadline is looked at: a part of the ttl, within these bounds.
@@ -40,6 +49,36 @@ pub struct Terms {
     pub policy: Policy,
     /// How long the command has between SIGTERM and SIGKILL when the lease is lost.
     pub on_lost_grace: Duration,
+    /// How long before the deadline the command is asked to end if no renewal comes.
+    pub warn: Duration,
+    /// What the commands hold that this one runs under.
+    pub above: Vec<HeldAbove>,
+}
+
+/// What a command holds that this one runs under: by whom, and under which token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeldAbove {
+    /// The token of its grant.
+    pub token: u64,
+    /// Who holds it.
+    pub holder: String,
+}
+
+impl HeldAbove {
+    /// From the variable that lists them, a line each.
+    pub fn of_variable(text: &str) -> Vec<Self> {
+        let read = |line: &str| {
+            let (token, holder) = line.split_once(' ')?;
+            Some(Self { token: token.parse().ok()?, holder: holder.to_owned() })
+        };
+        text.lines().filter_map(read).collect()
+    }
+
+    /// The same for the next command: with what it runs under besides.
+    pub fn variable(above: &[Self]) -> String {
+        let lines = above.iter().map(|held| format!("{} {}", held.token, held.holder));
+        lines.collect::<Vec<_>>().join("\n")
+    }
 }
 
 /// How long to wait for it.
@@ -65,38 +104,71 @@ pub fn policy(text: &str) -> Result<Policy, String> {
 }
 
 impl Terms {
-    /// Opens the session that the lease will be attached to. A server that does not answer is reported at once.
-    pub async fn open(&self, authority: Http) -> CommandResult<Session> {
+    /// Opens the session that the lease will be attached to. A server that does not answer is waited for that long.
+    pub async fn open(&self, authority: Http, wait: Duration) -> CommandResult<Session> {
         let config = SessionConfig {
             ttl: self.ttl,
             policy: self.policy,
             open_timeout: Duration::ZERO,
             ..SessionConfig::new(&self.holder)
         };
-        let opened = Session::open(Arc::new(authority), config).await;
-        opened.map_err(|error| match error {
-            OpenError::Config(_) | OpenError::Name(_) => CommandError::usage(error.to_string()),
-            OpenError::Refused(refusal) => of_refusal(refusal),
-            OpenError::Authority(error) => of_error(&error),
-        })
+        let authority: Arc<dyn Authority> = Arc::new(authority);
+        let (began, pauses) = (BootTime::now(), Backoff { first: OPEN_PAUSE_FIRST, cap: OPEN_PAUSE_MAX });
+        for attempt in 1.. {
+            let error = match Session::open(authority.clone(), config.clone()).await {
+                Ok(session) => return Ok(session),
+                Err(OpenError::Authority(error)) => error,
+                Err(OpenError::Refused(refusal)) => return Err(of_refusal(refusal)),
+                Err(error) => return Err(CommandError::usage(error.to_string())),
+            };
+            let pause = pauses.wait(attempt, 0.5);
+            let is_in_time = BootTime::now().plus(pause) < began.plus(wait);
+            if !is_in_time || !client::may_come_up(error.why()) {
+                return Err(of_error(&error));
+            }
+            if attempt == 1 {
+                let wait = humantime::format_duration(wait);
+                output::note(format!("waiting up to {wait} for a server: {}", error.why()));
+            }
+            sleep(pause).await;
+        }
+        unreachable!("it is tried until the time is over")
     }
 
     /// Acquires, and says whom it waits for.
     pub async fn acquire(&self, session: &Session, patience: Patience) -> CommandResult<Guard> {
         let ResourceArg { kind, key } = &self.resource;
-        let refusal = match (session.try_acquire(kind, key).await, patience) {
-            (Ok(guard), _) => return Ok(guard),
-            (Err(AcquireError::Refused { refusal, .. }), Patience::AtMost(wait))
-                if refusal.is_worth_another_try() =>
-            {
-                (refusal, wait)
+        let (error, refusal) = match session.try_acquire(kind, key).await {
+            Ok(guard) => return Ok(guard),
+            Err(AcquireError::Refused { resource, refusal }) => {
+                (AcquireError::Refused { resource, refusal: refusal.clone() }, refusal)
             }
-            (Err(error), _) => return Err(self.of_acquire(error)),
+            Err(error) => return Err(self.of_acquire(error)),
         };
-        let (refusal, wait) = refusal;
-        let holder = refusal.holder.map(|holder| format!(", held by {holder}")).unwrap_or_default();
-        output::note(format!("waiting for {}{holder}", self.resource));
-        session.acquire_within(kind, key, wait).await.map_err(|error| self.of_acquire(error))
+        self.check_not_held_above(&refusal)?;
+        let wait = match patience {
+            Patience::AtMost(wait) if refusal.is_worth_another_try() => wait,
+            _ => return Err(self.of_acquire(error)),
+        };
+        tokio::select! {
+            acquired = session.acquire_within(kind, key, wait) => acquired.map_err(|error| self.of_acquire(error)),
+            never = notes::waiting(&self.resource, refusal.holder.as_deref(), session.contact()) => match never {},
+        }
+    }
+
+    /// What is held by a command that this one runs under is not free before this one ends.
+    fn check_not_held_above(&self, refusal: &Refusal) -> CommandResult {
+        let is_it = |held: &&HeldAbove| {
+            refusal.token.is_some_and(|token| token.0 == held.token)
+                && refusal.holder.as_deref() == Some(held.holder.as_str())
+        };
+        let Some(held) = self.above.iter().find(is_it) else { return Ok(()) };
+        let message = format!(
+            "cannot acquire {}: the command that this one runs under holds it already, as {} with token {}",
+            self.resource, held.holder, held.token
+        );
+        Err(CommandError::new(ErrorCode::Held, message)
+            .hint("it would wait for itself: run the inner command without it, or under another name"))
     }
 
     fn of_acquire(&self, error: AcquireError) -> CommandError {
@@ -111,6 +183,14 @@ impl Terms {
             AcquireError::SessionOver(lost) => CommandError::new(ErrorCode::Lost, lost.to_string()),
         };
         failure.doing(format!("acquire {}", self.resource))
+    }
+
+    /// What becomes of the command without a renewal.
+    fn outlook(&self, guard: &Guard) -> String {
+        let left_ms = self.lasting(guard).stop_at_ms.saturating_sub(BootTime::now().as_ms());
+        let asked_ms = left_ms.saturating_sub(u64::try_from(self.warn.as_millis()).unwrap_or(u64::MAX));
+        let (asked, killed) = (duration_ms(asked_ms), duration_ms(left_ms));
+        format!("trying again; without an answer the command gets SIGTERM in {asked} and SIGKILL in {killed}")
     }
 
     fn lasting(&self, guard: &Guard) -> LeaseTerm {
@@ -144,7 +224,7 @@ impl Tenure {
     pub fn new(terms: Terms, session: Session, guard: Guard) -> Self {
         let (tell, standing) = watch::channel(Standing { lasting: terms.lasting(&guard), lost: None });
         let (stop, stopped) = oneshot::channel();
-        let following = tokio::spawn(follow(terms.clone(), guard, tell, stopped));
+        let following = tokio::spawn(follow(terms.clone(), session.contact(), guard, tell, stopped));
         Self { terms, session, standing, stop, following }
     }
 
@@ -153,13 +233,14 @@ impl Tenure {
         self.standing.clone()
     }
 
-    /// Releases the lease, once nothing is left that works under it. Returns why it was lost, if it was.
-    pub async fn release(self) -> Option<Lost> {
+    /// Releases the lease, once nothing is left that works under it. Returns why it was lost, if it was. That a lease
+    /// which ran out cannot be released needs no word.
+    pub async fn release(self, ran_out: bool) -> Option<Lost> {
         let Self { terms, session, stop, following, .. } = self;
         let _ = stop.send(());
         let (guard, lost) = following.await.ok()?;
         let released = timeout(LET_GO_MAX, guard.release()).await;
-        if lost.is_none() && !matches!(released, Ok(Ok(()))) {
+        if lost.is_none() && !ran_out && !matches!(released, Ok(Ok(()))) {
             let ttl = humantime::format_duration(terms.ttl);
             output::note(format!("{} could not be released: it runs out within {ttl}", terms.resource));
         }
@@ -176,11 +257,15 @@ pub async fn close(session: &Session) {
 
 async fn follow(
     terms: Terms,
+    mut contact: watch::Receiver<Contact>,
     guard: Guard,
     tell: watch::Sender<Standing>,
     mut stopped: oneshot::Receiver<()>,
 ) -> (Guard, Option<Lost>) {
     let every = (terms.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
+    let mut outage = Outage::default();
+    // Where the first failure is the end, there is nothing to be told before that.
+    let is_told = terms.policy != Policy::Immediate;
     loop {
         tokio::select! {
             lost = guard.lost() => {
@@ -188,6 +273,11 @@ async fn follow(
                 return (guard, Some(lost));
             }
             _ = &mut stopped => return (guard, None),
+            Ok(()) = contact.changed(), if is_told => outage.follow(
+                &contact.borrow_and_update().clone(),
+                |why| format!("{} cannot be renewed: {why}; {}", terms.resource, terms.outlook(&guard)),
+                |after| format!("{} is renewed again, after {after}", terms.resource),
+            ),
             () = sleep(every) => {}
         }
         let lasting = terms.lasting(&guard);

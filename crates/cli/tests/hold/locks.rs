@@ -23,8 +23,8 @@ async fn one_at_a_time() -> Result<()> {
     let mut tokens = Vec::new();
     for mut run in runs {
         let line = run.next_line().await?.context("a line")?;
-        let (name, token) = line.split_once(' ').context("two words")?;
-        assert_eq!(name, "nightly");
+        let (names, token) = line.rsplit_once(' ').context("words")?;
+        assert_eq!(names, "nightly lock/nightly");
         tokens.push(token.parse::<u64>()?);
         let ended = run.ended().await?;
         assert_eq!(ended.code, 0, "{}", ended.stderr);

@@ -6,5 +6,6 @@ mod common;
 mod endings;
 mod locks;
 mod running;
+mod speaking;
 mod terminal;
 mod world;

@@ -51,7 +51,10 @@ async fn the_command_is_told_what_it_holds() -> Result<()> {
     assert_eq!(value("SOLEHOLD_TOKEN")?, lease["token"].to_string());
     assert_eq!(Some(value("SOLEHOLD_LEASE_ID")?.as_str()), lease["lease_id"].as_str());
     assert_eq!(value("SOLEHOLD_RESOURCE")?, "job/nightly/1");
-    assert_eq!((value("SOLEHOLD_HOLDER")?, lease["holder"].as_str()), ("w1".to_owned(), Some("w1")));
+    assert_eq!(value("SOLEHOLD_LOCK")?, "job/nightly/1");
+    let holder = value("SOLEHOLD_HOLDER")?;
+    assert!(holder.starts_with("w1-") && lease["holder"].as_str() == Some(&holder), "{holder} {lease}");
+    assert_eq!(value("SOLEHOLD_HELD")?, format!("{} {holder}", lease["token"]));
     let deadline: f64 = value("SOLEHOLD_DEADLINE_BOOTTIME_MS")?.parse()?;
     let uptime = fs::read_to_string("/proc/uptime")?;
     let now: f64 = uptime.split(' ').next().context("a number")?.parse()?;

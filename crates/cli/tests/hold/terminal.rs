@@ -9,7 +9,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use crate::common::{BINARY, SOON, server, write};
+use crate::common::{BINARY, SOON, ask, server, write};
 
 /// A shell on a terminal of its own, as `script` of util-linux makes one.
 struct Terminal {
@@ -22,7 +22,10 @@ struct Terminal {
 impl Terminal {
     fn start(server: &Solehold, program: &str) -> Result<Self> {
         let folder = TempDir::new()?;
-        let prelude = format!("stty -echo\nexport SOLEHOLD_SERVER={}\nrun='{BINARY} run'", server.url());
+        let prelude = format!(
+            "stty -echo\nexport SOLEHOLD_SERVER={}\nrun='{BINARY} run'\nlock='{BINARY} lock'",
+            server.url()
+        );
         let file = write(folder.path(), "program", &format!("{prelude}\n{program}"))?;
         let shell = format!("bash {file}");
         let mut script = Command::new("script");
@@ -112,5 +115,20 @@ async fn a_command_that_is_stopped_goes_on_when_the_shell_says_so() -> Result<()
     while !terminal.shows(&mut shown, "got ").await? {}
     assert_eq!(shown.last().map(String::as_str), Some("got three"), "{shown:?}");
     assert_eq!(terminal.line().await?, "code 6");
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_wait_is_shown_as_it_goes_on() -> Result<()> {
+    let server = server().start().await?;
+    ask(&server, "lease acquire lock/a --holder the-other --ttl 5m").await?.good()?;
+    let mut terminal = Terminal::start(&server, "$lock a --wait 3s -- true; echo \"code $?\"")?;
+    let mut shown = Vec::new();
+    while !terminal.shows(&mut shown, "code ").await? {}
+    // Each is written over the former, and the last word over them all.
+    let over: Vec<&str> = shown[0].split('\r').map(|line| line.trim_start_matches("\u{1b}[K")).collect();
+    assert!(over.contains(&"waiting for lock/a, held by the-other for 1s"), "{over:?}");
+    assert!(over.last().is_some_and(|last| last.starts_with("error: cannot acquire lock/a: ")), "{over:?}");
+    assert_eq!(shown[1..], ["code 103"]);
     Ok(())
 }

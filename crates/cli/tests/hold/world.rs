@@ -1,13 +1,20 @@
 //! A command under test, and all processes that come from it, found by a mark in their environment.
 
-use std::{ffi::OsString, fs, os::unix::process::ExitStatusExt, process::Stdio};
+use std::{
+    ffi::OsString,
+    fs,
+    os::unix::process::ExitStatusExt,
+    process::Stdio,
+    sync::{Arc, Mutex},
+};
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use solehold_testkit::{Solehold, wait_for};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, BufReader, Lines},
-    process::{Child, ChildStdout},
+    process::{Child, ChildStdout, Command},
+    task::JoinHandle,
 };
 use uuid::Uuid;
 
@@ -30,6 +37,8 @@ pub const SLEEPERS: usize = 4;
 pub struct Run {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
+    stderr: Arc<Mutex<Vec<u8>>>,
+    reading: JoinHandle<()>,
     mark: String,
 }
 
@@ -48,12 +57,34 @@ impl Run {
     }
 
     pub fn start(server: &Solehold, args: impl IntoIterator<Item = OsString>) -> Result<Self> {
-        let mark = Uuid::new_v4().to_string();
         let mut run = command(args);
-        run.env("SOLEHOLD_SERVER", server.url()).env("HOLD_TEST_MARK", &mark).stdin(Stdio::piped());
-        let mut child = run.spawn()?;
+        run.env("SOLEHOLD_SERVER", server.url());
+        Self::spawn(run)
+    }
+
+    /// The same, where the arguments name the server.
+    pub fn alone(args: impl IntoIterator<Item = OsString>) -> Result<Self> {
+        Self::spawn(command(args))
+    }
+
+    fn spawn(mut run: Command) -> Result<Self> {
+        let mark = Uuid::new_v4().to_string();
+        let mut child = run.env("HOLD_TEST_MARK", &mark).stdin(Stdio::piped()).spawn()?;
         let lines = BufReader::new(child.stdout.take().context("stdout")?).lines();
-        Ok(Self { child, lines, mark })
+        let stderr = Arc::<Mutex<Vec<u8>>>::default();
+        let (heard, mut said) = (stderr.clone(), child.stderr.take().context("stderr")?);
+        let reading = tokio::spawn(async move {
+            let mut piece = [0; 4096];
+            while let Ok(count @ 1..) = said.read(&mut piece).await {
+                heard.lock().unwrap_or_else(|e| e.into_inner()).extend_from_slice(&piece[..count]);
+            }
+        });
+        Ok(Self { child, lines, stderr, reading, mark })
+    }
+
+    /// What it has written to stderr so far.
+    pub fn said(&self) -> String {
+        String::from_utf8_lossy(&self.stderr.lock().unwrap_or_else(|e| e.into_inner())).into_owned()
     }
 
     /// The same with [`FAMILY`], once all of it is there.
@@ -130,10 +161,9 @@ impl Run {
         let status = tokio::time::timeout(SOON, self.child.wait()).await.context("it does not end")??;
         let left = self.descendants();
         anyhow::ensure!(left.is_empty(), "left behind: {left:?}");
-        let mut stderr = String::new();
-        self.child.stderr.take().context("stderr")?.read_to_string(&mut stderr).await?;
+        tokio::time::timeout(SOON, &mut self.reading).await.context("stderr does not end")??;
         let code = status.code().or(status.signal().map(|signal| 128 + signal)).context("no code")?;
-        Ok(Ended { code, stderr })
+        Ok(Ended { code, stderr: self.said() })
     }
 }
 

@@ -14,6 +14,8 @@ use super::transport::root_cause;
 
 /// Nobody listens there, or nobody gets there.
 pub const NO_SERVER: &str = "no server at ";
+/// Something answers there, in another protocol than was asked.
+pub const SPEAKS: &str = ": this port speaks ";
 /// A certificate that no one vouches for.
 pub const NOT_TRUSTED: &str = " is not trusted";
 
@@ -48,10 +50,7 @@ pub async fn no_answer(base: &str, error: &reqwest::Error, within: Duration) -> 
         && find::<io::Error>(error).is_none()
         && speaks_tls(base).await
     {
-        return NoAnswer {
-            why: format!("{base}: this port speaks TLS; write https://{rest}"),
-            is_undone: true,
-        };
+        return NoAnswer { why: format!("{base}{SPEAKS}TLS; write https://{rest}"), is_undone: true };
     }
     NoAnswer { why: format!("the connection to {base} was lost ({})", root_cause(error)), is_undone: false }
 }
@@ -61,7 +60,7 @@ fn tls_failure(base: &str, error: &rustls::Error) -> String {
     let rest = base.strip_prefix("https://").unwrap_or(base);
     match error {
         rustls::Error::InvalidMessage(_) => {
-            format!("{base}: this port speaks plain HTTP; write http://{rest}")
+            format!("{base}{SPEAKS}plain HTTP; write http://{rest}")
         }
         rustls::Error::InvalidCertificate(odd) => match odd {
             E::Expired | E::ExpiredContext { .. } => format!("the certificate of {base} has expired"),

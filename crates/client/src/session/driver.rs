@@ -70,13 +70,14 @@ async fn beat(inner: &Arc<Inner>) {
         }
         // Such as a key that was revoked: it says nothing of the lease, so it is a renewal that failed.
         Ok(Err(refusal)) => failed(inner, now, &refusal.to_string(), unit),
-        Err(error) => failed(inner, now, &error.to_string(), unit),
+        Err(error) => failed(inner, now, error.why(), unit),
     }
 }
 
 fn failed(inner: &Inner, now: BootTime, why: &str, unit: f64) {
     let left = inner.trusted_until().since(now);
     tracing::warn!(holder = %inner.holder, why, ?left, "a heartbeat failed");
+    inner.lacks_contact(why);
     inner.with_renewer(|renewer| renewer.on_failure(now, why, unit));
 }
 
@@ -119,9 +120,13 @@ async fn reopen(inner: &Arc<Inner>, failures: u32) -> Option<BootTime> {
         },
         Ok(Err(refusal)) => {
             tracing::warn!(holder = %inner.holder, %refusal, "no session is opened");
+            inner.lacks_contact(&refusal.detail);
             refusal.retry_after
         }
-        Err(error) => error.retry_after(),
+        Err(error) => {
+            inner.lacks_contact(error.why());
+            error.retry_after()
+        }
     };
     Some(inner.clock().now().plus(inner.backoff(failures, retry_after)))
 }

@@ -38,6 +38,15 @@ pub(crate) enum Phase {
     Over(Lost),
 }
 
+/// Whether the authority answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Contact {
+    /// The last heartbeat was answered.
+    Kept,
+    /// No heartbeat was answered since this went wrong; they are repeated.
+    Missing(String),
+}
+
 /// What is known of the session, under one lock.
 #[derive(Debug, Default)]
 struct Core {
@@ -69,6 +78,7 @@ pub(crate) struct Inner {
     runtime: Handle,
     core: Mutex<Core>,
     phase: watch::Sender<Phase>,
+    contact: watch::Sender<Contact>,
     /// Of the present incarnation.
     window: Mutex<Arc<Window>>,
     /// Wakes the driver, which does not keep the session while it sleeps.
@@ -100,6 +110,7 @@ impl Inner {
             runtime: Handle::current(),
             core: Mutex::default(),
             phase: watch::Sender::new(Phase::Reopening),
+            contact: watch::Sender::new(Contact::Kept),
             window: Mutex::default(),
             changed: Arc::default(),
             metrics,
@@ -160,6 +171,7 @@ impl Inner {
         *self.window.lock().unwrap_or_else(|e| e.into_inner()) = window;
         core.renewer = Some(renewer);
         self.phase.send_replace(Phase::Live(beat.session));
+        self.has_contact();
         Ok(true)
     }
 
@@ -244,6 +256,26 @@ impl Inner {
             holding.lose(Lost::Ended);
         }
         self.window().show(renewer);
+        self.has_contact();
+    }
+
+    pub fn contact(&self) -> watch::Receiver<Contact> {
+        self.contact.subscribe()
+    }
+
+    fn has_contact(&self) {
+        self.contact.send_if_modified(|contact| std::mem::replace(contact, Contact::Kept) != Contact::Kept);
+    }
+
+    /// Something was not answered, or the answer was of no use. What went wrong first is what is told.
+    pub fn lacks_contact(&self, why: &str) {
+        self.contact.send_if_modified(|contact| {
+            let is_new = *contact == Contact::Kept;
+            if is_new {
+                *contact = Contact::Missing(why.to_owned());
+            }
+            is_new
+        });
     }
 
     pub fn changed(&self) -> Arc<Notify> {

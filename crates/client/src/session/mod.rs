@@ -17,6 +17,7 @@ mod reclaim;
 use std::{sync::Arc, time::Duration};
 
 use solehold_core::key::SessionId;
+use tokio::sync::watch;
 
 #[cfg(feature = "legacy")]
 pub(crate) use self::holding::{Bond, Holding};
@@ -25,6 +26,7 @@ pub use self::{
     acquire::AcquireError,
     config::{OpenError, SessionConfig, Surroundings},
     guard::{Guard, GuardError},
+    inner::Contact,
 };
 pub(crate) use self::{inner::Inner, line::wait_in_line};
 use crate::{
@@ -84,6 +86,11 @@ impl Session {
     /// Waits until a session is open, as after a loss; the error says why there will be none.
     pub async fn ready(&self) -> Result<SessionId, Lost> {
         self.inner.ready().await
+    }
+
+    /// Whether the authority answers, now and later: for programs that tell people.
+    pub fn contact(&self) -> watch::Receiver<Contact> {
+        self.inner.contact()
     }
 
     /// Sets what the next heartbeats report about this program.
