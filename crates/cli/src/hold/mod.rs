@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Keeper and shim are this binary again. `plan` says when what is ended, and is pure; `proc` finds and signals
-//! processes; `wire` is what holder and keeper tell each other; `tenure` is the lease itself; `notes` is what people are
-//! told.
+//! processes; `wire` is what holder and keeper tell each other; `tenure` is the lease itself; `notes` is what people
+//! are told.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -35,8 +35,8 @@ const NODE_PAGES_MAX: usize = 1_000;
 /// How to reach servers.
 #[derive(Debug, Clone)]
 pub struct HttpConfig {
-    /// Their URLs, such as `https://solehold.example:7070`, or `HOST:PORT` for plain HTTP; all over one store. One entry
-    /// may be a list with commas between. The first is preferred to begin with.
+    /// Their URLs, such as `https://solehold.example:7070`, or `HOST:PORT` for plain HTTP; all over one store. One
+    /// entry may be a list with commas between. The first is preferred to begin with.
     pub servers: Vec<String>,
     /// The API key to show.
     pub api_key: Option<SecretString>,
