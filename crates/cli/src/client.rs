@@ -13,7 +13,9 @@ use reqwest::{Method, Response, Url, header};
 use secrecy::SecretString;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::{
+    admin::{Tenant, TenantList},
     page::PageCursor,
+    paths,
     problem::{ErrorCode, Problem},
 };
 use solehold_client::{
@@ -21,7 +23,10 @@ use solehold_client::{
     transport::{self, NoAnswer, root_cause},
 };
 
-use crate::error::{CommandError, CommandResult};
+use crate::{
+    error::{CommandError, CommandResult},
+    exit::Exit,
+};
 
 /// Where `solehold serve` listens without flags.
 const DEFAULT: &str = "127.0.0.1:7070";
@@ -150,6 +155,13 @@ pub trait Page: DeserializeOwned {
     fn into_parts(self) -> (Vec<Self::Item>, Option<PageCursor>);
 }
 
+impl Page for TenantList {
+    type Item = Tenant;
+    fn into_parts(self) -> (Vec<Tenant>, Option<PageCursor>) {
+        (self.tenants, self.next)
+    }
+}
+
 impl Client {
     /// A client as the arguments say.
     pub fn new(args: &ServerArgs) -> CommandResult<Self> {
@@ -212,6 +224,31 @@ impl Client {
         }
         items.truncate(limit);
         Ok(items)
+    }
+
+    /// Refuses a tenant that was named and is not there. Asked when something of it was looked for and not found.
+    pub async fn check_tenant(&self) -> CommandResult {
+        let Some(tenant) = &self.tenant else { return Ok(()) };
+        let is_known = match self.knows(tenant).await {
+            Ok(is_known) => is_known,
+            // Only an administrator of all tenants can tell.
+            Err(failure) if failure.exit == Exit::Unauthorized => true,
+            Err(failure) => return Err(failure),
+        };
+        if is_known {
+            return Ok(());
+        }
+        let message = format!("there is no tenant {tenant}: no resource, session, key or quota is its own");
+        Err(CommandError::new(ErrorCode::NotFound, message).hint("check --tenant and SOLEHOLD_TENANT"))
+    }
+
+    async fn knows(&self, tenant: &str) -> CommandResult<bool> {
+        let found: Tenant = self.get(&paths::tenant(tenant), &[]).await?;
+        if found.usage.resources > 0 || found.usage.sessions > 0 {
+            return Ok(true);
+        }
+        let all = self.list::<TenantList>(&paths::tenants(), &[], None).await?;
+        Ok(all.iter().any(|known| known.tenant == tenant))
     }
 
     /// Sends a request and reads the JSON of its answer; an empty one is null.

@@ -69,6 +69,9 @@ impl From<Problem> for CommandError {
             (ErrorCode::HeldBack, _, Some(token)) => {
                 format!("held back after token {token}, until its old deadline")
             }
+            (ErrorCode::OutOfBounds, ..) => {
+                in_words_typed(&problem).unwrap_or_else(|| problem.detail.clone())
+            }
             _ => problem.detail.clone(),
         };
         let hint = hint(&problem);
@@ -116,6 +119,14 @@ impl From<io::Error> for CommandError {
     fn from(error: io::Error) -> Self {
         Self::broken(format!("cannot write the output: {error}"))
     }
+}
+
+/// The bounds that `--ttl` has crossed, by the name and in the units of the option.
+fn in_words_typed(problem: &Problem) -> Option<String> {
+    let (_, bounds) = problem.detail.strip_prefix("ttl_ms is ")?.split_once("it must be ")?;
+    let (least, most) = bounds.split_once(" to ")?;
+    let shown = |ms: &str| ms.parse().ok().map(crate::human::duration_ms);
+    Some(format!("--ttl must be {} to {}", shown(least)?, shown(most)?))
 }
 
 /// What to do about a problem, where its detail does not say.

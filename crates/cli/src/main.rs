@@ -10,6 +10,7 @@ mod args;
 mod client;
 mod commands;
 mod config;
+mod ending;
 mod error;
 mod exit;
 mod global;
@@ -19,6 +20,7 @@ mod logs;
 mod output;
 mod store;
 mod target;
+mod times;
 mod view;
 
 use clap::CommandFactory;

@@ -124,6 +124,20 @@ pub struct StoreOptions {
     pub failover: Failover,
 }
 
+/// What to do where there is no store yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IfMissing {
+    /// Make one.
+    Create,
+    /// Refuse: an empty store in a place that was mistyped would give tokens from 1 on again.
+    Refuse,
+}
+
+/// The whole path, so that a folder can be found whatever the working directory was.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}
+
 /// A place where rows are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreChoice {
@@ -141,8 +155,27 @@ impl StoreChoice {
     }
 
     /// Opens it.
-    pub async fn open(&self, options: StoreOptions) -> CommandResult<Arc<dyn Store>> {
-        self.try_open(options).await.map_err(|error| {
+    pub async fn open(&self, options: StoreOptions, missing: IfMissing) -> CommandResult<Arc<dyn Store>> {
+        self.try_open(options, missing).await.map_err(self.failure())
+    }
+
+    /// Whether it is there already. Connects, and changes nothing.
+    pub async fn is_there(&self) -> CommandResult<bool> {
+        match self {
+            Self::Folder(path) if embedded::Folder::is_there(path) => {
+                embedded::Lock::take(path).map_err(self.failure())?;
+                Ok(true)
+            }
+            Self::Folder(_) => Ok(false),
+            Self::Url(url) if url.0 == "memory:" => Ok(false),
+            Self::Url(url) => {
+                PostgresStore::is_there(&url.0, PostgresOptions::default()).await.map_err(self.failure())
+            }
+        }
+    }
+
+    fn failure(&self) -> impl Fn(StoreError) -> CommandError {
+        |error| {
             let failure = CommandError::from(error);
             let message = self.redacted(&failure.message);
             let message = match self {
@@ -150,11 +183,19 @@ impl StoreChoice {
                 _ => message,
             };
             CommandError { message, ..failure }
-        })
+        }
     }
 
-    async fn try_open(&self, options: StoreOptions) -> Result<Arc<dyn Store>, StoreError> {
+    async fn try_open(
+        &self,
+        options: StoreOptions,
+        missing: IfMissing,
+    ) -> Result<Arc<dyn Store>, StoreError> {
         match self {
+            Self::Folder(path) if missing == IfMissing::Refuse && !embedded::Folder::is_there(path) => {
+                let text = format!("there is no store in {}: check --data-dir", absolute(path).display());
+                Err(StoreError::Unusable(text))
+            }
             Self::Folder(path) => {
                 let ttl_max_ms = options.ttl_max_ms.unwrap_or(TTL_MAX_MS);
                 let journal = embedded::Folder::open(path)?;
@@ -163,7 +204,8 @@ impl StoreChoice {
             Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(BootClock)?),
             Self::Url(url) => {
                 let StoreOptions { ttl_max_ms, failover } = options;
-                let options = PostgresOptions { ttl_max_ms, failover, ..Default::default() };
+                let must_exist = missing == IfMissing::Refuse;
+                let options = PostgresOptions { ttl_max_ms, failover, must_exist, ..Default::default() };
                 Ok(PostgresStore::open(&url.0, options).await?)
             }
         }
@@ -190,11 +232,11 @@ impl StoreChoice {
     }
 }
 
-/// As in `engine embedded, data ./solehold-data`.
+/// As in `engine embedded, data /var/lib/solehold`.
 impl fmt::Display for StoreChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Folder(path) => write!(f, "engine embedded, data {}", path.display()),
+            Self::Folder(path) => write!(f, "engine embedded, data {}", absolute(path).display()),
             Self::Url(url) if url.0 == "memory:" => f.write_str("engine memory, nothing is kept"),
             Self::Url(url) => write!(f, "engine postgres, {url}"),
         }

@@ -56,6 +56,7 @@ async fn manage_keys(place: &[&str]) -> Result<()> {
 async fn keys_straight_against_the_store() -> Result<()> {
     let folder = TempDir::new()?;
     let data = folder.path().display().to_string();
+    server().data_dir(folder.path()).start().await?.terminate().await?;
     let none = run(["admin", "key", "ls", "--data-dir", &data]).await?;
     assert!(none.stdout.is_empty() && none.stderr.contains("there are no keys"), "{none:?}");
     manage_keys(&["--data-dir", &data]).await
@@ -82,6 +83,7 @@ async fn keys_through_a_server() -> Result<()> {
 async fn tokens_are_raised() -> Result<()> {
     let folder = TempDir::new()?;
     let data = folder.path().display().to_string();
+    server().data_dir(folder.path()).start().await?.terminate().await?;
     let raised = run(["admin", "raise-token", "--above", "1000", "--data-dir", &data]).await?.good()?;
     assert_eq!(raised, "tokens go on from above 1000\n");
     let server = server().data_dir(folder.path()).start().await?;

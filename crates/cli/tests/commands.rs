@@ -214,10 +214,10 @@ async fn exit_codes_and_what_is_said() -> Result<()> {
         ("lease get job/zzz", 4, "not_found", "cannot show job/zzz: there is no resource"),
         ("lease get 01a1dd78-2bc7-73c7-bd63-4d79ca90ec8a", 4, "not_found", "cannot show lease ID: "),
         (
-            "lease acquire job/b --ttl 1ms",
+            "lease acquire job/b --ttl 10h",
             2,
-            "invalid_field",
-            "cannot acquire job/b: ttl_ms is 1; it must be 1000 to",
+            "out_of_bounds",
+            "cannot acquire job/b: --ttl must be TTL to TTL",
         ),
         ("resource rm job/zzz", 4, "not_found", "cannot remove job/zzz: there is no resource"),
         ("lease ls --tenant \u{7}", 2, "invalid_field", "cannot list the leases: "),

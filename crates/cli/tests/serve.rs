@@ -38,7 +38,12 @@ async fn it_says_where_and_stops_cleanly_by_either_signal() -> Result<()> {
         let url = first.strip_prefix("solehold listening on ").and_then(|rest| rest.split(' ').next());
         let url = url.context(first.clone())?;
         assert!(url.starts_with("http://127.0.0.1:") && !url.ends_with(":0"), "{first}");
-        assert_eq!(first, format!("solehold listening on {url} (engine embedded, data {data})"));
+        let found = match tokens.last() {
+            None => "new store".to_owned(),
+            Some((_, token)) if tokens.len() == 1 => format!("1 lease, next token above {token}"),
+            Some((_, token)) => format!("{} leases, next token above {token}", tokens.len()),
+        };
+        assert_eq!(first, format!("solehold listening on {url} (engine embedded, data {data}; {found})"));
         let name = format!("job/{ending:?}{}", tokens.len());
         let acquire =
             run(["lease", "acquire", &name, "--ttl", "5m", "--json", "--server", url]).await?.json()?;
@@ -369,7 +374,8 @@ async fn flags_go_over_variables_and_variables_over_the_file() -> Result<()> {
     let is = |listen: &str, store: &str| format!("the configuration is good: http://{listen} ({store})\n");
     let of_file = format!("127.0.0.1:{port}");
     let embedded = |path: &std::path::Path| format!("engine embedded, data {}", path.display());
-    assert_eq!(check(&[], &[]).await?, is("127.0.0.1:7070", "engine embedded, data ./solehold-data"));
+    let default = std::path::absolute("solehold-data")?;
+    assert_eq!(check(&[], &[]).await?, is("127.0.0.1:7070", &embedded(&default)));
     assert_eq!(check(&["--config", &config], &[]).await?, is(&of_file, &embedded(&file_data)));
     assert_eq!(check(&[], &[("SOLEHOLD_CONFIG", &config)]).await?, is(&of_file, &embedded(&file_data)));
     let vars = [
@@ -409,12 +415,13 @@ async fn over_postgres_it_says_so_without_the_password() -> Result<()> {
     assert_ne!(url, with_password);
     let server = server().engine(&with_password).start().await?;
     let shown = url.strip_prefix("postgres://postgres@").context(url.clone())?;
-    let words = format!("solehold listening on {} (engine postgres, {shown})\n", server.url());
+    let words = format!("solehold listening on {} (engine postgres, {shown}; new store)\n", server.url());
     assert!(server.logs().contains(&words), "{}", server.logs());
     ask(&server, "lease acquire job/a --ttl 5m").await?.good()?;
     assert_eq!(server.terminate().await?.code(), Some(0));
     assert!(!server.logs().contains("hunter2"), "{}", server.logs());
     let again = common::server().engine(&url).start().await?;
+    assert!(again.logs().contains(&format!("{shown}; 1 lease, next token above 1)\n")), "{}", again.logs());
     assert_eq!(ask(&again, "lease get job/a --json").await?.json()?["token"], json!(1));
 
     let gone =

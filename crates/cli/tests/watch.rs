@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 use common::{SOON, ask, command, normalised, run, server};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use solehold_testkit::{Solehold, TempDir, free_port};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
@@ -80,7 +81,13 @@ async fn people_see_a_line_a_change() -> Result<()> {
     ask(&server, "lease acquire job/2 --holder w --ttl 5m").await?.good()?;
     ask(&server, "lease revoke job/2 --fenced --reason maintenance").await?.good()?;
     ask(&server, "resource rm job/2").await?.good()?;
-    let seen = ask(&server, "watch --from 1.0 --limit 6").await?.good()?;
+    let seen = ask(&server, "watch --from 1.0 --limit 6").await?;
+    assert!(
+        seen.stderr.ends_with("solehold watch: ended at 1.6; --from 1.6 goes on there\n"),
+        "{}",
+        seen.stderr
+    );
+    let seen = seen.good()?;
     assert_eq!(
         normalised(&seen),
         "TIME lease_acquired job/1 token 1 w ttl TTL\n\
@@ -90,6 +97,26 @@ async fn people_see_a_line_a_change() -> Result<()> {
          TIME lease_revoked job/2 token 4 w maintenance\n\
          TIME resource_deleted job/2"
     );
+    Ok(())
+}
+
+#[tokio::test]
+async fn it_says_where_it_ended() -> Result<()> {
+    let server = server().start().await?;
+    acquire(&server, 1..2).await?;
+    for (signal, number) in [(Signal::INT, 2), (Signal::TERM, 3)] {
+        let (child, mut lines) = watch(server.url(), &["--json", "--snapshot"])?;
+        next(&mut lines).await?;
+        acquire(&server, number..number + 1).await?;
+        next(&mut lines).await?;
+        let pid = child.id().and_then(|id| Pid::from_raw(id.cast_signed())).context("it runs")?;
+        kill_process(pid, signal)?;
+        let ended = tokio::time::timeout(SOON, child.wait_with_output()).await??;
+        assert_eq!(ended.status.code(), Some(130));
+        let said = String::from_utf8(ended.stderr)?;
+        let words = format!("solehold watch: ended at 1.{number}; --from 1.{number} goes on there\n");
+        assert!(said.starts_with(&words), "{said}");
+    }
     Ok(())
 }
 

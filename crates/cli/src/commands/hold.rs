@@ -17,6 +17,7 @@ use crate::{
     exit::Exit,
     hold::{self, HeldAbove, Job, JobEnd, Patience, SignalStream, Tenure, Terms},
     target::ResourceArg,
+    times,
 };
 
 /// The longest default for `--term-before`.
@@ -52,7 +53,7 @@ struct HoldArgs {
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
     /// How long the lease lasts without renewal
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = times::ttl)]
     ttl: Duration,
     /// How long to wait for it [default: forever]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]

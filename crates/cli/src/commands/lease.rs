@@ -25,6 +25,7 @@ use crate::{
     human::{count, duration_ms},
     output,
     target::{LeaseArg, ResourceArg},
+    times,
     view::{GrantView, LeaseView},
 };
 
@@ -60,7 +61,7 @@ pub enum LeaseCommand {
         #[command(flatten)]
         proof: ProofArgs,
         /// A new ttl, as in 30s or 5m [default: as before]
-        #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+        #[arg(long, value_name = "TIME", value_parser = times::ttl)]
         ttl: Option<Duration>,
     },
     /// Release a lease
@@ -103,7 +104,7 @@ pub struct AcquireArgs {
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
     /// How long the lease lasts without renewal, as in 30s or 5m; with --session the session's ttl counts
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = times::ttl)]
     ttl: Duration,
     /// The session that the lease is attached to
     #[arg(long, value_name = "ID")]
@@ -168,6 +169,9 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
             let leases = client.list::<LeaseList>(&paths::leases(), &query, limit).await;
             let leases = leases.map_err(|failure| failure.doing("list the leases"))?;
             let leases: Vec<LeaseView> = leases.into_iter().map(Into::into).collect();
+            if leases.is_empty() {
+                client.check_tenant().await.map_err(|failure| failure.doing("list the leases"))?;
+            }
             if global.json {
                 return output::json(&json!({ "leases": leases }));
             }

@@ -95,6 +95,9 @@ pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs)
             let query = [("kind", kind), ("site", site), ("held", held)];
             let resources = client.list::<ResourceList>(&paths::resources(), &query, limit).await;
             let resources = resources.map_err(|failure| failure.doing("list the resources"))?;
+            if resources.is_empty() {
+                client.check_tenant().await.map_err(|failure| failure.doing("list the resources"))?;
+            }
             if global.json {
                 return output::json(&json!({ "resources": resources }));
             }

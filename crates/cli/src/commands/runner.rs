@@ -60,6 +60,9 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
         RunnerCommand::Ls { limit } => {
             let runners = client.list::<RunnerList>(&paths::runners(), &[], limit).await;
             let runners = runners.map_err(|failure| failure.doing("list the runners"))?;
+            if runners.is_empty() {
+                client.check_tenant().await.map_err(|failure| failure.doing("list the runners"))?;
+            }
             if global.json {
                 return output::json(&json!({ "runners": runners }));
             }

@@ -2,18 +2,20 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use solehold_api::problem::ErrorCode;
+use solehold_engine::store::Store;
 use solehold_server::{Running, Server, StartError};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
     config::{self, Address, Layer, LogLayer, Settings, TlsLayer},
+    ending::EndingSignals,
     error::{CommandError, CommandResult},
     exit::Exit,
     global::GlobalArgs,
+    human::count,
     output,
-    store::{EngineUrl, StoreChoice},
+    store::{EngineUrl, IfMissing, StoreChoice},
 };
 
 /// How to serve. Flags go over `SOLEHOLD_*` variables, and those over the file.
@@ -41,9 +43,18 @@ pub struct ServeArgs {
     /// suffix]
     #[arg(long, value_name = "NAME")]
     node_id: Option<config::NodeId>,
-    /// Only check the configuration
-    #[arg(long)]
-    check: bool,
+    /// Only check the configuration; with `=connect` also that the store can be reached, without changing it
+    #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "config")]
+    check: Option<Check>,
+}
+
+/// What `--check` checks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Check {
+    /// The configuration
+    Config,
+    /// Also that the store can be reached
+    Connect,
 }
 
 /// Runs it.
@@ -58,14 +69,14 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
         ..Layer::default()
     };
     let settings = config::load(flags, args.config.as_deref(), std::env::vars_os().collect())?;
-    if args.check {
-        return check(&settings);
+    if let Some(what) = args.check {
+        return check(&settings, what).await;
     }
     settings.log.start(&settings.server.node_id).map_err(CommandError::usage)?;
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    let mut signals = Signals::new()?;
+    let mut signals = EndingSignals::new()?;
     let started = tokio::select! {
         started = start(settings) => Some(started?),
         () = signals.next() => None,
@@ -83,7 +94,7 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
 }
 
 /// Tells what would be done.
-fn check(settings: &Settings) -> CommandResult {
+async fn check(settings: &Settings, what: Check) -> CommandResult {
     for warning in &settings.warnings {
         output::note(format!("warning: {warning}"));
     }
@@ -93,16 +104,36 @@ fn check(settings: &Settings) -> CommandResult {
         read.map_err(|error| CommandError::usage(format!("cannot read {}: {error}", file.display())))?;
     }
     let scheme = if server.tls.is_some() { "https" } else { "http" };
-    output::line(format!("the configuration is good: {scheme}://{} ({})", server.listen, settings.store))
+    let found = match what {
+        Check::Config => "",
+        Check::Connect if settings.store.is_there().await? => "; the store is there",
+        Check::Connect => "; it would be a new store",
+    };
+    output::line(format!(
+        "the configuration is good: {scheme}://{} ({}){found}",
+        server.listen, settings.store
+    ))
 }
 
 async fn start(settings: Settings) -> CommandResult<Running> {
     let Settings { server, store, store_options, .. } = settings;
-    let opened = store.open(store_options).await?;
+    let opened = store.open(store_options, IfMissing::Create).await?;
+    let found = found(&*opened).await?;
     let running = Server::start(server, opened).await.map_err(|error| refused(error, &store))?;
-    tracing::info!(version = env!("SOLEHOLD_VERSION"), url = running.url(), %store, "listening");
-    output::say(format!("solehold listening on {} ({store})", running.url()));
+    tracing::info!(version = env!("SOLEHOLD_VERSION"), url = running.url(), %store, found, "listening");
+    output::say(format!("solehold listening on {} ({store}; {found})", running.url()));
     Ok(running)
+}
+
+/// What was found in the store: who expected something else is in the wrong place.
+async fn found(store: &dyn Store) -> CommandResult<String> {
+    let revision = store.cursor().revision.0;
+    if revision == 0 {
+        return Ok("new store".to_owned());
+    }
+    let leases = store.usage(None).await?.live_leases;
+    let leases = count(usize::try_from(leases).unwrap_or(usize::MAX), "lease");
+    Ok(format!("{leases}, next token above {revision}"))
 }
 
 fn refused(error: StartError, store: &StoreChoice) -> CommandError {
@@ -128,26 +159,4 @@ fn refused(error: StartError, store: &StoreChoice) -> CommandError {
 fn at_once() -> CommandError {
     let failure = CommandError::broken("stopped at once by a second signal; what was answered is kept");
     CommandError { exit: Exit::Interrupted, ..failure }
-}
-
-/// SIGTERM and Ctrl-C.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-}
-
-impl Signals {
-    fn new() -> CommandResult<Self> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| CommandError::broken(format!("cannot listen for signals: {error}")))
-        };
-        Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-        }
-    }
 }

@@ -21,6 +21,7 @@ use solehold_core::{event::EventName, time::StoreTime};
 use crate::{
     client::Client,
     commands::lease,
+    ending::EndingSignals,
     error::{CommandError, CommandResult},
     exit::Exit,
     global::GlobalArgs,
@@ -66,20 +67,22 @@ pub async fn run(args: WatchArgs, client: &Client, global: &GlobalArgs) -> Comma
         json: global.json,
         snapshot: Vec::new(),
         is_begun: false,
+        was_connected: false,
     };
-    let mut response = watch.connect().await.map_err(|failure| failure.doing("watch"))?;
-    loop {
-        let why = match watch.follow(response).await {
-            Ok(End::Enough) => return Ok(()),
-            Ok(End::Closed) => "the server closed the connection".to_owned(),
-            Err(failure) if failure.exit == Exit::Unavailable => failure.message,
-            Err(failure) => return Err(failure.doing("go on watching")),
-        };
-        let from = watch.cursor.map_or_else(|| "the beginning".to_owned(), |cursor| cursor.to_string());
-        output::note(format!("solehold watch: {why}; reconnecting from {from}"));
-        response = watch.reconnect().await.map_err(|failure| failure.doing("go on watching"))?;
-        output::note("solehold watch: connected again");
+    let mut signals = EndingSignals::new()?;
+    let ended = tokio::select! {
+        ended = watch.run() => ended,
+        () = signals.next() => Err(interrupted()),
+    };
+    if let Some(cursor) = watch.cursor.filter(|_| watch.was_connected) {
+        output::note(format!("solehold watch: ended at {cursor}; --from {cursor} goes on there"));
     }
+    ended
+}
+
+fn interrupted() -> CommandError {
+    let failure = CommandError::broken("interrupted by a signal");
+    CommandError { exit: Exit::Interrupted, ..failure }
 }
 
 struct Watch<'a> {
@@ -92,6 +95,8 @@ struct Watch<'a> {
     snapshot: Vec<Ownership>,
     /// A snapshot has been shown.
     is_begun: bool,
+    /// A server has taken up the watch.
+    was_connected: bool,
     /// The number of changes still wanted.
     left: u64,
 }
@@ -105,6 +110,23 @@ enum End {
 }
 
 impl Watch<'_> {
+    async fn run(&mut self) -> CommandResult {
+        let mut response = self.connect().await.map_err(|failure| failure.doing("watch"))?;
+        self.was_connected = true;
+        loop {
+            let why = match self.follow(response).await {
+                Ok(End::Enough) => return Ok(()),
+                Ok(End::Closed) => "the server closed the connection".to_owned(),
+                Err(failure) if failure.exit == Exit::Unavailable => failure.message,
+                Err(failure) => return Err(failure.doing("go on watching")),
+            };
+            let from = self.cursor.map_or_else(|| "the beginning".to_owned(), |cursor| cursor.to_string());
+            output::note(format!("solehold watch: {why}; reconnecting from {from}"));
+            response = self.reconnect().await.map_err(|failure| failure.doing("go on watching"))?;
+            output::note("solehold watch: connected again");
+        }
+    }
+
     async fn connect(&mut self) -> CommandResult<Response> {
         self.snapshot.clear();
         let query = [

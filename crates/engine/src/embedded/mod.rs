@@ -39,6 +39,9 @@ use crate::{
 pub use folder::Lock;
 use incarnation::Incarnation;
 
+/// The store in a folder.
+const FILE: &str = "solehold.db";
+
 /// Older versions of SQLite can corrupt a database in WAL mode.
 const SQLITE_LEAST: i32 = 3_051_003;
 
@@ -95,6 +98,11 @@ impl std::fmt::Debug for Folder {
 }
 
 impl Folder {
+    /// Whether there is a store in the folder.
+    pub fn is_there(path: &Path) -> bool {
+        path.join(FILE).is_file()
+    }
+
     /// Opens a data folder, making it if there is none. Refused while another process has it.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         Self::open_with(path, FolderLimits::default())
@@ -107,7 +115,7 @@ impl Folder {
             let text = format!("SQLite {} is too old: 3.51.3 is the least", rusqlite::version());
             return Err(StoreError::Unusable(text));
         }
-        let file = path.join("solehold.db");
+        let file = path.join(FILE);
         let unusable = |e: rusqlite::Error| StoreError::Unusable(format!("{}: {e}", file.display()));
         let db = Connection::open(&file).map_err(unusable)?;
         db.pragma_update(None, "journal_mode", "WAL").map_err(unusable)?;

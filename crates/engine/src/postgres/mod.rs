@@ -150,6 +150,9 @@ impl PostgresStore {
         };
         store.survey().await;
         let conn = store.pool.bare(|identity| store.refuse_older(identity)).await.map_err(Fault::told)?;
+        if options.must_exist && !schema::is_there(&conn).await.map_err(Fault::told)? {
+            return Err(StoreError::Unusable("there is no store in this database".to_owned()));
+        }
         schema::migrate(&conn).await.map_err(Fault::told)?;
         drop(conn);
         let mut pauses = RetryPauses::default();
@@ -162,6 +165,12 @@ impl PostgresStore {
             pauses.pause().await;
         }
         Ok(Arc::new(store))
+    }
+
+    /// Connects and looks whether there is a store, and changes nothing.
+    pub async fn is_there(url: &str, options: PostgresOptions) -> Result<bool, StoreError> {
+        let conn = Pool::new(Connector::new(url)?, options).bare(|_| None).await.map_err(Fault::told)?;
+        schema::is_there(&conn).await.map_err(Fault::told)
     }
 
     /// Takes up the clock where it stopped.

@@ -11,6 +11,8 @@ pub struct PostgresOptions {
     /// [`TTL_MAX_MS`](crate::history::TTL_MAX_MS). After a failover or a restore nothing is decided for the longest
     /// that any server of the store was given.
     pub ttl_max_ms: Option<u64>,
+    /// Refuse a database in which there is no store, instead of making one.
+    pub must_exist: bool,
 }
 
 /// Whether commits can be lost when a standby takes over.

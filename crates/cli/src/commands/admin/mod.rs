@@ -25,7 +25,7 @@ use crate::{
     global::GlobalArgs,
     human::duration_ms,
     output,
-    store::{EngineUrl, StoreChoice},
+    store::{EngineUrl, IfMissing, StoreChoice},
 };
 
 /// What to administer, and where.
@@ -94,16 +94,18 @@ enum Door {
 }
 
 impl Door {
-    async fn open(args: &AdminArgs, server: &ServerArgs) -> CommandResult<Self> {
-        let engine = args.store.engine.as_deref().map(EngineUrl::of_flag).transpose()?;
-        let store = StoreChoice::given(args.store.data_dir.as_deref(), engine.as_ref());
+    async fn open(
+        store: Option<&StoreChoice>,
+        missing: IfMissing,
+        server: &ServerArgs,
+    ) -> CommandResult<Self> {
         let Some(store) = store else {
             // The tenant is said where it matters, in the body.
             return Client::new(&ServerArgs { tenant: None, ..server.clone() }).map(Self::Server);
         };
         let layer = Layer::from_variables(&mut std::env::vars_os().collect())?;
         let options = layer.store_options().map_err(CommandError::usage)?;
-        let opened = store.open(options).await.map_err(|failure| {
+        let opened = store.open(options, missing).await.map_err(|failure| {
             let is_taken = failure.message.contains(" is in use by ");
             if is_taken {
                 failure.hint("ask the server that runs there: use --server instead of --data-dir")
@@ -121,9 +123,24 @@ impl Door {
     }
 }
 
+impl StoreArgs {
+    fn choice(&self) -> CommandResult<Option<StoreChoice>> {
+        let engine = self.engine.as_deref().map(EngineUrl::of_flag).transpose()?;
+        Ok(StoreChoice::given(self.data_dir.as_deref(), engine.as_ref()))
+    }
+}
+
 /// Runs it.
 pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
-    let door = Door::open(&args, server).await?;
+    let store = args.store.choice()?;
+    let missing = match args.command {
+        AdminCommand::Import { file } => {
+            return transfer::import(&file, store.as_ref(), server, global).await;
+        }
+        AdminCommand::Key(key::KeyCommand::Create { .. }) => IfMissing::Create,
+        _ => IfMissing::Refuse,
+    };
+    let door = Door::open(store.as_ref(), missing, server).await?;
     let result = match args.command {
         AdminCommand::Key(command) => {
             let tenant = server.tenant.clone().filter(|tenant| !tenant.is_empty());
@@ -132,7 +149,7 @@ pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> C
         AdminCommand::RaiseToken { above } => raise_token(above, &door, global).await,
         AdminCommand::Restored { holders_stopped } => restored(holders_stopped, &door, global).await,
         AdminCommand::Export { output, retire } => transfer::export(output.as_deref(), retire, &door).await,
-        AdminCommand::Import { file } => transfer::import(&file, &door, global).await,
+        AdminCommand::Import { .. } => unreachable!("an import opens its store itself"),
     };
     door.close().await;
     result

@@ -3,6 +3,8 @@
 //! The output of an export matters to its last line: a reader that goes away is an error here, unlike everywhere else.
 
 use std::{
+    collections::BTreeSet,
+    ffi::OsString,
     fs::{self, File, OpenOptions},
     io::{self, BufWriter, IsTerminal, Write},
     os::{fd::AsFd, unix::fs::OpenOptionsExt},
@@ -18,17 +20,19 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_engine::{
-    Engine, EngineError,
+    EngineError,
     store::{Import, ImportReader, Row, StoreError},
 };
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 
 use super::Door;
 use crate::{
+    client::ServerArgs,
     error::{CommandError, CommandResult},
     global::GlobalArgs,
     human::count,
     output,
+    store::{IfMissing, StoreChoice},
 };
 
 /// How often progress is shown, in lines.
@@ -106,24 +110,20 @@ impl LastLine {
     }
 }
 
-/// Takes over an export from a file, or from stdin.
-pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> CommandResult {
-    let source: Box<dyn AsyncRead + Send + Unpin> = if path == Path::new("-") {
-        if io::stdin().is_terminal() {
-            output::note("reading the export from the terminal; Ctrl-D ends it");
-        }
-        let stdin = io::stdin().as_fd().try_clone_to_owned();
-        let stdin = stdin.map_err(|error| CommandError::broken(format!("cannot read stdin: {error}")))?;
-        Box::new(tokio::fs::File::from_std(stdin.into()))
-    } else {
-        let file = tokio::fs::File::open(path).await;
-        Box::new(
-            file.map_err(|error| CommandError::usage(format!("cannot read {}: {error}", path.display())))?,
-        )
-    };
-    let imported = match door {
-        Door::Server(client) => client.upload(&paths::import(), body(source)).await,
-        Door::Store(engine) => import_rows(source, engine).await,
+/// Takes over an export from a file, or from stdin. If that fails, nothing is left of a store that was not there.
+pub async fn import(
+    path: &Path,
+    store: Option<&StoreChoice>,
+    server: &ServerArgs,
+    global: &GlobalArgs,
+) -> CommandResult {
+    let source = open_source(path).await?;
+    let imported = match store {
+        None => match Door::open(None, IfMissing::Refuse, server).await? {
+            Door::Server(client) => client.upload(&paths::import(), body(source)).await,
+            Door::Store(_) => Err(CommandError::broken("no store was named")),
+        },
+        Some(store) => import_rows(source, store, server).await,
     };
     let imported: ImportSummary = imported.map_err(|failure| failure.doing("import"))?;
     if global.json {
@@ -134,12 +134,84 @@ pub async fn import(path: &Path, door: &Door, global: &GlobalArgs) -> CommandRes
     output::line(format!("imported {rows}; tokens go on from above {}; {when}", imported.revision))
 }
 
-async fn import_rows(source: impl AsyncRead + Unpin, engine: &Engine) -> CommandResult<ImportSummary> {
-    // Found whole before anything is asked of the store, and told as what it is: a bad export, not a bad store.
+async fn open_source(path: &Path) -> CommandResult<Box<dyn AsyncRead + Send + Unpin>> {
+    if path == Path::new("-") {
+        if io::stdin().is_terminal() {
+            output::note("reading the export from the terminal; Ctrl-D ends it");
+        }
+        let stdin = io::stdin().as_fd().try_clone_to_owned();
+        let stdin = stdin.map_err(|error| CommandError::broken(format!("cannot read stdin: {error}")))?;
+        return Ok(Box::new(tokio::fs::File::from_std(stdin.into())));
+    }
+    let file = tokio::fs::File::open(path).await;
+    let file =
+        file.map_err(|error| CommandError::usage(format!("cannot read {}: {error}", path.display())))?;
+    Ok(Box::new(file))
+}
+
+async fn import_rows(
+    source: impl AsyncRead + Unpin,
+    store: &StoreChoice,
+    server: &ServerArgs,
+) -> CommandResult<ImportSummary> {
+    // Found whole before there is a store, and told as what it is: a bad export, not a bad store.
     let import = read_rows(source).await?;
     let rows = import.rows;
-    let begins = engine.import(import).await?;
-    Ok(ImportSummary { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms })
+    let before = match store {
+        StoreChoice::Folder(path) => Some(FolderBefore::of(path)),
+        StoreChoice::Url(_) => None,
+    };
+    let begins = async {
+        let door = Door::open(Some(store), IfMissing::Create, server).await?;
+        let begins = match &door {
+            Door::Store(engine) => engine.import(import).await.map_err(CommandError::from),
+            Door::Server(_) => Err(CommandError::broken("a store was named")),
+        };
+        door.close().await;
+        begins
+    };
+    match begins.await {
+        Ok(begins) => {
+            Ok(ImportSummary { rows, revision: begins.cursor.revision.0, barred_ms: begins.barred_ms })
+        }
+        Err(failure) => {
+            if let Some(before) = before {
+                before.restore();
+            }
+            Err(failure)
+        }
+    }
+}
+
+/// A folder before a store was made in it.
+struct FolderBefore {
+    path: PathBuf,
+    entries: BTreeSet<OsString>,
+    /// The folders that were not there, innermost first.
+    missing: Vec<PathBuf>,
+}
+
+impl FolderBefore {
+    fn of(path: &Path) -> Self {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let missing = path.ancestors().take_while(|folder| !folder.exists()).map(Path::to_owned).collect();
+        Self { entries: entries(&path), missing, path }
+    }
+
+    /// Removes what has been added, unless it was a store before.
+    fn restore(self) {
+        for name in entries(&self.path).difference(&self.entries) {
+            let _ = fs::remove_file(self.path.join(name));
+        }
+        for folder in self.missing {
+            // One that is not empty stays: someone else is there.
+            let _ = fs::remove_dir(folder);
+        }
+    }
+}
+
+fn entries(folder: &Path) -> BTreeSet<OsString> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name()).collect()
 }
 
 async fn read_rows(source: impl AsyncRead + Unpin) -> CommandResult<Import> {

@@ -113,6 +113,16 @@ async fn mark_all(conn: &Conn) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Whether there is a store in the database, of whichever version.
+pub(crate) async fn is_there(conn: &Conn) -> Result<bool, Fault> {
+    match version(conn).await {
+        Ok(version) => Ok(version > 0),
+        // No such schema, no such table, and no right to look into a schema of that name.
+        Err(fault) if matches!(fault.code(), Some("3F000" | "42P01" | "42501")) => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
 /// The last version that was applied; 0 if only the table of them is there.
 async fn version(conn: &Conn) -> Result<usize, Fault> {
     let rows = conn.client.query_typed("SELECT max(version) FROM solehold.migrations", &[]).await?;

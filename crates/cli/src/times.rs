@@ -1,0 +1,33 @@
+//! Times as people write them, with the bounds of what they are for.
+
+use std::time::Duration;
+
+/// How long a lease may last without renewal.
+const TTL: std::ops::RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(24 * 60 * 60);
+/// The same in words.
+const TTL_BOUNDS: &str = "--ttl must be 1s to 24h";
+
+/// The value of `--ttl`.
+pub fn ttl(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(ttl) if TTL.contains(&ttl) => Ok(ttl),
+        Ok(_) => Err(TTL_BOUNDS.to_owned()),
+        Err(error) => Err(format!("{error}; {TTL_BOUNDS}, as in 30s")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
+
+    use super::*;
+
+    #[test]
+    fn a_ttl_is_within_the_bounds_of_the_machine() {
+        assert_eq!(ttl("1s").map(|ttl| ttl.as_millis()), Ok(u128::from(TTL_MS_MIN)));
+        assert_eq!(ttl("24h").map(|ttl| ttl.as_millis()), Ok(u128::from(TTL_MS_MAX)));
+        for odd in ["0", "0s", "999ms", "24h 1ms", "5", "soon", ""] {
+            assert!(ttl(odd).expect_err(odd).contains(TTL_BOUNDS), "{odd:?}");
+        }
+    }
+}
