@@ -196,8 +196,10 @@ class Waiting(Case):
             waiters = [await self.in_line("crowded", place) for place in (1, 2)]
             with self.assertRaisesRegex(Unavailable, "2 tasks of this client wait"), self.client.waiter():
                 pass
+            began = self.client.clock.now()
             with self.assertRaises(Refused) as refused:
                 await self.locks.acquire("crowded", timeout=0.3)
+            self.assertGreaterEqual(self.client.clock.now() - began, 0.3)
             self.assertEqual(refused.exception.token, first.token, "when its time is up it asks without waiting")
             waiters.append(asyncio.ensure_future(self.locks.acquire("crowded")))
             await first.release()

@@ -363,6 +363,7 @@ class OneWorker(unittest.TestCase):
     def test_time_that_is_up_is_up_though_no_server_answers(self) -> None:
         async def work(at: World) -> None:
             session = await at.open(ttl=60)
+            at.client.timeout = 10.0
             for trouble in ("closed", "cut", "deaf"):
                 setattr(at.link, trouble, True)
                 began = time()
@@ -376,10 +377,23 @@ class OneWorker(unittest.TestCase):
 
         self.run_world(work)
 
+    def test_a_request_is_repeated_for_as_long_as_it_says(self) -> None:
+        async def work(at: World) -> None:
+            at.link.closed = True
+            for retry_for in (0.0, 0.1, 2.0, 7.0):
+                at.client.retry_for = retry_for
+                began = time()
+                with self.assertRaises(Unavailable):
+                    await at.client.request("GET", "/api/v1/nodes")
+                self.assertAlmostEqual(time() - began, retry_for, delta=0.01)
+
+        self.run_world(work)
+
     def test_leaving_does_not_wait_for_a_server_that_is_gone(self) -> None:
         async def work(at: World) -> None:
+            at.client.retry_for = 60.0
             for trouble in ("closed", "cut", "deaf"):
-                session = await at.open(ttl=60)
+                session = await at.open(ttl=600)
                 guard = await at.hold(session, trouble)
                 setattr(at.link, trouble, True)
                 began = time()

@@ -8,7 +8,22 @@ import unittest
 from typing import Any
 from unittest import mock
 
-from solehold_client import BadRequest, Client, Compacted, Event, Session, Snapshot, Unavailable, Unknown, http
+from solehold_client import (
+    BackoffConfig,
+    BadRequest,
+    Client,
+    Compacted,
+    Event,
+    NotSent,
+    Request,
+    Response,
+    Server,
+    Session,
+    Snapshot,
+    Unavailable,
+    Unknown,
+    http,
+)
 from solehold_client.limits import FRAME_BYTES_MAX
 from solehold_client.sse import Decoder, Frame
 from solehold_client.watch import Follower, Resync, Watch
@@ -123,6 +138,75 @@ class Watching(unittest.IsolatedAsyncioTestCase):
                 seen.append(await watch.__anext__())
         acquired = [event.token for event in seen if isinstance(event, Event) and event.event_type == "lease_acquired"]
         self.assertEqual(acquired, tokens)
+
+
+class Scripted:
+    """A transport whose streams are scripted: pieces, or that nobody is there."""
+
+    def __init__(self, *streams: list[str] | None) -> None:
+        self.streams = list(streams)
+        self.targets: list[str] = []
+        self.open: list[ScriptedStream] = []
+
+    async def send(self, server: Server, request: Request) -> Response:
+        raise NotSent("only streams")
+
+    async def stream(self, server: Server, request: Request) -> ScriptedStream:
+        self.targets.append(request.target)
+        pieces = self.streams.pop(0)
+        if pieces is None:
+            raise NotSent("nobody there")
+        self.open.append(ScriptedStream(pieces))
+        return self.open[-1]
+
+    async def close(self) -> None:
+        pass
+
+
+class ScriptedStream:
+    """A read that is cancelled loses what was under way, as it may happen to any."""
+
+    status = 200
+
+    def __init__(self, pieces: list[str]) -> None:
+        self._pieces = pieces
+        self.is_closed = False
+
+    async def read(self) -> bytes:
+        piece = self._pieces.pop(0)
+        if piece == "never":
+            await asyncio.Event().wait()
+        return piece.encode()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Interrupted(unittest.IsolatedAsyncioTestCase):
+    def client(self, transport: Scripted) -> Client:
+        backoff = BackoffConfig(first=0.001, cap=0.001)
+        return Client("http://scripted", retry_for=0.0, backoff=backoff, transport=lambda: transport)
+
+    async def test_a_cancelled_read_is_made_again_from_the_cursor(self) -> None:
+        transport = Scripted([event("1.6", "a"), "never"], [event("1.7", "b")])
+        watch = self.client(transport).watch(cursor="1.5")
+        await next_event(watch)
+        waiting = asyncio.ensure_future(watch.__anext__())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with self.assertRaises(asyncio.CancelledError):
+            await waiting
+        self.assertTrue(transport.open[0].is_closed)
+        self.assertEqual((await next_event(watch)).key, "b")
+        self.assertEqual(transport.targets, [f"/api/v1/watch?from={at}" for at in ("1.5", "1.6")])
+
+    async def test_a_watch_that_has_begun_goes_on_however_long_nobody_answers(self) -> None:
+        transport = Scripted([event("1.6", "a"), ""], *[None] * 20, [event("1.7", "b")])
+        watch = self.client(transport).watch(cursor="1.5")
+        self.assertEqual([(await next_event(watch)).key for _ in range(2)], ["a", "b"])
+        self.assertEqual(len(transport.targets), 22)
+        with self.assertRaises(Unavailable):
+            await self.client(Scripted(None)).watch(cursor="1.5").__anext__()
 
 
 class Misbehaving(Case):

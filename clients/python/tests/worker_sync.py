@@ -23,9 +23,12 @@ def hold(session: Session) -> None:
 
 
 def wait(session: Session) -> None:
-    """Waits for what someone else holds."""
-    print("waiting")
-    session.acquire("scene", "hall")
+    """Waits for what someone else holds, until it is interrupted, and goes on with something else."""
+    try:
+        session.acquire("scene", "hall")
+    except KeyboardInterrupt:
+        print(f"left {session.is_live()}")
+    session.lost()
 
 
 def fork(session: Session) -> None:

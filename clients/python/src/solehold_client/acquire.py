@@ -63,12 +63,12 @@ class Acquire:
                     delay = self._backoff.delay(least=error.retry_after or 0.0)
                 left = self._time_left()
                 if left <= 0:
-                    raise failed
+                    raise failed.with_traceback(None)
                 # When the time is up it is asked for once more: it may have become free.
                 await sleep_until(self.client.clock, self.client.clock.now() + min(delay, left))
         except Unknown as error:
             if await self._spend():
-                raise Unavailable(f"{error.detail}; the request was cancelled and holds nothing") from error
+                raise Unavailable(f"{error.detail}; the request was cancelled and holds nothing") from None
             raise
         except BaseException:
             await self._spend()

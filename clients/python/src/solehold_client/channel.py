@@ -145,7 +145,8 @@ class Channel:
             now = self._clock.now()
             # Where the server asks for more time than there is, asking again is of no use.
             if now >= until or now + (failed.retry_after or 0.0) > until:
-                raise unknown or failed
+                # From here on: how the connection failed is in the message, and not for dozens of lines in the trace.
+                raise (unknown or failed).with_traceback(None)
             self._failed(server, failed, "asking again" if until == float("inf") else f"asking again for {until - now:.3g} s")
             await sleep_until(self._clock, min(until, now + backoff.delay(least=failed.retry_after or 0.0)))
 
@@ -156,10 +157,10 @@ class Channel:
             return await once(server)
         except NotSent as error:
             told = "not sent"
-            raise Unavailable(str(error)) from error
+            raise Unavailable(str(error)) from None
         except AnswerLost as error:
             told = "no answer"
-            raise Unknown(str(error)) from error
+            raise Unknown(str(error)) from None
         except SoleholdError as error:
             told = error.code or str(error)
             raise
