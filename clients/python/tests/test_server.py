@@ -74,11 +74,12 @@ class Case(unittest.IsolatedAsyncioTestCase):
     async def holder(self, kind: str, key: str) -> str | None:
         """Who holds it, by the server's word."""
         try:
-            lease = await self.client.request("GET", f"/api/v1/resources/{kind}/{key}/lease")
+            resource = await self.client.request("GET", f"/api/v1/resources/{kind}/{key}")
         except NotFound:
             return None
-        assert isinstance(lease, dict)
-        return str(lease["holder"])
+        assert isinstance(resource, dict)
+        lease = resource["lease"]
+        return str(lease["holder"]) if isinstance(lease, dict) else None
 
 
 class Guards(Case):
@@ -470,7 +471,7 @@ class Asking(Case):
                 with self.assertRaisesRegex(Unavailable, "connection refused: no server listens there") as unavailable:
                     await Session.open(client, "nobody")
         shown = "".join(traceback.format_exception(unavailable.exception))
-        self.assertEqual(shown.count("Traceback"), 1, "people need not read how the connection failed")
+        self.assertNotIn("Traceback", shown, "people need not read how the connection failed")
 
     async def test_an_answer_that_is_too_large_is_not_read(self) -> None:
         async with Client(SERVER.url, response_bytes_max=100, retry_for=0.0) as client:

@@ -35,11 +35,12 @@ class Case(unittest.TestCase):
 
     def holder(self, key: str) -> str | None:
         try:
-            lease = self.client.request("GET", f"/api/v1/resources/scene/{key}/lease")
+            resource = self.client.request("GET", f"/api/v1/resources/scene/{key}")
         except NotFound:
             return None
-        assert isinstance(lease, dict)
-        return str(lease["holder"])
+        assert isinstance(resource, dict)
+        lease = resource["lease"]
+        return str(lease["holder"]) if isinstance(lease, dict) else None
 
     def waiting(self, key: str) -> int:
         try:
