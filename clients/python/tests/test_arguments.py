@@ -28,7 +28,7 @@ class Arguments(unittest.TestCase):
     def test_of_a_client(self) -> None:
         for given in (None, 7070, {URL}):
             self.refuses(TypeError, "^urls must be a URL, or a list of URLs, not ", lambda: Client(wrong(given)))
-        self.refuses(TypeError, "^a server URL must be a string such as .*, not int$", lambda: Client(wrong([7070])))
+        self.refuses(TypeError, "^a server must be a string such as .*, not int$", lambda: Client(wrong([7070])))
         self.refuses(TypeError, "^timeout must be a number of seconds, not str", lambda: Client(URL, timeout=wrong("5")))
         self.refuses(ValueError, "^timeout is 0: give seconds above 0$", lambda: Client(URL, timeout=0))
         self.refuses(ValueError, "^retry_for is nan: give 0 or more", lambda: Client(URL, retry_for=float("nan")))

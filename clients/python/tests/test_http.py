@@ -122,7 +122,7 @@ class Answers(Case):
 
         transport = HttpTransport()
         # A busy machine may not even connect in that time.
-        with self.assertRaisesRegex((AnswerLost, NotSent), "no answer within 0.05 s"):
+        with self.assertRaisesRegex((AnswerLost, NotSent), "no answer from .* within 0.05 s"):
             await transport.send(await self.serve(silent), Request("GET", "/", None, 0.05))
         await transport.close()
 
@@ -255,21 +255,27 @@ class Urls(unittest.TestCase):
             ("http://127.0.0.1:7070", "http://127.0.0.1:7070"),
             ("https://solehold.example/", "https://solehold.example:443"),
             ("http://[::1]:80/base/", "http://[::1]:80/base"),
+            ("127.0.0.1:7070", "http://127.0.0.1:7070"),
+            ("[::1]:7070/", "http://[::1]:7070"),
         ):
             self.assertEqual(str(Server.parse(url)), shown)
 
     def test_bad_ones_are_named_without_their_secrets(self) -> None:
         odd = ("http://x:99999", "http://x?q=1", "http://x/\r\nX: y", "http://ü")
-        for url in ("", "127.0.0.1:7070", "ftp://x", "http://", *odd):
-            with self.assertRaisesRegex(ValueError, "server URL"):
+        for url in ("", "localhost", "x:port", "ftp://x", "http://", "http://[::1", *odd):
+            with self.assertRaisesRegex(ValueError, "server .* give HOST:PORT or a URL, as in 127.0.0.1:7070"):
                 Server.parse(url)
-        with self.assertRaises(ValueError) as refused:
-            Server.parse("http://me:hunter2@x")
-        self.assertNotIn("hunter2", str(refused.exception))
+        for url in ("http://me:hunter2@x", "me:hunter2@x:7070", "http://me:hunter2@x:port"):
+            with self.assertRaises(ValueError) as refused:
+                Server.parse(url)
+            self.assertNotIn("hunter2", str(refused.exception))
 
     def test_a_client_checks_what_it_is_given(self) -> None:
-        with self.assertRaisesRegex(ValueError, "0 server URLs"):
+        with self.assertRaisesRegex(ValueError, "0 servers were given"):
             Client([])
+        with self.assertRaisesRegex(ValueError, "a server is empty"):
+            Client("http://x,")
+        self.assertEqual(repr(Client(["a:1, https://b", "c:3"])), "Client(http://a:1, https://b:443, http://c:3)")
         with self.assertRaisesRegex(ValueError, "timeout"):
             Client("http://x", timeout=0)
         with self.assertRaisesRegex(ValueError, "newline") as refused:

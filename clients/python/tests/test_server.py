@@ -10,8 +10,6 @@ import pickle
 import random
 import signal
 import socket
-import ssl
-import subprocess
 import tempfile
 import traceback
 import unittest
@@ -35,7 +33,6 @@ from solehold_client import (
     Session,
     SessionConfig,
     Transport,
-    Unauthorized,
     Unavailable,
     Unknown,
 )
@@ -468,7 +465,7 @@ class Asking(Case):
             closed.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{closed.getsockname()[1]}"
             async with Client(url, retry_for=0.2) as client:
-                with self.assertRaisesRegex(Unavailable, "connection refused: no server listens there") as unavailable:
+                with self.assertRaisesRegex(Unavailable, r"^no server at http://127.0.0.1:\d+ \(connection refused\)$") as unavailable:
                     await Session.open(client, "nobody")
         shown = "".join(traceback.format_exception(unavailable.exception))
         self.assertNotIn("Traceback", shown, "people need not read how the connection failed")
@@ -496,42 +493,6 @@ class Asking(Case):
         async with Client(SERVER.url, transport=transport) as client:
             async with Session.open(client, "own"), Session.open(client, "own-2"):
                 self.assertEqual(len(made), 3)
-
-
-class Secured(unittest.IsolatedAsyncioTestCase):
-    async def test_tls_and_keys(self) -> None:
-        folder = tempfile.TemporaryDirectory(prefix="solehold-python-")
-        self.addCleanup(folder.cleanup)
-        cert, key = f"{folder.name}/cert.pem", f"{folder.name}/key.pem"
-        made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2"]
-        made += ["-keyout", key, "-out", cert, "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-        subprocess.run(made, check=True, capture_output=True)
-        server = Solehold("--tls-cert", cert, "--tls-key", key)
-        self.addCleanup(server.stop)
-        trusting = ssl.create_default_context(cafile=cert)
-        async with Client(server.url, tls=trusting) as client:
-            answer = await client.request("POST", "/api/v1/admin/keys", {"name": "test", "role": "admin"})
-        assert isinstance(answer, dict)
-        secret = str(answer["key"])
-        async with Client(server.url, key=secret, tls=trusting) as client:
-            self.assertNotIn(secret, repr(client))
-            async with Session.open(client, "secured") as session, await session.acquire("scene", "secured") as guard:
-                self.assertTrue(guard.is_live())
-        for key_given in (None, "wrong"):
-            async with Client(server.url, key=key_given, tls=trusting) as client:
-                with self.assertRaises(Unauthorized):
-                    await Session.open(client, "stranger")
-        async with Client(server.url, key=secret, retry_for=0.0) as client:
-            with self.assertRaisesRegex(Unavailable, "certificate is not trusted"):
-                await Session.open(client, "distrustful")
-        plain = Solehold()
-        self.addCleanup(plain.stop)
-        async with Client(plain.url.replace("http:", "https:"), retry_for=0.0) as client:
-            with self.assertRaisesRegex(Unavailable, "does not speak TLS: give an http URL"):
-                await Session.open(client, "confused")
-        async with Client(server.url.replace("https:", "http:"), retry_for=0.0) as client:
-            with self.assertRaisesRegex(Unknown, "speaks TLS: give an https URL"):
-                await Session.open(client, "confused")
 
 
 class Killed(unittest.IsolatedAsyncioTestCase):

@@ -280,7 +280,7 @@ class Misbehaving(Case):
 
     async def test_nobody_there_is_unavailable_at_first(self) -> None:
         async with Client("http://127.0.0.1:1", retry_for=0.0) as client:
-            with self.assertRaisesRegex(Unavailable, "no server listens there"):
+            with self.assertRaisesRegex(Unavailable, "no server at http://127.0.0.1:1 "):
                 await client.watch().__anext__()
 
 

@@ -23,7 +23,8 @@ from .wire import Grant, Json, SessionView, StateDocument
 
 
 class Client:
-    """Servers of one Solehold, any of which may answer.
+    """Servers of one Solehold, any of which may answer: `HOST:PORT` for plain HTTP, or URLs; a list, or with commas
+    between.
 
     `timeout` is how long one server has for one request, `retry_for` how long a request is repeated while no server
     answers. Clock, randomness and transport are arguments, so that all of it can be simulated.
@@ -44,10 +45,9 @@ class Client:
         rng: random.Random | None = None,
         transport: Callable[[], Transport] | None = None,
     ) -> None:
-        check.instance("urls", urls, (str, Sequence), "a URL, or a list of URLs")
-        urls = [urls] if isinstance(urls, str) else list(urls)
-        if not 1 <= len(urls) <= SERVERS_MAX:
-            raise ValueError(f"{len(urls)} server URLs were given: give 1 to {SERVERS_MAX}")
+        servers = tuple(Server.parse(url) for url in _listed(urls))
+        if not 1 <= len(servers) <= SERVERS_MAX:
+            raise ValueError(f"{len(servers)} servers were given: give 1 to {SERVERS_MAX}")
         check.seconds("timeout", timeout, lambda timeout: 0 < timeout < float("inf"), "seconds above 0")
         check.seconds("retry_for", retry_for, lambda retry_for: 0 <= retry_for < float("inf"), "0 or more seconds")
         if tenant is not None:
@@ -60,7 +60,7 @@ class Client:
         self.retry_for = retry_for
         self.backoff = backoff or BackoffConfig()
         self.response_bytes_max = response_bytes_max
-        self._servers = tuple(Server.parse(url) for url in urls)
+        self._servers = servers
         self._tenant = tenant
         headers = _headers(key)
 
@@ -300,6 +300,15 @@ class Client:
         timeout = self.timeout if timeout is None else min(self.timeout, timeout)
         async with self._short:
             return await self._channel.call(call, timeout=timeout, until=until, doubts=doubts)
+
+
+def _listed(urls: str | Sequence[str]) -> list[str]:
+    """The servers of a list, each of which may be several with commas between, as in SOLEHOLD_SERVER."""
+    check.instance("urls", urls, (str, Sequence), "a URL, or a list of URLs")
+    lists = [urls] if isinstance(urls, str) else list(urls)
+    for several in lists:
+        check.instance("a server", several, str, "a string such as '127.0.0.1:7070'")
+    return [one.strip() for several in lists for one in several.split(",")]
 
 
 def _headers(key: str | None) -> dict[str, str]:

@@ -7,7 +7,6 @@ turns out to be closed is replaced, once, by a new one.
 from __future__ import annotations
 
 import asyncio
-import socket
 import ssl
 import weakref
 from collections.abc import Coroutine, Iterator, Mapping
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 from urllib.parse import urlsplit
 
-from . import check
 from .body import Body
 from .limits import (
     CONNECT_SECONDS_MAX,
@@ -54,20 +52,24 @@ class Server:
 
     @staticmethod
     def parse(url: str) -> Server:
-        """Takes `http://host:port`, `https://host`, or either with a path that stands before `/api/v1`."""
-        right = "give something like http://127.0.0.1:7070"
-        check.instance("a server URL", url, str, "a string such as 'http://127.0.0.1:7070'")
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"the server URL {_shown(url)} is not http or https with a host: {right}")
-        if parts.username is not None or parts.query or parts.fragment:
-            raise ValueError(f"the server URL {_shown(url)} has a user, query or fragment: {right}; the key is given as `key`")
+        """Takes `HOST:PORT` for plain HTTP, or a URL, which may have a path that stands before `/api/v1`."""
+        right = "give HOST:PORT or a URL, as in 127.0.0.1:7070 or https://solehold.example:7070"
+        if not url:
+            raise ValueError(f"a server is empty: {right}, with commas between several")
+        is_bare = "://" not in url
         try:
+            parts = urlsplit(f"http://{url}" if is_bare else url)
             port = parts.port
         except ValueError as error:
-            raise ValueError(f"the server URL {_shown(url)} has no port from 1 to 65535: {right}") from error
+            raise ValueError(f"the server {_shown(url)} is not right ({error}): {right}") from error
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"the server {_shown(url)} is not http or https with a host: {right}")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError(f"the server {_shown(url)} has a user, query or fragment: {right}; the key is given as `key`")
+        if is_bare and port is None:
+            raise ValueError(f"the server {_shown(url)} has no port: {right}")
         if any(ord(char) <= 32 or ord(char) > 126 for char in url):
-            raise ValueError(f"the server URL {_shown(url)} has characters that are not plain: {right}")
+            raise ValueError(f"the server {_shown(url)} has characters that are not plain: {right}")
         secure = parts.scheme == "https"
         return Server(secure, parts.hostname, port or (443 if secure else 80), parts.path.rstrip("/"))
 
@@ -82,7 +84,7 @@ class Server:
 
 def _shown(url: str) -> str:
     """A URL without what may be a password."""
-    scheme, separator, rest = url.partition("://")
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     return repr(scheme + separator + rest.rpartition("@")[2])
 
 
@@ -160,6 +162,10 @@ class _Connection:
     def close(self) -> None:
         # A closing TLS connection waits for the peer's closing message, which is not needed here.
         self.writer.transport.abort()
+
+
+class _SpeaksTls(ValueError):
+    """The answer to a plain request is a TLS alert."""
 
 
 class _Unanswered(Exception):
@@ -312,30 +318,36 @@ def _abandon(loop: asyncio.AbstractEventLoop, connection: _Connection) -> None:
 
 @contextmanager
 def _failures(server: Server, progress: _Progress, seconds: float) -> Iterator[None]:
-    """Says what a failure means for the outcome, and names the server."""
+    """Says what a failure means for the outcome, which server it was, and what would be right."""
     try:
         yield
     except asyncio.TimeoutError as error:
         failed = AnswerLost if progress.left else NotSent
-        raise failed(f"{server}: no answer within {seconds:.3g} s") from error
+        raise failed(f"no answer from {server} within {seconds:.3g} s") from error
     except (OSError, EOFError, ValueError, asyncio.LimitOverrunError, _Unanswered) as error:
-        failed = AnswerLost if progress.left else NotSent
-        raise failed(f"{server}: {_told(server, error)}") from error
+        if told := _not_understood(server, error):
+            raise NotSent(told) from error
+        if progress.left:
+            raise AnswerLost(_lost(server, error)) from error
+        reason = "connection refused" if isinstance(error, ConnectionRefusedError) else str(error) or type(error).__name__
+        raise NotSent(f"no server at {server} ({reason})") from error
 
 
-def _told(server: Server, error: Exception) -> str:
-    """What went wrong, for people."""
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused: no server listens there"
-    if isinstance(error, socket.gaierror):
-        return f"the host name {server.host} is not known ({error.strerror})"
+def _not_understood(server: Server, error: Exception) -> str | None:
+    """What is wrong about a connection that both ends have not agreed on: nothing was done by it."""
+    if isinstance(error, _SpeaksTls):
+        return f"{server}: this port speaks TLS; write https://{server.authority}"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not trusted ({error.verify_message}): give `tls` a context that trusts it"
+        return f"the certificate of {server} is not trusted ({error.verify_message}): give `tls` a context that trusts it"
     if isinstance(error, ssl.SSLError) and error.reason in _PLAIN_REASONS:
-        return "this port does not speak TLS: give an http URL"
+        return f"{server}: this port speaks plain HTTP; write http://{server.authority}"
+    return None
+
+
+def _lost(server: Server, error: Exception) -> str:
     if isinstance(error, (_Unanswered, asyncio.IncompleteReadError)):
-        return "the connection was closed before the answer was whole"
-    return str(error) or type(error).__name__
+        return f"the connection to {server} was closed before the answer was whole"
+    return f"{server}: {error or type(error).__name__}"
 
 
 async def _read_answer(reader: asyncio.StreamReader, method: str) -> tuple[int, dict[str, str], Body, bool]:
@@ -358,7 +370,7 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[str, int, dict[str, 
         raise ValueError(f"the head of the answer is larger than {HEAD_BYTES_MAX} bytes") from error
     except asyncio.IncompleteReadError as error:
         if error.partial.startswith(_TLS_ALERT):
-            raise ValueError("this port speaks TLS: give an https URL") from error
+            raise _SpeaksTls from error
         if error.partial:
             raise
         raise _Unanswered from error
