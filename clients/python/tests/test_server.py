@@ -465,7 +465,8 @@ class Asking(Case):
             closed.bind(("127.0.0.1", 0))
             url = f"http://127.0.0.1:{closed.getsockname()[1]}"
             async with Client(url, retry_for=0.2) as client:
-                with self.assertRaisesRegex(Unavailable, r"^no server at http://127.0.0.1:\d+ \(connection refused\)$") as unavailable:
+                told = rf"^no server at {url} \(connection refused\)$"
+                with self.assertRaisesRegex(Unavailable, told) as unavailable:
                     await Session.open(client, "nobody")
         shown = "".join(traceback.format_exception(unavailable.exception))
         self.assertNotIn("Traceback", shown, "people need not read how the connection failed")
