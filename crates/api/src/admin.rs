@@ -214,7 +214,7 @@ pub struct Usage {
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PutTenant {
-    #[serde(default)]
+    #[serde(default, deserialize_with = "crate::body::object")]
     pub quotas: QuotaChanges,
 }
 

@@ -1,8 +1,12 @@
 //! Reading a body: JSON whatever its content type, and an error that names the place.
 
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error},
+};
+use serde_json::Value;
 
-use crate::problem::Problem;
+use crate::{field::FieldError, problem::Problem};
 
 /// Reads a body. An empty one is an empty object.
 ///
@@ -25,14 +29,28 @@ pub fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Problem> {
     let value = serde_path_to_error::deserialize(&mut json)
         .map_err(|error| Problem::from_json(&error.path().to_string(), error.inner()))?;
     json.end().map_err(|error| Problem::from_json(".", &error))?;
+    // Serde takes the values of a list for the fields of an object, in their order.
+    if bytes.trim_ascii_start().starts_with(b"[") {
+        return Err(FieldError::new("body", "is a list; it must be an object").into());
+    }
     Ok(value)
+}
+
+/// Reads a field that is an object, and not a list of what its fields would be.
+pub(crate) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(given: D) -> Result<T, D::Error> {
+    let fields = serde_json::Map::deserialize(given)?;
+    serde_json::from_value(Value::Object(fields)).map_err(D::Error::custom)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::{
-        config::Camera, leases::AcquireLease, problem::ErrorCode, resources::PutResource,
+        admin::PutTenant,
+        config::Camera,
+        leases::{AcquireLease, RenewLease},
+        problem::ErrorCode,
+        resources::PutResource,
         scenes::SceneLeaseRequest,
     };
 
@@ -77,6 +95,13 @@ mod tests {
         let (code, field, detail) = fault::<AcquireLease>(r#"{"runner_id": "r"}"#);
         assert_eq!((code, field.as_str()), (ErrorCode::InvalidField, "body"));
         assert!(detail.contains("missing field `camera_uuid`"), "{detail}");
+    }
+
+    #[test]
+    fn a_list_is_no_object() {
+        let (code, field, detail) = fault::<RenewLease>("[null, null, null, null]");
+        assert_eq!((code, field.as_str()), (ErrorCode::InvalidField, "body"), "{detail}");
+        assert_eq!(fault::<PutTenant>(r#"{"quotas": [1, 2, 3]}"#).1, "quotas");
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::{
     document::{content_hash, read, to_document},
     field::{Checked, Faults, FieldError, join, name},
     leases::camera_name,
+    limits::URL_BYTES_MAX,
     page::PageCursor,
 };
 
@@ -242,6 +243,7 @@ impl Camera {
         faults.maybe_name("tenant_id", self.tenant_id.as_deref());
         faults.maybe_name("site_id", self.site_id.as_deref());
         faults.maybe_name("zone_test", self.zone_test.as_deref());
+        faults.text("rtsp_url", self.rtsp_url.as_deref(), URL_BYTES_MAX);
         check_labels(faults, "allow_labels", self.allow_labels.as_deref());
         check_share(faults, "min_score", self.min_score.as_ref());
         check_share(faults, "iou_threshold", self.iou_threshold.as_ref());

@@ -23,11 +23,24 @@ use crate::{
     field::{Checked, Faults, FieldError, name},
     limits::{CAMERA_TTL, REASON_BYTES_MAX},
     page::PageCursor,
+    paths,
     problem::Problem,
     terms::{AcquireFields, AcquireTerms, FinalState, Proof},
     time::Timestamp,
     watch::LeaseEvent,
 };
+
+/// The paths on which every failure comes in an [`Envelope`], whatever failed.
+pub const ENVELOPED: &[&str] = &[
+    paths::LEASE_ACQUIRE,
+    paths::LEASE,
+    paths::LEASE_RENEW,
+    paths::LEASE_HEARTBEAT,
+    paths::LEASE_RELEASE,
+    paths::LEASE_REVOKE,
+    paths::LEASE_HISTORY,
+    paths::LEASE_OF_CAMERA,
+];
 
 /// What every camera's id begins with.
 pub const CAMERA_PREFIX: &str = "cam-";

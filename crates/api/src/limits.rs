@@ -1,7 +1,7 @@
 //! Every bound of the surface, in one place and by name (rule 25). What the machine bounds by itself is in
 //! [`solehold_core::limits`].
 
-use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
+use solehold_core::limits::{NAME_BYTES_MAX, TTL_MS_MAX, TTL_MS_MIN};
 
 use crate::time::TtlBounds;
 
@@ -17,6 +17,14 @@ pub const PAGE_SIZE_MAX: usize = 1_000;
 pub const BATCH_ITEMS_MAX: usize = 1_000;
 /// Most labels of a resource or runner.
 pub const LABELS_MAX: usize = 64;
+/// Longest list of labels to select by, in bytes.
+pub const LABEL_QUERY_BYTES_MAX: usize = 4_096;
+/// Longest address of a camera, in bytes.
+pub const URL_BYTES_MAX: usize = 8_192;
+/// Longest cursor of a page, in bytes: two names, every byte of them escaped.
+pub const PAGE_CURSOR_BYTES_MAX: usize = 2 * 3 * NAME_BYTES_MAX + 1;
+/// Longest sealed cursor that a holder may show, in bytes.
+pub const SEALED_CURSOR_BYTES_MAX: usize = 1_024;
 /// Longest reason that may be given for a revocation, in bytes.
 pub const REASON_BYTES_MAX: usize = 1_024;
 /// Deepest nesting of a document; answers wrap it further, and readers stop at 128.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     field::FieldError,
-    limits::{PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX},
+    limits::{PAGE_CURSOR_BYTES_MAX, PAGE_SIZE_DEFAULT, PAGE_SIZE_MAX},
 };
 
 /// What separates the parts, and what would not survive a query string unescaped.
@@ -32,6 +32,10 @@ pub struct PageCursor(pub Vec<String>);
 impl FromStr for PageCursor {
     type Err = FieldError;
     fn from_str(text: &str) -> Result<Self, FieldError> {
+        let is_graphic = text.bytes().all(|byte| byte.is_ascii_graphic());
+        if !is_graphic || !(1..=PAGE_CURSOR_BYTES_MAX).contains(&text.len()) {
+            return Err(unknown_cursor());
+        }
         let part = |part: &str| percent_decode_str(part).decode_utf8().map(|part| part.into_owned());
         let parts: Result<_, _> = text.split('/').map(part).collect();
         parts.map(Self).map_err(|_| unknown_cursor())
@@ -96,14 +100,17 @@ mod tests {
 
     #[test]
     fn cursors_come_back() {
-        for parts in [vec!["a"], vec!["a", "b/c", "100%"], vec!["söhne 数", ""], vec!["a+b&c=d#e?"], vec![""]]
+        for parts in
+            [vec!["a"], vec!["a", "b/c", "100%"], vec!["söhne 数", ""], vec!["a+b&c=d#e?"], vec!["", ""]]
         {
             let cursor = PageCursor(parts.into_iter().map(str::to_owned).collect());
             assert_eq!(cursor.to_string().parse(), Ok(cursor.clone()), "{cursor}");
             let json = serde_json::to_string(&cursor).expect("a cursor");
             assert_eq!(serde_json::from_str::<PageCursor>(&json).expect(&json), cursor);
         }
-        assert!("%FF".parse::<PageCursor>().is_err());
+        for odd in ["", "%FF", "a b", "söhne", "line\n", &"x".repeat(PAGE_CURSOR_BYTES_MAX + 1)] {
+            assert!(odd.parse::<PageCursor>().is_err(), "{odd}");
+        }
     }
 
     #[test]

@@ -12,7 +12,6 @@ macro_rules! error_codes {
     ($($(#[$doc:meta])* $code:ident $status:literal $wire:literal $title:literal;)*) => {
         /// Everything that can go wrong, each with its one status. The same words on the wire, in metrics and in logs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
         pub enum ErrorCode {
             $($(#[$doc])* #[serde(rename = $wire)] $code,)*
         }
@@ -66,6 +65,8 @@ error_codes! {
     SessionSuperseded 404 "session_superseded" "The session was superseded";
     /// The path exists, but not with this method.
     MethodNotAllowed 405 "method_not_allowed" "Method not allowed";
+    /// The body did not arrive in time; nothing was done.
+    RequestTimeout 408 "request_timeout" "The body did not arrive in time";
     /// The present state does not allow this.
     Conflict 409 "conflict" "Conflict";
     /// Someone holds it.
@@ -114,9 +115,24 @@ impl ErrorCode {
 
     /// Whether the same request may succeed later, unchanged.
     pub fn is_retryable(self) -> bool {
-        matches!(self, Self::Held | Self::HeldBack) || self.status() == 429 || self.status() >= 500
+        matches!(self, Self::Held | Self::HeldBack | Self::RequestTimeout)
+            || self.status() == 429
+            || self.status() >= 500
     }
 }
+
+#[cfg(feature = "openapi")]
+impl utoipa::PartialSchema for ErrorCode {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        let about = "What went wrong: what programs look at. Each code has its one status.";
+        let mut words = crate::schema::words(Self::ALL);
+        words.description = Some(about.to_owned());
+        words.into()
+    }
+}
+
+#[cfg(feature = "openapi")]
+impl utoipa::ToSchema for ErrorCode {}
 
 impl fmt::Display for ErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -56,8 +56,9 @@ impl SceneLeaseRequest {
         ask.checked(SCENE_TTL, Faults::default(), Some(Default::default()))
     }
 
-    /// Which lease is meant, for a renewal or release.
+    /// Which lease is meant, for a renewal or release. What these do not need is checked, too.
     pub fn claim(&self, target: Target) -> Checked<Claim> {
+        self.terms()?;
         let (token, session_id) = (self.version, self.session_id);
         Proof { holder: ("holder_id", Some(&self.holder_id)), token, session_id }.claim(target)
     }

@@ -4,7 +4,8 @@ use serde::Serialize;
 use solehold_core::{event::EventName, lease::LeaseStatus, session::Standing};
 use utoipa::openapi::schema::{Object, ObjectBuilder, Type};
 
-fn words<T: Serialize>(all: &[T]) -> Object {
+/// The words of an enum, as they are on the wire.
+pub fn words<T: Serialize>(all: &[T]) -> Object {
     let words = all.iter().map(|word| serde_json::to_value(word).unwrap_or_default());
     ObjectBuilder::new().schema_type(Type::String).enum_values(Some(words)).build()
 }

@@ -112,9 +112,11 @@ impl From<ErrorCode> for Exit {
             | Code::InUse
             | Code::Exists
             | Code::Compacted => Self::Refused,
-            Code::TooManyRequests | Code::Overloaded | Code::Unavailable | Code::UnknownOutcome => {
-                Self::Unavailable
-            }
+            Code::RequestTimeout
+            | Code::TooManyRequests
+            | Code::Overloaded
+            | Code::Unavailable
+            | Code::UnknownOutcome => Self::Unavailable,
             Code::NoSuchRoute | Code::Internal => Self::Failed,
         }
     }

@@ -51,6 +51,99 @@ async fn a_large_body_is_refused_and_the_bound_is_named() {
 }
 
 #[tokio::test]
+async fn what_is_announced_to_be_too_large_is_refused_before_it_is_sent() {
+    let asking = serve().await;
+    for (method, path, bytes, code) in [
+        (Method::PUT, "/api/v1/resources/job/k", 1024 * 1024 + 1_u64, 413),
+        (Method::POST, "/api/v1/leases/acquire", 1 << 40, 413),
+        (Method::POST, "/api/v1/admin/import", (1 << 30) + 1, 413),
+        // One that is not too large is waited for.
+        (Method::PUT, "/api/v1/resources/job/k", 2, 201),
+    ] {
+        let length = format!("Content-Length: {bytes}");
+        let mut asked = asking.half_sent(&method, path, &[&length, "Expect: 100-continue"], "").await;
+        let answer = asked.answer().await;
+        if code == 413 {
+            assert_eq!((answer.status.as_u16(), &answer.json()["code"]), (413, &"payload_too_large".into()));
+        } else {
+            assert_eq!(answer.status, 100, "{answer:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_stops_on_its_way_is_told_so() {
+    let mut config = config();
+    config.limits.request_timeout = Duration::from_millis(300);
+    let asking = serve_with(config, memory()).await;
+    for (method, path) in [
+        (Method::PUT, "/api/v1/resources/job/k"),
+        (Method::POST, "/api/v1/locks/l"),
+        (Method::POST, "/api/v1/leases/acquire"),
+        (Method::POST, "/api/v1/admin/import"),
+    ] {
+        let mut asked = asking.half_sent(&method, path, &["Content-Length: 1000"], "{\"hold").await;
+        let answer = asked.answer().await;
+        let problem = answer.json();
+        assert_eq!((answer.status.as_u16(), &problem["code"]), (408, &"request_timeout".into()), "{path}");
+        assert_eq!(problem["limit"]["value"], 300);
+        assert_eq!(problem["request_id"], answer.header("x-request-id"));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_is_still_sending_sees_why_it_was_refused() {
+    let asking = serve().await;
+    let large = "x".repeat(5 * 1024 * 1024);
+    for _ in 0..10 {
+        let answer = asking.send(Method::PUT, "/api/v1/resources/job/k", &large).await;
+        answer.problem("payload_too_large");
+    }
+    asking.make_key(solehold_server::Role::Admin, None).await;
+    for _ in 0..10 {
+        asking.send(Method::PUT, "/api/v1/resources/job/k", &large).await.problem("unauthorized");
+    }
+}
+
+#[tokio::test]
+async fn single_leases_fail_within_an_envelope_whatever_fails() {
+    let asking = serve().await;
+    let lease = "/api/v1/leases/8f14e45f-ceea-467f-a0e6-b1d1f3c2a901";
+    let large = "x".repeat(1024 * 1024 + 1);
+    let failures = [
+        (Method::GET, lease.to_owned(), "", "not_found"),
+        (Method::PATCH, lease.to_owned(), "", "method_not_allowed"),
+        (Method::PUT, format!("{lease}/renew"), "{", "invalid_json"),
+        (Method::PUT, format!("{lease}/renew?tenant="), "{}", "invalid_field"),
+        (Method::POST, "/api/v1/leases/acquire".to_owned(), &large, "payload_too_large"),
+    ];
+    let check = |answer: Answer, code: &str| {
+        let envelope = answer.json();
+        assert_eq!((&envelope["success"], &envelope["code"]), (&false.into(), &code.into()), "{answer:?}");
+        assert_eq!(envelope["error"], envelope["detail"]);
+        assert_eq!(envelope["status"], answer.status.as_u16());
+        assert_eq!(envelope["request_id"], answer.header("x-request-id"));
+        assert_eq!(answer.header("content-type"), "application/json");
+    };
+    for (method, path, body, code) in failures {
+        check(asking.send(method, &path, body).await, code);
+    }
+    asking.make_key(solehold_server::Role::Admin, None).await;
+    let refused = asking.get(lease).await;
+    assert_eq!(refused.header("www-authenticate"), "Bearer realm=\"solehold\"");
+    check(refused, "unauthorized");
+}
+
+#[tokio::test]
+async fn answers_of_json_end_with_a_newline() {
+    let asking = serve().await;
+    let put = asking.send(Method::PUT, "/api/v1/resources/job/k", "{}").await;
+    for answer in [put, asking.get("/healthz").await, asking.get("/nowhere").await] {
+        assert!(answer.text.ends_with("}\n") && !answer.text.ends_with("\n\n"), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_trailing_slash_or_none_and_encoded_slashes_stay_in_names() {
     let asking = serve().await;
     for path in

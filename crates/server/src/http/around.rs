@@ -3,6 +3,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
+    pin::pin,
     sync::{
         LazyLock,
         atomic::{AtomicU64, Ordering},
@@ -20,6 +21,7 @@ use axum::{
 use futures_util::FutureExt;
 use serde::Serialize;
 use solehold_api::{
+    leases::{ENVELOPED, Envelope},
     limits::WAIT_MS_MAX,
     paths,
     problem::{ErrorCode, Problem},
@@ -29,7 +31,9 @@ use solehold_engine::clock::BootTime;
 
 use super::{
     ApiError, Peer,
+    arrival::Arrival,
     auth::{admit, is_public},
+    json::json_line,
 };
 use crate::{Context, metrics::Route};
 
@@ -90,23 +94,41 @@ async fn let_in(
 }
 
 /// Serves the request within its timeout. A panic of the handler does not end the connection.
-async fn serve(context: &Context, record: &RequestRecord, request: Request, next: Next) -> Response {
+async fn serve(context: &Context, record: &RequestRecord, mut request: Request, next: Next) -> Response {
+    let arrival = Arrival::of(&mut request);
     let served = AssertUnwindSafe(next.run(request)).catch_unwind();
-    let mut timeout = context.limits().request_timeout;
-    if record.method == Method::POST && matches!(record.route.as_str(), paths::LOCK | paths::RESOURCE_LEASE) {
+    let timeout = context.limits().request_timeout;
+    let served = match (record.route.as_str(), &record.method) {
+        // An import takes as long as its body takes to arrive, of which it makes sure by itself.
+        (paths::IMPORT, _) => Ok(served.await),
         // Waiting in line is not a timeout.
-        timeout += Duration::from_millis(WAIT_MS_MAX);
-    }
-    let served = match record.route.as_str() {
-        // An import takes as long as its body takes to arrive.
-        paths::IMPORT => Ok(served.await),
-        _ => tokio::time::timeout(timeout, served).await,
+        (paths::LOCK | paths::RESOURCE_LEASE, &Method::POST) => {
+            in_time(served, &arrival, timeout, Duration::from_millis(WAIT_MS_MAX)).await
+        }
+        _ => in_time(served, &arrival, timeout, Duration::ZERO).await,
     };
     match served {
         Ok(Ok(response)) => response,
         Ok(Err(panic)) => panicked(record, &*panic),
-        Err(_) => timed_out(timeout),
+        Err(failure) => failure.into_response(),
     }
+}
+
+/// What was served within `timeout`, and `more` once the whole body has arrived.
+async fn in_time<T>(
+    served: impl Future<Output = T>,
+    arrival: &Arrival,
+    timeout: Duration,
+    more: Duration,
+) -> Result<T, ApiError> {
+    let mut served = pin!(served);
+    if let Ok(served) = tokio::time::timeout(timeout, &mut served).await {
+        return Ok(served);
+    }
+    if !arrival.is_complete() {
+        return Err(body_late(timeout));
+    }
+    tokio::time::timeout(more, served).await.map_err(|_| timed_out(timeout + more))
 }
 
 fn panicked(record: &RequestRecord, panic: &(dyn std::any::Any + Send)) -> Response {
@@ -117,21 +139,41 @@ fn panicked(record: &RequestRecord, panic: &(dyn std::any::Any + Send)) -> Respo
     ApiError::from(Problem::new(ErrorCode::Internal, detail)).into_response()
 }
 
-fn timed_out(timeout: Duration) -> Response {
+fn timed_out(timeout: Duration) -> ApiError {
     let detail = format!("no answer within {timeout:?}: the request may or may not have been carried out");
     let problem = Problem::new(ErrorCode::UnknownOutcome, detail).retry_after_ms(1_000);
-    ApiError::from(problem.limit("request_timeout_ms", timeout.as_millis() as u64)).into_response()
+    problem.limit("request_timeout_ms", timeout.as_millis() as u64).into()
 }
 
-/// A problem document with the request id, which handlers do not know.
+/// The body stopped on its way.
+pub(crate) fn body_late(timeout: Duration) -> ApiError {
+    let detail = format!("the body did not arrive within {timeout:?}, and nothing was done: send it again");
+    let problem = Problem::new(ErrorCode::RequestTimeout, detail);
+    problem.limit("request_timeout_ms", timeout.as_millis() as u64).into()
+}
+
+/// A failure with the request id, which handlers do not know.
 #[derive(Serialize)]
-struct ProblemDocument<'a> {
+struct FailureDocument<'a, T> {
     #[serde(flatten)]
-    problem: Problem,
+    failure: T,
     request_id: &'a str,
 }
 
-/// Writes an error as a problem document. An error that a library answered as plain text becomes one, too.
+/// A failure as it is written on that route, and its content type.
+fn written(problem: Problem, record: &RequestRecord) -> (Vec<u8>, &'static str) {
+    let request_id = record.id.to_str().unwrap_or_default();
+    let (text, kind) = if ENVELOPED.contains(&record.route.as_str()) {
+        let failure = Envelope::refused(problem);
+        (json_line(&FailureDocument { failure, request_id }), "application/json")
+    } else {
+        (json_line(&FailureDocument { failure: problem, request_id }), "application/problem+json")
+    };
+    (text.unwrap_or_default(), kind)
+}
+
+/// Writes an error as a problem document, or within an envelope where the route answers in one. An error that a library
+/// answered as plain text becomes one, too.
 fn as_problem(mut response: Response, record: &RequestRecord) -> Response {
     let status = response.status();
     let problem = match response.extensions_mut().remove::<ApiError>() {
@@ -139,12 +181,11 @@ fn as_problem(mut response: Response, record: &RequestRecord) -> Response {
         None if is_bare_error(&response) => bare_problem(status),
         None => return response,
     };
-    let problem = problem.instance(record.uri.path());
-    let document = ProblemDocument { problem, request_id: record.id.to_str().unwrap_or_default() };
-    *response.body_mut() = Body::from(serde_json::to_vec(&document).unwrap_or_default());
+    let (text, kind) = written(problem.instance(record.uri.path()), record);
+    *response.body_mut() = Body::from(text);
     let headers = response.headers_mut();
     headers.remove(header::CONTENT_LENGTH);
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 

@@ -214,8 +214,6 @@ impl FromRequestParts<GuardedContext> for Anyone {
 pub trait Admission {
     /// The role that a key needs; none, if no key is needed.
     const ROLE: Option<Role>;
-    /// The schema of the body of a refusal, and its content type.
-    const REFUSAL: (&str, &str) = ("Problem", "application/problem+json");
 }
 
 impl<R: role::Requirement> Admission for Caller<R> {

@@ -5,7 +5,7 @@
 //!   engine::EngineError (store: unknown, away)     --code, retry-after------+--> Problem --> ApiError --> response
 //!   api::FieldError     (a field of the request)   --invalid_field----------+                   |
 //!   Problem::new        (a key, a role, a quota, a path)  ------------------+                   v
-//!                                             EnvelopeError (routes/leases): the same within the pipeline's envelope
+//!                                                  around: a problem document, or within the pipeline's envelope
 //! ```
 //! The response of an [`ApiError`] has its status and headers, with the problem attached; `around`, which knows the
 //! path and the request id, writes the document. A server that does not start fails with a `StartError` or a

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 
 use axum::{
-    body::to_bytes,
+    body::{HttpBody, to_bytes},
     extract::{FromRequest, FromRequestParts, Path, Query, Request},
     http::request::Parts,
 };
@@ -25,7 +25,12 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        let bytes = to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(unread)?;
+        let body = request.into_body();
+        // What is announced to be too large is not waited for.
+        if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+            return Err(too_large());
+        }
+        let bytes = to_bytes(body, BODY_BYTES_MAX).await.map_err(unread)?;
         Ok(Self(body::parse(&bytes)?))
     }
 }
@@ -33,11 +38,15 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 /// Why a body could not be read.
 fn unread(error: axum::Error) -> ApiError {
     if error.source().is_some_and(|source| source.is::<LengthLimitError>()) {
-        let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; ask for less at a time");
-        let problem = Problem::new(ErrorCode::PayloadTooLarge, detail);
-        return problem.limit("body_bytes", BODY_BYTES_MAX as u64).into();
+        return too_large();
     }
     Problem::new(ErrorCode::BadRequest, format!("the body could not be read: {error}")).into()
+}
+
+fn too_large() -> ApiError {
+    let detail = format!("the body has more than {BODY_BYTES_MAX} bytes; ask for less at a time");
+    let problem = Problem::new(ErrorCode::PayloadTooLarge, detail);
+    problem.limit("body_bytes", BODY_BYTES_MAX as u64).into()
 }
 
 /// The query string; a field that is wrong is named.

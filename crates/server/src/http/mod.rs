@@ -2,20 +2,23 @@
 //! request.
 
 mod around;
+mod arrival;
 mod auth;
 mod caller;
 mod error;
 mod extract;
+mod json;
 mod local;
 mod path;
 mod rate;
 
-pub(crate) use around::around;
+pub(crate) use around::{around, body_late};
 pub(crate) use auth::Peer;
 pub use caller::{
     Admission, Anyone, Caller, GuardedContext, GuardedHandler, Identity, Role, TenantQuery, role,
 };
 pub use error::ApiError;
 pub use extract::{Body, NamePath, Params};
+pub use json::Json;
 pub(crate) use path::without_trailing_slash;
 pub(crate) use rate::Rates;

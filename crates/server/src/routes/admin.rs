@@ -3,7 +3,7 @@
 
 mod transfer;
 
-use axum::{Json, http::StatusCode};
+use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use solehold_api::{
     admin::{
@@ -21,7 +21,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, role},
+    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, role},
     keys::{self, Key},
     quota,
 };
@@ -72,9 +72,13 @@ async fn known_key(caller: &Caller<role::Admin>, id: &str) -> Result<Key, ApiErr
 /// A page of what is sorted by name: the items after the cursor, and where the next page begins.
 fn page<T>(items: Vec<(Name, T)>, query: &PageQuery) -> Result<(Vec<T>, Option<PageCursor>), ApiError> {
     let size = page::size(query.limit)?;
-    let after = query.cursor.as_ref().and_then(|cursor| cursor.0.first()).map(String::as_str);
+    let after = match query.cursor.as_ref().map(|cursor| cursor.0.as_slice()) {
+        None => None,
+        Some([name]) => Some(Name::new(name).map_err(|_| page::unknown_cursor())?),
+        Some(_) => return Err(page::unknown_cursor().into()),
+    };
     let mut rest =
-        items.into_iter().filter(|(name, _)| after.is_none_or(|after| name.as_str() > after)).peekable();
+        items.into_iter().filter(|(name, _)| after.as_ref().is_none_or(|after| name > after)).peekable();
     let mut last = None;
     let page: Vec<_> = rest.by_ref().take(size).map(|(name, item)| (last = Some(name), item).1).collect();
     let next = rest.peek().and(last).map(|name| PageCursor(vec![name.to_string()]));
@@ -205,7 +209,8 @@ async fn list_tenants(
     context.refresh().await?;
     let mut names = context.ring().tenants();
     names.insert(Name::new("default").expect("a short name"));
-    let names = names.into_iter().filter(|name| caller.scope().is_none_or(|scope| scope == name));
+    let asked = caller.tenant_or_all(query.tenant.as_deref())?;
+    let names = names.into_iter().filter(|name| asked.as_ref().is_none_or(|asked| asked == name));
     let (names, next) = page(names.map(|name| (name.clone(), name)).collect(), &query)?;
     let mut tenants = Vec::with_capacity(names.len());
     for name in &names {

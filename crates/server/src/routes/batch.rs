@@ -1,6 +1,5 @@
 //! Many leases in one request. Each item is decided by itself, in order; the answer is 200 with one result for each.
 
-use axum::Json;
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
     paths,
@@ -18,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     Context,
     commands::{new_lease_id, unexpected},
-    http::{ApiError, Body, Caller, GuardedContext, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Json, Params, TenantQuery, role},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {

@@ -24,10 +24,10 @@ type Routes = UtoipaMethodRouter<GuardedContext>;
 
 /// The route of one handler, described with the role that it requires and the problems that it shares with others.
 pub fn guard<Arguments, H: GuardedHandler<Arguments>>(mut routes: Routes, _: H) -> Routes {
-    for item in routes.1.paths.values_mut() {
+    for (path, item) in &mut routes.1.paths {
         for operation in operations(item).into_iter().flatten() {
             operation.security = Some(security::<H::Admission>());
-            problems::describe::<H::Admission>(operation);
+            problems::describe(path, operation, H::Admission::ROLE.is_some());
         }
     }
     routes

@@ -1,7 +1,7 @@
 //! Locks: resources of the kind `lock` that nobody declares. They exist for as long as someone holds them or waits in
 //! line.
 
-use axum::{Json, http::StatusCode};
+use axum::http::StatusCode;
 use solehold_api::{
     paths,
     resources::{AcquireResource, Grant, ReleaseResource, RenewResource, Resource},
@@ -11,7 +11,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::resources;
 use crate::{
-    http::{ApiError, Body, Caller, GuardedContext, Identity, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::resource_key,
 };
 

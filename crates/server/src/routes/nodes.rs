@@ -1,6 +1,5 @@
 //! Nodes: the active sessions of a tenant, and what each reports about itself.
 
-use axum::Json;
 use serde::Deserialize;
 use solehold_api::{
     limits::{PAGE_SIZE_MAX, ROUTED_NODES_MAX},
@@ -18,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{ApiError, Caller, GuardedContext, NamePath, Params, role},
+    http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, role},
     routes::{resource_view::resource_key, watch::wire_cursor},
 };
 

@@ -1,5 +1,6 @@
 //! The surface's own description: OpenAPI, made from the handlers, and the same for people to read.
 
+mod bounds;
 mod markdown;
 pub mod problems;
 
@@ -9,7 +10,8 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use solehold_api::{paths, problem::Problem};
+use serde_json::{Value, json};
+use solehold_api::{leases::Envelope, paths, problem::Problem};
 use utoipa::{
     OpenApi as _,
     openapi::{
@@ -28,7 +30,7 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 }
 
 #[derive(utoipa::OpenApi)]
-#[openapi(components(schemas(Problem)))]
+#[openapi(components(schemas(Problem, Envelope)))]
 struct Common;
 
 /// What the description says beside the routes: what it is, how to show a key, how errors look.
@@ -38,8 +40,10 @@ pub fn frame() -> OpenApi {
     frame.info.description = Some(
         "Leases with fencing tokens: every piece of work has exactly one owner.\n\nBodies are JSON whatever their \
          Content-Type. A trailing slash is allowed. A slash within a name is `%2F`. Every error is a problem document \
-         (RFC 9457) with a `code`, the path as `instance`, and the `request_id` that is also in `X-Request-Id`. Without \
-         any key in the store, and on loopback only, no key is needed."
+         (RFC 9457) with a `code`, the path as `instance`, and the `request_id` that is also in `X-Request-Id`; on the \
+         paths of single leases the same fields come within an envelope. A key is shown as `Authorization: Bearer \
+         <key>`, `Authorization: Token <key>` or `X-API-Key: <key>`. Without any key in the store, and on loopback only, \
+         no key is needed."
             .to_owned(),
     );
     let components = frame.components.get_or_insert_with(Components::new);
@@ -55,7 +59,7 @@ pub fn frame() -> OpenApi {
 }
 
 /// The whole description.
-fn document() -> OpenApi {
+fn document() -> Value {
     let mut document = super::all().into_openapi();
     for (name, schema) in document.components.iter_mut().flat_map(|c| &mut c.schemas) {
         let RefOr::T(schema) = schema else { continue };
@@ -65,7 +69,21 @@ fn document() -> OpenApi {
             problem.properties.insert("request_id".to_owned(), id.into());
         }
     }
+    let mut document =
+        serde_json::to_value(document).expect("keys are strings and numbers finite, so it is JSON");
+    bounds::describe(&mut document);
+    describe_stream(&mut document["components"]["schemas"]["WatchFrame"]);
     document
+}
+
+/// In a stream of events, what a frame says is a line of text, which is JSON.
+fn describe_stream(frame: &mut Value) {
+    for kind in frame["oneOf"].as_array_mut().into_iter().flatten() {
+        let data = kind["properties"]["data"].take();
+        kind["properties"]["data"] =
+            json!({"type": "string", "contentMediaType": "application/json", "contentSchema": data});
+        kind["properties"]["id"] = json!({"type": "string", "description": "The cursor to resume from."});
+    }
 }
 
 /// Examples in Rust are for those who read the code.
@@ -90,23 +108,19 @@ pub fn operations(item: &mut PathItem) -> [Option<&mut Operation>; 5] {
 
 /// The OpenAPI document of everything that is served, as JSON.
 pub fn openapi_json() -> &'static str {
-    static TEXT: LazyLock<String> = LazyLock::new(|| {
-        let text = document().to_pretty_json();
-        text.expect("keys are strings and numbers finite, so it is JSON") + "\n"
-    });
+    static TEXT: LazyLock<String> = LazyLock::new(|| format!("{:#}\n", document()));
     &TEXT
 }
 
-/// The same for people to read, as Markdown.
-pub fn openapi_markdown() -> String {
-    let document = serde_json::from_str(openapi_json()).expect("it was JSON when it was written");
-    markdown::render(&document)
+/// The same for people to read, as Markdown, with `calls` that show it at work.
+pub fn openapi_markdown(calls: &str) -> String {
+    markdown::render(&document(), calls)
 }
 
 /// This description.
 #[utoipa::path(
     get, path = paths::OPENAPI, tag = "operating", operation_id = "openapi",
-    responses((status = 200, description = "The OpenAPI document", body = String, content_type = "application/json"))
+    responses((status = 200, description = "The OpenAPI document", body = HashMap<String, Value>))
 )]
 async fn get_document(_: Anyone) -> Response {
     ([(header::CONTENT_TYPE, "application/json")], openapi_json()).into_response()

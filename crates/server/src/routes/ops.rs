@@ -1,6 +1,5 @@
 //! Health: whether the process is up, and whether it can serve. For everyone, without a key.
 
-use axum::Json;
 use serde::Serialize;
 use solehold_api::{
     ops::{Health, Ready},
@@ -11,7 +10,7 @@ use solehold_engine::clock::BootTime;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
-    http::{Anyone, ApiError, GuardedContext},
+    http::{Anyone, ApiError, GuardedContext, Json},
     routes::watch::wire_cursor,
 };
 

@@ -1,10 +1,11 @@
 //! Resources of any kind: declared, leased, and handed over under their tokens. Scenes, cameras and zones are among
 //! them.
 
-use axum::{Json, http::StatusCode};
+use axum::http::StatusCode;
 use serde::Deserialize;
 use solehold_api::{
-    field::{self, FieldError},
+    field::{self, Faults, FieldError},
+    limits::LABEL_QUERY_BYTES_MAX,
     page::PageQuery,
     paths,
     problem::{ErrorCode, Problem},
@@ -25,7 +26,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     Context,
     commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
     routes::{
         history::event_page,
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
@@ -112,6 +113,8 @@ async fn list_of_kind(
     NamePath(kind): NamePath<String>,
     Params(query): Params<ResourceQuery>,
 ) -> Result<Json<ResourceList>, ApiError> {
+    // The path says it already.
+    field::maybe_name("kind", query.kind.as_deref())?;
     page(&caller, &ResourceQuery { kind: Some(kind), ..query }).await
 }
 
@@ -132,12 +135,17 @@ async fn page(caller: &Caller<role::Reader>, query: &ResourceQuery) -> Result<Js
 }
 
 fn labels(text: &str) -> Result<Vec<(String, String)>, ApiError> {
+    let mut faults = Faults::default();
+    faults.text("label", Some(text), LABEL_QUERY_BYTES_MAX);
+    faults.done()?;
     let pair = |pair: &str| {
         let fault = || FieldError::new("label", "is not name=value, or several of them separated by commas");
         let (label, value) = pair.split_once('=').ok_or_else(fault)?;
+        field::name("label", label)?;
+        field::maybe_name("label", Some(value).filter(|value| !value.is_empty()))?;
         Ok((label.to_owned(), value.to_owned()))
     };
-    text.split(',').filter(|pair| !pair.is_empty()).map(pair).collect()
+    if text.is_empty() { Ok(Vec::new()) } else { text.split(',').map(pair).collect() }
 }
 
 /// Returns a resource and its holder.

@@ -3,10 +3,10 @@
 //! Registering opens a session. A heartbeat that names it renews everything attached to it; one by name alone updates
 //! the registry only (rule 6).
 
-use axum::Json;
 use serde::{Deserialize, Serialize};
 use solehold_api::{
-    field, kind,
+    field::{self, Faults},
+    kind,
     leases::Lease,
     limits::PAGE_SIZE_MAX,
     page::{self, PageQuery},
@@ -35,7 +35,7 @@ use super::{
 use crate::{
     Context, Quota,
     commands::new_session_id,
-    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::resource_page,
 };
 
@@ -350,6 +350,18 @@ struct RunnerFilter {
 }
 
 impl RunnerFilter {
+    fn check(&self) -> Result<(), ApiError> {
+        let mut faults = Faults::default();
+        for (field, value) in [
+            ("site_id", &self.site_id),
+            ("deployment_group", &self.deployment_group),
+            ("deployment_version", &self.deployment_version),
+        ] {
+            faults.maybe_name(field, value.as_deref());
+        }
+        Ok(faults.done()?)
+    }
+
     fn admits(&self, runner: &Runner) -> bool {
         let is = |asked: &Option<String>, found: Option<&String>| {
             asked.as_ref().is_none_or(|asked| found == Some(asked))
@@ -372,6 +384,7 @@ async fn list(
     Params(query): Params<PageQuery>,
 ) -> Result<Json<RunnerList>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
+    filter.check()?;
     let limit = page::size(query.limit)?;
     let (found, next) = holders(caller.context(), &tenant, true, query.cursor.as_ref(), limit).await?;
     let holders = found.keys.iter().filter_map(|key| found.loaded.state.holder(key));

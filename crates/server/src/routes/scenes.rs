@@ -5,7 +5,6 @@
 //! rule 6.
 
 use axum::{
-    Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -28,7 +27,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     Context,
     commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 

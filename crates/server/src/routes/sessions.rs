@@ -1,7 +1,9 @@
 //! Sessions: one heartbeat renews everything that is attached to a session, and returns all of it.
 
-use axum::{Json, http::StatusCode};
+use axum::http::StatusCode;
 use solehold_api::{
+    field::Faults,
+    limits::SEALED_CURSOR_BYTES_MAX,
     paths,
     problem::{ErrorCode, Problem},
     sessions::{ClosedSession, HeartbeatSession, OpenSession, Session},
@@ -17,7 +19,7 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     Context, Quota,
     commands::new_session_id,
-    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -44,10 +46,11 @@ pub async fn lease_set(context: &Context, view: &SessionView) -> Result<LeaseSet
 
 /// A holder shows how far the history had come when it was last answered: a store that is behind that was set back.
 pub async fn witness(context: &Context, sealed_cursor: Option<&str>) -> Result<(), ApiError> {
-    match sealed_cursor {
-        Some(sealed) => Ok(context.engine().witness(sealed).await?),
-        None => Ok(()),
-    }
+    let Some(sealed) = sealed_cursor else { return Ok(()) };
+    let mut faults = Faults::default();
+    faults.text("sealed_cursor", Some(sealed), SEALED_CURSOR_BYTES_MAX);
+    faults.done()?;
+    Ok(context.engine().witness(sealed).await?)
 }
 
 /// A session with everything attached to it.

@@ -5,12 +5,19 @@ pub mod flaky;
 
 use std::{sync::Arc, time::Duration};
 
-use reqwest::{Client, Method, RequestBuilder, StatusCode, header::HeaderMap};
+use reqwest::{
+    Client, Method, RequestBuilder, StatusCode,
+    header::{HeaderMap, HeaderName},
+};
 use serde_json::Value;
 use solehold_core::key::Name;
 use solehold_engine::{clock::BootClock, resident, store::Store};
 use solehold_server::{Role, Running, Server, ServerConfig, keys};
 use solehold_testkit::wait_for;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+};
 
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -73,6 +80,38 @@ impl Answer {
     }
 }
 
+/// A request of which only a part was sent.
+pub struct HalfSent(BufReader<TcpStream>);
+
+impl HalfSent {
+    /// What is answered nevertheless.
+    pub async fn answer(&mut self) -> Answer {
+        let read = async {
+            let first = self.line().await;
+            let status = first.split(' ').nth(1).and_then(|status| status.parse().ok());
+            let mut headers = HeaderMap::new();
+            loop {
+                let line = self.line().await;
+                let Some((name, value)) = line.split_once(": ") else { break };
+                let name: HeaderName = name.parse().expect("a header");
+                headers.insert(name, value.parse().expect("a value"));
+            }
+            let length = headers.get("content-length").and_then(|value| value.to_str().ok()?.parse().ok());
+            let mut text = vec![0; length.unwrap_or(0)];
+            self.0.read_exact(&mut text).await.expect("a body");
+            let status = status.unwrap_or_else(|| panic!("no status: {first:?}"));
+            Answer { status, headers, text: String::from_utf8(text).expect("text") }
+        };
+        tokio::time::timeout(PATIENCE, read).await.expect("an answer")
+    }
+
+    async fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.0.read_line(&mut line).await.expect("a line");
+        line.trim_end().to_owned()
+    }
+}
+
 pub async fn serve() -> Asking {
     serve_with(config(), memory()).await
 }
@@ -114,6 +153,17 @@ impl Asking {
 
     pub async fn send(&self, method: Method, path: &str, body: &str) -> Answer {
         Answer::of(self.request(method, path).body(body.to_owned())).await
+    }
+
+    /// Sends the head of a request and the beginning of its body, and no more.
+    pub async fn half_sent(&self, method: &Method, path: &str, headers: &[&str], body: &str) -> HalfSent {
+        let mut stream = TcpStream::connect(self.running.local_addr()).await.expect("a connection");
+        let key = self.key.as_ref().map(|key| format!("Authorization: Bearer {key}"));
+        let headers =
+            headers.iter().map(|header| (*header).to_owned()).chain(key).collect::<Vec<_>>().join("\r\n");
+        let text = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n\r\n{body}");
+        stream.write_all(text.as_bytes()).await.expect("a request");
+        HalfSent(BufReader::new(stream))
     }
 
     pub async fn shutdown(self) {

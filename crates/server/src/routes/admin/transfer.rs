@@ -1,10 +1,9 @@
 //! Export and import of the whole store, as JSON lines.
 
-use std::io;
+use std::{io, time::Duration};
 
 use axum::{
-    Json,
-    body::{Body, BodyDataStream, Bytes},
+    body::{Body, BodyDataStream, Bytes, HttpBody},
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
@@ -22,10 +21,10 @@ use solehold_engine::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use crate::http::{self, ApiError, Caller, GuardedContext, role};
+use crate::http::{self, ApiError, Caller, GuardedContext, Json, body_late, role};
 
 /// Largest import in bytes: its rows are held in memory until it is found whole.
-const IMPORT_BYTES_MAX: usize = 1024 * 1024 * 1024;
+const IMPORT_BYTES_MAX: u64 = 1024 * 1024 * 1024;
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(export)).routes(routes!(import)).routes(routes!(retire))
@@ -81,7 +80,8 @@ async fn retire(
 )]
 async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Result<Json<ImportSummary>, ApiError> {
     let context = caller.context();
-    let import = read_rows(body.into_data_stream()).await?;
+    Lines::default().bound("import_bytes", body.size_hint().lower(), IMPORT_BYTES_MAX)?;
+    let import = read_rows(body.into_data_stream(), context.limits().request_timeout).await?;
     let rows = import.rows;
     let begins = context.engine().import(import).await.map_err(refused)?;
     context.refresh().await?;
@@ -96,10 +96,11 @@ fn refused(error: EngineError) -> ApiError {
     }
 }
 
-/// Reads lines as they come in.
-async fn read_rows(mut body: BodyDataStream) -> Result<Import, ApiError> {
+/// Reads lines as they come in, none of them later than `timeout` after what came before.
+async fn read_rows(mut body: BodyDataStream, timeout: Duration) -> Result<Import, ApiError> {
     let mut lines = Lines::default();
-    while let Some(piece) = body.next().await {
+    let late = |_| body_late(timeout);
+    while let Some(piece) = tokio::time::timeout(timeout, body.next()).await.map_err(late)? {
         let piece =
             piece.map_err(|e| Problem::new(ErrorCode::BadRequest, format!("the body ended early: {e}")))?;
         lines.take(&piece)?;
@@ -113,16 +114,17 @@ struct Lines {
     line: Vec<u8>,
     rows: ImportReader,
     number: u64,
-    bytes: usize,
+    bytes: u64,
 }
 
 impl Lines {
     fn take(&mut self, piece: &[u8]) -> Result<(), ApiError> {
-        self.bytes += piece.len();
+        self.bytes += piece.len() as u64;
         self.bound("import_bytes", self.bytes, IMPORT_BYTES_MAX)?;
         let mut parts = piece.split(|byte| *byte == b'\n').peekable();
         while let Some(part) = parts.next() {
-            self.bound("export_line_bytes", self.line.len() + part.len(), EXPORT_LINE_BYTES_MAX)?;
+            let length = self.line.len() + part.len();
+            self.bound("export_line_bytes", length as u64, EXPORT_LINE_BYTES_MAX as u64)?;
             self.line.extend_from_slice(part);
             if parts.peek().is_some() {
                 self.end_line()?;
@@ -147,11 +149,11 @@ impl Lines {
         self.rows.take(row.map_err(wrong)?).map_err(|error| refused(error.into()))
     }
 
-    fn bound(&self, name: &str, bytes: usize, most: usize) -> Result<(), ApiError> {
+    fn bound(&self, name: &str, bytes: u64, most: u64) -> Result<(), ApiError> {
         if bytes <= most {
             return Ok(());
         }
         let detail = format!("line {} has more than {most} bytes", self.number + 1);
-        Err(Problem::new(ErrorCode::PayloadTooLarge, detail).limit(name, most as u64).into())
+        Err(Problem::new(ErrorCode::PayloadTooLarge, detail).limit(name, most).into())
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use axum::{Json, http::StatusCode};
+use axum::http::StatusCode;
 use serde::Deserialize;
 use solehold_api::{
     config::{AvailableQuery, Camera, CameraList},
@@ -23,7 +23,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::{Site, SitePath, is_at, keeping, shown, zones_at};
 use crate::{
     Context,
-    http::{ApiError, Body, Caller, GuardedContext, Identity, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 
@@ -70,6 +70,7 @@ async fn list_at_site(
     Params(query): Params<PageQuery>,
 ) -> Result<Json<CameraList>, ApiError> {
     let site = path.site(&caller)?;
+    site.must_be_of(query.tenant.as_deref())?;
     page(caller.context(), &site.tenant, site.query(kind::CAMERA)?, query.cursor.as_ref(), query.limit).await
 }
 

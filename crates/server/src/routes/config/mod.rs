@@ -6,7 +6,6 @@
 mod cameras;
 mod zones;
 
-use axum::Json;
 use serde::Deserialize;
 use solehold_api::{
     config::{Camera, ConfigVersion, Zone},
@@ -21,7 +20,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{ApiError, Caller, GuardedContext, Identity, NamePath, role},
+    http::{ApiError, Caller, GuardedContext, Identity, Json, NamePath, role},
     routes::resource_view::{ResourceView, resource_page},
 };
 

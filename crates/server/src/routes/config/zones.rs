@@ -1,6 +1,6 @@
 //! Zones of a site.
 
-use axum::{Json, http::StatusCode};
+use axum::http::StatusCode;
 use serde::Deserialize;
 use solehold_api::{
     config::{Zone, ZoneId, ZoneList},
@@ -16,7 +16,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{Site, SitePath, keeping};
 use crate::{
-    http::{ApiError, Body, Caller, GuardedContext, Identity, NamePath, Params, role},
+    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, role},
     routes::resource_view::{ResourceView, resource_page},
 };
 
@@ -59,6 +59,7 @@ async fn list(
     Params(query): Params<PageQuery>,
 ) -> Result<Json<ZoneList>, ApiError> {
     let site = path.site(&caller)?;
+    site.must_be_of(query.tenant.as_deref())?;
     let (asked, limit) = (site.query(kind::ZONE)?, query.limit.or(Some(PAGE_SIZE_MAX as i64)));
     let (found, next) =
         resource_page(caller.context(), &site.tenant, asked, query.cursor.as_ref(), limit).await?;

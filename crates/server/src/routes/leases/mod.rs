@@ -6,7 +6,6 @@
 mod read;
 mod reply;
 
-use axum::Json;
 use serde_json::json;
 use solehold_api::{
     document::to_document,
@@ -26,12 +25,12 @@ use solehold_core::{
 };
 use utoipa_axum::router::OpenApiRouter;
 
-use self::reply::{EnvelopeError, Enveloped, Reply};
+use self::reply::Reply;
 use super::config;
 use crate::{
     Context,
     commands::new_lease_id,
-    http::{ApiError, Body, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key},
 };
 
@@ -46,11 +45,11 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 }
 
 /// The lease that a path names. What is no id is no lease.
-fn target(tenant: Name, id: &str) -> Result<Target, EnvelopeError> {
+fn target(tenant: Name, id: &str) -> Result<Target, ApiError> {
     Ok(Target::Lease { tenant, id: lease_id(id)? })
 }
 
-fn lease_id(id: &str) -> Result<LeaseId, EnvelopeError> {
+fn lease_id(id: &str) -> Result<LeaseId, ApiError> {
     id.parse().map(LeaseId).map_err(|_| reply::no_lease(id))
 }
 
@@ -63,10 +62,7 @@ fn lease_id(id: &str) -> Result<LeaseId, EnvelopeError> {
         (status = 409, description = "It is held by someone else or held back, or the runner gets no more leases"),
     )
 )]
-async fn acquire(
-    Enveloped(caller): Enveloped<Caller<role::Runner>>,
-    Enveloped(Body(body)): Enveloped<Body<AcquireLease>>,
-) -> Reply {
+async fn acquire(caller: Caller<role::Runner>, Body(body): Body<AcquireLease>) -> Reply {
     let context = caller.context();
     let asked = body.terms()?;
     let tenant = caller.tenant(body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty()))?;
@@ -144,10 +140,10 @@ async fn attributes(
     )
 )]
 async fn renew(
-    Enveloped(caller): Enveloped<Caller<role::Runner>>,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-    Enveloped(Body(body)): Enveloped<Body<RenewLease>>,
+    Body(body): Body<RenewLease>,
 ) -> Reply {
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
     let renewed = caller.context().renew(claim, body.ttl_ms()?, None).await;
@@ -165,10 +161,10 @@ async fn renew(
     )
 )]
 async fn heartbeat(
-    Enveloped(caller): Enveloped<Caller<role::Runner>>,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-    Enveloped(Body(body)): Enveloped<Body<HeartbeatLease>>,
+    Body(body): Body<HeartbeatLease>,
 ) -> Reply {
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
     let renewed = caller.context().renew(claim, None, body.stats()?).await;
@@ -186,10 +182,10 @@ async fn heartbeat(
     )
 )]
 async fn release(
-    Enveloped(caller): Enveloped<Caller<role::Runner>>,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-    Enveloped(Body(body)): Enveloped<Body<ReleaseLease>>,
+    Body(body): Body<ReleaseLease>,
 ) -> Reply {
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
     let released = caller.context().release(claim, body.state()?).await.map_err(reply::over)?;
@@ -208,10 +204,10 @@ async fn release(
     )
 )]
 async fn revoke(
-    Enveloped(caller): Enveloped<Caller<role::Admin>>,
+    caller: Caller<role::Admin>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
-    Enveloped(Body(body)): Enveloped<Body<RevokeLease>>,
+    Body(body): Body<RevokeLease>,
 ) -> Reply {
     let lease_id = lease_id(&id)?.0;
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;

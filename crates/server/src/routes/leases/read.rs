@@ -1,6 +1,5 @@
 //! Reading leases: one by its id, also after its end; those of a runner; that of a camera; all of them.
 
-use axum::Json;
 use serde::Deserialize;
 use solehold_api::{
     field, kind,
@@ -21,11 +20,11 @@ use utoipa_axum::router::OpenApiRouter;
 
 use super::{
     lease_id,
-    reply::{self, EnvelopeError, Enveloped, Reply},
+    reply::{self, Reply},
 };
 use crate::{
     Context,
-    http::{ApiError, Caller, GuardedContext, NamePath, Params, TenantQuery, role},
+    http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::{
         history::event_page,
         resource_view::{ResourceView, is_live, nobody_holds, resource_key, resource_page},
@@ -52,7 +51,7 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
     )
 )]
 async fn get(
-    Enveloped(caller): Enveloped<Caller<role::Reader>>,
+    caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Reply {
@@ -131,10 +130,10 @@ fn all() -> EventQuery {
     )
 )]
 async fn history(
-    Enveloped(caller): Enveloped<Caller<role::Reader>>,
+    caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
     Params(query): Params<PageQuery>,
-) -> Result<Json<LeaseHistory>, EnvelopeError> {
+) -> Result<Json<LeaseHistory>, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let lease = lease_id(&id)?;
@@ -176,7 +175,7 @@ async fn of_runner(
     )
 )]
 async fn of_camera(
-    Enveloped(caller): Enveloped<Caller<role::Reader>>,
+    caller: Caller<role::Reader>,
     NamePath(camera): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Reply {
@@ -213,10 +212,12 @@ async fn list(
 ) -> Result<Json<LeaseList>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let status = filter.status.unwrap_or(LeaseStatus::Active);
+    let (runner, holder) = (query.runner_id.as_deref(), filter.holder.as_deref());
+    let (site_id, site) = (query.site_id.as_deref(), filter.site.as_deref());
     let asked = ResourceQuery {
         kind: field::maybe_name("kind", query.kind.as_deref())?,
-        holder: field::maybe_name("runner_id", query.runner_id.or(filter.holder).as_deref())?,
-        site: field::maybe_name("site_id", query.site_id.or(filter.site).as_deref())?,
+        holder: field::maybe_name("holder", holder)?.or(field::maybe_name("runner_id", runner)?),
+        site: field::maybe_name("site", site)?.or(field::maybe_name("site_id", site_id)?),
         leased: Some(status != LeaseStatus::Expired).filter(|_| status != LeaseStatus::Pending),
         undeclared: true,
         ..Default::default()

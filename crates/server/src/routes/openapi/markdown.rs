@@ -3,16 +3,37 @@
 use std::{fmt::Write, sync::LazyLock};
 
 use serde_json::{Map, Value};
+use solehold_api::problem::ErrorCode;
+
+use super::{bounds, problems::IN_ENVELOPE};
 
 /// The methods, in the order in which they are listed.
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
-/// Renders a document: an overview by surface, each operation, then the schemas.
-pub fn render(document: &Value) -> String {
+/// How to show a key, and what the words of the page mean.
+const WORDS: &str = "## Keys
+
+A request shows its key in one of these headers:
+
+```text
+Authorization: Bearer <key>
+Authorization: Token <key>
+X-API-Key: <key>
+```
+
+Each operation below says which role the key needs: `reader`, `runner` or `admin`, each of which may do what those
+before it may. A key can be limited to one tenant.
+
+A *name* is 1 to 255 bytes of UTF-8 without control characters.";
+
+/// Renders a document: the calls, keys, each operation by surface, the problems, then the schemas.
+pub fn render(document: &Value, calls: &str) -> String {
     let mut page = Page { document, text: String::new() };
     page.line(&format!("# {} API {}", text(&document["info"]["title"]), text(&document["info"]["version"])));
     page.line("<!-- Made from the code: SOLEHOLD_UPDATE_GOLDEN=1 cargo test --workspace --test openapi -->");
     page.line(text(&document["info"]["description"]));
+    page.line(calls);
+    page.line(WORDS);
     for tag in page.tags() {
         page.surface(&tag);
     }
@@ -75,12 +96,18 @@ impl Page<'_> {
     /// The answers to which operations refer, once for all of them.
     fn common_problems(&mut self) {
         let mut list = String::new();
-        for (name, answer) in object(&self.document["components"]["responses"]) {
+        let common = object(&self.document["components"]["responses"]);
+        for (name, answer) in common.iter().filter(|(name, _)| !name.ends_with(IN_ENVELOPE)) {
             let _ = writeln!(list, "- {name}: {}", one_line(text(&answer["description"])));
         }
         self.line("## Common problems");
         self.line("Operations answer with these beside the problems that they list themselves.");
         self.line(&list);
+        self.line("## Error codes");
+        self.line("The `code` of a problem is what programs look at; each has its one status.");
+        let row = |code: &ErrorCode| format!("| `{code}` | {} | {} |\n", code.status(), code.title());
+        let rows: String = ErrorCode::ALL.iter().map(row).collect();
+        self.line(&format!("| code | status | |\n|---|---|---|\n{rows}"));
     }
 
     fn schema(&mut self, name: &str, schema: &Value) {
@@ -92,10 +119,29 @@ impl Page<'_> {
             let words: Vec<_> = words.iter().map(|word| format!("`{}`", text(word))).collect();
             self.line(&words.join(", "));
         }
-        let fields = fields_table(schema);
+        let mut found = Vec::new();
+        parts(self.document, schema, &mut found);
+        let fields = fields_table(&found);
         if !fields.is_empty() {
             self.line(&fields);
         }
+        for part in found {
+            if let Some(choices) = part["oneOf"].as_array().filter(|choices| choices.iter().all(is_named)) {
+                let choices: Vec<_> = choices.iter().map(kind).collect();
+                let also = if fields.is_empty() { "The fields" } else { "Also the fields" };
+                self.line(&format!("{also} of {}.", choices.join(" or ")));
+            }
+        }
+    }
+}
+
+/// The schemas that a schema is put together from: itself, and all of `allOf`, whether named or not.
+fn parts<'a>(document: &'a Value, schema: &'a Value, found: &mut Vec<&'a Value>) {
+    let named = schema["$ref"].as_str().and_then(|to| document.pointer(to.trim_start_matches('#')));
+    let schema = named.unwrap_or(schema);
+    found.push(schema);
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        parts(document, part, found);
     }
 }
 
@@ -126,10 +172,13 @@ fn describe(operation: Operation<'_>) -> String {
     block
 }
 
+fn is_named(schema: &Value) -> bool {
+    schema["$ref"].is_string()
+}
+
 /// A table of the fields of an object, those of its parts included.
-fn fields_table(schema: &Value) -> String {
+fn fields_table(parts: &[&Value]) -> String {
     let mut rows = String::new();
-    let parts = schema["allOf"].as_array().into_iter().flatten().chain(std::iter::once(schema));
     for part in parts {
         let required: Vec<_> = part["required"].as_array().into_iter().flatten().map(text).collect();
         for (name, field) in object(&part["properties"]) {
@@ -147,18 +196,38 @@ fn kind(schema: &Value) -> String {
         let name = name.rsplit('/').next().unwrap_or(name);
         return format!("[{name}](#{})", name.to_lowercase());
     }
-    for choice in ["oneOf", "anyOf", "allOf"] {
+    if let Some(content) = schema.get("contentSchema") {
+        return format!("text: {} as JSON", kind(content));
+    }
+    for (choice, word) in [("oneOf", " or "), ("anyOf", " or "), ("allOf", " and ")] {
         if let Some(kinds) = schema[choice].as_array() {
-            return kinds.iter().map(kind).collect::<Vec<_>>().join(" or ");
+            return kinds.iter().map(kind).collect::<Vec<_>>().join(word);
         }
     }
-    let format = schema["format"].as_str().map(|format| format!(" ({format})")).unwrap_or_default();
-    match &schema["type"] {
-        Value::String(one) if one == "array" => format!("list of {}", kind(&schema["items"])),
-        Value::String(one) => format!("{one}{format}"),
-        Value::Array(several) => several.iter().map(text).collect::<Vec<_>>().join(" or ") + &format,
+    let of_type = |one: &str| match one {
+        "array" => format!("list of {}", kind(&schema["items"])),
+        "string" if bounds::is_name(schema) => "name".to_owned(),
+        "string" if schema["enum"].is_array() => {
+            let words = schema["enum"].as_array().into_iter().flatten().filter_map(Value::as_str);
+            words.map(|word| format!("`{word}`")).collect::<Vec<_>>().join(" or ")
+        }
+        one => one.to_owned(),
+    };
+    let types = match &schema["type"] {
+        Value::String(one) => of_type(one),
+        Value::Array(several) => several.iter().map(text).map(of_type).collect::<Vec<_>>().join(" or "),
         _ => "any".to_owned(),
+    };
+    types + &extent(schema)
+}
+
+/// The format of a value, or its bounds if they are narrower than those of its type.
+fn extent(schema: &Value) -> String {
+    let (least, most) = (&schema["minimum"], &schema["maximum"]);
+    if most.as_u64().is_some_and(|most| most < i64::MAX.unsigned_abs()) && !least.is_null() {
+        return format!(", {least} to {most}");
     }
+    schema["format"].as_str().map(|format| format!(" ({format})")).unwrap_or_default()
 }
 
 fn text(value: &Value) -> &str {
