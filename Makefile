@@ -6,7 +6,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test deps verify suite python fix bench bench-claims e2e mutants
+.PHONY: help test deps verify suite python surface fix bench bench-claims e2e mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -32,9 +32,13 @@ else
 	@$(STAGE) tests cargo test --workspace
 endif
 	@$(STAGE) python clients/python/test
+	@$(STAGE) surface scripts/check-surface
 
 python: ## the tests of the Python client, against the server that was built last
 	@$(STAGE) python clients/python/test
+
+surface: ## every route of the server that was built last, against its own description
+	@$(STAGE) surface scripts/check-surface
 
 fix: ## format, and apply what clippy can repair
 	cargo fmt --all
