@@ -11,7 +11,7 @@ use solehold_core::key::Name;
 use uuid::Uuid;
 
 use crate::{
-    client::ServerArgs,
+    client::{Client, ServerArgs},
     config::GIVEN,
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -113,14 +113,14 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
         warn: args.warn()?,
         above: HeldAbove::of_variable(&std::env::var(HELD).unwrap_or_default()),
     };
-    let authority = server.authority()?;
+    let (authority, client) = (server.authority()?, Client::new(server)?);
     let interrupted = |number| Ok(Exit::of_signal(number));
     let session = tokio::select! {
         session = terms.open(authority, args.wait_server.unwrap_or_default()) => session?,
         number = ending_signal(&mut signals) => return interrupted(number),
     };
     let acquired = tokio::select! {
-        guard = terms.acquire(&session, args.patience()) => guard.map_err(Err),
+        guard = terms.acquire(&session, args.patience(), &client) => guard.map_err(Err),
         number = ending_signal(&mut signals) => Err(interrupted(number)),
     };
     let guard = match acquired {

@@ -19,7 +19,7 @@ use super::{
     notes::{self, Outage},
 };
 use crate::{
-    client,
+    client::{self, Client},
     error::{CommandError, CommandResult},
     human::duration_ms,
     output,
@@ -136,7 +136,12 @@ impl Terms {
     }
 
     /// Acquires, and says whom it waits for.
-    pub async fn acquire(&self, session: &Session, patience: Patience) -> CommandResult<Guard> {
+    pub async fn acquire(
+        &self,
+        session: &Session,
+        patience: Patience,
+        client: &Client,
+    ) -> CommandResult<Guard> {
         let ResourceArg { kind, key } = &self.resource;
         let (error, refusal) = match session.try_acquire(kind, key).await {
             Ok(guard) => return Ok(guard),
@@ -152,7 +157,7 @@ impl Terms {
         };
         tokio::select! {
             acquired = session.acquire_within(kind, key, wait) => acquired.map_err(|error| self.of_acquire(error)),
-            never = notes::waiting(&self.resource, refusal.holder.as_deref(), session.contact()) => match never {},
+            never = notes::waiting(&self.resource, refusal.holder.as_deref(), client, session.contact()) => match never {},
         }
     }
 

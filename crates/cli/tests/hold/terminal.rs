@@ -3,13 +3,16 @@
 use std::process::Stdio;
 
 use anyhow::{Context, Result};
-use solehold_testkit::{Solehold, TempDir};
+use solehold_testkit::{Solehold, TempDir, wait_for};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-use crate::common::{BINARY, SOON, ask, server, write};
+use crate::{
+    common::{BINARY, SOON, ask, server, write},
+    world::Run,
+};
 
 /// A shell on a terminal of its own, as `script` of util-linux makes one.
 struct Terminal {
@@ -122,12 +125,21 @@ async fn a_command_that_is_stopped_goes_on_when_the_shell_says_so() -> Result<()
 async fn the_wait_is_shown_as_it_goes_on() -> Result<()> {
     let server = server().start().await?;
     ask(&server, "lease acquire lock/a --holder the-other --ttl 5m").await?.good()?;
-    let mut terminal = Terminal::start(&server, "$lock a --wait 3s -- true; echo \"code $?\"")?;
+    let _earlier = [0, 1].map(|_| Run::script(&server, "lock a", "sleep 600"));
+    let two_wait = async || {
+        let lock = ask(&server, "resource get lock/a --json").await.and_then(|got| got.json());
+        lock.is_ok_and(|lock| lock["waiting"] == 2)
+    };
+    wait_for("two to wait", SOON, two_wait).await?;
+    let mut terminal = Terminal::start(&server, "$lock a --wait 5s -- true; echo \"code $?\"")?;
     let mut shown = Vec::new();
     while !terminal.shows(&mut shown, "code ").await? {}
     // Each is written over the former, and the last word over them all.
     let over: Vec<&str> = shown[0].split('\r').map(|line| line.trim_start_matches("\u{1b}[K")).collect();
-    assert!(over.contains(&"waiting for lock/a, held by the-other for 1s"), "{over:?}");
+    let is_shown = |line: &&str| line.starts_with("waiting for lock/a, held by the-other for ");
+    let shown_at = |line: &&str| is_shown(line) && line.ends_with("s, place 3 of 3 in line");
+    assert!(over.iter().filter(|line| is_shown(line)).count() > 1, "{over:?}");
+    assert!(over.iter().any(|line| shown_at(line)), "{over:?}");
     assert!(over.last().is_some_and(|last| last.starts_with("error: cannot acquire lock/a: ")), "{over:?}");
     assert_eq!(shown[1..], ["code 103"]);
     Ok(())
