@@ -111,6 +111,13 @@ class Trouble(Case):
         gone.kill()
         async with Client([gone.url, there.url]) as client:
             await asyncio.gather(*(client.request("GET", "/readyz") for _ in range(20)))
+            async with Session.open(client, "one", ttl=3.0) as one, Session.open(client, "other", ttl=3.0) as other:
+                first = one.deadline, other.deadline
+
+                async def are_renewed() -> bool:
+                    return one.deadline > first[0] and other.deadline > first[1]
+
+                await wait_until("heartbeats, which begin with the first server, too", are_renewed)
         (warned,) = self.log.with_level("WARNING")
         self.assertIn(f"no server at {gone.url} (connection refused); asking {there.url} instead", warned)
 

@@ -60,6 +60,7 @@ class Channel:
         rng: random.Random,
         tenant: str | None = None,
         backoff: BackoffConfig | None = None,
+        silent: set[Server] | None = None,
     ) -> None:
         self._servers = servers
         self._transport = transport
@@ -68,7 +69,7 @@ class Channel:
         self._query = "" if tenant is None else "tenant=" + wire.segment(tenant)
         self._backoff = backoff or BackoffConfig()
         self._current = 0
-        self._silent: set[Server] = set()
+        self._silent = set() if silent is None else silent
         """Those that did not answer last, as was said in the log."""
 
     async def close(self) -> None:

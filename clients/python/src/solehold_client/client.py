@@ -70,6 +70,7 @@ class Client:
         self._transport = transport or http
         self.history = History()
         """What the client remembers of the store's history, for all its sessions."""
+        self._silent: set[Server] = set()
         self._channel = self.channel()
         self._short = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
         self._waiters = 0
@@ -92,7 +93,13 @@ class Client:
     def channel(self) -> Channel:
         """Another channel to the servers, with connections of its own."""
         return Channel(
-            self._servers, self._transport(), clock=self.clock, rng=self.rng, tenant=self._tenant, backoff=self.backoff
+            self._servers,
+            self._transport(),
+            clock=self.clock,
+            rng=self.rng,
+            tenant=self._tenant,
+            backoff=self.backoff,
+            silent=self._silent,
         )
 
     def tick_after(self, seconds: float | None) -> float:
