@@ -4,11 +4,12 @@ use std::fmt;
 
 use crate::{
     field::{Checked, Faults},
-    limits::{KEY_EXPIRY_SECONDS_MAX, KEY_GRACE_SECONDS_DEFAULT, KEY_GRACE_SECONDS_MAX},
+    limits::{KEY_EXPIRY_SECONDS_MAX, KEY_GRACE_SECONDS_DEFAULT, KEY_GRACE_SECONDS_MAX, KEY_SCOPES_MAX},
     page::PageCursor,
     time::Timestamp,
 };
 use serde::{Deserialize, Deserializer, Serialize};
+use solehold_core::call::ResourceScope;
 
 /// What a key may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -48,6 +49,36 @@ impl fmt::Debug for Secret {
     }
 }
 
+/// Resources of a kind, all of them or those with keys that begin with a prefix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct KeyScope {
+    pub kind: String,
+    /// How their keys begin; all keys if not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_prefix: Option<String>,
+}
+
+impl KeyScope {
+    /// As core has it.
+    pub fn resources(&self, faults: &mut Faults, field: &str) -> Option<ResourceScope> {
+        let kind = faults.name(&format!("{field}.kind"), &self.kind)?;
+        let key_prefix = match self.key_prefix.as_deref() {
+            None | Some("") => String::new(),
+            Some(prefix) => faults.name(&format!("{field}.key_prefix"), prefix)?.to_string(),
+        };
+        Some(ResourceScope { kind, key_prefix })
+    }
+}
+
+impl From<&ResourceScope> for KeyScope {
+    fn from(scope: &ResourceScope) -> Self {
+        let key_prefix = Some(scope.key_prefix.clone()).filter(|prefix| !prefix.is_empty());
+        Self { kind: scope.kind.to_string(), key_prefix }
+    }
+}
+
 /// Creates an API key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -58,18 +89,31 @@ pub struct CreateKey {
     pub role: Role,
     /// The only tenant that the key can see; all of them if not given.
     pub tenant: Option<String>,
+    /// The only resources that the key may touch and see; all of them if empty. Not for an admin's key.
+    #[serde(default)]
+    pub only: Vec<KeyScope>,
+    /// A name in client certificates that stands for the key, where the server asks for certificates.
+    pub certificate: Option<String>,
     /// It expires after this time; never, if not given.
     pub expires_in_seconds: Option<u64>,
 }
 
 impl CreateKey {
-    /// All that is wrong with it.
-    pub fn validate(&self) -> Checked<()> {
+    /// The resources that the key is limited to, or all that is wrong with it.
+    pub fn scopes(&self) -> Checked<Vec<ResourceScope>> {
         let mut faults = Faults::default();
         faults.name("name", &self.name);
         faults.maybe_name("tenant", self.tenant.as_deref());
+        faults.maybe_name("certificate", self.certificate.as_deref());
+        faults.within("only", self.only.len() as u64, 0, KEY_SCOPES_MAX);
+        if self.role == Role::Admin && !self.only.is_empty() {
+            faults.note("only", "is for readers and runners: an admin acts for all");
+        }
+        let scopes = self.only.iter().enumerate();
+        let scopes: Vec<_> =
+            scopes.filter_map(|(at, scope)| scope.resources(&mut faults, &format!("only[{at}]"))).collect();
         check_expiry(&mut faults, self.expires_in_seconds);
-        faults.done()
+        faults.finish(|| Some(scopes))
     }
 }
 
@@ -112,6 +156,11 @@ pub struct ApiKey {
     pub role: Role,
     /// The only tenant that the key can see; all of them if null.
     pub tenant: Option<String>,
+    /// The only resources that the key may touch and see; all of them if empty.
+    #[serde(default)]
+    pub only: Vec<KeyScope>,
+    /// A name in client certificates that stands for the key.
+    pub certificate: Option<String>,
     pub created_at: Timestamp,
     /// When it expires; never if null.
     pub expires_at: Option<Timestamp>,
@@ -311,15 +360,21 @@ mod tests {
     fn a_key_is_checked_whole() {
         let create: CreateKey =
             body::parse(br#"{"name": "ci", "role": "runner", "tenant": "t"}"#).expect("good");
-        assert_eq!(create.validate(), Ok(()));
+        assert_eq!(create.scopes(), Ok(Vec::new()));
         round_trip(&create);
         let odd = CreateKey {
             name: String::new(),
             tenant: Some("\n".into()),
+            only: vec![KeyScope { kind: String::new(), key_prefix: Some("\n".into()) }],
             expires_in_seconds: Some(0),
             ..create
         };
-        assert_eq!(fields(odd.validate()), ["name", "tenant", "expires_in_seconds"]);
+        assert_eq!(fields(odd.scopes()), ["name", "tenant", "only[0].kind", "expires_in_seconds"]);
+        let limited = br#"{"name": "ci", "role": "admin", "only": [{"kind": "lock", "key_prefix": "n-"}]}"#;
+        let limited: CreateKey = body::parse(limited).expect("well-formed");
+        assert_eq!(fields(limited.scopes()), ["only"]);
+        let scopes = CreateKey { role: Role::Runner, ..limited }.scopes().expect("good");
+        assert_eq!((scopes[0].kind.as_str(), scopes[0].key_prefix.as_str()), ("lock", "n-"));
         assert!(body::parse::<CreateKey>(br#"{"name": "ci", "role": "root"}"#).is_err());
         assert!(body::parse::<CreateKey>(br#"{"name": "ci", "role": "admin", "tennant": "t"}"#).is_err());
         assert_eq!(RotateKey::default().grace_ms(), Ok(3_600_000));
@@ -335,6 +390,8 @@ mod tests {
             name: "ci".into(),
             role: Role::Admin,
             tenant: None,
+            only: vec![KeyScope { kind: "lock".into(), key_prefix: None }],
+            certificate: None,
             created_at: StoreTime(5).into(),
             expires_at: None,
             rotated_at: None,

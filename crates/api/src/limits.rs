@@ -53,6 +53,8 @@ pub const CAPACITY_DEFAULT: u32 = 16;
 /// A runner without a live session counts as inactive when nothing was heard of it for this long: three heartbeats.
 pub const RUNNER_SILENCE_MS_MAX: u64 = 90_000;
 
+/// The most scopes that a key is limited to.
+pub const KEY_SCOPES_MAX: u64 = 64;
 /// Longest life of an API key that has one: ten years.
 pub const KEY_EXPIRY_SECONDS_MAX: u64 = 10 * 366 * 24 * 60 * 60;
 /// How long the old key works on after a rotation, when the request does not say.

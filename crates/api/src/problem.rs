@@ -254,6 +254,7 @@ impl Problem {
                 holder.iter().fold(problem, Self::holder)
             }
             Refusal::NotYours { holder, token, .. } => problem(Code::NotYours).holder(holder).token(token.0),
+            Refusal::OutOfScope(_) | Refusal::OtherKeys { .. } => problem(Code::Forbidden),
             Refusal::NoProof => problem(Code::NoProof),
             Refusal::RequestSpent(_) => problem(Code::RequestSpent),
             Refusal::NoSession { why: SessionOver::Superseded, .. } => problem(Code::SessionSuperseded),

@@ -37,6 +37,7 @@ pub fn lease_view(key: ResourceKey, attributes: &str) -> LeaseView {
             id: LeaseId(Uuid::from_u128(9)),
             token: Token(42),
             holder: name("worker"),
+            by: None,
             tenure: Tenure::Session(session_id()),
             acquired_at: StoreTime(1_000),
             renewed_at: None,
@@ -78,6 +79,7 @@ pub fn session() -> Session {
     Session {
         id: session_id(),
         holder: HolderKey { tenant: name("t"), name: name("worker") },
+        by: None,
         ttl_ms: 30_000,
         opened_at: StoreTime(1_000),
         renewed_at: StoreTime(1_000),

@@ -65,6 +65,8 @@ pub struct LeaseEvent {
     pub holder: Option<String>,
     pub token: Option<u64>,
     pub session_id: Option<Uuid>,
+    /// The id of the key that asked for it; null for what time did, and where no keys are in use.
+    pub by: Option<String>,
     /// What else is known, depending on `event_type`.
     pub details: BTreeMap<String, Value>,
     /// The key again, for cameras.
@@ -89,6 +91,7 @@ impl LeaseEvent {
             holder: event.holder().map(ToString::to_string),
             token: event.token().map(|token| token.0),
             session_id: event.session().map(|id| id.0),
+            by: event.by.as_ref().map(ToString::to_string),
             details,
             ..bare
         };
@@ -124,6 +127,7 @@ impl LeaseEvent {
             holder: None,
             token: None,
             session_id: None,
+            by: None,
             details: BTreeMap::new(),
             camera_uuid: None,
             runner_id: None,

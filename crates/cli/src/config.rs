@@ -140,8 +140,14 @@ fn settle(layer: Layer) -> CommandResult<Settings> {
     if let Some(node_id) = layer.node_id {
         server.node_id = node_id.0;
     }
+    server.guard_metrics = layer.guard_metrics.unwrap_or_default();
+    let client_ca = layer.tls.client_ca;
     server.tls = match (layer.tls.cert, layer.tls.key) {
-        (Some(cert), Some(key)) => Some(TlsFiles { cert, key }),
+        (Some(cert), Some(key)) => Some(TlsFiles { cert, key, client_ca }),
+        (None, None) if client_ca.is_some() => {
+            let what = "clients' certificates need TLS: give --tls-cert and --tls-key with --tls-client-ca";
+            return Err(CommandError::usage(what));
+        }
         (None, None) => None,
         (cert, _) => {
             let (has, lacks) = if cert.is_some() { ("certificate", "key") } else { ("key", "certificate") };

@@ -48,7 +48,9 @@ async fn manage_keys(place: &[&str]) -> Result<()> {
     assert_eq!(admin(&["revoke", id]).await?.good()?, format!("revoked key {id}\n"));
     assert_eq!(ids(place).await?.len(), before + 1);
     assert_eq!(admin(&["rotate", "nosuchkey"]).await?.code, Some(4));
-    assert_eq!(admin(&["create", "--name", ""]).await?.code, Some(2));
+    assert_eq!(admin(&["create", "--name", "", "--role", "reader"]).await?.code, Some(2));
+    let roleless = admin(&["create", "--name", "x"]).await?;
+    assert!(roleless.code == Some(2) && roleless.stderr.contains("--role <ROLE>"), "{roleless:?}");
     Ok(())
 }
 
@@ -66,7 +68,9 @@ async fn keys_straight_against_the_store() -> Result<()> {
 async fn keys_through_a_server() -> Result<()> {
     let folder = TempDir::new()?;
     let data = folder.path().display().to_string();
-    let key = run(["admin", "key", "create", "--name", "root", "--data-dir", &data]).await?.good()?;
+    let key = run(["admin", "key", "create", "--name", "root", "--role", "admin", "--data-dir", &data])
+        .await?
+        .good()?;
     let server = server().data_dir(folder.path()).start().await?;
     manage_keys(&["--server", server.url(), "--api-key", key.trim()]).await?;
     let reader = ["admin", "key", "create", "--name", "r", "--role", "reader", "--server", server.url()];

@@ -136,7 +136,9 @@ async fn what_keeps_it_from_starting_is_one_line() -> Result<()> {
 async fn with_a_key_it_may_be_reached_by_others() -> Result<()> {
     let folder = TempDir::new()?;
     let data = folder.path().display().to_string();
-    let key = run(["admin", "key", "create", "--name", "first", "--data-dir", &data]).await?.good()?;
+    let key = run(["admin", "key", "create", "--name", "first", "--role", "admin", "--data-dir", &data])
+        .await?
+        .good()?;
     let server = server().data_dir(folder.path()).listen("0.0.0.0:0".parse()?).start().await?;
     let url = server.url().replace("0.0.0.0", "127.0.0.1");
     let without = run(["lease", "ls", "--server", &url]).await?;

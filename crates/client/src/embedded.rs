@@ -8,6 +8,7 @@ use solehold_api::{
     problem::Problem,
 };
 use solehold_core::{
+    call::Actor,
     command::{self, Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease,
@@ -296,7 +297,7 @@ impl Authority for Embedded {
 
     async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
         let wait = wait.min(self.wait_max());
-        Some(match outcome(self.engine.acquire_waiting(self.acquire(ask), wait).await) {
+        Some(match outcome(self.engine.acquire_waiting(self.acquire(ask), Actor::Unnamed, wait).await) {
             Ok(Ok(Answer::Granted(grant))) => Ok(Ok(granted(grant, self.slack()))),
             Ok(Ok(other)) => Err(odd(&other)),
             Ok(Err(refusal)) => Ok(Err(refusal)),

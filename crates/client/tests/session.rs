@@ -238,8 +238,7 @@ async fn keys_and_tenants_are_honoured() {
     use solehold_server::{Role, keys};
     let running = serve(memory()).await;
     let name = |text: &str| Name::new(text).expect("a name");
-    let new =
-        keys::NewKey { name: name("t"), role: Role::Runner, tenant: Some(name("acme")), expires_in_ms: None };
+    let new = keys::NewKey { tenant: Some(name("acme")), ..keys::NewKey::new(name("t"), Role::Runner) };
     let key = keys::create(running.engine(), new).await.expect("a key").text;
     let with = |api_key: Option<secrecy::SecretString>| {
         Arc::new(Http::new(HttpConfig { api_key, ..HttpConfig::new([running.url()]) }).expect("good"))

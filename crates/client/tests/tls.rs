@@ -13,7 +13,11 @@ use solehold_server::{Server, ServerConfig, TlsFiles};
 async fn a_certificate_is_trusted_only_if_it_is_named() {
     let folder = tempfile::tempdir().expect("a folder");
     let pair = generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate");
-    let files = TlsFiles { cert: folder.path().join("cert.pem"), key: folder.path().join("key.pem") };
+    let files = TlsFiles {
+        cert: folder.path().join("cert.pem"),
+        key: folder.path().join("key.pem"),
+        client_ca: None,
+    };
     fs::write(&files.cert, pair.cert.pem()).expect("a file");
     fs::write(&files.key, pair.signing_key.serialize_pem()).expect("a file");
     let listen = "127.0.0.1:0".parse().expect("an address");

@@ -183,7 +183,7 @@ pub async fn nothing_by_halves(fixture: &dyn Fixture) {
     let command = ask(&key("half"), "ann").command();
     let mut footprint = Footprint::default();
     command.footprint(&mut footprint);
-    let mut late = Late(Judge { commands: vec![command], ..Default::default() });
+    let mut late = Late(Judge::of(vec![command]));
     assert!(bench.store.transact(&footprint, Lane::News, &mut late).await.is_err());
     assert!(bench.resource(&key("half")).await.is_none());
     assert_eq!(bench.head().await.revision, Revision(0));

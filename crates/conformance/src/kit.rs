@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use solehold_core::{
+    call::Call,
     command::*,
     decide_all,
     event::{Change, Event, EventName},
@@ -35,11 +36,11 @@ pub struct Bench<'a> {
     pub store: Arc<dyn Store>,
 }
 
-/// Decides commands one after the other, as the driver does.
+/// Decides calls one after the other, as the driver does.
 #[derive(Default)]
 pub struct Judge {
     /// What to decide.
-    pub commands: Vec<Command>,
+    pub calls: Vec<Call>,
     /// What became of each.
     pub outcomes: Vec<Outcome>,
     /// What they changed, in order.
@@ -48,9 +49,16 @@ pub struct Judge {
     pub moment: Option<Moment>,
 }
 
+impl Judge {
+    /// What decides these.
+    pub fn of<C: Into<Call>>(calls: impl IntoIterator<Item = C>) -> Self {
+        Self { calls: calls.into_iter().map(Into::into).collect(), ..Default::default() }
+    }
+}
+
 impl Decider for Judge {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
-        let decisions = decide_all(ledger, &self.commands, moment)?;
+        let decisions = decide_all(ledger, &self.calls, moment)?;
         let decided = BatchDecision::from(&decisions);
         (self.outcomes, self.changes) = (decisions.outcomes, decisions.changes);
         self.moment = Some(moment);
@@ -82,8 +90,8 @@ impl<'a> Bench<'a> {
     }
 
     /// Commits a batch.
-    pub async fn all(&self, commands: Vec<Command>) -> Vec<Outcome> {
-        let mut judge = Judge { commands, ..Default::default() };
+    pub async fn all<C: Into<Call>>(&self, calls: Vec<C>) -> Vec<Outcome> {
+        let mut judge = Judge::of(calls);
         self.judge(&mut judge).await;
         judge.outcomes
     }
@@ -91,10 +99,10 @@ impl<'a> Bench<'a> {
     /// Commits what a judge has to decide.
     pub async fn judge(&self, judge: &mut Judge) -> BatchDecision {
         let mut footprint = Footprint::default();
-        for command in &judge.commands {
-            command.footprint(&mut footprint);
+        for call in &judge.calls {
+            call.command.footprint(&mut footprint);
         }
-        let lane = Lane::of(&judge.commands);
+        let lane = Lane::of(judge.calls.iter().map(|call| &call.command));
         self.store.transact(&footprint, lane, judge).await.expect("the store commits")
     }
 

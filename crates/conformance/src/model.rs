@@ -5,6 +5,7 @@
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use solehold_core::{
+    call::{Actor, Call},
     command::*,
     event::Change,
     forget,
@@ -31,11 +32,11 @@ struct Twice {
 impl Decider for Twice {
     fn decide(&mut self, state: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decided = self.judge.decide(state, moment)?;
-        let mut model = Judge { commands: self.judge.commands.clone(), ..Default::default() };
+        let mut model = Judge::of(self.judge.calls.clone());
         let mut after = self.model.clone();
         let expected = model.decide(&mut after, moment).expect("the model has every session");
-        assert_eq!(self.judge.outcomes, model.outcomes, "for {:#?}", self.judge.commands);
-        assert_eq!(self.judge.changes, model.changes, "for {:#?}", self.judge.commands);
+        assert_eq!(self.judge.outcomes, model.outcomes, "for {:#?}", self.judge.calls);
+        assert_eq!(self.judge.changes, model.changes, "for {:#?}", self.judge.calls);
         assert_eq!(decided, expected);
         self.after = after;
         Ok(decided)
@@ -205,12 +206,19 @@ impl Player {
         }
     }
 
+    /// Someone who may do most of it: sessions and leases are shared by two keys, an admin and nobody.
+    fn actor(&mut self) -> Actor {
+        let key = |id| Actor::Key { id: name(id), scopes: Default::default() };
+        let all = [Actor::Unnamed, Actor::Admin(name("root")), key("one"), key("two")];
+        self.pick(&all).expect("some")
+    }
+
     /// Commits a batch and compares; tells what the model has come to.
     async fn play(&mut self, bench: &Bench<'_>, commands: Vec<Command>, model: &Ledger) -> Ledger {
         let mut footprint = Footprint::default();
         commands.iter().for_each(|command| command.footprint(&mut footprint));
         let lane = Lane::of(&commands);
-        let judge = Judge { commands, ..Default::default() };
+        let judge = Judge::of(commands.into_iter().map(|command| Call { command, by: self.actor() }));
         let mut twice = Twice { judge, model: model.clone(), after: Ledger::default() };
         bench.store.transact(&footprint, lane, &mut twice).await.expect("the store commits");
         self.learn(&twice.judge.changes);

@@ -161,7 +161,7 @@ pub async fn import_of_a_store_that_may_live_on_jumps_and_bars(fixture: &dyn Fix
     for command in [ask(&key("new"), "x").command(), renew(its(&grants[0]))] {
         let mut footprint = Footprint::default();
         command.footprint(&mut footprint);
-        let mut judge = Judge { commands: vec![command], ..Default::default() };
+        let mut judge = Judge::of(vec![command]);
         is!(there.store.transact(&footprint, Lane::News, &mut judge).await, Err(StoreError::Barred { .. }));
     }
     bench.grant(ask(&key("new"), "x")).await;
@@ -294,12 +294,12 @@ pub async fn set_back_jumps_and_bars(fixture: &dyn Fixture, ttl_max_ms: u64) {
     bench.store.set_back(Some(seen), Bar::LongestTtl).await.expect("it is told");
     let head = bench.head().await;
     assert!(head.epoch > seen.epoch && head.revision.0 >= 9_000 + JUMP, "{head:?}");
-    let mut judge = Judge { commands: vec![ask(&key("lost"), "bea").command()], ..Default::default() };
+    let mut judge = Judge::of(vec![ask(&key("lost"), "bea").command()]);
     let mut footprint = Footprint::default();
-    judge.commands[0].footprint(&mut footprint);
-    let mut renewal = Judge { commands: vec![renew(its(&before))], ..Default::default() };
+    judge.calls[0].command.footprint(&mut footprint);
+    let mut renewal = Judge::of(vec![renew(its(&before))]);
     let mut of_renewal = Footprint::default();
-    renewal.commands[0].footprint(&mut of_renewal);
+    renewal.calls[0].command.footprint(&mut of_renewal);
     let revived = bench.store.transact(&of_renewal, Lane::Quiet, &mut renewal).await;
     assert!(matches!(revived, Err(StoreError::Barred { .. })), "nothing is revived: {revived:?}");
     let barred = bench.store.transact(&footprint, Lane::News, &mut judge).await;

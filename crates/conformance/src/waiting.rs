@@ -9,6 +9,7 @@ use std::{
 };
 
 use solehold_core::{
+    call::Actor,
     command::*,
     event::EventName,
     key::*,
@@ -358,9 +359,9 @@ pub async fn a_long_line_is_not_loaded(fixture: &dyn Fixture) {
     let mut most = 0;
     for n in 0..30 {
         let commands = vec![release(by_token(&job, held))];
-        let mut counts = Counts { judge: Judge { commands, ..Default::default() }, most: 0 };
+        let mut counts = Counts { judge: Judge::of(commands), most: 0 };
         let mut footprint = Footprint::default();
-        counts.judge.commands[0].footprint(&mut footprint);
+        counts.judge.calls[0].command.footprint(&mut footprint);
         bench.store.transact(&footprint, Lane::News, &mut counts).await.expect("commits");
         most = most.max(counts.most);
         let Resource { lease, queued, .. } = bench.resource(&job).await.expect("held");
@@ -373,7 +374,7 @@ pub async fn a_long_line_is_not_loaded(fixture: &dyn Fixture) {
 
 fn waiting(engine: &Engine, ask: Acquire, wait: Duration) -> JoinHandle<Result<Outcome, EngineError>> {
     let engine = engine.clone();
-    tokio::spawn(async move { engine.acquire_waiting(ask, wait).await })
+    tokio::spawn(async move { engine.acquire_waiting(ask, Actor::Unnamed, wait).await })
 }
 
 /// Submits to an engine what must not be refused.
@@ -394,11 +395,13 @@ pub async fn an_engine_waits(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();
     let job = key("engine");
-    let at_once = engine.acquire_waiting(ask(&job, "ann"), SOON).await.expect("answers");
+    let at_once = engine.acquire_waiting(ask(&job, "ann"), Actor::Unnamed, SOON).await.expect("answers");
     let first = granted(at_once);
     assert_eq!(first.lease.confirm_within_ms(), None, "it was free");
-    let refused =
-        engine.acquire_waiting(ask(&job, "hasty"), Duration::from_millis(50)).await.expect("answers");
+    let refused = engine
+        .acquire_waiting(ask(&job, "hasty"), Actor::Unnamed, Duration::from_millis(50))
+        .await
+        .expect("answers");
     is!(refused, Err(Refusal::Held { holder, .. }) if *holder == name("ann"));
     bench.wait_for_line(&job, 0).await;
     let bea = waiting(&engine, ask(&job, "bea"), SOON);
@@ -408,10 +411,11 @@ pub async fn an_engine_waits(fixture: &dyn Fixture) {
     assert!(bea.lease.lease.holder == name("bea") && token(&bea) > token(&first));
     assert!(bea.lease.confirm_within_ms().is_some());
     done(&engine, renew(its(&bea))).await;
-    let refused = engine.acquire_waiting(ask(&job, "zero"), Duration::ZERO).await.expect("answers");
+    let refused =
+        engine.acquire_waiting(ask(&job, "zero"), Actor::Unnamed, Duration::ZERO).await.expect("answers");
     is!(refused, Err(Refusal::Held { .. }));
     engine.stop().await;
-    is!(engine.acquire_waiting(ask(&job, "late"), SOON).await, Err(EngineError::Stopping));
+    is!(engine.acquire_waiting(ask(&job, "late"), Actor::Unnamed, SOON).await, Err(EngineError::Stopping));
 }
 
 /// Dropping the wait leaves the line, whether or not the grant came first.
@@ -419,7 +423,8 @@ pub async fn dropping_leaves_the_line(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();
     let job = key("dropped");
-    let held = granted(engine.acquire_waiting(ask(&job, "ann"), SOON).await.expect("answers"));
+    let held =
+        granted(engine.acquire_waiting(ask(&job, "ann"), Actor::Unnamed, SOON).await.expect("answers"));
     let all: Vec<_> = (0..20).map(|n| waiting(&engine, ask(&job, &format!("w{n}")), SOON)).collect();
     bench.wait_for_line(&job, 20).await;
     for task in &all[..10] {
@@ -439,7 +444,7 @@ pub async fn dropping_leaves_the_line(fixture: &dyn Fixture) {
         bench.resource(&job).await.is_none_or(|r| r.lease.is_none() && r.queued == 0)
     });
     is_free.await.expect("free");
-    granted(engine.acquire_waiting(ask(&job, "next"), SOON).await.expect("answers"));
+    granted(engine.acquire_waiting(ask(&job, "next"), Actor::Unnamed, SOON).await.expect("answers"));
     engine.stop().await;
 }
 
@@ -448,8 +453,12 @@ pub async fn a_lost_room_is_opened_anew(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();
     let job = key("lost");
-    let held =
-        granted(engine.acquire_waiting(ask_for(&job, "ann", 5 * LONG_MS), SOON).await.expect("answers"));
+    let held = granted(
+        engine
+            .acquire_waiting(ask_for(&job, "ann", 5 * LONG_MS), Actor::Unnamed, SOON)
+            .await
+            .expect("answers"),
+    );
     let bea = waiting(&engine, ask_as(&job, "bea", "r"), SOON);
     bench.wait_for_line(&job, 1).await;
     let room_of = async || {
@@ -472,7 +481,7 @@ pub async fn a_cleared_place_is_noticed(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();
     let job = key("cleared");
-    granted(engine.acquire_waiting(ask(&job, "ann"), SOON).await.expect("answers"));
+    granted(engine.acquire_waiting(ask(&job, "ann"), Actor::Unnamed, SOON).await.expect("answers"));
     let session = bench.session("bea", LONG_MS).await;
     let bea = waiting(&engine, ask_on(&job, &session), 10 * SOON);
     let carl = waiting(&engine, ask_as(&job, "carl", "r"), 10 * SOON);
@@ -507,8 +516,12 @@ pub async fn hand_down(fixture: &dyn Fixture, waiters: usize) {
     let batches = Arc::new(Batches::default());
     let engine = Engine::start(bench.store.clone(), EngineOptions::default(), batches.clone());
     let job = key("busy");
-    let held =
-        granted(engine.acquire_waiting(ask_for(&job, "ann", 5 * LONG_MS), SOON).await.expect("answers"));
+    let held = granted(
+        engine
+            .acquire_waiting(ask_for(&job, "ann", 5 * LONG_MS), Actor::Unnamed, SOON)
+            .await
+            .expect("answers"),
+    );
     let opener = waiting(&engine, ask(&job, "opener"), 10 * SOON);
     bench.wait_for_line(&job, 1).await;
     let order = std::sync::Mutex::new(Vec::new());
@@ -516,7 +529,7 @@ pub async fn hand_down(fixture: &dyn Fixture, waiters: usize) {
     let all = (0..waiters).map(|n| {
         let (engine, job, order) = (&engine, &job, &order);
         async move {
-            let outcome = engine.acquire_waiting(ask(job, &format!("w{n}")), 10 * SOON).await;
+            let outcome = engine.acquire_waiting(ask(job, &format!("w{n}")), Actor::Unnamed, 10 * SOON).await;
             let grant = granted(outcome.expect("answers"));
             order.lock().expect("no panic").push((n, token(&grant)));
             done(engine, renew(its(&grant))).await;

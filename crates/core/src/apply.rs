@@ -106,18 +106,19 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
         What::Pending(pending) => resource.pending = Some(Box::new(pending.clone())),
         What::Acquired(lease) => {
             resource.last_token = lease.token;
-            resource.held_back_until = None;
+            (resource.held_back_until, resource.held_back_by) = (None, None);
             resource.pending.take_if(|p| p.id == lease.id);
             resource.lease = Some(lease.clone());
         }
         What::Released(ended) | What::Expired(ended) | What::Revoked(ended) => {
             resource.pending.take_if(|p| p.id == ended.lease);
-            if resource.lease.take_if(|l| l.id == ended.lease).is_some() {
+            if let Some(lease) = resource.lease.take_if(|l| l.id == ended.lease) {
                 resource.held_back_until = ended.held_back_until;
+                resource.held_back_by = lease.by.filter(|_| ended.held_back_until.is_some());
             }
         }
         What::Stolen(_) => {}
-        What::HoldBackLifted { .. } => resource.held_back_until = None,
+        What::HoldBackLifted { .. } => (resource.held_back_until, resource.held_back_by) = (None, None),
         What::StateChanged(state) => resource.state = Some(state.clone()),
         What::Declared(declaration) => resource.declared = Some(Arc::new(declaration.clone())),
         What::Deleted => {

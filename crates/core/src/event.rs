@@ -22,6 +22,9 @@ pub struct Event {
     pub at: StoreTime,
     /// The resource that it happened to.
     pub key: ResourceKey,
+    /// The key that asked for it (rule 26); none for what time did, and where no keys are in use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Name>,
     /// What happened.
     pub what: What,
 }

@@ -59,6 +59,9 @@ pub struct Lease {
     pub token: Token,
     /// Who holds it.
     pub holder: Name,
+    /// The key that it belongs to: its session's, or the one that took it (rule 26).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Name>,
     /// What keeps it alive.
     pub tenure: Tenure,
     /// When it was granted.
@@ -140,6 +143,9 @@ pub struct Resource {
     pub last_token: Token,
     /// It is held back until this time (rule 12).
     pub held_back_until: Option<StoreTime>,
+    /// The key of the lease after which it is held back, which may say that its holder is fenced off (rule 26).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_back_by: Option<Name>,
     /// Its holder. An expired lease counts until it is swept.
     pub lease: Option<Lease>,
     /// Who gets it next. Few have one, so that it takes room only where there is.
@@ -164,6 +170,7 @@ impl Resource {
             created_at: now,
             last_token: Token::default(),
             held_back_until: None,
+            held_back_by: None,
             lease: None,
             pending: None,
             state: None,

@@ -497,6 +497,7 @@ mod tests {
             id: LeaseId::new(&key, uuid::Uuid::nil()),
             token: Token(1),
             holder: name("ann"),
+            by: None,
             tenure: Tenure::Own { ttl_ms: 1, deadline: StoreTime(1) },
             acquired_at: StoreTime(0),
             renewed_at: None,

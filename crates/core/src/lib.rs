@@ -45,7 +45,7 @@
 //!     undeclared: Undeclared::Allow,
 //!     wait: None,
 //! });
-//! let decision = decide(&ledger, &acquire, moment)?;
+//! let decision = decide(&ledger, &acquire.into(), moment)?;
 //! for change in &decision.changes {
 //!     apply(&mut ledger, change);
 //! }
@@ -55,6 +55,7 @@
 //! ```
 
 mod apply;
+pub mod call;
 pub mod command;
 mod decide;
 pub mod event;

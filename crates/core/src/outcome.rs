@@ -174,6 +174,17 @@ impl LeaseView {
 /// Why a command was refused. It changed nothing; what had already expired may have been ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
+    /// The caller's key is limited to other resources (rule 26).
+    #[error("your key is limited to some resources, and {0} is not one of them")]
+    OutOfScope(ResourceKey),
+    /// It belongs to another key (rule 26).
+    #[error("the {what} belongs to key {key}, and is not yours to use; an admin may act for all")]
+    OtherKeys {
+        /// What belongs to it.
+        what: &'static str,
+        /// The key.
+        key: Name,
+    },
     /// There is no such resource, or none of this tenant's.
     #[error("there is no resource {0}")]
     NoResource(ResourceKey),

@@ -26,6 +26,9 @@ pub struct Session {
     pub id: SessionId,
     /// Whose session it is.
     pub holder: HolderKey,
+    /// The key that opened it, to which it belongs (rule 26).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Name>,
     /// How long a heartbeat keeps it alive.
     pub ttl_ms: u64,
     /// When it was opened.

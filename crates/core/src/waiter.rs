@@ -22,6 +22,9 @@ pub struct Waiter {
     pub lease: LeaseId,
     /// The holder that waits.
     pub holder: Name,
+    /// The key that it waits by, to which its place belongs (rule 26).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Name>,
     /// What will keep the lease alive.
     pub tenure: AskedTenure,
     /// The client's name for the request.

@@ -15,6 +15,7 @@ use std::{
 };
 
 use solehold_core::{
+    call::Call,
     command::*,
     decide_all,
     key::*,
@@ -32,13 +33,13 @@ use solehold_engine::{
 use uuid::Uuid;
 
 struct Batch {
-    commands: Vec<Command>,
+    calls: Vec<Call>,
     outcomes: Vec<Outcome>,
 }
 
 impl Decider for Batch {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
-        let decisions = decide_all(ledger, &self.commands, moment)?;
+        let decisions = decide_all(ledger, &self.calls, moment)?;
         let decided = BatchDecision::from(&decisions);
         self.outcomes = decisions.outcomes;
         Ok(decided)
@@ -49,7 +50,7 @@ async fn run(store: &PostgresStore, commands: Vec<Command>) -> Result<Vec<Outcom
     let mut footprint = Footprint::default();
     commands.iter().for_each(|command| command.footprint(&mut footprint));
     let lane = Lane::of(&commands);
-    let mut batch = Batch { commands, outcomes: Vec::new() };
+    let mut batch = Batch { calls: commands.into_iter().map(Into::into).collect(), outcomes: Vec::new() };
     store.transact(&footprint, lane, &mut batch).await?;
     Ok(batch.outcomes)
 }

@@ -9,8 +9,8 @@
 use std::time::Duration;
 
 use solehold_core::{
-    command::*, decide_all, key::*, lease::Declaration, ledger::FoundLate, ledger::Ledger, outcome::Answer,
-    outcome::Outcome, time::Moment,
+    call::Call, command::*, decide_all, key::*, lease::Declaration, ledger::FoundLate, ledger::Ledger,
+    outcome::Answer, outcome::Outcome, time::Moment,
 };
 use solehold_engine::{
     clock::BootTime,
@@ -23,13 +23,13 @@ use uuid::Uuid;
 
 #[derive(Default)]
 struct Batch {
-    commands: Vec<Command>,
+    calls: Vec<Call>,
     outcomes: Vec<Outcome>,
 }
 
 impl Decider for Batch {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
-        let decisions = decide_all(ledger, &self.commands, moment)?;
+        let decisions = decide_all(ledger, &self.calls, moment)?;
         let decided = BatchDecision::from(&decisions);
         self.outcomes = decisions.outcomes;
         Ok(decided)
@@ -40,7 +40,7 @@ async fn run(store: &PostgresStore, command: Command) -> Answer {
     let mut footprint = Footprint::default();
     command.footprint(&mut footprint);
     let lane = Lane::of([&command]);
-    let mut batch = Batch { commands: vec![command], ..Default::default() };
+    let mut batch = Batch { calls: vec![command.into()], ..Default::default() };
     store.transact(&footprint, lane, &mut batch).await.expect("the store answers");
     batch.outcomes.remove(0).expect("not refused")
 }

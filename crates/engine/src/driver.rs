@@ -8,7 +8,8 @@ use std::{panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use solehold_core::{
-    command::{Command, Footprint},
+    call::Call,
+    command::Footprint,
     decide_all,
     event::Change,
     ledger::{FoundLate, Ledger},
@@ -46,7 +47,7 @@ impl Default for DriverLimits {
 
 /// Commands that were submitted together, in their order, and no more than a batch: they are in one.
 struct Job {
-    commands: Vec<Command>,
+    calls: Vec<Call>,
     reply: oneshot::Sender<Result<Vec<Outcome>, EngineError>>,
     _places: OwnedSemaphorePermit,
 }
@@ -111,35 +112,35 @@ impl Driver {
     }
 
     /// Submits a command and waits for its outcome.
-    pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
-        let lane = self.intake(Lane::of([&command]));
+    pub async fn submit(&self, call: Call) -> Result<Outcome, EngineError> {
+        let lane = self.intake(Lane::of([&call.command]));
         let place = self.places(lane, 1)?;
-        let mut outcomes = self.answered(lane, vec![command], place).await?;
+        let mut outcomes = self.answered(lane, vec![call], place).await?;
         outcomes.pop().ok_or(EngineError::Stopping)
     }
 
     /// Submits commands that are decided in their order, and waits for all outcomes. They are taken in together or not
     /// at all, and go through one lane, whatever they are: across two there would be no order. What is more than a
     /// batch goes batch by batch, and ends at the first that is not answered.
-    pub async fn submit_all(&self, mut commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
-        let count = commands.len();
-        let lane = self.intake(Lane::of(&commands));
+    pub async fn submit_all(&self, mut calls: Vec<Call>) -> Vec<Result<Outcome, EngineError>> {
+        let count = calls.len();
+        let lane = self.intake(Lane::of(calls.iter().map(|call| &call.command)));
         let mut places = match self.places(lane, count) {
             Ok(places) => places,
             Err(error) => return vec![Err(error); count],
         };
         let mut outcomes = Vec::with_capacity(count);
-        while !commands.is_empty() {
-            let rest = commands.split_off(commands.len().min(self.limits.batch_max.max(1)));
-            let Some(taken) = places.split(commands.len()) else { break };
-            match self.answered(lane, commands, taken).await {
+        while !calls.is_empty() {
+            let rest = calls.split_off(calls.len().min(self.limits.batch_max.max(1)));
+            let Some(taken) = places.split(calls.len()) else { break };
+            match self.answered(lane, calls, taken).await {
                 Ok(answers) => outcomes.extend(answers.into_iter().map(Ok)),
                 Err(error) => {
                     outcomes.resize(count, Err(error));
                     break;
                 }
             }
-            commands = rest;
+            calls = rest;
         }
         outcomes
     }
@@ -162,11 +163,11 @@ impl Driver {
     async fn answered(
         &self,
         lane: &Intake,
-        commands: Vec<Command>,
+        calls: Vec<Call>,
         places: OwnedSemaphorePermit,
     ) -> Result<Vec<Outcome>, EngineError> {
         let (reply, outcomes) = oneshot::channel();
-        lane.jobs.try_send(Job { commands, reply, _places: places }).map_err(|_| EngineError::Stopping)?;
+        lane.jobs.try_send(Job { calls, reply, _places: places }).map_err(|_| EngineError::Stopping)?;
         // A lane answers whatever it took in, unless it panics: then it may have been committed.
         let panicked =
             || StoreError::Unknown("the engine failed while it worked on this; see its log".to_owned());
@@ -228,14 +229,14 @@ impl Worker {
 
     /// Everything that is queued, within the bounds. Under load it gives others a moment to join.
     async fn fill(&mut self, first: Job, jobs: &mut mpsc::Receiver<Job>) -> Vec<Job> {
-        let mut count = first.commands.len();
+        let mut count = first.calls.len();
         let mut batch = vec![first];
         let began = BootTime::now();
         loop {
             while count < self.limits.batch_max
                 && let Ok(job) = jobs.try_recv()
             {
-                count += job.commands.len();
+                count += job.calls.len();
                 batch.push(job);
             }
             let may_fill = count < self.before.min(self.limits.batch_max);
@@ -253,11 +254,11 @@ impl Worker {
         if jobs.is_empty() {
             return;
         }
-        let mut commands = Vec::new();
+        let mut calls = Vec::new();
         let mut replies = Vec::with_capacity(jobs.len());
         for mut job in jobs {
-            replies.push((job.commands.len(), job.reply));
-            commands.append(&mut job.commands);
+            replies.push((job.calls.len(), job.reply));
+            calls.append(&mut job.calls);
         }
         // What was taken in before the store was found not to answer does not wait for it either.
         if let Err(error) = self.health.check() {
@@ -267,18 +268,14 @@ impl Worker {
             return;
         }
         let mut footprint = Footprint::default();
-        for command in &commands {
-            command.footprint(&mut footprint);
+        for call in &calls {
+            call.command.footprint(&mut footprint);
         }
-        let mut batch = Batch {
-            commands,
-            outcomes: Vec::new(),
-            renewals: Vec::new(),
-            ttl_max_ms: self.store.ttl_max_ms(),
-        };
+        let mut batch =
+            Batch { calls, outcomes: Vec::new(), renewals: Vec::new(), ttl_max_ms: self.store.ttl_max_ms() };
         let began = BootTime::now();
         let result = self.store.transact(&footprint, self.lane, &mut batch).await;
-        self.observer.batch(self.lane, batch.commands.len(), BootTime::now().since(began));
+        self.observer.batch(self.lane, batch.calls.len(), BootTime::now().since(began));
         self.health.heard(&result);
         match result {
             Ok(decided) => {
@@ -298,9 +295,9 @@ impl Worker {
     }
 }
 
-/// The commands of one batch and what became of them.
+/// The calls of one batch and what became of them.
 struct Batch {
-    commands: Vec<Command>,
+    calls: Vec<Call>,
     outcomes: Vec<Outcome>,
     renewals: Vec<Change>,
     /// The longest ttl that the store allows (rule 23).
@@ -309,8 +306,8 @@ struct Batch {
 
 impl Batch {
     /// Refuses a ttl that is longer than the store allows.
-    fn check_ttl(&self, command: &Command) -> Result<(), Refusal> {
-        match command.asked_ttl_ms() {
+    fn check_ttl(&self, call: &Call) -> Result<(), Refusal> {
+        match call.command.asked_ttl_ms() {
             Some(given) if given > self.ttl_max_ms => Err(Refusal::OutOfBounds {
                 what: "ttl_ms",
                 given,
@@ -324,12 +321,12 @@ impl Batch {
 
 impl Decider for Batch {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
-        let allowed = self.commands.iter().filter(|command| self.check_ttl(command).is_ok());
+        let allowed = self.calls.iter().filter(|call| self.check_ttl(call).is_ok());
         let decisions = decide_all(ledger, allowed, moment)?;
         let mut outcomes = decisions.outcomes.into_iter();
         let outcome =
-            |command| self.check_ttl(command).map_or_else(|refusal| Some(Err(refusal)), |()| outcomes.next());
-        self.outcomes = self.commands.iter().filter_map(outcome).collect();
+            |call| self.check_ttl(call).map_or_else(|refusal| Some(Err(refusal)), |()| outcomes.next());
+        self.outcomes = self.calls.iter().filter_map(outcome).collect();
         self.renewals.clear();
         let mut events = Vec::new();
         for change in decisions.changes {
@@ -360,7 +357,8 @@ mod tests {
             assert!(lane.await.is_err());
         }
         assert!(health.check().is_err_and(|error| error.to_string().contains("lane has died")));
-        let asked = driver.submit(Command::ExpireSession(solehold_core::key::SessionId(uuid::Uuid::nil())));
-        assert!(asked.await.is_err());
+        let expire =
+            solehold_core::command::Command::ExpireSession(solehold_core::key::SessionId(uuid::Uuid::nil()));
+        assert!(driver.submit(expire.into()).await.is_err());
     }
 }

@@ -9,7 +9,8 @@ use std::{
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use solehold_core::{
-    command::{Acquire, Command, Footprint},
+    call::{Actor, Call},
+    command::{Acquire, Footprint},
     event::{Change, Event},
     key::{LeaseId, Name, ResourceKey},
     outcome::{LeaseView, Outcome, SessionView},
@@ -144,8 +145,8 @@ impl Engine {
     }
 
     /// Submits a command and waits for its outcome.
-    pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
-        self.parts.driver.submit(command).await
+    pub async fn submit(&self, call: impl Into<Call>) -> Result<Outcome, EngineError> {
+        self.parts.driver.submit(call.into()).await
     }
 
     /// Acquires, waiting in line for at most `wait`: first come, first served, across all replicas (rule 15).
@@ -154,13 +155,18 @@ impl Engine {
     /// on it before. When `wait` has passed, the answer is the refusal that an acquire without waiting would get.
     /// Dropping the future leaves the line, and releases a grant that came first. A repeat of the same request, here or
     /// at another replica, takes over the place in line; the earlier call hears nothing until its own wait is over.
-    pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
-        self.parts.waiting.acquire(acquire, wait).await
+    pub async fn acquire_waiting(
+        &self,
+        acquire: Acquire,
+        by: Actor,
+        wait: Duration,
+    ) -> Result<Outcome, EngineError> {
+        self.parts.waiting.acquire(acquire, by, wait).await
     }
 
     /// Submits commands that are decided in their order, and waits for all outcomes.
-    pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
-        self.parts.driver.submit_all(commands).await
+    pub async fn submit_all<C: Into<Call>>(&self, calls: Vec<C>) -> Vec<Result<Outcome, EngineError>> {
+        self.parts.driver.submit_all(calls.into_iter().map(Into::into).collect()).await
     }
 
     /// Refuses at once while the store is known not to answer, without asking it.

@@ -65,7 +65,7 @@ impl Sweeper {
         self.observer.swept(due.commands.len(), due.lag_ms);
         let mut outcomes = Vec::with_capacity(due.commands.len());
         for together in due.commands.chunks(TOGETHER_MAX) {
-            outcomes.extend(self.driver.submit_all(together.to_vec()).await);
+            outcomes.extend(self.driver.submit_all(together.iter().cloned().map(Into::into).collect()).await);
         }
         let not_judged = outcomes.iter().filter(|outcome| outcome.is_err()).count();
         let error = outcomes.into_iter().find_map(Result::err);

@@ -21,6 +21,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use solehold_core::{
+    call::{Actor, Call},
     command::{Acquire, Claim, Command, Footprint, Target, Wait},
     event::{Event, What},
     key::{LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -67,6 +68,7 @@ enum Notice {
 struct Caller {
     /// What it asks; the same request may ask anew elsewhere, and keeps its place there.
     ask: Acquire,
+    by: Actor,
     /// How many came before it.
     arrival: u64,
     tell: oneshot::Sender<Notice>,
@@ -134,6 +136,7 @@ impl WaitingRoom {
     pub(crate) async fn acquire(
         self: &Arc<Self>,
         mut ask: Acquire,
+        by: Actor,
         wait: Duration,
     ) -> Result<Outcome, EngineError> {
         let began = BootTime::now();
@@ -147,12 +150,12 @@ impl WaitingRoom {
         if is_made_up {
             ask.request = Some(fresh_request()?);
         }
-        let mut place = Place::take(self, &ask, permit);
+        let mut place = Place::take(self, &ask, by, permit);
         // What nobody else asks for here is mostly free, and got without a room; all others go straight to the end of
         // the line.
         if place.is_alone || wait < LEAST_WAIT {
             ask.wait = None;
-            let outcome = self.driver.submit(Command::Acquire(ask.clone())).await?;
+            let outcome = self.driver.submit(place.call(&ask)).await?;
             if wait < LEAST_WAIT || !matches!(outcome, Err(Refusal::Held { .. } | Refusal::HeldBack { .. })) {
                 place.give_up();
                 return Ok(outcome);
@@ -198,7 +201,7 @@ impl WaitingRoom {
         let room = self.room().await?;
         let wait_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).min(WAIT_MS_MAX);
         ask.wait = Some(Wait { room, wait_ms });
-        match self.driver.submit(Command::Acquire(ask.clone())).await? {
+        match self.driver.submit(place.call(ask)).await? {
             Ok(Answer::Waiting(_)) => self.stands_in_line(ask),
             Err(Refusal::NoSession { session, .. }) if session == room => {
                 // All of it, even if this caller goes away meanwhile: others' places are at stake.
@@ -226,9 +229,9 @@ impl WaitingRoom {
     async fn out_of_time(&self, ask: &mut Acquire, place: &Place) -> Result<Outcome, EngineError> {
         ask.wait = None;
         let leases = [place.former, Some(place.lease)].into_iter().flatten();
-        let leave = leases.map(|lease| Command::LeaveQueue { key: ask.key.clone(), lease });
-        let commands = leave.chain([Command::Acquire(ask.clone())]).collect();
-        self.driver.submit_all(commands).await.pop().unwrap_or(Err(EngineError::Stopping))
+        let leave = leases.map(|lease| Command::LeaveQueue { key: ask.key.clone(), lease }.into());
+        let calls = leave.chain([place.call(ask)]).collect();
+        self.driver.submit_all(calls).await.pop().unwrap_or(Err(EngineError::Stopping))
     }
 
     /// The grant that an event was about, if it is still active.
@@ -247,9 +250,9 @@ impl WaitingRoom {
     }
 
     /// Adds a caller, which is found by the lease id that it asks by.
-    fn enter(&self, ask: &Acquire, arrival: u64) -> oneshot::Receiver<Notice> {
+    fn enter(&self, ask: &Acquire, by: &Actor, arrival: u64) -> oneshot::Receiver<Notice> {
         let (tell, told) = oneshot::channel();
-        let here = Caller { ask: ask.clone(), arrival, tell, is_in_line: false };
+        let here = Caller { ask: ask.clone(), by: by.clone(), arrival, tell, is_in_line: false };
         self.here().by_lease.insert(ask.lease, here);
         told
     }
@@ -305,7 +308,7 @@ impl WaitingRoom {
     async fn open(&self, room: &mut Option<SessionId>) -> Result<SessionId, EngineError> {
         let opened_at = self.store.head().await?;
         let id = SessionId(Uuid::now_v7());
-        let opened = self.driver.submit(Command::OpenRoom { id, ttl_ms: ROOM_TTL_MS }).await?;
+        let opened = self.driver.submit(Command::OpenRoom { id, ttl_ms: ROOM_TTL_MS }.into()).await?;
         opened.map_err(|refusal| StoreError::Unusable(format!("no waiting room: {refusal}")))?;
         *room = Some(id);
         *self.opened_at.lock() = Some(opened_at);
@@ -329,18 +332,19 @@ impl WaitingRoom {
     /// Puts everyone in line again, in the order in which they came.
     async fn stand_again(&self, room: &mut Option<SessionId>) -> Result<(), EngineError> {
         let room = self.open(room).await?;
-        let mut all: Vec<(u64, Acquire)> = {
+        let mut all: Vec<(u64, Acquire, Actor)> = {
             let here = self.here();
-            here.by_lease.values().filter(|h| h.is_in_line).map(|h| (h.arrival, h.ask.clone())).collect()
+            let in_line = here.by_lease.values().filter(|h| h.is_in_line);
+            in_line.map(|h| (h.arrival, h.ask.clone(), h.by.clone())).collect()
         };
-        all.sort_by_key(|(arrival, _)| *arrival);
+        all.sort_by_key(|(arrival, ..)| *arrival);
         // How long each may still wait is bounded here by what it first asked for; its own time ends it.
-        let again = |(_, ask): &(u64, Acquire)| {
+        let again = |(_, ask, by): &(u64, Acquire, Actor)| {
             let wait = ask.wait.map(|wait| Wait { room, ..wait });
-            Command::Acquire(Acquire { wait, ..ask.clone() })
+            Call { command: Command::Acquire(Acquire { wait, ..ask.clone() }), by: by.clone() }
         };
         let outcomes = self.driver.submit_all(all.iter().map(again).collect()).await;
-        for ((_, ask), outcome) in all.iter().zip(outcomes) {
+        for ((_, ask, _), outcome) in all.iter().zip(outcomes) {
             match outcome {
                 Ok(Ok(Answer::Waiting(_))) => {}
                 Ok(Ok(Answer::Granted(_))) => self.tell(ask.lease, Notice::Granted),
@@ -375,7 +379,7 @@ impl WaitingRoom {
             }
             let tenant = Name::rooms();
             let beat = Command::Heartbeat { tenant, session, holder: None, metrics: None };
-            match self.driver.submit(beat).await {
+            match self.driver.submit(beat.into()).await {
                 Ok(Ok(Answer::Session(view))) => {
                     let in_line = self.here().by_lease.values().filter(|h| h.is_in_line).count();
                     let is_missing = (view.session.waiting as usize) < in_line;
@@ -456,7 +460,7 @@ impl WaitingRoom {
         }
         if let Some(session) = room.take() {
             // Its ttl ends it if this does not.
-            let _ = self.driver.submit(Command::CloseSession { tenant: Name::rooms(), session }).await;
+            let _ = self.driver.submit(Command::CloseSession { tenant: Name::rooms(), session }.into()).await;
         }
         true
     }
@@ -467,21 +471,23 @@ impl WaitingRoom {
         self.here().by_lease.clear();
         let close = async {
             if let Some(session) = self.room.lock().await.take() {
-                let _ = self.driver.submit(Command::CloseSession { tenant: Name::rooms(), session }).await;
+                let _ =
+                    self.driver.submit(Command::CloseSession { tenant: Name::rooms(), session }.into()).await;
             }
         };
         let _ = tokio::time::timeout(CLOSE_WITHIN, close).await;
     }
 
     /// Leaves the line on behalf of a caller that has gone away, and releases what it got meanwhile.
-    async fn leave(&self, key: ResourceKey, lease: LeaseId) {
+    async fn leave(&self, key: ResourceKey, lease: LeaseId, by: &Actor) {
+        let call = |command| Call { command, by: by.clone() };
         for _ in 0..LEAVE_ATTEMPTS {
-            let left = self.driver.submit(Command::LeaveQueue { key: key.clone(), lease }).await;
+            let left = self.driver.submit(call(Command::LeaveQueue { key: key.clone(), lease })).await;
             let left = match left {
                 Ok(Ok(Answer::Granted(_))) => {
                     let target = Target::Lease { tenant: key.tenant.clone(), id: lease };
                     let claim = Claim { target, token: None, session: None, holder: None };
-                    self.driver.submit(Command::Release { claim, state: None }).await
+                    self.driver.submit(call(Command::Release { claim, state: None })).await
                 }
                 other => other,
             };
@@ -500,6 +506,7 @@ fn fresh_request() -> Result<Name, StoreError> {
 /// A caller's place. Dropping it before there was an answer leaves the line.
 struct Place {
     room: Arc<WaitingRoom>,
+    by: Actor,
     key: ResourceKey,
     lease: LeaseId,
     /// How many came before it.
@@ -515,7 +522,7 @@ struct Place {
 }
 
 impl Place {
-    fn take(room: &Arc<WaitingRoom>, ask: &Acquire, permit: OwnedSemaphorePermit) -> Self {
+    fn take(room: &Arc<WaitingRoom>, ask: &Acquire, by: Actor, permit: OwnedSemaphorePermit) -> Self {
         room.count.fetch_add(1, Ordering::SeqCst);
         let (is_alone, arrival) = {
             let mut here = room.here();
@@ -532,11 +539,17 @@ impl Place {
             key: ask.key.clone(),
             lease: ask.lease,
             former: None,
-            told: room.enter(ask, arrival),
+            told: room.enter(ask, &by, arrival),
+            by,
             has_waited: false,
             is_given_up: false,
             permit: Some(permit),
         }
+    }
+
+    /// The call by which it asks.
+    fn call(&self, ask: &Acquire) -> Call {
+        Call { command: Command::Acquire(ask.clone()), by: self.by.clone() }
     }
 
     /// Asks by another grant id from now on.
@@ -544,7 +557,7 @@ impl Place {
         self.room.here().by_lease.remove(&self.lease);
         ask.lease = LeaseId::new(&ask.key, Uuid::new_v4());
         self.former = Some(std::mem::replace(&mut self.lease, ask.lease));
-        self.told = self.room.enter(ask, self.arrival);
+        self.told = self.room.enter(ask, &self.by, self.arrival);
     }
 
     /// There is nothing to leave.
@@ -570,10 +583,10 @@ impl Drop for Place {
             return;
         }
         let (room, key, permit) = (self.room.clone(), self.key.clone(), self.permit.take());
-        let leases = [Some(self.lease), self.former];
+        let (leases, by) = ([Some(self.lease), self.former], self.by.clone());
         self.room.runtime.spawn(async move {
             for lease in leases.into_iter().flatten() {
-                room.leave(key.clone(), lease).await;
+                room.leave(key.clone(), lease, &by).await;
             }
             // The place is another's only now.
             drop(permit);

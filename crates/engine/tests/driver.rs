@@ -193,7 +193,7 @@ async fn what_is_submitted_together_is_decided_in_order() {
         outcome.unwrap().unwrap();
     }
     assert_eq!((stage.notes.sizes(Lane::News), stage.notes.sizes(Lane::Quiet)), (vec![2, 2, 1], vec![]));
-    assert!(stage.engine.submit_all(Vec::new()).await.is_empty());
+    assert!(stage.engine.submit_all(Vec::<solehold_core::command::Command>::new()).await.is_empty());
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ use solehold_conformance::kit::*;
 use solehold_core::{command::Footprint, time::*};
 use solehold_engine::{
     Engine, EngineError, EngineOptions,
+    clock::BootClock,
     embedded::Folder,
     flow,
     history::{JUMP, TTL_MAX_MS},
@@ -46,9 +47,9 @@ fn empty(folder: &Path) {
 }
 
 async fn is_barred(bench: &Bench<'_>) -> bool {
-    let mut judge = Judge { commands: vec![ask(&key("probe"), "x").command()], ..Default::default() };
+    let mut judge = Judge::of(vec![ask(&key("probe"), "x").command()]);
     let mut footprint = Footprint::default();
-    judge.commands[0].footprint(&mut footprint);
+    judge.calls[0].command.footprint(&mut footprint);
     match bench.store.transact(&footprint, Lane::News, &mut judge).await {
         Ok(_) => false,
         Err(StoreError::Barred { .. }) => true,
@@ -316,4 +317,28 @@ async fn readers_take_no_lease_from_a_holder_who_renews() {
         assert_eq!(task.await.unwrap(), resources + 1, "each read all of it");
     }
     engine.stop().await;
+}
+
+#[tokio::test]
+async fn nobody_but_its_owner_may_read_the_folder() {
+    use std::os::unix::fs::PermissionsExt;
+    let above = TempDir::new().unwrap();
+    let folder = above.path().join("data");
+    let open = || ResidentStore::embedded_with(Folder::open(&folder).unwrap(), BootClock, Default::default());
+    let modes = || {
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let files = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+        (mode(&folder), files.map(|path| (mode(&path), path)).collect::<Vec<_>>())
+    };
+    let engine = Engine::start(open().unwrap(), EngineOptions::default(), Arc::new(()));
+    granted(engine.submit(ask(&key("a"), "ann").command()).await.unwrap());
+    let (of_folder, files) = modes();
+    engine.stop().await;
+    assert_eq!(of_folder, 0o700);
+    assert!(files.len() >= 3 && files.iter().all(|(mode, _)| *mode == 0o600), "{files:?}");
+    // A folder that an older program made.
+    let database = folder.join("solehold.db");
+    std::fs::set_permissions(&database, std::fs::Permissions::from_mode(0o644)).unwrap();
+    open().unwrap().close().await;
+    assert!(modes().1.iter().all(|(mode, _)| *mode == 0o600));
 }

@@ -7,6 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use common::*;
 use solehold_core::{
+    call::Actor,
     command::{Acquire, AskedTenure, Command, Undeclared},
     key::{Document, LeaseId, ResourceKey},
     outcome::{Answer, Grant, Outcome, Refusal},
@@ -38,7 +39,7 @@ type Answered = JoinHandle<Result<Outcome, EngineError>>;
 
 fn waiting(engine: &Engine, ask: Acquire) -> Answered {
     let engine = engine.clone();
-    tokio::spawn(async move { engine.acquire_waiting(ask, 10 * SOON).await })
+    tokio::spawn(async move { engine.acquire_waiting(ask, Actor::Unnamed, 10 * SOON).await })
 }
 
 fn granted(outcome: Outcome) -> Grant {
@@ -74,7 +75,8 @@ async fn one_line_over_all_replicas() {
     let url = database().await;
     let (client, job) = (connect(&url).await, key("shared"));
     let replicas = [replica(&url).await, replica(&url).await, replica(&url).await];
-    let first = replicas[0].acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers");
+    let first =
+        replicas[0].acquire_waiting(ask(&job, "ann", None), Actor::Unnamed, SOON).await.expect("answers");
     let mut held = granted(first);
     let mut tasks = Vec::new();
     let mut names = Vec::new();
@@ -105,7 +107,8 @@ async fn a_client_that_moves_keeps_its_place() {
     let url = database().await;
     let (client, job) = (connect(&url).await, key("moves"));
     let (a, b) = (replica(&url).await, replica(&url).await);
-    let held = granted(a.acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers"));
+    let held =
+        granted(a.acquire_waiting(ask(&job, "ann", None), Actor::Unnamed, SOON).await.expect("answers"));
     let at_a = waiting(&a, ask(&job, "bea", Some("r")));
     line(&client, &["bea"]).await;
     let carl = waiting(&a, ask(&job, "carl", None));
@@ -125,8 +128,10 @@ async fn a_client_that_moves_keeps_its_place() {
     done(&b, renew(&bea)).await;
     done(&b, release(&bea)).await;
     assert_eq!(granted(answer(carl).await).lease.lease.holder, name("carl"));
-    let again =
-        b.acquire_waiting(ask(&job, "bea", Some("r")), Duration::from_millis(1)).await.expect("answers");
+    let again = b
+        .acquire_waiting(ask(&job, "bea", Some("r")), Actor::Unnamed, Duration::from_millis(1))
+        .await
+        .expect("answers");
     assert!(matches!(again, Err(Refusal::RequestSpent(_))), "{again:?}");
     a.stop().await;
     b.stop().await;
@@ -138,14 +143,17 @@ async fn a_dead_replica_is_passed_over() {
     let url = database().await;
     let (client, job) = (connect(&url).await, key("orphaned"));
     let live = replica(&url).await;
-    let held = granted(live.acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers"));
+    let held =
+        granted(live.acquire_waiting(ask(&job, "ann", None), Actor::Unnamed, SOON).await.expect("answers"));
     // It has a runtime of its own, which is pulled from under it.
     let (there, at) = (url.clone(), job.clone());
     let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let dying = runtime.block_on(replica(&there));
-        runtime.spawn(async move { dying.acquire_waiting(ask(&at, "dead", None), 10 * SOON).await });
+        runtime.spawn(async move {
+            dying.acquire_waiting(ask(&at, "dead", None), Actor::Unnamed, 10 * SOON).await
+        });
         stopped.recv().expect("a word");
         runtime.shutdown_background();
     });
@@ -171,7 +179,8 @@ async fn a_stall_of_four_seconds_keeps_the_order_of_the_line() {
     let through = format!("postgres://postgres@{}/postgres", proxy.addr());
     let (client, job) = (connect(&postgres.url()).await, key("stalled"));
     let replicas = [replica(&through).await, replica(&through).await];
-    let first = replicas[0].acquire_waiting(ask(&job, "ann", None), SOON).await.expect("answers");
+    let first =
+        replicas[0].acquire_waiting(ask(&job, "ann", None), Actor::Unnamed, SOON).await.expect("answers");
     let mut held = granted(first);
     // Neighbours in line wait at different replicas, so that no replica alone could restore the order.
     let names = ["w0", "w1", "w2", "w3", "w4", "w5"];

@@ -12,6 +12,7 @@ use std::{
 
 use solehold_conformance::kit::*;
 use solehold_core::{
+    call::Actor,
     command::{Acquire, Footprint},
     key::ResourceKey,
     limits::{ROOM_TTL_MS, SESSION_WAITERS_MAX},
@@ -35,7 +36,7 @@ fn start(store: &Arc<Wrapped>) -> Engine {
 
 fn waiting(engine: &Engine, ask: Acquire) -> JoinHandle<Result<Outcome, EngineError>> {
     let engine = engine.clone();
-    tokio::spawn(async move { engine.acquire_waiting(ask, 10 * PATIENCE).await })
+    tokio::spawn(async move { engine.acquire_waiting(ask, Actor::Unnamed, 10 * PATIENCE).await })
 }
 
 /// The first in line, past whatever is wrong with the store.
@@ -57,7 +58,9 @@ async fn is_in_line(store: &Wrapped, key: &ResourceKey) -> Waiter {
 }
 
 async fn held(engine: &Engine, key: &ResourceKey) -> solehold_core::outcome::Grant {
-    granted(engine.acquire_waiting(ask_for(key, "ann", 60 * LONG_MS), PATIENCE).await.unwrap())
+    granted(
+        engine.acquire_waiting(ask_for(key, "ann", 60 * LONG_MS), Actor::Unnamed, PATIENCE).await.unwrap(),
+    )
 }
 
 async fn answer(task: JoinHandle<Result<Outcome, EngineError>>) -> Outcome {
@@ -75,7 +78,7 @@ async fn a_store_that_was_away_for_long_loses_nobody() {
     store.ticks.advance_ms(2 * ROOM_TTL_MS);
     // Heartbeats fail meanwhile, and a caller that asks now is told so.
     let refused = wait_for("the engine to notice", PATIENCE, || async {
-        let asked = engine.acquire_waiting(ask(&key("other"), "carl"), PATIENCE).await;
+        let asked = engine.acquire_waiting(ask(&key("other"), "carl"), Actor::Unnamed, PATIENCE).await;
         matches!(asked, Err(EngineError::Store(StoreError::Unavailable(_))))
     });
     refused.await.unwrap();
@@ -205,7 +208,7 @@ async fn a_replica_has_so_many_places_and_no_more() {
     let full =
         wait_for("a full line", 2 * PATIENCE, || async { queued(&store, &job).await == SESSION_WAITERS_MAX });
     full.await.unwrap();
-    let refused = engine.acquire_waiting(ask(&job, "late"), PATIENCE).await.unwrap();
+    let refused = engine.acquire_waiting(ask(&job, "late"), Actor::Unnamed, PATIENCE).await.unwrap();
     assert!(matches!(refused, Err(Refusal::QueueFull { waiting: SESSION_WAITERS_MAX, .. })), "{refused:?}");
     all.iter().for_each(JoinHandle::abort);
     wait_for("an empty line", 2 * PATIENCE, || async { queued(&store, &job).await == 0 }).await.unwrap();
@@ -237,7 +240,11 @@ async fn a_folder_without_lines_gets_them() {
     let open = || ResidentStore::embedded(Folder::open(folder.path()).unwrap()).unwrap();
     let file = || rusqlite::Connection::open(folder.path().join("solehold.db")).unwrap();
     open().close().await;
-    file().execute_batch("DROP VIEW waiters; PRAGMA user_version = 1").unwrap();
+    file()
+        .execute_batch(
+            "DROP VIEW waiters; ALTER TABLE lease_events DROP COLUMN by_key; PRAGMA user_version = 1",
+        )
+        .unwrap();
     let store = open();
     let id = SessionId(uuid::Uuid::new_v4());
     let job = key("kept");
@@ -248,7 +255,7 @@ async fn a_folder_without_lines_gets_them() {
     ];
     let mut footprint = Footprint::default();
     commands.iter().for_each(|command| command.footprint(&mut footprint));
-    let mut judge = Judge { commands, ..Default::default() };
+    let mut judge = Judge::of(commands);
     let BatchDecision { revision, .. } = store.transact(&footprint, Lane::News, &mut judge).await.unwrap();
     assert!(matches!(judge.outcomes[2], Ok(Answer::Waiting(_))), "{:?}", judge.outcomes);
     store.close().await;

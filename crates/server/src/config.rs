@@ -29,6 +29,8 @@ pub struct ServerConfig {
     pub node_id: String,
     /// A key text that is stored, once, when the store has no keys: the value of `SOLEHOLD_BOOTSTRAP_KEY`.
     pub bootstrap_key: Option<SecretString>,
+    /// Whether `/metrics` needs a key, one that is for no tenant in particular.
+    pub guard_metrics: bool,
     /// Bounds.
     pub limits: ServerLimits,
     /// Options of the engine.
@@ -42,6 +44,7 @@ impl Default for ServerConfig {
             tls: None,
             node_id: default_node_id(),
             bootstrap_key: None,
+            guard_metrics: false,
             limits: ServerLimits::default(),
             engine: EngineOptions::default(),
         }
@@ -61,13 +64,17 @@ fn default_node_id() -> String {
     format!("{host}-{:06x}", rand::random::<u32>() >> 8)
 }
 
-/// A certificate chain and its private key, both PEM. The files are read again when they change.
+/// A certificate chain and its private key, and who signs clients' certificates, all PEM. The files are read again when
+/// they change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The certificate, followed by its chain.
     pub cert: PathBuf,
     /// The private key.
     pub key: PathBuf,
+    /// Certificates that those of clients must be signed by; without it clients are not asked for any. The name in a
+    /// client's certificate stands for the key that was created with it.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// Bounds of a server (rule 25); those of the surface are in [`solehold_api::limits`].

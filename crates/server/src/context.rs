@@ -10,6 +10,7 @@ use std::{
 use axum::http::HeaderValue;
 use solehold_api::admin::Quotas;
 use solehold_core::{
+    call::Call,
     command::{Acquire, Command},
     key::Name,
     outcome::Outcome,
@@ -18,8 +19,8 @@ use solehold_engine::{Engine, EngineError, clock::BootTime};
 use tokio::sync::watch;
 
 use crate::{
-    config::ServerLimits,
-    http::{ApiError, Rates},
+    config::{ServerConfig, ServerLimits},
+    http::{ApiError, Identity, Rates},
     metrics::Metrics,
     quota::{OpenWatch, Quota, QuotaBook},
     ring::Ring,
@@ -29,10 +30,12 @@ use crate::{
 #[cfg(feature = "metrics")]
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 
-/// What handlers share. Clones are handles to the same context.
+/// What handlers share, on behalf of a caller. Clones are handles to the same context.
 #[derive(Clone, Debug)]
 pub struct Context {
     inner: Arc<Inner>,
+    /// On whose behalf it acts; the server itself, if nobody called.
+    caller: Identity,
 }
 
 #[derive(Debug)]
@@ -42,6 +45,7 @@ struct Inner {
     node_header: HeaderValue,
     limits: ServerLimits,
     metrics: Arc<Metrics>,
+    guards_metrics: bool,
     ring: Ring,
     rates: Rates,
     quotas: QuotaBook,
@@ -54,14 +58,9 @@ struct Inner {
 }
 
 impl Context {
-    /// A context over an engine. With `is_open`, callers need no key as long as the store has none.
-    pub(crate) fn new(
-        engine: Engine,
-        node_id: String,
-        is_open: bool,
-        limits: ServerLimits,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    /// A context over an engine. On loopback callers need no key as long as the store has none.
+    pub(crate) fn new(engine: Engine, config: &ServerConfig, metrics: Arc<Metrics>) -> Self {
+        let (node_id, limits) = (config.node_id.clone(), config.limits);
         // A name may have characters that a header cannot.
         let node_header = HeaderValue::from_str(&node_id).unwrap_or(HeaderValue::from_static("unnamed"));
         let inner = Inner {
@@ -70,7 +69,8 @@ impl Context {
             node_header,
             limits,
             metrics,
-            ring: Ring::new(is_open),
+            guards_metrics: config.guard_metrics,
+            ring: Ring::new(config.is_loopback()),
             rates: Rates::new(&limits),
             quotas: QuotaBook::default(),
             began: BootTime::now(),
@@ -79,7 +79,21 @@ impl Context {
             counted: Default::default(),
             stopping: watch::Sender::new(false),
         };
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), caller: Identity::keyless() }
+    }
+
+    /// The same context on behalf of a caller: what is submitted through it is that caller's.
+    pub(crate) fn on_behalf_of(&self, caller: Identity) -> Self {
+        Self { inner: self.inner.clone(), caller }
+    }
+
+    /// On whose behalf it acts.
+    pub(crate) fn caller(&self) -> &Identity {
+        &self.caller
+    }
+
+    fn call(&self, command: Command) -> Call {
+        Call { command, by: self.caller.actor() }
     }
 
     /// The engine.
@@ -100,7 +114,7 @@ impl Context {
     /// Submits a command, and measures the outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
         let (operation, began) = (command.name(), BootTime::now());
-        let outcome = self.inner.engine.submit(command).await;
+        let outcome = self.inner.engine.submit(self.call(command)).await;
         self.inner.metrics.operation(operation, &outcome, BootTime::now().since(began));
         outcome
     }
@@ -108,7 +122,7 @@ impl Context {
     /// Acquires, waiting in line for at most `wait`, and measures the outcome.
     pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
         let began = BootTime::now();
-        let outcome = self.inner.engine.acquire_waiting(acquire, wait).await;
+        let outcome = self.inner.engine.acquire_waiting(acquire, self.caller.actor(), wait).await;
         self.inner.metrics.operation("acquire_waiting", &outcome, BootTime::now().since(began));
         outcome
     }
@@ -117,7 +131,8 @@ impl Context {
     pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
         let operations: Vec<_> = commands.iter().map(Command::name).collect();
         let began = BootTime::now();
-        let outcomes = self.inner.engine.submit_all(commands).await;
+        let outcomes =
+            self.inner.engine.submit_all(commands.into_iter().map(|c| self.call(c)).collect()).await;
         let took = BootTime::now().since(began);
         for (operation, outcome) in operations.into_iter().zip(&outcomes) {
             self.inner.metrics.operation(operation, outcome, took);
@@ -153,6 +168,11 @@ impl Context {
     /// Bounds.
     pub(crate) fn limits(&self) -> &ServerLimits {
         &self.inner.limits
+    }
+
+    /// Whether `/metrics` needs a key.
+    pub(crate) fn guards_metrics(&self) -> bool {
+        self.inner.guards_metrics
     }
 
     /// What is measured.

@@ -4,15 +4,18 @@
 //! store has a hash of the whole text, never the text, which is shown once. A revocation is a record of its own that is
 //! never overwritten, so that a rotation at the same moment cannot undo it.
 
+use std::sync::Arc;
+
 use blake3::Hash;
 use rand::Rng;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use solehold_api::{
-    admin,
+    admin, field,
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{
+    call::ResourceScope,
     command::{Command, Footprint, Over},
     key::{Document, Name},
     outcome::Refusal,
@@ -47,8 +50,32 @@ pub struct NewKey {
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
     pub tenant: Option<Name>,
+    /// The only resources that it may touch; empty for all.
+    pub scopes: Vec<ResourceScope>,
+    /// The name in a client certificate that stands for it, if there is one.
+    pub certificate: Option<Name>,
     /// Milliseconds until it expires; it never does, if none.
     pub expires_in_ms: Option<u64>,
+}
+
+impl NewKey {
+    /// A key for all tenants and all resources, which never expires.
+    pub fn new(name: Name, role: Role) -> Self {
+        Self { name, role, tenant: None, scopes: Vec::new(), certificate: None, expires_in_ms: None }
+    }
+
+    /// What a request asks for, or all that is wrong with it; the tenant is the caller's to decide.
+    pub fn of(ask: &admin::CreateKey, tenant: Option<Name>) -> Result<Self, Problem> {
+        let scopes = ask.scopes()?;
+        Ok(Self {
+            name: field::name("name", &ask.name)?,
+            role: ask.role,
+            tenant,
+            scopes,
+            certificate: field::maybe_name("certificate", ask.certificate.as_deref())?,
+            expires_in_ms: ask.expires_in_seconds.map(|seconds| seconds.saturating_mul(1_000)),
+        })
+    }
 }
 
 /// A key as it is stored, without its text.
@@ -62,6 +89,10 @@ pub struct Key {
     pub role: Role,
     /// The tenant that it is for; none, if it may name any.
     pub tenant: Option<Name>,
+    /// The only resources that it may touch; empty for all.
+    pub scopes: Arc<[ResourceScope]>,
+    /// The name in a client certificate that stands for it, if there is one.
+    pub certificate: Option<Name>,
     /// When it was created.
     pub created_at: StoreTime,
     /// When its text was last changed.
@@ -91,6 +122,8 @@ impl Key {
             name: self.name.to_string(),
             role: self.role,
             tenant: self.tenant.as_ref().map(ToString::to_string),
+            only: self.scopes.iter().map(Into::into).collect(),
+            certificate: self.certificate.as_ref().map(ToString::to_string),
             created_at: self.created_at.into(),
             expires_at: self.expires_at.map(Into::into),
             rotated_at: self.rotated_at.map(Into::into),
@@ -112,6 +145,9 @@ pub enum KeyFault {
     /// No key has this text, or no longer.
     #[error("the key is unknown")]
     Unknown,
+    /// No key was created for any of the names in the certificate.
+    #[error("no name in your certificate stands for a key")]
+    NoCertificate,
     /// It expired.
     #[error("the key has expired")]
     Expired,
@@ -153,6 +189,10 @@ struct KeyDocument {
     role: Role,
     #[serde(skip_serializing_if = "Option::is_none")]
     tenant: Option<Name>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    scopes: Vec<ResourceScope>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    certificate: Option<Name>,
     created_at: StoreTime,
     #[serde(skip_serializing_if = "Option::is_none")]
     rotated_at: Option<StoreTime>,
@@ -175,6 +215,8 @@ impl KeyDocument {
             name: key.name.clone(),
             role: key.role,
             tenant: key.tenant.clone(),
+            scopes: key.scopes.to_vec(),
+            certificate: key.certificate.clone(),
             created_at: key.created_at,
             rotated_at: key.rotated_at,
             expires_at: key.expires_at,
@@ -190,6 +232,8 @@ impl KeyDocument {
             name: self.name,
             role: self.role,
             tenant: self.tenant,
+            scopes: self.scopes.into(),
+            certificate: self.certificate,
             created_at: self.created_at,
             rotated_at: self.rotated_at,
             expires_at: self.expires_at,
@@ -212,7 +256,14 @@ pub(crate) fn id_of(text: &str) -> String {
 
 /// Creates a key.
 pub async fn create(engine: &Engine, new: NewKey) -> Result<IssuedKey, ApiError> {
-    let count = engine.records(&collection(KEYS)).await?.len();
+    let keys = list(engine).await?;
+    let count = keys.len();
+    let has_it = |key: &&Key| key.revoked_at.is_none() && key.certificate == new.certificate;
+    if let Some(other) = keys.iter().find(has_it).filter(|_| new.certificate.is_some()) {
+        let detail =
+            format!("the certificate name already stands for key {}; revoke that one first", other.id);
+        return Err(Problem::new(ErrorCode::Exists, detail).into());
+    }
     if count >= KEYS_MAX {
         let problem = Problem::new(ErrorCode::QuotaExceeded, format!("the store has {count} keys"));
         return Err(problem.limit("keys", KEYS_MAX as u64).into());
@@ -235,7 +286,7 @@ pub async fn bootstrap(engine: &Engine, text: &SecretString) -> Result<bool, Api
         return Err(Problem::new(ErrorCode::InvalidField, detail).into());
     }
     let text = SecretString::from(text.expose_secret().trim());
-    let new = NewKey { name: collection("bootstrap"), role: Role::Admin, tenant: None, expires_in_ms: None };
+    let new = NewKey::new(collection("bootstrap"), Role::Admin);
     match store_new(engine, new, &text).await {
         // Another replica with the same variable was quicker.
         Err(failure) if failure.0.code == ErrorCode::Exists => Ok(false),
@@ -336,6 +387,8 @@ async fn store_new(engine: &Engine, new: NewKey, text: &SecretString) -> Result<
         name: new.name,
         role: new.role,
         tenant: new.tenant,
+        scopes: new.scopes.into(),
+        certificate: new.certificate,
         created_at: now,
         rotated_at: None,
         expires_at: new.expires_in_ms.map(|ms| now.plus_ms(ms)),

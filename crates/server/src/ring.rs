@@ -21,6 +21,15 @@ use crate::{
 /// However many unknown keys are shown, the store is asked at most this often.
 const MISS_EVERY: Duration = Duration::from_millis(200);
 
+/// What a caller shows of itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Credential<'a> {
+    /// The text of a key.
+    Key(&'a str),
+    /// A certificate with these names, which was verified.
+    Certificate(&'a [Name]),
+}
+
 /// The keys and the tenants' quotas.
 #[derive(Debug)]
 pub(crate) struct Ring {
@@ -34,6 +43,8 @@ pub(crate) struct Ring {
 #[derive(Debug)]
 struct RingSnapshot {
     keys: HashMap<Name, Arc<Key>>,
+    /// Names in client certificates, and the keys that they stand for.
+    by_certificate: HashMap<Name, Arc<Key>>,
     quotas: BTreeMap<Name, QuotaChanges>,
     /// Store time, and when it was read here.
     now: StoreTime,
@@ -45,10 +56,19 @@ impl RingSnapshot {
         self.now.plus_ms(BootTime::now().since(self.at).as_millis() as u64)
     }
 
-    fn find(&self, text: &str) -> Result<Arc<Key>, KeyFault> {
-        let key = self.keys.get(keys::id_of(text).as_str()).ok_or(KeyFault::Unknown)?;
-        key.check(text, self.now())?;
-        Ok(key.clone())
+    fn find(&self, shown: &Credential<'_>) -> Result<Arc<Key>, KeyFault> {
+        match shown {
+            Credential::Key(text) => {
+                let key = self.keys.get(keys::id_of(text).as_str()).ok_or(KeyFault::Unknown)?;
+                key.check(text, self.now())?;
+                Ok(key.clone())
+            }
+            Credential::Certificate(names) => {
+                let found = names.iter().find_map(|name| self.by_certificate.get(name));
+                let key = found.ok_or(KeyFault::NoCertificate)?;
+                if key.is_live(self.now()) { Ok(key.clone()) } else { Err(KeyFault::Expired) }
+            }
+        }
     }
 }
 
@@ -57,6 +77,7 @@ impl Ring {
     pub fn new(is_open: bool) -> Self {
         let read = RingSnapshot {
             keys: HashMap::new(),
+            by_certificate: HashMap::new(),
             quotas: BTreeMap::new(),
             now: StoreTime(0),
             at: BootTime::from_ms(0),
@@ -74,16 +95,16 @@ impl Ring {
         self.read.load().keys.is_empty()
     }
 
-    /// The key of that text, as far as is known.
-    pub fn find(&self, text: &str) -> Result<Arc<Key>, KeyFault> {
-        self.read.load().find(text)
+    /// The key that is shown, as far as is known.
+    pub fn find(&self, shown: &Credential<'_>) -> Result<Arc<Key>, KeyFault> {
+        self.read.load().find(shown)
     }
 
-    /// The key of that text, after reading the store again: it may be newer than what is known. Waits its turn.
+    /// The key that is shown, after reading the store again: it may be newer than what is known. Waits its turn.
     pub async fn find_anew(
         &self,
         engine: &Engine,
-        text: &str,
+        shown: &Credential<'_>,
     ) -> Result<Result<Arc<Key>, KeyFault>, ApiError> {
         let asked = BootTime::now();
         let turn = self.turn.lock().await;
@@ -94,7 +115,7 @@ impl Ring {
             self.read_store(engine).await?;
         }
         drop(turn);
-        Ok(self.find(text))
+        Ok(self.find(shown))
     }
 
     /// Reads the store.
@@ -107,9 +128,13 @@ impl Ring {
         // Before the reads: what is older than its stamp would seem newer than it is.
         let at = BootTime::now();
         let now = keys::store_time(engine).await?;
-        let keys = keys::list(engine).await?.into_iter().map(|key| (key.id.clone(), Arc::new(key))).collect();
+        let all: Vec<_> = keys::list(engine).await?.into_iter().map(Arc::new).collect();
+        let live = all.iter().filter(|key| key.revoked_at.is_none());
+        let named = live.filter_map(|key| Some((key.certificate.clone()?, key.clone())));
+        let by_certificate = named.collect();
+        let keys = all.into_iter().map(|key| (key.id.clone(), key)).collect();
         let quotas = quota::overrides(engine).await?;
-        self.read.store(Arc::new(RingSnapshot { keys, quotas, now, at }));
+        self.read.store(Arc::new(RingSnapshot { keys, by_certificate, quotas, now, at }));
         Ok(())
     }
 

@@ -22,7 +22,6 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
     task::{JoinHandle, JoinSet},
 };
-use tokio_rustls::TlsAcceptor;
 use tower::Service as _;
 
 use crate::{
@@ -31,7 +30,7 @@ use crate::{
     keys,
     metrics::Metrics,
     routes,
-    tls::{Tls, TlsError},
+    tls::{self, Acceptor, Tls, TlsError},
 };
 
 /// How long a TLS handshake may take.
@@ -62,7 +61,7 @@ pub enum StartError {
     /// Other machines could reach it, and would need no key.
     #[error(
         "refusing to listen on {0}, which others can reach, while the store has no keys: make the first one with \
-         `solehold admin key create --engine <the same engine> --name <name>`, or start once with \
+         `solehold admin key create --engine <the same engine> --name <name> --role admin`, or start once with \
          SOLEHOLD_BOOTSTRAP_KEY set to a secret of {min} characters or more",
         min = keys::BOOTSTRAP_BYTES_MIN
     )]
@@ -106,8 +105,7 @@ impl Server {
     ) -> Result<Running, StartError> {
         let metrics = Arc::new(Metrics::new(&config.node_id));
         let engine = Engine::start(store, config.engine, metrics.clone());
-        let context =
-            Context::new(engine, config.node_id.clone(), config.is_loopback(), config.limits, metrics);
+        let context = Context::new(engine, &config, metrics);
         match start(&config, &context, more).await {
             Ok(running) => Ok(running),
             Err(error) => {
@@ -132,16 +130,18 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
     if context.ring().is_empty() && !config.is_loopback() {
         return Err(StartError::NoKeys(config.listen));
     }
+    if tls.is_none() && !config.is_loopback() {
+        tracing::warn!(
+            listen = %config.listen,
+            "plain HTTP beyond loopback: anyone on the way can read the keys; give --tls-cert and --tls-key, or leave \
+             TLS to a proxy in front"
+        );
+    }
     let bound = listen(config.listen).and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (address, listener) = bound.map_err(|error| StartError::Bind { address: config.listen, error })?;
-    let acceptor = tls.as_ref().map(Tls::acceptor).transpose()?;
+    let acceptor = tls.as_ref().map(Tls::acceptor);
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let door = GuardedContext {
-        listener,
-        acceptor,
-        context: context.clone(),
-        router: routes::router(context, more),
-    };
+    let door = Door { listener, acceptor, context: context.clone(), router: routes::router(context, more) };
     let mut helpers = JoinSet::new();
     helpers.spawn(keep_fresh(context.clone()));
     if let Some(tls) = tls {
@@ -223,14 +223,14 @@ async fn keep_fresh(context: Context) {
 }
 
 /// Where connections come in.
-struct GuardedContext {
+struct Door {
     listener: TcpListener,
-    acceptor: Option<TlsAcceptor>,
+    acceptor: Option<Acceptor>,
     context: Context,
     router: Router,
 }
 
-impl GuardedContext {
+impl Door {
     /// Accepts connections until the server stops, then lets them finish within `shutdown_grace`.
     async fn keep(self, mut stopping: watch::Receiver<bool>) {
         let seats = Arc::new(Semaphore::new(files::seats(self.context.limits().connections_max)));
@@ -277,15 +277,19 @@ impl GuardedContext {
         let (acceptor, watcher) = (self.acceptor.clone(), graceful.watcher());
         let connections = self.context.connections().clone();
         let idle_timeout = self.context.limits().idle_timeout;
-        let app = App { router: self.router.clone(), peer: Peer(peer.ip()), has_asked: Arc::default() };
+        let (router, peer_ip) = (self.router.clone(), peer.ip());
+        let app = move |names| App { router, peer: Peer { ip: peer_ip, names }, has_asked: Arc::default() };
         async move {
             connections.fetch_add(1, Ordering::Relaxed);
             // Small answers should be sent at once; a socket that cannot do that still works.
             let _ = stream.set_nodelay(true);
             match acceptor {
-                None => converse(stream, app, idle_timeout, watcher).await,
+                None => converse(stream, app(Arc::default()), idle_timeout, watcher).await,
                 Some(acceptor) => match tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream)).await {
-                    Ok(Ok(stream)) => converse(stream, app, idle_timeout, watcher).await,
+                    Ok(Ok(stream)) => {
+                        let app = app(tls::client_names(&stream));
+                        converse(stream, app, idle_timeout, watcher).await
+                    }
                     Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
                     Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
                 },
@@ -343,7 +347,7 @@ impl Service<Request<Incoming>> for App {
     fn call(&self, mut request: Request<Incoming>) -> Self::Future {
         self.has_asked.store(true, Ordering::Relaxed);
         without_trailing_slash(request.uri_mut());
-        request.extensions_mut().insert(self.peer);
+        request.extensions_mut().insert(self.peer.clone());
         self.router.clone().call(request.map(Body::new))
     }
 }

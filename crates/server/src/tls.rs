@@ -1,15 +1,17 @@
-//! TLS with files that may change while the server runs.
+//! TLS with files that may change while the server runs, and what client certificates say.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use rustls::{
+    RootCertStore, ServerConfig,
     crypto::aws_lc_rs,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::{ClientHello, ResolvesServerCert},
-    sign::CertifiedKey,
+    server::WebPkiClientVerifier,
 };
-use tokio_rustls::TlsAcceptor;
+use solehold_core::key::Name;
+use tokio::net::TcpStream;
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::config::TlsFiles;
 
@@ -39,42 +41,45 @@ pub enum TlsError {
     },
 }
 
-/// The files as they were read last, and the pair in use.
+/// The files as they were read last, and what is in use.
 #[derive(Debug)]
 pub(crate) struct Tls {
     files: TlsFiles,
-    read: (Vec<u8>, Vec<u8>),
-    pair: Arc<Pair>,
+    read: TlsBytes,
+    in_use: Arc<ArcSwap<ServerConfig>>,
 }
 
-#[derive(Debug)]
-struct Pair(ArcSwap<CertifiedKey>);
+/// Accepts connections, always with what is in use.
+#[derive(Debug, Clone)]
+pub(crate) struct Acceptor(Arc<ArcSwap<ServerConfig>>);
 
-impl ResolvesServerCert for Pair {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.load_full())
+impl Acceptor {
+    pub async fn accept(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
+        TlsAcceptor::from(self.0.load_full()).accept(stream).await
     }
+}
+
+/// What the files contain.
+#[derive(Debug, PartialEq, Eq)]
+struct TlsBytes {
+    cert: Vec<u8>,
+    key: Vec<u8>,
+    client_ca: Option<Vec<u8>>,
 }
 
 impl Tls {
     /// Reads the files.
     pub async fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let read = read(&files).await?;
-        let pair = Arc::new(Pair(ArcSwap::from_pointee(parse(&files, &read)?)));
-        Ok(Self { files, read, pair })
+        let in_use = Arc::new(ArcSwap::from_pointee(parse(&files, &read)?));
+        Ok(Self { files, read, in_use })
     }
 
-    /// Accepts connections, always with the pair in use.
-    pub fn acceptor(&self) -> Result<TlsAcceptor, TlsError> {
-        let builder = rustls::ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()));
-        let versions = builder.with_safe_default_protocol_versions();
-        let versions = versions.map_err(|e| unusable(&self.files, e.to_string()))?;
-        let mut config = versions.with_no_client_auth().with_cert_resolver(self.pair.clone());
-        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        Ok(Arc::new(config).into())
+    pub fn acceptor(&self) -> Acceptor {
+        Acceptor(self.in_use.clone())
     }
 
-    /// Follows changes of the files, forever. A pair that cannot be used leaves the former one in use.
+    /// Follows changes of the files, forever. Files that cannot be used leave the former ones in use.
     pub async fn follow(mut self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -88,8 +93,8 @@ impl Tls {
                 }
             };
             match parse(&self.files, &read) {
-                Ok(pair) => {
-                    self.pair.0.store(Arc::new(pair));
+                Ok(config) => {
+                    self.in_use.store(Arc::new(config));
                     tracing::info!(cert = %self.files.cert.display(), "the TLS files have changed and are in use");
                 }
                 Err(error) => {
@@ -101,23 +106,58 @@ impl Tls {
     }
 }
 
-async fn read(files: &TlsFiles) -> Result<(Vec<u8>, Vec<u8>), TlsError> {
-    let read = async |path: &std::path::Path| {
+/// The names in the certificate that the client has shown and proven: of hosts, and URIs. None, if it showed none.
+pub(crate) fn client_names(stream: &TlsStream<TcpStream>) -> Arc<[Name]> {
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let Some(certificate) = certificate.and_then(|der| webpki::EndEntityCert::try_from(der).ok()) else {
+        return Arc::default();
+    };
+    let names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
+    names.filter_map(|name| Name::new(name).ok()).collect()
+}
+
+async fn read(files: &TlsFiles) -> Result<TlsBytes, TlsError> {
+    let read = async |path: &Path| {
         let path_text = path.display().to_string();
         tokio::fs::read(path).await.map_err(|error| TlsError::Read { path: path_text, error })
     };
-    Ok((read(&files.cert).await?, read(&files.key).await?))
+    let client_ca = match &files.client_ca {
+        Some(path) => Some(read(path).await?),
+        None => None,
+    };
+    Ok(TlsBytes { cert: read(&files.cert).await?, key: read(&files.key).await?, client_ca })
 }
 
-fn parse(files: &TlsFiles, (cert, key): &(Vec<u8>, Vec<u8>)) -> Result<CertifiedKey, TlsError> {
+fn parse(files: &TlsFiles, read: &TlsBytes) -> Result<ServerConfig, TlsError> {
     let wrong = |what: String| unusable(files, what);
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(cert).collect();
-    let chain = chain.map_err(|e| wrong(format!("the certificate: {e}")))?;
-    if chain.is_empty() {
-        return Err(wrong("there is no certificate".to_owned()));
-    }
-    let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| wrong(format!("the key: {e}")))?;
-    CertifiedKey::from_der(chain, key, &aws_lc_rs::default_provider()).map_err(|e| wrong(e.to_string()))
+    let chain = certificates(&read.cert).map_err(|what| wrong(format!("the certificate: {what}")))?;
+    let key = PrivateKeyDer::from_pem_slice(&read.key).map_err(|e| wrong(format!("the key: {e}")))?;
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone());
+    let builder = builder.with_safe_default_protocol_versions().map_err(|e| wrong(e.to_string()))?;
+    let builder = match &read.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(pem) => {
+            let wrong = |what: String| wrong(format!("the client CA: {what}"));
+            let mut roots = RootCertStore::empty();
+            for root in certificates(pem).map_err(wrong)? {
+                roots.add(root).map_err(|e| wrong(e.to_string()))?;
+            }
+            // A client without a certificate can still show a key.
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
+            let verifier = verifier.allow_unauthenticated().build().map_err(|e| wrong(e.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key).map_err(|e| wrong(e.to_string()))?;
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(config)
+}
+
+fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|e| e.to_string())?;
+    if all.is_empty() { Err("there is no certificate in the file".to_owned()) } else { Ok(all) }
 }
 
 fn unusable(files: &TlsFiles, what: String) -> TlsError {

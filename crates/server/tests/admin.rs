@@ -88,7 +88,7 @@ async fn a_put_of_a_tenant_changes_only_the_quotas_that_it_names() {
 async fn rotating_and_expiring_a_key_at_once_loses_neither() {
     let asking = serve().await;
     let engine = asking.running.engine();
-    let new = keys::NewKey { name: name("ci"), role: Role::Admin, tenant: None, expires_in_ms: None };
+    let new = keys::NewKey::new(name("ci"), Role::Admin);
     let made = keys::create(engine, new).await.expect("a key");
     for n in 1..=20 {
         let (rotated, expires) = tokio::join!(

@@ -229,3 +229,27 @@ async fn no_secret_is_stored_or_printed() {
     assert!(rows.contains(key.id.as_str()) && !rows.contains(secret));
     assert!(!format!("{key:?} {:?}", keys::list(asking.running.engine()).await).contains(secret));
 }
+
+#[tokio::test]
+async fn a_wrong_key_is_refused_even_where_none_is_needed() {
+    let asking = serve().await;
+    let wrong = asking.with_key("shk_no_such");
+    assert_eq!(asking.get("/api/v1/resources").await.status, 200, "no keys yet");
+    wrong.get("/api/v1/resources").await.problem("unauthorized");
+    wrong.get("/api/v1/openapi.json").await.problem("unauthorized");
+    wrong.get("/metrics").await.problem("unauthorized");
+    // A probe with a key that has expired must not make a healthy server look ill.
+    assert_eq!(wrong.get("/healthz").await.status, 200);
+    assert_eq!(wrong.get("/readyz").await.status, 200);
+}
+
+#[tokio::test]
+async fn metrics_can_be_asked_to_need_a_key() {
+    let asking = serve_with(ServerConfig { guard_metrics: true, ..config() }, memory()).await;
+    let (_, reader) = asking.make_key(Role::Reader, None).await;
+    let (_, of_tenant) = asking.make_key(Role::Reader, Some("acme")).await;
+    asking.get("/metrics").await.problem("unauthorized");
+    asking.with_key(of_tenant).get("/metrics").await.problem("forbidden");
+    let shown = asking.with_key(reader).get("/metrics").await;
+    assert!(shown.status == 200 && shown.text.contains("solehold_"), "{shown:?}");
+}

@@ -13,7 +13,8 @@ fn camera_key() -> ResourceKey {
 }
 
 fn event(what: What) -> LeaseEvent {
-    let event = Event { revision: Revision(50), at: StoreTime(2_000), key: camera_key(), what };
+    let event =
+        Event { revision: Revision(50), at: StoreTime(2_000), key: camera_key(), by: Some(name("k1")), what };
     let told = LeaseEvent::of(&event, 3);
     round_trip(&told);
     assert_eq!(told.event_type, event.name());
@@ -46,10 +47,17 @@ fn a_grant_has_the_pipelines_names_on_cameras() {
         ("shard_id", json!("shard-1")),
         ("token", json!(42)),
         ("session_id", json!(session_id())),
+        ("by", json!("k1")),
     ] {
         assert_eq!(told[field], value, "{field}");
     }
-    let other = Event { revision: Revision(1), at: StoreTime(1), key: key("k"), what: What::Acquired(lease) };
+    let other = Event {
+        revision: Revision(1),
+        at: StoreTime(1),
+        key: key("k"),
+        by: None,
+        what: What::Acquired(lease),
+    };
     let other = serde_json::to_value(LeaseEvent::of(&other, 1)).expect("an event");
     assert_eq!((other.get("camera_uuid"), &other["holder"]), (None, &json!("worker")));
 }

@@ -39,6 +39,13 @@ pub struct ServeArgs {
     /// The private key of the certificate, PEM [env: SOLEHOLD_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
+    /// Accept clients' certificates that these have signed, PEM, instead of keys; see `admin key create --certificate`
+    /// [env: SOLEHOLD_TLS_CLIENT_CA]
+    #[arg(long, value_name = "FILE")]
+    tls_client_ca: Option<PathBuf>,
+    /// Ask for a key at /metrics, too [env: SOLEHOLD_GUARD_METRICS]
+    #[arg(long)]
+    guard_metrics: bool,
     /// The name of this node in health, logs and a response header [env: SOLEHOLD_NODE_ID] [default: host and a random
     /// suffix]
     #[arg(long, value_name = "NAME")]
@@ -65,7 +72,8 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
         engine: args.engine.as_deref().map(EngineUrl::of_flag).transpose()?,
         node_id: args.node_id,
         log: LogLayer { level: global.log_level.clone(), format: global.log_format },
-        tls: TlsLayer { cert: args.tls_cert, key: args.tls_key },
+        tls: TlsLayer { cert: args.tls_cert, key: args.tls_key, client_ca: args.tls_client_ca },
+        guard_metrics: args.guard_metrics.then_some(true),
         ..Layer::default()
     };
     let settings = config::load(flags, args.config.as_deref(), std::env::vars_os().collect())?;
@@ -99,7 +107,7 @@ async fn check(settings: &Settings, what: Check) -> CommandResult {
         output::note(format!("warning: {warning}"));
     }
     let server = &settings.server;
-    for file in server.tls.iter().flat_map(|tls| [&tls.cert, &tls.key]) {
+    for file in server.tls.iter().flat_map(|tls| [&tls.cert, &tls.key].into_iter().chain(&tls.client_ca)) {
         let read = std::fs::read(file);
         read.map_err(|error| CommandError::usage(format!("cannot read {}: {error}", file.display())))?;
     }
@@ -146,7 +154,7 @@ fn refused(error: StartError, store: &StoreChoice) -> CommandError {
         }
         StartError::NoKeys(address) => CommandError::usage(format!(
             "refusing to listen on {address}, which others can reach, while the store has no keys: make the first one \
-             with `solehold admin key create {} --name first`, or start once with SOLEHOLD_BOOTSTRAP_KEY set to a \
+             with `solehold admin key create {} --name first --role admin`, or start once with SOLEHOLD_BOOTSTRAP_KEY set to a \
              secret of {} characters or more",
             store.arguments(),
             solehold_server::keys::BOOTSTRAP_BYTES_MIN

@@ -301,6 +301,7 @@ fn details(event: &LeaseEvent) -> String {
         held_back.map(|ms| format!("held back for {}", duration_ms(ms))),
         ttl,
         event.session_id.map(|id| format!("session {id}")),
+        event.by.as_ref().map(|key| format!("by key {key}")),
         number("sequence").map(|sequence| format!("sequence {sequence}")),
         text("site").map(|site| format!("site {site}")),
         labels,

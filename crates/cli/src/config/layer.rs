@@ -35,6 +35,8 @@ pub struct Layer {
     pub ttl_max: Option<Span>,
     /// What becomes of commits when a standby of PostgreSQL takes over.
     pub failover: Option<FailoverKind>,
+    /// Whether `/metrics` needs a key.
+    pub guard_metrics: Option<bool>,
     /// What is logged.
     pub log: LogLayer,
     /// The files for TLS.
@@ -63,6 +65,8 @@ pub struct TlsLayer {
     pub cert: Option<PathBuf>,
     /// The private key.
     pub key: Option<PathBuf>,
+    /// Who signs clients' certificates.
+    pub client_ca: Option<PathBuf>,
 }
 
 /// Bounds of the server.
@@ -131,9 +135,9 @@ impl Layer {
         if self.data_dir.is_none() && self.engine.is_none() {
             (self.data_dir, self.engine) = (lower.data_dir, lower.engine);
         }
-        fill!(self, lower, listen, node_id, ttl_max, failover);
+        fill!(self, lower, listen, node_id, ttl_max, failover, guard_metrics);
         fill!(self.log, lower.log, level, format);
-        fill!(self.tls, lower.tls, cert, key);
+        fill!(self.tls, lower.tls, cert, key, client_ca);
         fill!(self.limits, lower.limits, requests_per_second, requests_burst, watches_max, connections_max);
         fill!(self.limits, lower.limits, request_timeout, idle_timeout, shutdown_grace);
         fill!(self.limits.quotas, lower.limits.quotas, resources, sessions, watches);

@@ -100,6 +100,7 @@ impl Layer {
             node_id: variables.get("SOLEHOLD_NODE_ID")?,
             ttl_max: variables.get("SOLEHOLD_TTL_MAX")?,
             failover: variables.get("SOLEHOLD_FAILOVER")?,
+            guard_metrics: variables.get("SOLEHOLD_GUARD_METRICS")?,
             log: LogLayer {
                 level: variables.get("SOLEHOLD_LOG_LEVEL")?,
                 format: variables.get("SOLEHOLD_LOG_FORMAT")?,
@@ -107,6 +108,7 @@ impl Layer {
             tls: TlsLayer {
                 cert: variables.get("SOLEHOLD_TLS_CERT")?,
                 key: variables.get("SOLEHOLD_TLS_KEY")?,
+                client_ca: variables.get("SOLEHOLD_TLS_CLIENT_CA")?,
             },
             limits: LimitsLayer {
                 requests_per_second: variables.get("SOLEHOLD_LIMITS_REQUESTS_PER_SECOND")?,

@@ -18,6 +18,7 @@ impl Draft<'_> {
         if let AskedTenure::Own { ttl_ms } = ask.tenure {
             within("ttl_ms", ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         }
+        self.refuse_unless_in_scope(&ask.key)?;
         if let Some(wait) = &ask.wait {
             self.check_wait(wait)?;
         }
@@ -42,10 +43,12 @@ impl Draft<'_> {
             ended.reason = Some(format!("taken over by {}", ask.holder));
             self.emit(&mut resource, What::Stolen(ended));
         }
+        let by = self.by.key().cloned();
         let lease = Lease {
             id: ask.lease,
             token: Token::default(),
             holder: ask.holder.clone(),
+            by: self.owner_of(&tenure, by.as_ref()),
             tenure,
             acquired_at: self.now(),
             renewed_at: None,
@@ -54,7 +57,7 @@ impl Draft<'_> {
             attributes: ask.attributes.clone(),
             stats: Default::default(),
         };
-        self.grant(&mut resource, lease);
+        self.grant(&mut resource, lease, by);
         Ok(Answer::Granted(self.view(&resource, false)?))
     }
 
@@ -80,8 +83,10 @@ impl Draft<'_> {
             }
         }
         let is_asked_for =
-            |l: &&Lease| ask.request.is_some() && l.request == ask.request && l.holder == ask.holder;
-        let got = resource.lease.as_ref().filter(|l| l.id == ask.lease || is_asked_for(l));
+            |l: &Lease| ask.request.is_some() && l.request == ask.request && l.holder == ask.holder;
+        let is_own = |l: &Lease| self.by.may_act_for(l.by.as_ref());
+        let got =
+            resource.lease.as_ref().filter(|l| l.id == ask.lease || is_asked_for(l)).filter(|l| is_own(l));
         let Some(lease) = got else { return Ok(None) };
         if self.now() >= self.ledger.deadline_of(lease)? {
             return ask.request.as_ref().map_or(Ok(None), spent);
@@ -108,6 +113,7 @@ impl Draft<'_> {
         if session.holder.name != ask.holder {
             return Err(Refusal::NotYourSession { session: id, holder: ask.holder.clone() });
         }
+        self.refuse_unless_own("session", session.by.as_ref())?;
         self.refuse_if_at_capacity(session)?;
         Ok(Tenure::Session(id))
     }
@@ -248,24 +254,31 @@ impl Draft<'_> {
             return Ok(false);
         }
         self.settle_wholly(resource)?;
+        self.refuse_unless_own("hold-back", resource.held_back_by.as_ref())?;
         let (token, reason) = (resource.last_token, reason.clone());
         self.emit(resource, What::HoldBackLifted { token, reason });
         Ok(true)
     }
 
     pub(super) fn cancel_request(&mut self, request: &RequestKey) -> Result<Answer, Stop> {
+        self.refuse_unless_in_scope(&request.resource)?;
         let is_its = |resource: &Resource| {
             let lease = resource.lease.as_ref();
             lease.is_some_and(|l| l.request.as_ref() == Some(&request.request) && l.holder == request.holder)
         };
         let got_it = self.ledger.resource(&request.resource).filter(|resource| is_its(resource));
         let Some(mut resource) = got_it.cloned() else {
+            let waiter = self.ledger.waiter_of_request(request);
+            if let Some(waiter) = waiter {
+                self.refuse_unless_own("place in line", waiter.by.as_ref())?;
+            }
             self.spend(request.clone());
-            if let Some(waiter) = self.ledger.waiter_of_request(request) {
+            if let Some(waiter) = waiter {
                 self.leave_line(waiter)?;
             }
             return Ok(Answer::Spent);
         };
+        self.refuse_unless_own("lease", resource.lease.as_ref().and_then(|l| l.by.as_ref()))?;
         self.settle_wholly(&mut resource)?;
         // If it had expired, the next in line holds the resource now, perhaps by a request of the same name.
         if is_its(&resource) {
@@ -306,6 +319,7 @@ impl Draft<'_> {
         attributes: &Document,
     ) -> Result<Answer, Stop> {
         within("within_ms", within_ms, 1, limits::PENDING_MS_MAX)?;
+        self.refuse_unless_in_scope(key)?;
         let mut resource = self.ledger.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
         self.settle(&mut resource)?;
         // The driver's own retry after a lost COMMIT finds its own offer.
@@ -313,6 +327,7 @@ impl Draft<'_> {
             return Ok(Answer::Offered((**pending).clone()));
         }
         let Some(held) = &resource.lease else { return Err(lost(&resource).into()) };
+        self.refuse_unless_own("lease", held.by.as_ref())?;
         let session = self.able_session(to, key)?;
         self.refuse_if_at_capacity(session)?;
         if held.tenure.session() == Some(to) {
@@ -372,7 +387,7 @@ impl Draft<'_> {
         if claim.holder.as_ref().is_some_and(|holder| *holder != lease.holder) {
             return Err(not_yours("holder").into());
         }
-        Ok(())
+        Ok(self.refuse_unless_own("lease", lease.by.as_ref())?)
     }
 
     fn deadline(&self, lease: &Lease) -> Result<StoreTime, Stop> {

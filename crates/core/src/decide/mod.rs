@@ -24,9 +24,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     apply::{apply, to_resource},
+    call::{Actor, Call},
     command::{Command, Target},
     event::{Change, Ended, Event, What},
-    key::{LeaseId, RequestKey, SessionId},
+    key::{LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
     ledger::{FoundLate, Ledger},
     limits,
@@ -47,10 +48,10 @@ pub struct Decision {
     pub moment: Moment,
 }
 
-/// Decides one command, by nothing but its arguments.
-pub fn decide(ledger: &Ledger, command: &Command, moment: Moment) -> Result<Decision, FoundLate> {
-    let mut draft = Draft::new(ledger, moment);
-    let outcome = match draft.dispatch(command) {
+/// Decides one call, by nothing but its arguments.
+pub fn decide(ledger: &Ledger, call: &Call, moment: Moment) -> Result<Decision, FoundLate> {
+    let mut draft = Draft::new(ledger, &call.by, moment);
+    let outcome = match draft.dispatch(&call.command) {
         Ok(answer) => Ok(answer),
         Err(Stop::Refused(refusal)) => Err(*refusal),
         Err(Stop::Late(late)) => return Err(late),
@@ -58,7 +59,7 @@ pub fn decide(ledger: &Ledger, command: &Command, moment: Moment) -> Result<Deci
     Ok(Decision { outcome, changes: draft.changes, moment: draft.moment })
 }
 
-/// The decisions on several commands, one after the other.
+/// The decisions on several calls, one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Decisions {
     /// The answer to each.
@@ -79,16 +80,16 @@ impl Decisions {
     }
 }
 
-/// Decides commands one after the other and applies each to `ledger`, so that the next one sees its changes. After an
-/// error `ledger` must be loaded again, since some of the commands may have been applied.
+/// Decides calls one after the other and applies each to `ledger`, so that the next one sees its changes. After an
+/// error `ledger` must be loaded again, since some of the calls may have been applied.
 pub fn decide_all<'c>(
     ledger: &mut Ledger,
-    commands: impl IntoIterator<Item = &'c Command>,
+    calls: impl IntoIterator<Item = &'c Call>,
     mut moment: Moment,
 ) -> Result<Decisions, FoundLate> {
     let (mut outcomes, mut changes) = (Vec::new(), Vec::new());
-    for command in commands {
-        let decision = decide(ledger, command, moment)?;
+    for call in calls {
+        let decision = decide(ledger, call, moment)?;
         for change in &decision.changes {
             apply(ledger, change);
         }
@@ -120,6 +121,7 @@ impl From<FoundLate> for Stop {
 /// A decision in the making.
 struct Draft<'a> {
     ledger: &'a Ledger,
+    by: &'a Actor,
     moment: Moment,
     changes: Vec<Change>,
     /// Places in line that this decision has cleared.
@@ -129,8 +131,9 @@ struct Draft<'a> {
 }
 
 impl<'a> Draft<'a> {
-    fn new(ledger: &'a Ledger, moment: Moment) -> Self {
-        Self { ledger, moment, changes: Vec::new(), left: BTreeSet::new(), lease_counts: BTreeMap::new() }
+    fn new(ledger: &'a Ledger, by: &'a Actor, moment: Moment) -> Self {
+        let (changes, left, lease_counts) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+        Self { ledger, by, moment, changes, left, lease_counts }
     }
 
     fn dispatch(&mut self, command: &Command) -> Result<Answer, Stop> {
@@ -170,19 +173,46 @@ impl<'a> Draft<'a> {
 
     /// Gives an event its revision, and applies it to `resource` so that the decision can continue from there.
     fn emit(&mut self, resource: &mut Resource, what: What) {
+        // Time names nobody.
+        let by = if matches!(what, What::Expired(_)) { None } else { self.by.key().cloned() };
+        self.emit_by(resource, what, by);
+    }
+
+    fn emit_by(&mut self, resource: &mut Resource, what: What, by: Option<Name>) {
         let revision = self.moment.next_revision();
-        let event = Event { revision, at: self.now(), key: resource.key.clone(), what };
+        let event = Event { revision, at: self.now(), key: resource.key.clone(), by, what };
         to_resource(resource, &event);
-        if let Some((id, by)) = event.lease_count_change() {
-            *self.lease_counts.entry(id).or_default() += by;
+        if let Some((id, change)) = event.lease_count_change() {
+            *self.lease_counts.entry(id).or_default() += change;
         }
         self.changes.push(Change::Event(event));
     }
 
-    /// Grants: the token is the revision of the event (rule 5).
-    fn grant(&mut self, resource: &mut Resource, mut lease: Lease) {
+    /// Grants what `by` has asked for: the token is the revision of the event (rule 5).
+    fn grant(&mut self, resource: &mut Resource, mut lease: Lease, by: Option<Name>) {
         lease.token = Token(self.moment.revision.next().0);
-        self.emit(resource, What::Acquired(lease));
+        self.emit_by(resource, What::Acquired(lease), by);
+    }
+
+    /// Refuses to touch what belongs to another key (rule 26).
+    fn refuse_unless_own(&self, what: &'static str, owner: Option<&Name>) -> Result<(), Refusal> {
+        match owner.filter(|_| !self.by.may_act_for(owner)) {
+            Some(key) => Err(Refusal::OtherKeys { what, key: key.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to touch a resource that the key is not for (rule 26).
+    fn refuse_unless_in_scope(&self, key: &ResourceKey) -> Result<(), Refusal> {
+        if self.by.may_touch(key) { Ok(()) } else { Err(Refusal::OutOfScope(key.clone())) }
+    }
+
+    /// The key that a lease belongs to which `by` asks for.
+    fn owner_of(&self, tenure: &Tenure, by: Option<&Name>) -> Option<Name> {
+        match tenure {
+            Tenure::Own { .. } => by.cloned(),
+            Tenure::Session(id) => self.ledger.session(*id).and_then(|session| session.by.clone()),
+        }
     }
 
     /// Ends the lease on a resource, if there is one, and spends its request id.
@@ -266,6 +296,7 @@ impl<'a> Draft<'a> {
             id: pending.id,
             token: Token::default(),
             holder: pending.holder,
+            by: session.by.clone(),
             tenure: Tenure::Session(pending.session),
             acquired_at: now,
             renewed_at: None,
@@ -274,7 +305,8 @@ impl<'a> Draft<'a> {
             attributes: pending.attributes,
             stats: Default::default(),
         };
-        self.grant(resource, lease);
+        let by = lease.by.clone();
+        self.grant(resource, lease, by);
         Ok(())
     }
 
@@ -292,12 +324,14 @@ impl<'a> Draft<'a> {
     fn target(&self, target: &Target) -> Result<(&Resource, Option<LeaseId>), Refusal> {
         match target {
             Target::Resource(key) => {
+                self.refuse_unless_in_scope(key)?;
                 let resource = self.ledger.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?;
                 Ok((resource, None))
             }
             Target::Lease { tenant, id } => {
                 let key = self.ledger.resource_of(*id).filter(|key| key.tenant == *tenant);
                 let resource = key.and_then(|key| self.ledger.resource(key)).ok_or(Refusal::NoLease(*id))?;
+                self.refuse_unless_in_scope(&resource.key)?;
                 Ok((resource, Some(*id)))
             }
         }

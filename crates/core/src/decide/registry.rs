@@ -20,6 +20,7 @@ impl Draft<'_> {
         only_new: bool,
     ) -> Result<Answer, Stop> {
         within("lock_delay_ms", declaration.lock_delay_ms, 0, limits::LOCK_DELAY_MS_MAX)?;
+        self.refuse_unless_in_scope(key)?;
         let found = self.ledger.resource(key).cloned();
         let mut resource = found.unwrap_or_else(|| Resource::new(key.clone(), self.now()));
         let created = resource.declared.is_none();
@@ -38,6 +39,7 @@ impl Draft<'_> {
     }
 
     pub(super) fn delete(&mut self, key: &ResourceKey, force: bool, fenced: bool) -> Result<Answer, Stop> {
+        self.refuse_unless_in_scope(key)?;
         let mut resource = self.ledger.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
         let reason = Some("its resource was deleted".to_owned());
         if resource.declared.is_none() {
@@ -48,6 +50,7 @@ impl Draft<'_> {
             if !force {
                 return Err(Refusal::InUse { holder: lease.holder.clone(), token: lease.token }.into());
             }
+            self.refuse_unless_own("lease", lease.by.as_ref())?;
             self.end_by_force(&mut resource, fenced, reason.clone())?;
         }
         if let Some(pending) = resource.pending.clone() {

@@ -33,10 +33,12 @@ impl Draft<'_> {
         let before = self.ledger.holder(key);
         // The driver's own retry after a lost COMMIT finds its own session, with what is attached to it by now.
         if let Some(session) = self.ledger.session(*id).cloned() {
+            self.refuse_unless_own("session", session.by.as_ref())?;
             let is_same = session.holder == *key;
             let view = SessionView { session, holder: before.cloned(), now };
             return if is_same { Ok(Answer::Session(view)) } else { Err(Refusal::Exists.into()) };
         }
+        self.refuse_unless_own_holder(before)?;
         if let Some(old) = replace {
             self.replace_session(*old, key, *fenced)?;
         }
@@ -60,6 +62,7 @@ impl Draft<'_> {
         let session = Session {
             id: *id,
             holder: key.clone(),
+            by: self.by.key().cloned(),
             ttl_ms: *ttl_ms,
             opened_at: now,
             renewed_at: now,
@@ -84,6 +87,8 @@ impl Draft<'_> {
         if session.holder.name != holder.name {
             return Err(Refusal::NotYourSession { session: old, holder: holder.name.clone() }.into());
         }
+        let is_live = session.is_live(self.now());
+        self.refuse_unless_own("session", session.by.as_ref().filter(|_| is_live))?;
         self.leave_all_lines(old)?;
         self.end_leases(old, Parting::Revoked { fenced, reason: "its session was replaced" })?;
         self.changes.push(Change::SessionEnded(old));
@@ -114,6 +119,7 @@ impl Draft<'_> {
         if let Some(holder) = holder.filter(|h| **h != session.holder.name) {
             return Err(Refusal::NotYourSession { session: id, holder: holder.clone() });
         }
+        self.refuse_unless_own("session", session.by.as_ref())?;
         if !session.is_renewable(at) {
             return Err(Refusal::NoSession { session: id, why: SessionOver::Superseded });
         }
@@ -138,7 +144,8 @@ impl Draft<'_> {
     }
 
     pub(super) fn close_session(&mut self, tenant: &Name, id: SessionId) -> Result<Answer, Stop> {
-        self.known_session(tenant, id)?;
+        let session = self.known_session(tenant, id)?;
+        self.refuse_unless_own("session", session.by.as_ref())?;
         let released = self.close(id, Parting::Released)?;
         Ok(Answer::Closed { released })
     }
@@ -208,6 +215,7 @@ impl Draft<'_> {
 
     pub(super) fn heard_of(&mut self, key: &HolderKey, metrics: Option<&Document>) -> Result<Answer, Stop> {
         let mut holder = self.registered(key)?.clone();
+        self.refuse_unless_own_holder(Some(&holder))?;
         holder.heard_at = self.now();
         if let Some(metrics) = metrics {
             holder.metrics = metrics.clone();
@@ -218,6 +226,7 @@ impl Draft<'_> {
 
     pub(super) fn set_status(&mut self, key: &HolderKey, status: HolderStatus) -> Result<Answer, Stop> {
         let holder = Holder { status, ..self.registered(key)?.clone() };
+        self.refuse_unless_own_holder(Some(&holder))?;
         if let Some(id) = holder.session {
             self.ledger.session(id).ok_or(FoundLate::Session(id))?;
             self.changes.push(Change::SessionStanding { id, standing: standing(status) });
@@ -233,7 +242,9 @@ impl Draft<'_> {
         key: &HolderKey,
         proof: Option<SessionId>,
     ) -> Result<Answer, Stop> {
-        let present = self.registered(key)?.session;
+        let holder = self.registered(key)?;
+        self.refuse_unless_own_holder(Some(holder))?;
+        let present = holder.session;
         if let Some(id) = proof {
             let session = self.known_session(&key.tenant, id)?;
             if session.holder != *key {
@@ -255,6 +266,14 @@ impl Draft<'_> {
         }
         self.changes.push(Change::HolderRemoved(key.clone()));
         Ok(Answer::HolderRemoved { released, revoked })
+    }
+
+    /// Refuses to touch a holder that works by another key: one whose present session is live and belongs to that key.
+    fn refuse_unless_own_holder(&self, holder: Option<&Holder>) -> Result<(), Stop> {
+        let Some(id) = holder.and_then(|h| h.session) else { return Ok(()) };
+        let session = self.ledger.session(id).ok_or(FoundLate::Session(id))?;
+        let is_live = session.is_live(self.now());
+        Ok(self.refuse_unless_own("holder", session.by.as_ref().filter(|_| is_live))?)
     }
 
     fn registered(&self, key: &HolderKey) -> Result<&Holder, Refusal> {

@@ -31,6 +31,7 @@ impl<'a> Draft<'a> {
         let session = Session {
             id,
             holder: HolderKey { tenant: Name::rooms(), name },
+            by: None,
             ttl_ms,
             opened_at: now,
             renewed_at: now,
@@ -62,6 +63,9 @@ impl<'a> Draft<'a> {
         resource: &mut Resource,
     ) -> Result<Answer, Stop> {
         let stood = self.stands(ask).cloned();
+        if let Some(waiter) = &stood {
+            self.refuse_unless_own("place in line", waiter.by.as_ref())?;
+        }
         let is_there = match &stood {
             Some(waiter) => self.can_take(waiter, resource)?,
             None => false,
@@ -83,6 +87,7 @@ impl<'a> Draft<'a> {
             arrival,
             lease: ask.lease,
             holder: ask.holder.clone(),
+            by: self.by.key().cloned(),
             tenure: ask.tenure,
             request: ask.request.clone(),
             attributes: ask.attributes.clone(),
@@ -138,16 +143,19 @@ impl<'a> Draft<'a> {
     }
 
     pub(super) fn leave_queue(&mut self, key: &ResourceKey, lease: LeaseId) -> Result<Answer, Stop> {
+        self.refuse_unless_in_scope(key)?;
         let mut resource = self.ledger.resource(key).ok_or(Refusal::NoLease(lease))?.clone();
         self.settle(&mut resource)?;
         let is_live = |deadline: StoreTime| self.now() < deadline;
         if let Some(held) = resource.lease.as_ref().filter(|l| l.id == lease)
             && is_live(self.ledger.deadline_of(held)?)
         {
+            self.refuse_unless_own("lease", held.by.as_ref())?;
             return Ok(Answer::Granted(self.view(&resource, true)?));
         }
         let waiter = self.ledger.waiter_of_lease(lease).filter(|w| w.key == *key);
         let waiter = waiter.filter(|w| !self.left.contains(&w.place())).ok_or(Refusal::NoLease(lease))?;
+        self.refuse_unless_own("place in line", waiter.by.as_ref())?;
         self.leave_line(waiter)?;
         Ok(Answer::Left)
     }
@@ -203,6 +211,7 @@ impl<'a> Draft<'a> {
                 id: waiter.lease,
                 token: Token::default(),
                 holder: waiter.holder.clone(),
+                by: self.owner_of(&tenure, waiter.by.as_ref()),
                 tenure,
                 acquired_at: now,
                 renewed_at: None,
@@ -212,7 +221,7 @@ impl<'a> Draft<'a> {
                 stats: Document::default(),
             };
             // The grant comes first: a row that has neither lease nor line would be forgotten in between.
-            self.grant(resource, lease);
+            self.grant(resource, lease, waiter.by.clone());
             self.leave_line(waiter)?;
             resource.queued = self.queued(&resource.key);
             return Ok(());

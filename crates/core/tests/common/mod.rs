@@ -11,6 +11,7 @@
 
 use solehold_core::{
     Decision, apply,
+    call::{Actor, Call},
     command::{
         Acquire, AskedTenure, Claim, Command, OpenSession, Registration, StateWrite, Target, Undeclared, Wait,
     },
@@ -177,18 +178,21 @@ fn open(id: SessionId, who: &str, replace: Option<SessionId>, fenced: bool) -> C
 pub struct World {
     pub state: Ledger,
     pub moment: Moment,
+    /// Who gives the commands from now on.
+    pub by: Actor,
     ids: u128,
 }
 
 impl World {
     pub fn new() -> Self {
         let moment = Moment { now: StoreTime(1_000_000), revision: Revision(0) };
-        Self { state: Ledger::default(), moment, ids: 0 }
+        Self { state: Ledger::default(), moment, by: Actor::Unnamed, ids: 0 }
     }
 
     /// Decides a command now, and applies what was decided.
     pub fn run(&mut self, command: &Command) -> Decision {
-        let decision = decide(&self.state, command, self.moment).expect("the whole state is here");
+        let call = Call { command: command.clone(), by: self.by.clone() };
+        let decision = decide(&self.state, &call, self.moment).expect("the whole state is here");
         for change in &decision.changes {
             apply(&mut self.state, change);
         }

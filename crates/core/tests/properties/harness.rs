@@ -2,6 +2,7 @@
 
 use solehold_core::{
     Decision, apply,
+    call::{Actor, Call},
     command::{Command, Footprint},
     decide, forget,
     ledger::{FoundLate, Ledger},
@@ -13,7 +14,7 @@ use crate::{
     common::World,
     invariants,
     load::{Depth, Loaded, only_rows},
-    memory::Memory,
+    memory::{Memory, actor},
     promises::Promises,
     script::{Act, Ask, Wait},
     step::{Invariant, Step},
@@ -49,6 +50,7 @@ impl Harness {
                 self.world.state.take_dirty();
             }
             Act::SetBack => self.set_back(),
+            Act::By(who) => self.world.by = actor(*who),
         }
         Vec::new()
     }
@@ -61,7 +63,7 @@ impl Harness {
         let before = self.world.state.clone();
         let moment = self.world.moment;
         let decisions: Vec<_> = commands.iter().map(|command| self.step(command)).collect();
-        let (loaded, mut part, decided) = on_a_part(&before, &footprint, &commands, moment);
+        let (loaded, mut part, decided) = on_a_part(&before, &footprint, &commands, &self.world.by, moment);
         assert_eq!(decided, decisions, "the batch of {commands:?}");
         let dirty = part.take_dirty();
         loaded.assert_covers(&dirty, &before);
@@ -78,6 +80,7 @@ impl Harness {
         self.promises.learn(command, &decision.changes, decision.outcome.as_ref().map_err(|_| ()), at.now);
         let step = Step {
             command,
+            by: &self.world.by,
             at,
             before: &before,
             after: &self.world.state,
@@ -116,13 +119,15 @@ pub fn on_a_part(
     full: &Ledger,
     footprint: &Footprint,
     commands: &[Command],
+    by: &Actor,
     at: Moment,
 ) -> (Loaded, Ledger, Vec<Decision>) {
     'depth: for depth in (0..).map(|n| Depth(1 << n)) {
         let loaded = Loaded::of(full, footprint.clone(), depth);
         let (mut part, mut moment, mut decisions) = (loaded.part(full), at, Vec::new());
         for command in commands {
-            match decide(&part, command, moment) {
+            let call = Call { command: command.clone(), by: by.clone() };
+            match decide(&part, &call, moment) {
                 Ok(decision) => {
                     decision.changes.iter().for_each(|change| apply(&mut part, change));
                     moment = decision.moment;
@@ -174,8 +179,10 @@ fn deadlines(state: &Ledger, now: StoreTime) -> Vec<StoreTime> {
     all
 }
 
-pub fn decide_and_apply(state: &mut Ledger, command: &Command, moment: Moment) -> Decision {
-    let decision = decide(state, command, moment).expect("nothing is found late");
+/// Decides a step once more, on `state`.
+pub fn decide_and_apply(state: &mut Ledger, step: &Step<'_>) -> Decision {
+    let call = Call { command: step.command.clone(), by: step.by.clone() };
+    let decision = decide(state, &call, step.at).expect("nothing is found late");
     decision.changes.iter().for_each(|change| apply(state, change));
     decision
 }

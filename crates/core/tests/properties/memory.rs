@@ -1,6 +1,7 @@
 //! What a script has seen so far, from which it takes former tokens, lease ids, sessions and commands.
 
 use solehold_core::{
+    call::{Actor, ResourceScope},
     command::{
         Acquire, AskedTenure, Claim, Command, OpenSession, Over, Registration, StateWrite, Target,
         Undeclared, Wait,
@@ -38,6 +39,19 @@ pub fn holder(who: u8) -> HolderKey {
 
 fn request(n: u8) -> Name {
     name(["r0", "r1", "r2"][usize::from(n % 3)])
+}
+
+/// Nobody in particular, an admin, and keys that may touch everything or little.
+pub fn actor(n: u8) -> Actor {
+    let key = |id, scopes: &[ResourceScope]| Actor::Key { id: name(id), scopes: scopes.into() };
+    let lobby = resource(0);
+    match n {
+        0..=2 => Actor::Unnamed,
+        3 => Actor::Admin(name("root")),
+        4..=5 => key("k0", &[]),
+        6 => key("k1", &[]),
+        _ => key("k0", &[ResourceScope { kind: lobby.kind, key_prefix: lobby.key.to_string() }]),
+    }
 }
 
 /// Everything that a script may name again.

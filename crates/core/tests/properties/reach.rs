@@ -11,7 +11,9 @@ use solehold_core::{Decision, event::EventName};
 use crate::{common::events, harness::Harness, script};
 
 /// The answers and refusals, as their `Debug` begins.
-const OUTCOMES: [&str; 40] = [
+const OUTCOMES: [&str; 42] = [
+    "Err(OutOfScope",
+    "Err(OtherKeys",
     "Ok(Waiting",
     "Ok(Left",
     "confirm_by: Some",

@@ -10,6 +10,9 @@ pub const RESOURCES: u8 = 4;
 /// How many holders the scripts know; see [`crate::memory::holder`].
 pub const HOLDERS: u8 = 4;
 
+/// How many actors the scripts know; see [`crate::memory::actor`].
+pub const ACTORS: u8 = 8;
+
 /// One act of a script.
 #[derive(Debug, Clone)]
 pub enum Act {
@@ -23,6 +26,8 @@ pub enum Act {
     Forget,
     /// The engine finds that its rows may lack the latest commits.
     SetBack,
+    /// Someone else gives the commands from now on; see [`crate::memory::actor`].
+    By(u8),
 }
 
 /// How time passes.
@@ -239,6 +244,7 @@ fn act() -> BoxedStrategy<Act> {
         1 => prop_oneof![Just(0), 1..20_000u64].prop_map(|gap_ms| Act::Restart { gap_ms }),
         1 => Just(Act::Forget),
         1 => Just(Act::SetBack),
+        4 => (0..ACTORS).prop_map(Act::By),
     ]
     .boxed()
 }

@@ -2,6 +2,7 @@
 
 use solehold_core::{
     Decision,
+    call::Actor,
     command::{Command, Target},
     event::{Change, Event},
     key::ResourceKey,
@@ -14,6 +15,7 @@ use crate::promises::Promises;
 /// One command, the state before and after it, and what was decided.
 pub struct Step<'a> {
     pub command: &'a Command,
+    pub by: &'a Actor,
     pub at: Moment,
     pub before: &'a Ledger,
     pub after: &'a Ledger,

@@ -86,6 +86,7 @@ pub fn check(script: &[Turn]) {
         let promises = Promises::default();
         memory.learn(&Step {
             command: &command,
+            by: &unswept.by,
             at: decision.moment,
             before: &before,
             after: &unswept.state,

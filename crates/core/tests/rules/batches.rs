@@ -46,7 +46,7 @@ fn a_request_twice_in_one_batch_is_one_grant() {
 fn a_batch_is_decided_one_after_the_other_on_the_same_ledger() {
     let mut w = World::new();
     let asks = [w.asks("ann", "lobby"), w.asks("bob", "lobby"), w.asks("bob", "hall")].map(Command::Acquire);
-    let decisions = decide_all(&mut w.state, &asks, w.moment).expect("all is here");
+    let decisions = decide_all(&mut w.state, &asks.map(Into::into), w.moment).expect("all is here");
     assert_eq!(decisions.outcomes.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, false, true]);
     let events: Vec<_> =
         decisions.events().map(|e| (e.revision.0, e.name().to_string(), e.key.clone())).collect();

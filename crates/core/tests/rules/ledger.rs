@@ -178,7 +178,7 @@ fn nobody_beyond_the_loaded_head_of_a_line_is_taken_for_the_first() {
         head.into_iter().for_each(|head| part.load_head(key("lobby"), head));
         let release =
             Command::Release { claim: crate::common::Proof::holder(on("lobby"), "ann"), state: None };
-        let decided = solehold_core::decide_all(&mut part, [&release], w.moment);
+        let decided = solehold_core::decide_all(&mut part, [&release.clone().into()], w.moment);
         decided.ok().and_then(|_| part.resource(&key("lobby"))?.lease.as_ref().map(|l| l.holder.to_string()))
     };
     assert_eq!(released(&[0, 1, 2], None).as_deref(), Some("bob"), "the whole line is loaded");

@@ -21,5 +21,6 @@ mod rule_14_takeover;
 mod rule_15_waiting;
 mod rule_16_hand_over;
 mod rule_17_state;
+mod rule_26_keys;
 mod undeclared;
 mod words;

@@ -441,5 +441,5 @@ fn a_session_does_not_end_while_places_in_line_on_it_are_not_loaded() {
     let more = Session { waiting: 2, ..w.state.session(bob).expect("open").clone() };
     w.state.load_session(more);
     let close = Command::CloseSession { tenant: name(TENANT), session: bob };
-    assert_eq!(decide(&w.state, &close, w.moment), Err(FoundLate::WaitersOn(bob)));
+    assert_eq!(decide(&w.state, &close.into(), w.moment), Err(FoundLate::WaitersOn(bob)));
 }

@@ -1,14 +1,30 @@
-//! The lock on a data folder.
+//! The lock on a data folder, and who may read it: nobody but its owner, since it has leases, state documents and the
+//! hashes of keys.
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, DirBuilder, File, OpenOptions, Permissions},
     io::{Read, Seek, Write},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, PermissionsExt as _},
     path::Path,
 };
 
 use rustix::fs::{FlockOperation, flock};
 
 use crate::store::StoreError;
+
+/// The rights of everyone but the owner.
+const OTHERS: u32 = 0o077;
+
+/// Opens a file, making it if there is none, that only its owner may read or write.
+pub fn private_file(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    let file = options.create(true).truncate(false).read(true).write(true).mode(0o600).open(path)?;
+    let mode = file.metadata()?.permissions().mode();
+    if mode & OTHERS != 0 {
+        file.set_permissions(Permissions::from_mode(mode & !OTHERS))?;
+    }
+    Ok(file)
+}
 
 /// This process has the folder, for as long as this lives.
 #[derive(Debug)]
@@ -21,15 +37,14 @@ impl Lock {
     pub fn take(folder: &Path) -> Result<Self, StoreError> {
         let unusable =
             |e: std::io::Error| StoreError::Unusable(format!("data folder {}: {e}", folder.display()));
-        fs::create_dir_all(folder).map_err(unusable)?;
-        let path = folder.join("lock");
-        let mut file = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(unusable)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unusable)?;
+        let mode = fs::metadata(folder).map_err(unusable)?.permissions().mode();
+        if mode & OTHERS != 0 {
+            // It was there before, and may be shared on purpose.
+            let path = folder.display();
+            tracing::warn!("others can look into the data folder: `chmod 700 {path}` keeps them out");
+        }
+        let mut file = private_file(&folder.join("lock")).map_err(unusable)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
             file.read_to_string(&mut pid).map_err(unusable)?;

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use solehold_core::time::StoreTime;
 use uuid::Uuid;
 
-use super::{failed, unreadable};
+use super::{failed, folder::private_file, unreadable};
 use crate::{
     resident::{Image, SetBack},
     store::{Cursor, StoreError},
@@ -134,9 +134,14 @@ impl Incarnation {
     fn write(&mut self, beside: FileStamp) -> Result<(), StoreError> {
         let text = serde_json::to_vec(&beside).map_err(|e| unreadable("incarnation", e))?;
         let partial = self.path.with_extension("partial");
-        let written = fs::File::create(&partial)
-            .and_then(|mut file| file.write_all(&text).and_then(|()| file.sync_data()))
-            .and_then(|()| fs::rename(&partial, &self.path));
+        let write = || -> std::io::Result<()> {
+            let mut file = private_file(&partial)?;
+            file.set_len(0)?;
+            file.write_all(&text)?;
+            file.sync_data()?;
+            fs::rename(&partial, &self.path)
+        };
+        let written = write();
         written
             .map_err(|e| StoreError::Unknown(format!("the journal failed: {}: {e}", self.path.display())))?;
         self.written = Some(beside);

@@ -30,8 +30,8 @@ pub(super) fn append(db: &mut Connection, entry: &Entry) -> Result<usize, StoreE
             bytes += text.len();
         }
         let sql = "INSERT INTO lease_events
-            (revision, at_ms, event_type, tenant, kind, key, lease_id, holder, session_id, token, details)
-            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)";
+            (revision, at_ms, event_type, tenant, kind, key, lease_id, holder, session_id, token, details, by_key)
+            VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)";
         let mut insert = tx.prepare_cached(sql).map_err(failed)?;
         for event in &entry.events {
             let details = serde_json::to_string(&event.what).map_err(|e| unreadable("event", e))?;
@@ -48,6 +48,7 @@ pub(super) fn append(db: &mut Connection, entry: &Entry) -> Result<usize, StoreE
                     event.session().map(|id| id.to_string()),
                     event.token().map(|token| token.0 as i64),
                     details,
+                    event.by.as_ref().map(Name::as_str),
                 ])
                 .map_err(failed)?;
         }

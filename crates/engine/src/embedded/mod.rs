@@ -117,6 +117,9 @@ impl Folder {
         }
         let file = path.join(FILE);
         let unusable = |e: rusqlite::Error| StoreError::Unusable(format!("{}: {e}", file.display()));
+        // SQLite's own files beside it get the same rights.
+        let private = folder::private_file(&file);
+        private.map_err(|e| StoreError::Unusable(format!("{}: {e}", file.display())))?;
         let db = Connection::open(&file).map_err(unusable)?;
         db.pragma_update(None, "journal_mode", "WAL").map_err(unusable)?;
         db.pragma_update(None, "synchronous", "FULL").map_err(unusable)?;

@@ -11,7 +11,7 @@ use crate::{
     store::{Cursor, Row, StoreError},
 };
 
-const SCHEMA_VERSION: i64 = 2;
+const SCHEMA_VERSION: i64 = 3;
 
 const SCHEMA: &str = "
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
@@ -49,6 +49,9 @@ CREATE VIEW waiters AS SELECT row ->> '$.waiter.key.tenant' AS tenant, row ->> '
     row ->> '$.waiter.lease' AS lease_id, row ->> '$.waiter.deadline' AS deadline_ms, row FROM rows WHERE tab = 'waiter';
 ";
 
+/// Version 3: events name the key that asked for them.
+const SCHEMA_3: &str = "ALTER TABLE lease_events ADD COLUMN by_key TEXT;";
+
 /// Makes the tables of a new file, and what an older one lacks; refuses a file that a newer program made.
 pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     let version: i64 = db.pragma_query_value(None, "user_version", |r| r.get(0)).map_err(failed)?;
@@ -60,7 +63,7 @@ pub(super) fn migrate(db: &Connection) -> Result<(), StoreError> {
     }
     if version < SCHEMA_VERSION {
         let tx = db.unchecked_transaction().map_err(failed)?;
-        for sql in [SCHEMA, SCHEMA_2].iter().skip(version.max(0) as usize) {
+        for sql in [SCHEMA, SCHEMA_2, SCHEMA_3].iter().skip(version.max(0) as usize) {
             tx.execute_batch(sql).map_err(failed)?;
         }
         tx.pragma_update(None, "user_version", SCHEMA_VERSION).map_err(failed)?;

@@ -80,12 +80,12 @@ pub(super) fn enter(db: &Connection, most: u64) -> Result<(), StoreError> {
     tx.commit().map_err(failed)
 }
 
-const EVENT_COLUMNS: &str = "revision, at_ms, tenant, kind, key, details";
+const EVENT_COLUMNS: &str = "revision, at_ms, tenant, kind, key, details, by_key";
 
 fn event(row: &SqlRow<'_>) -> rusqlite::Result<Result<Event, StoreError>> {
     let (revision, at): (i64, i64) = (row.get(0)?, row.get(1)?);
     let (tenant, kind, key): (String, String, String) = (row.get(2)?, row.get(3)?, row.get(4)?);
-    let details: String = row.get(5)?;
+    let (details, by): (String, Option<String>) = (row.get(5)?, row.get(6)?);
     let key = || -> Result<ResourceKey, NameError> {
         Ok(ResourceKey { tenant: Name::new(tenant)?, kind: Name::new(kind)?, key: Name::new(key)? })
     };
@@ -93,7 +93,8 @@ fn event(row: &SqlRow<'_>) -> rusqlite::Result<Result<Event, StoreError>> {
         let place = format!("event {revision}");
         let what: What = serde_json::from_str(&details).map_err(|e| unreadable(&place, e))?;
         let key = key().map_err(|e| unreadable(&place, e))?;
-        Ok(Event { revision: Revision(revision as u64), at: StoreTime(at as u64), key, what })
+        let by = by.map(Name::new).transpose().map_err(|e| unreadable(&place, e))?;
+        Ok(Event { revision: Revision(revision as u64), at: StoreTime(at as u64), key, by, what })
     };
     Ok(read())
 }

@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use solehold_core::{
+    call::Call,
     command::*,
     decide_all,
     key::*,
@@ -111,7 +112,7 @@ pub fn renew(grant: &Grant) -> Command {
 /// Decides a batch as the driver does; `meanwhile` is called after each time, when the locks are held and nothing is
 /// written.
 pub struct Batch<F> {
-    pub commands: Vec<Command>,
+    pub calls: Vec<Call>,
     pub outcomes: Vec<Outcome>,
     pub decided: usize,
     pub meanwhile: F,
@@ -119,7 +120,7 @@ pub struct Batch<F> {
 
 impl<F: FnMut(usize) + Send> Decider for Batch<F> {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
-        let decisions = decide_all(ledger, &self.commands, moment)?;
+        let decisions = decide_all(ledger, &self.calls, moment)?;
         let decided = BatchDecision::from(&decisions);
         self.outcomes = decisions.outcomes;
         self.decided += 1;
@@ -136,7 +137,8 @@ pub async fn run_batch<F: FnMut(usize) + Send>(
     let mut footprint = Footprint::default();
     commands.iter().for_each(|command| command.footprint(&mut footprint));
     let lane = Lane::of(&commands);
-    let mut batch = Batch { commands, outcomes: Vec::new(), decided: 0, meanwhile };
+    let calls = commands.into_iter().map(Into::into).collect();
+    let mut batch = Batch { calls, outcomes: Vec::new(), decided: 0, meanwhile };
     let result = store.transact(&footprint, lane, &mut batch).await;
     (result, batch)
 }

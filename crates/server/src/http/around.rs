@@ -32,7 +32,7 @@ use solehold_engine::clock::BootTime;
 use super::{
     ApiError, Peer,
     arrival::Arrival,
-    auth::{admit, is_public},
+    auth::{admit, is_probe, is_public, shown},
     json::json_line,
 };
 use crate::{Context, metrics::Route};
@@ -82,12 +82,19 @@ async fn let_in(
     request: &mut Request,
     record: &mut RequestRecord,
 ) -> Result<(), ApiError> {
-    if is_public(record.uri.path()) {
+    let path = record.uri.path();
+    let peer = request.extensions().get::<Peer>().cloned();
+    let peer = peer.ok_or_else(|| Problem::new(ErrorCode::Internal, "the peer has no address"))?;
+    let is_guarded = path == paths::METRICS && context.guards_metrics();
+    // A wrong key is refused even where none is needed.
+    let is_free = is_public(path) && !is_guarded && shown(request.headers(), &peer).is_none();
+    if is_probe(path) || is_free {
         return Ok(());
     }
-    let peer = request.extensions().get::<Peer>().copied();
-    let Peer(peer) = peer.ok_or_else(|| Problem::new(ErrorCode::Internal, "the peer has no address"))?;
-    let identity = admit(context, &record.uri, request.headers(), peer).await?;
+    let identity = admit(context, &record.uri, request.headers(), &peer).await?;
+    if is_guarded {
+        identity.must_be_unscoped()?;
+    }
     record.key = identity.key_id().cloned();
     request.extensions_mut().insert(identity);
     Ok(())

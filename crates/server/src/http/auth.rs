@@ -1,23 +1,33 @@
 //! Which key a request shows, and whether it is valid.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use axum::http::{HeaderMap, Uri, header};
 use solehold_api::{
     paths,
     problem::{ErrorCode, Problem},
 };
+use solehold_core::key::Name;
 
 use super::{ApiError, Identity, local, rate::RateLimitKey};
-use crate::Context;
+use crate::{Context, ring::Credential};
 
-/// The address that a request comes from.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer(pub IpAddr);
+/// Where a request comes from.
+#[derive(Debug, Clone)]
+pub(crate) struct Peer {
+    pub ip: IpAddr,
+    /// The names in the certificate that the client has shown, if it showed one.
+    pub names: Arc<[Name]>,
+}
 
 /// Whether a path is for everyone: all but the surface, and the surface's description.
 pub(crate) fn is_public(path: &str) -> bool {
     !path.starts_with(paths::BASE) || path == paths::OPENAPI
+}
+
+/// Whether a path is for probes: a key that has expired must not make a healthy server look ill.
+pub(crate) fn is_probe(path: &str) -> bool {
+    path == paths::HEALTH || path == paths::READY
 }
 
 /// Admits a request by the key that it shows, or without one while the store has none; not more often than allowed.
@@ -25,23 +35,24 @@ pub(crate) async fn admit(
     context: &Context,
     uri: &Uri,
     headers: &HeaderMap,
-    peer: IpAddr,
+    peer: &Peer,
 ) -> Result<Identity, ApiError> {
     let ring = context.ring();
-    if ring.is_open() {
-        context.rates().check(&RateLimitKey::at(peer))?;
+    let shown = shown(headers, peer);
+    // A key that is shown is checked, even where none is needed: its owner believes in what it allows.
+    if shown.is_none() && ring.is_open() {
+        context.rates().check(&RateLimitKey::at(peer.ip))?;
         local::check(uri, headers)?;
         return Ok(Identity::keyless());
     }
-    let shown = shown_key(headers);
-    let known = shown.map(|text| (text, ring.find(text)));
+    let known = shown.map(|shown| (shown, ring.find(&shown)));
     let key = match known {
         Some((_, Ok(key))) => key,
         stranger => {
-            context.rates().check(&RateLimitKey::at(peer))?;
-            let (text, _) =
+            context.rates().check(&RateLimitKey::at(peer.ip))?;
+            let (shown, _) =
                 stranger.ok_or_else(|| unauthorized("this needs a key, and the request shows none"))?;
-            let found = ring.find_anew(context.engine(), text).await?;
+            let found = ring.find_anew(context.engine(), &shown).await?;
             found.map_err(|fault| unauthorized(fault.to_string()))?
         }
     };
@@ -53,6 +64,12 @@ fn unauthorized(detail: impl Into<String>) -> ApiError {
     let detail =
         format!("{}; show one as `Authorization: Bearer <key>` or `X-API-Key: <key>`", detail.into());
     Problem::new(ErrorCode::Unauthorized, detail).into()
+}
+
+/// What a request shows: a key, or else the certificate of its connection.
+pub(crate) fn shown<'a>(headers: &'a HeaderMap, peer: &'a Peer) -> Option<Credential<'a>> {
+    let certificate = || (!peer.names.is_empty()).then(|| Credential::Certificate(&peer.names));
+    shown_key(headers).map(Credential::Key).or_else(certificate)
 }
 
 /// The key in `Authorization: Bearer` or `Token`, or in `X-API-Key`.

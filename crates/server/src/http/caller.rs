@@ -15,7 +15,11 @@ use solehold_api::{
     field,
     problem::{ErrorCode, Problem},
 };
-use solehold_core::key::Name;
+use solehold_core::{
+    call::Actor,
+    key::{Name, ResourceKey},
+    outcome::Refusal,
+};
 
 pub use solehold_api::admin::Role;
 
@@ -97,6 +101,25 @@ impl Identity {
         self.0.as_ref()?.tenant.as_ref()
     }
 
+    /// Who gives this caller's commands.
+    pub fn actor(&self) -> Actor {
+        match &self.0 {
+            None => Actor::Unnamed,
+            Some(key) if key.role == Role::Admin => Actor::Admin(key.id.clone()),
+            Some(key) => Actor::Key { id: key.id.clone(), scopes: key.scopes.clone() },
+        }
+    }
+
+    /// Whether the caller may see a resource: its key is not limited, or not to others.
+    pub fn may_see(&self, key: &ResourceKey) -> bool {
+        self.actor().may_touch(key)
+    }
+
+    /// Refuses to show a resource that the key is not for.
+    pub fn must_see(&self, key: &ResourceKey) -> Result<(), ApiError> {
+        if self.may_see(key) { Ok(()) } else { Err(Refusal::OutOfScope(key.clone()).into()) }
+    }
+
     fn role(&self) -> Role {
         self.0.as_ref().map_or(Role::Admin, |key| key.role)
     }
@@ -156,7 +179,6 @@ pub struct TenantQuery {
 #[derive(Debug)]
 pub struct Caller<R> {
     context: Context,
-    identity: Identity,
     requirement: PhantomData<R>,
 }
 
@@ -170,7 +192,7 @@ impl<R> Deref for Caller<R> {
     type Target = Identity;
 
     fn deref(&self) -> &Identity {
-        &self.identity
+        self.context.caller()
     }
 }
 
@@ -185,7 +207,7 @@ impl<R: role::Requirement> FromRequestParts<GuardedContext> for Caller<R> {
         let identity = identity
             .ok_or_else(|| Problem::new(ErrorCode::Unauthorized, "no key was checked for this path"))?;
         identity.must_meet::<R>()?;
-        Ok(Self { context: context.clone(), identity, requirement: PhantomData })
+        Ok(Self { context: context.on_behalf_of(identity), requirement: PhantomData })
     }
 }
 

@@ -111,13 +111,8 @@ async fn create_key(
     Body(create): Body<CreateKey>,
 ) -> Result<(StatusCode, Json<NewKey>), ApiError> {
     let context = caller.context();
-    create.validate()?;
-    let new = keys::NewKey {
-        name: field::name("name", &create.name)?,
-        role: create.role,
-        tenant: caller.tenant_or_all(create.tenant.as_deref())?,
-        expires_in_ms: create.expires_in_seconds.map(|seconds| seconds * 1_000),
-    };
+    let tenant = caller.tenant_or_all(create.tenant.as_deref())?;
+    let new = keys::NewKey::of(&create, tenant)?;
     let issued = keys::create(context.engine(), new).await?;
     context.refresh().await?;
     Ok((StatusCode::CREATED, Json(issued.shown_once())))

@@ -4,7 +4,7 @@ use solehold_api::{
     page::{self, PageCursor, PageQuery},
     watch::LeaseEvent,
 };
-use solehold_core::{key::Name, time::Revision};
+use solehold_core::{event::Event, key::Name, time::Revision};
 use solehold_engine::store::EventQuery;
 
 use crate::{Context, http::ApiError};
@@ -21,7 +21,8 @@ pub async fn event_page(
     let page = context.engine().events(&EventQuery { after, limit, ..of }).await?;
     let last = page.events.last().filter(|_| page.events.len() == limit);
     let next = last.map(|event| PageCursor(vec![event.revision.0.to_string()]));
-    let its = page.events.iter().filter(|event| event.key.tenant == *tenant);
+    let is_its = |event: &&Event| event.key.tenant == *tenant && context.caller().may_see(&event.key);
+    let its = page.events.iter().filter(is_its);
     Ok((its.map(|event| LeaseEvent::of(event, page.head.epoch)).collect(), next))
 }
 

@@ -43,6 +43,7 @@ impl ResourceView {
 
     /// Reads a resource, declared or not.
     pub async fn read(context: &Context, key: &ResourceKey) -> Result<Option<Self>, ApiError> {
+        context.caller().must_see(key)?;
         let loaded = context.engine().resource(key).await?;
         Ok(Self::of(&loaded, key))
     }
@@ -78,9 +79,11 @@ pub async fn resource_page(
 ) -> Result<(ResourcePage, Option<PageCursor>), ApiError> {
     let after = cursor.map(|cursor| after(tenant, cursor)).transpose()?;
     let query = ResourceQuery { tenant: Some(tenant.clone()), after, limit: page::size(limit)?, ..query };
-    let found = context.engine().find_resources(&query).await?;
+    let mut found = context.engine().find_resources(&query).await?;
     let last = found.keys.last().filter(|_| found.more);
     let next = last.map(|key| PageCursor(vec![key.kind.to_string(), key.key.to_string()]));
+    // A page of a limited key may be short.
+    found.keys.retain(|key| context.caller().may_see(key));
     Ok((found, next))
 }
 

@@ -19,7 +19,11 @@ use solehold_api::{
     sse,
     watch::{Compacted, Cursor, LeaseEvent, Ownership, Progress, Snapshot, WatchFrame, WatchQuery},
 };
-use solehold_core::{key::Name, outcome::LeaseView, time::Revision};
+use solehold_core::{
+    key::{Name, ResourceKey},
+    outcome::LeaseView,
+    time::Revision,
+};
 use solehold_engine::{
     store::{self, EventQuery, LoadedRows, ResourcePage},
     watch::{Filter, Frame, SNAPSHOT_RESOURCES_AT_ONCE, Watch, WatchError},
@@ -167,20 +171,22 @@ impl WatchStream {
         if self.is_over {
             return None;
         }
-        let next = tokio::select! {
-            _ = self.stopping.wait_for(|stopping| *stopping) => Next::Over,
-            frame = self.watch.next() => frame.map_or(Next::Over, Next::Frame),
-            () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Next::Silence,
-        };
-        match next {
-            Next::Frame(frame) => {
-                let text = self.tell(frame).to_sse().encode();
-                self.allowed(text)
-            }
-            Next::Silence => self.allowed(sse::KEEP_ALIVE.to_owned()),
-            Next::Over => {
-                self.is_over = true;
-                Some(STOPPING.to_owned())
+        loop {
+            let next = tokio::select! {
+                _ = self.stopping.wait_for(|stopping| *stopping) => Next::Over,
+                frame = self.watch.next() => frame.map_or(Next::Over, Next::Frame),
+                () = tokio::time::sleep(KEEP_ALIVE_EVERY) => Next::Silence,
+            };
+            match next {
+                Next::Frame(frame) => {
+                    let Some(frame) = self.tell(frame) else { continue };
+                    return self.allowed(frame.to_sse().encode());
+                }
+                Next::Silence => return self.allowed(sse::KEEP_ALIVE.to_owned()),
+                Next::Over => {
+                    self.is_over = true;
+                    return Some(STOPPING.to_owned());
+                }
             }
         }
     }
@@ -192,12 +198,18 @@ impl WatchStream {
         is_allowed.then_some(text)
     }
 
-    fn tell(&mut self, frame: Frame) -> WatchFrame {
-        match frame {
+    /// A frame as the caller may see it; none, if it is about a resource that its key is not for.
+    fn tell(&mut self, frame: Frame) -> Option<WatchFrame> {
+        let sees = |key: &ResourceKey| self.context.caller().may_see(key);
+        Some(match frame {
             Frame::Event { event, cursor } => {
                 self.at = cursor;
+                if !sees(&event.key) {
+                    return None;
+                }
                 WatchFrame::Event(Box::new(LeaseEvent::of(&event, cursor.epoch)))
             }
+            Frame::Renewed(lease) if !sees(&lease.key) => return None,
             Frame::Renewed(lease) => {
                 WatchFrame::Event(Box::new(LeaseEvent::renewed(&lease, self.at.epoch, self.at.revision)))
             }
@@ -210,10 +222,11 @@ impl WatchStream {
                 self.is_over = true;
                 WatchFrame::Compacted(Compacted { floor: wire_cursor(floor) })
             }
-            Frame::Snapshot(found) => {
+            Frame::Snapshot(mut found) => {
                 self.at = found.loaded.cursor;
+                found.keys.retain(sees);
                 snapshot_frame(&found)
             }
-        }
+        })
     }
 }

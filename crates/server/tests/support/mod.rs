@@ -130,7 +130,7 @@ impl Asking {
     /// Makes a key straight in the store, and waits until the server has seen that there are keys.
     pub async fn make_key(&self, role: Role, tenant: Option<&str>) -> (keys::Key, String) {
         use secrecy::ExposeSecret;
-        let new = keys::NewKey { name: name("test"), role, tenant: tenant.map(name), expires_in_ms: None };
+        let new = keys::NewKey { tenant: tenant.map(name), ..keys::NewKey::new(name("test"), role) };
         let issued = keys::create(self.running.engine(), new).await.expect("a key");
         let stranger = || self.http.get(format!("{}/api/v1", self.running.url())).send();
         let is_closed =

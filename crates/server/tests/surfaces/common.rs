@@ -84,7 +84,7 @@ impl Api {
     /// The same server, asked with a new key for that tenant.
     pub async fn keyed(&self, role: Role, tenant: Option<&str>) -> Self {
         let name = |text: &str| Name::new(text).expect("a short name");
-        let new = NewKey { name: name("test"), role, tenant: tenant.map(name), expires_in_ms: None };
+        let new = NewKey { tenant: tenant.map(name), ..NewKey::new(name("test"), role) };
         let issued = keys::create(self.server.engine(), new).await.expect("a key");
         Self { key: Some(issued.text.expose_secret().to_owned()), ..self.clone() }
     }

@@ -6,8 +6,8 @@ use clap::{Subcommand, ValueEnum};
 use reqwest::Method;
 use serde_json::{Value, json};
 use solehold_api::{
-    admin::{ApiKey, CreateKey, KeyList, NewKey, Role, RotateKey},
-    field::name,
+    admin::{ApiKey, CreateKey, KeyList, KeyScope, NewKey, Role, RotateKey},
+    field::{maybe_name, name},
     page::PageCursor,
     paths,
     problem::Problem,
@@ -35,8 +35,14 @@ pub enum KeyCommand {
         #[arg(long)]
         name: String,
         /// What it may do
-        #[arg(long, default_value = "admin")]
+        #[arg(long)]
         role: RoleArg,
+        /// Limit it to resources of this kind, or to those whose keys begin with PREFIX; may be repeated
+        #[arg(long, value_name = "KIND[/PREFIX]", value_parser = scope)]
+        only: Vec<KeyScope>,
+        /// A name in client certificates that stands for the key
+        #[arg(long, value_name = "NAME")]
+        certificate: Option<String>,
         /// How long it is valid, as in 90days [default: forever]
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         expires: Option<Duration>,
@@ -86,6 +92,24 @@ impl From<RoleArg> for Role {
     }
 }
 
+/// A kind of resource, or a kind and how keys of it begin.
+fn scope(text: &str) -> Result<KeyScope, String> {
+    let (kind, prefix) = text.split_once('/').map_or((text, None), |(kind, prefix)| (kind, Some(prefix)));
+    if kind.is_empty() {
+        return Err("has no kind; write KIND or KIND/PREFIX, as in scene or lock/nightly-".to_owned());
+    }
+    Ok(KeyScope { kind: kind.to_owned(), key_prefix: prefix.filter(|p| !p.is_empty()).map(str::to_owned) })
+}
+
+/// What a key is limited to, as it is typed.
+fn limits(key: &ApiKey) -> String {
+    let each = key.only.iter().map(|scope| match &scope.key_prefix {
+        Some(prefix) => format!("{}/{prefix}", scope.kind),
+        None => scope.kind.clone(),
+    });
+    each.collect::<Vec<_>>().join(" ")
+}
+
 fn word(role: Role) -> &'static str {
     match role {
         Role::Reader => "reader",
@@ -109,8 +133,9 @@ pub async fn run(
     global: &GlobalArgs,
 ) -> CommandResult {
     match command {
-        KeyCommand::Create { name, role, expires } => {
-            let ask = CreateKey { name, role: role.into(), tenant, expires_in_seconds: expires.map(seconds) };
+        KeyCommand::Create { name, role, only, certificate, expires } => {
+            let (role, expires_in_seconds) = (role.into(), expires.map(seconds));
+            let ask = CreateKey { name, role, tenant, only, certificate, expires_in_seconds };
             let doing = |failure: CommandError| failure.doing(format!("make key {:?}", ask.name));
             let key = create(&ask, door).await.map_err(doing)?;
             show("made key", &key, global)
@@ -149,14 +174,8 @@ async fn create(ask: &CreateKey, door: &Door) -> CommandResult<NewKey> {
     match door {
         Door::Server(client) => client.send(Method::POST, &paths::keys(), ask).await,
         Door::Store(engine) => {
-            ask.validate().map_err(Problem::from)?;
-            let tenant = ask.tenant.as_deref().map(|tenant| name("tenant", tenant)).transpose();
-            let new = keys::NewKey {
-                name: name("name", &ask.name).map_err(Problem::from)?,
-                role: ask.role,
-                tenant: tenant.map_err(Problem::from)?,
-                expires_in_ms: ask.expires_in_seconds.map(|seconds| seconds.saturating_mul(1_000)),
-            };
+            let tenant = maybe_name("tenant", ask.tenant.as_deref()).map_err(Problem::from)?;
+            let new = keys::NewKey::of(ask, tenant)?;
             Ok(keys::create(engine, new).await.map_err(|failure| *failure.0)?.shown_once())
         }
     }
@@ -229,12 +248,13 @@ fn table(keys: &[ApiKey]) -> String {
             key.name.clone(),
             word(key.role).to_owned(),
             key.tenant.clone().unwrap_or_else(|| "(all)".to_owned()),
+            if key.only.is_empty() { "(all)".to_owned() } else { limits(key) },
             ago(key.created_at, now_ms),
             or_dash(key.rotated_at.map(|at| ago(at, now_ms))),
             key.expires_at.map_or_else(|| "never".to_owned(), until),
         ]
     };
-    let headings = ["ID", "NAME", "ROLE", "TENANT", "CREATED", "ROTATED", "EXPIRES"];
+    let headings = ["ID", "NAME", "ROLE", "TENANT", "ONLY", "CREATED", "ROTATED", "EXPIRES"];
     output::table(headings, &[], keys.iter().map(row).collect())
 }
 

@@ -12,11 +12,11 @@ pub fn holds_all_that_is_read_or_changed(step: &Step<'_>) {
     let mut footprint = Footprint::default();
     step.command.footprint(&mut footprint);
     let (loaded, mut part, decided) =
-        on_a_part(step.before, &footprint, std::slice::from_ref(step.command), step.at);
+        on_a_part(step.before, &footprint, std::slice::from_ref(step.command), step.by, step.at);
     assert_eq!([step.decision], [&decided[0]], "decided on a part");
 
     let mut full = step.before.clone();
-    decide_and_apply(&mut full, step.command, step.at);
+    decide_and_apply(&mut full, step);
     let (dirty, dirty_in_full) = (part.take_dirty(), full.take_dirty());
     assert_eq!(dirty, dirty_in_full, "the rows that changed");
     loaded.assert_covers(&dirty, step.before);

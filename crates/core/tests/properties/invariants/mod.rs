@@ -8,6 +8,7 @@ mod deadlines;
 mod deterministic;
 mod events_are_in_order;
 mod footprint;
+mod keys;
 mod lease_count;
 mod lease_index;
 mod news;
@@ -53,6 +54,9 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(stolen::stands_between_expired_and_acquired),
         Box::new(answers::say_what_is_stored),
         Box::new(tenants::keep_to_themselves),
+        Box::new(keys::touch_only_what_is_theirs),
+        Box::new(keys::own_their_sessions_leases),
+        Box::new(keys::are_named_by_what_they_did),
         Box::new(waiting::is_first_come_first_served),
         Box::new(waiting::ends_with_what_is_free),
         Box::new(waiting::lasts_as_promised),

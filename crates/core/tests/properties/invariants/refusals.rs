@@ -9,7 +9,8 @@ pub fn change_only_what_time_had_decided(step: &Step<'_>) {
         return;
     }
     let key = step.resource().expect("only a resource can have run out");
-    let swept = decide(step.before, &Command::Expire { key }, step.at).expect("the whole state is here");
+    let swept =
+        decide(step.before, &Command::Expire { key }.into(), step.at).expect("the whole state is here");
     assert_eq!(step.decision.changes, swept.changes, "{:?}", step.decision.outcome);
 }
 

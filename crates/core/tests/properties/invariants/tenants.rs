@@ -10,7 +10,7 @@ use crate::{harness::decide_and_apply, step::Step};
 pub fn keep_to_themselves(step: &Step<'_>) {
     let Some(tenant) = tenant(step.command) else { return };
     let mut full = step.before.clone();
-    decide_and_apply(&mut full, step.command, step.at);
+    decide_and_apply(&mut full, step);
     let dirty = full.take_dirty();
     let of_resources = dirty.resources.iter().map(|key| &key.tenant);
     let of_holders = dirty.holders.iter().map(|key| &key.tenant);

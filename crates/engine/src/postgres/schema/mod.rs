@@ -16,13 +16,14 @@ use crate::postgres::{
 use crate::{clock::RetryPauses, store::StoreError};
 
 /// The schema's versions, in order; the first is 1.
-const VERSIONS: [&str; 6] = [
+const VERSIONS: [&str; 7] = [
     include_str!("version_1.sql"),
     include_str!("version_2.sql"),
     include_str!("version_3.sql"),
     include_str!("version_4.sql"),
     include_str!("version_5.sql"),
     include_str!("version_6.sql"),
+    include_str!("version_7.sql"),
 ];
 /// Since this version resources have marks.
 const MARKED: usize = 3;

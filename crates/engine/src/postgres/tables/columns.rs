@@ -95,6 +95,7 @@ parts! {
         ttl_ms: u64,
         opened_at_ms: StoreTime,
         capacity: Option<u32>,
+        by_key: Option<Name>,
     }
     /// What heartbeats, leases and waiters change.
     SessionLifePart in sessions as s {
@@ -152,6 +153,7 @@ parts! {
     LeaseBoundsPart in leases as l {
         last_token: Token,
         held_back_until_ms: Option<StoreTime>,
+        held_back_by: Option<Name>,
         due_ms: Option<i64>,
         queued: u32,
     }
@@ -174,6 +176,7 @@ parts! {
         attributes: Document,
         stats: Document,
         confirm_by_ms: Option<StoreTime>,
+        by_key: Option<Name>,
     }
     PendingPart in leases as l {
         pending_lease_id: LeaseId,
@@ -208,6 +211,7 @@ parts! {
         attributes: Document,
         undeclared: bool,
         deadline_ms: StoreTime,
+        by_key: Option<Name>,
     }
 
     RequestKeyPart in requests as q {
@@ -235,6 +239,7 @@ parts! {
         tenant: Name,
         kind: Name,
         key: Name,
+        by_key: Option<Name>,
         /// All of it, as JSON.
         details: String,
     }

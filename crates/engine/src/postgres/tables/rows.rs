@@ -5,7 +5,7 @@ use std::sync::Arc;
 use solehold_core::{
     command::{AskedTenure, Undeclared},
     event::Event,
-    key::{Document, HolderKey, RequestKey, ResourceKey, SessionId},
+    key::{Document, HolderKey, Name, RequestKey, ResourceKey, SessionId},
     lease::{Declaration, Lease, Pending, Resource, StateDocument, Tenure},
     record::Record,
     session::{Holder, Session},
@@ -48,6 +48,7 @@ pub(crate) fn session(row: &Row) -> Result<Session, Fault> {
         deadline: life.deadline_ms,
         standing: life.standing,
         capacity: opening.capacity,
+        by: opening.by_key,
         lease_count: life.lease_count,
         lease_revision: life.lease_revision,
         metrics: life.metrics.map(|Required(metrics)| metrics).unwrap_or_default(),
@@ -63,6 +64,7 @@ impl SessionOpeningPart {
             ttl_ms: session.ttl_ms,
             opened_at_ms: session.opened_at,
             capacity: session.capacity,
+            by_key: session.by.clone(),
         }
     }
 }
@@ -181,6 +183,7 @@ pub(crate) struct LeaseRow {
     pub(crate) has_state: bool,
     pub(crate) last_token: Token,
     held_back_until: Option<StoreTime>,
+    held_back_by: Option<Name>,
     pub(crate) lease: Option<Lease>,
     pub(crate) pending: Option<Pending>,
     pub(crate) queued: u32,
@@ -197,6 +200,7 @@ impl TryFrom<LeaseColumns> for LeaseRow {
             has_state: beside.has_state,
             last_token: bounds.last_token,
             held_back_until: bounds.held_back_until_ms,
+            held_back_by: bounds.held_back_by,
             lease: holding.map(|holding| lease(holding, bounds.last_token)).transpose()?,
             pending: pending.map(Pending::from),
             queued: bounds.queued,
@@ -209,6 +213,7 @@ impl LeaseBoundsPart {
         Self {
             last_token: resource.last_token,
             held_back_until_ms: resource.held_back_until,
+            held_back_by: resource.held_back_by.clone(),
             due_ms,
             queued: resource.queued,
         }
@@ -226,6 +231,7 @@ fn lease(row: HoldingPart, token: Token) -> Result<Lease, Fault> {
         id,
         token,
         holder: row.holder,
+        by: row.by_key,
         tenure,
         acquired_at: row.acquired_at_ms,
         renewed_at: row.renewed_at_ms,
@@ -254,6 +260,7 @@ impl From<&Lease> for HoldingPart {
             attributes: lease.attributes.clone(),
             stats: lease.stats.clone(),
             confirm_by_ms: lease.confirm_by,
+            by_key: lease.by.clone(),
         }
     }
 }
@@ -317,6 +324,7 @@ pub(crate) fn resource(is: &DescribedResource, row: LeaseRow, state: Option<Stat
         created_at: is.created_at,
         last_token: row.last_token,
         held_back_until: row.held_back_until,
+        held_back_by: row.held_back_by,
         lease: row.lease,
         pending: row.pending.map(Box::new),
         state,
@@ -342,6 +350,7 @@ pub(crate) fn waiter(
         arrival,
         lease: row.lease_id,
         holder: row.holder,
+        by: row.by_key,
         tenure,
         request: row.request,
         attributes: row.attributes,
@@ -367,6 +376,7 @@ impl From<&Waiter> for WaiterPart {
             attributes: waiter.attributes.clone(),
             undeclared: waiter.undeclared == Undeclared::Allow,
             deadline_ms: waiter.deadline,
+            by_key: waiter.by.clone(),
         }
     }
 }
@@ -404,9 +414,9 @@ pub(crate) fn record(row: &Row) -> Result<Record, Fault> {
 }
 
 pub(crate) fn event(row: &Row) -> Result<Event, Fault> {
-    let EventPart { revision, at_ms: at, tenant, kind, key, details } = read(row)?;
+    let EventPart { revision, at_ms: at, tenant, kind, key, by_key: by, details } = read(row)?;
     let what = serde_json::from_str(&details).map_err(|e| unreadable(format!("event {revision:?}: {e}")))?;
-    Ok(Event { revision, at, key: ResourceKey { tenant, kind, key }, what })
+    Ok(Event { revision, at, key: ResourceKey { tenant, kind, key }, by, what })
 }
 
 /// An event as it is stored. JSON escapes control characters, NUL among them, so that any text can be.
@@ -418,6 +428,7 @@ pub(crate) fn event_columns(event: &Event) -> Result<(EventPart, EventIndexPart)
         tenant,
         kind,
         key,
+        by_key: event.by.clone(),
         details: serde_json::to_string(&event.what).map_err(unreadable)?,
     };
     let index = EventIndexPart {

@@ -6,7 +6,7 @@ use solehold_engine::{Engine, EngineOptions, clock::BootClock, resident};
 use tower::ServiceExt;
 
 use super::*;
-use crate::{ServerLimits, metrics::Metrics};
+use crate::{ServerConfig, ServerLimits, metrics::Metrics};
 
 /// Asks a router of odd handlers, with all that goes around them.
 async fn ask(path: &str) -> (Response, Value) {
@@ -14,14 +14,16 @@ async fn ask(path: &str) -> (Response, Value) {
     let store = resident::memory(BootClock).expect("memory");
     let engine = Engine::start(store, EngineOptions::default(), metrics.clone());
     let limits = ServerLimits { request_timeout: Duration::from_millis(50), ..ServerLimits::default() };
-    let context = Context::new(engine, "n".to_owned(), true, limits, metrics);
+    let config = ServerConfig { node_id: "n".to_owned(), limits, ..ServerConfig::default() };
+    let context = Context::new(engine, &config, metrics);
     let router = Router::new()
         .route("/panic", get(async || -> () { panic!("an odd handler") }))
         .route("/never", get(std::future::pending::<()>))
         .route("/bare", get(async || (StatusCode::CONFLICT, "some words")))
         .route("/json", get(async || (StatusCode::CONFLICT, axum::Json(7))))
         .layer(middleware::from_fn_with_state(context.clone(), around));
-    let request = Request::builder().uri(path).body(Body::empty()).expect("a request");
+    let peer = Peer { ip: std::net::Ipv4Addr::LOCALHOST.into(), names: Arc::default() };
+    let request = Request::builder().uri(path).extension(peer).body(Body::empty()).expect("a request");
     let mut response = router.oneshot(request).await.expect("an answer");
     let body = std::mem::take(response.body_mut());
     let body = to_bytes(body, 100_000).await.expect("a body");

@@ -85,6 +85,7 @@ async fn prepare(
     let holder = HolderKey { tenant: key.tenant.clone(), name: asked.holder.clone() };
     let footprint =
         Footprint { resources: vec![key.clone()], holders: vec![holder.clone()], ..Default::default() };
+    context.caller().must_see(key)?;
     let loaded = context.engine().load(&footprint).await?;
     let runner = loaded.state.holder(&holder).filter(|holder| holder.registered);
     let drains = runner.is_some_and(|runner| runner.status != HolderStatus::Active);

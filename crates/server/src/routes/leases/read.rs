@@ -68,6 +68,7 @@ async fn get(
 async fn here(context: &Context, tenant: &Name, id: LeaseId) -> Result<Option<Envelope>, ApiError> {
     let loaded = context.engine().load(&Footprint { leases: vec![id], ..Default::default() }).await?;
     let key = loaded.state.resource_of(id).filter(|key| key.tenant == *tenant);
+    key.map_or(Ok(()), |key| context.caller().must_see(key))?;
     let Some(seen) = key.and_then(|key| ResourceView::of(&loaded, key)) else { return Ok(None) };
     let revision = loaded.cursor.revision;
     if let Some(pending) = seen.resource.pending.as_ref().filter(|pending| pending.id == id) {
@@ -86,6 +87,7 @@ async fn remembered(context: &Context, tenant: &Name, id: LeaseId) -> Reply {
     let page = context.engine().events(&EventQuery { lease: Some(id), ..all() }).await?;
     let events = page.events.iter().rev().filter(|event| event.key.tenant == *tenant);
     let end = events.filter_map(|event| end_of(event).map(|end| (event, end))).next();
+    let end = end.filter(|(event, _)| context.caller().may_see(&event.key));
     let Some((event, (status, until))) = end else { return Err(reply::no_lease(&id.to_string())) };
     let now = context.engine().resource(&event.key).await?.now;
     Ok(Json(ended(id, status, until.map_or(0, |until| until.ms_after(now)))))
@@ -181,6 +183,7 @@ async fn of_camera(
 ) -> Reply {
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &camera)?;
+    caller.must_see(&key)?;
     let loaded = caller.context().engine().resource(&key).await?;
     let seen = ResourceView::of(&loaded, &key);
     let lease = seen.as_ref().and_then(ResourceView::live).ok_or_else(|| nobody_holds(&key))?;

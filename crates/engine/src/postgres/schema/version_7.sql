@@ -1,0 +1,6 @@
+-- Version 7 of the schema: what a key opened or took belongs to it, and events name the key that asked for them.
+
+ALTER TABLE solehold.sessions ADD COLUMN by_key text;
+ALTER TABLE solehold.leases ADD COLUMN by_key text, ADD COLUMN held_back_by text;
+ALTER TABLE solehold.waiters ADD COLUMN by_key text;
+ALTER TABLE solehold.lease_events ADD COLUMN by_key text;
