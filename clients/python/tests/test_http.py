@@ -7,7 +7,7 @@ import unittest
 from collections.abc import Awaitable, Callable
 
 from solehold_client import AnswerLost, Client, HttpTransport, NotSent, Request, Response, Server, Unavailable, Unknown
-from solehold_client.errors import BadRequest, Forbidden, NoSession, Refused, Superseded, from_answer
+from solehold_client.errors import BadRequest, Compacted, Forbidden, NoSession, Refused, Superseded, from_answer
 from solehold_client.http import within
 from solehold_client.limits import HEAD_BYTES_MAX
 
@@ -232,6 +232,9 @@ class Problems(unittest.TestCase):
             (404, "no_session", NoSession),
             (404, "session_superseded", Superseded),
             (409, "held", Refused),
+            (408, "request_timeout", Unavailable),
+            (409, "lost", Refused),
+            (410, "compacted", Compacted),
             (429, "too_many_requests", Unavailable),
             (500, "internal", Unknown),
             (503, "overloaded", Unavailable),

@@ -126,6 +126,7 @@ _BY_CODE: dict[str, type[SoleholdError]] = {
     "session_superseded": Superseded,
     "lost": Refused,
     "compacted": Compacted,
+    "request_timeout": Unavailable,
     "overloaded": Unavailable,
     "unavailable": Unavailable,
 }
