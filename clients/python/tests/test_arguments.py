@@ -65,6 +65,9 @@ class Arguments(unittest.TestCase):
             self.refuses(ValueError, "^timeout is -1: give seconds, 0 to ask once", lambda: acquire("scene", "x", timeout=-1))
             self.refuses(TypeError, "^attributes must be a dict, not list$", lambda: acquire("scene", "x", attributes=[]))
             self.refuses(TypeError, "^a key of attributes must be", lambda: acquire("scene", "x", attributes={1: 2}))
+            forgotten: Any = session.acquire("scene", "hall")
+            self.refuses(AttributeError, "^token: this is only about to happen; `await` it", lambda: forgotten.token)
+            forgotten.close()
             async with session.acquire("scene", "hall") as guard:
                 for document, told in (({1, 2}, "set"), (float("nan"), "[Oo]ut of range"), (b"x", "bytes")):
                     with self.assertRaisesRegex((TypeError, ValueError), f"^document cannot be sent as JSON: .*{told}"):

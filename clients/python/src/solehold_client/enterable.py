@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Generator
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 T = TypeVar("T", bound=AbstractAsyncContextManager[Any])
 
@@ -34,6 +34,11 @@ class Enterable(Coroutine[Any, Any, T]):
     def close(self) -> None:
         """Gives it up before it has begun."""
         self._work.close()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(f"{name}: this is only about to happen; `await` it, or enter it by `async with`")
 
     async def __aenter__(self) -> T:
         self._entered = await self._work
