@@ -64,8 +64,9 @@ pub(crate) async fn around(State(context): State<Context>, mut request: Request,
         route: Route(request.extensions().get::<MatchedPath>().cloned()),
         key: None,
     };
+    let arrival = Arrival::of(&mut request);
     let answer = match let_in(&context, &mut request, &mut record).await {
-        Ok(()) => serve(&context, &record, request, next).await,
+        Ok(()) => serve(&context, &record, &arrival, request, next).await,
         Err(failure) => failure.into_response(),
     };
     let mut response = as_problem(answer, &record);
@@ -101,8 +102,13 @@ async fn let_in(
 }
 
 /// Serves the request within its timeout. A panic of the handler does not end the connection.
-async fn serve(context: &Context, record: &RequestRecord, mut request: Request, next: Next) -> Response {
-    let arrival = Arrival::of(&mut request);
+async fn serve(
+    context: &Context,
+    record: &RequestRecord,
+    arrival: &Arrival,
+    request: Request,
+    next: Next,
+) -> Response {
     let served = AssertUnwindSafe(next.run(request)).catch_unwind();
     let timeout = context.limits().request_timeout;
     let served = match (record.route.as_str(), &record.method) {
@@ -110,9 +116,9 @@ async fn serve(context: &Context, record: &RequestRecord, mut request: Request, 
         (paths::IMPORT, _) => Ok(served.await),
         // Waiting in line is not a timeout.
         (paths::LOCK | paths::RESOURCE_LEASE, &Method::POST) => {
-            in_time(served, &arrival, timeout, Duration::from_millis(WAIT_MS_MAX)).await
+            in_time(served, arrival, timeout, Duration::from_millis(WAIT_MS_MAX)).await
         }
-        _ => in_time(served, &arrival, timeout, Duration::ZERO).await,
+        _ => in_time(served, arrival, timeout, Duration::ZERO).await,
     };
     match served {
         Ok(Ok(response)) => response,

@@ -80,12 +80,10 @@ fn list(value: Option<&mut Value>) -> impl Iterator<Item = &mut Value> {
 /// Writes the bounds of one schema; notes the schemas that it refers to. `owner` is the schema that has the field, or
 /// the operation that has the parameter.
 fn bound(owner: &str, field: &str, schema: &mut Value, found: &mut Vec<String>) {
+    found.extend(schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()).map(str::to_owned));
     if let Some(own) = special(owner, field) {
         replace(schema, own);
         return;
-    }
-    if let Some(name) = schema["$ref"].as_str().and_then(|to| to.rsplit('/').next()) {
-        found.push(name.to_owned());
     }
     if schema["format"] == "uuid" {
         merge(schema, json!({"pattern": UUID}));
@@ -142,6 +140,10 @@ fn name() -> Value {
     json!({"minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": format!("^{NAME_CHARACTER}+$")})
 }
 
+fn camera_name() -> String {
+    format!("^{CAMERA_PREFIX}{NAME_CHARACTER}*$")
+}
+
 /// Whether a schema is that of a name.
 pub fn is_name(schema: &Value) -> bool {
     schema["pattern"] == name()["pattern"]
@@ -163,13 +165,10 @@ fn text(owner: &str, field: &str) -> Value {
             json!({"maxLength": LABEL_QUERY_BYTES_MAX, "pattern": format!("^({pair}(,{pair})*)?$")})
         }
         ("AcquireLease" | "Zone" | "put_camera" | "put_site_camera", "camera_uuid") => {
-            let pattern = format!("^{CAMERA_PREFIX}{NAME_CHARACTER}*$");
-            json!({"maxLength": NAME_BYTES_MAX, "pattern": pattern})
+            json!({"maxLength": NAME_BYTES_MAX, "pattern": camera_name()})
         }
-        ("Camera", "camera_uuid") => {
-            let pattern = format!("^({CAMERA_PREFIX}{NAME_CHARACTER}*)?$");
-            json!({"maxLength": NAME_BYTES_MAX, "pattern": pattern})
-        }
+        // One that was declared as a resource may have any name.
+        ("Camera", "camera_uuid") => maybe_empty,
         ("AcquireLease", "shard_id" | "tenant_id" | "site_id" | "config_version" | "zone_version") => {
             maybe_empty
         }
@@ -219,9 +218,14 @@ fn whole_range(schema: &Value) -> Value {
 /// The schema of a field that cannot be derived at all.
 fn special(owner: &str, field: &str) -> Option<Value> {
     match (owner, field) {
-        // No path says which camera it is.
-        ("create_camera", "body") => {
-            let id = json!({"required": ["camera_uuid"], "properties": {"camera_uuid": {"minLength": 1}}});
+        // A camera's id begins as all do, and is left out only where the path has it.
+        ("create_camera" | "put_camera" | "put_site_camera", "body") => {
+            let is_new = owner == "create_camera";
+            let id = if is_new { camera_name() } else { format!("^({CAMERA_PREFIX}{NAME_CHARACTER}*)?$") };
+            let mut id = json!({"properties": {"camera_uuid": {"pattern": id}}});
+            if is_new {
+                id["required"] = json!(["camera_uuid"]);
+            }
             Some(json!({"allOf": [{"$ref": "#/components/schemas/Camera"}, id]}))
         }
         ("PutRunnerStatus", "status") => {
