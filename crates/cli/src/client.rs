@@ -306,20 +306,19 @@ impl Client {
         let mut failures: Vec<CommandError> = Vec::new();
         for turn in 0..self.bases.len() {
             let at = (first + turn) % self.bases.len();
-            let failure = match ask(&self.bases[at]).await {
-                Ok(answer) => {
-                    self.preferred.store(at, Ordering::Relaxed);
-                    return Ok(answer);
+            let answer = ask(&self.bases[at]).await;
+            let code = answer.as_ref().err().map(|failure| failure.problem.code);
+            match answer {
+                Err(failure) if matches!(code, Some(ErrorCode::Unavailable | ErrorCode::UnknownOutcome)) => {
+                    failures.push(failure);
                 }
-                Err(failure) => failure,
-            };
-            let is_another_asked = match failure.problem.code {
-                ErrorCode::Unavailable => true,
-                ErrorCode::UnknownOutcome => is_read,
-                _ => false,
-            };
-            failures.push(failure);
-            if !is_another_asked {
+                // Whatever the others did: this is the outcome.
+                answer => {
+                    self.preferred.store(at, Ordering::Relaxed);
+                    return answer;
+                }
+            }
+            if code == Some(ErrorCode::UnknownOutcome) && !is_read {
                 break;
             }
         }

@@ -85,11 +85,11 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
     let done = match command {
         Command::Run(args) => return holding::run(args, server).await,
         Command::Lock(args) => return holding::lock(args, server).await,
+        Command::Watch(args) => return watch::run(args, &client()?, global).await,
         Command::Serve(alone) => serve::run(alone.args, global).await,
         Command::Lease(command) => lease::run(command, &client()?, global).await,
         Command::Resource(command) => resource::run(command, &client()?, global).await,
         Command::Runner(command) => runner::run(command, &client()?, global).await,
-        Command::Watch(args) => watch::run(args, &client()?, global).await,
         Command::Admin(args) => admin::run(args, server, global).await,
         Command::Bench(alone) => bench::run(alone.args).await,
         Command::Completions(alone) => completions::run(&alone.args, &mut Cli::command()),

@@ -45,6 +45,11 @@ async fn servers_are_written_alike_everywhere() -> Result<()> {
             exported(servers, args).await?.good().with_context(|| format!("{servers} {args:?}"))?;
         }
     }
+    // What one of them answers is the answer, whatever became of the others.
+    exported(&list, &["lease", "acquire", "job/held", "--holder", "w1", "--ttl", "5m"]).await?.good()?;
+    let held = exported(&list, &["lease", "acquire", "job/held", "--holder", "w2"]).await?;
+    assert_eq!(held.code, Some(3), "{}", held.stderr);
+    assert!(held.stderr.starts_with("error: cannot acquire job/held: held by w1"), "{}", held.stderr);
     for (odd, words) in [
         ("127.0.0.1", "has no port: write HOST:PORT or a URL"),
         ("http://a:1,", "a server is empty"),

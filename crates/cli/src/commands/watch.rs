@@ -57,8 +57,8 @@ pub struct WatchArgs {
     limit: Option<u64>,
 }
 
-/// Runs it.
-pub async fn run(args: WatchArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
+/// Runs it, and gives the code to end with: people end it by a signal, and that is no error.
+pub async fn run(args: WatchArgs, client: &Client, global: &GlobalArgs) -> CommandResult<u8> {
     let mut watch = Watch {
         cursor: args.from,
         left: args.limit.unwrap_or(u64::MAX),
@@ -71,18 +71,13 @@ pub async fn run(args: WatchArgs, client: &Client, global: &GlobalArgs) -> Comma
     };
     let mut signals = EndingSignals::new()?;
     let ended = tokio::select! {
-        ended = watch.run() => ended,
-        () = signals.next() => Err(interrupted()),
+        ended = watch.run() => ended.map(|()| Exit::Done.code()),
+        () = signals.next() => Ok(Exit::Interrupted.code()),
     };
     if let Some(cursor) = watch.cursor.filter(|_| watch.was_connected) {
         output::note(format!("solehold watch: ended at {cursor}; --from {cursor} goes on there"));
     }
     ended
-}
-
-fn interrupted() -> CommandError {
-    let failure = CommandError::broken("interrupted by a signal");
-    CommandError { exit: Exit::Interrupted, ..failure }
 }
 
 struct Watch<'a> {

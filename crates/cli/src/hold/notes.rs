@@ -49,38 +49,57 @@ impl Outage {
     }
 }
 
-/// Our place among those who wait in line. Nobody tells it: we come last when we come, and move up with each grant, and
-/// when there are fewer in line than we thought. One who leaves the line before us may be counted for a while.
-#[derive(Debug, Default)]
-struct Place {
-    seen: Option<(u32, Option<u64>)>,
-}
-
-impl Place {
-    /// How many are in line, ourselves included, and the token of who holds it.
-    fn see(&mut self, waiting: u32, token: Option<u64>) -> u32 {
-        let place = match self.seen {
-            Some((place, before)) if token.is_some() && before.is_some() && token != before => {
-                place.saturating_sub(1).min(waiting)
-            }
-            Some((place, _)) => place.min(waiting),
-            None => waiting,
-        };
-        let place = place.max(1);
-        self.seen = Some((place, token.or(self.seen.and_then(|(_, before)| before))));
-        place
-    }
-}
-
 /// How long the server may take to tell how many wait.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// What is waited for, and how many do, as `place 2 of 5 in line`.
-async fn place_in_line(client: &Client, resource: &ResourceArg, place: &mut Place) -> Option<String> {
+/// Our place among those who wait in line. Nobody tells it: we come after those who were there before us, and move up
+/// with each grant, and when there are fewer in line than we thought. One who leaves the line before us may be counted
+/// for a while.
+#[derive(Debug)]
+pub struct Place {
+    place: u32,
+    waiting: u32,
+    token: Option<u64>,
+}
+
+impl Place {
+    /// As it will be for one who comes now; none where nobody looks at it.
+    pub async fn next(client: &Client, resource: &ResourceArg) -> Option<Self> {
+        if !stderr().is_terminal() {
+            return None;
+        }
+        let (waiting, token) = line_of(client, resource).await?;
+        Some(Self::after(waiting, token))
+    }
+
+    fn after(waiting: u32, token: Option<u64>) -> Self {
+        Self { place: waiting.saturating_add(1), waiting, token }
+    }
+
+    /// How many are in line now, and the token of who holds it.
+    fn see(&mut self, waiting: u32, token: Option<u64>) {
+        if token.is_some() && token != self.token {
+            self.place = self.place.saturating_sub(1);
+            self.token = token;
+        }
+        // Before we have come there are fewer, too: only if some have left does it say anything.
+        if waiting < self.waiting {
+            self.place = self.place.min(waiting);
+        }
+        self.place = self.place.max(1);
+        self.waiting = waiting;
+    }
+
+    fn shown(&self) -> String {
+        format!("place {} of {} in line", self.place, self.waiting.max(self.place))
+    }
+}
+
+/// How many wait for it, and the token of who holds it.
+async fn line_of(client: &Client, resource: &ResourceArg) -> Option<(u32, Option<u64>)> {
     let path = paths::resource(&resource.kind, &resource.key);
     let seen = timeout(LOOK_MAX, client.get::<Resource>(&path, &[])).await.ok()?.ok()?;
-    let at = (seen.waiting > 0).then(|| place.see(seen.waiting, seen.lease.map(|lease| lease.token)))?;
-    Some(format!("place {at} of {} in line", seen.waiting))
+    Some((seen.waiting, seen.lease.map(|lease| lease.token)))
 }
 
 /// Tells that something is waited for, and by whom it is held, until it is dropped.
@@ -88,15 +107,18 @@ pub async fn waiting(
     resource: &ResourceArg,
     holder: Option<&str>,
     client: &Client,
+    mut place: Option<Place>,
     mut contact: watch::Receiver<Contact>,
 ) -> Infallible {
-    let (mut line, mut place) = (Line::new(resource, holder), Place::default());
+    let line = Line::new(resource, holder);
     let (mut outage, mut ticks) = (Outage::default(), interval(SHOW_EVERY));
     loop {
         tokio::select! {
             _ = ticks.tick(), if line.is_terminal => {
-                line.place = place_in_line(client, resource, &mut place).await;
-                line.show();
+                if let (Some(place), Some((waiting, token))) = (&mut place, line_of(client, resource).await) {
+                    place.see(waiting, token);
+                }
+                line.show(place.as_ref());
             }
             Ok(()) = contact.changed() => {
                 line.clear();
@@ -113,7 +135,6 @@ pub async fn waiting(
 /// A line that is written over and over on a terminal, and elsewhere once.
 struct Line {
     said: String,
-    place: Option<String>,
     since: BootTime,
     is_terminal: bool,
 }
@@ -126,12 +147,12 @@ impl Line {
         if !is_terminal {
             output::note(&said);
         }
-        Self { said, place: None, since: BootTime::now(), is_terminal }
+        Self { said, since: BootTime::now(), is_terminal }
     }
 
-    fn show(&self) {
+    fn show(&self, place: Option<&Place>) {
         let waited = duration_ms(waited_ms(self.since) / 1_000 * 1_000);
-        let place = self.place.as_ref().map(|place| format!(", {place}")).unwrap_or_default();
+        let place = place.map(|place| format!(", {}", place.shown())).unwrap_or_default();
         let _ = write!(stderr().lock(), "\r\x1b[K{} for {waited}{place}", self.said);
     }
 
@@ -158,14 +179,19 @@ mod tests {
 
     #[test]
     fn a_place_only_gets_better() {
-        let mut place = Place::default();
-        assert_eq!(place.see(3, Some(7)), 3, "last of all when it comes");
-        assert_eq!(place.see(5, Some(7)), 3, "others come behind");
-        assert_eq!(place.see(4, Some(12)), 2, "the first got it");
-        assert_eq!(place.see(6, None), 2, "held back");
-        assert_eq!(place.see(6, Some(20)), 1);
-        assert_eq!(place.see(6, Some(21)), 1, "it is about to be granted");
-        let mut place = Place::default();
-        assert_eq!((place.see(9, Some(1)), place.see(4, Some(1))), (9, 4), "others have left");
+        let mut place = Place::after(2, Some(7));
+        let mut see = |waiting, token| {
+            place.see(waiting, token);
+            place.shown()
+        };
+        assert_eq!(see(2, Some(7)), "place 3 of 3 in line", "not in line yet");
+        assert_eq!(see(5, Some(7)), "place 3 of 5 in line", "others come behind");
+        assert_eq!(see(4, Some(12)), "place 2 of 4 in line", "the first got it");
+        assert_eq!(see(6, None), "place 2 of 6 in line", "held back");
+        assert_eq!(see(6, Some(20)), "place 1 of 6 in line");
+        assert_eq!(see(6, Some(21)), "place 1 of 6 in line", "it is about to be granted");
+        let mut place = Place::after(9, Some(1));
+        place.see(4, Some(1));
+        assert_eq!(place.shown(), "place 4 of 4 in line", "others have left");
     }
 }

@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     LeaseTerm, Standing,
-    notes::{self, Outage},
+    notes::{self, Outage, Place},
 };
 use crate::{
     client::{self, Client},
@@ -155,9 +155,11 @@ impl Terms {
             Patience::AtMost(wait) if refusal.is_worth_another_try() => wait,
             _ => return Err(self.of_acquire(error)),
         };
+        let place = Place::next(client, &self.resource).await;
+        let holder = refusal.holder.as_deref();
         tokio::select! {
             acquired = session.acquire_within(kind, key, wait) => acquired.map_err(|error| self.of_acquire(error)),
-            never = notes::waiting(&self.resource, refusal.holder.as_deref(), client, session.contact()) => match never {},
+            never = notes::waiting(&self.resource, holder, client, place, session.contact()) => match never {},
         }
     }
 

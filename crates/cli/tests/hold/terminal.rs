@@ -139,7 +139,7 @@ async fn the_wait_is_shown_as_it_goes_on() -> Result<()> {
     let is_shown = |line: &&str| line.starts_with("waiting for lock/a, held by the-other for ");
     let shown_at = |line: &&str| is_shown(line) && line.ends_with("s, place 3 of 3 in line");
     assert!(over.iter().filter(|line| is_shown(line)).count() > 1, "{over:?}");
-    assert!(over.iter().any(|line| shown_at(line)), "{over:?}");
+    assert!(over.iter().any(shown_at), "{over:?}");
     assert!(over.last().is_some_and(|last| last.starts_with("error: cannot acquire lock/a: ")), "{over:?}");
     assert_eq!(shown[1..], ["code 103"]);
     Ok(())
