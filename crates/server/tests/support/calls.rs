@@ -57,7 +57,7 @@ const CALLS: [(&str, &str); 12] = [
 pub fn page(running: &Running) -> String {
     let mut page = format!("## {} calls\n\n", CALLS.len());
     page += "Of a new server on this machine, which needs no key yet. Each answer is one line of JSON; here it is \
-             indented.\n\n";
+             indented, and its fields are in alphabetical order.\n\n";
     let mut key = String::new();
     for (what, call) in CALLS {
         let answer = run(call, &running.url(), &key);
