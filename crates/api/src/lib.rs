@@ -26,6 +26,7 @@ pub mod document;
 pub mod field;
 pub mod leases;
 pub mod limits;
+pub mod locks;
 pub mod ops;
 pub mod page;
 pub mod paths;

@@ -94,6 +94,26 @@ pub struct PageQuery {
     pub tenant: Option<String>,
 }
 
+/// The query of a history.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
+pub struct HistoryQuery {
+    /// Begin with the newest event and go back; otherwise with the oldest that is kept.
+    #[serde(default)]
+    pub newest_first: bool,
+    /// Where to begin: the `next` of the previous page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
+    pub cursor: Option<PageCursor>,
+    /// The largest number of items to return.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<i64>,
+    /// The tenant, for a key that is not limited to one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

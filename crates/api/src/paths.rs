@@ -155,6 +155,8 @@ paths! {
     /// What happened to it.
     RESOURCE_HISTORY resource_history(kind, key) "/resources/{kind}/{key}/history";
 
+    /// All locks.
+    LOCKS locks() "/locks";
     /// A lock: a resource of the kind `lock` that nobody declares.
     LOCK lock(name) "/locks/{name}";
     /// Its renewal.

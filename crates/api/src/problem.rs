@@ -3,14 +3,14 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use solehold_core::{outcome::Refusal, session::SessionOver};
+use solehold_core::{limits::TTL_MS_MAX, outcome::Refusal, session::SessionOver};
 
-use crate::field::FieldError;
+use crate::{field::FieldError, leases::EndedLease};
 
 /// One row per code: its name in Rust, its status, its name on the wire, its title.
 macro_rules! error_codes {
     ($($(#[$doc:meta])* $code:ident $status:literal $wire:literal $title:literal;)*) => {
-        /// Everything that can go wrong, each with its one status. The same words on the wire, in metrics and in logs.
+        /// Everything that can go wrong, each with its status. The same words on the wire, in metrics and in logs.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum ErrorCode {
             $($(#[$doc])* #[serde(rename = $wire)] $code,)*
@@ -187,6 +187,9 @@ pub struct Problem {
     /// The limit that was exceeded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
+    /// How the lease ended that the request is about, as far as the history knows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Box<EndedLease>>,
 }
 
 impl std::error::Error for Problem {}
@@ -212,7 +215,23 @@ impl Problem {
             holder: None,
             token: None,
             limit: None,
+            ended: None,
         }
+    }
+
+    /// A lease that is over, and who holds its resource now with which token.
+    pub fn lost(ended: EndedLease, present: Option<(String, u64)>) -> Self {
+        let now = match &present {
+            Some((holder, token)) => format!("; {holder} holds it now with token {token}"),
+            None if ended.held_back_ms > 0 => {
+                format!("; the resource is held back for another {} ms", ended.held_back_ms)
+            }
+            None => String::new(),
+        };
+        let problem = Self::new(ErrorCode::Lost, format!("{ended}{now}"));
+        let (holder, token) =
+            present.map_or((None, ended.token), |(holder, token)| (Some(holder), Some(token)));
+        Self { holder, token, ended: Some(Box::new(ended)), ..problem }
     }
 
     /// A body with these faults.
@@ -272,6 +291,13 @@ impl Problem {
             Refusal::InUse { holder, token } => problem(Code::InUse).holder(holder).token(token.0),
             Refusal::Exists => problem(Code::Exists),
             Refusal::RecordChanged { .. } => problem(Code::Conflict),
+            Refusal::OutOfBounds { what: "ttl_ms", given, least, most }
+                if given > most && *most < TTL_MS_MAX =>
+            {
+                let message = format!("is {given}; it must be {least} to {most}, which is `ttl_max` here");
+                let problem = Self::new(Code::OutOfBounds, format!("ttl_ms {message}"));
+                Self { errors: vec![FieldError::new("ttl_ms", message)], ..problem.limit("ttl_max", *most) }
+            }
             Refusal::OutOfBounds { what, given, least, most } => {
                 let message = format!("is {given}; it must be {least} to {most}");
                 let problem =
@@ -311,10 +337,10 @@ impl Problem {
         Self { limit: Some(Limit { name: name.into(), value }), ..self }
     }
 
-    /// The same problem with another code, for surfaces that know fewer statuses.
+    /// The same problem as "not found", for surfaces whose clients know no other status for it.
     #[must_use]
-    pub fn recoded(self, code: ErrorCode) -> Self {
-        Self { r#type: code.type_uri(), title: code.title().to_owned(), status: code.status(), code, ..self }
+    pub fn as_not_found(self) -> Self {
+        Self { status: ErrorCode::NotFound.status(), ..self }
     }
 
     /// How long to wait in whole seconds, rounded up: what `Retry-After` says.
@@ -421,8 +447,8 @@ mod tests {
             |given| Problem::from(Refusal::OutOfBounds { what: "ttl_ms", given, least: 10, most: 20 });
         assert_eq!(bound(5).limit, Some(Limit { name: "ttl_ms".into(), value: 10 }));
         assert_eq!(bound(50).limit, Some(Limit { name: "ttl_ms".into(), value: 20 }));
-        let recoded = held.recoded(ErrorCode::NotFound);
-        assert_eq!((recoded.status, recoded.token), (404, Some(7)));
+        let gone = held.as_not_found();
+        assert_eq!((gone.status, gone.code, gone.token), (404, ErrorCode::Held, Some(7)));
     }
 
     #[test]

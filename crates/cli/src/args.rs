@@ -7,7 +7,7 @@ use clap::{
 
 use crate::{
     client::ServerArgs,
-    commands::{admin, bench, completions, hold, lease, resource, runner, serve, watch},
+    commands::{admin, bench, completions, hold, lease, node, resource, runner, serve, session, watch},
     exit,
     global::GlobalArgs,
 };
@@ -94,6 +94,12 @@ pub enum Command {
     /// List and drain runners
     #[command(subcommand)]
     Runner(runner::RunnerCommand),
+    /// List and close sessions
+    #[command(subcommand)]
+    Session(session::SessionCommand),
+    /// List the nodes that are there
+    #[command(subcommand)]
+    Node(node::NodeCommand),
     /// Follow every change of ownership, with no gaps and no duplicates
     Watch(watch::WatchArgs),
     /// Manage keys and tokens, export and import: through a server, or directly on its store
@@ -105,6 +111,15 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it runs a command of the user's, whose exit codes must be told apart from ours.
+    pub fn runs_a_command(&self) -> bool {
+        match self {
+            Self::Run(_) => true,
+            Self::Lock(lock) => !lock.is_question(),
+            _ => false,
+        }
+    }
+
     fn asks_no_server(&self) -> bool {
         matches!(self, Self::Serve(_) | Self::Bench(_) | Self::Completions(_))
     }

@@ -125,8 +125,10 @@ impl From<io::Error> for CommandError {
 fn in_words_typed(problem: &Problem) -> Option<String> {
     let (_, bounds) = problem.detail.strip_prefix("ttl_ms is ")?.split_once("it must be ")?;
     let (least, most) = bounds.split_once(" to ")?;
+    let (most, whose) = most.split_once(',').unwrap_or((most, ""));
     let shown = |ms: &str| ms.parse().ok().map(crate::human::duration_ms);
-    Some(format!("--ttl must be {} to {}", shown(least)?, shown(most)?))
+    let comma = if whose.is_empty() { "" } else { "," };
+    Some(format!("--ttl must be {} to {}{comma}{whose}", shown(least)?, shown(most)?))
 }
 
 /// What to do about a problem, where its detail does not say.
@@ -134,7 +136,11 @@ fn hint(problem: &Problem) -> Option<String> {
     use ErrorCode as Code;
     let after = problem.retry_after_ms.map(crate::human::duration_ms);
     Some(match problem.code {
-        Code::Held | Code::HeldBack => format!("try again in {}", after?),
+        // Its holder may renew it for as long as it lives: nobody knows when to try again.
+        Code::Held => {
+            format!("it is free when its holder releases it, or in {} unless it is renewed", after?)
+        }
+        Code::HeldBack => format!("try again in {}", after?),
         Code::Unauthorized => "give a key with --api-key or SOLEHOLD_API_KEY".to_owned(),
         Code::TooManyRequests | Code::Overloaded | Code::Unavailable => match after {
             Some(after) => format!("nothing was done, try again in {after}"),

@@ -28,7 +28,10 @@ use clap::CommandFactory;
 use crate::{
     args::{Cli, Command},
     client::{Client, ServerArgs},
-    commands::{admin, bench, completions, hold as holding, lease, resource, runner, serve, watch},
+    commands::{
+        admin, bench, completions, hold as holding, lease, lock, node, resource, runner, serve, session,
+        watch,
+    },
     error::{CommandError, CommandResult},
     exit::Exit,
     global::GlobalArgs,
@@ -41,7 +44,7 @@ fn main() {
     hold::play_role();
     let cli = Cli::of_process().unwrap_or_else(|error| misused(&error));
     let json = cli.global.json;
-    let runs_a_command = matches!(cli.command, Command::Run(_) | Command::Lock(_));
+    let runs_a_command = cli.command.runs_a_command();
     let code = run(cli).unwrap_or_else(|failure| {
         output::note(failure.show(json));
         let exit = if runs_a_command { failure.exit.before_the_command() } else { failure.exit };
@@ -78,18 +81,21 @@ fn run(cli: Cli) -> CommandResult<u8> {
 async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) -> CommandResult<u8> {
     if !matches!(command, Command::Serve(_)) {
         // They tell people what matters in words of their own.
-        let level = if matches!(command, Command::Run(_) | Command::Lock(_)) { "off" } else { "warn" };
+        let level = if command.runs_a_command() { "off" } else { "warn" };
         global.logs(level)?.start("cli").map_err(CommandError::usage)?;
     }
     let client = || Client::new(server);
     let done = match command {
         Command::Run(args) => return holding::run(args, server).await,
+        Command::Lock(args) if args.is_question() => lock::ls(&client()?, global).await,
         Command::Lock(args) => return holding::lock(args, server).await,
         Command::Watch(args) => return watch::run(args, &client()?, global).await,
         Command::Serve(alone) => serve::run(alone.args, global).await,
         Command::Lease(command) => lease::run(command, &client()?, global).await,
         Command::Resource(command) => resource::run(command, &client()?, global).await,
         Command::Runner(command) => runner::run(command, &client()?, global).await,
+        Command::Session(command) => session::run(command, &client()?, global).await,
+        Command::Node(command) => node::run(command, &client()?, global).await,
         Command::Admin(args) => admin::run(args, server, global).await,
         Command::Bench(alone) => bench::run(alone.args).await,
         Command::Completions(alone) => completions::run(&alone.args, &mut Cli::command()),

@@ -107,8 +107,16 @@ async fn leases() -> Result<()> {
     assert!(again["token"].as_u64() > Some(1), "{again}");
     assert_eq!(
         seen(&server, "lease revoke job/nightly --reason gone").await?,
-        "revoked job/nightly: it is held back for TTL, until the old deadline"
+        "revoked job/nightly: it is held back for TTL, until the old deadline; once its holder has stopped, \
+         `solehold lease revoke job/nightly --fenced` frees it"
     );
+    let shown = seen(&server, "resource get job/nightly").await?;
+    assert!(shown.contains("nobody, held back for TTL"), "{shown}");
+    assert_eq!(
+        seen(&server, "lease revoke job/nightly --fenced").await?,
+        "job/nightly is not held back any longer: it is free"
+    );
+    assert_eq!(refused(&server, "resource get job/nightly").await?.0, 4);
     let other = json_of(&server, "lease acquire job/other").await?;
     let id = other["lease_id"].as_str().context("an id")?;
     assert_eq!(seen(&server, &format!("lease revoke {id} --fenced")).await?, "revoked lease ID: it is free");
@@ -198,6 +206,86 @@ async fn runners() -> Result<()> {
 }
 
 #[tokio::test]
+async fn who_is_there() -> Result<()> {
+    let server = server().start().await?;
+    for (command, nobody) in [
+        ("session ls", "no sessions are open\n"),
+        ("node ls", "no nodes are there\n"),
+        ("lock ls", "no locks are held\n"),
+    ] {
+        let ran = ask(&server, command).await?;
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "", nobody), "{command}");
+    }
+    let http = reqwest::Client::new();
+    let sessions = format!("{}/api/v1/sessions", server.url());
+    let open = json!({"holder": "gateway-1", "ttl_seconds": 60, "metrics": {"group": "eu", "weight": 2}});
+    let opened: Value =
+        serde_json::from_str(&http.post(&sessions).body(open.to_string()).send().await?.text().await?)?;
+    let id = opened["session_id"].as_str().context("an id")?;
+    ask(&server, &format!("lease acquire lock/deploy --holder gateway-1 --session {id}")).await?.good()?;
+    let lock = format!("{}/api/v1/locks/deploy", server.url());
+    let wait = json!({"holder": "ann", "wait_ms": 30_000}).to_string();
+    let waiting = tokio::spawn(http.post(lock).body(wait).send());
+    let waits = async || json_of(&server, "lock ls").await.is_ok_and(|l| l["locks"][0]["waiting"] == 1);
+    solehold_testkit::wait_for("a waiter", common::SOON, waits).await?;
+    assert_eq!(
+        seen(&server, "session ls").await?,
+        "SESSION HOLDER STANDING LEASES EXPIRES OPENED\nID gateway-1 current 1 in TTL just now"
+    );
+    let node = "NODE GROUP STANDING LEASES WEIGHT EXPIRES REPORTS\n\
+                gateway-1 eu current 1 2 in TTL {\"group\":\"eu\",\"weight\":2}";
+    assert_eq!(seen(&server, "node ls").await?, node);
+    assert_eq!(seen(&server, "node ls --group eu --limit 1").await?, node);
+    assert_eq!(json_of(&server, "node ls --group us").await?, json!({"nodes": []}));
+    let shown = seen(&server, &format!("session get {id}")).await?;
+    assert!(shown.starts_with("session ID\n"), "{shown}");
+    assert!(
+        shown.contains("holder gateway-1") && shown.contains("lock/deploy gateway-1 1 in TTL"),
+        "{shown}"
+    );
+    let locks = seen(&server, "lock ls").await?;
+    assert!(locks.contains("deploy gateway-1 1 TIME in TTL 1\nann waits"), "{locks}");
+    assert_eq!(
+        seen(&server, &format!("session close {id}")).await?,
+        "closed session ID and released 1 lease"
+    );
+    assert!(waiting.await??.status().is_success(), "it was the next");
+    let (code, line, problem) = refused(&server, &format!("session get {id}")).await?;
+    assert_eq!((code, problem.as_str()), (4, "no_session"), "{line}");
+    assert_eq!(refused(&server, &format!("session close {id}")).await?.0, 4);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_newest_of_a_history_and_what_follows() -> Result<()> {
+    let server = server().start().await?;
+    for _ in 0..3 {
+        let lease = json_of(&server, "lease acquire job/a").await?;
+        ask(&server, &format!("lease release job/a --token {}", lease["token"])).await?.good()?;
+    }
+    let newest = json_of(&server, "lease history job/a --limit 3").await?;
+    let revisions: Vec<_> =
+        newest["events"].as_array().context("events")?.iter().map(|e| e["revision"].as_u64()).collect();
+    assert_eq!(revisions, [Some(4), Some(5), Some(6)], "the newest, in order");
+    let mut following = command(["lease", "history", "job/a", "--limit", "1", "--follow"]);
+    following.env("SOLEHOLD_SERVER", server.url());
+    let mut following = following.spawn()?;
+    let lines = tokio::io::BufReader::new(following.stdout.take().context("stdout")?);
+    let mut lines = tokio::io::AsyncBufReadExt::lines(lines);
+    let mut next = async || -> Result<String> {
+        let line = tokio::time::timeout(common::SOON, lines.next_line()).await?;
+        line?.context("it goes on")
+    };
+    assert!(next().await?.contains("lease_released"));
+    ask(&server, "lease acquire job/other").await?.good()?;
+    ask(&server, "lease acquire job/a --holder later").await?.good()?;
+    let line = next().await?;
+    assert!(line.contains("lease_acquired") && line.contains("later"), "{line}");
+    following.kill().await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn exit_codes_and_what_is_said() -> Result<()> {
     let server = server().start().await?;
     ask(&server, "lease acquire job/a --holder w1 --ttl 5m").await?.good()?;
@@ -206,18 +294,18 @@ async fn exit_codes_and_what_is_said() -> Result<()> {
             "lease acquire job/a --holder w2",
             3,
             "held",
-            "cannot acquire job/a: held by w1 with token 1; try again in TTL",
+            "cannot acquire job/a: held by w1 with token 1; it is free when its holder releases it, or in TTL",
         ),
         ("lease renew job/a --token 99", 3, "lost", "cannot renew job/a: that lease is not held any more"),
         ("lease renew job/a", 2, "no_proof", "job/a alone does not say which grant is meant; add --token"),
         ("lease release job/zzz --token 1", 4, "not_found", "cannot release job/zzz: there is no resource"),
-        ("lease get job/zzz", 4, "not_found", "cannot show job/zzz: there is no resource"),
+        ("lease get job/zzz", 4, "not_found", "cannot show job/zzz: nobody holds job/zzz"),
         ("lease get 01a1dd78-2bc7-73c7-bd63-4d79ca90ec8a", 4, "not_found", "cannot show lease ID: "),
         (
             "lease acquire job/b --ttl 10h",
             2,
             "out_of_bounds",
-            "cannot acquire job/b: --ttl must be TTL to TTL",
+            "cannot acquire job/b: --ttl must be TTL to TTL, which is `ttl_max` here",
         ),
         ("resource rm job/zzz", 4, "not_found", "cannot remove job/zzz: there is no resource"),
         ("lease ls --tenant \u{7}", 2, "invalid_field", "cannot list the leases: "),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use solehold_core::{command::*, key::*, lease::Declaration, outcome::*, record::Record};
 
-use crate::{Fixture, kit::*};
+use crate::{Fixture, kit::*, waiting::waits};
 use solehold_engine::store::{HolderQuery, ResourceQuery, Usage};
 
 impl Bench<'_> {
@@ -233,14 +233,25 @@ pub async fn usage(fixture: &dyn Fixture) {
         ])
         .await;
     assert!(outcomes.iter().all(Result::is_ok));
-    assert_eq!(usage(Some("acme")).await, Usage { live_leases: 2, resources: 3, sessions: 2 });
-    assert_eq!(usage(None).await, Usage { live_leases: 3, resources: 4, sessions: 2 });
+    assert_eq!(usage(Some("acme")).await, used(2, 3, 2));
+    assert_eq!(usage(None).await, used(3, 4, 2));
     assert_eq!(usage(Some("none")).await, Usage::default());
     bench.pass_until(session.deadline).await;
-    assert_eq!(usage(Some("acme")).await, Usage { live_leases: 1, resources: 3, sessions: 1 });
+    assert_eq!(usage(Some("acme")).await, used(1, 3, 1));
     bench.all(vec![Command::Expire { key: key("hangs") }, Command::ExpireSession(session.id)]).await;
     bench.done(release(by_holder(&elsewhere, "dan"))).await;
-    assert_eq!(usage(None).await, Usage { live_leases: 1, resources: 2, sessions: 1 });
+    assert_eq!(usage(None).await, used(1, 2, 1));
     bench.done(Command::Delete { key: key("held"), force: true, fenced: true }).await;
-    assert_eq!(usage(None).await, Usage { live_leases: 0, resources: 1, sessions: 1 });
+    assert_eq!(usage(None).await, used(0, 1, 1));
+    bench.grant(ask(&key("waited"), "ann")).await;
+    let room = bench.room(LONG_MS).await;
+    for who in ["bea", "carl"] {
+        bench.done(waits(&room, ask(&key("waited"), who)).command()).await;
+    }
+    assert_eq!(usage(Some("acme")).await, Usage { waiters: 2, ..used(1, 2, 1) });
+    assert_eq!(usage(Some("other")).await.waiters, 0);
+}
+
+fn used(live_leases: u64, resources: u64, sessions: u64) -> Usage {
+    Usage { live_leases, resources, sessions, waiters: 0 }
 }

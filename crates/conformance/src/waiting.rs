@@ -35,7 +35,7 @@ use solehold_engine::{
 const SOON: Duration = Duration::from_secs(60);
 
 impl Bench<'_> {
-    async fn room(&self, ttl_ms: u64) -> Session {
+    pub(crate) async fn room(&self, ttl_ms: u64) -> Session {
         match self.done(Command::OpenRoom { id: SessionId(Uuid::new_v4()), ttl_ms }).await {
             Answer::Session(view) => view.session,
             other => panic!("{other:?}"),
@@ -73,7 +73,7 @@ impl Bench<'_> {
     }
 }
 
-fn waits(room: &Session, ask: Acquire) -> Acquire {
+pub(crate) fn waits(room: &Session, ask: Acquire) -> Acquire {
     Acquire { wait: Some(Wait { room: room.id, wait_ms: LONG_MS }), ..ask }
 }
 

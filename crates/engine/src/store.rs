@@ -237,6 +237,8 @@ pub struct Usage {
     pub resources: u64,
     /// Live sessions.
     pub sessions: u64,
+    /// Places in line.
+    pub waiters: u64,
 }
 
 /// One line of an export: everything that a store keeps, one row per line.

@@ -48,22 +48,37 @@ impl Context {
         }
     }
 
+    /// Executes a command about a lease. If it is refused because the lease is over, the error says how it ended.
+    async fn execute_on(
+        &self,
+        claim: Claim,
+        command: impl FnOnce(Claim) -> Command,
+    ) -> Result<Answer, ApiError> {
+        match self.submit(command(claim.clone())).await? {
+            Ok(answer) => Ok(answer),
+            Err(refusal) => Err(self.explained(&claim, refusal).await),
+        }
+    }
+
     pub(crate) async fn renew(
         &self,
         claim: Claim,
         ttl_ms: Option<u64>,
         stats: Option<Document>,
     ) -> Result<Grant, ApiError> {
-        match self.execute(Command::Renew { claim, ttl_ms, stats }).await? {
+        match self.execute_on(claim, |claim| Command::Renew { claim, ttl_ms, stats }).await? {
             Answer::Renewed(grant) => Ok(grant),
             other => Err(unexpected(&other)),
         }
     }
 
+    /// Releases a lease. The late release of one that was taken from its holder ends the hold-back after it.
     pub(crate) async fn release(&self, claim: Claim, state: Option<StateWrite>) -> Result<LeaseId, ApiError> {
-        match self.execute(Command::Release { claim, state }).await? {
-            Answer::Released(id) => Ok(id),
-            other => Err(unexpected(&other)),
+        let has_state = state.is_some();
+        match self.submit(Command::Release { claim: claim.clone(), state }).await? {
+            Ok(Answer::Released(id)) => Ok(id),
+            Ok(other) => Err(unexpected(&other)),
+            Err(refusal) => self.released_late(&claim, has_state, refusal).await,
         }
     }
 
@@ -75,10 +90,13 @@ impl Context {
         fenced: bool,
         reason: Option<String>,
     ) -> Result<(Option<LeaseId>, u64), ApiError> {
-        match self.execute(Command::Revoke { claim, fenced, reason }).await? {
-            Answer::Revoked { lease, held_back_ms } => Ok((Some(lease), held_back_ms)),
-            Answer::HoldBackLifted => Ok((None, 0)),
-            other => Err(unexpected(&other)),
+        let command = Command::Revoke { claim: claim.clone(), fenced, reason: reason.clone() };
+        match self.submit(command).await? {
+            Ok(Answer::Revoked { lease, held_back_ms }) => Ok((Some(lease), held_back_ms)),
+            Ok(Answer::HoldBackLifted) => Ok((None, 0)),
+            Ok(other) => Err(unexpected(&other)),
+            Err(refusal) if fenced => Ok((Some(self.fenced_late(&claim, reason, refusal).await?), 0)),
+            Err(refusal) => Err(self.explained(&claim, refusal).await),
         }
     }
 
@@ -87,7 +105,7 @@ impl Context {
         claim: Claim,
         write: StateWrite,
     ) -> Result<StateDocument, ApiError> {
-        match self.execute(Command::WriteState { claim, write }).await? {
+        match self.execute_on(claim, |claim| Command::WriteState { claim, write }).await? {
             Answer::StateWritten(state) => Ok(state),
             other => Err(unexpected(&other)),
         }

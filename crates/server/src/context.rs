@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::{
     config::{ServerConfig, ServerLimits},
-    http::{ApiError, Identity, Rates},
+    http::{ApiError, Identity, Rates, about},
     metrics::Metrics,
     quota::{OpenWatch, Quota, QuotaBook},
     ring::Ring,
@@ -114,6 +114,7 @@ impl Context {
     /// Submits a command, and measures the outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
         let (operation, began) = (command.name(), BootTime::now());
+        about::note(&command);
         let outcome = self.inner.engine.submit(self.call(command)).await;
         self.inner.metrics.operation(operation, &outcome, BootTime::now().since(began));
         outcome
@@ -122,6 +123,7 @@ impl Context {
     /// Acquires, waiting in line for at most `wait`, and measures the outcome.
     pub async fn acquire_waiting(&self, acquire: Acquire, wait: Duration) -> Result<Outcome, EngineError> {
         let began = BootTime::now();
+        about::note(&Command::Acquire(acquire.clone()));
         let outcome = self.inner.engine.acquire_waiting(acquire, self.caller.actor(), wait).await;
         self.inner.metrics.operation("acquire_waiting", &outcome, BootTime::now().since(began));
         outcome
@@ -130,6 +132,7 @@ impl Context {
     /// Submits commands that are decided in their order, and measures the outcome of each.
     pub async fn submit_all(&self, commands: Vec<Command>) -> Vec<Result<Outcome, EngineError>> {
         let operations: Vec<_> = commands.iter().map(Command::name).collect();
+        commands.first().into_iter().for_each(about::note);
         let began = BootTime::now();
         let outcomes =
             self.inner.engine.submit_all(commands.into_iter().map(|c| self.call(c)).collect()).await;

@@ -15,6 +15,7 @@ mod files;
 mod http;
 pub mod keys;
 mod metrics;
+mod past;
 mod quota;
 mod records;
 mod ring;

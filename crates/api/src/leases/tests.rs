@@ -152,7 +152,35 @@ fn an_envelope_is_flat_too() {
     );
 
     let (lease_id, status) = (Uuid::from_u128(9), LeaseStatus::Released);
-    round_trip(&Envelope::ended(EndedLease { lease_id, status, held_back_ms: 0 }));
+    round_trip(&Envelope::ended(EndedLease::new(lease_id, status, 0)));
+}
+
+#[test]
+fn the_end_of_a_lease_is_told_in_a_sentence() {
+    let ended = EndedLease {
+        ended_at: Some(StoreTime(1_000).into()),
+        kind: Some("job".to_owned()),
+        key: Some("nightly".to_owned()),
+        holder: Some("ann".to_owned()),
+        token: Some(7),
+        reason: Some("maintenance".to_owned()),
+        code: Some(ErrorCode::Lost),
+        ..EndedLease::new(Uuid::from_u128(9), LeaseStatus::Revoked, 2_000)
+    };
+    let told = "lease 00000000-0000-0000-0000-000000000009 on job/nightly was revoked at \
+                1970-01-01T00:00:01.000Z (maintenance); ann had held it with token 7";
+    assert_eq!(ended.to_string(), told);
+    let over = Envelope::over(ended.clone());
+    round_trip(&over);
+    assert_eq!((over.success, over.error.as_deref()), (false, Some(told)));
+    let lost = Problem::lost(ended.clone(), None);
+    assert_eq!((lost.code, lost.token, lost.holder.as_deref()), (ErrorCode::Lost, Some(7), None));
+    assert_eq!(lost.detail, format!("{told}; the resource is held back for another 2000 ms"));
+    let lost = Problem::lost(ended, Some(("bob".to_owned(), 8)));
+    assert_eq!((lost.token, lost.holder.as_deref()), (Some(8), Some("bob")));
+    assert_eq!(lost.detail, format!("{told}; bob holds it now with token 8"));
+    let bare = EndedLease::new(Uuid::from_u128(9), LeaseStatus::Expired, 0);
+    assert_eq!(bare.to_string(), "lease 00000000-0000-0000-0000-000000000009 expired");
 }
 
 #[test]

@@ -38,11 +38,18 @@ pub struct RunArgs {
 /// What to run under which lock.
 #[derive(Debug, Args)]
 pub struct LockArgs {
-    /// The name of the lock
+    /// The name of the lock; `solehold lock ls`, without a command, lists the locks and who waits for them
     #[arg(value_parser = lock_name)]
     name: String,
     #[command(flatten)]
     hold: HoldArgs,
+}
+
+impl LockArgs {
+    /// Whether it asks who holds which lock, and runs nothing: a lock of this name can still be held.
+    pub fn is_question(&self) -> bool {
+        self.name == "ls" && self.hold.command.is_empty()
+    }
 }
 
 /// How it is held, where, and what runs meanwhile.
@@ -76,7 +83,7 @@ struct HoldArgs {
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     on_lost_grace: Option<Duration>,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
 
@@ -100,6 +107,10 @@ pub async fn lock(args: LockArgs, server: &ServerArgs) -> CommandResult<u8> {
 }
 
 async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs) -> CommandResult<u8> {
+    if args.command.is_empty() {
+        let message = format!("no command is given to run while {resource} is held");
+        return Err(CommandError::usage(message).hint("write it after two dashes, as in -- CMD ARG"));
+    }
     // First of all: a thread that was there before would still be interrupted by signals.
     let signals = SignalStream::take();
     let mut signals =

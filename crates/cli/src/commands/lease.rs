@@ -8,10 +8,10 @@ use serde::Serialize;
 use serde_json::{Number, json};
 use solehold_api::{
     batch::{Batch, BatchItem, BatchResults, ReleaseItem, RenewItem},
-    leases::{Lease, LeaseHistory, LeaseList, RevokeLease},
+    leases::{Envelope, FlatFields, Lease, LeaseHistory, LeaseList, RevokeLease},
     page::PageCursor,
     paths,
-    problem::ErrorCode,
+    problem::{ErrorCode, Problem},
     resources::{AcquireResource, Grant, HeldLease, ResourceHistory, RevokeResource, RevokedLease},
     watch::LeaseEvent,
 };
@@ -89,9 +89,12 @@ pub enum LeaseCommand {
     History {
         /// A lease id, or a resource as KIND/KEY
         lease: LeaseArg,
-        /// At most N events, the oldest first [default: all]
+        /// Only the newest N events [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
+        /// Go on with every change that comes, until interrupted
+        #[arg(long)]
+        follow: bool,
     },
 }
 
@@ -240,28 +243,41 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
                 ),
             })
         }
-        LeaseCommand::History { lease, limit } => {
-            let doing = |failure: CommandError| failure.doing(format!("show the history of {lease}"));
-            let (named, events) = match &lease {
-                LeaseArg::Id(id) => {
-                    let path = paths::lease_history(&id.to_string());
-                    (json!({ "lease_id": id }), client.list::<LeaseHistory>(&path, &[], limit).await)
-                }
-                LeaseArg::On(on) => {
-                    let path = paths::resource_history(&on.kind, &on.key);
-                    let named = json!({ "kind": on.kind, "key": on.key });
-                    (named, client.list::<ResourceHistory>(&path, &[], limit).await)
-                }
-            };
-            let events = events.map_err(doing)?;
-            if global.json {
-                let mut document = named;
-                document["events"] = json!(events);
-                return output::json(&document);
-            }
-            output::print(&watch::table(&events))
-        }
+        LeaseCommand::History { lease, limit, follow } => history(lease, limit, follow, client, global).await,
     }
+}
+
+async fn history(
+    lease: LeaseArg,
+    limit: Option<usize>,
+    follow: bool,
+    client: &Client,
+    global: &GlobalArgs,
+) -> CommandResult {
+    // The newest are wanted, and shown in the order in which they happened.
+    let query = [("newest_first", Some("true".to_owned()))];
+    let (named, events) = match &lease {
+        LeaseArg::Id(id) => {
+            let path = paths::lease_history(&id.to_string());
+            (json!({ "lease_id": id }), client.list::<LeaseHistory>(&path, &query, limit).await)
+        }
+        LeaseArg::On(on) => {
+            let path = paths::resource_history(&on.kind, &on.key);
+            let named = json!({ "kind": on.kind, "key": on.key });
+            (named, client.list::<ResourceHistory>(&path, &query, limit).await)
+        }
+    };
+    let mut events = events.map_err(|failure| failure.doing(format!("show the history of {lease}")))?;
+    events.reverse();
+    if follow {
+        return watch::follow(lease, &events, client, global).await;
+    }
+    if global.json {
+        let mut document = named;
+        document["events"] = json!(events);
+        return output::json(&document);
+    }
+    output::print(&watch::table(&events))
 }
 
 async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
@@ -301,7 +317,14 @@ fn show_grant(what: &str, grant: GrantView, global: &GlobalArgs) -> CommandResul
 
 async fn find(client: &Client, lease: &LeaseArg) -> CommandResult<LeaseView> {
     match lease {
-        LeaseArg::Id(id) => Ok(client.get::<Lease>(&paths::lease(&id.to_string()), &[]).await?.into()),
+        LeaseArg::Id(id) => {
+            let answer = client.get::<Envelope>(&paths::lease(&id.to_string()), &[]).await?;
+            match answer.flat {
+                FlatFields::Lease(lease) => Ok((*lease).into()),
+                FlatFields::Ended(ended) => Err(Problem::lost(ended, None).into()),
+                FlatFields::Problem(problem) => Err((*problem).into()),
+            }
+        }
         LeaseArg::On(ResourceArg { kind, key }) => {
             Ok(client.get::<HeldLease>(&paths::resource_lease(kind, key), &[]).await?.into())
         }

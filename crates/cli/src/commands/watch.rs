@@ -27,6 +27,7 @@ use crate::{
     global::GlobalArgs,
     human::{duration_ms, one_line},
     output::{self, or_dash},
+    target::LeaseArg,
 };
 
 /// The first wait before another try to connect, which doubles with each.
@@ -35,7 +36,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// What to watch.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct WatchArgs {
     /// Start after this cursor, as shown by an earlier watch [default: from now on]
     #[arg(long, value_name = "CURSOR")]
@@ -59,22 +60,42 @@ pub struct WatchArgs {
 
 /// Runs it, and gives the code to end with: people end it by a signal, and that is no error.
 pub async fn run(args: WatchArgs, client: &Client, global: &GlobalArgs) -> CommandResult<u8> {
-    let mut watch = Watch {
-        cursor: args.from,
-        left: args.limit.unwrap_or(u64::MAX),
-        args,
-        client,
-        json: global.json,
-        snapshot: Vec::new(),
-        is_begun: false,
-        was_connected: false,
+    keep_watching(Watch::new(args, client, global)).await
+}
+
+/// Shows events of a lease, or of a resource and all leases on it, and goes on with those that come.
+pub async fn follow(
+    of: LeaseArg,
+    events: &[LeaseEvent],
+    client: &Client,
+    global: &GlobalArgs,
+) -> CommandResult {
+    let kind = match &of {
+        LeaseArg::On(resource) => Some(resource.kind.clone()),
+        LeaseArg::Id(_) => None,
     };
+    let args = WatchArgs { from: events.last().map(|event| event.cursor), kind, ..WatchArgs::default() };
+    let mut watch = Watch { of: Some(of), ..Watch::new(args, client, global) };
+    events.iter().try_for_each(|event| watch.show(event))?;
+    keep_watching(watch).await.map(drop)
+}
+
+/// Whether an event is of what is followed.
+fn is_of(event: &LeaseEvent, followed: &LeaseArg) -> bool {
+    match followed {
+        LeaseArg::Id(id) => event.lease_id == Some(*id),
+        LeaseArg::On(resource) => event.kind == resource.kind && event.key == resource.key,
+    }
+}
+
+/// Watches until it ends or is interrupted, and says where another one goes on.
+async fn keep_watching(mut watch: Watch<'_>) -> CommandResult<u8> {
     let mut signals = EndingSignals::new()?;
     let ended = tokio::select! {
         ended = watch.run() => ended.map(|()| Exit::Done.code()),
         () = signals.next() => Ok(Exit::Interrupted.code()),
     };
-    if let Some(cursor) = watch.cursor.filter(|_| watch.was_connected) {
+    if let Some(cursor) = watch.cursor.filter(|_| watch.was_connected && watch.of.is_none()) {
         output::note(format!("solehold watch: ended at {cursor}; --from {cursor} goes on there"));
     }
     ended
@@ -82,6 +103,8 @@ pub async fn run(args: WatchArgs, client: &Client, global: &GlobalArgs) -> Comma
 
 struct Watch<'a> {
     args: WatchArgs,
+    /// All that is shown, if not everything.
+    of: Option<LeaseArg>,
     client: &'a Client,
     json: bool,
     /// Everything up to here has been shown.
@@ -104,7 +127,21 @@ enum End {
     Enough,
 }
 
-impl Watch<'_> {
+impl<'a> Watch<'a> {
+    fn new(args: WatchArgs, client: &'a Client, global: &GlobalArgs) -> Self {
+        Self {
+            cursor: args.from,
+            left: args.limit.unwrap_or(u64::MAX),
+            args,
+            of: None,
+            client,
+            json: global.json,
+            snapshot: Vec::new(),
+            is_begun: false,
+            was_connected: false,
+        }
+    }
+
     async fn run(&mut self) -> CommandResult {
         let mut response = self.connect().await.map_err(|failure| failure.doing("watch"))?;
         self.was_connected = true;
@@ -186,7 +223,9 @@ impl Watch<'_> {
             // Seen before the connection was lost.
             WatchFrame::Event(event) if self.cursor.is_some_and(|cursor| event.cursor <= cursor) => {}
             WatchFrame::Event(event) => {
-                self.show(&event)?;
+                if self.of.as_ref().is_none_or(|followed| is_of(&event, followed)) {
+                    self.show(&event)?;
+                }
                 self.cursor = Some(event.cursor);
             }
             WatchFrame::Progress(progress) => self.cursor = self.cursor.max(Some(progress.cursor)),

@@ -72,6 +72,18 @@ async fn when_lost_it_is_asked_to_end() -> Result<()> {
     Ok(())
 }
 
+/// Nothing of it is left, and its holder says so: nobody waits for the old deadline.
+#[tokio::test]
+async fn when_lost_and_ended_it_holds_nothing_back() -> Result<()> {
+    let server = server().start().await?;
+    let run = Run::family(&server, "run --lease job/a --ttl 60s --on-lost-grace 100ms", "trap 'exit 0' TERM")
+        .await?;
+    ask(&server, "lease revoke job/a").await?.good()?;
+    assert_eq!(run.ended().await?.code, 107);
+    ask(&server, "lease acquire job/a --holder next").await?.good()?;
+    Ok(())
+}
+
 #[tokio::test]
 async fn when_lost_what_ignores_that_is_killed_at_the_deadline() -> Result<()> {
     let server = server().start().await?;

@@ -43,6 +43,7 @@ impl Tally {
         let usage = self.0.entry(resource.key.tenant.clone()).or_default();
         add(&mut usage.resources, by);
         add(&mut usage.live_leases, if resource.lease.is_some() { by } else { 0 });
+        add(&mut usage.waiters, by * i64::from(resource.queued));
     }
 
     fn count_session(&mut self, session: &Session, by: i64) {
@@ -67,6 +68,7 @@ impl Tally {
             usage.live_leases += its.live_leases;
             usage.resources += its.resources;
             usage.sessions += its.sessions;
+            usage.waiters += its.waiters;
         }
         for item in timers.overdue(now) {
             match item {

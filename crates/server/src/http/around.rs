@@ -31,6 +31,7 @@ use solehold_engine::clock::BootTime;
 
 use super::{
     ApiError, Peer,
+    about::{self, About},
     arrival::Arrival,
     auth::{admit, is_probe, is_public, shown},
     json::json_line,
@@ -52,6 +53,9 @@ struct RequestRecord {
     uri: Uri,
     route: Route,
     key: Option<Name>,
+    about: About,
+    /// Why it was refused.
+    code: Option<ErrorCode>,
 }
 
 /// Serves a request with all that goes around it.
@@ -63,12 +67,19 @@ pub(crate) async fn around(State(context): State<Context>, mut request: Request,
         uri: request.uri().clone(),
         route: Route(request.extensions().get::<MatchedPath>().cloned()),
         key: None,
+        about: About::default(),
+        code: None,
     };
     let arrival = Arrival::of(&mut request);
     let answer = match let_in(&context, &mut request, &mut record).await {
-        Ok(()) => serve(&context, &record, &arrival, request, next).await,
+        Ok(()) => {
+            let (answer, about) = about::noted(serve(&context, &record, &arrival, request, next)).await;
+            record.about = about;
+            answer
+        }
         Err(failure) => failure.into_response(),
     };
+    record.code = about::code_of(&answer);
     let mut response = as_problem(answer, &record);
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, record.id.clone());
@@ -218,7 +229,8 @@ fn bare_problem(status: StatusCode) -> Problem {
     Problem { status: status.as_u16(), ..Problem::new(code.unwrap_or(fallback), detail) }
 }
 
-/// Measures and logs what was answered. Never the query, the headers or the body: they may hold secrets.
+/// Measures and logs what was answered: what it was about, and why it was refused. Never the query, the headers or the
+/// body: they may hold secrets. Whoever writes the log adds the name of the node.
 fn tell(context: &Context, record: RequestRecord, status: StatusCode) {
     let took = BootTime::now().since(record.began);
     macro_rules! log {
@@ -229,8 +241,11 @@ fn tell(context: &Context, record: RequestRecord, status: StatusCode) {
                 status = status.as_u16(),
                 took_us = took.as_micros() as u64,
                 request_id = record.id.to_str().unwrap_or_default(),
-                node_id = context.node_id(),
                 key = record.key.as_ref().map(Name::as_str),
+                tenant = record.about.tenant,
+                resource = record.about.resource,
+                holder = record.about.holder,
+                code = record.code.map(ErrorCode::as_str),
                 "request"
             )
         };

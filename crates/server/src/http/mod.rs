@@ -1,6 +1,7 @@
 //! What all routes share: who calls, what a body says, how failures are answered, and what happens around every
 //! request.
 
+pub(crate) mod about;
 mod around;
 mod arrival;
 mod auth;

@@ -104,6 +104,7 @@ pub(crate) struct Metrics {
     live_leases: Gauge,
     resources: Gauge,
     sessions: Gauge,
+    waiters: Gauge,
     store_up: Gauge,
     /// Watches that are open at this node.
     pub watchers: Gauge,
@@ -129,6 +130,7 @@ impl Metrics {
             live_leases: Gauge::default(),
             resources: Gauge::default(),
             sessions: Gauge::default(),
+            waiters: Gauge::default(),
             store_up: Gauge::default(),
             watchers: Gauge::default(),
             connections: Gauge::default(),
@@ -174,6 +176,7 @@ impl Metrics {
         r.register("live_leases", "Active leases in the whole store", self.live_leases.clone());
         r.register("resources", "Resources that are declared or held", self.resources.clone());
         r.register("sessions", "Active sessions in the whole store", self.sessions.clone());
+        r.register("waiters", "Places in line in the whole store", self.waiters.clone());
         r.register("watchers", "Watches that are open at this node", self.watchers.clone());
         r.register("connections", "Connections that are open at this node", self.connections.clone());
         r.register("store_up", "Whether the store answers (1) or not (0)", self.store_up.clone());
@@ -201,6 +204,7 @@ impl Metrics {
         self.live_leases.set(usage.live_leases as i64);
         self.resources.set(usage.resources as i64);
         self.sessions.set(usage.sessions as i64);
+        self.waiters.set(usage.waiters as i64);
     }
 
     /// All of it as OpenMetrics text.

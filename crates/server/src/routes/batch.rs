@@ -7,9 +7,9 @@ use solehold_api::{
     terms::AcquireTerms,
 };
 use solehold_core::{
-    command::{Command, Undeclared},
+    command::{Claim, Command, Undeclared},
     key::ResourceKey,
-    outcome::{Answer, Outcome},
+    outcome::{Answer, Outcome, Refusal},
 };
 use solehold_engine::EngineError;
 use utoipa_axum::router::OpenApiRouter;
@@ -19,6 +19,9 @@ use crate::{
     commands::{new_lease_id, unexpected},
     http::{ApiError, Body, Caller, GuardedContext, Json, Params, TenantQuery, role},
 };
+
+/// Of how many refused items of a batch it is told how their leases ended: each takes a look into the history.
+const EXPLAINED_MAX: usize = 100;
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(acquire)).routes(routes!(renew)).routes(routes!(release))
@@ -98,9 +101,41 @@ async fn release(
 }
 
 async fn results(context: &Context, commands: Vec<Command>) -> Json<BatchResults> {
+    let claims: Vec<_> = commands.iter().map(claimed).collect();
     let outcomes = context.submit_all(commands).await;
     let slack_ms = context.engine().clock_slack_ms();
-    Json(BatchResults { results: outcomes.into_iter().map(|outcome| result(outcome, slack_ms)).collect() })
+    let (mut results, mut explained) = (Vec::with_capacity(outcomes.len()), 0);
+    for (outcome, claimed) in outcomes.into_iter().zip(claims) {
+        let result = match (outcome, claimed) {
+            (Ok(Err(refusal)), Some(claimed)) if explained < EXPLAINED_MAX => {
+                explained += 1;
+                refused(context, claimed, refusal).await
+            }
+            (outcome, _) => result(outcome, slack_ms),
+        };
+        results.push(result);
+    }
+    Json(BatchResults { results })
+}
+
+/// The lease that a command is about, and whether the command is a release, and then whether that leaves a state.
+fn claimed(command: &Command) -> Option<(Claim, Option<bool>)> {
+    match command {
+        Command::Renew { claim, .. } => Some((claim.clone(), None)),
+        Command::Release { claim, state } => Some((claim.clone(), Some(state.is_some()))),
+        _ => None,
+    }
+}
+
+async fn refused(context: &Context, (claim, released): (Claim, Option<bool>), refusal: Refusal) -> BatchItem {
+    let failure = match released {
+        Some(has_state) => match context.released_late(&claim, has_state, refusal).await {
+            Ok(id) => return BatchItem::Released { lease_id: id.0 },
+            Err(failure) => failure,
+        },
+        None => context.explained(&claim, refusal).await,
+    };
+    BatchItem::Refused { problem: failure.0 }
 }
 
 fn result(outcome: Result<Outcome, EngineError>, slack_ms: u64) -> BatchItem {

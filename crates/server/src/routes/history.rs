@@ -1,7 +1,7 @@
 //! Pages of what happened, for the surfaces that show it.
 
 use solehold_api::{
-    page::{self, PageCursor, PageQuery},
+    page::{self, HistoryQuery, PageCursor},
     watch::LeaseEvent,
 };
 use solehold_core::{event::Event, key::Name, time::Revision};
@@ -14,19 +14,24 @@ pub async fn event_page(
     context: &Context,
     tenant: &Name,
     of: EventQuery,
-    query: &PageQuery,
+    query: &HistoryQuery,
 ) -> Result<(Vec<LeaseEvent>, Option<PageCursor>), ApiError> {
-    let limit = page::size(query.limit)?;
-    let after = query.cursor.as_ref().map_or(Ok(Revision(0)), after)?;
-    let page = context.engine().events(&EventQuery { after, limit, ..of }).await?;
-    let last = page.events.last().filter(|_| page.events.len() == limit);
+    let of = EventQuery { limit: page::size(query.limit)?, ..of };
+    let seen = query.cursor.as_ref().map(revision).transpose()?;
+    let asked = match (query.newest_first, seen) {
+        (true, Some(_)) => EventQuery { newest_before: seen, ..of },
+        (true, None) => of.newest(),
+        (false, _) => EventQuery { after: seen.unwrap_or_default(), ..of },
+    };
+    let page = context.engine().events(&asked).await?;
+    let last = page.events.last().filter(|_| page.events.len() == asked.limit);
     let next = last.map(|event| PageCursor(vec![event.revision.0.to_string()]));
     let is_its = |event: &&Event| event.key.tenant == *tenant && context.caller().may_see(&event.key);
     let its = page.events.iter().filter(is_its);
     Ok((its.map(|event| LeaseEvent::of(event, page.head.epoch)).collect(), next))
 }
 
-fn after(cursor: &PageCursor) -> Result<Revision, ApiError> {
+fn revision(cursor: &PageCursor) -> Result<Revision, ApiError> {
     let [revision] = cursor.0.as_slice() else { return Err(page::unknown_cursor().into()) };
     revision.parse().map(Revision).map_err(|_| page::unknown_cursor().into())
 }

@@ -3,27 +3,61 @@
 
 use axum::http::StatusCode;
 use solehold_api::{
+    field,
+    locks::{Lock, LockList},
+    page::PageQuery,
     paths,
     resources::{AcquireResource, Grant, ReleaseResource, RenewResource, Resource},
 };
-use solehold_core::key::ResourceKey;
+use solehold_core::{command::Footprint, key::ResourceKey, limits::WAITERS_LOADED};
+use solehold_engine::store::ResourceQuery;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::resources;
 use crate::{
     http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
-    routes::resource_view::resource_key,
+    routes::resource_view::{ResourceView, resource_key, resource_page},
 };
 
 /// The kind of a lock among resources.
 const KIND: &str = "lock";
 
+/// How many of those in line are shown in a list.
+const LINE_SHOWN: usize = WAITERS_LOADED;
+
 pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(get, acquire, release)).routes(routes!(renew))
+    OpenApiRouter::new().routes(routes!(list)).routes(routes!(get, acquire, release)).routes(routes!(renew))
 }
 
 fn key(caller: &Identity, query: &TenantQuery, name: &str) -> Result<ResourceKey, ApiError> {
     resource_key(caller.tenant(query.tenant.as_deref())?, KIND, "name", name)
+}
+
+/// Lists the locks that are held, held back or waited for, with the first in line for each.
+#[utoipa::path(
+    get, path = paths::LOCKS, tag = "locks", operation_id = "list_locks", params(PageQuery),
+    responses((status = 200, description = "A page of locks", body = LockList))
+)]
+async fn list(
+    caller: Caller<role::Reader>,
+    Params(query): Params<PageQuery>,
+) -> Result<Json<LockList>, ApiError> {
+    let context = caller.context();
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let kind = Some(field::name("kind", KIND)?);
+    let asked = ResourceQuery { kind, undeclared: true, ..Default::default() };
+    let (found, next) = resource_page(context, &tenant, asked, query.cursor.as_ref(), query.limit).await?;
+    // Lists come without the lines.
+    let footprint = Footprint { resources: found.keys, ..Default::default() };
+    let loaded = context.engine().load(&footprint).await?;
+    let lock = |key: &ResourceKey| {
+        let seen = ResourceView::of(&loaded, key)?;
+        let shown = Resource::of(&seen.resource, seen.lease.as_ref(), seen.now);
+        let waiters = loaded.state.waiters_for(key).filter(|waiter| waiter.deadline > loaded.now);
+        Some(Lock::of(&shown, seen.live(), waiters.take(LINE_SHOWN)))
+    };
+    let locks = footprint.resources.iter().filter_map(lock).collect();
+    Ok(Json(LockList { locks, next }))
 }
 
 /// Returns the holder of a lock, and the number of waiters.

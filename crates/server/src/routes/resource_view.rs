@@ -6,6 +6,7 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{
+    command::{Claim, Target},
     key::{Name, ResourceKey},
     lease::{Declaration, Resource},
     outcome::{LeaseView, Refusal},
@@ -95,7 +96,15 @@ fn after(tenant: &Name, cursor: &PageCursor) -> Result<ResourceKey, ApiError> {
     }
 }
 
-/// Nobody holds it, whether or not it exists.
-pub fn nobody_holds(key: &ResourceKey) -> Problem {
-    Problem::new(ErrorCode::NotFound, format!("nobody holds {key}"))
+/// Nobody holds it, whether or not it exists: how the last lease on it ended, if that is known.
+pub async fn nobody_holds(context: &Context, key: &ResourceKey) -> Result<Problem, ApiError> {
+    let target = Target::Resource(key.clone());
+    let last = context.find_past(&Claim { target, token: None, session: None, holder: None }).await?;
+    Ok(match last.map(|last| Box::new(last.shown())) {
+        Some(ended) => {
+            let problem = Problem::new(ErrorCode::NotFound, format!("nobody holds {key}: {ended}"));
+            Problem { ended: Some(ended), ..problem }
+        }
+        None => Problem::new(ErrorCode::NotFound, format!("nobody holds {key}")),
+    })
 }

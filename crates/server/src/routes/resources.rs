@@ -6,7 +6,7 @@ use serde::Deserialize;
 use solehold_api::{
     field::{self, Faults, FieldError},
     limits::LABEL_QUERY_BYTES_MAX,
-    page::PageQuery,
+    page::HistoryQuery,
     paths,
     problem::{ErrorCode, Problem},
     resources::{
@@ -214,7 +214,7 @@ async fn remove(
     params(ResourcePath, TenantQuery),
     responses(
         (status = 200, description = "The lease", body = HeldLease),
-        (status = 404, description = "There is no such resource, or nobody holds it"),
+        (status = 404, description = "Nobody holds it; if someone did, `ended` says how the last lease ended"),
     )
 )]
 async fn get_lease(
@@ -223,9 +223,11 @@ async fn get_lease(
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<HeldLease>, ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
-    let seen = see(caller.context(), &key).await?;
-    let lease = seen.live().ok_or_else(|| nobody_holds(&key))?;
-    Ok(Json(HeldLease::of(lease)))
+    let seen = ResourceView::read(caller.context(), &key).await?;
+    match seen.as_ref().and_then(ResourceView::live) {
+        Some(lease) => Ok(Json(HeldLease::of(lease))),
+        None => Err(nobody_holds(caller.context(), &key).await?.into()),
+    }
 }
 
 /// Acquires a resource that nobody holds. An undeclared resource exists only while it is held.
@@ -412,16 +414,16 @@ async fn cancel(
 /// Returns the events of a resource and its leases.
 #[utoipa::path(
     get, path = paths::RESOURCE_HISTORY, tag = "resources", operation_id = "resource_history",
-    params(ResourcePath, PageQuery),
+    params(ResourcePath, HistoryQuery),
     responses(
-        (status = 200, description = "The events, oldest first, as far back as they are kept", body = ResourceHistory),
+        (status = 200, description = "The events, oldest or newest first, as far back as they are kept", body = ResourceHistory),
         (status = 404, description = "There is no such resource, and no event of one is kept"),
     )
 )]
 async fn history(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
-    Params(query): Params<PageQuery>,
+    Params(query): Params<HistoryQuery>,
 ) -> Result<Json<ResourceHistory>, ApiError> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;

@@ -13,7 +13,7 @@ use solehold_api::{
     field, kind, limits,
     page::PageCursor,
     paths,
-    problem::ErrorCode,
+    problem::{ErrorCode, Problem},
     resources::DeleteQuery,
     scenes::{PutScene, Scene, SceneFormat, SceneLease, SceneLeaseRequest, ScenePage, SceneQuery},
 };
@@ -34,7 +34,7 @@ use crate::{
 pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
         .routes(routes!(list))
-        .routes(routes!(declare, remove))
+        .routes(routes!(get, declare, remove))
         .routes(routes!(get_lease, acquire, release))
         .routes(routes!(renew))
 }
@@ -128,6 +128,38 @@ fn asked(query: &SceneQuery) -> Result<ResourceQuery, ApiError> {
     Ok(ResourceQuery { kind, leased: query.leased, ..Default::default() })
 }
 
+/// Returns a scene and its holder.
+#[utoipa::path(
+    get, path = paths::SCENE, tag = "scenes", operation_id = "get_scene",
+    params(("id" = String, Path, description = "The scene"), TenantQuery),
+    responses((status = 200, description = "The scene", body = Scene))
+)]
+async fn get(
+    caller: Caller<role::Reader>,
+    NamePath(id): NamePath<String>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<Scene>, ApiError> {
+    let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let seen = ResourceView::read_declared(caller.context(), &key).await;
+    let seen = seen.map_err(|failure| undeclared(&key, failure))?;
+    Ok(Json(Scene::of(&seen.resource, seen.lease.as_ref())))
+}
+
+/// There is no such scene: how there can be one.
+fn undeclared(key: &ResourceKey, failure: ApiError) -> ApiError {
+    // What else may be missing is a session, which has a code of its own.
+    if failure.0.code != ErrorCode::NotFound {
+        return failure;
+    }
+    let detail = format!(
+        "there is no scene {} of tenant {}: declare it with PUT {}",
+        key.key,
+        key.tenant,
+        paths::scene(key.key.as_str())
+    );
+    Problem::new(ErrorCode::NotFound, detail).into()
+}
+
 /// Creates or replaces a scene.
 #[utoipa::path(
     put, path = paths::SCENE, tag = "scenes", operation_id = "put_scene",
@@ -182,7 +214,8 @@ async fn get_lease(
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<SceneLease>, ApiError> {
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
-    let seen = ResourceView::read_declared(caller.context(), &key).await?;
+    let seen = ResourceView::read_declared(caller.context(), &key).await;
+    let seen = seen.map_err(|failure| undeclared(&key, failure))?;
     Ok(Json(SceneLease::of(&seen.resource, seen.lease.as_ref())))
 }
 
@@ -204,8 +237,8 @@ async fn acquire(
 ) -> Result<(StatusCode, Json<SceneLease>), ApiError> {
     let key = scene(caller.tenant(query.tenant.as_deref())?, &id)?;
     let lease = new_lease_id(&key);
-    let ask = body.terms()?.acquire(key, lease, Undeclared::Refuse);
-    let grant = caller.context().acquire(ask, None).await?;
+    let ask = body.terms()?.acquire(key.clone(), lease, Undeclared::Refuse);
+    let grant = caller.context().acquire(ask, None).await.map_err(|failure| undeclared(&key, failure))?;
     Ok((StatusCode::CREATED, Json(SceneLease::granted(&grant))))
 }
 
@@ -228,7 +261,7 @@ async fn renew(
     let claim = body.claim(Target::Resource(key))?;
     let renewed = caller.context().renew(claim, body.renew_ttl_ms()?, None).await;
     let grant = renewed.map_err(|failure| match is_lost(&failure) {
-        true => failure.0.recoded(ErrorCode::NotFound).into(),
+        true => failure.0.as_not_found().into(),
         false => failure,
     })?;
     Ok(Json(SceneLease::granted(&grant)))

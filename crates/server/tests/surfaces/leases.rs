@@ -70,8 +70,9 @@ async fn a_camera_lease_s_life() {
     assert_eq!((&released["success"], &released["status"]), (&json!(true), &json!("released")));
     for (method, call) in [("PUT", "renew"), ("POST", "heartbeat"), ("DELETE", "release"), ("POST", "revoke")]
     {
-        let gone = api.call(method, &of(id, call), json!({})).await.problem(404, "not_found");
+        let gone = api.call(method, &of(id, call), json!({})).await.problem(404, "lost");
         assert_eq!((&gone["success"], gone["error"].is_string()), (&json!(false), true), "{call}");
+        assert_eq!((&gone["ended"]["status"], &gone["token"]), (&json!("released"), &got["token"]), "{call}");
     }
     let ended = api.get(&of(id, "")).await.is(200);
     assert_eq!(
@@ -88,9 +89,14 @@ async fn how_a_lease_ended_is_remembered() {
     let api = with_camera().await;
     let expired = api.acquire_camera("cam-001", "r").await.is(200)["lease_id"].clone();
     api.pass_seconds(60);
-    api.put(&of(&expired, "renew"), json!({})).await.problem(404, "not_found");
+    api.put(&of(&expired, "renew"), json!({})).await.problem(404, "lost");
     let shown = api.get(&of(&expired, "")).await.is(200);
     assert_eq!((&shown["success"], &shown["status"]), (&json!(false), &json!("expired")), "swept or not");
+    assert_eq!(
+        (&shown["code"], &shown["holder"], &shown["key"]),
+        (&json!("lost"), &json!("r"), &json!("cam-001"))
+    );
+    assert!(shown["ended_at"].is_string() && shown["token"].is_number(), "{shown}");
 
     let revoked = api.acquire_camera("cam-001", "s").await.is(200)["lease_id"].clone();
     assert_eq!(api.get(&of(&expired, "")).await.is(200)["status"], "expired");
@@ -115,6 +121,12 @@ async fn how_a_lease_ended_is_remembered() {
     let next = page["next"].as_str().expect("a next page");
     let page = api.get(&format!("{}&limit=1&cursor={next}", of(&revoked, "history"))).await.is(200);
     assert_eq!(page["events"][0]["event_type"], "lease_revoked");
+    let newest = format!("{}&limit=1&newest_first=true", of(&revoked, "history"));
+    let page = api.get(&newest).await.is(200);
+    assert_eq!(page["events"][0]["event_type"], "lease_revoked");
+    let next = page["next"].as_str().expect("an older page");
+    let page = api.get(&format!("{newest}&cursor={next}")).await.is(200);
+    assert_eq!(page["events"][0]["event_type"], "lease_acquired");
 }
 
 #[tokio::test]

@@ -45,6 +45,31 @@ async fn release(api: &Api, name: &str, grant: &Value) {
     api.call("DELETE", &format!("/locks/{name}"), json!({"token": grant["token"]})).await.is(204);
 }
 
+/// Who is there, and in which order: for a person who wonders why a command waits.
+#[tokio::test]
+async fn locks_are_listed_with_those_who_wait() {
+    let api = Api::start().await;
+    assert_eq!(api.get("/locks").await.is(200), json!({"locks": [], "next": null}));
+    let grant = api.post("/locks/b", json!({"holder": "x"})).await.is(201);
+    api.post("/locks/a", json!({"holder": "y"})).await.is(201);
+    api.post("/resources/job/b/lease", json!({"holder": "z"})).await.is(201);
+    let _second = stand(&api, "b", "second", 1).await;
+    let _third = stand(&api, "b", "third", 2).await;
+    let page = api.get("/locks?limit=1").await.is(200);
+    assert_eq!((&page["locks"][0]["name"], &page["locks"][0]["waiting"]), (&json!("a"), &json!(0)));
+    let next = crate::common::segment(page["next"].as_str().expect("a next page"));
+    let page = api.get(&format!("/locks?limit=1&cursor={next}")).await.is(200);
+    let lock = &page["locks"][0];
+    assert_eq!((&lock["name"], &lock["lease"]["token"]), (&json!("b"), &grant["token"]));
+    assert_eq!((&lock["waiting"], &page["next"]), (&json!(2), &json!(null)));
+    let waiters: Vec<_> = lock["waiters"].as_array().expect("waiters").iter().map(|w| &w["holder"]).collect();
+    assert_eq!(waiters, ["second", "third"]);
+    assert!(lock["waiters"][0]["until"].is_string());
+    let metrics = reqwest::get(format!("{}/metrics", api.url())).await.expect("an answer");
+    let metrics = metrics.text().await.expect("a text");
+    assert!(metrics.contains("\nsolehold_waiters 2\n"), "{metrics}");
+}
+
 #[tokio::test]
 async fn a_free_lock_is_granted_at_once() {
     let api = Api::start().await;
@@ -60,7 +85,8 @@ async fn a_free_lock_is_granted_at_once() {
     assert_eq!((&refused["holder"], &refused["token"]), (&json!("x"), &grant["token"]));
     release(&api, "a", &grant).await;
     api.get("/locks/a").await.problem(404, "not_found");
-    api.post("/locks/a/renew", json!({"token": grant["token"]})).await.problem(404, "not_found");
+    let lost = api.post("/locks/a/renew", json!({"token": grant["token"]})).await.problem(409, "lost");
+    assert_eq!((&lost["ended"]["status"], &lost["ended"]["token"]), (&json!("released"), &grant["token"]));
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Resources of any kind, their leases, and what one holder leaves for the next.
 
-use serde_json::json;
-use solehold_server::{Quotas, ServerLimits};
+use serde_json::{Value, json};
+use solehold_server::{Quotas, Role, ServerLimits};
 
 use crate::common::{Api, segment};
 
@@ -105,7 +105,107 @@ async fn a_lease_is_named_by_its_proof() {
     api.call("DELETE", &lease, json!({"token": 999})).await.problem(409, "lost");
     api.call("DELETE", &lease, json!({})).await.problem(400, "no_proof");
     api.call("DELETE", &lease, json!({"token": grant["token"]})).await.is(204);
-    api.call("DELETE", &lease, json!({"token": grant["token"]})).await.problem(404, "not_found");
+    api.call("DELETE", &lease, json!({"token": grant["token"]})).await.problem(409, "lost");
+}
+
+/// The holder that asks too late learns what happened, whatever it names its lease by.
+#[tokio::test]
+async fn a_lease_that_is_over_says_when_and_how_it_ended() {
+    let api = Api::start().await;
+    let (lease, renew) = (format!("{JOB}/lease"), format!("{JOB}/lease/renew"));
+    let grant = api.post(&lease, json!({"holder": "w", "ttl_seconds": 2})).await.is(201);
+    api.pass_seconds(2);
+    let proofs =
+        [json!({"token": grant["token"]}), json!({"lease_id": grant["lease_id"]}), json!({"holder": "w"})];
+    for swept in [false, true] {
+        for proof in &proofs {
+            let lost = api.post(&renew, proof.clone()).await.problem(409, "lost");
+            let ended = &lost["ended"];
+            assert_eq!((&ended["status"], &ended["token"]), (&json!("expired"), &grant["token"]), "{proof}");
+            assert_eq!((&ended["holder"], &ended["lease_id"]), (&json!("w"), &grant["lease_id"]), "{proof}");
+            assert!(ended["ended_at"].is_string(), "{lost}");
+            assert!(lost["detail"].as_str().is_some_and(|detail| detail.contains("on job/")), "{lost}");
+            let mut write = proof.clone();
+            (write["sequence"], write["document"]) = (json!(1), json!({}));
+            let refused = if proof.get("holder").is_some() { (400, "no_proof") } else { (409, "lost") };
+            api.put(&format!("{JOB}/state"), write).await.problem(refused.0, refused.1);
+            api.call("DELETE", &lease, proof.clone()).await.problem(409, "lost");
+        }
+        if !swept {
+            // Whoever takes it ends what had expired.
+            let next = api.post(&lease, json!({"holder": "x"})).await.is(201);
+            let lost = api.post(&renew, proofs[2].clone()).await.problem(409, "lost");
+            assert_eq!((&lost["holder"], &lost["token"]), (&json!("x"), &next["token"]), "who holds it now");
+            api.call("DELETE", &lease, json!({"token": next["token"]})).await.is(204);
+        }
+    }
+    api.post(&renew, json!({"holder": "stranger"})).await.problem(404, "not_found");
+    api.post(&renew, json!({"token": 999})).await.problem(404, "not_found");
+    let mixed = json!({"lease_id": grant["lease_id"], "holder": "x"});
+    api.post(&renew, mixed).await.problem(404, "not_found");
+    api.post("/resources/job/other/lease/renew", proofs[2].clone()).await.problem(404, "not_found");
+    let batch =
+        json!({"items": [{"lease_id": grant["lease_id"]}, {"kind": "job", "key": "none", "token": 1}]});
+    let results = api.post("/leases/batch/renew", batch).await.is(200)["results"].clone();
+    assert_eq!(results[0]["problem"]["ended"]["status"], "expired");
+    assert_eq!(results[1]["problem"]["code"], "not_found");
+}
+
+/// A holder that was stopped by a revoke says so itself, and nobody waits for its old deadline.
+#[tokio::test]
+async fn the_late_release_of_a_revoked_lease_ends_its_hold_back() {
+    let api = Api::start().await;
+    let (lease, revoke) = (format!("{JOB}/lease"), format!("{JOB}/lease/revoke"));
+    let taken = async |proof: fn(&Value) -> Value| {
+        let grant = api.post(&lease, json!({"holder": "w"})).await.is(201);
+        api.post(&revoke, json!({})).await.is(200);
+        api.post(&lease, json!({"holder": "x"})).await.problem(409, "held_back");
+        proof(&grant)
+    };
+    let by_name = taken(|_| json!({"holder": "w"})).await;
+    let lost = api.call("DELETE", &lease, by_name).await.problem(409, "lost");
+    assert_eq!(lost["ended"]["held_back_ms"], 30_000, "a name is no proof");
+    api.post(&revoke, json!({"fenced": true})).await.is(200);
+    let with_state = taken(|g| json!({"token": g["token"], "state": {"sequence": 1, "document": 1}})).await;
+    api.call("DELETE", &lease, with_state).await.problem(409, "lost");
+    api.post(&revoke, json!({"fenced": true, "holder": "w"})).await.is(200);
+    for proof in [
+        (|g| json!({"token": g["token"]})) as fn(&Value) -> Value,
+        |g| json!({"lease_id": g["lease_id"]}),
+        |g| json!({"token": g["token"], "holder": "w"}),
+    ] {
+        let proof = taken(proof).await;
+        api.call("DELETE", &lease, proof.clone()).await.is(204);
+        let next = api.post(&lease, json!({"holder": "x"})).await.is(201);
+        api.call("DELETE", &lease, proof).await.problem(409, "lost");
+        api.call("DELETE", &lease, json!({"token": next["token"]})).await.is(204);
+    }
+    let proof = taken(|g| json!({"kind": "job", "key": "nightly", "token": g["token"]})).await;
+    let results =
+        api.post("/leases/batch/release", json!({"items": [proof]})).await.is(200)["results"].clone();
+    assert_eq!(results[0]["status"], "released", "{results}");
+    let id = taken(|g| g["lease_id"].clone()).await;
+    let path = format!("/leases/{}/revoke", id.as_str().expect("an id"));
+    api.post(&path, json!({})).await.problem(404, "lost");
+    assert_eq!(api.post(&path, json!({"fenced": true})).await.is(200)["held_back_ms"], 0);
+    api.post(&lease, json!({"holder": "x"})).await.is(201);
+}
+
+/// Only the key that a lease belonged to says that its holder has stopped.
+#[tokio::test]
+async fn a_foreign_key_ends_no_hold_back() {
+    let api = Api::start().await;
+    let admin = api.keyed(Role::Admin, Some("t")).await;
+    let (one, two) = (api.keyed(Role::Runner, Some("t")).await, api.keyed(Role::Runner, Some("t")).await);
+    let (lease, revoke) = (format!("{JOB}/lease"), format!("{JOB}/lease/revoke"));
+    let grant = one.post(&lease, json!({"holder": "w"})).await.is(201);
+    admin.post(&revoke, json!({})).await.is(200);
+    let proof = json!({"token": grant["token"], "lease_id": grant["lease_id"]});
+    let lost = two.call("DELETE", &lease, proof.clone()).await.problem(409, "lost");
+    assert_eq!(lost["ended"]["held_back_ms"], 30_000);
+    two.post(&lease, json!({"holder": "x"})).await.problem(409, "held_back");
+    one.call("DELETE", &lease, proof).await.is(204);
+    two.post(&lease, json!({"holder": "x"})).await.is(201);
 }
 
 #[tokio::test]
@@ -119,7 +219,8 @@ async fn a_lease_is_lost_in_the_very_millisecond_of_its_deadline() {
     let lost =
         api.post(&format!("{JOB}/lease/renew"), json!({"token": grant["token"]})).await.problem(409, "lost");
     assert_eq!(lost["token"], grant["token"]);
-    api.get(&format!("{JOB}/lease")).await.problem(404, "not_found");
+    let nobody = api.get(&format!("{JOB}/lease")).await.problem(404, "not_found");
+    assert_eq!(nobody["ended"]["token"], grant["token"], "the last lease");
 }
 
 #[tokio::test]

@@ -41,12 +41,13 @@ async fn a_tracker_s_life() {
     api.pass_seconds(20);
     let renewed = api.post("/scenes/scene-01/lease/renew", holder.clone()).await.is(200);
     assert_eq!((&renewed["version"], &renewed["ttl_ms"]), (&json!(version), &json!(30_000)));
-    api.post("/scenes/scene-01/lease/renew", other.clone()).await.problem(404, "not_found");
+    api.post("/scenes/scene-01/lease/renew", other.clone()).await.problem(404, "not_yours");
     let seen = api.get("/scenes/scene-01/lease").await.is(200);
     assert_eq!((&seen["holder_id"], &seen["version"]), (&json!("tracker-0"), &json!(version)));
 
     api.pass_seconds(30);
-    api.post("/scenes/scene-01/lease/renew", holder.clone()).await.problem(404, "not_found");
+    let lost = api.post("/scenes/scene-01/lease/renew", holder.clone()).await.problem(404, "lost");
+    assert_eq!((&lost["ended"]["status"], &lost["ended"]["token"]), (&json!("expired"), &json!(version)));
     let taken = api.post("/scenes/scene-01/lease", other.clone()).await.is(201);
     assert!(taken["version"].as_u64() > Some(version));
 
@@ -77,12 +78,18 @@ async fn of_many_at_once_one_wins() {
 async fn an_undeclared_scene_is_not_there() {
     let api = Api::start().await;
     let holder = json!({"holder_id": "tracker-0"});
-    api.post("/scenes/no/lease", holder.clone()).await.problem(404, "not_found");
-    api.get("/scenes/no/lease").await.problem(404, "not_found");
+    let told = "there is no scene no of tenant default: declare it with PUT /api/v1/scenes/no";
+    assert_eq!(api.post("/scenes/no/lease", holder.clone()).await.problem(404, "not_found")["detail"], told);
+    assert_eq!(api.get("/scenes/no").await.problem(404, "not_found")["detail"], told);
+    assert_eq!(api.get("/scenes/no/lease").await.problem(404, "not_found")["detail"], told);
     api.post("/scenes/no/lease/renew", holder.clone()).await.problem(404, "not_found");
     api.call("DELETE", "/scenes/no/lease", holder).await.is(204);
     api.delete("/scenes/no").await.problem(404, "not_found");
     assert_eq!(api.get("/scenes").await.is(200), json!([]));
+    api.put("/scenes/no", json!({"name": "Hall"})).await.is(201);
+    let one = api.get("/scenes/no").await.is(200);
+    assert_eq!(one["name"], "Hall");
+    assert_eq!(api.get("/scenes").await.is(200), json!([one]), "as in the list");
 }
 
 #[tokio::test]
@@ -94,7 +101,8 @@ async fn a_version_is_proof_where_it_is_given() {
         .is(204);
     let second = api.post("/scenes/s/lease", json!({"holder_id": "t"})).await.is(201);
     let old = json!({"holder_id": "t", "version": first["version"]});
-    api.post("/scenes/s/lease/renew", old.clone()).await.problem(404, "not_found");
+    let lost = api.post("/scenes/s/lease/renew", old.clone()).await.problem(404, "lost");
+    assert_eq!((&lost["token"], &lost["ended"]["token"]), (&second["version"], &first["version"]));
     api.call("DELETE", "/scenes/s/lease", old).await.is(204);
     assert_eq!(
         api.get("/scenes/s/lease").await.is(200)["version"],

@@ -267,7 +267,9 @@ impl PostgresStore {
                     AND least(coalesce(s.deadline_ms, l.deadline_ms), l.confirm_by_ms) > {now}{of_resource}), \
                  (SELECT count(*) FROM solehold.resources r WHERE r.declared{of_resource}) \
                     + (SELECT count(*) FROM {held} WHERE l.lease_id IS NOT NULL AND NOT r.declared{of_resource}), \
-                 (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now} AND tenant <> chr(1) || 'rooms'{of})"
+                 (SELECT count(*) FROM solehold.sessions WHERE deadline_ms > {now} AND tenant <> chr(1) || 'rooms'{of}), \
+                 (SELECT count(*) FROM solehold.waiters w JOIN solehold.resources r ON r.id = w.resource_id \
+                    WHERE true{of_resource})"
             );
             let statement = conn.shaped(&sql).await?;
             let (reading, found) = snapshot(&conn, &statement, &params).await?;
@@ -275,7 +277,8 @@ impl PostgresStore {
             self.time(&reading)?;
             let row = found.first().ok_or_else(|| unreadable("nothing was counted"))?;
             let number = |at: usize| row.try_get::<_, i64>(at).map(|n| n as u64);
-            Ok(Usage { live_leases: number(0)?, resources: number(1)?, sessions: number(2)? })
+            let (live_leases, resources, sessions) = (number(0)?, number(1)?, number(2)?);
+            Ok(Usage { live_leases, resources, sessions, waiters: number(3)? })
         })
         .await
     }

@@ -191,7 +191,7 @@ async fn release(
     let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
     let released = caller.context().release(claim, body.state()?).await.map_err(reply::over)?;
     let status = LeaseStatus::Released;
-    Ok(Json(Envelope::ended(EndedLease { lease_id: released.0, status, held_back_ms: 0 })))
+    Ok(Json(Envelope::ended(EndedLease::new(released.0, status, 0))))
 }
 
 /// Revokes a lease. The camera is held back until the old deadline, unless the old holder is known to be fenced off.
@@ -215,5 +215,5 @@ async fn revoke(
     let revoked = caller.context().revoke(claim, body.fenced, body.reason()?).await;
     let (_, held_back_ms) = revoked.map_err(reply::over)?;
     let status = LeaseStatus::Revoked;
-    Ok(Json(Envelope::ended(EndedLease { lease_id, status, held_back_ms })))
+    Ok(Json(Envelope::ended(EndedLease::new(lease_id, status, held_back_ms))))
 }

@@ -3,17 +3,15 @@
 use serde::Deserialize;
 use solehold_api::{
     field, kind,
-    leases::{EndedLease, Envelope, FlatFields, Lease, LeaseHistory, LeaseList, LeaseQuery},
+    leases::{Envelope, Lease, LeaseHistory, LeaseList, LeaseQuery},
     limits::PAGE_SIZE_MAX,
-    page::{PageCursor, PageQuery},
+    page::{HistoryQuery, PageCursor, PageQuery},
     paths,
 };
 use solehold_core::{
-    command::Footprint,
-    event::{Event, What},
+    command::{Claim, Footprint, Target},
     key::{LeaseId, Name},
     lease::LeaseStatus,
-    time::StoreTime,
 };
 use solehold_engine::store::{EventQuery, ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
@@ -27,7 +25,7 @@ use crate::{
     http::{ApiError, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::{
         history::event_page,
-        resource_view::{ResourceView, is_live, nobody_holds, resource_key, resource_page},
+        resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
         watch::wire_cursor,
     },
 };
@@ -58,90 +56,55 @@ async fn get(
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let lease = lease_id(&id)?;
-    match here(context, &tenant, lease).await? {
-        Some(envelope) => Ok(Json(envelope)),
-        None => remembered(context, &tenant, lease).await,
+    if let Some(held) = held(context, &tenant, lease).await? {
+        return Ok(Json(Envelope::held(held)));
     }
+    let past = context.find_past(&by_id(&tenant, lease)).await?;
+    let past = past.ok_or_else(|| reply::no_lease(&id))?;
+    Ok(Json(Envelope::over(past.shown())))
 }
 
-/// A lease that is on its resource: held, expired but not swept yet, or pending.
-async fn here(context: &Context, tenant: &Name, id: LeaseId) -> Result<Option<Envelope>, ApiError> {
+/// A lease that is active or pending.
+async fn held(context: &Context, tenant: &Name, id: LeaseId) -> Result<Option<Lease>, ApiError> {
     let loaded = context.engine().load(&Footprint { leases: vec![id], ..Default::default() }).await?;
     let key = loaded.state.resource_of(id).filter(|key| key.tenant == *tenant);
     key.map_or(Ok(()), |key| context.caller().must_see(key))?;
     let Some(seen) = key.and_then(|key| ResourceView::of(&loaded, key)) else { return Ok(None) };
     let revision = loaded.cursor.revision;
     if let Some(pending) = seen.resource.pending.as_ref().filter(|pending| pending.id == id) {
-        return Ok(Some(Envelope::held(Lease::pending(&seen.resource, pending, seen.now, revision))));
+        return Ok(Some(Lease::pending(&seen.resource, pending, seen.now, revision)));
     }
-    let Some(lease) = seen.lease.as_ref().filter(|lease| lease.lease.id == id) else { return Ok(None) };
-    if is_live(lease) {
-        return Ok(Some(Envelope::held(Lease::of(lease, revision))));
-    }
-    let free_at = lease.deadline.plus_ms(seen.resource.lock_delay_ms());
-    Ok(Some(ended(id, LeaseStatus::Expired, free_at.ms_after(seen.now))))
+    Ok(seen.live().filter(|lease| lease.lease.id == id).map(|lease| Lease::of(lease, revision)))
 }
 
-/// How a lease ended, as the audit trail has it.
-async fn remembered(context: &Context, tenant: &Name, id: LeaseId) -> Reply {
-    let page = context.engine().events(&EventQuery { lease: Some(id), ..all() }).await?;
-    let events = page.events.iter().rev().filter(|event| event.key.tenant == *tenant);
-    let end = events.filter_map(|event| end_of(event).map(|end| (event, end))).next();
-    let end = end.filter(|(event, _)| context.caller().may_see(&event.key));
-    let Some((event, (status, until))) = end else { return Err(reply::no_lease(&id.to_string())) };
-    let now = context.engine().resource(&event.key).await?.now;
-    Ok(Json(ended(id, status, until.map_or(0, |until| until.ms_after(now)))))
-}
-
-fn end_of(event: &Event) -> Option<(LeaseStatus, Option<StoreTime>)> {
-    match &event.what {
-        What::Released(ended) => Some((LeaseStatus::Released, ended.held_back_until)),
-        What::Expired(ended) => Some((LeaseStatus::Expired, ended.held_back_until)),
-        What::Revoked(ended) => Some((LeaseStatus::Revoked, ended.held_back_until)),
-        _ => None,
-    }
-}
-
-/// A lease that has ended: a client that only looks at `success` must not take it for held.
-fn ended(id: LeaseId, status: LeaseStatus, held_back_ms: u64) -> Envelope {
-    let how = match status {
-        LeaseStatus::Released => "was released",
-        LeaseStatus::Revoked => "was revoked",
-        _ => "has expired",
-    };
-    Envelope {
-        success: false,
-        lease: None,
-        error: Some(format!("lease {id} {how}")),
-        retry_after_seconds: None,
-        flat: FlatFields::Ended(EndedLease { lease_id: id.0, status, held_back_ms }),
-    }
-}
-
-fn all() -> EventQuery {
-    EventQuery { limit: PAGE_SIZE_MAX, ..Default::default() }
+fn by_id(tenant: &Name, id: LeaseId) -> Claim {
+    Claim { target: Target::Lease { tenant: tenant.clone(), id }, token: None, session: None, holder: None }
 }
 
 /// Returns the events of a lease.
 #[utoipa::path(
     get, path = paths::LEASE_HISTORY, tag = "leases", operation_id = "lease_history",
-    params(("lease_id" = String, Path, description = "The lease"), PageQuery),
+    params(("lease_id" = String, Path, description = "The lease"), HistoryQuery),
     responses(
-        (status = 200, description = "The events, oldest first, as far back as they are kept", body = LeaseHistory),
+        (status = 200, description = "The events, oldest or newest first, as far back as they are kept", body = LeaseHistory),
         (status = 404, description = "There is no such lease, and no event of one is kept"),
     )
 )]
 async fn history(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
-    Params(query): Params<PageQuery>,
+    Params(query): Params<HistoryQuery>,
 ) -> Result<Json<LeaseHistory>, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let lease = lease_id(&id)?;
     let asked = EventQuery { lease: Some(lease), ..Default::default() };
     let (events, next) = event_page(context, &tenant, asked, &query).await?;
-    if events.is_empty() && here(context, &tenant, lease).await?.is_none() {
+    let is_known = async || -> Result<bool, ApiError> {
+        let is_held = held(context, &tenant, lease).await?.is_some();
+        Ok(is_held || context.find_past(&by_id(&tenant, lease)).await?.is_some())
+    };
+    if events.is_empty() && !is_known().await? {
         return Err(reply::no_lease(&id));
     }
     Ok(Json(LeaseHistory { lease_id: lease.0, events, next }))
@@ -186,8 +149,10 @@ async fn of_camera(
     caller.must_see(&key)?;
     let loaded = caller.context().engine().resource(&key).await?;
     let seen = ResourceView::of(&loaded, &key);
-    let lease = seen.as_ref().and_then(ResourceView::live).ok_or_else(|| nobody_holds(&key))?;
-    Ok(Json(Envelope::held(Lease::of(lease, loaded.cursor.revision))))
+    match seen.as_ref().and_then(ResourceView::live) {
+        Some(lease) => Ok(Json(Envelope::held(Lease::of(lease, loaded.cursor.revision)))),
+        None => Err(nobody_holds(caller.context(), &key).await?.into()),
+    }
 }
 
 /// What else a list of leases may be asked for.

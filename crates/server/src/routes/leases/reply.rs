@@ -17,11 +17,11 @@ pub fn no_lease(id: &str) -> ApiError {
     Problem::new(ErrorCode::NotFound, format!("there is no lease {shown}")).into()
 }
 
-/// An expired lease is as gone as one that was swept: to the holder, the difference means nothing.
+/// A lease that is over is answered as "not found", which is what existing clients expect, and its code says the rest.
 pub fn over(failure: ApiError) -> ApiError {
     let problem = &failure.0;
-    if problem.code == ErrorCode::Lost && problem.holder.is_none() {
-        return failure.0.recoded(ErrorCode::NotFound).into();
+    if problem.code == ErrorCode::Lost && (problem.ended.is_some() || problem.holder.is_none()) {
+        return failure.0.as_not_found().into();
     }
     failure
 }

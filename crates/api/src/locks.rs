@@ -1,0 +1,71 @@
+//! Locks: who holds each, and who waits in line for it.
+
+use serde::{Deserialize, Serialize};
+use solehold_core::{outcome::LeaseView, waiter};
+use uuid::Uuid;
+
+use crate::{page::PageCursor, resources::HeldLease, time::Timestamp};
+
+/// A waiter in line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LockWaiter {
+    pub holder: String,
+    /// The session that its lease will be attached to, if not one of its own.
+    pub session_id: Option<Uuid>,
+    /// When its present wait ends, unless it asks again.
+    pub until: Timestamp,
+}
+
+impl LockWaiter {
+    pub fn of(waiter: &waiter::Waiter) -> Self {
+        Self {
+            holder: waiter.holder.to_string(),
+            session_id: waiter.session().map(|id| id.0),
+            until: waiter.deadline.into(),
+        }
+    }
+}
+
+/// A lock that is held, held back or waited for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Lock {
+    pub name: String,
+    pub tenant: String,
+    /// The lease on it, until it expires.
+    pub lease: Option<HeldLease>,
+    /// Milliseconds for which nobody can acquire it; 0 if it is not held back.
+    pub held_back_ms: u64,
+    /// The number of waiters in line.
+    pub waiting: u32,
+    /// The first of them, in order.
+    pub waiters: Vec<LockWaiter>,
+}
+
+impl Lock {
+    /// A lock as it is listed, with the first in line.
+    pub fn of<'a>(
+        resource: &crate::resources::Resource,
+        lease: Option<&LeaseView>,
+        waiters: impl Iterator<Item = &'a waiter::Waiter>,
+    ) -> Self {
+        Self {
+            name: resource.key.clone(),
+            tenant: resource.tenant.clone(),
+            lease: lease.map(HeldLease::of),
+            held_back_ms: resource.held_back_ms,
+            waiting: resource.waiting,
+            waiters: waiters.map(LockWaiter::of).collect(),
+        }
+    }
+}
+
+/// A page of locks.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LockList {
+    pub locks: Vec<Lock>,
+    /// Where the next page begins; null on the last.
+    pub next: Option<PageCursor>,
+}

@@ -1,0 +1,65 @@
+//! `solehold lock ls`: who holds which lock, and who waits for it.
+
+use serde_json::json;
+use solehold_api::{
+    locks::{Lock, LockList},
+    page::PageCursor,
+    paths,
+};
+
+use crate::{
+    client::{Client, Page},
+    error::CommandResult,
+    global::GlobalArgs,
+    human::duration_ms,
+    output::{self, or_dash},
+};
+
+impl Page for LockList {
+    type Item = Lock;
+    fn into_parts(self) -> (Vec<Lock>, Option<PageCursor>) {
+        (self.locks, self.next)
+    }
+}
+
+/// Lists the locks that are held or waited for.
+pub async fn ls(client: &Client, global: &GlobalArgs) -> CommandResult {
+    let locks = client.list::<LockList>(&paths::locks(), &[], None).await;
+    let locks = locks.map_err(|failure| failure.doing("list the locks"))?;
+    if global.json {
+        return output::json(&json!({ "locks": locks }));
+    }
+    if locks.is_empty() {
+        output::note("no locks are held");
+        return Ok(());
+    }
+    output::print(&table(&locks))
+}
+
+/// A row for each lock, and below it one for each of the first in line.
+fn table(locks: &[Lock]) -> String {
+    let mut rows = Vec::new();
+    for lock in locks {
+        let lease = lock.lease.as_ref();
+        let expires = match (lease, lock.held_back_ms) {
+            (Some(lease), _) => format!("in {}", duration_ms(lease.ttl_ms)),
+            (None, 0) => "-".to_owned(),
+            (None, ms) => format!("held back {}", duration_ms(ms)),
+        };
+        let since = lease.map(|lease| lease.acquired_at);
+        let (holder, token) = (or_dash(lease.map(|l| &l.holder)), or_dash(lease.map(|l| l.token)));
+        rows.push([lock.name.clone(), holder, token, or_dash(since), expires, lock.waiting.to_string()]);
+        for waiter in &lock.waiters {
+            let dash = || "-".to_owned();
+            rows.push([
+                String::new(),
+                format!("{} waits", waiter.holder),
+                dash(),
+                dash(),
+                dash(),
+                String::new(),
+            ]);
+        }
+    }
+    output::table(["LOCK", "HOLDER", "TOKEN", "SINCE", "EXPIRES", "WAITING"], &["TOKEN", "WAITING"], rows)
+}

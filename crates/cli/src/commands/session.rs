@@ -1,0 +1,112 @@
+//! `solehold session`: see and close sessions.
+
+use clap::Subcommand;
+use reqwest::Method;
+use serde_json::json;
+use solehold_api::{
+    paths,
+    sessions::{ClosedSession, NodeList, Session},
+};
+use solehold_clock::wall_ms;
+use solehold_core::session::Standing;
+use uuid::Uuid;
+
+use crate::{
+    client::Client,
+    commands::node::word,
+    error::CommandResult,
+    global::GlobalArgs,
+    human::{ago, count, duration_ms},
+    output,
+    view::LeaseView,
+};
+
+/// What can be done with sessions.
+#[derive(Debug, Subcommand)]
+pub enum SessionCommand {
+    /// List the active sessions, one for each holder
+    Ls {
+        /// At most N sessions [default: all]
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
+    },
+    /// Show a session and what is attached to it
+    Get {
+        /// Its id
+        session: Uuid,
+    },
+    /// Close a session and release everything that is attached to it: only when its holder has stopped
+    Close {
+        /// Its id
+        session: Uuid,
+    },
+}
+
+/// Runs it.
+pub async fn run(command: SessionCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
+    match command {
+        SessionCommand::Ls { limit } => ls(limit, client, global).await,
+        SessionCommand::Get { session } => get(session, client, global).await,
+        SessionCommand::Close { session } => {
+            let path = paths::session(&session.to_string());
+            let closed = client.call::<ClosedSession>(Method::DELETE, &path, &[], None::<&()>).await;
+            let closed = closed.map_err(|failure| failure.doing(format!("close session {session}")))?;
+            if global.json {
+                return output::json(&closed);
+            }
+            let released = count(usize::try_from(closed.released).unwrap_or(usize::MAX), "lease");
+            output::line(format!("closed session {session} and released {released}"))
+        }
+    }
+}
+
+async fn ls(limit: Option<usize>, client: &Client, global: &GlobalArgs) -> CommandResult {
+    let sessions = client.list::<NodeList>(&paths::nodes(), &[], limit).await;
+    let sessions = sessions.map_err(|failure| failure.doing("list the sessions"))?;
+    if global.json {
+        return output::json(&json!({ "sessions": sessions }));
+    }
+    if sessions.is_empty() {
+        output::note("no sessions are open");
+        return Ok(());
+    }
+    let now_ms = wall_ms();
+    let row = |session: &solehold_api::sessions::Node| {
+        [
+            session.session_id.to_string(),
+            session.node_id.clone(),
+            word(session.standing).to_owned(),
+            session.lease_count.to_string(),
+            format!("in {}", duration_ms(session.ttl_ms)),
+            ago(session.opened_at, now_ms),
+        ]
+    };
+    let headings = ["SESSION", "HOLDER", "STANDING", "LEASES", "EXPIRES", "OPENED"];
+    output::print(&output::table(headings, &["LEASES"], sessions.iter().map(row).collect()))
+}
+
+async fn get(id: Uuid, client: &Client, global: &GlobalArgs) -> CommandResult {
+    let session = client.get::<Session>(&paths::session(&id.to_string()), &[]).await;
+    let session = session.map_err(|failure| failure.doing(format!("show session {id}")))?;
+    if global.json {
+        return output::json(&session);
+    }
+    let (expires, ttl) = (duration_ms(session.ttl_ms), duration_ms(session.full_ttl_ms));
+    let facts = output::facts(&[
+        ("holder", Some(session.holder.clone())),
+        (
+            "standing",
+            Some(word(session.standing).to_owned()).filter(|_| session.standing != Standing::Current),
+        ),
+        ("expires", Some(format!("in {expires} ({}), {ttl} after each heartbeat", session.expires_at))),
+        ("opened", Some(session.opened_at.to_string())),
+        ("renewed", Some(session.renewed_at.to_string())),
+        ("tenant", Some(session.tenant.clone()).filter(|tenant| tenant != "default")),
+    ]);
+    let leases: Vec<LeaseView> = session.leases.into_iter().map(Into::into).collect();
+    let held = match leases.as_slice() {
+        [] => "\nit holds nothing\n".to_owned(),
+        leases => format!("\n{}", LeaseView::table(leases)),
+    };
+    output::print(&format!("session {id}\n{facts}{held}"))
+}
