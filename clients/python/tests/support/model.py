@@ -218,7 +218,7 @@ class Authority:
     def _proven(self, key: str, body: dict[str, Any]) -> _Lease:
         lease = self._held(key)
         if lease is None or (lease.lease_id, lease.token) != (body["lease_id"], body["token"]):
-            raise Refusal(404, "not_found")
+            raise Refusal(409, "lost", token=body["token"])
         return lease
 
     def _cancel(self, key: str, request_id: str) -> None:
