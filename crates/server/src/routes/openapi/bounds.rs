@@ -12,9 +12,9 @@ use solehold_api::{
     leases::CAMERA_PREFIX,
     limits::{
         BATCH_ITEMS_MAX, CAMERA_TTL, CAPACITY_MAX, CAPACITY_MIN, KEY_EXPIRY_SECONDS_MAX,
-        KEY_GRACE_SECONDS_MAX, LABEL_QUERY_BYTES_MAX, LABELS_MAX, PAGE_CURSOR_BYTES_MAX, PAGE_SIZE_MAX,
-        REASON_BYTES_MAX, RESOURCE_TTL, RUNNER_SESSION_TTL, SEALED_CURSOR_BYTES_MAX, SESSION_TTL,
-        URL_BYTES_MAX, WAIT_MS_MAX,
+        KEY_GRACE_SECONDS_MAX, KEY_SCOPES_MAX, LABEL_QUERY_BYTES_MAX, LABELS_MAX, PAGE_CURSOR_BYTES_MAX,
+        PAGE_SIZE_MAX, REASON_BYTES_MAX, RESOURCE_TTL, RUNNER_SESSION_TTL, SEALED_CURSOR_BYTES_MAX,
+        SESSION_TTL, URL_BYTES_MAX, WAIT_MS_MAX,
     },
     time::TtlBounds,
 };
@@ -208,7 +208,7 @@ fn range(owner: &str, field: &str) -> Option<Value> {
 fn whole_range(schema: &Value) -> Value {
     let is_unsigned = schema["minimum"] == 0;
     match schema["format"].as_str() {
-        Some("int64") if is_unsigned => json!({"maximum": u64::MAX}),
+        Some("int64") if is_unsigned => json!({"format": "uint64", "maximum": u64::MAX}),
         Some("int64") => json!({"minimum": i64::MIN, "maximum": i64::MAX}),
         Some("int32") if is_unsigned => json!({"maximum": u32::MAX}),
         _ => json!({}),
@@ -249,6 +249,7 @@ fn count(field: &str) -> Value {
     match field {
         "items" => json!({"maxItems": BATCH_ITEMS_MAX}),
         "capabilities" => json!({"maxItems": LABELS_MAX}),
+        "only" => json!({"maxItems": KEY_SCOPES_MAX}),
         _ => json!({}),
     }
 }
@@ -266,6 +267,12 @@ fn together(schema: &Value) -> Value {
     let mut rules = Map::new();
     if has(&["ttl_ms", "ttl_seconds"]) {
         rules.insert("not".to_owned(), json!({"allOf": [given("ttl_ms"), given("ttl_seconds")]}));
+    }
+    // A key of an administrator is not limited.
+    if has(&["role", "only"]) {
+        let limited = json!({"properties": {"only": {"minItems": 1}}, "required": ["only"]});
+        let rule = json!({"allOf": [{"properties": {"role": {"const": "admin"}}}, limited, given("only")]});
+        rules.insert("not".to_owned(), rule);
     }
     // An item of a batch names its lease by its id, or else by what it is on.
     if has(&["kind", "key", "lease_id"]) {
