@@ -209,7 +209,7 @@ fn path(name: &str, more: &str) -> String {
 
 /// The paths of all reads, as the server describes them, filled in for a state.
 fn reads(state: &State, session: Uuid) -> Result<Vec<String>> {
-    let document: Value = serde_json::from_str(&openapi_json())?;
+    let document: Value = serde_json::from_str(openapi_json())?;
     let mut paths = Vec::new();
     for (path, operations) in document["paths"].as_object().context("paths")? {
         // An export and a watch are streams, which have tests of their own.

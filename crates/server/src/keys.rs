@@ -65,7 +65,7 @@ impl NewKey {
     }
 
     /// What a request asks for, or all that is wrong with it; the tenant is the caller's to decide.
-    pub fn of(ask: &admin::CreateKey, tenant: Option<Name>) -> Result<Self, Problem> {
+    pub fn of(ask: &admin::CreateKey, tenant: Option<Name>) -> Result<Self, ApiError> {
         let scopes = ask.scopes()?;
         Ok(Self {
             name: field::name("name", &ask.name)?,

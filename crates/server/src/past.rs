@@ -11,10 +11,9 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_core::{
-    call::Actor,
     command::{Claim, Command, Footprint, Target},
     event::{Ended, Event, What},
-    key::{LeaseId, Name, ResourceKey},
+    key::{LeaseId, ResourceKey},
     lease::LeaseStatus,
     outcome::{Answer, LeaseView, Refusal},
     time::{Revision, StoreTime, Token},
@@ -42,17 +41,6 @@ pub struct PastLease {
     pub at: StoreTime,
     /// For how long its resource is still held back after it.
     pub held_back_ms: u64,
-    /// The key that it belonged to (rule 26).
-    pub owner: Owner,
-}
-
-/// Whom a lease belonged to.
-#[derive(Debug)]
-pub enum Owner {
-    /// This key, or nobody.
-    Known(Option<Name>),
-    /// Its grant is no longer in the history.
-    Unknown,
 }
 
 impl PastLease {
@@ -104,20 +92,11 @@ impl Context {
         let by_id = matches!(claim.target, Target::Lease { .. });
         let is_proven = by_id || claim.token.is_some() || claim.session.is_some();
         match past {
-            Some(past) if is_proven && !has_state && self.owned(&past) => {
+            Some(past) if is_proven && !has_state => {
                 let reason = format!("{} has stopped", past.ended.holder);
                 self.lift(past, Some(reason), refusal).await
             }
             past => Err(explain(past, refusal)),
-        }
-    }
-
-    /// Whether a lease was the caller's, or one that the caller may act for (rule 26).
-    fn owned(&self, past: &PastLease) -> bool {
-        let actor = self.caller().actor();
-        match &past.owner {
-            Owner::Known(owner) => actor.may_act_for(owner.as_ref()),
-            Owner::Unknown => !matches!(actor, Actor::Key { .. }),
         }
     }
 
@@ -135,7 +114,7 @@ impl Context {
         }
     }
 
-    /// Ends the hold-back after a lease; refuses if there is none.
+    /// Ends the hold-back after a lease; refuses if there is none, or if the lease was another key's (rule 26).
     async fn lift(
         &self,
         past: PastLease,
@@ -231,7 +210,6 @@ impl Context {
         let is_over = |view: &LeaseView| view.lease.id == id && view.status == LeaseStatus::Expired;
         Ok(view.filter(is_over).map(|view| PastLease {
             key: view.key,
-            owner: Owner::Known(view.lease.by.clone()),
             ended: Ended::of(&view.lease),
             status: LeaseStatus::Expired,
             at: view.deadline,
@@ -261,17 +239,12 @@ fn end_of(events: &[Event]) -> Option<PastLease> {
             _ => return None,
         };
         let (key, ended) = (event.key.clone(), ended.clone());
-        Some(PastLease { key, ended, status, at: event.at, held_back_ms: 0, owner: Owner::Unknown })
+        Some(PastLease { key, ended, status, at: event.at, held_back_ms: 0 })
     })?;
-    let owner = events.iter().find_map(|event| match &event.what {
-        What::Acquired(lease) => Some(Owner::Known(lease.by.clone())),
-        _ => None,
-    });
     let taken_over = events.iter().find_map(|event| match &event.what {
         What::Stolen(ended) => ended.reason.clone(),
         _ => None,
     });
     let reason = end.ended.reason.clone().or(taken_over);
-    let owner = owner.unwrap_or(Owner::Unknown);
-    Some(PastLease { ended: Ended { reason, ..end.ended }, owner, ..end })
+    Some(PastLease { ended: Ended { reason, ..end.ended }, ..end })
 }

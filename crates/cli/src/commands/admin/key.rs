@@ -175,7 +175,7 @@ async fn create(ask: &CreateKey, door: &Door) -> CommandResult<NewKey> {
         Door::Server(client) => client.send(Method::POST, &paths::keys(), ask).await,
         Door::Store(engine) => {
             let tenant = maybe_name("tenant", ask.tenant.as_deref()).map_err(Problem::from)?;
-            let new = keys::NewKey::of(ask, tenant)?;
+            let new = keys::NewKey::of(ask, tenant).map_err(|failure| *failure.0)?;
             Ok(keys::create(engine, new).await.map_err(|failure| *failure.0)?.shown_once())
         }
     }
