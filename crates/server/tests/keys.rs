@@ -21,7 +21,7 @@ struct Operation {
 }
 
 fn operations() -> Vec<Operation> {
-    let described: Value = serde_json::from_str(&openapi_json()).expect("JSON");
+    let described: Value = serde_json::from_str(openapi_json()).expect("JSON");
     let mut all = Vec::new();
     for (path, item) in described["paths"].as_object().expect("paths") {
         for (method, operation) in item.as_object().expect("a path item") {
