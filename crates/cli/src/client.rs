@@ -63,6 +63,19 @@ impl ServerArgs {
     /// The options, by the names of their fields: for commands that ask no server.
     pub const NAMES: [&str; 5] = ["server", "api_key", "tenant", "ca_cert", "timeout"];
 
+    /// The same as variables, for another process of this binary.
+    pub fn variables(&self) -> Vec<(String, OsString)> {
+        let text = |text: &Option<String>| text.clone().map(OsString::from);
+        let all = [
+            ("SOLEHOLD_SERVER", text(&self.server)),
+            ("SOLEHOLD_API_KEY", text(&self.api_key)),
+            ("SOLEHOLD_TENANT", text(&self.tenant)),
+            ("SOLEHOLD_CA_CERT", self.ca_cert.clone()),
+            ("SOLEHOLD_TIMEOUT", text(&self.timeout)),
+        ];
+        all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    }
+
     /// What is asked for keeping sessions.
     pub fn authority(&self) -> CommandResult<Http> {
         self.urls()?;

@@ -35,6 +35,9 @@ pub struct Waiter {
     pub undeclared: Undeclared,
     /// The waiting room of the replica that its client is connected to.
     pub room: SessionId,
+    /// When it joined the line.
+    #[serde(default)]
+    pub since: StoreTime,
     /// When it stops waiting.
     pub deadline: StoreTime,
 }

@@ -70,7 +70,7 @@ async fn a_request_is_one_line_without_secrets() {
         (&fields["route"], &fields["status"]),
         (&"/api/v1/admin/tenants/{tenant}".into(), &200.into())
     );
-    assert_eq!(fields["key"], key.id.as_str());
+    assert_eq!(fields["by"], key.id.as_str());
     assert!(fields["took_us"].is_u64());
     assert!(fields.get("node_id").is_none(), "the log of the binary has it on every line");
     assert!(fields.get("code").is_none() && fields.get("resource").is_none(), "{fields}");

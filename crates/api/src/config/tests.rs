@@ -81,7 +81,9 @@ fn all_that_is_wrong_is_named_by_its_path() {
     );
     assert!(camera.declaration().is_err());
     assert_eq!(told(Zone { polygon: vec![], ..zone(1, None) }.validate()).len(), 1);
-    let large = Camera { rtsp_url: Some("x".repeat(70_000)), ..full_camera() };
+    let long = Camera { rtsp_url: Some("x".repeat(70_000)), ..full_camera() };
+    assert_eq!(long.declaration().expect_err("too long")[0].field, "rtsp_url");
+    let large = Camera { allow_labels: Some(vec!["x".repeat(250); 300]), ..full_camera() };
     assert_eq!(large.declaration().expect_err("too large")[0].field, "camera");
 }
 

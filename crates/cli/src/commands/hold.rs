@@ -15,7 +15,7 @@ use crate::{
     config::GIVEN,
     error::{CommandError, CommandResult},
     exit::Exit,
-    hold::{self, HeldAbove, Job, JobEnd, Patience, SignalStream, Tenure, Terms},
+    hold::{self, Farewell, HeldAbove, Job, JobEnd, Patience, SignalStream, Tenure, Terms},
     target::ResourceArg,
     times,
 };
@@ -148,6 +148,10 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
         // What an outer `run` told is not for this command.
         env_remove: GIVEN.map(str::to_owned).to_vec(),
         warn: terms.warn,
+        farewell: session.id().map(|id| Farewell {
+            args: ["session", "close", &id.to_string()].map(str::to_owned).into(),
+            env: server.variables(),
+        }),
     };
     let tenure = Tenure::new(terms, session, guard);
     let ended = hold::supervise(job, tenure.standing(), &mut signals).await;

@@ -55,7 +55,7 @@ fn table(locks: &[Lock]) -> String {
                 String::new(),
                 format!("{} waits", waiter.holder),
                 dash(),
-                dash(),
+                waiter.since.to_string(),
                 dash(),
                 String::new(),
             ]);

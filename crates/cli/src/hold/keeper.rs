@@ -29,7 +29,7 @@ use super::{
     proc, shim,
     signals::Signals,
     terminal,
-    wire::{self, Inbox, LeaseTerm, Order, Report, Start},
+    wire::{self, Farewell, Inbox, LeaseTerm, Order, Report, Start},
 };
 use crate::exit::Exit;
 
@@ -79,6 +79,7 @@ struct Keeper {
     /// None before it was started, and once it has been reaped: its number may then be somebody else's.
     command: Option<Pid>,
     was_asked: bool,
+    farewell: Option<Farewell>,
 }
 
 impl Keeper {
@@ -94,6 +95,7 @@ impl Keeper {
             terminal_of: None,
             command: None,
             was_asked: false,
+            farewell: None,
         })
     }
 
@@ -116,6 +118,7 @@ impl Keeper {
     fn start(&mut self, start: &Start) -> io::Result<()> {
         self.plan = Plan::new(start.lasting.stop_at_ms, start.warn_ms);
         self.folder = PathBuf::from(&start.folder);
+        self.farewell = start.farewell.clone();
         self.terminal_of = start.terminal_of.and_then(Pid::from_raw);
         fs::create_dir(&self.folder)?;
         write_file(&self.folder, &start.lasting)?;
@@ -148,7 +151,16 @@ impl Keeper {
         }
         let _ = fs::remove_dir_all(&self.folder);
         self.tell(&Report::Gone);
+        self.say_farewell();
         Ok(())
+    }
+
+    /// Ends the session of a holder that is gone. If that does not succeed, its ttl ends it.
+    fn say_farewell(&self) {
+        let Some(farewell) = self.farewell.as_ref().filter(|_| self.inbox.is_none()) else { return };
+        let mut close = Command::new("/proc/self/exe");
+        close.args(&farewell.args).envs(farewell.env.iter().map(|(name, value)| (name, value)));
+        let _ = close.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
     }
 
     /// Reaps what has ended; false when no child is left.

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   holder   `solehold run`: session and renewals; tells every new deadline over a socket
-//!     |        killed: the socket closes      stopped or hung: the deadline passes      either way the keeper ends all
+//!     |        killed: the socket closes      stopped or hung: the deadline passes      either way the keeper ends all,
+//!     |        and then the session of a holder that was killed
 //!   keeper   one thread, its own process group: adopts every orphan below it, ends all of them at the deadline
 //!     |        killed: the kernel kills the command, and the holder, which adopts the rest, kills that
 //!   shim     asks the kernel to be killed with the keeper, takes the terminal, becomes the command
@@ -34,7 +35,7 @@ use std::{env, ffi::OsString};
 pub use signals::SignalStream;
 pub use supervise::{Job, JobEnd, Standing, stop_here, supervise};
 pub use tenure::{HeldAbove, Patience, Tenure, Terms, close, policy};
-pub use wire::LeaseTerm;
+pub use wire::{Farewell, LeaseTerm};
 
 /// What a process of this binary is called that is not for people to start, by its first argument.
 const KEEPER: &str = "__keeper";

@@ -23,7 +23,7 @@ use super::{
     proc,
     signals::{SignalStream, letting_through},
     terminal,
-    wire::{self, Available, Inbox, LeaseTerm, Order, Report, Start},
+    wire::{self, Available, Farewell, Inbox, LeaseTerm, Order, Report, Start},
 };
 
 /// How long the keeper may take to read what it is to start.
@@ -49,6 +49,8 @@ pub struct Job {
     pub env_remove: Vec<String>,
     /// How long before the deadline it is asked to end if no renewal comes.
     pub warn: Duration,
+    /// What the keeper does in the end if this process is gone by then.
+    pub farewell: Option<Farewell>,
 }
 
 /// How the lease stands.
@@ -119,6 +121,7 @@ impl Holder {
             lasting,
             warn_ms,
             terminal_of: terminal_of.map(|group| group.as_raw_nonzero().get()),
+            farewell: job.farewell,
         };
         let (ours, theirs) = UnixStream::pair()?;
         // A signal to our group is not for the keeper: it is passed on once, by us.

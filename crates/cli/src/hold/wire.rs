@@ -59,6 +59,18 @@ pub struct Start {
     pub warn_ms: u64,
     /// The process group from which the command takes the terminal and to which it goes back.
     pub terminal_of: Option<i32>,
+    /// What is left to do when the holder is gone.
+    pub farewell: Option<Farewell>,
+}
+
+/// What the keeper runs, as this binary, if the holder is gone when nothing of the command is left: it ends the
+/// holder's session, so that nobody waits for its ttl to pass.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Farewell {
+    /// Its arguments.
+    pub args: Vec<String>,
+    /// What is added to its environment; the key may be in it.
+    pub env: Vec<(String, OsString)>,
 }
 
 /// From the keeper.
@@ -169,6 +181,7 @@ mod tests {
             lasting: LeaseTerm { stop_at_ms: u64::MAX, variables: Vec::new() },
             warn_ms: 0,
             terminal_of: None,
+            farewell: Some(Farewell { args: vec!["session".into()], env: vec![("A".into(), "b".into())] }),
         };
         let mut inbox = Inbox::default();
         let mut bytes = line(&Order::Start(Box::new(start))).expect("a line");

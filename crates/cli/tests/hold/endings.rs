@@ -4,11 +4,11 @@ use std::{fs, os::unix::fs::PermissionsExt};
 
 use anyhow::{Context, Result};
 use rustix::process::{Signal, kill_process};
-use solehold_testkit::TempDir;
+use solehold_testkit::{TempDir, wait_for};
 use uuid::Uuid;
 
 use crate::{
-    common::{ask, ask_args, server},
+    common::{SOON, ask, ask_args, server},
     world::Run,
 };
 
@@ -116,6 +116,17 @@ async fn a_killed_holder_leaves_nothing_behind() -> Result<()> {
         run.signal(Signal::KILL)?;
         run.nobody_left().await?;
     }
+    Ok(())
+}
+
+/// The keeper knows that nothing is left, and ends the session: nobody waits for an hour.
+#[tokio::test]
+async fn a_killed_holder_holds_nothing_back() -> Result<()> {
+    let server = server().start().await?;
+    let run = Run::family(&server, "run --lease job/a --ttl 1h", "").await?;
+    run.signal(Signal::KILL)?;
+    run.nobody_left().await?;
+    wait_for("the next holder to get it", SOON, async || is_free(&server).await.unwrap_or(false)).await?;
     Ok(())
 }
 

@@ -80,6 +80,7 @@ impl<'a> Draft<'a> {
         // The exact position in a long line is not known without loading all of it.
         let ahead = self.queued(&resource.key).saturating_sub(u32::from(kept.is_some()));
         let now = self.now();
+        let since = kept.as_ref().map_or(now, |waiter| waiter.since);
         let arrival = kept.map_or_else(|| self.moment.next_revision(), |waiter| waiter.arrival);
         let deadline = now.plus_ms(wait.wait_ms);
         self.changes.push(Change::Waits(Waiter {
@@ -93,6 +94,7 @@ impl<'a> Draft<'a> {
             attributes: ask.attributes.clone(),
             undeclared: ask.undeclared,
             room: wait.room,
+            since,
             deadline,
         }));
         Ok(Answer::Waiting(Place { lease: ask.lease, arrival, ahead, deadline, now }))

@@ -172,9 +172,12 @@ fn a_sessions_heartbeat_alone_confirms_nothing() {
 fn whoever_asks_again_keeps_its_place_wherever_it_asks() {
     let (mut w, room) = waiting();
     let (former, elsewhere) = (w.waiter("bob", "lobby"), w.room());
+    let since = |w: &World| w.state.waiters().next().map(|first| (first.holder.clone(), first.since));
+    let joined = since(&w);
     w.wait(1_000);
     w.waits_for(elsewhere, "bob", "lobby", 2_000).says("waiting behind 1 for 2000 ms", "");
     assert_eq!(w.line("lobby"), "bob cat");
+    assert_eq!(since(&w), joined, "it is known since when it waits");
     let gone = "refused: there is no live lease ~3";
     w.leave("lobby", former).says(gone, "");
     close_room(&mut w, room);

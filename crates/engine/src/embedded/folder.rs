@@ -38,12 +38,6 @@ impl Lock {
         let unusable =
             |e: std::io::Error| StoreError::Unusable(format!("data folder {}: {e}", folder.display()));
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unusable)?;
-        let mode = fs::metadata(folder).map_err(unusable)?.permissions().mode();
-        if mode & OTHERS != 0 {
-            // It was there before, and may be shared on purpose.
-            let path = folder.display();
-            tracing::warn!("others can look into the data folder: `chmod 700 {path}` keeps them out");
-        }
         let mut file = private_file(&folder.join("lock")).map_err(unusable)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
@@ -54,6 +48,12 @@ impl Lock {
             };
             let text = format!("data folder {} is in use by {pid}", folder.display());
             return Err(StoreError::Unusable(text));
+        }
+        let mode = fs::metadata(folder).map_err(unusable)?.permissions().mode();
+        if mode & OTHERS != 0 {
+            // It was there before, and may be shared on purpose.
+            let path = folder.display();
+            tracing::warn!("others can look into the data folder: `chmod 700 {path}` keeps them out");
         }
         // Written over what is there, which takes no room: a full disk is no reason not to start. The lock holds
         // without it.

@@ -241,7 +241,7 @@ fn tell(context: &Context, record: RequestRecord, status: StatusCode) {
                 status = status.as_u16(),
                 took_us = took.as_micros() as u64,
                 request_id = record.id.to_str().unwrap_or_default(),
-                key = record.key.as_ref().map(Name::as_str),
+                by = record.key.as_ref().map(Name::as_str),
                 tenant = record.about.tenant,
                 resource = record.about.resource,
                 holder = record.about.holder,

@@ -210,6 +210,7 @@ parts! {
         request: Option<Name>,
         attributes: Document,
         undeclared: bool,
+        since_ms: StoreTime,
         deadline_ms: StoreTime,
         by_key: Option<Name>,
     }

@@ -356,6 +356,7 @@ pub(crate) fn waiter(
         attributes: row.attributes,
         undeclared: if row.undeclared { Undeclared::Allow } else { Undeclared::Refuse },
         room: row.room_id,
+        since: row.since_ms,
         deadline: row.deadline_ms,
     })
 }
@@ -375,6 +376,7 @@ impl From<&Waiter> for WaiterPart {
             request: waiter.request.clone(),
             attributes: waiter.attributes.clone(),
             undeclared: waiter.undeclared == Undeclared::Allow,
+            since_ms: waiter.since,
             deadline_ms: waiter.deadline,
             by_key: waiter.by.clone(),
         }
