@@ -119,11 +119,11 @@ async fn a_killed_holder_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
-/// The keeper knows that nothing is left, and ends the session: nobody waits for an hour.
+/// The keeper knows that nothing is left, and ends the session: nobody waits for five minutes.
 #[tokio::test]
 async fn a_killed_holder_holds_nothing_back() -> Result<()> {
     let server = server().start().await?;
-    let run = Run::family(&server, "run --lease job/a --ttl 1h", "").await?;
+    let run = Run::family(&server, "run --lease job/a --ttl 5m", "").await?;
     run.signal(Signal::KILL)?;
     run.nobody_left().await?;
     wait_for("the next holder to get it", SOON, async || is_free(&server).await.unwrap_or(false)).await?;
