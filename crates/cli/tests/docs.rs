@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
-use common::{command, run};
+use common::{below, command, run};
 
 const DOCS: &str = include_str!("../../../docs/cli.md");
 
@@ -28,17 +28,6 @@ async fn exit_codes_are_those_of_the_help() -> Result<()> {
     });
     assert_eq!(documented.count(), rows.len());
     Ok(())
-}
-
-/// The names of the commands below `path`.
-async fn below(path: &[&str]) -> Result<Vec<String>> {
-    let help = run(path.iter().chain(&["-h"])).await?.good()?;
-    let Some((_, rest)) = help.split_once("Commands:\n") else { return Ok(Vec::new()) };
-    let names = rest.lines().take_while(|line| !line.is_empty()).filter_map(|line| {
-        let name = line.strip_prefix("  ")?.split(' ').next()?;
-        Some(name).filter(|name| !name.is_empty() && *name != "help").map(str::to_owned)
-    });
-    Ok(names.collect())
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ mod common;
 use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::{Context, Result, ensure};
-use common::{Ran, command, ran, run};
+use common::{Ran, below, command, ran};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use solehold_core::{
@@ -36,7 +36,7 @@ const NOT_READS: &[&str] = &[
     "session close",
 ];
 
-/// A lease, and what is to be said of it.
+/// A lease, and what reads must say about it.
 struct State {
     name: &'static str,
     lease: Uuid,
@@ -385,15 +385,4 @@ async fn every_command_is_accounted_for() -> Result<()> {
         }
     }
     Ok(())
-}
-
-/// The names of the commands below `path`.
-async fn below(path: &[&str]) -> Result<Vec<String>> {
-    let help = run(path.iter().chain(&["-h"])).await?.good()?;
-    let Some((_, rest)) = help.split_once("Commands:\n") else { return Ok(Vec::new()) };
-    let names = rest.lines().take_while(|line| !line.is_empty()).filter_map(|line| {
-        let name = line.strip_prefix("  ")?.split(' ').next()?;
-        Some(name).filter(|name| !name.is_empty() && *name != "help").map(str::to_owned)
-    });
-    Ok(names.collect())
 }

@@ -73,7 +73,7 @@ impl Actor {
 /// A command and who gives it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Call {
-    /// What is to be done.
+    /// What the caller asks for.
     pub command: Command,
     /// On whose behalf.
     pub by: Actor,

@@ -80,8 +80,8 @@ impl Context {
     }
 
     /// A release was refused. If the lease is over and its resource is held back after it, that ends now: its holder
-    /// says that it has stopped, and no more is said by a release in time (rule 12). A name alone is no proof of that
-    /// (rule 6), and what is over takes no last state.
+    /// says that it has stopped, which is all that a release in time would say (rule 12). A name alone does not prove
+    /// it (rule 6), and a lease that is over takes no final state.
     pub(crate) async fn released_late(
         &self,
         claim: &Claim,

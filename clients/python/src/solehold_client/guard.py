@@ -57,7 +57,7 @@ class Guard:
             hold.sequence = state.sequence
         self._state = state
         self._told = False
-        """Whether the loss was raised: then whoever holds the guard has handled it, or passes it on."""
+        """Whether the loss was raised: then the guard's user has handled it, or passes it on."""
         self._dropped = weakref.finalize(self, session._guard_dropped, asyncio.get_running_loop(), hold)
         self._dropped.atexit = False
 

@@ -104,3 +104,14 @@ pub fn write(folder: &Path, name: &str, text: &str) -> Result<String> {
     std::fs::write(&path, text)?;
     Ok(path.to_str().context("a path in UTF-8")?.to_owned())
 }
+
+/// The names of the commands below `path`.
+pub async fn below(path: &[&str]) -> Result<Vec<String>> {
+    let help = run(path.iter().chain(&["-h"])).await?.good()?;
+    let Some((_, rest)) = help.split_once("Commands:\n") else { return Ok(Vec::new()) };
+    let names = rest.lines().take_while(|line| !line.is_empty()).filter_map(|line| {
+        let name = line.strip_prefix("  ")?.split(' ').next()?;
+        Some(name).filter(|name| !name.is_empty() && *name != "help").map(str::to_owned)
+    });
+    Ok(names.collect())
+}

@@ -32,7 +32,7 @@ async fn said(run: &Run, words: &str) -> Result<()> {
     heard.with_context(|| run.said())
 }
 
-/// It said no more than these, in this order, and nothing of a module.
+/// Checks that stderr has exactly these lines, in this order, and names no module.
 fn lines(ended: &Ended, wanted: &[&str]) {
     let lines: Vec<&str> = ended.stderr.lines().collect();
     assert_eq!(lines.len(), wanted.len(), "{}", ended.stderr);

@@ -1,4 +1,4 @@
-//! Why a server gave no answer, in words that tell apart what is to be done about it.
+//! Why a server gave no answer, in words that tell the reader what to do about it.
 
 use std::{error::Error, io, time::Duration};
 

@@ -128,7 +128,7 @@ fn a_place_in_line_belongs_to_the_key_that_waits() {
     w.cancel("ann", "lobby", "r1").says(&belongs("place in line"), "");
     let waits = w.waiter("ann", "lobby");
     w.leave("lobby", waits).says(&belongs("place in line"), "");
-    // The next holder's grant is its own key's, whoever freed the resource.
+    // The grant belongs to the waiter's key, not to the key that freed the resource.
     let release = Command::Release { claim: on("lobby").holder("bob"), state: None };
     assert_eq!(named(&mut w, release), [Some("two".to_owned()), Some("one".to_owned())]);
     let granted = w.lease_on("lobby");

@@ -230,7 +230,7 @@ fn bare_problem(status: StatusCode) -> Problem {
 }
 
 /// Measures and logs what was answered: what it was about, and why it was refused. Never the query, the headers or the
-/// body: they may hold secrets. Whoever writes the log adds the name of the node.
+/// body: they may hold secrets. The log itself adds the name of the node.
 fn tell(context: &Context, record: RequestRecord, status: StatusCode) {
     let took = BootTime::now().since(record.began);
     macro_rules! log {
