@@ -41,7 +41,7 @@ use crate::{
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
-    hold::play_role();
+    solehold_agent::keep::play_role();
     let cli = Cli::of_process().unwrap_or_else(|error| misused(&error));
     let json = cli.global.json;
     let runs_a_command = cli.command.runs_a_command();

@@ -5,9 +5,10 @@ use std::{ffi::OsString, time::Duration};
 use clap::Args;
 use nix::sys::signal::Signal as SignalName;
 use rustix::process::getpid;
+use solehold_agent::keep::{self, Farewell, Job, JobEnd, SignalStream, Streams};
 use solehold_api::problem::ErrorCode;
 use solehold_client::{LOCK_KIND, Lost, Policy};
-use solehold_core::key::Name;
+use solehold_core::key::{Name, SessionId};
 use uuid::Uuid;
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
     config::GIVEN,
     error::{CommandError, CommandResult},
     exit::Exit,
-    hold::{self, Farewell, HeldAbove, Job, JobEnd, Patience, SignalStream, Tenure, Terms},
+    hold::{self, HeldAbove, Patience, Tenure, Terms},
     target::ResourceArg,
     times,
 };
@@ -148,16 +149,22 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
         // What an outer `run` told is not for this command.
         env_remove: GIVEN.map(str::to_owned).to_vec(),
         warn: terms.warn,
-        farewell: session.id().map(|id| Farewell {
-            args: ["session", "close", &id.to_string()].map(str::to_owned).into(),
+        farewell: Farewell {
+            commands: session.id().map(close_session).into_iter().collect(),
             env: server.variables(),
-        }),
+        },
+        streams: Streams::Inherited,
     };
     let tenure = Tenure::new(terms, session, guard);
-    let ended = hold::supervise(job, tenure.standing(), &mut signals).await;
+    let ended = keep::supervise(job, tenure.standing(), &mut signals).await;
     // Only now: nothing of the command is left.
     let lost = tenure.release(matches!(ended, Ok(JobEnd::Lost(_)))).await;
     told(ended, &resource, lost)
+}
+
+/// The arguments that end a session.
+fn close_session(id: SessionId) -> Vec<String> {
+    ["session", "close", &id.to_string()].map(str::to_owned).into()
 }
 
 /// What the command is told that does not change while it runs.
@@ -215,7 +222,7 @@ async fn ending_signal(signals: &mut SignalStream) -> i32 {
     loop {
         match signals.next().await {
             number if is_one(&harmless, number) => {}
-            number if is_one(&stopping, number) => hold::stop_here(),
+            number if is_one(&stopping, number) => keep::stop_here(),
             number => return number,
         }
     }

@@ -22,7 +22,7 @@ fn the_defaults_are_the_server_s() {
 
 #[test]
 fn the_documented_file_has_the_defaults() {
-    let layer = parse_file(include_str!("../../../../docs/solehold.yaml")).expect("good");
+    let layer = solehold_agent::yaml::parse(include_str!("../../../../docs/solehold.yaml")).expect("good");
     let settings = settle(layer).expect("good");
     let server = ServerConfig::default();
     assert_eq!((settings.server.listen, settings.server.limits), (server.listen, server.limits));

@@ -2,6 +2,7 @@
 
 use std::{str::FromStr, sync::Arc, time::Duration};
 
+use solehold_agent::keep::{LeaseTerm, Standing};
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_client::{
     AcquireError, Authority, AuthorityError, Contact, Guard, Http, Lost, OpenError, Policy, Refusal, Session,
@@ -14,10 +15,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{
-    LeaseTerm, Standing,
-    notes::{self, Outage, Place},
-};
+use super::notes::{self, Outage, Place};
 use crate::{
     client::{self, Client},
     error::{CommandError, CommandResult},

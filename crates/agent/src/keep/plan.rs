@@ -16,6 +16,8 @@ pub struct Plan {
     /// Set by what ends it before its time; only ever made sooner.
     term_at_ms: u64,
     kill_at_ms: u64,
+    /// By then a part of the work must have ended, which did not say so yet.
+    bound_ms: u64,
     /// Asked to end because time ran out: a renewal that comes now is too late.
     is_ending: bool,
 }
@@ -23,7 +25,8 @@ pub struct Plan {
 impl Plan {
     /// All goes on until the deadline, with a warning before it.
     pub fn new(deadline_ms: u64, warn_ms: u64) -> Self {
-        Self { deadline_ms, warn_ms, term_at_ms: u64::MAX, kill_at_ms: u64::MAX, is_ending: false }
+        let never = u64::MAX;
+        Self { deadline_ms, warn_ms, term_at_ms: never, kill_at_ms: never, bound_ms: never, is_ending: false }
     }
 
     /// The lease was renewed.
@@ -31,6 +34,11 @@ impl Plan {
         if !self.is_ending {
             self.deadline_ms = self.deadline_ms.max(deadline_ms);
         }
+    }
+
+    /// One of several leases is lost: whatever renewals come, all ends by then, unless the bound is lifted first.
+    pub fn bound(&mut self, bound_ms: Option<u64>) {
+        self.bound_ms = bound_ms.unwrap_or(u64::MAX);
     }
 
     /// The lease is lost: asked to end now, killed at this time or the deadline, whichever is first.
@@ -57,12 +65,12 @@ impl Plan {
 
     /// When SIGTERM is due.
     pub fn term_at_ms(&self) -> u64 {
-        self.deadline_ms.saturating_sub(self.warn_ms).min(self.term_at_ms)
+        self.deadline_ms.min(self.bound_ms).saturating_sub(self.warn_ms).min(self.term_at_ms)
     }
 
     /// When SIGKILL is due.
     pub fn kill_at_ms(&self) -> u64 {
-        self.deadline_ms.min(self.kill_at_ms)
+        self.deadline_ms.min(self.bound_ms).min(self.kill_at_ms)
     }
 
     fn sooner(&mut self, term_at_ms: u64, kill_at_ms: u64) {
@@ -102,6 +110,18 @@ mod tests {
         assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (10_000, 12_000));
         plan.extend(99_000);
         assert_eq!(plan.kill_at_ms(), 12_000);
+    }
+
+    #[test]
+    fn a_bound_holds_against_renewals_until_it_is_lifted() {
+        let mut plan = Plan::new(30_000, 5_000);
+        plan.bound(Some(20_000));
+        plan.extend(60_000);
+        assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (15_000, 20_000));
+        plan.bound(None);
+        assert_eq!((plan.term_at_ms(), plan.kill_at_ms()), (55_000, 60_000));
+        plan.bound(Some(70_000));
+        assert_eq!(plan.kill_at_ms(), 60_000, "it never moves the end later");
     }
 
     #[test]

@@ -6,19 +6,24 @@ use std::{
     ffi::OsString,
     fs,
     io::{self, Write, stdin},
-    os::unix::{net::UnixStream, process::CommandExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::{net::UnixStream, process::CommandExt},
+    },
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     time::Duration,
 };
 
 use nix::sys::signal::Signal as SignalName;
-use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, set_child_subreaper, wait};
+use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
 use solehold_clock::BootTime;
 use tokio::{sync::watch, time::sleep};
 use uuid::Uuid;
 
 use super::{
+    cgroup,
+    keepers::Keepers,
     plan::Plan,
     proc,
     signals::{SignalStream, letting_through},
@@ -50,7 +55,18 @@ pub struct Job {
     /// How long before the deadline it is asked to end if no renewal comes.
     pub warn: Duration,
     /// What the keeper does in the end if this process is gone by then.
-    pub farewell: Option<Farewell>,
+    pub farewell: Farewell,
+    /// What it reads, and where its output goes.
+    pub streams: Streams,
+}
+
+/// What a command reads, and where its output goes.
+#[derive(Debug)]
+pub enum Streams {
+    /// Those of this process, and the terminal if it has one.
+    Inherited,
+    /// It reads nothing; its output is read by this process. It inherits the socket.
+    Own(UnixStream),
 }
 
 /// How the lease stands.
@@ -82,22 +98,26 @@ pub async fn supervise(
     signals: &mut SignalStream,
 ) -> io::Result<JobEnd> {
     let lasting = standing.borrow_and_update().lasting.clone();
-    let mut holder = Holder::start(job, lasting)?;
+    let mut holder = Holder::start(&Keepers::new()?, job, lasting)?;
     let ended = holder.hold(&mut standing, signals).await;
     // However it ended, even by an unexpected error: nothing may be left.
     holder.leave_nothing().await;
     ended
 }
 
-struct Holder {
+/// A command that is kept.
+#[derive(Debug)]
+pub struct Holder {
+    keepers: Keepers,
     keeper: Child,
     socket: tokio::net::UnixStream,
     inbox: Inbox,
     plan: Plan,
-    /// Children that this process had before, from a shell that became it.
-    before: BTreeSet<i32>,
     folder: PathBuf,
+    cgroup: Option<PathBuf>,
     terminal_of: Option<Pid>,
+    /// The command has the streams of this process, and so is stopped and continued with it.
+    is_inherited: bool,
     command: Option<Pid>,
     code: Option<u8>,
     is_lost: bool,
@@ -105,12 +125,12 @@ struct Holder {
 }
 
 impl Holder {
-    fn start(job: Job, lasting: LeaseTerm) -> io::Result<Self> {
-        // Whatever is left when the keeper is killed comes to us.
-        set_child_subreaper(Some(getpid()))?;
-        let before = proc::children(getpid()).iter().map(|pid| pid.as_raw_nonzero().get()).collect();
-        let folder = env::temp_dir().join(format!("solehold-{}", Uuid::new_v4()));
-        let terminal_of = terminal::ours(stdin());
+    /// Starts a keeper, which starts the command.
+    pub fn start(keepers: &Keepers, job: Job, lasting: LeaseTerm) -> io::Result<Self> {
+        let name = format!("solehold-{}", Uuid::new_v4());
+        let (folder, cgroup) = (env::temp_dir().join(&name), cgroup::folder(&name));
+        let is_inherited = matches!(job.streams, Streams::Inherited);
+        let terminal_of = is_inherited.then(|| terminal::ours(stdin())).flatten();
         let stop_at_ms = lasting.stop_at_ms;
         let warn_ms = u64::try_from(job.warn.as_millis()).unwrap_or(u64::MAX);
         let start = Start {
@@ -121,30 +141,89 @@ impl Holder {
             lasting,
             warn_ms,
             terminal_of: terminal_of.map(|group| group.as_raw_nonzero().get()),
+            cgroup: cgroup.clone().map(PathBuf::into_os_string),
             farewell: job.farewell,
         };
         let (ours, theirs) = UnixStream::pair()?;
         // A signal to our group is not for the keeper: it is passed on once, by us.
         let mut keeper = Command::new("/proc/self/exe");
         keeper.arg0(super::KEEPER_NAME).args([super::KEEPER, &job.what]).process_group(0);
-        let keeper = keeper.stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs))).spawn()?;
-        ours.set_write_timeout(Some(HEAR_MAX))?;
-        wire::send_file(&ours, std::os::fd::AsFd::as_fd(&stdin()))?;
-        (&ours).write_all(&wire::line(&Order::Start(Box::new(start)))?)?;
-        ours.set_nonblocking(true)?;
-        Ok(Self {
+        if !is_inherited {
+            keeper.stdout(Stdio::piped()).stderr(Stdio::piped());
+        }
+        let keeper = keepers.spawn(keeper.stdin(Stdio::from(OwnedFd::from(theirs))))?;
+        let mut holder = Self {
+            keepers: keepers.clone(),
             keeper,
-            socket: tokio::net::UnixStream::from_std(ours)?,
+            socket: tokio::net::UnixStream::from_std(nonblocking(ours.try_clone()?)?)?,
             inbox: Inbox::default(),
             plan: Plan::new(stop_at_ms, warn_ms),
-            before,
             folder,
+            cgroup,
             terminal_of,
+            is_inherited,
             command: None,
             code: None,
             is_lost: false,
             is_gone: false,
-        })
+        };
+        if let Err(error) = tell_start(&ours, &job.streams, start) {
+            holder.end_keeper();
+            return Err(error);
+        }
+        Ok(holder)
+    }
+
+    /// The pid of the keeper, above all that comes from the command.
+    pub fn keeper(&self) -> Pid {
+        Pid::from_child(&self.keeper)
+    }
+
+    /// The command's output, where it is read by this process; once.
+    pub fn output(&mut self) -> Option<(ChildStdout, ChildStderr)> {
+        self.keeper.stdout.take().zip(self.keeper.stderr.take())
+    }
+
+    /// The lease was renewed: the command may run until then.
+    pub fn extend(&mut self, lasting: LeaseTerm) -> io::Result<()> {
+        self.plan.extend(lasting.stop_at_ms);
+        self.order(&Order::Renewed(lasting))
+    }
+
+    /// One of several leases is lost, or the work on it has ended: all ends by then, whatever renewals come.
+    pub fn bound(&mut self, bound: Option<BootTime>) -> io::Result<()> {
+        let bound_ms = bound.map(BootTime::as_ms);
+        self.plan.bound(bound_ms);
+        self.order(&Order::Bound(bound_ms))
+    }
+
+    /// What the keeper does in the end if this process is gone by then.
+    pub fn set_farewell(&mut self, farewell: Farewell) -> io::Result<()> {
+        self.order(&Order::Farewell(farewell))
+    }
+
+    /// Asks everything to end, and kills it after the grace or at the deadline.
+    pub fn stop(&mut self, grace: Duration) -> io::Result<()> {
+        // A command that had ended before did all of its work under the lease.
+        self.is_lost |= self.code.is_none();
+        let now_ms = BootTime::now().as_ms();
+        let kill_at_ms = now_ms.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
+        self.plan.lose(now_ms, kill_at_ms);
+        self.order(&Order::Stop(kill_at_ms))
+    }
+
+    /// Waits for a while, and does what the keeper should have done; tells how it ended once nothing is left. It may be
+    /// dropped and called again.
+    pub async fn ended(&mut self) -> io::Result<Option<JobEnd>> {
+        self.enforce();
+        tokio::select! {
+            ready = self.socket.readable() => {
+                ready?;
+                let is_open = self.inbox.fill(&mut Available(&self.socket))?;
+                self.read_reports(is_open)
+            }
+            () = sleep(LOOK_EVERY) => Ok(None),
+        }
     }
 
     async fn hold(
@@ -153,21 +232,18 @@ impl Holder {
         signals: &mut SignalStream,
     ) -> io::Result<JobEnd> {
         loop {
-            self.enforce();
             tokio::select! {
-                ready = self.socket.readable() => {
-                    ready?;
-                    let is_open = self.inbox.fill(&mut Available(&self.socket))?;
-                    if let Some(ended) = self.read_reports(is_open)? {
-                        return Ok(ended);
-                    }
-                }
+                ended = self.ended() => if let Some(ended) = ended? {
+                    return Ok(ended);
+                },
                 number = signals.next() => self.pass_on(number)?,
                 Ok(()) = standing.changed() => {
                     let standing = standing.borrow_and_update().clone();
-                    self.follow(&standing)?;
+                    match standing.lost {
+                        Some(grace) => self.stop(grace)?,
+                        None => self.extend(standing.lasting)?,
+                    }
                 }
-                () = sleep(LOOK_EVERY) => {}
             }
         }
     }
@@ -195,19 +271,6 @@ impl Holder {
         })
     }
 
-    fn follow(&mut self, standing: &Standing) -> io::Result<()> {
-        let Some(grace) = standing.lost else {
-            self.plan.extend(standing.lasting.stop_at_ms);
-            return self.order(&Order::Renewed(standing.lasting.clone()));
-        };
-        // A command that had ended before did all of its work under the lease.
-        self.is_lost |= self.code.is_none();
-        let now_ms = BootTime::now().as_ms();
-        let kill_at_ms = now_ms.saturating_add(u64::try_from(grace.as_millis()).unwrap_or(u64::MAX));
-        self.plan.lose(now_ms, kill_at_ms);
-        self.order(&Order::Stop(kill_at_ms))
-    }
-
     fn pass_on(&mut self, number: i32) -> io::Result<()> {
         if number == SignalName::SIGCHLD as i32 {
             return Ok(());
@@ -222,10 +285,10 @@ impl Holder {
     }
 
     /// As if the terminal had stopped us with the command. It goes on when we do; if there is no renewal until the
-    /// deadline, the keeper ends it.
+    /// deadline, the keeper ends it. A program that reads the command's output is not stopped with it.
     fn suspend(&self, signal: i32) {
         let by_terminal = [SignalName::SIGTSTP, SignalName::SIGTTIN, SignalName::SIGTTOU];
-        if !by_terminal.iter().any(|named| *named as i32 == signal) {
+        if !self.is_inherited || !by_terminal.iter().any(|named| *named as i32 == signal) {
             return;
         }
         if let (Some(group), Some(command)) = (self.terminal_of, self.command) {
@@ -248,33 +311,63 @@ impl Holder {
             return;
         }
         self.is_lost |= self.code.is_none();
-        let keeper = Pid::from_child(&self.keeper);
-        proc::signal_below(keeper, &BTreeSet::new(), Signal::KILL);
+        if let Some(cgroup) = &self.cgroup {
+            cgroup::kill(cgroup);
+        }
+        proc::signal_below(self.keeper(), &BTreeSet::new(), Signal::KILL);
         let silent_ms = BootTime::now().as_ms().saturating_sub(self.plan.kill_at_ms());
-        if silent_ms > KEEPER_SILENT_MAX_MS && !proc::any_below(keeper, &BTreeSet::new()) {
+        if silent_ms > KEEPER_SILENT_MAX_MS && !proc::any_below(self.keeper(), &BTreeSet::new()) {
             let _ = self.keeper.kill();
         }
     }
 
-    /// Ends what a keeper that died left behind.
-    async fn leave_nothing(&mut self) {
-        if self.is_gone {
-            let _ = self.keeper.wait();
-            return;
-        }
+    fn end_keeper(&mut self) {
         // Without its orders it ends what it has, and then itself.
         let _ = self.keeper.kill();
-        let _ = self.keeper.wait();
-        while proc::any_below(getpid(), &self.before) {
-            proc::kill_below(getpid(), &self.before);
-            while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
+        self.keepers.wait(&mut self.keeper);
+    }
+
+    /// Ends what a keeper that died left behind.
+    pub async fn leave_nothing(&mut self) {
+        if self.is_gone {
+            self.keepers.wait(&mut self.keeper);
+            return;
+        }
+        self.end_keeper();
+        if let Some(cgroup) = &self.cgroup {
+            cgroup::kill(cgroup);
+        }
+        while self.keepers.kill_orphans() {
             sleep(BETWEEN_PASSES).await;
         }
         if let (Some(group), Some(command)) = (self.terminal_of, self.command) {
             terminal::take_back(stdin(), command, group);
         }
         let _ = fs::remove_dir_all(&self.folder);
+        if let Some(cgroup) = &self.cgroup {
+            cgroup::remove(cgroup);
+        }
     }
+}
+
+fn nonblocking(socket: UnixStream) -> io::Result<UnixStream> {
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+/// Tells the keeper what to start, waiting until it reads.
+fn tell_start(keeper: &UnixStream, streams: &Streams, start: Start) -> io::Result<()> {
+    keeper.set_nonblocking(false)?;
+    keeper.set_write_timeout(Some(HEAR_MAX))?;
+    match streams {
+        Streams::Inherited => wire::send_files(keeper, &[stdin().as_fd()])?,
+        Streams::Own(socket) => {
+            wire::send_files(keeper, &[fs::File::open("/dev/null")?.as_fd(), socket.as_fd()])?;
+        }
+    }
+    let mut keeper: &UnixStream = keeper;
+    keeper.write_all(&wire::line(&Order::Start(Box::new(start)))?)?;
+    keeper.set_nonblocking(true)
 }
 
 /// Stops this process and its group, as the terminal would, until a shell continues it.

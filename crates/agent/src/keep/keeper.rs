@@ -8,7 +8,7 @@ use std::{
     fs,
     io::{self, Write, stdin},
     os::{
-        fd::{AsFd, OwnedFd},
+        fd::{AsFd, AsRawFd, OwnedFd},
         unix::{net::UnixStream, process::CommandExt},
     },
     path::{Path, PathBuf},
@@ -25,25 +25,21 @@ use rustix::{
 use solehold_clock::{BootTime, Timer};
 
 use super::{
+    cgroup, code_of_signal,
     plan::Plan,
     proc, shim,
     signals::Signals,
     terminal,
     wire::{self, Farewell, Inbox, LeaseTerm, Order, Report, Start},
 };
-use crate::exit::Exit;
 
 /// How long the dying are given between two such bursts.
 const BETWEEN_PASSES: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 /// Starts a command when told to, and ends when nothing is left of it.
 pub fn main() -> ! {
-    let code = match run() {
-        Ok(()) => Exit::Done,
-        // Only the holder needs to know, and it sees the socket close.
-        Err(_) => Exit::Failed,
-    };
-    exit(code.code().into())
+    // Only the holder needs to know, and it sees the socket close.
+    exit(i32::from(run().is_err()))
 }
 
 fn run() -> io::Result<()> {
@@ -52,15 +48,15 @@ fn run() -> io::Result<()> {
     let signals = Signals::take()?;
     let holder = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdin(fs::File::open("/dev/null")?)?;
-    let command_stdin = wire::receive_file(&holder)?;
+    let (command_stdin, socket) = wire::receive_files(&holder)?;
     holder.set_nonblocking(true)?;
-    let mut keeper = Keeper::new(holder, signals, command_stdin)?;
+    let mut keeper = Keeper::new(holder, signals, command_stdin, socket)?;
     let Some(start) = keeper.first_order()? else { return Ok(()) };
     match keeper.start(&start) {
         Ok(()) => keeper.keep(),
         Err(error) => {
             keeper.tell(&Report::NotStarted(error.to_string()));
-            let _ = fs::remove_dir_all(&keeper.folder);
+            keeper.remove_folders();
             Err(error)
         }
     }
@@ -74,16 +70,24 @@ struct Keeper {
     timer: Timer,
     plan: Plan,
     stdin: OwnedFd,
+    /// What the command inherits besides.
+    socket: Option<OwnedFd>,
     folder: PathBuf,
+    cgroup: Option<PathBuf>,
     terminal_of: Option<Pid>,
     /// None before it was started, and once it has been reaped: its number may then be somebody else's.
     command: Option<Pid>,
     was_asked: bool,
-    farewell: Option<Farewell>,
+    farewell: Farewell,
 }
 
 impl Keeper {
-    fn new(holder: UnixStream, signals: Signals, stdin: OwnedFd) -> io::Result<Self> {
+    fn new(
+        holder: UnixStream,
+        signals: Signals,
+        stdin: OwnedFd,
+        socket: Option<OwnedFd>,
+    ) -> io::Result<Self> {
         Ok(Self {
             holder,
             inbox: Some(Inbox::default()),
@@ -91,11 +95,13 @@ impl Keeper {
             timer: Timer::new()?,
             plan: Plan::new(u64::MAX, 0),
             stdin,
+            socket,
             folder: PathBuf::new(),
+            cgroup: None,
             terminal_of: None,
             command: None,
             was_asked: false,
-            farewell: None,
+            farewell: Farewell::default(),
         })
     }
 
@@ -122,6 +128,8 @@ impl Keeper {
         self.terminal_of = start.terminal_of.and_then(Pid::from_raw);
         fs::create_dir(&self.folder)?;
         write_file(&self.folder, &start.lasting)?;
+        let cgroup = start.cgroup.as_ref().map(PathBuf::from);
+        self.cgroup = cgroup.filter(|folder| cgroup::make(folder).is_ok());
         if BootTime::now().as_ms() >= self.plan.term_at_ms() {
             return Err(io::Error::other("the lease had run out before the command could be started"));
         }
@@ -129,16 +137,30 @@ impl Keeper {
         for name in &start.env_remove {
             shim.env_remove(name);
         }
-        shim.args(shim::arguments(getpid(), self.terminal_of.is_some()))
+        shim.args(shim::arguments(getpid(), self.terminal_of.is_some(), self.cgroup.as_deref()))
             .args(&start.command)
             .envs(start.env.iter().chain(&start.lasting.variables).map(|(name, value)| (name, value)))
             .env("SOLEHOLD_LEASE_FILE", lease_file(&self.folder))
             .stdin(Stdio::from(self.stdin.try_clone()?))
             .process_group(0);
+        // Closed here afterwards, so that the holder sees when the command closes it.
+        let socket = self.socket.take();
+        if let Some(socket) = &socket {
+            rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::empty())?;
+            shim.env(super::WORKER_FD, socket.as_raw_fd().to_string());
+        }
         let pid = Pid::from_child(&shim.spawn()?);
+        drop(socket);
         self.command = Some(pid);
         self.tell(&Report::Started(pid.as_raw_nonzero().get()));
         Ok(())
+    }
+
+    fn remove_folders(&self) {
+        let _ = fs::remove_dir_all(&self.folder);
+        if let Some(cgroup) = &self.cgroup {
+            cgroup::remove(cgroup);
+        }
     }
 
     /// Until nothing is left. A process without children has no descendants, since orphans become its children.
@@ -149,18 +171,22 @@ impl Keeper {
             self.hear()?;
             self.pass_on_signals()?;
         }
-        let _ = fs::remove_dir_all(&self.folder);
+        self.remove_folders();
         self.tell(&Report::Gone);
         self.say_farewell();
         Ok(())
     }
 
-    /// Ends the session of a holder that is gone. If that does not succeed, its ttl ends it.
+    /// Releases what a holder had that is gone. If that does not succeed, its ttl ends it.
     fn say_farewell(&self) {
-        let Some(farewell) = self.farewell.as_ref().filter(|_| self.inbox.is_none()) else { return };
-        let mut close = Command::new("/proc/self/exe");
-        close.args(&farewell.args).envs(farewell.env.iter().map(|(name, value)| (name, value)));
-        let _ = close.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        if self.inbox.is_some() {
+            return;
+        }
+        for args in &self.farewell.commands {
+            let mut command = Command::new("/proc/self/exe");
+            command.args(args).envs(self.farewell.env.iter().map(|(name, value)| (name, value)));
+            let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+        }
     }
 
     /// Reaps what has ended; false when no child is left.
@@ -182,7 +208,7 @@ impl Keeper {
         }
         let code = match (status.exit_status(), status.terminating_signal()) {
             (Some(code), _) => code as u8,
-            (None, Some(signal)) => Exit::of_signal(signal),
+            (None, Some(signal)) => code_of_signal(signal),
             (None, None) => return,
         };
         self.command = None;
@@ -223,6 +249,9 @@ impl Keeper {
 
     /// SIGKILL to the group and to everything else.
     fn kill(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup::kill(cgroup);
+        }
         if let Some(group) = self.command {
             proc::signal_group(group, Signal::KILL.as_raw());
         }
@@ -271,6 +300,8 @@ impl Keeper {
                 // What is not told makes the command stop sooner, not later.
                 let _ = write_file(&self.folder, &lasting);
             }
+            Order::Bound(bound_ms) => self.plan.bound(bound_ms),
+            Order::Farewell(farewell) => self.farewell = farewell,
             Order::Signal(number) => self.pass_on(number),
             Order::Stop(kill_at_ms) => self.plan.lose(BootTime::now().as_ms(), kill_at_ms),
             Order::Start(_) => return Err(io::Error::other("a second start")),

@@ -1,4 +1,4 @@
-//! What holder and keeper tell each other over a socket: a JSON document a line. The end of the socket is news too.
+//! What holder and keeper tell each other over a socket: one JSON document per line. The end of the socket is news too.
 
 use std::{
     ffi::OsString,
@@ -29,6 +29,10 @@ pub enum Order {
     Renewed(LeaseTerm),
     /// Pass this signal on.
     Signal(i32),
+    /// One of several leases is lost: all ends by this time, unless this is told again with another one, or none.
+    Bound(Option<u64>),
+    /// What is left to do when the holder is gone has changed.
+    Farewell(Farewell),
     /// The lease is lost: ask everything to end, and kill it at this time or the deadline.
     Stop(u64),
 }
@@ -59,17 +63,19 @@ pub struct Start {
     pub warn_ms: u64,
     /// The process group from which the command takes the terminal and to which it goes back.
     pub terminal_of: Option<i32>,
+    /// A cgroup to make, and to remove in the end; done without where that is not allowed.
+    pub cgroup: Option<OsString>,
     /// What is left to do when the holder is gone.
-    pub farewell: Option<Farewell>,
+    pub farewell: Farewell,
 }
 
-/// What the keeper runs, as this binary, if the holder is gone when nothing of the command is left: it ends the
-/// holder's session, so that nobody waits for its ttl to pass.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// What the keeper runs, as this binary, if the holder is gone when nothing of the command is left: it releases what
+/// the holder had, so that nobody waits for its ttl to pass.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Farewell {
-    /// Its arguments.
-    pub args: Vec<String>,
-    /// What is added to its environment; the key may be in it.
+    /// The arguments of each command, one after the other.
+    pub commands: Vec<Vec<String>>,
+    /// What is added to their environment; the key may be in it.
     pub env: Vec<(String, OsString)>,
 }
 
@@ -141,19 +147,18 @@ impl Read for Available<'_> {
     }
 }
 
-/// Sends an open file: the keeper's own stdin is this socket.
-pub fn send_file(socket: &UnixStream, file: BorrowedFd<'_>) -> io::Result<()> {
-    let files = [file];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Sends open files: what the command reads, since the keeper's own stdin is this socket, and what else it inherits.
+pub fn send_files(socket: &UnixStream, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut message = SendAncillaryBuffer::new(&mut space);
-    message.push(SendAncillaryMessage::ScmRights(&files));
+    message.push(SendAncillaryMessage::ScmRights(files));
     sendmsg(socket.as_fd(), &[IoSlice::new(b"\n")], &mut message, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Receives what [`send_file`] sent.
-pub fn receive_file(socket: &UnixStream) -> io::Result<OwnedFd> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+/// Receives what [`send_files`] sent.
+pub fn receive_files(socket: &UnixStream) -> io::Result<(OwnedFd, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut message = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
     recvmsg(socket.as_fd(), &mut [IoSliceMut::new(&mut byte)], &mut message, RecvFlags::CMSG_CLOEXEC)?;
@@ -161,7 +166,9 @@ pub fn receive_file(socket: &UnixStream) -> io::Result<OwnedFd> {
         RecvAncillaryMessage::ScmRights(files) => Some(files),
         _ => None,
     });
-    files.flatten().next().ok_or_else(|| io::Error::other("the holder sent no file"))
+    let mut files = files.flatten();
+    let first = files.next().ok_or_else(|| io::Error::other("the holder sent no file"))?;
+    Ok((first, files.next()))
 }
 
 #[cfg(test)]
@@ -181,7 +188,11 @@ mod tests {
             lasting: LeaseTerm { stop_at_ms: u64::MAX, variables: Vec::new() },
             warn_ms: 0,
             terminal_of: None,
-            farewell: Some(Farewell { args: vec!["session".into()], env: vec![("A".into(), "b".into())] }),
+            cgroup: None,
+            farewell: Farewell {
+                commands: vec![vec!["session".into()]],
+                env: vec![("A".into(), "b".into())],
+            },
         };
         let mut inbox = Inbox::default();
         let mut bytes = line(&Order::Start(Box::new(start))).expect("a line");
@@ -197,11 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn a_file_goes_over_and_the_end_is_seen() {
+    fn files_go_over_and_the_end_is_seen() {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         let file = std::fs::File::open("/dev/null").expect("a file");
-        send_file(&ours, file.as_fd()).expect("sent");
-        receive_file(&theirs).expect("received");
+        send_files(&ours, &[file.as_fd()]).expect("sent");
+        assert!(receive_files(&theirs).expect("received").1.is_none());
+        send_files(&ours, &[file.as_fd(), theirs.as_fd()]).expect("sent");
+        assert!(receive_files(&theirs).expect("received").1.is_some());
         drop(ours);
         assert!(!Inbox::default().fill(&mut theirs).expect("no error"));
     }

@@ -1,0 +1,415 @@
+//! How the agent is configured: one YAML file, checked whole, with the line of what is wrong.
+
+mod file;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    time::Duration,
+};
+
+use secrecy::{ExposeSecret, SecretString};
+use solehold_api::{
+    limits::{CAPACITY_MAX, CAPACITY_MIN},
+    runners::RegisterRunner,
+};
+use solehold_client::{Http, HttpConfig, Policy, Resource, transport};
+use solehold_clock::Backoff;
+use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
+
+pub use self::file::{AgentFile, OneOrMore, Placement, Seconds};
+use crate::{worker::Bounds, yaml};
+
+/// What service managers give a program between SIGTERM and SIGKILL unless they are told otherwise: Kubernetes by
+/// `terminationGracePeriodSeconds`, and units of systemd that set `TimeoutStopSec` as most do.
+pub const MANAGERS_WAIT: Duration = Duration::from_secs(30);
+/// The placeholders in a worker's command line.
+const PLACEHOLDERS: [&str; 6] =
+    ["{config}", "{runner_id}", "{shard_id}", "{manager_pid}", "{resource}", "{worker}"];
+
+/// All that the agent needs to know.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// What it registers with.
+    pub runner: RegisterRunner,
+    /// How it reaches servers.
+    pub server: ServerSettings,
+    /// How its session is kept.
+    pub lease: LeaseSettings,
+    /// Which resources it works on.
+    pub source: Source,
+    /// What it runs.
+    pub worker: WorkerSettings,
+    /// How long everything may take from SIGTERM to the end.
+    pub drain: Duration,
+    /// Where health and metrics are served.
+    pub metrics: Option<(String, u16)>,
+}
+
+/// How servers are reached.
+#[derive(Debug, Clone)]
+pub struct ServerSettings {
+    /// Their URLs.
+    pub servers: Vec<String>,
+    /// The key to show.
+    pub api_key: Option<SecretString>,
+    /// The tenant to act for.
+    pub tenant: Option<String>,
+    /// Certificates to trust besides the system's.
+    pub ca_certs: Option<Vec<u8>>,
+}
+
+impl ServerSettings {
+    /// For the client.
+    pub fn http(&self) -> HttpConfig {
+        HttpConfig {
+            api_key: self.api_key.clone(),
+            tenant: self.tenant.clone(),
+            ca_certs: self.ca_certs.clone(),
+            ..HttpConfig::new(self.servers.clone())
+        }
+    }
+}
+
+impl PartialEq for ServerSettings {
+    fn eq(&self, other: &Self) -> bool {
+        let key = |settings: &Self| settings.api_key.as_ref().map(|key| key.expose_secret().to_owned());
+        self.servers == other.servers
+            && key(self) == key(other)
+            && self.tenant == other.tenant
+            && self.ca_certs == other.ca_certs
+    }
+}
+
+/// How the session is kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseSettings {
+    /// How long a heartbeat keeps it.
+    pub ttl: Duration,
+    /// How often to send one.
+    pub every: Duration,
+    /// How often to ask again for what was refused.
+    pub retry: Duration,
+    /// What to do when no server answers.
+    pub policy: Policy,
+}
+
+/// Where the agent learns what to work on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The server assigns it.
+    Assigned,
+    /// It is in the file.
+    Static(BTreeSet<Resource>),
+}
+
+/// What is run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct WorkerSettings {
+    /// The command and its arguments, with placeholders.
+    pub command: Vec<String>,
+    /// What is added to its environment.
+    pub env: BTreeMap<String, String>,
+    /// The bounds of a worker's life.
+    pub bounds: Bounds,
+    /// How many run at once.
+    pub max: usize,
+    /// How many resources one of them works on.
+    pub per_worker: usize,
+    /// How long this runner does not ask again for what its workers failed at.
+    pub penalty: Duration,
+}
+
+/// Why a file is of no use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// Reads a file; `change` may change what it says, such as by flags.
+pub fn load(path: &Path, change: impl FnOnce(&mut AgentFile)) -> Result<Settings, ConfigError> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| ConfigError(format!("cannot read the configuration file {shown}: {error}")))?;
+    let mut file: AgentFile = yaml::parse(&text).map_err(|(line, what)| {
+        let at = line.map_or_else(String::new, |line| format!(":{line}"));
+        ConfigError(format!("{shown}{at}: {what}"))
+    })?;
+    change(&mut file);
+    settle(file).map_err(|(key, what)| {
+        let at = key.and_then(|key| line_of(&text, key)).map_or_else(String::new, |line| format!(":{line}"));
+        ConfigError(format!("{shown}{at}: {what}"))
+    })
+}
+
+/// The line on which a key stands, wherever it is nested.
+fn line_of(text: &str, key: &str) -> Option<usize> {
+    let is_it = |line: &str| {
+        line.trim_start()
+            .trim_start_matches("- ")
+            .strip_prefix(key)
+            .is_some_and(|rest| rest.trim_start().starts_with(':'))
+    };
+    text.lines().position(is_it).map(|at| at + 1)
+}
+
+/// What is wrong, and the key at which.
+type Wrong = (Option<&'static str>, String);
+
+fn wrong<T>(key: &'static str, what: impl Into<String>) -> Result<T, Wrong> {
+    Err((Some(key), what.into()))
+}
+
+/// Checks everything and fills in the defaults.
+fn settle(file: AgentFile) -> Result<Settings, Wrong> {
+    let worker = worker(&file)?;
+    let (lease, drain) = (lease(&file)?, seconds(file.drain_budget_seconds, 25.0));
+    if drain.is_zero() {
+        return wrong("drain_budget_seconds", "drain_budget_seconds is 0: nothing could be drained");
+    }
+    let source = source(&file)?;
+    let server = server(&file)?;
+    let room = u32::try_from(worker.max * worker.per_worker).unwrap_or(u32::MAX);
+    let capacity = file.capacity.unwrap_or(room.min(CAPACITY_MAX));
+    if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
+        return wrong(
+            "capacity",
+            format!("capacity is {capacity}; it must be {CAPACITY_MIN} to {CAPACITY_MAX}"),
+        );
+    }
+    if capacity > room {
+        let what = format!(
+            "capacity is {capacity}, more than the {room} that max_workers times max_cameras_per_worker can take"
+        );
+        return wrong("capacity", what);
+    }
+    let host = file.host.clone().unwrap_or_else(host_name);
+    let runner = RegisterRunner {
+        runner_id: file.runner_id.clone().unwrap_or_else(host_name),
+        tenant_id: file.tenant.clone(),
+        site_id: file.site.clone(),
+        deployment_group: file.deployment_group.clone(),
+        deployment_version: file.deployment_version.clone(),
+        host: Some(host),
+        port: file.port.map(i64::from),
+        metrics_port: file.metrics_port.map(i64::from),
+        capacity: Some(capacity.into()),
+        capabilities: file.capabilities.clone(),
+        labels: file.labels.clone(),
+        ..Default::default()
+    };
+    if let Err(faults) = runner.terms() {
+        let fault = faults.first().map(|fault| format!("{} {}", fault.field, fault.message));
+        return Err((None, fault.unwrap_or_default()));
+    }
+    let metrics_host = file.metrics_host.unwrap_or_else(|| "127.0.0.1".to_owned());
+    let metrics = file.metrics_port.map(|port| (metrics_host, port));
+    Ok(Settings { runner, server, lease, source, worker, drain, metrics })
+}
+
+fn seconds(given: Option<Seconds>, default: f64) -> Duration {
+    given.map_or_else(|| Duration::from_secs_f64(default), |Seconds(time)| time)
+}
+
+fn host_name() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}
+
+fn server(file: &AgentFile) -> Result<ServerSettings, Wrong> {
+    let servers =
+        file.server.as_ref().map(OneOrMore::list).unwrap_or_else(|| vec!["127.0.0.1:7070".to_owned()]);
+    if let Err(error) = transport::server_urls(&servers) {
+        return wrong("server", format!("server: {error}"));
+    }
+    let api_key = match (&file.api_key, &file.api_key_file) {
+        (Some(_), Some(_)) => {
+            return wrong("api_key_file", "api_key and api_key_file are both given: give one of them");
+        }
+        (Some(key), None) => Some(key.clone()),
+        (None, Some(path)) => match fs::read_to_string(path) {
+            Ok(text) => Some(text.trim().to_owned()),
+            Err(error) => return wrong("api_key_file", format!("api_key_file {}: {error}", path.display())),
+        },
+        (None, None) => None,
+    };
+    let ca_certs = match file.ca_cert.as_ref().map(|path| (path, fs::read(path))) {
+        None => None,
+        Some((_, Ok(pem))) => Some(pem),
+        Some((path, Err(error))) => return wrong("ca_cert", format!("ca_cert {}: {error}", path.display())),
+    };
+    let api_key = api_key.filter(|key| !key.is_empty()).map(SecretString::from);
+    let settings = ServerSettings { servers, api_key, tenant: file.tenant.clone(), ca_certs };
+    match Http::new(settings.http()) {
+        Ok(_) => Ok(settings),
+        Err(error) => wrong("api_key", error.to_string()),
+    }
+}
+
+fn lease(file: &AgentFile) -> Result<LeaseSettings, Wrong> {
+    let ttl = seconds(file.lease_ttl_seconds, 60.0);
+    let (least, most) = (Duration::from_millis(TTL_MS_MIN), Duration::from_millis(TTL_MS_MAX));
+    if ttl < least || ttl > most {
+        let shown = |time| humantime::format_duration(time).to_string();
+        let what =
+            format!("lease_ttl_seconds is {}; it must be {} to {}", shown(ttl), shown(least), shown(most));
+        return wrong("lease_ttl_seconds", what);
+    }
+    let interval = seconds(file.heartbeat_interval_seconds, 30.0);
+    if interval.is_zero() || interval >= ttl {
+        let what = "heartbeat_interval_seconds must be above 0 and below lease_ttl_seconds";
+        return wrong("heartbeat_interval_seconds", what);
+    }
+    let retry = seconds(file.lease_retry_interval_seconds, 10.0);
+    if retry < Duration::from_millis(50) {
+        return wrong("lease_retry_interval_seconds", "lease_retry_interval_seconds must be 0.05 or more");
+    }
+    let policy = file.grace_seconds.map_or(Policy::Deadline, |Seconds(grace)| Policy::Grace(grace));
+    // Half of the ttl, as the defaults say, leaves no time to repeat a heartbeat that failed.
+    Ok(LeaseSettings { ttl, every: interval.min(ttl / 3), retry, policy })
+}
+
+fn source(file: &AgentFile) -> Result<Source, Wrong> {
+    let placement = file.placement.unwrap_or(match file.resources.is_empty() {
+        true => Placement::Assigned,
+        false => Placement::Static,
+    });
+    let mut resources = BTreeSet::new();
+    for text in &file.resources {
+        let resource = text.split_once('/').map(|(kind, key)| Resource::new(kind, key));
+        match resource {
+            Some(Ok(resource)) => drop(resources.insert(resource)),
+            Some(Err(error)) => return wrong("resources", format!("resources: {text:?}: {error}")),
+            None => {
+                return wrong("resources", format!("resources: {text:?} is not KIND/KEY, as in camera/cam-1"));
+            }
+        }
+    }
+    match placement {
+        Placement::Static if resources.is_empty() => wrong(
+            "placement",
+            "placement is static and resources is empty: list them, as in resources: [camera/cam-1]",
+        ),
+        Placement::Static => Ok(Source::Static(resources)),
+        Placement::Assigned if resources.is_empty() => Ok(Source::Assigned),
+        Placement::Assigned => wrong("resources", "resources is for placement: static"),
+    }
+}
+
+fn worker(file: &AgentFile) -> Result<WorkerSettings, Wrong> {
+    let asked = &file.worker;
+    let mut command = asked.command.clone();
+    if command.is_empty() {
+        return wrong(
+            "worker",
+            "worker.command is missing: write it as a list, as in command: [python3, worker.py]",
+        );
+    }
+    for word in &command {
+        if let Some(odd) = unknown_placeholder(word) {
+            let what = format!("worker.command has {odd}; the placeholders are {}", PLACEHOLDERS.join(" "));
+            return wrong("command", what);
+        }
+    }
+    let has_placeholder = command.iter().any(|word| PLACEHOLDERS.iter().any(|known| word.contains(known)));
+    if file.manager_mode == Some(true) && !has_placeholder {
+        let flags = [
+            "--config",
+            "{config}",
+            "--runner-id",
+            "{runner_id}",
+            "--shard-id",
+            "{shard_id}",
+            "--manager-pid",
+            "{manager_pid}",
+        ];
+        command.extend(flags.map(str::to_owned));
+    }
+    let restart = &asked.restart;
+    let bounds = Bounds {
+        protocol: asked.protocol.unwrap_or_default(),
+        startup: seconds(asked.startup_timeout_seconds, 30.0),
+        watchdog: seconds(asked.watchdog_seconds, 60.0),
+        stop: seconds(asked.stop_timeout_seconds, 30.0),
+        restart: Backoff {
+            first: seconds(restart.first_seconds, 1.0),
+            cap: seconds(restart.cap_seconds, 30.0),
+        },
+        good_run: seconds(restart.good_run_seconds, 10.0),
+        burst: restart.burst.unwrap_or(5),
+    };
+    if bounds.watchdog.is_zero() {
+        return wrong("watchdog_seconds", "watchdog_seconds is 0: no worker could be in time");
+    }
+    if bounds.restart.first > bounds.restart.cap || bounds.restart.first.is_zero() {
+        return wrong("restart", "restart.first_seconds must be above 0 and at most restart.cap_seconds");
+    }
+    let count = |key: &'static str, given: Option<u32>, default: u32| match given.unwrap_or(default) {
+        0 => wrong(key, format!("{key} is 0; it must be 1 or more")),
+        count => Ok(count as usize),
+    };
+    count("burst", restart.burst, 5)?;
+    Ok(WorkerSettings {
+        command,
+        env: asked.env.clone(),
+        bounds,
+        max: count("max_workers", file.max_workers, 4)?,
+        per_worker: count("max_cameras_per_worker", file.max_cameras_per_worker, 16)?,
+        penalty: seconds(restart.penalty_seconds, 60.0),
+    })
+}
+
+/// A word in braces that stands for nothing.
+fn unknown_placeholder(word: &str) -> Option<&str> {
+    let start = word.find('{')?;
+    let end = start + word[start..].find('}')? + 1;
+    let found = &word[start..end];
+    let is_name = found[1..found.len() - 1].chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    (is_name && found.len() > 2 && !PLACEHOLDERS.contains(&found)).then_some(found)
+}
+
+impl Settings {
+    /// What cannot be changed while the agent runs, if the next settings change it.
+    pub fn fixed_change(&self, next: &Self) -> Option<&'static str> {
+        let (now, then) = (&self.runner, &next.runner);
+        let changes = [
+            ("runner_id", now.runner_id != then.runner_id),
+            ("tenant", now.tenant_id != then.tenant_id),
+            ("site", now.site_id != then.site_id),
+            ("deployment_group", now.deployment_group != then.deployment_group),
+            ("deployment_version", now.deployment_version != then.deployment_version),
+            ("host", now.host != then.host),
+            ("port", now.port != then.port),
+            ("metrics_port", self.metrics != next.metrics),
+            ("capacity", now.capacity != then.capacity),
+            ("capabilities", now.capabilities != then.capabilities),
+            ("labels", now.labels != then.labels),
+            ("grace_seconds", self.lease.policy != next.lease.policy),
+            ("placement", matches!(self.source, Source::Assigned) != matches!(next.source, Source::Assigned)),
+        ];
+        changes.iter().find(|(_, is_changed)| *is_changed).map(|(key, _)| *key)
+    }
+
+    /// What people should know who start it, one line each.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = Vec::new();
+        let shown = |time: Duration| humantime::format_duration(time).to_string();
+        if self.drain > MANAGERS_WAIT {
+            remarks.push(format!(
+                "drain_budget_seconds is {}, but Kubernetes kills after {} (terminationGracePeriodSeconds) and so do many units of systemd (TimeoutStopSec): raise those, or lower it",
+                shown(self.drain),
+                shown(MANAGERS_WAIT)
+            ));
+        }
+        if self.worker.bounds.stop > self.drain {
+            remarks.push(format!(
+                "stop_timeout_seconds is {}, more than the drain budget of {}: at the end workers get the budget",
+                shown(self.worker.bounds.stop),
+                shown(self.drain)
+            ));
+        }
+        remarks
+    }
+}
+
+#[cfg(test)]
+mod tests;

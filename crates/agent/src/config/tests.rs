@@ -1,0 +1,114 @@
+use std::io::Write;
+
+use super::*;
+
+fn read(text: &str) -> Result<Settings, String> {
+    let mut file = tempfile::NamedTempFile::new().expect("a file");
+    file.write_all(text.as_bytes()).expect("written");
+    let path = file.path().display().to_string();
+    load(file.path(), |_| {}).map_err(|error| error.0.replace(&path, "agent.yaml"))
+}
+
+const LEAST: &str = "worker:\n  command: [sleep, '600']\n";
+
+#[test]
+fn the_defaults_are_those_that_are_documented() {
+    let settings = read(LEAST).expect("good");
+    let s = Duration::from_secs;
+    assert_eq!((settings.worker.max, settings.worker.per_worker), (4, 16));
+    assert_eq!((settings.lease.ttl, settings.lease.every, settings.lease.retry), (s(60), s(20), s(10)));
+    let bounds = &settings.worker.bounds;
+    assert_eq!((bounds.startup, bounds.watchdog, bounds.stop, bounds.burst), (s(30), s(60), s(30), 5));
+    assert_eq!((settings.drain, settings.source.clone()), (s(25), Source::Assigned));
+    assert_eq!(settings.runner.capacity, Some(64));
+    assert_eq!(settings.remarks().len(), 1, "{:?}", settings.remarks());
+}
+
+#[test]
+fn the_fields_of_a_pipeline_are_understood() {
+    let text = "
+control_plane_url: http://127.0.0.1:8000
+api_key: secret
+runner_id: runner-abc123
+manager_mode: true
+max_workers: 2
+max_cameras_per_worker: 8
+lease_ttl_seconds: 45
+heartbeat_interval_seconds: 10
+lease_retry_interval_seconds: 5
+database_url: postgres://somewhere
+deployment_group: production
+deployment_version: v1.2.3
+tenant_id: tenant-1
+site_id: site-1
+worker:
+  command: [python, -m, pipeline.worker]
+";
+    let settings = read(text).expect("good");
+    assert_eq!(settings.server.servers, ["http://127.0.0.1:8000"]);
+    assert_eq!(settings.runner.deployment_version.as_deref(), Some("v1.2.3"));
+    assert_eq!(settings.lease.every, Duration::from_secs(10));
+    let line = settings.worker.command.join(" ");
+    assert_eq!(
+        line,
+        "python -m pipeline.worker --config {config} --runner-id {runner_id} --shard-id {shard_id} --manager-pid {manager_pid}"
+    );
+    assert!(!format!("{settings:?}").contains("secret"));
+}
+
+#[test]
+fn a_mistake_is_told_with_its_line() {
+    let told = |text: &str| read(text).expect_err("wrong");
+    assert_eq!(
+        told("max_wokers: 3\nworker: {command: [a]}").split(',').next(),
+        Some("agent.yaml:1: unknown field `max_wokers`")
+    );
+    assert_eq!(
+        told("# x\n\nmax_workers: many\n"),
+        "agent.yaml:3: max_workers is not a whole number from 0 on"
+    );
+    assert_eq!(
+        told(&format!("{LEAST}lease_ttl_seconds: 0.2\n")),
+        "agent.yaml:3: lease_ttl_seconds is 200ms; it must be 1s to 1day"
+    );
+    assert_eq!(
+        told(&format!("{LEAST}max_workers: 0\n")),
+        "agent.yaml:3: max_workers is 0; it must be 1 or more"
+    );
+    assert_eq!(
+        told(&format!("{LEAST}resources: [camera]\n")),
+        "agent.yaml:3: resources: \"camera\" is not KIND/KEY, as in camera/cam-1"
+    );
+    assert!(told("").contains("worker.command is missing"));
+    assert!(
+        told("worker:\n  command: ['{nobody}']\n")
+            .starts_with("agent.yaml:2: worker.command has {nobody}; the placeholders are {config}")
+    );
+    assert!(
+        told(&format!("{LEAST}placement: static\n"))
+            .starts_with("agent.yaml:3: placement is static and resources is empty")
+    );
+    assert!(told(&format!("{LEAST}server: ftp://x\n")).starts_with("agent.yaml:3: server: "));
+    assert!(
+        told(&format!("{LEAST}capacity: 90\n")).starts_with("agent.yaml:3: capacity is 90, more than the 64")
+    );
+    assert!(told(&format!("{LEAST}heartbeat_interval_seconds: 60\n")).contains("below lease_ttl_seconds"));
+    assert!(told("worker: [a\nx: 1").contains("the [ is not closed"));
+}
+
+#[test]
+fn some_things_cannot_change_while_it_runs() {
+    let first = read(LEAST).expect("good");
+    let change = |line: &str| first.fixed_change(&read(&format!("{LEAST}{line}\n")).expect("good"));
+    assert_eq!(change("server: 10.0.0.1:7070"), None);
+    assert_eq!(change("lease_ttl_seconds: 30\nheartbeat_interval_seconds: 9"), None);
+    assert_eq!(change("runner_id: other"), Some("runner_id"));
+    assert_eq!(change("labels: {a: b}"), Some("labels"));
+    assert_eq!(change("resources: [camera/a]"), Some("placement"));
+}
+
+#[test]
+fn a_long_budget_is_remarked() {
+    let settings = read(&format!("{LEAST}drain_budget_seconds: 40\n")).expect("good");
+    assert!(settings.remarks().iter().any(|remark| remark.contains("terminationGracePeriodSeconds")));
+}

@@ -1,0 +1,74 @@
+//! The last step before the command: what only a process itself can ask of the kernel.
+
+use std::{
+    ffi::OsString,
+    io::{self, ErrorKind, Write, stderr, stdin},
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Command, exit},
+};
+
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+
+use super::{cgroup, signals, terminal};
+
+/// The codes that a shell gives for a command that it cannot run, and for a mistake of its own.
+const NO_COMMAND: i32 = 127;
+const NOT_EXECUTABLE: i32 = 126;
+const FAILED: i32 = 1;
+/// What stands for nothing in the arguments.
+const NONE: &str = "-";
+
+/// Arguments of the shim: the keeper's pid, whether to take the terminal, the cgroup, then the command.
+pub fn arguments(keeper: Pid, takes_terminal: bool, cgroup: Option<&Path>) -> [OsString; 4] {
+    let terminal = if takes_terminal { "terminal" } else { NONE };
+    let cgroup = cgroup.map_or_else(|| NONE.into(), |folder| folder.as_os_str().to_owned());
+    [super::SHIM.into(), keeper.to_string().into(), terminal.into(), cgroup]
+}
+
+/// Becomes the command.
+pub fn main(args: Vec<OsString>) -> ! {
+    let [keeper, terminal, cgroup, program, args @ ..] = args.as_slice() else {
+        note("the shim is started by the keeper alone");
+        exit(FAILED)
+    };
+    if cgroup != NONE {
+        // Outside of it the command can still be found as a descendant of the keeper.
+        let _ = cgroup::enter(Path::new(cgroup));
+    }
+    let error = become_command(keeper, terminal == "terminal", program, args);
+    let why = match error.kind() {
+        ErrorKind::NotFound => "there is no such command".to_owned(),
+        ErrorKind::PermissionDenied => "it is not executable".to_owned(),
+        _ => error.to_string(),
+    };
+    note(&format!("cannot run {}: {why}", program.display()));
+    exit(if error.kind() == ErrorKind::NotFound { NO_COMMAND } else { NOT_EXECUTABLE })
+}
+
+/// On stderr, which may be closed.
+fn note(what: &str) {
+    let _ = writeln!(stderr(), "error: {}", what.replace(['\r', '\n'], " "));
+}
+
+/// Comes back only with an error.
+fn become_command(
+    keeper: &OsString,
+    takes_terminal: bool,
+    program: &OsString,
+    args: &[OsString],
+) -> io::Error {
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        return error.into();
+    }
+    // A keeper that ended before that call sends no signal.
+    if getppid().is_none_or(|parent| parent.to_string() != keeper.to_string_lossy()) {
+        exit(FAILED);
+    }
+    if takes_terminal {
+        terminal::give(stdin(), getpid());
+    }
+    // Holder and keeper read signals instead of being interrupted; the command is to be.
+    signals::unblock_all();
+    Command::new(program).args(args).exec()
+}

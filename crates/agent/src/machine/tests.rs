@@ -1,0 +1,304 @@
+use serde_json::json;
+
+use super::*;
+use crate::worker::Protocol;
+
+const UNIT: f64 = 0.5;
+
+fn rules(max_workers: usize, per_worker: usize) -> Rules {
+    let s = Duration::from_secs;
+    Rules {
+        max_workers,
+        per_worker,
+        capacity: max_workers * per_worker,
+        bounds: Bounds {
+            protocol: Protocol::Auto,
+            startup: s(30),
+            watchdog: s(60),
+            stop: s(30),
+            restart: solehold_clock::Backoff { first: s(1), cap: s(30) },
+            good_run: s(10),
+            burst: 3,
+        },
+        retry: s(10),
+        penalty: s(60),
+        drain: s(20),
+    }
+}
+
+fn at(seconds: u64) -> BootTime {
+    BootTime::from_ms(1_000_000 + seconds * 1_000)
+}
+
+fn camera(key: &str) -> Resource {
+    Resource::new("camera", key).expect("a name")
+}
+
+/// A machine and the time by which it lives.
+struct World {
+    machine: Machine,
+    now: u64,
+}
+
+impl World {
+    fn new(max_workers: usize, per_worker: usize) -> Self {
+        Self { machine: Machine::new(rules(max_workers, per_worker), at(60)), now: 0 }
+    }
+
+    fn after(&mut self, seconds: u64, event: Event) -> Vec<Action> {
+        self.now += seconds;
+        self.machine.handle(at(self.now), UNIT, event)
+    }
+
+    fn does(&mut self, event: Event) -> Vec<Action> {
+        self.after(0, event)
+    }
+
+    fn want(&mut self, keys: &[&str]) -> Vec<Action> {
+        self.does(Event::Wanted(keys.iter().map(|key| camera(key)).collect()))
+    }
+
+    fn grant(&mut self, key: &str, token: u64) -> Vec<Action> {
+        let granted = Granted {
+            token,
+            lease_id: Uuid::from_u128(token.into()),
+            state: None,
+            sequence: None,
+            config: None,
+        };
+        self.does(Event::Granted { resource: camera(key), granted })
+    }
+
+    fn news(&mut self, id: WorkerId, run: u32, news: News) -> Vec<Action> {
+        self.does(Event::Worker { id, run, news })
+    }
+
+    fn says(&mut self, id: WorkerId, run: u32, line: &str) -> Vec<Action> {
+        let said = serde_json::from_str(line).expect("a message");
+        self.news(id, run, News::Said(said))
+    }
+
+    /// A worker that holds one camera and speaks.
+    fn speaking(max_workers: usize, per_worker: usize) -> Self {
+        let mut world = Self::new(max_workers, per_worker);
+        world.want(&["a"]);
+        world.grant("a", 7);
+        world.news(1, 1, News::Connected);
+        world.says(1, 1, r#"{"type":"ready"}"#);
+        world
+    }
+}
+
+fn is_start(action: &Action, id: WorkerId, number: u32) -> bool {
+    matches!(action, Action::Start { worker, run, .. } if (*worker, *run) == (id, number))
+}
+
+/// The id of the revoke that a worker was told, if it was.
+fn revoked(actions: &[Action]) -> Option<String> {
+    actions.iter().find_map(|action| match action {
+        Action::Tell { message: ToWorker::Revoke { id, .. }, .. } => Some(id.clone()),
+        _ => None,
+    })
+}
+
+fn released(actions: &[Action]) -> Vec<String> {
+    let of = |action: &Action| match action {
+        Action::Release { resource, .. } => Some(resource.to_string()),
+        _ => None,
+    };
+    actions.iter().filter_map(of).collect()
+}
+
+#[test]
+fn what_is_wanted_is_acquired_and_worked_on() {
+    let mut world = World::new(2, 1);
+    assert_eq!(world.want(&["a", "b", "c"]), [Action::Acquire(camera("a")), Action::Acquire(camera("b"))]);
+    let started = world.grant("a", 7);
+    let [Action::Start { worker: 1, run: 1, assignments }] = started.as_slice() else {
+        panic!("{started:?}")
+    };
+    assert_eq!((assignments[0].resource.as_str(), assignments[0].token), ("camera/a", 7));
+    assert_eq!(
+        world.does(Event::NotGranted { resource: camera("b"), retry_after: None }),
+        [Action::Acquire(camera("c"))]
+    );
+    assert_eq!(world.after(9, Event::Tick), [], "there is room for c only, which was asked for");
+    world.does(Event::NotGranted { resource: camera("c"), retry_after: Some(Duration::from_secs(1)) });
+    assert_eq!(world.machine.due(), Some(at(10)));
+    assert_eq!(world.after(1, Event::Tick), [Action::Acquire(camera("b"))]);
+}
+
+#[test]
+fn several_resources_go_to_the_worker_with_the_fewest() {
+    let mut world = World::new(2, 2);
+    world.want(&["a", "b", "c", "d", "e"]);
+    assert!(is_start(&world.grant("a", 1)[0], 1, 1));
+    assert!(is_start(&world.grant("b", 2)[0], 2, 1));
+    world.news(1, 1, News::Connected);
+    let told = world.grant("c", 3);
+    assert!(
+        matches!(&told[..], [Action::Tell { worker: 1, message: ToWorker::Assign(a) }] if a.token == 3),
+        "{told:?}"
+    );
+    assert_eq!(world.grant("d", 4), [], "the second has not connected yet, and is told then");
+    let told = world.news(2, 1, News::Connected);
+    assert_eq!(told.len(), 2, "{told:?}");
+}
+
+#[test]
+fn what_is_no_longer_wanted_is_released_once_the_worker_says_so() {
+    let mut world = World::speaking(1, 2);
+    let asked = world.want(&[]);
+    let id = revoked(&asked).expect("asked");
+    assert_eq!(released(&asked), [""; 0], "unknown is not drained");
+    let late = world.says(1, 1, r#"{"type":"drained","id":"r0"}"#);
+    assert!(
+        matches!(&late[..], [Action::Tell { message: ToWorker::Error { message }, .. }] if message.contains("r0"))
+    );
+    let line = json!({"type": "drained", "id": id, "state": {"frame": 9}}).to_string();
+    let done = world.says(1, 1, &line);
+    let [Action::Release { state, .. }, Action::Stop { worker: 1, .. }] = done.as_slice() else {
+        panic!("{done:?}")
+    };
+    assert_eq!(state, &Some(json!({"frame": 9})));
+    assert_eq!(world.news(1, 1, News::Ended(JobEnd::Lost(Some(0)))), []);
+    assert!(world.machine.workers().is_empty());
+}
+
+#[test]
+fn a_worker_that_does_not_finish_is_stopped_and_its_end_is_the_proof() {
+    let mut world = World::speaking(1, 2);
+    world.want(&[]);
+    assert_eq!(world.machine.due(), Some(at(20)));
+    let late = world.after(20, Event::Tick);
+    assert!(
+        matches!(&late[..], [Action::Stop { grace, .. }] if *grace == Duration::from_secs(10)),
+        "{late:?}"
+    );
+    assert_eq!(released(&world.news(1, 1, News::Ended(JobEnd::Lost(None)))), ["camera/a"]);
+}
+
+#[test]
+fn a_plain_process_is_asked_by_sigterm() {
+    let mut world = World::new(1, 1);
+    world.want(&["a"]);
+    world.grant("a", 1);
+    let asked = world.want(&[]);
+    assert!(matches!(&asked[..], [Action::Stop { worker: 1, .. }]), "{asked:?}");
+    assert_eq!(released(&world.news(1, 1, News::Ended(JobEnd::Lost(Some(143))))), ["camera/a"]);
+}
+
+#[test]
+fn a_crash_is_back_at_once_and_a_loop_goes_elsewhere() {
+    let mut world = World::new(1, 1);
+    world.want(&["a"]);
+    world.grant("a", 1);
+    let crash = |world: &mut World, run| world.news(1, run, News::Ended(JobEnd::Exited(1)));
+    let again = crash(&mut world, 1);
+    assert!(again.iter().any(|action| is_start(action, 1, 2)), "{again:?}");
+    assert!(!crash(&mut world, 1).iter().any(|action| is_start(action, 1, 3)), "that run is over");
+    assert!(!crash(&mut world, 2).iter().any(|action| is_start(action, 1, 3)), "after a pause");
+    assert!(is_start(&world.after(2, Event::Tick)[0], 1, 3));
+    let given_up = crash(&mut world, 3);
+    let [Action::Note(_), Action::Release { why, .. }] = given_up.as_slice() else { panic!("{given_up:?}") };
+    assert_eq!(why, "its worker failed 3 times in a row: it ended with 1");
+    world.does(Event::Released(camera("a")));
+    assert_eq!(world.after(59, Event::Tick), [], "others may try first");
+    assert_eq!(world.after(1, Event::Tick), [Action::Acquire(camera("a"))]);
+}
+
+#[test]
+fn a_silent_worker_is_restarted() {
+    let mut world = World::speaking(1, 1);
+    assert_eq!(world.machine.due(), Some(at(60)));
+    assert_eq!(world.after(59, Event::Tick), []);
+    let stopped = world.after(1, Event::Tick);
+    assert!(
+        matches!(&stopped[..], [Action::Stop { why, .. }] if why == "it sent no heartbeat for 1m"),
+        "{stopped:?}"
+    );
+    assert_eq!(world.machine.due(), None, "it is on its way out");
+    let again = world.news(1, 1, News::Ended(JobEnd::Lost(None)));
+    assert!(again.iter().any(|action| is_start(action, 1, 2)), "{again:?}");
+}
+
+#[test]
+fn a_lost_lease_binds_its_worker_until_it_says_that_it_has_finished() {
+    let mut world = World::speaking(1, 4);
+    world.want(&["a", "b"]);
+    world.grant("b", 8);
+    let asked = world.does(Event::Lost { resource: camera("a"), why: "revoked".into(), until: at(5) });
+    let id = revoked(&asked).expect("asked");
+    assert_eq!(world.machine.bound(1), Some(at(5)));
+    let done = world.says(1, 1, &json!({"type": "drained", "id": id}).to_string());
+    assert_eq!((released(&done), world.machine.bound(1)), (vec!["camera/a".to_owned()], None));
+    assert_eq!(world.machine.assignments(1).len(), 1, "the other goes on");
+}
+
+#[test]
+fn a_worker_killed_at_the_bound_comes_back_with_the_rest() {
+    let mut world = World::speaking(1, 4);
+    world.want(&["a", "b"]);
+    world.grant("b", 8);
+    world.does(Event::Lost { resource: camera("a"), why: "revoked".into(), until: at(5) });
+    let stopped = world.after(5, Event::Tick);
+    assert!(matches!(&stopped[..], [Action::Stop { grace: Duration::ZERO, .. }]), "{stopped:?}");
+    let ended = world.news(1, 1, News::Ended(JobEnd::Lost(None)));
+    assert_eq!(released(&ended), ["camera/a"]);
+    let start = ended.iter().find(|action| is_start(action, 1, 2)).expect("started again");
+    let Action::Start { assignments, .. } = start else { panic!("{start:?}") };
+    assert_eq!(assignments.iter().map(|a| a.resource.as_str()).collect::<Vec<_>>(), ["camera/b"]);
+}
+
+#[test]
+fn a_checkpoint_is_kept_for_the_next_run() {
+    let mut world = World::speaking(1, 4);
+    let wrote = world.says(1, 1, r#"{"type":"state","document":{"n":1}}"#);
+    assert!(matches!(&wrote[..], [Action::WriteState { .. }]));
+    let odd = world.says(1, 1, r#"{"type":"state","resource":"camera/z","document":1}"#);
+    assert!(matches!(&odd[..], [Action::Tell { message: ToWorker::Error { .. }, .. }]));
+    world.news(1, 1, News::Ended(JobEnd::Exited(0)));
+    assert_eq!(world.machine.assignments(1)[0].state, Some(json!({"n": 1})));
+}
+
+#[test]
+fn draining_has_one_budget_and_needs_proof() {
+    let mut world = World::speaking(2, 1);
+    world.want(&["a", "b", "c"]);
+    world.grant("b", 2);
+    let drained = world.does(Event::Drain);
+    let id = revoked(&drained).expect("the one that speaks is asked");
+    assert!(drained.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{drained:?}");
+    assert!(!drained.contains(&Action::Finish));
+    let done = world.says(1, 1, &json!({"type": "drained", "id": id}).to_string());
+    assert_eq!(released(&done), ["camera/a"]);
+    world.news(1, 1, News::Ended(JobEnd::Lost(Some(0))));
+    world.news(2, 1, News::Ended(JobEnd::Lost(Some(0))));
+    assert!(world.does(Event::Released(camera("a"))).is_empty(), "the other release is not answered yet");
+    assert_eq!(world.does(Event::Released(camera("b"))), [Action::Finish]);
+    assert_eq!(world.after(100, Event::Tick), []);
+}
+
+#[test]
+fn draining_ends_with_its_budget_whatever_happens() {
+    let mut world = World::speaking(1, 1);
+    world.does(Event::Drain);
+    let late = world.after(12, Event::Tick);
+    assert!(
+        matches!(&late[..], [Action::Stop { grace, .. }] if *grace == Duration::from_secs(6)),
+        "{late:?}"
+    );
+    assert_eq!(world.after(8, Event::Tick), [Action::Finish]);
+}
+
+#[test]
+fn what_is_granted_too_late_goes_back() {
+    let mut world = World::new(1, 1);
+    world.want(&["a"]);
+    world.want(&[]);
+    assert_eq!(released(&world.grant("a", 1)), ["camera/a"]);
+    let mut world = World::new(1, 1);
+    world.want(&["a"]);
+    world.does(Event::Drain);
+    assert_eq!(released(&world.grant("a", 1)), ["camera/a"]);
+}

@@ -1,0 +1,85 @@
+//! How things stand, for metrics and health.
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::{Lease, Machine, WorkerId, workers::Phase};
+
+/// A worker as others see it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct WorkerView {
+    /// Its number.
+    pub worker: WorkerId,
+    /// Where it is in its life.
+    pub phase: WorkerPhase,
+    /// How many resources it works on.
+    pub resources: usize,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// Failures in a row.
+    pub failures: u32,
+    /// What it last said about itself.
+    pub stats: Map<String, Value>,
+}
+
+/// Where a worker is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerPhase {
+    /// Not ready yet.
+    Starting,
+    /// Ready, or a plain process.
+    Running,
+    /// On its way out.
+    Stopping,
+    /// It ended, and is started again after a pause.
+    Pausing,
+}
+
+/// A resource as others see it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResourceView {
+    /// As `KIND/KEY`.
+    pub resource: String,
+    /// The token, while it is held.
+    pub token: Option<u64>,
+    /// The worker that works on it.
+    pub worker: Option<WorkerId>,
+    /// Where its lease is.
+    pub lease: &'static str,
+}
+
+impl Machine {
+    /// All workers.
+    pub fn workers(&self) -> Vec<WorkerView> {
+        let view = |(id, worker): (&WorkerId, &super::Worker)| WorkerView {
+            worker: *id,
+            phase: match worker.phase {
+                Phase::Running if worker.care.is_ready() => WorkerPhase::Running,
+                Phase::Running => WorkerPhase::Starting,
+                Phase::Stopping(_) => WorkerPhase::Stopping,
+                Phase::Pausing(_) => WorkerPhase::Pausing,
+            },
+            resources: worker.resources.len(),
+            restarts: worker.restarts,
+            failures: worker.care.failures(),
+            stats: worker.stats.clone(),
+        };
+        self.workers.iter().map(view).collect()
+    }
+
+    /// All resources that concern this agent.
+    pub fn resources(&self) -> Vec<ResourceView> {
+        let view = |(resource, slot): (&solehold_client::Resource, &super::Slot)| {
+            let (lease, token) = match &slot.lease {
+                Lease::None => ("waiting", None),
+                Lease::Asked => ("asked", None),
+                Lease::Held(holding) => ("held", Some(holding.granted.token)),
+                Lease::Ending(ending) => ("ending", Some(ending.holding.granted.token)),
+                Lease::Releasing => ("releasing", None),
+            };
+            ResourceView { resource: resource.to_string(), token, worker: slot.worker, lease }
+        };
+        self.slots.iter().map(view).collect()
+    }
+}

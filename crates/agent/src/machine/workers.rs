@@ -1,0 +1,305 @@
+//! The workers: which one works on what, and what becomes of one that ends.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use serde_json::{Map, Value};
+use solehold_client::Resource;
+use solehold_clock::BootTime;
+
+use super::{Action, Lease, Machine, News, WorkerId};
+use crate::{
+    keep::JobEnd,
+    worker::{Bounds, FromWorker, Next, Notice, Supervision, ToWorker},
+};
+
+/// A worker.
+#[derive(Debug)]
+pub(super) struct Worker {
+    pub run: u32,
+    pub phase: Phase,
+    pub care: Supervision,
+    pub resources: BTreeSet<Resource>,
+    /// What it last said about itself.
+    pub stats: Map<String, Value>,
+    pub restarts: u64,
+    /// It speaks by the socket, and so can be asked.
+    is_connected: bool,
+}
+
+/// Where a worker is in its life.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Phase {
+    Running,
+    /// On its way out; with what was wrong with it.
+    Stopping(Option<String>),
+    /// It ended, and is started again then.
+    Pausing(BootTime),
+}
+
+impl Worker {
+    pub fn is_running(&self) -> bool {
+        self.phase == Phase::Running
+    }
+
+    pub fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Stopping(_))
+    }
+
+    /// Whether it can be told something.
+    pub fn hears(&self) -> bool {
+        self.is_running() && self.is_connected
+    }
+
+    pub fn due(&self, bounds: &Bounds) -> Option<BootTime> {
+        match self.phase {
+            Phase::Running => self.care.due(bounds),
+            Phase::Stopping(_) => None,
+            Phase::Pausing(until) => Some(until),
+        }
+    }
+}
+
+impl Machine {
+    pub(super) fn is_stopping(&self, worker: Option<WorkerId>) -> bool {
+        worker.and_then(|id| self.workers.get(&id)).is_some_and(Worker::is_stopping)
+    }
+
+    /// Finds a worker for a resource that was granted: a new one while there may be more, then the one with the fewest.
+    pub(super) fn place(&mut self, now: BootTime, resource: Resource) {
+        let has_room =
+            |worker: &Worker| !worker.is_stopping() && worker.resources.len() < self.rules.per_worker;
+        let found = if self.workers.len() < self.rules.max_workers {
+            None
+        } else {
+            let candidates = self.workers.iter().filter(|(_, worker)| has_room(worker));
+            candidates.min_by_key(|(id, worker)| (worker.resources.len(), **id)).map(|(id, _)| *id)
+        };
+        if found.is_none() && self.workers.len() >= self.rules.max_workers {
+            // As when a worker is on its way out and the next cannot be started before it is gone.
+            return self.release(&resource, None, "no worker of this runner has room");
+        }
+        let id = found.unwrap_or_else(|| self.free_number());
+        if let Some(slot) = self.slots.get_mut(&resource) {
+            slot.worker = Some(id);
+        }
+        match self.workers.get_mut(&id) {
+            Some(worker) => {
+                worker.resources.insert(resource.clone());
+                if worker.hears() {
+                    self.assign(id, &resource);
+                } else if worker.is_running() && worker.care.is_ready() {
+                    // It cannot be told: it is started again with all that it has.
+                    self.stop_worker(now, id, self.rules.bounds.stop, "it gets another resource");
+                }
+            }
+            None => {
+                let worker = Worker {
+                    run: 0,
+                    phase: Phase::Pausing(now),
+                    care: Supervision::new(now, &self.rules.bounds),
+                    resources: BTreeSet::from([resource]),
+                    stats: Map::new(),
+                    restarts: 0,
+                    is_connected: false,
+                };
+                self.workers.insert(id, worker);
+            }
+        }
+    }
+
+    /// The lowest number that no worker has: what is called by it, such as a shard, stays within bounds.
+    fn free_number(&self) -> WorkerId {
+        (1..).find(|id| !self.workers.contains_key(id)).unwrap_or(WorkerId::MAX)
+    }
+
+    fn assign(&mut self, worker: WorkerId, resource: &Resource) {
+        let Some(Lease::Held(holding)) = self.slots.get(resource).map(|slot| &slot.lease) else { return };
+        let message = ToWorker::Assign(self.assignment(resource, holding));
+        self.actions.push(Action::Tell { worker, message });
+    }
+
+    fn start_worker(&mut self, now: BootTime, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        worker.run += 1;
+        worker.restarts += u64::from(worker.run > 1);
+        worker.phase = Phase::Running;
+        worker.is_connected = false;
+        worker.stats = Map::new();
+        worker.care.start(now, &self.rules.bounds);
+        let run = worker.run;
+        let assignments = self.assignments(id);
+        self.actions.push(Action::Start { worker: id, run, assignments });
+    }
+
+    pub(super) fn stop_worker(&mut self, now: BootTime, id: WorkerId, grace: Duration, why: &str) {
+        self.stop(now, id, grace, why, None);
+    }
+
+    fn stop(&mut self, now: BootTime, id: WorkerId, grace: Duration, why: &str, fault: Option<String>) {
+        let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.is_running()) else { return };
+        worker.phase = Phase::Stopping(fault);
+        let grace = self.drain.map_or(grace, |drain| grace.min(drain.until.since(now)));
+        self.actions.push(Action::Stop { worker: id, grace, why: why.to_owned() });
+    }
+
+    /// Starts those whose pause is over, and stops those with a fault or with nothing to do.
+    pub(super) fn look_after_workers(&mut self, now: BootTime) {
+        let all: Vec<WorkerId> = self.workers.keys().copied().collect();
+        for id in all {
+            let (bounds, is_draining) = (&self.rules.bounds, self.drain.is_some());
+            let Some(worker) = self.workers.get_mut(&id) else { continue };
+            let is_idle = worker.resources.is_empty();
+            match worker.phase {
+                Phase::Pausing(_) if is_idle => drop(self.workers.remove(&id)),
+                Phase::Pausing(_) if is_draining => {}
+                Phase::Pausing(until) if now >= until => self.start_worker(now, id),
+                Phase::Running if is_idle => {
+                    self.stop_worker(now, id, self.rules.bounds.stop, "it has nothing to work on");
+                }
+                Phase::Running => {
+                    if let Some(fault) = worker.care.poll(now, bounds) {
+                        let (grace, why) = (bounds.stop, fault.to_string());
+                        self.stop(now, id, grace, &why, Some(why.clone()));
+                    }
+                }
+                Phase::Pausing(_) | Phase::Stopping(_) => {}
+            }
+        }
+    }
+
+    pub(super) fn worker_news(&mut self, now: BootTime, unit: f64, id: WorkerId, run: u32, news: News) {
+        // What an earlier run said late is about that run.
+        if self.workers.get(&id).is_none_or(|worker| worker.run != run) {
+            return;
+        }
+        match news {
+            News::Connected => self.connected(id),
+            News::Said(said) => {
+                if let Err(message) = self.said(now, id, said) {
+                    self.actions.push(Action::Tell { worker: id, message: ToWorker::Error { message } });
+                }
+            }
+            News::Notified(notice) => self.notified(now, id, notice),
+            News::Ended(end) => self.ended(now, unit, id, &end),
+        }
+    }
+
+    /// It is told all that it works on: what it was told before may have been an earlier connection's.
+    fn connected(&mut self, id: WorkerId) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        worker.is_connected = true;
+        worker.care.spoke();
+        for resource in worker.resources.clone() {
+            self.assign(id, &resource);
+        }
+    }
+
+    fn said(&mut self, now: BootTime, id: WorkerId, said: FromWorker) -> Result<(), String> {
+        let Some(worker) = self.workers.get_mut(&id) else { return Ok(()) };
+        worker.is_connected = true;
+        worker.care.spoke();
+        match said {
+            FromWorker::Ready {} => worker.care.ready(now, true),
+            FromWorker::Heartbeat { stats } => {
+                worker.care.beat(now);
+                worker.stats = stats;
+            }
+            FromWorker::State { resource, document } => self.checkpoint(id, resource.as_deref(), document)?,
+            FromWorker::Drained { id: asked, state } => self.drained(id, &asked, state)?,
+            FromWorker::Prepared { id: asked } => {
+                return Err(format!("prepared: no prepare with the id {asked:?} is open"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A state document. It also goes to the next run of this worker.
+    fn checkpoint(&mut self, id: WorkerId, named: Option<&str>, document: Value) -> Result<(), String> {
+        let Some(worker) = self.workers.get(&id) else { return Ok(()) };
+        let resource = match named {
+            Some(name) => worker.resources.iter().find(|resource| resource.to_string() == name),
+            None if worker.resources.len() == 1 => worker.resources.first(),
+            None => return Err("state: name the resource, since this worker has several".to_owned()),
+        };
+        let Some(resource) = resource.cloned() else {
+            return Err(format!("state: this worker does not work on {}", named.unwrap_or_default()));
+        };
+        let holding = match self.slots.get_mut(&resource).map(|slot| &mut slot.lease) {
+            Some(Lease::Held(holding)) => holding,
+            Some(Lease::Ending(ending)) => &mut ending.holding,
+            _ => return Err(format!("state: {resource} is not held any more")),
+        };
+        holding.granted.state = Some(document.clone());
+        self.actions.push(Action::WriteState { resource, document });
+        Ok(())
+    }
+
+    fn notified(&mut self, now: BootTime, id: WorkerId, notice: Notice) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        worker.care.spoke();
+        match notice {
+            Notice::Ready => worker.care.ready(now, false),
+            Notice::Watchdog => worker.care.beat(now),
+            Notice::Stopping => worker.care.stopping(),
+            Notice::Extend(by) => worker.care.extend(now, by),
+            Notice::Trigger => {
+                let why = "it asked to be restarted";
+                self.stop(now, id, self.rules.bounds.stop, why, Some(why.to_owned()));
+            }
+        }
+    }
+
+    /// Nothing of it is left. That is proof that the work has ended on all that it had.
+    fn ended(&mut self, now: BootTime, unit: f64, id: WorkerId, end: &JobEnd) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        worker.is_connected = false;
+        let phase = std::mem::replace(&mut worker.phase, Phase::Pausing(now));
+        for resource in worker.resources.clone() {
+            if let Some(Lease::Ending(ending)) = self.slots.get(&resource).map(|slot| &slot.lease) {
+                let why = ending.why.clone();
+                self.release(&resource, None, &why);
+            }
+        }
+        let fault = match (phase, end) {
+            (Phase::Stopping(fault), _) => fault,
+            // Its time ran out: nobody's fault.
+            (_, JobEnd::Lost(_)) => None,
+            (_, JobEnd::Exited(code)) => Some(format!("it ended with {code}")),
+            (_, JobEnd::NotStarted(why)) => Some(format!("it could not be started: {why}")),
+            (_, JobEnd::KeeperDied) => Some("its keeper was killed".to_owned()),
+        };
+        if let Some(fault) = fault {
+            self.failed(now, unit, id, &fault);
+        }
+    }
+
+    fn failed(&mut self, now: BootTime, unit: f64, id: WorkerId, fault: &str) {
+        let Some(worker) = self.workers.get_mut(&id) else { return };
+        match worker.care.failed(now, &self.rules.bounds, unit) {
+            Next::Restart(at) => {
+                worker.phase = Phase::Pausing(at);
+                let after =
+                    humantime::format_duration(Duration::from_millis(at.since(now).as_millis() as u64));
+                self.actions.push(Action::Note(format!(
+                    "worker {id} failed: {fault}; it is started again in {after}"
+                )));
+            }
+            Next::GiveUp(failures) => self.give_up(now, id, failures, fault),
+        }
+    }
+
+    /// Another runner should try.
+    fn give_up(&mut self, now: BootTime, id: WorkerId, failures: u32, fault: &str) {
+        let Some(worker) = self.workers.get(&id) else { return };
+        let why = format!("its worker failed {failures} times in a row: {fault}");
+        self.actions
+            .push(Action::Note(format!("worker {id} is given up, and its leases are released: {why}")));
+        for resource in worker.resources.clone() {
+            if let Some(slot) = self.slots.get_mut(&resource) {
+                slot.not_before = Some(now.plus(self.rules.penalty));
+            }
+            self.release(&resource, None, &why);
+        }
+        self.workers.remove(&id);
+    }
+}

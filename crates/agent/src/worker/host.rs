@@ -1,0 +1,280 @@
+//! One run of a worker: its keeper, its sockets and its output, in one task.
+
+use std::{
+    ffi::OsString,
+    fs, io,
+    os::unix::net::UnixStream as StdStream,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use rustix::process::Pid;
+use solehold_clock::BootTime;
+use tokio::{
+    net::{UnixDatagram, UnixListener, UnixStream},
+    process::{ChildStderr, ChildStdout},
+    sync::{mpsc, watch},
+    task::JoinHandle,
+    time::timeout,
+};
+
+use super::{
+    link::{HEARD_MAX, Heard, Link},
+    notify::{self, DATAGRAM_BYTES_MAX},
+    output,
+    protocol::ToWorker,
+};
+use crate::{
+    keep::{Farewell, Holder, Job, JobEnd, Keepers, LeaseTerm, Streams},
+    machine::{News, WorkerId},
+};
+
+/// Messages that wait for the task of a worker.
+const MESSAGES_MAX: usize = 256;
+/// How long the last lines of the output are waited for.
+const OUTPUT_WAIT: Duration = Duration::from_secs(1);
+/// The number of the connection that the worker has inherited.
+const INHERITED: u64 = 0;
+
+/// A run of a worker.
+#[derive(Debug)]
+pub struct Run {
+    /// Which worker.
+    pub id: WorkerId,
+    /// Which run of it.
+    pub run: u32,
+    /// What its output is logged under.
+    pub name: String,
+    /// The command and its arguments.
+    pub command: Vec<OsString>,
+    /// What is added to its environment.
+    pub env: Vec<(String, String)>,
+    /// What is removed from it.
+    pub env_remove: Vec<String>,
+    /// A folder of its own, for its sockets.
+    pub folder: PathBuf,
+    /// How long before the deadline it gets SIGTERM if no renewal came.
+    pub warn: Duration,
+    /// How things stand.
+    pub wish: Wish,
+}
+
+/// How things stand for a worker. Only the last word counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// Until when it may run.
+    pub term: LeaseTerm,
+    /// By when it must have ended, whatever renewals come.
+    pub bound: Option<BootTime>,
+    /// What its keeper does when the agent is gone.
+    pub farewell: Farewell,
+    /// It is to end, within this time.
+    pub stop: Option<Duration>,
+}
+
+/// The agent's handle on a run.
+#[derive(Debug)]
+pub struct Host {
+    /// Which run.
+    pub run: u32,
+    /// How things stand.
+    pub wish: watch::Sender<Wish>,
+    messages: mpsc::Sender<ToWorker>,
+    /// The pid of the keeper, once there is one.
+    keeper: watch::Receiver<Option<Pid>>,
+}
+
+impl Host {
+    /// Starts a run; what becomes of it is sent to `news`.
+    pub fn start(keepers: &Keepers, run: Run, news: mpsc::Sender<(WorkerId, u32, News)>) -> Self {
+        let (wish, wishes) = watch::channel(run.wish.clone());
+        let (messages, to_tell) = mpsc::channel(MESSAGES_MAX);
+        let (tell_keeper, keeper) = watch::channel(None);
+        let (keepers, number) = (keepers.clone(), run.run);
+        tokio::spawn(async move {
+            let (id, number) = (run.id, run.run);
+            let end = host(&keepers, run, wishes, to_tell, tell_keeper, &news).await;
+            let end = end.unwrap_or_else(|error| JobEnd::NotStarted(error.to_string()));
+            let _ = news.send((id, number, News::Ended(end))).await;
+        });
+        Self { run: number, wish, messages, keeper }
+    }
+
+    /// Tells the worker something; false if it does not read what it was told before.
+    pub fn tell(&self, message: ToWorker) -> bool {
+        self.messages.try_send(message).is_ok()
+    }
+
+    /// The pid of the keeper, above all that comes from the worker.
+    pub fn keeper(&self) -> Option<Pid> {
+        *self.keeper.borrow()
+    }
+}
+
+/// The sockets of a worker.
+struct Sockets {
+    listener: UnixListener,
+    notify: UnixDatagram,
+    heard: mpsc::Receiver<Heard>,
+    tell_heard: mpsc::Sender<Heard>,
+    inherited: Link,
+    /// Has it spoken over the inherited one?
+    has_spoken: bool,
+    connected: Option<Link>,
+    count: u64,
+}
+
+impl Sockets {
+    fn open(folder: &Path, ours: StdStream) -> io::Result<Self> {
+        let (socket, notify) = (socket_path(folder), notify_path(folder));
+        for path in [&socket, &notify] {
+            let _ = fs::remove_file(path);
+        }
+        ours.set_nonblocking(true)?;
+        let (tell_heard, heard) = mpsc::channel(HEARD_MAX);
+        let inherited = Link::new(INHERITED, UnixStream::from_std(ours)?, tell_heard.clone());
+        Ok(Self {
+            listener: UnixListener::bind(socket)?,
+            notify: UnixDatagram::bind(notify)?,
+            heard,
+            tell_heard,
+            inherited,
+            has_spoken: false,
+            connected: None,
+            count: INHERITED,
+        })
+    }
+
+    fn link(&self) -> &Link {
+        self.connected.as_ref().unwrap_or(&self.inherited)
+    }
+
+    /// What the worker does next; dropped and called again, nothing is lost.
+    async fn next(&mut self) -> Vec<News> {
+        let mut datagram = [0; DATAGRAM_BYTES_MAX];
+        tokio::select! {
+            accepted = self.listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    self.count += 1;
+                    self.connected = Some(Link::new(self.count, stream, self.tell_heard.clone()));
+                    vec![News::Connected]
+                }
+                Err(_) => Vec::new(),
+            },
+            Some((number, message)) = self.heard.recv() => self.take(number, message),
+            count = self.notify.recv(&mut datagram) => {
+                let count = count.unwrap_or_default();
+                notify::read(&datagram[..count]).into_iter().map(News::Notified).collect()
+            }
+        }
+    }
+
+    fn take(&mut self, number: u64, message: Result<super::FromWorker, String>) -> Vec<News> {
+        let is_first = number == INHERITED && !std::mem::replace(&mut self.has_spoken, true);
+        if number != self.link().number {
+            return Vec::new();
+        }
+        let first = is_first.then_some(News::Connected);
+        let said = match message {
+            Ok(said) => Some(News::Said(said)),
+            Err(message) => {
+                self.link().tell(&ToWorker::Error { message });
+                None
+            }
+        };
+        first.into_iter().chain(said).collect()
+    }
+}
+
+/// Where the worker connects.
+pub fn socket_path(folder: &Path) -> PathBuf {
+    folder.join("socket")
+}
+
+/// Where the worker notifies.
+pub fn notify_path(folder: &Path) -> PathBuf {
+    folder.join("notify")
+}
+
+async fn host(
+    keepers: &Keepers,
+    run: Run,
+    mut wishes: watch::Receiver<Wish>,
+    mut messages: mpsc::Receiver<ToWorker>,
+    tell_keeper: watch::Sender<Option<Pid>>,
+    news: &mpsc::Sender<(WorkerId, u32, News)>,
+) -> io::Result<JobEnd> {
+    let (ours, theirs) = StdStream::pair()?;
+    let mut sockets = Sockets::open(&run.folder, ours)?;
+    let mut wish = run.wish;
+    let job = Job {
+        what: run.name.clone(),
+        command: run.command,
+        env: run.env,
+        env_remove: run.env_remove,
+        warn: run.warn,
+        farewell: wish.farewell.clone(),
+        streams: Streams::Own(theirs),
+    };
+    let mut holder = Holder::start(keepers, job, wish.term.clone())?;
+    tell_keeper.send_replace(Some(holder.keeper()));
+    let outputs = drain_output(&mut holder, &run.name)?;
+    let ended = loop {
+        tokio::select! {
+            ended = holder.ended() => match ended {
+                Ok(None) => {}
+                Ok(Some(ended)) => break Ok(ended),
+                Err(error) => break Err(error),
+            },
+            changed = wishes.changed() => {
+                if changed.is_err() {
+                    // The agent is about to end: so does everything here.
+                    break Ok(JobEnd::Lost(None));
+                }
+                let next = wishes.borrow_and_update().clone();
+                follow(&mut holder, &wish, &next)?;
+                wish = next;
+            }
+            Some(message) = messages.recv() => {
+                if !sockets.link().tell(&message) {
+                    tracing::warn!(worker = run.name, "it does not read what it is told");
+                }
+            }
+            all = sockets.next() => {
+                for one in all {
+                    let _ = news.send((run.id, run.run, one)).await;
+                }
+            }
+        }
+    };
+    holder.leave_nothing().await;
+    for output in outputs {
+        let _ = timeout(OUTPUT_WAIT, output).await;
+    }
+    ended
+}
+
+/// Tells the keeper what has changed.
+fn follow(holder: &mut Holder, before: &Wish, next: &Wish) -> io::Result<()> {
+    if before.bound != next.bound {
+        holder.bound(next.bound)?;
+    }
+    if before.term != next.term {
+        holder.extend(next.term.clone())?;
+    }
+    if before.farewell != next.farewell {
+        holder.set_farewell(next.farewell.clone())?;
+    }
+    match next.stop {
+        Some(grace) if before.stop != next.stop => holder.stop(grace),
+        _ => Ok(()),
+    }
+}
+
+fn drain_output(holder: &mut Holder, name: &str) -> io::Result<Vec<JoinHandle<()>>> {
+    let Some((stdout, stderr)) = holder.output() else { return Ok(Vec::new()) };
+    Ok(vec![
+        tokio::spawn(output::drain(ChildStdout::from_std(stdout)?, name.to_owned(), "stdout")),
+        tokio::spawn(output::drain(ChildStderr::from_std(stderr)?, name.to_owned(), "stderr")),
+    ])
+}

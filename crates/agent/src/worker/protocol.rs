@@ -1,0 +1,243 @@
+//! What agent and worker tell each other: one JSON document per line, over a Unix socket. `docs/guides/workers.md`
+//! describes it for people who write workers.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use uuid::Uuid;
+
+/// The longest line, either way: a state document has at most 64 KiB, and some of it may be written as `\u0000`.
+pub const LINE_BYTES_MAX: usize = 512 << 10;
+/// How much of a line that is not understood is shown.
+const SHOWN_CHARS_MAX: usize = 60;
+
+/// What a worker is to work on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Assignment {
+    /// As `KIND/KEY`.
+    pub resource: String,
+    /// To be shown wherever the work has an effect: a gate refuses an older one.
+    pub token: u64,
+    /// The identity of the grant.
+    pub lease_id: Uuid,
+    /// The hand-over by which it came, if the worker was asked to prepare for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover_id: Option<String>,
+    /// What the former holder left; it replaces what the worker prepared with.
+    pub state: Option<Value>,
+    /// The sequence number under which that was written.
+    pub sequence: Option<u64>,
+    /// The configuration of the resource, if there is one.
+    pub config: Option<Value>,
+    /// Until when nobody else works on it, in milliseconds of `CLOCK_BOOTTIME`. It moves with every renewal; the file
+    /// that `SOLEHOLD_LEASE_FILE` names always has the last one.
+    pub deadline_boottime_ms: u64,
+}
+
+/// To the worker.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToWorker {
+    /// Work on this.
+    Assign(Assignment),
+    /// Get ready to work on this, and say `prepared`; it is still held by another, so have no effect yet.
+    Prepare {
+        /// To be echoed.
+        id: String,
+        /// As `KIND/KEY`.
+        resource: String,
+        /// The last state document that is known; the final one comes with `assign`.
+        state: Option<Value>,
+        /// The configuration of the resource, if there is one.
+        config: Option<Value>,
+        /// When it is given up, in milliseconds of `CLOCK_BOOTTIME`.
+        deadline_boottime_ms: u64,
+    },
+    /// Finish the work on this, and say `drained`.
+    Revoke {
+        /// To be echoed.
+        id: String,
+        /// As `KIND/KEY`.
+        resource: String,
+        /// For people.
+        reason: String,
+        /// When the worker is ended otherwise, in milliseconds of `CLOCK_BOOTTIME`.
+        deadline_boottime_ms: u64,
+    },
+    /// The configuration of a resource has changed.
+    Config {
+        /// As `KIND/KEY`.
+        resource: String,
+        /// All of it.
+        config: Value,
+    },
+    /// What the worker said was not understood, and nothing was done.
+    Error {
+        /// What was wrong, and what would be right.
+        message: String,
+    },
+}
+
+/// From the worker.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum FromWorker {
+    /// It has started, and works on what it is assigned.
+    Ready {},
+    /// It could take over at once.
+    Prepared {
+        /// Of the `prepare`.
+        id: String,
+    },
+    /// It is alive.
+    Heartbeat {
+        /// Any numbers and texts about itself.
+        #[serde(default)]
+        stats: Map<String, Value>,
+    },
+    /// A checkpoint, for whoever works on it next.
+    State {
+        /// As `KIND/KEY`; not needed by a worker with one resource.
+        #[serde(default)]
+        resource: Option<String>,
+        /// What the next holder gets.
+        document: Value,
+    },
+    /// It has finished with a resource, and will have no more effect on it.
+    Drained {
+        /// Of the `revoke`.
+        id: String,
+        /// The last state document, for the next holder.
+        #[serde(default)]
+        state: Option<Value>,
+    },
+}
+
+/// Reads a line of a worker's; the error is told to the worker.
+pub fn read(line: &[u8]) -> Result<FromWorker, String> {
+    let shown = || {
+        let text: String = String::from_utf8_lossy(line).trim().chars().take(SHOWN_CHARS_MAX).collect();
+        format!("{text:?}")
+    };
+    let value: Value = serde_json::from_slice(line).map_err(|error| {
+        format!("{} is not a JSON document on one line: {error}; write as in {{\"type\":\"ready\"}}", shown())
+    })?;
+    serde_json::from_value(value).map_err(|error| format!("{} was not understood: {error}", shown()))
+}
+
+/// A line for a worker.
+pub fn line(message: &ToWorker) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).expect("plain documents can be written");
+    line.push(b'\n');
+    line
+}
+
+/// Takes whole lines out of what came, and says when one is too long.
+#[derive(Debug, Default)]
+pub struct Lines {
+    bytes: Vec<u8>,
+    /// The rest of a line that was too long is skipped.
+    is_skipping: bool,
+}
+
+impl Lines {
+    /// What came.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next line, or what is wrong with it; none if it is not whole yet.
+    pub fn next(&mut self) -> Option<Result<Vec<u8>, String>> {
+        loop {
+            let end = self.bytes.iter().position(|byte| *byte == b'\n');
+            let is_long = end.unwrap_or(self.bytes.len()) > LINE_BYTES_MAX;
+            let Some(end) = end else {
+                if !is_long && !self.is_skipping {
+                    return None;
+                }
+                self.bytes.clear();
+                return (!std::mem::replace(&mut self.is_skipping, true)).then(too_long);
+            };
+            let line: Vec<u8> = self.bytes.drain(..=end).collect();
+            if std::mem::take(&mut self.is_skipping) {
+                continue;
+            }
+            if is_long {
+                return Some(too_long());
+            }
+            if !line.trim_ascii().is_empty() {
+                return Some(Ok(line));
+            }
+        }
+    }
+}
+
+fn too_long() -> Result<Vec<u8>, String> {
+    Err(format!("a line of more than {LINE_BYTES_MAX} bytes was skipped"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_workers_say_is_read() {
+        let good = |text: &str| read(text.as_bytes()).expect("good");
+        assert_eq!(good(r#"{"type":"ready"}"#), FromWorker::Ready {});
+        assert_eq!(good(r#"{"type":"prepared","id":"h1"}"#), FromWorker::Prepared { id: "h1".into() });
+        let FromWorker::Heartbeat { stats } = good(r#"{"type":"heartbeat","stats":{"fps":25}}"#) else {
+            panic!()
+        };
+        assert_eq!(stats["fps"], json!(25));
+        assert!(matches!(good(r#"{"type":"heartbeat"}"#), FromWorker::Heartbeat { .. }));
+        assert!(matches!(good(r#"{"type":"drained","id":"r7"}"#), FromWorker::Drained { state: None, .. }));
+        assert!(matches!(
+            good(r#"{"type":"state","document":[1]}"#),
+            FromWorker::State { resource: None, .. }
+        ));
+    }
+
+    #[test]
+    fn rubbish_is_told_in_words_that_help() {
+        let told = |text: &str| read(text.as_bytes()).expect_err("rubbish");
+        assert!(
+            told("hello\n").starts_with(r#""hello" is not a JSON document on one line"#),
+            "{}",
+            told("hello")
+        );
+        assert!(told("hello").ends_with(r#"write as in {"type":"ready"}"#));
+        assert!(
+            told(r#"{"type":"redy"}"#).contains("unknown variant `redy`"),
+            "{}",
+            told(r#"{"type":"redy"}"#)
+        );
+        assert!(told(r#"{"type":"drained"}"#).contains("missing field `id`"));
+        assert!(told(r#"{"type":"prepared","id":"x","sate":1}"#).contains("unknown field `sate`"));
+        assert!(told(&"x".repeat(10_000)).len() < 300);
+        assert!(read(&[0xff, 0xfe]).is_err());
+    }
+
+    #[test]
+    fn lines_are_taken_whole_and_long_ones_skipped() {
+        let mut lines = Lines::default();
+        let next =
+            |lines: &mut Lines| lines.next().map(|line| line.map(|l| String::from_utf8(l).expect("text")));
+        lines.push(b"a\n\n  \nb");
+        assert_eq!(next(&mut lines), Some(Ok("a\n".into())));
+        assert_eq!(next(&mut lines), None);
+        lines.push(b"c\n");
+        assert_eq!(next(&mut lines), Some(Ok("bc\n".into())));
+        lines.push(&vec![b'x'; LINE_BYTES_MAX + 1]);
+        assert!(matches!(next(&mut lines), Some(Err(_))));
+        lines.push(&vec![b'x'; 100]);
+        assert_eq!(next(&mut lines), None, "told once");
+        lines.push(b"x\nd\n");
+        assert_eq!(next(&mut lines), Some(Ok("d\n".into())));
+        let mut long = vec![b'y'; LINE_BYTES_MAX + 1];
+        long.extend(b"\ne\n");
+        lines.push(&long);
+        assert!(matches!(next(&mut lines), Some(Err(_))));
+        assert_eq!(next(&mut lines), Some(Ok("e\n".into())));
+    }
+}

@@ -1,0 +1,63 @@
+//! Configuration files in YAML, read so that a mistake is told with its line and in words of the file.
+
+use serde::de::DeserializeOwned;
+
+/// What a file says, or the line that is wrong and what is wrong with it. A file of blanks and comments says nothing.
+pub fn parse<T: DeserializeOwned + Default>(text: &str) -> Result<T, (Option<u64>, String)> {
+    let says_nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
+    if text.lines().all(says_nothing) {
+        return Ok(T::default());
+    }
+    serde_saphyr::from_str(text).map_err(|error| {
+        let error = error.without_snippet();
+        let line = error.location().map(|location| location.line());
+        let message = error.to_string();
+        let (message, _) = message.rsplit_once(" at line ").unwrap_or((&message, ""));
+        // The parser tells where it noticed, and what it took the rest for.
+        if let Some((opened, open)) = unclosed(text)
+            && line.is_none_or(|line| line >= opened)
+        {
+            return (Some(opened), format!("the {open} is not closed"));
+        }
+        let key = line.and_then(|line| text.lines().nth(usize::try_from(line).ok()?.checked_sub(1)?));
+        (line, reworded(key.unwrap_or_default(), message))
+    })
+}
+
+/// The line and the character of the last bracket or quote that is opened and never closed.
+fn unclosed(text: &str) -> Option<(u64, char)> {
+    let mut open: Vec<(u64, char)> = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        // What came before: a word in which brackets and quotes are nothing special, or what a value follows.
+        let (mut before, mut last) = (' ', ':');
+        for c in line.chars() {
+            let innermost = open.last().map(|(_, open)| *open);
+            let is_value = ":-,[{".contains(last) && (before.is_whitespace() || "[{,".contains(before));
+            match (c, innermost) {
+                ('"' | '\'', Some(quote)) if c == quote && before != '\\' => drop(open.pop()),
+                (_, Some('"' | '\'')) => {}
+                ('#', _) if before.is_whitespace() => break,
+                ('[' | '{' | '"' | '\'', _) if is_value => open.push((number, c)),
+                (']' | '}', Some('[' | '{')) => drop(open.pop()),
+                _ => {}
+            }
+            last = if c.is_whitespace() { last } else { c };
+            before = c;
+        }
+    }
+    open.pop()
+}
+
+/// The parser's words where they speak of the parser, in words of the file.
+fn reworded(line: &str, message: &str) -> String {
+    // The key alone: a value may be secret.
+    let key = line.split(':').next().unwrap_or_default().trim().trim_start_matches("- ");
+    if message.starts_with("invalid u") {
+        return format!("{key} is not a whole number from 0 on");
+    }
+    match message {
+        "expected string scalar" => format!("{key} must be a string"),
+        "expected mapping start" => format!("{key} must have keys of its own below it, indented"),
+        _ => message.split(", set DuplicateKeyPolicy").next().unwrap_or(message).to_owned(),
+    }
+}
