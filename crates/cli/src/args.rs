@@ -7,7 +7,9 @@ use clap::{
 
 use crate::{
     client::ServerArgs,
-    commands::{admin, bench, completions, hold, lease, node, resource, runner, serve, session, watch},
+    commands::{
+        admin, agent, bench, completions, hold, lease, node, resource, runner, serve, session, watch,
+    },
     exit,
     global::GlobalArgs,
 };
@@ -85,6 +87,8 @@ pub enum Command {
     Run(hold::RunArgs),
     /// Run a command only while holding a lock, first come, first served
     Lock(hold::LockArgs),
+    /// Keep workers that run only while leases are held
+    Agent(agent::AgentArgs),
     /// List, acquire, renew and end leases
     #[command(subcommand)]
     Lease(lease::LeaseCommand),

@@ -16,7 +16,8 @@ pub struct GlobalArgs {
     #[arg(long, global = true)]
     pub json: bool,
     /// What to log to stderr: error, warn, info, debug, trace, or directives such as `info,solehold_engine=debug`
-    /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve, off for run and lock, warn otherwise]
+    /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve and agent, off for run and lock, warn
+    /// otherwise]
     #[arg(long, global = true, value_name = "LEVEL")]
     pub log_level: Option<String>,
     /// What a log line looks like [env: SOLEHOLD_LOG_FORMAT] [default: text]

@@ -169,6 +169,11 @@ impl Renewer {
         self.timing
     }
 
+    /// Renews this often from now on, or as often as the ttl of this session needs.
+    pub fn set_every(&mut self, every: Duration) {
+        self.timing.every = every.min(self.timing.ttl / 3);
+    }
+
     /// The local deadline: until then nobody else holds what this session holds.
     pub fn trusted_until(&self) -> BootTime {
         self.trusted_until

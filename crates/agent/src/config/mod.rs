@@ -5,7 +5,7 @@ mod file;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -58,6 +58,8 @@ pub struct ServerSettings {
     pub tenant: Option<String>,
     /// Certificates to trust besides the system's.
     pub ca_certs: Option<Vec<u8>>,
+    /// The file that they are in.
+    pub ca_file: Option<PathBuf>,
 }
 
 impl ServerSettings {
@@ -238,7 +240,8 @@ fn server(file: &AgentFile) -> Result<ServerSettings, Wrong> {
         Some((path, Err(error))) => return wrong("ca_cert", format!("ca_cert {}: {error}", path.display())),
     };
     let api_key = api_key.filter(|key| !key.is_empty()).map(SecretString::from);
-    let settings = ServerSettings { servers, api_key, tenant: file.tenant.clone(), ca_certs };
+    let (tenant, ca_file) = (file.tenant.clone(), file.ca_cert.clone());
+    let settings = ServerSettings { servers, api_key, tenant, ca_certs, ca_file };
     match Http::new(settings.http()) {
         Ok(_) => Ok(settings),
         Err(error) => wrong("api_key", error.to_string()),
@@ -280,7 +283,10 @@ fn source(file: &AgentFile) -> Result<Source, Wrong> {
             Some(Ok(resource)) => drop(resources.insert(resource)),
             Some(Err(error)) => return wrong("resources", format!("resources: {text:?}: {error}")),
             None => {
-                return wrong("resources", format!("resources: {text:?} is not KIND/KEY, as in camera/cam-1"));
+                return wrong(
+                    "resources",
+                    format!("resources: {text:?} is not KIND/KEY, as in camera/cam-1"),
+                );
             }
         }
     }

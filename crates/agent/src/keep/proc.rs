@@ -4,6 +4,7 @@ use std::{collections::BTreeSet, fs, process::Command};
 
 use rustix::{
     io::Errno,
+    param::{clock_ticks_per_second, page_size},
     process::{
         Pid, PidfdFlags, Signal, getpgrp, getpid, getppid, kill_process, kill_process_group, pidfd_open,
         pidfd_send_signal,
@@ -82,6 +83,34 @@ fn below(root: Pid, except: &BTreeSet<i32>) -> Vec<Found> {
         }
     }
     found
+}
+
+/// What processes use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// How many there are.
+    pub processes: usize,
+    /// Processor time so far, in milliseconds; also of those that have ended and were waited for.
+    pub cpu_ms: u64,
+    /// Memory in use, in bytes; what they share counts for each of them.
+    pub rss_bytes: u64,
+}
+
+/// What all below a process use.
+pub fn usage_below(root: Pid) -> Usage {
+    let (tick_ms, page) = (1_000 / clock_ticks_per_second().max(1), page_size() as u64);
+    let mut usage = Usage::default();
+    for found in below(root, &BTreeSet::new()) {
+        let Ok(text) = fs::read_to_string(format!("/proc/{}/stat", found.pid)) else { continue };
+        let Some((_, rest)) = text.rsplit_once(") ") else { continue };
+        // The first field after the name is the third of all.
+        let fields: Vec<u64> = rest.split(' ').map(|field| field.parse().unwrap_or_default()).collect();
+        let ticks: u64 = fields.iter().skip(11).take(4).sum();
+        usage.processes += 1;
+        usage.cpu_ms += ticks * tick_ms;
+        usage.rss_bytes += fields.get(21).copied().unwrap_or_default() * page;
+    }
+    usage
 }
 
 /// Sends a signal to all below `root`, and says how many of them it reached that have not ended.

@@ -1,6 +1,7 @@
 //! The commands, a file each: thin, over the crates that do the work.
 
 pub mod admin;
+pub mod agent;
 pub mod bench;
 pub mod completions;
 pub mod hold;

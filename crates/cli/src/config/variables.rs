@@ -40,8 +40,9 @@ pub const KNOWN: &[&str] = &[
     "SOLEHOLD_TTL_MAX",
 ];
 
-/// What `run` and `lock` set for their command. They are not read here, and they cause no warning.
-pub const GIVEN: [&str; 8] = [
+/// What `run`, `lock` and the agent set for their commands. They are not read here, and they cause no warning.
+pub const GIVEN: [&str; 13] = [
+    "SOLEHOLD_ASSIGNMENTS_FILE",
     "SOLEHOLD_DEADLINE_BOOTTIME_MS",
     "SOLEHOLD_HELD",
     "SOLEHOLD_HOLDER",
@@ -49,7 +50,11 @@ pub const GIVEN: [&str; 8] = [
     "SOLEHOLD_LEASE_ID",
     "SOLEHOLD_LOCK",
     "SOLEHOLD_RESOURCE",
+    "SOLEHOLD_RUNNER_ID",
     "SOLEHOLD_TOKEN",
+    "SOLEHOLD_WORKER",
+    "SOLEHOLD_WORKER_FD",
+    "SOLEHOLD_WORKER_SOCKET",
 ];
 
 /// The variables of the environment that begin with `SOLEHOLD_`.

@@ -6,7 +6,10 @@ pub mod transport;
 mod trust;
 mod wire;
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use reqwest::Method;
@@ -17,6 +20,7 @@ use solehold_api::{
     paths,
     problem::ErrorCode,
     resources::{self, CancelRequest, PutState},
+    runners::{RegisterRunner, RegisteredRunner},
     sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, Session},
 };
 use solehold_core::key::{Name, SessionId};
@@ -73,8 +77,9 @@ impl HttpConfig {
 /// ```
 #[derive(Debug)]
 pub struct Http {
-    servers: Servers,
+    servers: RwLock<Arc<Servers>>,
     timeout: Duration,
+    runner: Option<RegisterRunner>,
 }
 
 impl Http {
@@ -84,7 +89,46 @@ impl Http {
         if timeout.is_zero() {
             return Err(HttpError("request_timeout is 0: no server could answer in time".to_owned()));
         }
-        Ok(Self { servers: Servers::new(&config)?, timeout })
+        let servers = RwLock::new(Arc::new(Servers::new(&config)?));
+        Ok(Self { servers, timeout, runner: None })
+    }
+
+    /// Opens sessions by registering this runner, under its own name and with its own ttl.
+    #[must_use]
+    pub fn registering(self, runner: RegisterRunner) -> Self {
+        Self { runner: Some(runner), ..self }
+    }
+
+    /// Asks these servers from now on, with this key. What is under way goes on as it was sent.
+    pub fn reconfigure(&self, config: &HttpConfig) -> Result<(), HttpError> {
+        let next = Arc::new(Servers::new(config)?);
+        *self.servers.write().unwrap_or_else(PoisonError::into_inner) = next;
+        Ok(())
+    }
+
+    fn servers(&self) -> Arc<Servers> {
+        self.servers.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads something that is not part of keeping leases, such as what a runner is assigned.
+    pub async fn get<T: serde::de::DeserializeOwned>(&self, path: String) -> Reply<T> {
+        self.servers().ask(Lane::Work, &self.call(Method::GET, path)).await
+    }
+
+    /// Registers the runner. The answer says nothing of the slack of the store's clock, so a heartbeat follows.
+    async fn register(&self, runner: &RegisterRunner, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+        let body = RegisterRunner {
+            session_ttl_seconds: serde_json::Number::from_f64(ttl.as_secs_f64()),
+            metrics: Some(wire::metrics(metrics)),
+            ..runner.clone()
+        };
+        let call = self.call(Method::POST, paths::runner_register()).body(&body)?;
+        let registered = match self.servers().ask::<RegisteredRunner>(Lane::Beats, &call).await? {
+            Ok(registered) => registered,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let session = SessionId(registered.session_id);
+        self.heartbeat(session, metrics, registered.sealed_cursor.as_deref(), self.timeout).await
     }
 
     /// One server, without a key.
@@ -108,7 +152,7 @@ impl Http {
             Ok(call) => call,
             Err(error) => return vec![Err(error); count],
         };
-        match self.servers.ask::<BatchResults>(Lane::Work, &call).await {
+        match self.servers().ask::<BatchResults>(Lane::Work, &call).await {
             Err(error) => vec![Err(error); count],
             Ok(Err(refusal)) => vec![Ok(Err(refusal)); count],
             Ok(Ok(results)) if results.results.len() != count => {
@@ -159,6 +203,9 @@ impl OperationsByKind {
 #[async_trait]
 impl Authority for Http {
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+        if let Some(runner) = &self.runner {
+            return self.register(runner, ttl, metrics).await;
+        }
         let body = OpenSession {
             holder: holder.to_string(),
             ttl_ms: Some((ttl.as_millis() as u64).into()),
@@ -166,7 +213,7 @@ impl Authority for Http {
             ..Default::default()
         };
         let call = self.call(Method::POST, paths::sessions()).body(&body)?;
-        Ok(self.servers.ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
+        Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
     }
 
     async fn heartbeat(
@@ -179,13 +226,13 @@ impl Authority for Http {
         let sealed_cursor = sealed_cursor.map(str::to_owned);
         let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)), sealed_cursor };
         let path = paths::session_heartbeat(&session.to_string());
-        let call = Call::new(Method::PUT, path).within(within / self.servers.count()).body(&body)?;
-        Ok(self.servers.ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
+        let call = Call::new(Method::PUT, path).within(within / self.servers().count()).body(&body)?;
+        Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
     }
 
     async fn close(&self, session: SessionId) -> Reply<()> {
         let call = self.call(Method::DELETE, paths::session(&session.to_string()));
-        Ok(self.servers.ask::<ClosedSession>(Lane::Work, &call).await?.map(|_| ()))
+        Ok(self.servers().ask::<ClosedSession>(Lane::Work, &call).await?.map(|_| ()))
     }
 
     async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
@@ -223,7 +270,7 @@ impl Authority for Http {
             Ok(call) => call.within(wait + self.timeout),
             Err(error) => return Some(Err(error)),
         };
-        match self.servers.ask::<resources::Grant>(Lane::Waits, &call).await {
+        match self.servers().ask::<resources::Grant>(Lane::Waits, &call).await {
             Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
             answer => Some(answer.map(|outcome| outcome.map(|grant| wire::granted(resource.clone(), grant)))),
         }
@@ -233,7 +280,7 @@ impl Authority for Http {
         let body = CancelRequest { holder: holder.to_string(), request_id: request.to_string() };
         let path = paths::resource_lease_cancel(resource.kind.as_str(), resource.key.as_str());
         let call = self.call(Method::POST, path).body(&body)?;
-        Ok(self.servers.ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
     }
 
     async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()> {
@@ -246,13 +293,13 @@ impl Authority for Http {
         };
         let path = paths::resource_state(held.resource.kind.as_str(), held.resource.key.as_str());
         let call = self.call(Method::PUT, path).body(&body)?.once();
-        Ok(self.servers.ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
     }
 
     async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
         let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
         let read =
-            self.servers.ask::<resources::StateDocument>(Lane::Work, &self.call(Method::GET, path)).await?;
+            self.servers().ask::<resources::StateDocument>(Lane::Work, &self.call(Method::GET, path)).await?;
         Ok(match read {
             Err(refusal) if refusal.code == ErrorCode::NotFound => Ok(None),
             read => read.map(|state| Some(wire::state(state))),
@@ -265,7 +312,7 @@ impl Authority for Http {
             let mut call = self.call(Method::GET, paths::nodes());
             call.query.push(("limit", solehold_api::limits::PAGE_SIZE_MAX.to_string()));
             call.query.extend(cursor.take().map(|cursor| ("cursor", cursor)));
-            let page = self.servers.ask::<NodeList>(Lane::Work, &call).await?.map_err(denied)?;
+            let page = self.servers().ask::<NodeList>(Lane::Work, &call).await?.map_err(denied)?;
             nodes.extend(page.nodes);
             match page.next {
                 Some(next) => cursor = Some(next.to_string()),

@@ -83,6 +83,8 @@ pub(crate) struct Inner {
     window: Mutex<Arc<Window>>,
     /// Wakes the driver, which does not keep the session while it sleeps.
     changed: Arc<Notify>,
+    /// How the next session is kept; the present one may have been opened for another ttl.
+    timing: Mutex<Timing>,
     metrics: Mutex<Metrics>,
     spending: Arc<Semaphore>,
 }
@@ -101,6 +103,7 @@ impl Inner {
         holder: Name,
     ) -> Result<Arc<Self>, OpenError> {
         let metrics = Mutex::new(config.metrics.clone());
+        let timing = Timing { ttl: config.ttl, every: config.every(), policy: config.policy };
         let inner = Arc::new(Self {
             coalescer: Coalescer::start(authority.clone()),
             holder,
@@ -113,6 +116,7 @@ impl Inner {
             contact: watch::Sender::new(Contact::Kept),
             window: Mutex::default(),
             changed: Arc::default(),
+            timing: Mutex::new(timing),
             metrics,
             spending: Arc::new(Semaphore::new(SPENDING_MAX)),
         });
@@ -146,7 +150,7 @@ impl Inner {
     /// shows it before it begins: a store that was set back hears of it before it grants anything.
     pub async fn try_open(&self) -> Reply<(BootTime, Beat)> {
         let (sent, metrics) = (self.clock().now(), self.metrics());
-        let opened = match self.authority.open(&self.holder, self.config.ttl, &metrics).await? {
+        let opened = match self.authority.open(&self.holder, self.timing().ttl, &metrics).await? {
             Ok(opened) => opened,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -176,8 +180,15 @@ impl Inner {
     }
 
     pub fn timing(&self) -> Timing {
-        let config = &self.config;
-        Timing { ttl: config.ttl, every: config.every(), policy: config.policy }
+        *self.timing.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Renews this often from now on; the ttl is that of the next session.
+    pub fn set_timing(&self, ttl: Duration, every: Duration) {
+        let policy = self.config.policy;
+        *self.timing.lock().unwrap_or_else(|e| e.into_inner()) = Timing { ttl, every, policy };
+        self.with_renewer(|renewer| renewer.set_every(every));
+        self.changed.notify_one();
     }
 
     /// What the next heartbeat shows of the store's history.

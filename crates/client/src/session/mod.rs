@@ -98,6 +98,15 @@ impl Session {
         self.inner.set_metrics(metrics);
     }
 
+    /// Renews this often from now on, and opens the next session, should this one be lost, with this ttl. The ttl of a
+    /// session that is open does not change: a shorter interval than it needs is kept.
+    pub fn set_timing(&self, ttl: Duration, every: Duration) -> Result<(), OpenError> {
+        let config = SessionConfig { ttl, every: Some(every), ..self.inner.config.clone() };
+        config.check()?;
+        self.inner.set_timing(ttl, every);
+        Ok(())
+    }
+
     /// Acquires, and tries again with growing pauses until it is granted. Dropped, it leaves nothing held: bound it
     /// with `tokio::time::timeout` where it must not wait for ever.
     pub async fn acquire(&self, kind: &str, key: &str) -> Result<Guard, AcquireError> {

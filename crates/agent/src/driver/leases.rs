@@ -1,0 +1,152 @@
+//! The leases: each is tended by a task of its own, which writes its state and releases it, in the order asked for.
+
+use std::time::Duration;
+
+use serde_json::Value;
+use solehold_api::problem::ErrorCode;
+use solehold_client::{AcquireError, Guard, GuardError, Resource, Session};
+use tokio::{sync::mpsc, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::machine::Granted;
+
+/// Orders that wait for a lease's task; more checkpoints than this at once are not written.
+const ORDERS_MAX: usize = 64;
+/// How long a release is waited for; then the lease runs out.
+const RELEASE_MAX: Duration = Duration::from_secs(10);
+/// After the holder's last moment, so that the next attempt comes when it is over.
+const AFTER_EXPIRY: Duration = Duration::from_millis(50);
+
+/// What becomes of leases.
+#[derive(Debug)]
+pub enum LeaseNews {
+    /// It was granted.
+    Won(Resource, Box<Guard>),
+    /// It was not, for this reason; it may be free after this time.
+    NotWon(Resource, String, Option<Duration>),
+    /// It is lost, for this reason.
+    Lost(Resource, String),
+    /// It is released, or will run out.
+    Released(Resource),
+    /// There will be no other session.
+    SessionOver(String),
+}
+
+/// Asks for a lease.
+pub fn acquire(session: Session, resource: Resource, news: mpsc::Sender<LeaseNews>) {
+    tokio::spawn(async move {
+        let acquired = session.try_acquire(resource.kind.as_str(), resource.key.as_str()).await;
+        let told = match acquired {
+            Ok(guard) => LeaseNews::Won(resource, Box::new(guard)),
+            Err(AcquireError::SessionOver(lost)) => LeaseNews::SessionOver(lost.to_string()),
+            Err(AcquireError::Refused { refusal, .. }) => {
+                let is_timed = matches!(refusal.code, ErrorCode::Held | ErrorCode::HeldBack);
+                let after = refusal.retry_after.filter(|_| is_timed).map(|time| time + AFTER_EXPIRY);
+                LeaseNews::NotWon(resource, refusal.detail, after)
+            }
+            Err(error) => LeaseNews::NotWon(resource, error.to_string(), None),
+        };
+        let _ = news.send(told).await;
+    });
+}
+
+enum Order {
+    WriteState(Value),
+    Release(Option<Value>, mpsc::Sender<LeaseNews>),
+}
+
+/// A lease that is held.
+#[derive(Debug)]
+pub struct Lease {
+    orders: mpsc::Sender<Order>,
+    lost: CancellationToken,
+    /// The machine knows that it is lost.
+    pub is_told: bool,
+}
+
+impl std::fmt::Debug for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::WriteState(_) => "WriteState",
+            Self::Release(..) => "Release",
+        })
+    }
+}
+
+impl Lease {
+    /// Tends a lease.
+    pub fn tend(guard: Guard, news: mpsc::Sender<LeaseNews>) -> (Self, Granted) {
+        let granted = Granted {
+            token: guard.token().0,
+            lease_id: guard.lease_id().0,
+            state: guard.state(),
+            sequence: None,
+            config: None,
+        };
+        let (orders, taken) = mpsc::channel(ORDERS_MAX);
+        let lost = guard.cancellation();
+        tokio::spawn(tend(guard, taken, news));
+        (Self { orders, lost, is_told: false }, granted)
+    }
+
+    /// Whether it is lost, and the machine does not know yet.
+    pub fn is_lost_untold(&self) -> bool {
+        !self.is_told && self.lost.is_cancelled()
+    }
+
+    /// Writes the state document.
+    pub fn write_state(&self, document: Value) {
+        if self.orders.try_send(Order::WriteState(document)).is_err() {
+            tracing::warn!("a state document is not written: too many of them at once");
+        }
+    }
+
+    /// Releases it; that is told when it is done, or known not to be.
+    pub fn release(self, state: Option<Value>, news: mpsc::Sender<LeaseNews>) {
+        let orders = self.orders;
+        tokio::spawn(async move {
+            let _ = orders.send(Order::Release(state, news)).await;
+        });
+    }
+}
+
+async fn tend(guard: Guard, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<LeaseNews>) {
+    let mut is_told = false;
+    loop {
+        let order = tokio::select! {
+            order = orders.recv() => order,
+            lost = guard.lost(), if !is_told => {
+                is_told = true;
+                let _ = news.send(LeaseNews::Lost(guard.resource().clone(), lost.to_string())).await;
+                continue;
+            }
+        };
+        match order {
+            None => return,
+            Some(Order::WriteState(document)) => {
+                if let Err(error) = guard.write_state(&document).await {
+                    tracing::warn!(resource = %guard.resource(), %error, "a state document was not written");
+                }
+            }
+            Some(Order::Release(state, news)) => return release(guard, state, news).await,
+        }
+    }
+}
+
+async fn release(guard: Guard, state: Option<Value>, news: mpsc::Sender<LeaseNews>) {
+    let resource = guard.resource().clone();
+    let released = timeout(RELEASE_MAX, async {
+        match &state {
+            Some(document) => guard.release_with(document).await,
+            None => guard.release().await,
+        }
+    });
+    match released.await {
+        Ok(Ok(()) | Err(GuardError::Lost(_))) => {}
+        Ok(Err(error)) => {
+            tracing::warn!(%resource, %error, "it could not be released: it runs out by itself")
+        }
+        Err(_) => tracing::warn!(%resource, "it was not released in time: it runs out by itself"),
+    }
+    let _ = news.send(LeaseNews::Released(resource)).await;
+}

@@ -1,0 +1,91 @@
+//! `solehold agent`: keeps workers that run only while leases are held.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use solehold_agent::{
+    config::{AgentFile, OneOrMore, Source},
+    driver::{self, AgentError, Reloader},
+};
+use solehold_api::problem::ErrorCode;
+use solehold_client::OpenError;
+
+use crate::{
+    client::ServerArgs,
+    ending::EndingSignals,
+    error::{CommandError, CommandResult},
+    output,
+};
+
+/// Where the configuration is.
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// The configuration file, as described in docs/guides/workers.md; it is read again when it changes
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Check the configuration and exit
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs an agent until SIGTERM or Ctrl-C, and then drains it.
+pub async fn run(args: AgentArgs, server: &ServerArgs) -> CommandResult {
+    let flags = server.clone();
+    let change = Box::new(move |file: &mut AgentFile| apply(&flags, file));
+    let loaded = Reloader::load(args.config, change);
+    let (reloader, settings) = loaded.map_err(|error| CommandError::usage(error.to_string()))?;
+    for remark in settings.remarks() {
+        output::note(format!("note: {remark}"));
+    }
+    if args.check {
+        let (worker, shown) = (&settings.worker, humantime::format_duration);
+        let source = match &settings.source {
+            Source::Assigned => "what the server assigns".to_owned(),
+            Source::Static(resources) => format!("{} resources of its own", resources.len()),
+        };
+        return output::line(format!(
+            "the configuration is good: runner {} works on {source}, with up to {} workers of {} resources; it drains within {}",
+            settings.runner.runner_id,
+            worker.max,
+            worker.per_worker,
+            shown(settings.drain),
+        ));
+    }
+    let mut signals = EndingSignals::new()?;
+    let ending = Box::pin(async move { signals.next().await });
+    let runner = settings.runner.runner_id.clone();
+    let ready =
+        |session: &str| output::say(format!("solehold agent {runner} is registered, with session {session}"));
+    driver::run(reloader, settings, ready, ending).await.map_err(of_error)?;
+    output::say("solehold agent stopped");
+    Ok(())
+}
+
+/// Flags and variables override the file.
+fn apply(flags: &ServerArgs, file: &mut AgentFile) {
+    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+    if let Some(server) = given(&flags.server) {
+        file.server = Some(OneOrMore::One(server));
+    }
+    if let Some(key) = given(&flags.api_key) {
+        (file.api_key, file.api_key_file) = (Some(key), None);
+    }
+    if let Some(tenant) = given(&flags.tenant) {
+        file.tenant = Some(tenant);
+    }
+    if let Some(path) = flags.ca_cert.as_ref().filter(|path| !path.is_empty()) {
+        file.ca_cert = Some(path.into());
+    }
+}
+
+fn of_error(error: AgentError) -> CommandError {
+    match error {
+        AgentError::Open(OpenError::Refused(refusal)) => {
+            CommandError::new(refusal.code, refusal.detail).doing("register the runner")
+        }
+        AgentError::Open(error) => CommandError::usage(error.to_string()),
+        AgentError::Over(why) => CommandError::new(ErrorCode::SessionSuperseded, why)
+            .hint("is another agent running with the same runner_id?"),
+        error @ AgentError::Io(..) => CommandError::broken(error.to_string()),
+    }
+}

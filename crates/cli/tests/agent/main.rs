@@ -1,0 +1,11 @@
+//! `solehold agent` against a real server, with real workers, killed and stopped in every way.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod configuration;
+mod ending;
+mod examples;
+mod failing;
+mod speaking;
+mod world;
