@@ -80,13 +80,9 @@ fn run(cli: Cli) -> CommandResult<u8> {
 }
 
 async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) -> CommandResult<u8> {
-    if !matches!(command, Command::Serve(_)) {
+    if !matches!(command, Command::Serve(_) | Command::Agent(_)) {
         // They tell people what matters in words of their own.
-        let level = match &command {
-            Command::Agent(_) => "info",
-            command if command.runs_a_command() => "off",
-            _ => "warn",
-        };
+        let level = if command.runs_a_command() { "off" } else { "warn" };
         global.logs(level)?.start("cli").map_err(CommandError::usage)?;
     }
     let client = || Client::new(server);
@@ -94,7 +90,7 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Run(args) => return holding::run(args, server).await,
         Command::Lock(args) if args.is_question() => lock::ls(&client()?, global).await,
         Command::Lock(args) => return holding::lock(args, server).await,
-        Command::Agent(args) => agent::run(args, server).await,
+        Command::Agent(args) => agent::run(args, server, global).await,
         Command::Watch(args) => return watch::run(args, &client()?, global).await,
         Command::Serve(alone) => serve::run(alone.args, global).await,
         Command::Lease(command) => lease::run(command, &client()?, global).await,

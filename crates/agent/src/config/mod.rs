@@ -406,13 +406,6 @@ impl Settings {
                 shown(MANAGERS_WAIT)
             ));
         }
-        if self.worker.bounds.stop > self.drain {
-            remarks.push(format!(
-                "stop_timeout_seconds is {}, more than the drain budget of {}: at the end workers get the budget",
-                shown(self.worker.bounds.stop),
-                shown(self.drain)
-            ));
-        }
         remarks
     }
 }

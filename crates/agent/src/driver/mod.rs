@@ -10,12 +10,7 @@ mod leases;
 mod reload;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    env, fs, io,
-    os::unix::fs::DirBuilderExt,
-    path::PathBuf,
-    process,
-    sync::Arc,
+    collections::BTreeMap, env, fs, io, os::unix::fs::DirBuilderExt, path::PathBuf, process, sync::Arc,
     time::Duration,
 };
 
@@ -37,7 +32,7 @@ use crate::{
     config::{Settings, Source},
     health::Status,
     keep::{Farewell, Keepers, LeaseTerm},
-    machine::{Action, Event, Machine, News, Rules, WorkerId},
+    machine::{Action, Event, Machine, News, Rules, Want, WorkerId},
     worker::{Assignment, Host, Run, Wish, notify_path, socket_path},
 };
 
@@ -225,7 +220,7 @@ impl Driver {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Acquire(resource) => {
+            Action::Acquire(resource) | Action::TakeOver(resource) => {
                 leases::acquire(self.session.clone(), resource, self.lease_news.0.clone());
             }
             Action::Release { resource, state, why } => self.release(resource, state, &why),
@@ -476,8 +471,10 @@ impl Driver {
     /// What this agent is to work on.
     async fn follow_source(&mut self) {
         let wanted = match &self.settings.source {
-            Source::Static(resources) => resources.clone(),
-            Source::Assigned => BTreeSet::new(),
+            Source::Static(resources) => {
+                resources.iter().map(|resource| (resource.clone(), Want::Free)).collect()
+            }
+            Source::Assigned => BTreeMap::new(),
         };
         self.tell(Event::Wanted(wanted));
     }
@@ -527,6 +524,7 @@ fn rules(settings: &Settings) -> Rules {
         retry: settings.lease.retry,
         penalty: worker.penalty,
         drain: settings.drain,
+        hands_over: false,
     }
 }
 

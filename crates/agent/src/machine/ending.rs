@@ -11,6 +11,8 @@ use crate::worker::ToWorker;
 
 /// Of the time that there is to end, this part is for the worker to finish by itself; in the rest it is stopped.
 const ASKING_PART: f64 = 2.0 / 3.0;
+/// Of the drain budget, this part is for others to take over what is held; then it is released instead.
+const HAND_OVER_PART: f64 = 2.0 / 3.0;
 /// Of the drain budget, this part is for the workers; in the rest the last leases are released.
 const WORKERS_PART: f64 = 0.9;
 
@@ -91,7 +93,7 @@ impl Machine {
                 ending.until = ending.until.min(until);
                 ending.kill_at = ending.kill_at.min(until);
             }
-            Lease::None | Lease::Asked | Lease::Releasing => {}
+            Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => {}
         }
     }
 
@@ -129,8 +131,23 @@ impl Machine {
         if self.drain.is_some() {
             return;
         }
-        self.drain = Some(Drain { until: now.plus(self.rules.drain) });
-        let held: Vec<Resource> = self.slots.keys().cloned().collect();
+        let wait =
+            if self.rules.hands_over { self.rules.drain.mul_f64(HAND_OVER_PART) } else { Duration::ZERO };
+        self.drain = Some(Drain { release_at: now.plus(wait), until: now.plus(self.rules.drain) });
+    }
+
+    /// Releases what nobody has taken over in time.
+    pub(super) fn go_on_draining(&mut self, now: BootTime) {
+        if self.drain.is_none_or(|drain| now < drain.release_at) {
+            return;
+        }
+        let is_held = |slot: &Slot| matches!(slot.lease, Lease::Held(_));
+        let held: Vec<Resource> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| is_held(slot))
+            .map(|(resource, _)| resource.clone())
+            .collect();
         for resource in held {
             self.end(now, &resource, None, "this runner is being drained");
         }

@@ -2,21 +2,19 @@
 //!
 //! ```text
 //!   a resource   wanted ──Acquire──> asked ──Granted──> held ──────────────────> ending ──Release──> releasing ──> free
-//!                                                        |  no longer wanted, lost,  |  drained, or its worker is gone
-//!                                                        |  handed over, draining    |
+//!                   |                  ^                 |  no longer wanted, lost,  |  drained, or its worker is gone
+//!                   └─> preparing ─────┘ TakeOver        |  handed over, draining    |
 //!   a worker                             starting ──> running ──> stopping ──> gone, or after a pause started again
 //! ```
 //! Each resource that is held belongs to one worker. Whether work has ended on it needs proof: the worker's word with
 //! the id of the question, or that nothing of the worker is left. Only then is the lease released.
 
 mod ending;
+mod preparing;
 mod view;
 mod workers;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
 use solehold_client::Resource;
@@ -50,6 +48,17 @@ pub struct Rules {
     pub penalty: Duration,
     /// How long everything may take from the order to drain to the end.
     pub drain: Duration,
+    /// Whether others take over what is held while this agent drains; otherwise everything is released at once.
+    pub hands_over: bool,
+}
+
+/// How a resource is to be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// It is free, or will be.
+    Free,
+    /// Another runner holds it, and hands it over.
+    Moves,
 }
 
 /// A lease that was granted.
@@ -71,7 +80,7 @@ pub struct Granted {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
     /// These are the resources to work on, and no others.
-    Wanted(BTreeSet<Resource>),
+    Wanted(BTreeMap<Resource, Want>),
     /// One was granted.
     Granted {
         /// Which.
@@ -150,6 +159,8 @@ pub enum News {
 pub enum Action {
     /// Ask for a lease.
     Acquire(Resource),
+    /// Ask the present holder for it: a worker is prepared, as far as it can be.
+    TakeOver(Resource),
     /// Release one: nothing works under it any more.
     Release {
         /// Which.
@@ -201,8 +212,12 @@ pub enum Action {
 #[derive(Debug, Clone, Default)]
 struct Slot {
     is_wanted: bool,
+    /// Another runner hands it over.
+    moves: bool,
     lease: Lease,
     worker: Option<WorkerId>,
+    /// What the worker prepared for it under.
+    prepared: Option<String>,
     /// It is not asked for before this.
     not_before: Option<BootTime>,
 }
@@ -212,15 +227,27 @@ struct Slot {
 enum Lease {
     #[default]
     None,
+    Preparing(Preparing),
     Asked,
     Held(Holding),
     Ending(Box<Ending>),
     Releasing,
 }
 
+/// A worker gets ready for what another runner still holds.
+#[derive(Debug, Clone)]
+struct Preparing {
+    /// To be echoed by the worker.
+    id: String,
+    /// Then it is given up.
+    until: BootTime,
+}
+
 #[derive(Debug, Clone)]
 struct Holding {
     granted: Granted,
+    /// What the worker prepared for it under.
+    prepared: Option<String>,
     /// Its old deadline, when it was lost.
     lost: Option<BootTime>,
 }
@@ -240,6 +267,8 @@ struct Ending {
 
 #[derive(Debug, Clone, Copy)]
 struct Drain {
+    /// Then what nobody has taken over is released.
+    release_at: BootTime,
     until: BootTime,
 }
 
@@ -254,6 +283,8 @@ pub struct Machine {
     is_finished: bool,
     /// Numbers for questions to workers.
     asked: u64,
+    /// A worker has spoken by the socket: so will the next ones, and they can be asked to prepare.
+    workers_speak: bool,
     actions: Vec<Action>,
 }
 
@@ -268,6 +299,7 @@ impl Machine {
             drain: None,
             is_finished: false,
             asked: 0,
+            workers_speak: false,
             actions: Vec::new(),
         }
     }
@@ -296,16 +328,21 @@ impl Machine {
     pub fn due(&self) -> Option<BootTime> {
         let slots = self.slots.values().filter_map(|slot| match &slot.lease {
             Lease::Ending(ending) if !self.is_stopping(slot.worker) => Some(ending.until),
+            Lease::Preparing(preparing) => Some(preparing.until),
             Lease::None if slot.is_wanted && self.has_room() => slot.not_before,
             _ => None,
         });
         let workers = self.workers.values().filter_map(|worker| worker.due(&self.rules.bounds));
-        slots.chain(workers).chain(self.drain.map(|drain| drain.until)).min()
+        let is_held = self.slots.values().any(|slot| matches!(slot.lease, Lease::Held(_)));
+        let drain = self.drain.map(|drain| if is_held { drain.release_at } else { drain.until });
+        slots.chain(workers).chain(drain).min()
     }
 
     /// What follows from how things are now, in whatever way they came to be so.
     fn settle(&mut self, now: BootTime) {
         self.acquire(now);
+        self.give_up_preparing(now);
+        self.go_on_draining(now);
         self.end_overdue(now);
         self.look_after_workers(now);
         self.slots.retain(|_, slot| slot.is_wanted || !matches!(slot.lease, Lease::None));
@@ -318,13 +355,15 @@ impl Machine {
         }
     }
 
-    fn want(&mut self, now: BootTime, wanted: BTreeSet<Resource>) {
+    fn want(&mut self, now: BootTime, wanted: BTreeMap<Resource, Want>) {
         for (resource, slot) in &mut self.slots {
-            slot.is_wanted = wanted.contains(resource);
+            slot.is_wanted = wanted.contains_key(resource);
         }
-        for resource in wanted {
-            self.slots.entry(resource).or_default().is_wanted = true;
+        for (resource, want) in wanted {
+            let slot = self.slots.entry(resource).or_default();
+            (slot.is_wanted, slot.moves) = (true, want == Want::Moves);
         }
+        self.drop_unwanted_preparations();
         let unwanted = |slot: &Slot| !slot.is_wanted && matches!(slot.lease, Lease::Held(_));
         let ended: Vec<Resource> = self
             .slots
@@ -342,13 +381,25 @@ impl Machine {
         if self.drain.is_some() {
             return;
         }
-        let mut room = self.room();
-        for (resource, slot) in &mut self.slots {
-            let is_due = slot.not_before.is_none_or(|time| now >= time);
-            if room > 0 && slot.is_wanted && is_due && matches!(slot.lease, Lease::None) {
-                (slot.lease, slot.not_before) = (Lease::Asked, None);
-                self.actions.push(Action::Acquire(resource.clone()));
-                room -= 1;
+        let is_due = |slot: &Slot| {
+            slot.is_wanted
+                && matches!(slot.lease, Lease::None)
+                && slot.not_before.is_none_or(|time| now >= time)
+        };
+        let due: Vec<Resource> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| is_due(slot))
+            .map(|(resource, _)| resource.clone())
+            .collect();
+        for resource in due.into_iter().take(self.room()) {
+            let Some(slot) = self.slots.get_mut(&resource) else { continue };
+            slot.not_before = None;
+            if slot.moves {
+                self.prepare(now, resource);
+            } else {
+                slot.lease = Lease::Asked;
+                self.actions.push(Action::Acquire(resource));
             }
         }
     }
@@ -356,15 +407,15 @@ impl Machine {
     /// For how many more there is room: by the capacity, and with the workers. One on its way out takes nothing, and
     /// nothing can be started in its place before it is gone.
     fn room(&self) -> usize {
-        let count = |of: fn(&Lease) -> bool| self.slots.values().filter(|slot| of(&slot.lease)).count();
-        let taken = count(|lease| !matches!(lease, Lease::None));
+        let count = |of: fn(&Slot) -> bool| self.slots.values().filter(|slot| of(slot)).count();
+        let taken = count(|slot| !matches!(slot.lease, Lease::None));
+        let unplaced = count(|slot| matches!(slot.lease, Lease::Asked) && slot.worker.is_none());
         let (per_worker, workers) = (self.rules.per_worker, self.workers.values());
         let free = workers
             .filter(|worker| !worker.is_stopping())
             .map(|w| per_worker.saturating_sub(w.resources.len()));
         let new = self.rules.max_workers.saturating_sub(self.workers.len()) * per_worker;
-        let with_workers =
-            (free.sum::<usize>() + new).saturating_sub(count(|lease| matches!(lease, Lease::Asked)));
+        let with_workers = (free.sum::<usize>() + new).saturating_sub(unplaced);
         self.rules.capacity.saturating_sub(taken).min(with_workers)
     }
 
@@ -374,15 +425,19 @@ impl Machine {
 
     fn granted(&mut self, now: BootTime, resource: Resource, granted: Granted) {
         let slot = self.slots.entry(resource.clone()).or_default();
-        slot.lease = Lease::Held(Holding { granted, lost: None });
-        slot.worker = None;
+        let prepared = slot.prepared.take();
+        slot.lease = Lease::Held(Holding { granted, prepared, lost: None });
         if self.drain.is_some() || !slot.is_wanted {
             return self.release(&resource, None, "it is no longer wanted");
         }
-        self.place(now, resource);
+        match slot.worker.filter(|id| self.workers.get(id).is_some_and(|worker| !worker.is_stopping())) {
+            Some(worker) => self.take_up(now, worker, &resource),
+            None => self.place(now, resource),
+        }
     }
 
     fn not_granted(&mut self, now: BootTime, resource: &Resource, retry_after: Option<Duration>) {
+        self.leave_worker(resource);
         let Some(slot) = self.slots.get_mut(resource) else { return };
         let pause = retry_after.map_or(self.rules.retry, |told| told.min(self.rules.retry));
         (slot.lease, slot.not_before) = (Lease::None, Some(now.plus(pause)));
@@ -413,15 +468,22 @@ impl Machine {
     /// Nothing works on it any more: it is released.
     fn release(&mut self, resource: &Resource, last_word: Option<Value>, why: &str) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
-        if matches!(slot.lease, Lease::None | Lease::Asked | Lease::Releasing) {
+        if matches!(slot.lease, Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing) {
             return;
         }
         slot.lease = Lease::Releasing;
+        self.leave_worker(resource);
+        let (resource, why) = (resource.clone(), why.to_owned());
+        self.actions.push(Action::Release { resource, state: last_word, why });
+    }
+
+    /// No worker works on it, or prepares to.
+    fn leave_worker(&mut self, resource: &Resource) {
+        let Some(slot) = self.slots.get_mut(resource) else { return };
+        slot.prepared = None;
         if let Some(worker) = slot.worker.take().and_then(|id| self.workers.get_mut(&id)) {
             worker.resources.remove(resource);
         }
-        let (resource, why) = (resource.clone(), why.to_owned());
-        self.actions.push(Action::Release { resource, state: last_word, why });
     }
 
     fn assignment(&self, resource: &Resource, holding: &Holding) -> Assignment {
@@ -430,7 +492,7 @@ impl Machine {
             resource: resource.to_string(),
             token: granted.token,
             lease_id: granted.lease_id,
-            handover_id: None,
+            handover_id: holding.prepared.clone(),
             state: granted.state.clone(),
             sequence: granted.sequence,
             config: granted.config.clone(),

@@ -23,6 +23,7 @@ fn rules(max_workers: usize, per_worker: usize) -> Rules {
         retry: s(10),
         penalty: s(60),
         drain: s(20),
+        hands_over: false,
     }
 }
 
@@ -55,7 +56,7 @@ impl World {
     }
 
     fn want(&mut self, keys: &[&str]) -> Vec<Action> {
-        self.does(Event::Wanted(keys.iter().map(|key| camera(key)).collect()))
+        self.does(Event::Wanted(keys.iter().map(|key| (camera(key), Want::Free)).collect()))
     }
 
     fn grant(&mut self, key: &str, token: u64) -> Vec<Action> {
@@ -301,4 +302,84 @@ fn what_is_granted_too_late_goes_back() {
     world.want(&["a"]);
     world.does(Event::Drain);
     assert_eq!(released(&world.grant("a", 1)), ["camera/a"]);
+}
+
+#[test]
+fn a_worker_prepares_before_the_holder_is_asked() {
+    let mut world = World::speaking(2, 1);
+    let wanted = BTreeMap::from([(camera("a"), Want::Free), (camera("b"), Want::Moves)]);
+    let started = world.does(Event::Wanted(wanted));
+    let [Action::Start { worker: 2, assignments, .. }] = started.as_slice() else { panic!("{started:?}") };
+    assert!(assignments.is_empty(), "it is not held yet");
+    let told = world.news(2, 1, News::Connected);
+    let [Action::Tell { message: ToWorker::Prepare { id, .. }, .. }] = told.as_slice() else {
+        panic!("{told:?}")
+    };
+    let odd = world.says(2, 1, r#"{"type":"prepared","id":"p0"}"#);
+    assert!(matches!(&odd[..], [Action::Tell { message: ToWorker::Error { .. }, .. }]), "{odd:?}");
+    let line = json!({"type": "prepared", "id": id}).to_string();
+    assert_eq!(world.says(2, 1, &line), [Action::TakeOver(camera("b"))]);
+    assert!(
+        matches!(&world.says(2, 1, &line)[..], [Action::Tell { message: ToWorker::Error { .. }, .. }]),
+        "once"
+    );
+    let assigned = world.grant("b", 9);
+    let [Action::Tell { worker: 2, message: ToWorker::Assign(assignment) }] = assigned.as_slice() else {
+        panic!("{assigned:?}")
+    };
+    assert_eq!((assignment.token, assignment.handover_id.as_ref()), (9, Some(id)));
+}
+
+#[test]
+fn a_preparation_ends_whatever_becomes_of_its_worker() {
+    let moves = |world: &mut World| {
+        let wanted = BTreeMap::from([(camera("a"), Want::Free), (camera("b"), Want::Moves)]);
+        world.does(Event::Wanted(wanted))
+    };
+    // It is never prepared.
+    let mut world = World::speaking(2, 1);
+    moves(&mut world);
+    world.news(2, 1, News::Connected);
+    assert_eq!(world.machine.due(), Some(at(30)));
+    let given_up = world.after(30, Event::Tick);
+    assert!(given_up.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{given_up:?}");
+    // It crashes.
+    let mut world = World::speaking(2, 1);
+    moves(&mut world);
+    world.news(2, 1, News::Ended(JobEnd::Exited(1)));
+    assert!(
+        world.after(10, Event::Tick).iter().any(|action| matches!(action, Action::Start { .. })),
+        "tried again"
+    );
+    // The move is called off.
+    let mut world = World::speaking(2, 1);
+    moves(&mut world);
+    let off = world.want(&["a"]);
+    assert!(off.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{off:?}");
+}
+
+#[test]
+fn a_plain_process_is_not_started_before_it_holds_what_it_works_on() {
+    let mut world = World::new(2, 1);
+    let wanted = BTreeMap::from([(camera("b"), Want::Moves)]);
+    assert_eq!(world.does(Event::Wanted(wanted)), [Action::TakeOver(camera("b"))]);
+    assert!(is_start(&world.grant("b", 3)[0], 1, 1));
+}
+
+#[test]
+fn while_draining_others_may_take_over_until_two_thirds_of_the_budget() {
+    let mut world = World::speaking(2, 1);
+    world.machine.rules.hands_over = true;
+    world.want(&["a", "b"]);
+    world.grant("b", 2);
+    assert_eq!(world.does(Event::Drain), []);
+    let asked =
+        world.does(Event::Asked { resource: camera("a"), id: Some("h1".into()), why: "moved".into() });
+    assert_eq!(revoked(&asked).as_deref(), Some("h1"));
+    let budget = world.machine.rules.drain.mul_f64(2.0 / 3.0);
+    assert_eq!(world.machine.due(), Some(at(0).plus(Duration::from_secs(12))), "its worker's time");
+    world.says(1, 1, r#"{"type":"drained","id":"h1"}"#);
+    assert_eq!(world.machine.due(), Some(at(0).plus(budget)));
+    let late = world.after(14, Event::Tick);
+    assert!(late.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{late:?}");
 }

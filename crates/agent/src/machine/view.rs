@@ -73,6 +73,7 @@ impl Machine {
         let view = |(resource, slot): (&solehold_client::Resource, &super::Slot)| {
             let (lease, token) = match &slot.lease {
                 Lease::None => ("waiting", None),
+                Lease::Preparing(_) => ("preparing", None),
                 Lease::Asked => ("asked", None),
                 Lease::Held(holding) => ("held", Some(holding.granted.token)),
                 Lease::Ending(ending) => ("ending", Some(ending.holding.granted.token)),

@@ -64,46 +64,49 @@ impl Machine {
         worker.and_then(|id| self.workers.get(&id)).is_some_and(Worker::is_stopping)
     }
 
-    /// Finds a worker for a resource that was granted: a new one while there may be more, then the one with the fewest.
+    /// Finds a worker for a resource that was granted.
     pub(super) fn place(&mut self, now: BootTime, resource: Resource) {
-        let has_room =
-            |worker: &Worker| !worker.is_stopping() && worker.resources.len() < self.rules.per_worker;
-        let found = if self.workers.len() < self.rules.max_workers {
-            None
-        } else {
-            let candidates = self.workers.iter().filter(|(_, worker)| has_room(worker));
-            candidates.min_by_key(|(id, worker)| (worker.resources.len(), **id)).map(|(id, _)| *id)
-        };
-        if found.is_none() && self.workers.len() >= self.rules.max_workers {
+        match self.choose_worker(now, &resource) {
+            Some(worker) => self.take_up(now, worker, &resource),
             // As when a worker is on its way out and the next cannot be started before it is gone.
-            return self.release(&resource, None, "no worker of this runner has room");
+            None => self.release(&resource, None, "no worker of this runner has room"),
         }
-        let id = found.unwrap_or_else(|| self.free_number());
-        if let Some(slot) = self.slots.get_mut(&resource) {
-            slot.worker = Some(id);
-        }
-        match self.workers.get_mut(&id) {
-            Some(worker) => {
-                worker.resources.insert(resource.clone());
-                if worker.hears() {
-                    self.assign(id, &resource);
-                } else if worker.is_running() && worker.care.is_ready() {
-                    // It cannot be told: it is started again with all that it has.
-                    self.stop_worker(now, id, self.rules.bounds.stop, "it gets another resource");
-                }
-            }
-            None => {
-                let worker = Worker {
-                    run: 0,
-                    phase: Phase::Pausing(now),
-                    care: Supervision::new(now, &self.rules.bounds),
-                    resources: BTreeSet::from([resource]),
-                    stats: Map::new(),
-                    restarts: 0,
-                    is_connected: false,
-                };
-                self.workers.insert(id, worker);
-            }
+    }
+
+    /// A worker for a resource: a new one while there may be more, then the one with the fewest resources.
+    pub(super) fn choose_worker(&mut self, now: BootTime, resource: &Resource) -> Option<WorkerId> {
+        let per_worker = self.rules.per_worker;
+        let id = if self.workers.len() < self.rules.max_workers {
+            let worker = Worker {
+                run: 0,
+                phase: Phase::Pausing(now),
+                care: Supervision::new(now, &self.rules.bounds),
+                resources: BTreeSet::new(),
+                stats: Map::new(),
+                restarts: 0,
+                is_connected: false,
+            };
+            let id = self.free_number();
+            self.workers.insert(id, worker);
+            id
+        } else {
+            let has_room = |worker: &Worker| !worker.is_stopping() && worker.resources.len() < per_worker;
+            let candidates = self.workers.iter().filter(|(_, worker)| has_room(worker));
+            candidates.min_by_key(|(id, worker)| (worker.resources.len(), **id)).map(|(id, _)| *id)?
+        };
+        self.workers.get_mut(&id)?.resources.insert(resource.clone());
+        self.slots.get_mut(resource)?.worker = Some(id);
+        Some(id)
+    }
+
+    /// A worker works on a resource from now on.
+    pub(super) fn take_up(&mut self, now: BootTime, id: WorkerId, resource: &Resource) {
+        let Some(worker) = self.workers.get(&id) else { return };
+        if worker.hears() {
+            self.assign(id, resource);
+        } else if worker.is_running() && worker.care.is_ready() {
+            // It cannot be told: it is started again with all that it has.
+            self.stop_worker(now, id, self.rules.bounds.stop, "it gets another resource");
         }
     }
 
@@ -173,7 +176,7 @@ impl Machine {
             return;
         }
         match news {
-            News::Connected => self.connected(id),
+            News::Connected => self.connected(now, id),
             News::Said(said) => {
                 if let Err(message) = self.said(now, id, said) {
                     self.actions.push(Action::Tell { worker: id, message: ToWorker::Error { message } });
@@ -185,19 +188,21 @@ impl Machine {
     }
 
     /// It is told all that it works on: what it was told before may have been an earlier connection's.
-    fn connected(&mut self, id: WorkerId) {
+    fn connected(&mut self, now: BootTime, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(&id) else { return };
         worker.is_connected = true;
-        worker.care.spoke();
+        worker.care.spoke(now, &self.rules.bounds);
+        self.workers_speak = true;
         for resource in worker.resources.clone() {
             self.assign(id, &resource);
+            self.tell_prepare(id, &resource);
         }
     }
 
     fn said(&mut self, now: BootTime, id: WorkerId, said: FromWorker) -> Result<(), String> {
         let Some(worker) = self.workers.get_mut(&id) else { return Ok(()) };
         worker.is_connected = true;
-        worker.care.spoke();
+        worker.care.spoke(now, &self.rules.bounds);
         match said {
             FromWorker::Ready {} => worker.care.ready(now, true),
             FromWorker::Heartbeat { stats } => {
@@ -206,9 +211,7 @@ impl Machine {
             }
             FromWorker::State { resource, document } => self.checkpoint(id, resource.as_deref(), document)?,
             FromWorker::Drained { id: asked, state } => self.drained(id, &asked, state)?,
-            FromWorker::Prepared { id: asked } => {
-                return Err(format!("prepared: no prepare with the id {asked:?} is open"));
-            }
+            FromWorker::Prepared { id: asked } => self.prepared(id, &asked)?,
         }
         Ok(())
     }
@@ -236,7 +239,7 @@ impl Machine {
 
     fn notified(&mut self, now: BootTime, id: WorkerId, notice: Notice) {
         let Some(worker) = self.workers.get_mut(&id) else { return };
-        worker.care.spoke();
+        worker.care.spoke(now, &self.rules.bounds);
         match notice {
             Notice::Ready => worker.care.ready(now, false),
             Notice::Watchdog => worker.care.beat(now),
@@ -255,9 +258,14 @@ impl Machine {
         worker.is_connected = false;
         let phase = std::mem::replace(&mut worker.phase, Phase::Pausing(now));
         for resource in worker.resources.clone() {
-            if let Some(Lease::Ending(ending)) = self.slots.get(&resource).map(|slot| &slot.lease) {
-                let why = ending.why.clone();
-                self.release(&resource, None, &why);
+            match self.slots.get(&resource).map(|slot| &slot.lease) {
+                Some(Lease::Ending(ending)) => {
+                    let why = ending.why.clone();
+                    self.release(&resource, None, &why);
+                }
+                // What it prepared with is gone with it.
+                Some(Lease::Preparing(_)) => self.leave_worker(&resource),
+                _ => {}
             }
         }
         let fault = match (phase, end) {

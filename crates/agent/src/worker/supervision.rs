@@ -73,6 +73,8 @@ pub struct Supervision {
     started_at: BootTime,
     startup_until: BootTime,
     is_ready: bool,
+    /// It was silent until the startup deadline, and so is taken for a plain process.
+    is_assumed: bool,
     /// It has connected to the socket, or notified.
     speaks: bool,
     /// None while no heartbeat is expected.
@@ -88,6 +90,7 @@ impl Supervision {
             started_at: now,
             startup_until: now,
             is_ready: false,
+            is_assumed: false,
             speaks: false,
             silent_since: None,
             failures: 0,
@@ -101,13 +104,16 @@ impl Supervision {
         self.started_at = now;
         self.startup_until = now.plus(bounds.startup);
         self.is_ready = bounds.protocol == Protocol::None;
-        self.speaks = false;
+        (self.is_assumed, self.speaks) = (false, false);
         self.silent_since = None;
     }
 
-    /// It has connected to the socket, or notified.
-    pub fn spoke(&mut self) {
+    /// It has connected to the socket, or notified. One that was taken for a plain process until now begins to start.
+    pub fn spoke(&mut self, now: BootTime, bounds: &Bounds) {
         self.speaks = true;
+        if std::mem::take(&mut self.is_assumed) {
+            (self.is_ready, self.startup_until) = (false, now.plus(bounds.startup));
+        }
     }
 
     /// Whether it speaks.
@@ -117,7 +123,7 @@ impl Supervision {
 
     /// It says that it is ready. From now on heartbeats are expected, if it speaks by the socket.
     pub fn ready(&mut self, now: BootTime, will_beat: bool) {
-        (self.is_ready, self.speaks) = (true, true);
+        (self.is_ready, self.is_assumed, self.speaks) = (true, false, true);
         if will_beat {
             self.silent_since = Some(now);
         }
@@ -153,9 +159,9 @@ impl Supervision {
     pub fn poll(&mut self, now: BootTime, bounds: &Bounds) -> Option<Fault> {
         if !self.is_ready && now >= self.startup_until {
             if self.speaks || bounds.protocol == Protocol::Required {
-                return Some(Fault::NotReady(self.startup_until.since(self.started_at)));
+                return Some(Fault::NotReady(bounds.startup));
             }
-            self.is_ready = true;
+            (self.is_ready, self.is_assumed) = (true, true);
         }
         let is_silent = self.silent_since.is_some_and(|since| now >= since.plus(bounds.watchdog));
         is_silent.then_some(Fault::Silent(bounds.watchdog))
@@ -214,7 +220,7 @@ mod tests {
     fn a_worker_that_speaks_must_be_ready_in_time() {
         let bounds = bounds(Protocol::Auto);
         let mut worker = Supervision::new(at(100), &bounds);
-        worker.spoke();
+        worker.spoke(at(101), &bounds);
         assert_eq!((worker.poll(at(129), &bounds), worker.due(&bounds)), (None, Some(at(130))));
         assert_eq!(worker.poll(at(130), &bounds), Some(Fault::NotReady(Duration::from_secs(30))));
         worker.extend(at(120), Duration::from_secs(25));
@@ -233,6 +239,8 @@ mod tests {
         let plain = bounds(Protocol::Auto);
         let mut worker = Supervision::new(at(0), &plain);
         assert_eq!((worker.poll(at(31), &plain), worker.is_ready(), worker.due(&plain)), (None, true, None));
+        worker.spoke(at(40), &plain);
+        assert_eq!((worker.is_ready(), worker.due(&plain)), (false, Some(at(70))), "it was only slow");
         let required = bounds(Protocol::Required);
         let mut worker = Supervision::new(at(0), &required);
         assert!(matches!(worker.poll(at(30), &required), Some(Fault::NotReady(_))));

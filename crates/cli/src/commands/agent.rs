@@ -14,6 +14,7 @@ use crate::{
     client::ServerArgs,
     ending::EndingSignals,
     error::{CommandError, CommandResult},
+    global::GlobalArgs,
     output,
 };
 
@@ -29,7 +30,7 @@ pub struct AgentArgs {
 }
 
 /// Runs an agent until SIGTERM or Ctrl-C, and then drains it.
-pub async fn run(args: AgentArgs, server: &ServerArgs) -> CommandResult {
+pub async fn run(args: AgentArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     let flags = server.clone();
     let change = Box::new(move |file: &mut AgentFile| apply(&flags, file));
     let loaded = Reloader::load(args.config, change);
@@ -51,6 +52,7 @@ pub async fn run(args: AgentArgs, server: &ServerArgs) -> CommandResult {
             shown(settings.drain),
         ));
     }
+    global.logs("info")?.start(&settings.runner.runner_id).map_err(CommandError::usage)?;
     let mut signals = EndingSignals::new()?;
     let ending = Box::pin(async move { signals.next().await });
     let runner = settings.runner.runner_id.clone();

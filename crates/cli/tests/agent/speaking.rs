@@ -53,8 +53,9 @@ async fn rubbish_is_answered_and_harms_nothing() -> Result<()> {
     let server = server().start().await?;
     let worker = python(
         r#"
+print("told:", hear()["type"], flush=True)
 agent.sendall(b"hello\n")
-print("told:", hear()["message"] if hear()["type"] == "error" else "", flush=True)
+print("told:", hear()["message"], flush=True)
 agent.sendall(b"x" * 2_000_000 + b"\n")
 print("long:", hear()["message"], flush=True)
 say(type="redy")
@@ -68,6 +69,8 @@ while True:
 "#,
     );
     let agent = Agent::start(&server, "first", ONE, &worker).await?;
+    agent.logs("told: assign").await?;
+    agent.logs(r#"told: "hello" is not a JSON document"#).await?;
     agent.logs("long: a line of more than 524288 bytes was skipped").await?;
     agent.logs("unknown variant `redy`").await?;
     agent.logs(r#"late: prepared: no prepare with the id "nobody asked" is open"#).await?;
@@ -105,12 +108,11 @@ async fn health_and_metrics_are_served() -> Result<()> {
     agent.runs("sleep", 1).await?;
     assert_eq!(agent.get("/healthz").await?.0, 200);
     assert_eq!(agent.get("/readyz").await?, (200, "ready\n".to_owned()));
+    let one = "solehold_agent_worker_processes{worker=\"1\"} 1";
+    let is_counted = async || agent.get("/metrics").await.is_ok_and(|(_, text)| text.contains(one));
+    solehold_testkit::wait_for("the worker in the metrics", crate::common::SOON, is_counted).await?;
     let (_, metrics) = agent.get("/metrics").await?;
-    for line in [
-        "solehold_agent_leases 1",
-        "solehold_agent_worker_processes{worker=\"1\"} 1",
-        "solehold_agent_ready 1",
-    ] {
+    for line in ["solehold_agent_leases 1", "solehold_agent_ready 1"] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }
     let runner = ask(&server, "runner get first --json").await?.json()?;

@@ -1,0 +1,165 @@
+//! Counts what is left of workers at the deadline of their lease, however their agent ends.
+//!
+//! `cargo run --release -p solehold-agent --example survivors -- 1000 16` runs each way of ending a thousand times,
+//! sixteen at once. Each worker ignores SIGTERM, and has children in its group, in a session of their own, and orphaned
+//! by a double fork. An agent is killed (SIGKILL), stopped (SIGSTOP), or lives on and gets no renewal (`setsid` alone).
+
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::{BufRead, BufReader},
+    os::unix::net::UnixStream,
+    process::{Command, Stdio},
+    time::Duration,
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+use solehold_agent::keep::{Farewell, Holder, Job, Keepers, LeaseTerm, Streams, play_role};
+use solehold_clock::{BootTime, deadline};
+
+const FAMILY: &str = "trap '' TERM\nsleep 600 &\nsetsid sleep 600 &\n(setsid sh -c 'sleep 600 & exec sleep 600' &)\nwait\nsleep 600";
+/// The shell, the one that it started by `setsid`, and four that sleep.
+const FAMILY_MIN: usize = 5;
+const TTL: Duration = Duration::from_secs(3);
+const MARK: &str = "SURVIVORS_MARK";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    Killed,
+    Stopped,
+    NotRenewed,
+}
+
+fn main() {
+    play_role();
+    let args: Vec<String> = env::args().skip(1).collect();
+    if let [role, deadline] = args.as_slice()
+        && role == "agent"
+    {
+        return agent(deadline.parse().expect("a deadline"));
+    }
+    let number =
+        |at: usize, default| args.get(at).map_or(default, |text: &String| text.parse().expect("a number"));
+    let (count, at_once) = (number(0, 10_usize), number(1, 8_usize));
+    for way in [Way::Killed, Way::Stopped, Way::NotRenewed] {
+        report(way, count, at_once);
+    }
+}
+
+/// An agent with one worker, which gets no renewal.
+fn agent(deadline_ms: u64) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let (_ours, theirs) = UnixStream::pair().expect("a pair");
+        let job = Job {
+            what: "survivors".to_owned(),
+            command: ["sh", "-c", FAMILY].map(Into::into).into(),
+            env: Vec::new(),
+            env_remove: Vec::new(),
+            warn: TTL / 6,
+            farewell: Farewell::default(),
+            streams: Streams::Own(theirs),
+        };
+        let term = LeaseTerm { stop_at_ms: deadline_ms, variables: Vec::new() };
+        let mut holder = Holder::start(&Keepers::new().expect("a subreaper"), job, term).expect("started");
+        println!("started");
+        while let Ok(None) = holder.ended().await {}
+        holder.leave_nothing().await;
+    });
+}
+
+/// What one run came to.
+#[derive(Debug, Default)]
+struct Outcome {
+    is_counted: bool,
+    survivors: usize,
+    /// From the local deadline until nothing was left; negative before it.
+    gone_ms: i64,
+}
+
+fn report(way: Way, count: usize, at_once: usize) {
+    let (mut counted, mut survivors, mut gone_ms) = (0, 0, Vec::new());
+    let mut left = count;
+    while left > 0 {
+        let now = left.min(at_once);
+        left -= now;
+        let runs: Vec<_> = (0..now).map(|_| std::thread::spawn(move || one(way))).collect();
+        for outcome in
+            runs.into_iter().map(|run| run.join().expect("a run")).filter(|outcome| outcome.is_counted)
+        {
+            counted += 1;
+            survivors += outcome.survivors;
+            gone_ms.push(outcome.gone_ms);
+        }
+    }
+    gone_ms.sort_unstable();
+    let at =
+        |part: f64| gone_ms.get(((gone_ms.len() as f64 - 1.0) * part) as usize).copied().unwrap_or_default();
+    println!(
+        "{way:?}: {counted} of {count} runs, {survivors} live descendants at the lease's deadline; the last was gone {} ms (median), {} ms (p99), {} ms (worst) after the local deadline, which is 100 ms earlier",
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
+}
+
+fn one(way: Way) -> Outcome {
+    let mark = uuid::Uuid::new_v4().to_string();
+    let local = deadline::local_deadline(BootTime::now(), TTL, Duration::ZERO);
+    let lease_ends = local.plus(deadline::margin(TTL, Duration::ZERO));
+    let mut command = Command::new("/proc/self/exe");
+    command.args(["agent", &local.as_ms().to_string()]).env(MARK, &mark).stdout(Stdio::piped());
+    let mut agent = command.spawn().expect("an agent");
+    let mut line = String::new();
+    let stdout = agent.stdout.take().expect("piped");
+    let _ = BufReader::new(stdout).read_line(&mut line);
+    let mut outcome = Outcome::default();
+    while descendants(&mark).len() < FAMILY_MIN && BootTime::now() < local {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // Too late on a machine that is too busy: nothing would be shown.
+    outcome.is_counted = BootTime::now() < local && line == "started\n";
+    let pid = Pid::from_child(&agent);
+    match way {
+        Way::Killed => drop(kill_process(pid, Signal::KILL)),
+        Way::Stopped => drop(kill_process(pid, Signal::STOP)),
+        Way::NotRenewed => {}
+    }
+    let mut is_looked_at = false;
+    loop {
+        let now = BootTime::now();
+        let alive = descendants(&mark).len();
+        if !is_looked_at && now >= lease_ends {
+            (is_looked_at, outcome.survivors) = (true, alive);
+        }
+        if alive == 0 {
+            outcome.gone_ms = now.as_ms() as i64 - local.as_ms() as i64;
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = agent.kill();
+    let _ = agent.wait();
+    outcome
+}
+
+/// The live processes that came from a worker: not the agent, the keeper or a shim that has not become the worker yet.
+fn descendants(mark: &str) -> Vec<u32> {
+    let ours = fs::read_link("/proc/self/exe").ok();
+    let wanted = format!("{MARK}={mark}");
+    let is_alive = |pid: &u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        state.is_some_and(|state| !"ZX".contains(state))
+    };
+    let is_marked = |pid: &u32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    };
+    let is_ours = |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).ok() == ours;
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let found: BTreeMap<u32, ()> =
+        pids.filter(|pid| is_marked(pid) && !is_ours(pid) && is_alive(pid)).map(|pid| (pid, ())).collect();
+    found.into_keys().collect()
+}

@@ -1,0 +1,95 @@
+//! Getting ready for a resource that another runner still holds: only then is its holder asked for it.
+
+use solehold_client::Resource;
+use solehold_clock::BootTime;
+
+use super::{Action, Lease, Machine, Preparing, Slot, Worker, WorkerId};
+use crate::worker::{Protocol, ToWorker};
+
+impl Machine {
+    /// Asks a worker to prepare. A plain process cannot: it would begin to work. For it the holder is asked at once.
+    pub(super) fn prepare(&mut self, now: BootTime, resource: Resource) {
+        let worker = if self.can_prepare() { self.choose_worker(now, &resource) } else { None };
+        let Some(slot) = self.slots.get_mut(&resource) else { return };
+        let Some(worker) = worker else {
+            slot.lease = Lease::Asked;
+            self.actions.push(Action::TakeOver(resource));
+            return;
+        };
+        self.asked += 1;
+        let (id, until) = (format!("p{}", self.asked), now.plus(self.rules.bounds.startup));
+        slot.lease = Lease::Preparing(Preparing { id, until });
+        self.tell_prepare(worker, &resource);
+    }
+
+    fn can_prepare(&self) -> bool {
+        match self.rules.bounds.protocol {
+            Protocol::Required => true,
+            Protocol::Auto => self.workers_speak,
+            Protocol::None => false,
+        }
+    }
+
+    /// Tells a worker to prepare, if it hears; otherwise it is told when it has connected.
+    pub(super) fn tell_prepare(&mut self, worker: WorkerId, resource: &Resource) {
+        let Some(Lease::Preparing(preparing)) = self.slots.get(resource).map(|slot| &slot.lease) else {
+            return;
+        };
+        if !self.workers.get(&worker).is_some_and(Worker::hears) {
+            return;
+        }
+        let message = ToWorker::Prepare {
+            id: preparing.id.clone(),
+            resource: resource.to_string(),
+            state: None,
+            config: None,
+            deadline_boottime_ms: preparing.until.as_ms(),
+        };
+        self.actions.push(Action::Tell { worker, message });
+    }
+
+    /// A worker says that it is prepared; only the answer to the present question counts.
+    pub(super) fn prepared(&mut self, worker: WorkerId, id: &str) -> Result<(), String> {
+        let is_it = |slot: &Slot| {
+            slot.worker == Some(worker) && matches!(&slot.lease, Lease::Preparing(asked) if asked.id == id)
+        };
+        let Some((resource, slot)) = self.slots.iter_mut().find(|(_, slot)| is_it(slot)) else {
+            return Err(format!("prepared: no prepare with the id {id:?} is open"));
+        };
+        (slot.lease, slot.prepared) = (Lease::Asked, Some(id.to_owned()));
+        self.actions.push(Action::TakeOver(resource.clone()));
+        Ok(())
+    }
+
+    /// A worker that is not prepared in time, or that ended meanwhile, holds nothing up: it is tried again later.
+    pub(super) fn give_up_preparing(&mut self, now: BootTime) {
+        let is_draining = self.drain.is_some();
+        let is_over = |slot: &Slot| match &slot.lease {
+            Lease::Preparing(preparing) => now >= preparing.until || slot.worker.is_none() || is_draining,
+            _ => false,
+        };
+        let over: Vec<Resource> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| is_over(slot))
+            .map(|(resource, _)| resource.clone())
+            .collect();
+        for resource in over {
+            self.not_granted(now, &resource, None);
+        }
+    }
+
+    pub(super) fn drop_unwanted_preparations(&mut self) {
+        let is_unwanted = |slot: &Slot| !slot.is_wanted && matches!(slot.lease, Lease::Preparing(_));
+        let unwanted: Vec<Resource> = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| is_unwanted(slot))
+            .map(|(resource, _)| resource.clone())
+            .collect();
+        for resource in unwanted {
+            self.leave_worker(&resource);
+            self.slots.remove(&resource);
+        }
+    }
+}
