@@ -1,17 +1,20 @@
 //! The leases: each is tended by a task of its own, which writes its state and releases it, in the order asked for.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use solehold_api::problem::ErrorCode;
-use solehold_client::{AcquireError, Guard, GuardError, Resource, Session};
+use solehold_client::{AcquireError, Guard, GuardError, Http, Resource, Session};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::sync::configuration;
 use crate::machine::Granted;
 
 /// Orders that wait for a lease's task; more checkpoints than this at once are not written.
 const ORDERS_MAX: usize = 64;
+/// How long the configuration is waited for before the work begins without it; it is told later then.
+const CONFIGURATION_MAX: Duration = Duration::from_secs(1);
 /// How long a release is waited for; then the lease runs out.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// After the holder's last moment, so that the next attempt comes when it is over.
@@ -20,24 +23,29 @@ const AFTER_EXPIRY: Duration = Duration::from_millis(50);
 /// What becomes of leases.
 #[derive(Debug)]
 pub enum LeaseNews {
-    /// It was granted.
-    Won(Resource, Box<Guard>),
+    /// It was granted; and its configuration, if it has one.
+    Won(Resource, Box<Guard>, Option<Value>),
     /// It was not, for this reason; it may be free after this time.
     NotWon(Resource, String, Option<Duration>),
     /// It is lost, for this reason.
     Lost(Resource, String),
     /// It is released, or will run out.
     Released(Resource),
+    /// Its configuration, which may have changed.
+    Configured(Resource, Value),
     /// There will be no other session.
     SessionOver(String),
 }
 
 /// Asks for a lease.
-pub fn acquire(session: Session, resource: Resource, news: mpsc::Sender<LeaseNews>) {
+pub fn acquire(session: Session, http: Arc<Http>, resource: Resource, news: mpsc::Sender<LeaseNews>) {
     tokio::spawn(async move {
         let acquired = session.try_acquire(resource.kind.as_str(), resource.key.as_str()).await;
         let told = match acquired {
-            Ok(guard) => LeaseNews::Won(resource, Box::new(guard)),
+            Ok(guard) => {
+                let config = timeout(CONFIGURATION_MAX, configuration(&http, &resource)).await;
+                LeaseNews::Won(resource, Box::new(guard), config.ok().flatten())
+            }
             Err(AcquireError::SessionOver(lost)) => LeaseNews::SessionOver(lost.to_string()),
             Err(AcquireError::Refused { refusal, .. }) => {
                 let is_timed = matches!(refusal.code, ErrorCode::Held | ErrorCode::HeldBack);
@@ -75,13 +83,13 @@ impl std::fmt::Debug for Order {
 
 impl Lease {
     /// Tends a lease.
-    pub fn tend(guard: Guard, news: mpsc::Sender<LeaseNews>) -> (Self, Granted) {
+    pub fn tend(guard: Guard, config: Option<Value>, news: mpsc::Sender<LeaseNews>) -> (Self, Granted) {
         let granted = Granted {
             token: guard.token().0,
             lease_id: guard.lease_id().0,
             state: guard.state(),
             sequence: None,
-            config: None,
+            config,
         };
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
         let lost = guard.cancellation();

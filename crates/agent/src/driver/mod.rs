@@ -8,6 +8,7 @@
 
 mod leases;
 mod reload;
+mod sync;
 
 use std::{
     collections::BTreeMap, env, fs, io, os::unix::fs::DirBuilderExt, path::PathBuf, process, sync::Arc,
@@ -44,6 +45,8 @@ const LOOK_EVERY_MIN: Duration = Duration::from_millis(20);
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 /// How often the file is looked at, and what the server assigns is asked for.
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
+/// How often the configuration of what is worked on is read again.
+const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(5);
 /// How long the server may take to close the session in the end; otherwise it runs out.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
 /// A worker gets SIGTERM this part of the ttl before its deadline if no renewal came, and at most this long before it.
@@ -182,6 +185,8 @@ impl Driver {
         let mut contact = self.session.contact();
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
         let (mut looks, mut reloads) = (interval(every), interval(RELOAD_EVERY));
+        let mut configurations = interval(CONFIGURATIONS_EVERY);
+        configurations.set_missed_tick_behavior(MissedTickBehavior::Delay);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         reloads.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.follow_source().await;
@@ -193,6 +198,10 @@ impl Driver {
                 () = BootClock.wait_until(due) => self.tell(Event::Tick),
                 _ = looks.tick() => self.look(),
                 _ = reloads.tick() => self.reload(reloader).await,
+                _ = configurations.tick() => {
+                    let held = self.leases.keys().cloned().collect();
+                    sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
+                }
                 () = &mut ending, if !self.machine.is_draining() => self.drain("it was asked to end"),
                 Ok(()) = contact.changed() => follow_contact(&contact),
             }
@@ -221,7 +230,8 @@ impl Driver {
     fn act(&mut self, action: Action) {
         match action {
             Action::Acquire(resource) | Action::TakeOver(resource) => {
-                leases::acquire(self.session.clone(), resource, self.lease_news.0.clone());
+                let (session, http) = (self.session.clone(), self.http.clone());
+                leases::acquire(session, http, resource, self.lease_news.0.clone());
             }
             Action::Release { resource, state, why } => self.release(resource, state, &why),
             Action::WriteState { resource, document } => {
@@ -427,8 +437,8 @@ impl Driver {
 
     fn take_lease_news(&mut self, news: LeaseNews) {
         match news {
-            LeaseNews::Won(resource, guard) => {
-                let (lease, granted) = Lease::tend(*guard, self.lease_news.0.clone());
+            LeaseNews::Won(resource, guard, config) => {
+                let (lease, granted) = Lease::tend(*guard, config, self.lease_news.0.clone());
                 tracing::info!(%resource, token = granted.token, "acquired");
                 self.leases.insert(resource.clone(), lease);
                 self.tell(Event::Granted { resource, granted });
@@ -444,6 +454,7 @@ impl Driver {
                 self.tell(Event::Lost { resource, why, until: self.trusted_until });
             }
             LeaseNews::Released(resource) => self.tell(Event::Released(resource)),
+            LeaseNews::Configured(resource, config) => self.tell(Event::Configured { resource, config }),
             LeaseNews::SessionOver(why) => {
                 self.over.get_or_insert(why);
                 if !self.machine.is_draining() {

@@ -4,7 +4,13 @@
 use std::{
     fs, io,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
+
+/// How often the removal of a group is tried.
+const REMOVAL_ATTEMPTS: usize = 20;
+const BETWEEN_ATTEMPTS: Duration = Duration::from_millis(1);
 
 /// A folder for a group below our own, under this name; none where version 2 is not mounted.
 pub fn folder(name: &str) -> Option<PathBuf> {
@@ -46,9 +52,14 @@ pub fn kill(folder: &Path) {
     let _ = fs::write(folder.join("cgroup.kill"), "1");
 }
 
-/// Removes a group of which nothing is left.
+/// Removes a group of which nothing is left. The kernel may take a moment to see that.
 pub fn remove(folder: &Path) {
-    let _ = fs::remove_dir(folder);
+    for _ in 0..REMOVAL_ATTEMPTS {
+        match fs::remove_dir(folder) {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => thread::sleep(BETWEEN_ATTEMPTS),
+            _ => return,
+        }
+    }
 }
 
 #[cfg(test)]

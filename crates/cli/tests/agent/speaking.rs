@@ -104,7 +104,7 @@ async fn programs_written_for_systemd_report_readiness_unmodified() -> Result<()
 #[tokio::test]
 async fn health_and_metrics_are_served() -> Result<()> {
     let server = server().start().await?;
-    let agent = Agent::start(&server, "first", ONE, &script("sleep 600")).await?;
+    let agent = Agent::start(&server, "first", ONE, &script("exec sleep 600")).await?;
     agent.runs("sleep", 1).await?;
     assert_eq!(agent.get("/healthz").await?.0, 200);
     assert_eq!(agent.get("/readyz").await?, (200, "ready\n".to_owned()));
@@ -117,6 +117,28 @@ async fn health_and_metrics_are_served() -> Result<()> {
     }
     let runner = ask(&server, "runner get first --json").await?.json()?;
     assert_eq!(runner["capacity"], 4, "{runner}");
+    agent.drained().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_changed_configuration_reaches_the_worker_without_a_restart() -> Result<()> {
+    let server = server().start().await?;
+    ask(&server, "resource put job/a --attribute rate=1").await?.good()?;
+    let worker = python(
+        r#"
+say(type="ready")
+while True:
+    m = hear()
+    print(m["type"], "rate", m["config"]["rate"], flush=True)
+    say(type="heartbeat")
+"#,
+    );
+    let agent = Agent::start(&server, "first", ONE, &worker).await?;
+    agent.logs("assign rate 1").await?;
+    ask(&server, "resource put job/a --attribute rate=2").await?.good()?;
+    agent.logs("config rate 2").await?;
+    assert_eq!(agent.logged("starting a worker"), 1);
     agent.drained().await?;
     Ok(())
 }
