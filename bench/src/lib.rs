@@ -7,6 +7,7 @@ mod bare;
 mod hand_written;
 mod heartbeat;
 mod load;
+pub mod placement;
 
 use std::{sync::Arc, time::Duration};
 

@@ -64,6 +64,7 @@ pub mod lease;
 pub mod ledger;
 pub mod limits;
 pub mod outcome;
+pub mod placement;
 pub mod record;
 pub mod route;
 pub mod session;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
 use crate::{
     error::{CommandError, CommandResult},
@@ -12,7 +12,10 @@ use crate::{
 /// What to measure.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("which").required(true).multiple(true))]
+#[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
+    #[command(subcommand)]
+    other: Option<Other>,
     /// The embedded engine, in a temporary folder
     #[arg(long, group = "which")]
     embedded: bool,
@@ -30,8 +33,19 @@ pub struct BenchArgs {
     rounds: std::num::NonZeroUsize,
 }
 
+/// What else can be measured.
+#[derive(Debug, Subcommand)]
+enum Other {
+    /// How long placement takes to plan, how much it moves, and how even the loads are. Needs no store
+    Placement,
+}
+
 /// Runs it.
 pub async fn run(args: BenchArgs) -> CommandResult {
+    if let Some(Other::Placement) = args.other {
+        solehold_bench::placement::run();
+        return Ok(());
+    }
     let engine = args.engine.as_deref().map(EngineUrl::of_flag).transpose()?;
     let options = solehold_bench::Options {
         embedded: args.embedded,
