@@ -4,6 +4,7 @@
 //! has figures in the format of Prometheus, and `/status` the same as JSON for people.
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -46,6 +47,8 @@ pub struct Snapshot {
     pub workers: Vec<WorkerView>,
     /// What it holds or wants.
     pub resources: Vec<ResourceView>,
+    /// What its workers failed at lately, and why.
+    pub failed: BTreeMap<String, String>,
     /// The keepers of its workers.
     pub keepers: Vec<(WorkerId, Pid)>,
     /// Its session is live.
@@ -100,6 +103,7 @@ impl Status {
             ("worker_restarts", json!(restarts)),
             ("worker_cpu_ms", json!(cpu_ms)),
             ("worker_rss_bytes", json!(rss_bytes)),
+            ("failed_resources", json!(now.failed)),
         ];
         figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }

@@ -8,7 +8,7 @@ use solehold_client::{AcquireError, Guard, GuardError, Http, Resource, Session};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::sync::configuration;
+use super::{assignments::Assigned, sync::configuration};
 use crate::machine::Granted;
 
 /// Orders that wait for a lease's task; more checkpoints than this at once are not written.
@@ -33,6 +33,10 @@ pub enum LeaseNews {
     Released(Resource),
     /// Its configuration, which may have changed.
     Configured(Resource, Value),
+    /// What the server assigns, or why that is not known.
+    Assigned(Result<Assigned, String>),
+    /// The server does not take this runner for draining, for this reason.
+    NotDraining(String),
     /// There will be no other session.
     SessionOver(String),
 }

@@ -6,17 +6,17 @@
 //!   file, signals, assignments ───────────┘                 └── Finish
 //! ```
 
+mod assignments;
 mod leases;
 mod reload;
 mod sync;
+mod workers;
 
 use std::{
-    collections::BTreeMap, env, fs, io, os::unix::fs::DirBuilderExt, path::PathBuf, process, sync::Arc,
-    time::Duration,
+    collections::BTreeMap, env, fs, io, os::unix::fs::DirBuilderExt, path::PathBuf, sync::Arc, time::Duration,
 };
 
-use secrecy::ExposeSecret;
-use solehold_client::{Contact, Http, OpenError, Policy, Resource, Session, SessionConfig};
+use solehold_client::{Contact, Http, OpenError, Resource, Session, SessionConfig};
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
     sync::{mpsc, watch},
@@ -26,15 +26,16 @@ use uuid::Uuid;
 
 pub use self::reload::Reloader;
 use self::{
+    assignments::Assigned,
     leases::{Lease, LeaseNews},
     reload::Reloaded,
 };
 use crate::{
     config::{Settings, Source},
     health::Status,
-    keep::{Farewell, Keepers, LeaseTerm},
+    keep::Keepers,
     machine::{Action, Event, Machine, News, Rules, Want, WorkerId},
-    worker::{Assignment, Host, Run, Wish, notify_path, socket_path},
+    worker::{Assignment, Host},
 };
 
 /// News that wait to be taken up.
@@ -49,18 +50,6 @@ const RELOAD_EVERY: Duration = Duration::from_secs(1);
 const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(5);
 /// How long the server may take to close the session in the end; otherwise it runs out.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
-/// A worker gets SIGTERM this part of the ttl before its deadline if no renewal came, and at most this long before it.
-const WARN_PART: u32 = 6;
-const WARN_MAX: Duration = Duration::from_secs(10);
-/// Variables that an outer `run` or agent may have set, and that are not for these workers.
-const NOT_PASSED_ON: [&str; 6] = [
-    "SOLEHOLD_API_KEY",
-    "SOLEHOLD_HELD",
-    "SOLEHOLD_HOLDER",
-    "SOLEHOLD_LEASE_ID",
-    "SOLEHOLD_LOCK",
-    "SOLEHOLD_TOKEN",
-];
 
 /// Why the agent could not start, or had to end.
 #[derive(Debug, thiserror::Error)]
@@ -144,6 +133,10 @@ struct Driver {
     status: Arc<Status>,
     lease_news: (mpsc::Sender<LeaseNews>, mpsc::Receiver<LeaseNews>),
     worker_news: (mpsc::Sender<(WorkerId, u32, News)>, mpsc::Receiver<(WorkerId, u32, News)>),
+    /// The server was asked what it assigns, and has not answered yet.
+    is_asking: bool,
+    /// Why the server does not say what it assigns, if it does not.
+    no_assignments: Option<String>,
     is_finished: bool,
     over: Option<String>,
 }
@@ -176,6 +169,8 @@ impl Driver {
             status,
             lease_news: mpsc::channel(NEWS_MAX),
             worker_news: mpsc::channel(NEWS_MAX),
+            is_asking: false,
+            no_assignments: None,
             is_finished: false,
             over: None,
         })
@@ -189,7 +184,7 @@ impl Driver {
         configurations.set_missed_tick_behavior(MissedTickBehavior::Delay);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         reloads.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        self.follow_source().await;
+        self.follow_source();
         while !self.is_finished {
             let due = self.machine.due().unwrap_or(BootTime::from_ms(u64::MAX));
             tokio::select! {
@@ -197,7 +192,12 @@ impl Driver {
                 Some((id, run, news)) = self.worker_news.1.recv() => self.take_worker_news(id, run, news),
                 () = BootClock.wait_until(due) => self.tell(Event::Tick),
                 _ = looks.tick() => self.look(),
-                _ = reloads.tick() => self.reload(reloader).await,
+                _ = reloads.tick() => {
+                    self.reload(reloader);
+                    if self.settings.source == Source::Assigned {
+                        self.follow_source();
+                    }
+                }
                 _ = configurations.tick() => {
                     let held = self.leases.keys().cloned().collect();
                     sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
@@ -215,7 +215,17 @@ impl Driver {
     fn drain(&mut self, why: &str) {
         let budget = humantime::format_duration(self.settings.drain);
         tracing::info!(why, %budget, "draining");
+        if self.settings.source == Source::Assigned {
+            let runner = self.settings.runner.runner_id.clone();
+            assignments::say_draining(self.http.clone(), runner, self.lease_news.0.clone());
+        }
         self.tell(Event::Drain);
+    }
+
+    /// Nobody will take over what is held: it is released without waiting for that.
+    fn hand_over_nothing(&mut self) {
+        let rules = Rules { hands_over: false, ..rules(&self.settings) };
+        self.tell(Event::Rules(Box::new(rules)));
     }
 
     /// Tells the machine something and does what it says.
@@ -271,126 +281,6 @@ impl Driver {
         format!("{}/{worker}", self.settings.runner.runner_id)
     }
 
-    fn start(&mut self, id: WorkerId, run: u32, assignments: &[Assignment]) {
-        let folder = self.folder.join(id.to_string());
-        if let Err(error) = fs::create_dir_all(&folder) {
-            tracing::error!(%error, "cannot make a folder for a worker");
-        }
-        self.write_assignments(id, assignments);
-        let (name, worker) = (self.name(id), &self.settings.worker);
-        let resources: Vec<&str> = assignments.iter().map(|a| a.resource.as_str()).collect();
-        tracing::info!(worker = name, run, resources = resources.join(" "), "starting a worker");
-        let run = Run {
-            id,
-            run,
-            command: worker.command.iter().map(|word| self.filled(word, id, assignments).into()).collect(),
-            env: self.variables(id, &name, assignments),
-            env_remove: NOT_PASSED_ON.map(str::to_owned).to_vec(),
-            name,
-            warn: self.warn(),
-            wish: self.wish(id, None),
-            folder,
-        };
-        self.hosts.insert(id, Host::start(&self.keepers, run, self.worker_news.0.clone()));
-    }
-
-    /// Less than half of the ttl, so that a worker is not ended while renewals are on time.
-    fn warn(&self) -> Duration {
-        (self.settings.lease.ttl / WARN_PART).min(WARN_MAX)
-    }
-
-    fn assignments_file(&self, id: WorkerId) -> PathBuf {
-        self.folder.join(id.to_string()).join("assignments.json")
-    }
-
-    /// A word of the command line with its placeholders filled in.
-    fn filled(&self, word: &str, id: WorkerId, assignments: &[Assignment]) -> String {
-        let resource = assignments.first().map(|a| a.resource.clone()).unwrap_or_default();
-        word.replace("{config}", &self.assignments_file(id).to_string_lossy())
-            .replace("{runner_id}", &self.settings.runner.runner_id)
-            .replace("{shard_id}", &format!("shard-{id}"))
-            .replace("{manager_pid}", &process::id().to_string())
-            .replace("{worker}", &self.name(id))
-            .replace("{resource}", &resource)
-    }
-
-    /// What a worker is told that does not change while it runs.
-    fn variables(&self, id: WorkerId, name: &str, assignments: &[Assignment]) -> Vec<(String, String)> {
-        let folder = self.folder.join(id.to_string());
-        let text = |path: PathBuf| path.to_string_lossy().into_owned();
-        let watchdog = self.settings.worker.bounds.watchdog.as_micros().to_string();
-        let mut all = vec![
-            ("SOLEHOLD_WORKER", name.to_owned()),
-            ("SOLEHOLD_RUNNER_ID", self.settings.runner.runner_id.clone()),
-            ("SOLEHOLD_WORKER_SOCKET", text(socket_path(&folder))),
-            ("SOLEHOLD_ASSIGNMENTS_FILE", text(self.assignments_file(id))),
-            ("NOTIFY_SOCKET", text(notify_path(&folder))),
-            ("WATCHDOG_USEC", watchdog),
-        ];
-        if let [only] = assignments
-            && self.settings.worker.per_worker == 1
-        {
-            all.push(("SOLEHOLD_RESOURCE", only.resource.clone()));
-            all.push(("SOLEHOLD_TOKEN", only.token.to_string()));
-            all.push(("SOLEHOLD_LEASE_ID", only.lease_id.to_string()));
-        }
-        let own = self.settings.worker.env.iter().map(|(name, value)| (name.clone(), value.clone()));
-        all.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own).collect()
-    }
-
-    /// How things stand for a worker.
-    fn wish(&self, id: WorkerId, stop: Option<Duration>) -> Wish {
-        let deadline = self.trusted_until.as_ms().to_string();
-        let variables = vec![("SOLEHOLD_DEADLINE_BOOTTIME_MS".to_owned(), deadline)];
-        let term = LeaseTerm { stop_at_ms: self.stop_at(self.trusted_until).as_ms(), variables };
-        let bound = self.machine.bound(id).map(|bound| self.stop_at(bound));
-        Wish { term, bound, farewell: self.farewell(id), stop }
-    }
-
-    fn stop_at(&self, deadline: BootTime) -> BootTime {
-        match self.settings.lease.policy {
-            Policy::Grace(grace) => deadline.plus(grace),
-            Policy::Immediate | Policy::Deadline => deadline,
-        }
-    }
-
-    /// What a worker's keeper does once nothing of the worker is left, if this process is gone by then.
-    fn farewell(&self, id: WorkerId) -> Farewell {
-        let release = |assignment: &Assignment| {
-            ["lease", "release", &assignment.lease_id.to_string()].map(str::to_owned).to_vec()
-        };
-        let server = &self.settings.server;
-        let key = server.api_key.as_ref().map(|key| key.expose_secret().to_owned());
-        let variables = [
-            ("SOLEHOLD_SERVER", Some(server.servers.join(","))),
-            ("SOLEHOLD_API_KEY", key),
-            ("SOLEHOLD_TENANT", server.tenant.clone()),
-            ("SOLEHOLD_CA_CERT", server.ca_file.as_ref().map(|path| path.to_string_lossy().into_owned())),
-        ];
-        let env = variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
-        Farewell { commands: self.machine.assignments(id).iter().map(release).collect(), env: env.collect() }
-    }
-
-    /// Brings what workers and others see up to date with the machine.
-    fn sync(&mut self) {
-        let ids: Vec<WorkerId> = self.hosts.keys().copied().collect();
-        for id in ids {
-            let assignments = self.machine.assignments(id);
-            let is_written = self.written.get(&id).is_some_and(|written| is_same(written, &assignments));
-            if !is_written {
-                self.write_assignments(id, &assignments);
-            }
-            let Some(host) = self.hosts.get(&id) else { continue };
-            let next = self.wish(id, host.wish.borrow().stop);
-            host.wish.send_if_modified(|wish| {
-                let is_new = *wish != next;
-                *wish = next;
-                is_new
-            });
-        }
-        self.show();
-    }
-
     fn show(&self) {
         let contact = match &*self.session.contact().borrow() {
             Contact::Kept => None,
@@ -401,27 +291,12 @@ impl Driver {
             runner_id: self.settings.runner.runner_id.clone(),
             workers: self.machine.workers(),
             resources: self.machine.resources(),
+            failed: self.machine.failed_resources(),
             keepers: keepers.collect(),
             is_registered: self.session.is_live(),
             is_draining: self.machine.is_draining(),
             no_contact: contact,
         });
-    }
-
-    /// A reader sees the old list or the new one, never a part.
-    fn write_assignments(&mut self, id: WorkerId, assignments: &[Assignment]) {
-        let file = self.assignments_file(id);
-        let next = file.with_extension("next");
-        let text = serde_json::json!({
-            "runner_id": self.settings.runner.runner_id,
-            "shard_id": format!("shard-{id}"),
-            "assignments": assignments,
-        });
-        let written = fs::write(&next, format!("{text}\n")).and_then(|()| fs::rename(&next, &file));
-        if let Err(error) = written {
-            tracing::error!(%error, file = %file.display(), "cannot write the assignments of a worker");
-        }
-        self.written.insert(id, assignments.to_vec());
     }
 
     fn take_worker_news(&mut self, id: WorkerId, run: u32, news: News) {
@@ -453,6 +328,11 @@ impl Driver {
                 }
                 self.tell(Event::Lost { resource, why, until: self.trusted_until });
             }
+            LeaseNews::Assigned(told) => self.take_assignments(told),
+            LeaseNews::NotDraining(why) => {
+                tracing::info!(why, "the server does not move what is held: it is released");
+                self.hand_over_nothing();
+            }
             LeaseNews::Released(resource) => self.tell(Event::Released(resource)),
             LeaseNews::Configured(resource, config) => self.tell(Event::Configured { resource, config }),
             LeaseNews::SessionOver(why) => {
@@ -480,17 +360,47 @@ impl Driver {
     }
 
     /// What this agent is to work on.
-    async fn follow_source(&mut self) {
-        let wanted = match &self.settings.source {
+    fn follow_source(&mut self) {
+        match &self.settings.source {
             Source::Static(resources) => {
-                resources.iter().map(|resource| (resource.clone(), Want::Free)).collect()
+                let wanted = resources.iter().map(|resource| (resource.clone(), Want::Free)).collect();
+                self.tell(Event::Wanted(wanted));
             }
-            Source::Assigned => BTreeMap::new(),
+            Source::Assigned if self.is_asking => {}
+            Source::Assigned => {
+                self.is_asking = true;
+                let runner = self.settings.runner.runner_id.clone();
+                assignments::ask(self.http.clone(), runner, self.lease_news.0.clone());
+            }
+        }
+    }
+
+    fn take_assignments(&mut self, told: Result<Assigned, String>) {
+        self.is_asking = false;
+        let assigned = match told {
+            Ok(assigned) => assigned,
+            Err(why) => {
+                if self.no_assignments.as_ref() != Some(&why) {
+                    tracing::warn!(why, "the server does not say what to work on; what is held is kept");
+                }
+                self.no_assignments = Some(why);
+                if self.machine.is_draining() {
+                    self.hand_over_nothing();
+                }
+                return;
+            }
         };
+        self.no_assignments = None;
+        let mut wanted: BTreeMap<Resource, Want> =
+            self.leases.keys().map(|resource| (resource.clone(), Want::Free)).collect();
+        wanted.extend(assigned.wanted);
+        for resource in &assigned.unwanted {
+            wanted.remove(resource);
+        }
         self.tell(Event::Wanted(wanted));
     }
 
-    async fn reload(&mut self, reloader: &mut Reloader) {
+    fn reload(&mut self, reloader: &mut Reloader) {
         let next = match reloader.look(&self.settings) {
             Reloaded::Same => return,
             Reloaded::Refused(why) => {
@@ -512,7 +422,7 @@ impl Driver {
         tracing::info!("the new configuration is in force");
         self.settings = next;
         self.tell(Event::Rules(Box::new(rules(&self.settings))));
-        self.follow_source().await;
+        self.follow_source();
     }
 
     /// Nothing of the workers is left, or time is up: then their keepers see to it.
@@ -535,14 +445,8 @@ fn rules(settings: &Settings) -> Rules {
         retry: settings.lease.retry,
         penalty: worker.penalty,
         drain: settings.drain,
-        hands_over: false,
+        hands_over: settings.source == Source::Assigned,
     }
-}
-
-/// Whether a worker has the same work as before; its deadline is in another file.
-fn is_same(before: &[Assignment], now: &[Assignment]) -> bool {
-    let without = |a: &Assignment| Assignment { deadline_boottime_ms: 0, ..a.clone() };
-    before.len() == now.len() && before.iter().zip(now).all(|(a, b)| without(a) == without(b))
 }
 
 fn follow_contact(contact: &watch::Receiver<Contact>) {

@@ -138,7 +138,7 @@ impl Machine {
 
     /// Releases what nobody has taken over in time.
     pub(super) fn go_on_draining(&mut self, now: BootTime) {
-        if self.drain.is_none_or(|drain| now < drain.release_at) {
+        if self.drain.is_none_or(|drain| self.rules.hands_over && now < drain.release_at) {
             return;
         }
         let is_held = |slot: &Slot| matches!(slot.lease, Lease::Held(_));

@@ -278,6 +278,8 @@ pub struct Machine {
     rules: Rules,
     slots: BTreeMap<Resource, Slot>,
     workers: BTreeMap<WorkerId, Worker>,
+    /// What its workers failed at lately: why, and how long that is remembered.
+    failed: BTreeMap<Resource, (String, BootTime)>,
     trusted_until: BootTime,
     drain: Option<Drain>,
     is_finished: bool,
@@ -295,6 +297,7 @@ impl Machine {
             rules,
             slots: BTreeMap::new(),
             workers: BTreeMap::new(),
+            failed: BTreeMap::new(),
             trusted_until,
             drain: None,
             is_finished: false,
@@ -345,6 +348,7 @@ impl Machine {
         self.go_on_draining(now);
         self.end_overdue(now);
         self.look_after_workers(now);
+        self.failed.retain(|_, (_, until)| now < *until);
         self.slots.retain(|_, slot| slot.is_wanted || !matches!(slot.lease, Lease::None));
         let is_idle =
             self.workers.is_empty() && self.slots.values().all(|slot| matches!(slot.lease, Lease::None));

@@ -203,6 +203,7 @@ fn a_crash_is_back_at_once_and_a_loop_goes_elsewhere() {
     let given_up = crash(&mut world, 3);
     let [Action::Note(_), Action::Release { why, .. }] = given_up.as_slice() else { panic!("{given_up:?}") };
     assert_eq!(why, "its worker failed 3 times in a row: it ended with 1");
+    assert_eq!(world.machine.failed_resources()["camera/a"], *why);
     world.does(Event::Released(camera("a")));
     assert_eq!(world.after(59, Event::Tick), [], "others may try first");
     assert_eq!(world.after(1, Event::Tick), [Action::Acquire(camera("a"))]);

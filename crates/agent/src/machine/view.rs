@@ -1,9 +1,14 @@
 //! How things stand, for metrics and health.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::{Lease, Machine, WorkerId, workers::Phase};
+
+/// How many failures are told: they go with every heartbeat.
+const FAILED_SHOWN_MAX: usize = 32;
 
 /// A worker as others see it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -66,6 +71,12 @@ impl Machine {
             stats: worker.stats.clone(),
         };
         self.workers.iter().map(view).collect()
+    }
+
+    /// What its workers failed at lately, and why: for the server, which prefers other runners for it.
+    pub fn failed_resources(&self) -> BTreeMap<String, String> {
+        let failed = self.failed.iter().take(FAILED_SHOWN_MAX);
+        failed.map(|(resource, (why, _))| (resource.to_string(), why.clone())).collect()
     }
 
     /// All resources that concern this agent.

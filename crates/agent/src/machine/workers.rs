@@ -303,9 +303,11 @@ impl Machine {
         self.actions
             .push(Action::Note(format!("worker {id} is given up, and its leases are released: {why}")));
         for resource in worker.resources.clone() {
+            let until = now.plus(self.rules.penalty);
             if let Some(slot) = self.slots.get_mut(&resource) {
-                slot.not_before = Some(now.plus(self.rules.penalty));
+                slot.not_before = Some(until);
             }
+            self.failed.insert(resource.clone(), (why.clone(), until));
             self.release(&resource, None, &why);
         }
         self.workers.remove(&id);

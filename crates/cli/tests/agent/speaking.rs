@@ -116,7 +116,7 @@ async fn health_and_metrics_are_served() -> Result<()> {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }
     let runner = ask(&server, "runner get first --json").await?.json()?;
-    assert_eq!(runner["capacity"], 4, "{runner}");
+    assert_eq!(runner["runner"]["capacity"], 4, "{runner}");
     agent.drained().await?;
     Ok(())
 }

@@ -115,6 +115,12 @@ impl Http {
         self.servers().ask(Lane::Work, &self.call(Method::GET, path)).await
     }
 
+    /// Writes something that is not part of keeping leases, such as the status of a runner.
+    pub async fn put(&self, path: String, body: &impl serde::Serialize) -> Reply<()> {
+        let call = self.call(Method::PUT, path).body(body)?;
+        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+    }
+
     /// Registers the runner. The answer says nothing of the slack of the store's clock, so a heartbeat follows.
     async fn register(&self, runner: &RegisterRunner, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
         let body = RegisterRunner {

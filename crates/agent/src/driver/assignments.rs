@@ -1,0 +1,113 @@
+//! What the server assigns to this runner: what it keeps, what it acquires, and what it releases.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::Deserialize;
+use solehold_api::{
+    paths,
+    runners::{PutRunnerStatus, RunnerStatus},
+};
+use solehold_client::{Http, Resource};
+use tokio::sync::mpsc;
+
+use super::leases::LeaseNews;
+use crate::machine::Want;
+
+/// The answer of `GET /runners/{id}/assignments`, as far as it matters here.
+#[derive(Debug, Default, Deserialize)]
+struct Answer {
+    keep: Option<Vec<Item>>,
+    #[serde(default)]
+    acquire: Vec<Item>,
+    #[serde(default)]
+    release: Vec<Item>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Item {
+    kind: String,
+    key: String,
+    /// Who holds it now and hands it over.
+    #[serde(default)]
+    from: Option<String>,
+    /// Who takes it over: it is kept until then.
+    #[serde(default)]
+    to: Option<String>,
+}
+
+impl Item {
+    fn resource(&self) -> Option<Resource> {
+        Resource::new(&self.kind, &self.key).ok()
+    }
+}
+
+/// What a runner is to work on, and what it is not to work on any more. It keeps what is in neither: the server may not
+/// have seen yet that it was granted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Assigned {
+    /// To be had.
+    pub wanted: BTreeMap<Resource, Want>,
+    /// To be released, without waiting for anybody.
+    pub unwanted: Vec<Resource>,
+}
+
+impl Assigned {
+    fn of(answer: &Answer) -> Self {
+        let mut assigned = Self::default();
+        let keep = answer.keep.iter().flatten().filter_map(|item| Some((item.resource()?, Want::Free)));
+        let want = |item: &Item| if item.from.is_some() { Want::Moves } else { Want::Free };
+        let acquire = answer.acquire.iter().filter_map(|item| Some((item.resource()?, want(item))));
+        assigned.wanted.extend(keep.chain(acquire));
+        for item in &answer.release {
+            let Some(resource) = item.resource() else { continue };
+            match item.to {
+                Some(_) => drop(assigned.wanted.insert(resource, Want::Free)),
+                None => assigned.unwanted.push(resource),
+            }
+        }
+        assigned
+    }
+}
+
+/// Asks the server, and tells what it said.
+pub fn ask(http: Arc<Http>, runner: String, news: mpsc::Sender<LeaseNews>) {
+    tokio::spawn(async move {
+        let told = match http.get::<Answer>(paths::runner_assignments(&runner)).await {
+            Ok(Ok(answer)) if answer.keep.is_some() => Ok(Assigned::of(&answer)),
+            Ok(Ok(_)) => Err("the server assigns nothing: it is of an older version".to_owned()),
+            Ok(Err(refusal)) => Err(refusal.detail),
+            Err(error) => Err(error.to_string()),
+        };
+        let _ = news.send(LeaseNews::Assigned(told)).await;
+    });
+}
+
+/// Tells the server that this runner is draining, so that it moves what the runner holds.
+pub fn say_draining(http: Arc<Http>, runner: String, news: mpsc::Sender<LeaseNews>) {
+    tokio::spawn(async move {
+        let body = PutRunnerStatus { status: RunnerStatus::Draining };
+        let why = match http.put(paths::runner_status(&runner), &body).await {
+            Ok(Ok(())) => return,
+            Ok(Err(refusal)) => refusal.detail,
+            Err(error) => error.to_string(),
+        };
+        let _ = news.send(LeaseNews::NotDraining(why)).await;
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_moves_is_prepared_for_and_kept_until_it_is_taken_over() {
+        let answer = r#"{"keep": [{"kind": "camera", "key": "a", "token": 7}],
+            "acquire": [{"kind": "camera", "key": "b"}, {"kind": "camera", "key": "c", "from": "other"}],
+            "release": [{"kind": "camera", "key": "d", "to": "other"}, {"kind": "camera", "key": "e"}], "revision": 3}"#;
+        let assigned = Assigned::of(&serde_json::from_str(answer).expect("an answer"));
+        let camera = |key: &str| Resource::new("camera", key).expect("a name");
+        let wanted = [("a", Want::Free), ("b", Want::Free), ("c", Want::Moves), ("d", Want::Free)];
+        assert_eq!(assigned.wanted, wanted.map(|(key, want)| (camera(key), want)).into());
+        assert_eq!(assigned.unwanted, [camera("e")]);
+    }
+}

@@ -1,0 +1,171 @@
+//! The workers as the driver starts them: their command line, environment and files, and how things stand for each.
+
+use std::{fs, path::PathBuf, process, time::Duration};
+
+use secrecy::ExposeSecret;
+use solehold_client::Policy;
+use solehold_clock::BootTime;
+
+use super::Driver;
+use crate::{
+    keep::{Farewell, LeaseTerm},
+    machine::WorkerId,
+    worker::{Assignment, Host, Run, Wish, notify_path, socket_path},
+};
+
+/// A worker gets SIGTERM this part of the ttl before its deadline if no renewal came, and at most this long before it.
+const WARN_PART: u32 = 6;
+const WARN_MAX: Duration = Duration::from_secs(10);
+/// Variables that an outer `run` or agent may have set, and that are not for these workers.
+const NOT_PASSED_ON: [&str; 6] = [
+    "SOLEHOLD_API_KEY",
+    "SOLEHOLD_HELD",
+    "SOLEHOLD_HOLDER",
+    "SOLEHOLD_LEASE_ID",
+    "SOLEHOLD_LOCK",
+    "SOLEHOLD_TOKEN",
+];
+
+impl Driver {
+    pub(super) fn start(&mut self, id: WorkerId, run: u32, assignments: &[Assignment]) {
+        let folder = self.folder.join(id.to_string());
+        if let Err(error) = fs::create_dir_all(&folder) {
+            tracing::error!(%error, "cannot make a folder for a worker");
+        }
+        self.write_assignments(id, assignments);
+        let (name, worker) = (self.name(id), &self.settings.worker);
+        let resources: Vec<&str> = assignments.iter().map(|a| a.resource.as_str()).collect();
+        tracing::info!(worker = name, run, resources = resources.join(" "), "starting a worker");
+        let run = Run {
+            id,
+            run,
+            command: worker.command.iter().map(|word| self.filled(word, id, assignments).into()).collect(),
+            env: self.variables(id, &name, assignments),
+            env_remove: NOT_PASSED_ON.map(str::to_owned).to_vec(),
+            name,
+            warn: self.warn(),
+            wish: self.wish(id, None),
+            folder,
+        };
+        self.hosts.insert(id, Host::start(&self.keepers, run, self.worker_news.0.clone()));
+    }
+
+    /// Less than half of the ttl, so that a worker is not ended while renewals are on time.
+    fn warn(&self) -> Duration {
+        (self.settings.lease.ttl / WARN_PART).min(WARN_MAX)
+    }
+
+    fn assignments_file(&self, id: WorkerId) -> PathBuf {
+        self.folder.join(id.to_string()).join("assignments.json")
+    }
+
+    /// A word of the command line with its placeholders filled in.
+    fn filled(&self, word: &str, id: WorkerId, assignments: &[Assignment]) -> String {
+        let resource = assignments.first().map(|a| a.resource.clone()).unwrap_or_default();
+        word.replace("{config}", &self.assignments_file(id).to_string_lossy())
+            .replace("{runner_id}", &self.settings.runner.runner_id)
+            .replace("{shard_id}", &format!("shard-{id}"))
+            .replace("{manager_pid}", &process::id().to_string())
+            .replace("{worker}", &self.name(id))
+            .replace("{resource}", &resource)
+    }
+
+    /// What a worker is told that does not change while it runs.
+    fn variables(&self, id: WorkerId, name: &str, assignments: &[Assignment]) -> Vec<(String, String)> {
+        let folder = self.folder.join(id.to_string());
+        let text = |path: PathBuf| path.to_string_lossy().into_owned();
+        let watchdog = self.settings.worker.bounds.watchdog.as_micros().to_string();
+        let mut all = vec![
+            ("SOLEHOLD_WORKER", name.to_owned()),
+            ("SOLEHOLD_RUNNER_ID", self.settings.runner.runner_id.clone()),
+            ("SOLEHOLD_WORKER_SOCKET", text(socket_path(&folder))),
+            ("SOLEHOLD_ASSIGNMENTS_FILE", text(self.assignments_file(id))),
+            ("NOTIFY_SOCKET", text(notify_path(&folder))),
+            ("WATCHDOG_USEC", watchdog),
+        ];
+        if let [only] = assignments
+            && self.settings.worker.per_worker == 1
+        {
+            all.push(("SOLEHOLD_RESOURCE", only.resource.clone()));
+            all.push(("SOLEHOLD_TOKEN", only.token.to_string()));
+            all.push(("SOLEHOLD_LEASE_ID", only.lease_id.to_string()));
+        }
+        let own = self.settings.worker.env.iter().map(|(name, value)| (name.clone(), value.clone()));
+        all.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(own).collect()
+    }
+
+    /// How things stand for a worker.
+    fn wish(&self, id: WorkerId, stop: Option<Duration>) -> Wish {
+        let deadline = self.trusted_until.as_ms().to_string();
+        let variables = vec![("SOLEHOLD_DEADLINE_BOOTTIME_MS".to_owned(), deadline)];
+        let term = LeaseTerm { stop_at_ms: self.stop_at(self.trusted_until).as_ms(), variables };
+        let bound = self.machine.bound(id).map(|bound| self.stop_at(bound));
+        Wish { term, bound, farewell: self.farewell(id), stop }
+    }
+
+    fn stop_at(&self, deadline: BootTime) -> BootTime {
+        match self.settings.lease.policy {
+            Policy::Grace(grace) => deadline.plus(grace),
+            Policy::Immediate | Policy::Deadline => deadline,
+        }
+    }
+
+    /// What a worker's keeper does once nothing of the worker is left, if this process is gone by then.
+    fn farewell(&self, id: WorkerId) -> Farewell {
+        let release = |assignment: &Assignment| {
+            ["lease", "release", &assignment.lease_id.to_string()].map(str::to_owned).to_vec()
+        };
+        let server = &self.settings.server;
+        let key = server.api_key.as_ref().map(|key| key.expose_secret().to_owned());
+        let variables = [
+            ("SOLEHOLD_SERVER", Some(server.servers.join(","))),
+            ("SOLEHOLD_API_KEY", key),
+            ("SOLEHOLD_TENANT", server.tenant.clone()),
+            ("SOLEHOLD_CA_CERT", server.ca_file.as_ref().map(|path| path.to_string_lossy().into_owned())),
+        ];
+        let env = variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
+        Farewell { commands: self.machine.assignments(id).iter().map(release).collect(), env: env.collect() }
+    }
+
+    /// Brings what workers and others see up to date with the machine.
+    pub(super) fn sync(&mut self) {
+        let ids: Vec<WorkerId> = self.hosts.keys().copied().collect();
+        for id in ids {
+            let assignments = self.machine.assignments(id);
+            let is_written = self.written.get(&id).is_some_and(|written| is_same(written, &assignments));
+            if !is_written {
+                self.write_assignments(id, &assignments);
+            }
+            let Some(host) = self.hosts.get(&id) else { continue };
+            let next = self.wish(id, host.wish.borrow().stop);
+            host.wish.send_if_modified(|wish| {
+                let is_new = *wish != next;
+                *wish = next;
+                is_new
+            });
+        }
+        self.show();
+    }
+
+    /// A reader sees the old list or the new one, never a part.
+    fn write_assignments(&mut self, id: WorkerId, assignments: &[Assignment]) {
+        let file = self.assignments_file(id);
+        let next = file.with_extension("next");
+        let text = serde_json::json!({
+            "runner_id": self.settings.runner.runner_id,
+            "shard_id": format!("shard-{id}"),
+            "assignments": assignments,
+        });
+        let written = fs::write(&next, format!("{text}\n")).and_then(|()| fs::rename(&next, &file));
+        if let Err(error) = written {
+            tracing::error!(%error, file = %file.display(), "cannot write the assignments of a worker");
+        }
+        self.written.insert(id, assignments.to_vec());
+    }
+}
+
+/// Whether a worker has the same work as before; its deadline is in another file.
+fn is_same(before: &[Assignment], now: &[Assignment]) -> bool {
+    let without = |a: &Assignment| Assignment { deadline_boottime_ms: 0, ..a.clone() };
+    before.len() == now.len() && before.iter().zip(now).all(|(a, b)| without(a) == without(b))
+}
