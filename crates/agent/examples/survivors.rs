@@ -5,7 +5,6 @@
 //! by a double fork. An agent is killed (SIGKILL), stopped (SIGSTOP), or lives on and gets no renewal (`setsid` alone).
 
 use std::{
-    collections::BTreeMap,
     env, fs,
     io::{BufRead, BufReader},
     os::unix::net::UnixStream,
@@ -125,33 +124,31 @@ fn one(way: Way) -> Outcome {
         Way::Stopped => drop(kill_process(pid, Signal::STOP)),
         Way::NotRenewed => {}
     }
-    let mut is_looked_at = false;
-    loop {
-        let now = BootTime::now();
-        let alive = descendants(&mark).len();
-        if !is_looked_at && now >= lease_ends {
-            (is_looked_at, outcome.survivors) = (true, alive);
-        }
-        if alive == 0 {
-            outcome.gone_ms = now.as_ms() as i64 - local.as_ms() as i64;
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(5));
+    // Looking at all processes takes long: until the end only those are looked at that are known.
+    let known = descendants(&mark);
+    while BootTime::now() < lease_ends && known.iter().any(is_alive) {
+        std::thread::sleep(Duration::from_millis(2));
     }
+    outcome.gone_ms = BootTime::now().as_ms() as i64 - local.as_ms() as i64;
+    while BootTime::now() < lease_ends {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    outcome.survivors = descendants(&mark).len();
     let _ = agent.kill();
     let _ = agent.wait();
     outcome
+}
+
+fn is_alive(pid: &u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !"ZX".contains(state))
 }
 
 /// The live processes that came from a worker: not the agent, the keeper or a shim that has not become the worker yet.
 fn descendants(mark: &str) -> Vec<u32> {
     let ours = fs::read_link("/proc/self/exe").ok();
     let wanted = format!("{MARK}={mark}");
-    let is_alive = |pid: &u32| {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-        state.is_some_and(|state| !"ZX".contains(state))
-    };
     let is_marked = |pid: &u32| {
         let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
@@ -159,7 +156,5 @@ fn descendants(mark: &str) -> Vec<u32> {
     let is_ours = |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).ok() == ours;
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let found: BTreeMap<u32, ()> =
-        pids.filter(|pid| is_marked(pid) && !is_ours(pid) && is_alive(pid)).map(|pid| (pid, ())).collect();
-    found.into_keys().collect()
+    pids.filter(|pid| is_marked(pid) && !is_ours(pid) && is_alive(pid)).collect()
 }
