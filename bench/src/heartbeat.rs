@@ -74,6 +74,7 @@ async fn runner(engine: &Engine, leases: usize) -> Result<SessionId> {
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: None,
+            holds_at_most: None,
         }));
     }
     for outcome in engine.submit_all(commands).await {

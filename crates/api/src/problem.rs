@@ -81,7 +81,7 @@ error_codes! {
     RequestSpent 409 "request_spent" "The request id is spent";
     /// The holder is draining and gets no new leases.
     Draining 409 "draining" "The holder is draining";
-    /// The session holds as many leases as its capacity allows.
+    /// The session or the runner holds as many leases as its capacity allows.
     AtCapacity 409 "at_capacity" "At capacity";
     /// The state document was already written with this sequence number or a later one.
     StaleSequence 409 "stale_sequence" "The sequence number is old";
@@ -280,7 +280,7 @@ impl Problem {
             Refusal::NoSession { .. } => problem(Code::NoSession),
             Refusal::NotYourSession { .. } => problem(Code::NotYours),
             Refusal::Draining(holder) => problem(Code::Draining).holder(holder),
-            Refusal::AtCapacity { capacity, .. } => {
+            Refusal::AtCapacity { capacity, .. } | Refusal::HolderAtCapacity { capacity, .. } => {
                 problem(Code::AtCapacity).limit("capacity", (*capacity).into())
             }
             Refusal::QueueFull { waiting, .. } => {
@@ -341,6 +341,12 @@ impl Problem {
     #[must_use]
     pub fn as_not_found(self) -> Self {
         Self { status: ErrorCode::NotFound.status(), ..self }
+    }
+
+    /// The same problem as "gone", for surfaces whose clients tell what has expired from what was never there.
+    #[must_use]
+    pub fn as_gone(self) -> Self {
+        Self { status: 410, ..self }
     }
 
     /// How long to wait in whole seconds, rounded up: what `Retry-After` says.
@@ -415,6 +421,7 @@ mod tests {
             (Refusal::NotYourSession { session, holder: holder.clone() }, "not_yours", 409),
             (Refusal::Draining(holder.clone()), "draining", 409),
             (Refusal::AtCapacity { session, capacity: 3 }, "at_capacity", 409),
+            (Refusal::HolderAtCapacity { holder: holder.clone(), capacity: 3 }, "at_capacity", 409),
             (Refusal::StaleSequence { given: 1, stored: 2 }, "stale_sequence", 409),
             (Refusal::AlreadyPending { holder: holder.clone() }, "already_pending", 409),
             (Refusal::InUse { holder, token }, "in_use", 409),

@@ -30,7 +30,8 @@ impl AcquireTerms {
     /// The whole command.
     pub fn acquire(self, key: ResourceKey, lease: LeaseId, undeclared: Undeclared) -> Acquire {
         let Self { holder, tenure, request, attributes } = self;
-        Acquire { key, lease, holder, tenure, request, attributes, undeclared, wait: None }
+        let (wait, holds_at_most) = (None, None);
+        Acquire { key, lease, holder, tenure, request, attributes, undeclared, wait, holds_at_most }
     }
 }
 

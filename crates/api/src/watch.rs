@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 pub use crate::cursor::Cursor;
 use crate::{
-    document::{LeaseAttributes, to_value},
+    document::{LeaseAttributes, to_fields, to_value},
     kind, sse,
     time::Timestamp,
 };
@@ -187,6 +187,7 @@ fn details(what: &What) -> (BTreeMap<String, Value>, Option<&Document>) {
             (fields(told), None)
         }
         What::Deleted => (BTreeMap::new(), None),
+        What::ConfigChanged(details) => (to_fields(details), None),
     }
 }
 

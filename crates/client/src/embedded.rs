@@ -113,6 +113,7 @@ impl Embedded {
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: None,
+            holds_at_most: None,
         }
     }
 

@@ -99,6 +99,42 @@ pub async fn every_filter(fixture: &dyn Fixture) {
     assert_eq!(bench.found(ResourceQuery { limit: 0, ..query() }).await, []);
 }
 
+/// By a name that several tenants use: resources by kind and key, what holders of a name hold, and holders.
+pub async fn of_every_tenant(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let long = "x".repeat(255);
+    let tenants = ["acme", "acme ", "b", &long, "z"];
+    let of = |tenant: &str, k: &str| ResourceKey { tenant: name(tenant), ..key(k) };
+    for tenant in tenants {
+        bench.done(declare(&of(tenant, "other"), Declaration::default())).await;
+    }
+    for tenant in ["acme", &long, "z"] {
+        bench.done(declare(&of(tenant, "door"), Declaration::default())).await;
+    }
+    bench.all(["z", "b"].map(|tenant| ask(&of(tenant, "held"), "ann").command()).to_vec()).await;
+    let found = async |query: ResourceQuery| {
+        let keys = bench.found(ResourceQuery { limit: 10, undeclared: true, ..query }).await;
+        keys.iter().map(|key| key.tenant.to_string()).collect::<Vec<_>>()
+    };
+    let (kind, door) = (Some(name("job")), Some(name("door")));
+    let query = ResourceQuery { kind, key: door, ..Default::default() };
+    assert_eq!(found(query.clone()).await, ["acme", &long, "z"]);
+    assert_eq!(found(ResourceQuery { tenant: Some(name("z")), ..query.clone() }).await, ["z"]);
+    assert_eq!(found(ResourceQuery { tenant: Some(name("b")), ..query.clone() }).await, [""; 0]);
+    assert_eq!(found(ResourceQuery { key: Some(name("no")), ..query.clone() }).await, [""; 0]);
+    assert_eq!(found(ResourceQuery { kind: Some(name("no")), ..query }).await, [""; 0]);
+    let by_ann = ResourceQuery { holder: Some(name("ann")), ..Default::default() };
+    assert_eq!(found(by_ann).await, ["b", "z"]);
+    let first = ResourceQuery { limit: 1, ..Default::default() };
+    assert_eq!(bench.found(first).await, [of("acme", "door")]);
+    bench.done(register("ann", LONG_MS, None)).await;
+    let by_name = |text: &str| HolderQuery { name: Some(name(text)), limit: 10, ..Default::default() };
+    for (text, expected) in [("ann", 1), ("bea", 0)] {
+        let holders = bench.store.find_holders(&by_name(text)).await.expect("the store reads");
+        assert_eq!(holders.keys.len(), expected, "{text}");
+    }
+}
+
 /// Pages follow one another in byte order, whatever the names are, with nothing twice and nothing left out.
 pub async fn pages_in_byte_order(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
@@ -155,7 +191,7 @@ pub async fn holders(fixture: &dyn Fixture) {
     bench.all(commands).await;
     let mut expected: Vec<_> = (0..10).map(|n| format!("runner-{n}")).collect();
     let page = |after, limit, registered| {
-        let query = HolderQuery { tenant: Some(name("acme")), registered, after, limit };
+        let query = HolderQuery { tenant: Some(name("acme")), name: None, registered, after, limit };
         let store = bench.store.clone();
         async move { store.find_holders(&query).await.expect("the store reads") }
     };

@@ -218,6 +218,7 @@ pub fn ask(key: &ResourceKey, holder: &str) -> Acquire {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        holds_at_most: None,
     }
 }
 

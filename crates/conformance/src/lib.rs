@@ -93,7 +93,7 @@ macro_rules! suite {
             }
             session {
                 heartbeat_keeps_a_hundred_leases, close_releases_all, supersede, replace, replace_fenced, capacity,
-                draining, remove_holder, heard_of_by_name, restarted_holder_renews_nothing
+                capacity_by_name, draining, remove_holder, heard_of_by_name, restarted_holder_renews_nothing
             }
             request {
                 repeat_gets_the_same_grant, spent_after_release, cancel_before_it_was_seen, cancel_releases,
@@ -112,7 +112,7 @@ macro_rules! suite {
                 hold_back_survives_declaring_anew, lock_delay, tokens_grow, raise_revision
             }
             find {
-                every_filter, pages_in_byte_order, holders, records, usage
+                every_filter, of_every_tenant, pages_in_byte_order, holders, records, usage
             }
             history {
                 pages, of_a_lease_and_of_a_resource, after_the_head, news_wakes, retention, renewals_leave_no_trace

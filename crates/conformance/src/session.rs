@@ -1,5 +1,7 @@
 //! Sessions: one heartbeat keeps all leases attached to one.
 
+use std::sync::Arc;
+
 use solehold_core::{
     command::*,
     event::EventName,
@@ -8,6 +10,8 @@ use solehold_core::{
     outcome::*,
     session::{HolderStatus, Session, Standing},
 };
+use solehold_engine::{Engine, EngineOptions};
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::{Fixture, kit::*};
@@ -132,6 +136,33 @@ pub async fn capacity(fixture: &dyn Fixture) {
     is!(outcomes[2], Err(Refusal::AtCapacity { capacity: 2, .. }));
     bench.done(release(by_session(&key("a"), session.id))).await;
     bench.grant(ask_on(&key("c"), &session)).await;
+}
+
+/// Of ten who ask at once in one holder's name, with no session, as many are granted as it may hold; what has expired
+/// does not count.
+pub async fn capacity_by_name(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let engine = Engine::start(bench.store.clone(), EngineOptions::default(), Arc::new(()));
+    let short = bench.grant(ask_for(&key("short"), "ann", SHORT_MS)).await;
+    let by_name = |n: &str| Acquire { holds_at_most: Some(3), ..ask(&key(n), "ann") };
+    let other = Acquire { key: ResourceKey { tenant: name("other"), ..key("theirs") }, ..by_name("theirs") };
+    granted(bench.run(other).await);
+    bench.pass_until(short.lease.deadline).await;
+    let mut all = JoinSet::new();
+    for n in 0..10 {
+        let (engine, ask) = (engine.clone(), by_name(&format!("job-{n}")));
+        all.spawn(async move { engine.submit(Command::Acquire(ask)).await.expect("answered") });
+    }
+    let outcomes = all.join_all().await;
+    let refused = |outcome: &&Outcome| matches!(outcome, Err(Refusal::HolderAtCapacity { holder, capacity: 3 }) if holder.as_str() == "ann");
+    assert_eq!(outcomes.iter().filter(|outcome| outcome.is_ok()).count(), 3, "{outcomes:?}");
+    assert_eq!(outcomes.iter().filter(refused).count(), 7, "{outcomes:?}");
+    let held = outcomes.into_iter().find_map(Result::ok).expect("three");
+    let Answer::Granted(held) = held else { panic!("{held:?}") };
+    bench.done(release(its(&held))).await;
+    granted(bench.run(by_name("one-more")).await);
+    is!(bench.refused(by_name("too-many")).await, Refusal::HolderAtCapacity { .. });
+    engine.stop().await;
 }
 
 /// A draining holder keeps what it has and takes nothing more; one that comes back has done its draining.

@@ -117,7 +117,7 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
                 resource.held_back_by = lease.by.filter(|_| ended.held_back_until.is_some());
             }
         }
-        What::Stolen(_) => {}
+        What::Stolen(_) | What::ConfigChanged(_) => {}
         What::HoldBackLifted { .. } => (resource.held_back_until, resource.held_back_by) = (None, None),
         What::StateChanged(state) => resource.state = Some(state.clone()),
         What::Declared(declaration) => resource.declared = Some(Arc::new(declaration.clone())),

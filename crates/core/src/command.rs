@@ -90,6 +90,15 @@ pub struct Acquire {
     pub undeclared: Undeclared,
     /// Whether to wait in line while it is not free. Without it the command is refused.
     pub wait: Option<Wait>,
+    /// Refuse a lease with a session of its own if the holder has this many leases already, in whatever session.
+    pub holds_at_most: Option<u32>,
+}
+
+impl Acquire {
+    /// The holder that asks, with its tenant.
+    pub fn holder_key(&self) -> HolderKey {
+        HolderKey { tenant: self.key.tenant.clone(), name: self.holder.clone() }
+    }
 }
 
 /// A write of the state document.
@@ -276,6 +285,13 @@ pub enum Command {
         /// Whether the old holder is known to be fenced off: nothing is held back then, also if it was before.
         fenced: bool,
     },
+    /// Tell the watchers of a resource that something beside it has changed that applies to it. No row changes.
+    NoteConfig {
+        /// The resource.
+        key: ResourceKey,
+        /// What has changed; opaque.
+        details: Document,
+    },
     /// Write a record.
     PutRecord {
         /// The record.
@@ -318,6 +334,8 @@ pub struct Footprint {
     pub holders: Vec<HolderKey>,
     /// Holders by name, with their present sessions as [`Self::whole_sessions`].
     pub whole_holders: Vec<HolderKey>,
+    /// Holders by name, with all resources that they hold. Only for commands that may make events.
+    pub holdings: Vec<HolderKey>,
     /// Spent requests.
     pub requests: Vec<RequestKey>,
     /// Waiters by the resource that they wait for and the id that their grant will have.
@@ -358,6 +376,7 @@ impl Command {
             Self::RemoveHolder { .. } => "remove_holder",
             Self::Declare { .. } => "declare",
             Self::Delete { .. } => "delete",
+            Self::NoteConfig { .. } => "note_config",
             Self::PutRecord { .. } => "put_record",
             Self::RemoveRecord { .. } => "remove_record",
             Self::RaiseRevision { .. } => "raise_revision",
@@ -387,6 +406,8 @@ impl Command {
                 to.resources.push(a.key.clone());
                 if let AskedTenure::Session(id) = a.tenure {
                     to.sessions.push(id);
+                } else if a.holds_at_most.is_some() {
+                    to.holdings.push(a.holder_key());
                 }
                 if let Some(wait) = a.wait {
                     to.sessions.push(wait.room);
@@ -417,9 +438,10 @@ impl Command {
                 to.resources.push(key.clone());
                 to.sessions.push(*session);
             }
-            Self::Expire { key } | Self::Declare { key, .. } | Self::Delete { key, .. } => {
-                to.resources.push(key.clone());
-            }
+            Self::Expire { key }
+            | Self::Declare { key, .. }
+            | Self::Delete { key, .. }
+            | Self::NoteConfig { key, .. } => to.resources.push(key.clone()),
             Self::OpenSession(OpenSession { id, holder, replace, .. }) => {
                 to.sessions.push(*id);
                 to.holders.push(holder.clone());

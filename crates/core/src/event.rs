@@ -58,6 +58,8 @@ pub enum What {
     Declared(Declaration),
     /// The resource was removed.
     Deleted,
+    /// Something beside the resource has changed that applies to it; opaque. Its row has not.
+    ConfigChanged(Document),
 }
 
 /// A lease at its end.
@@ -133,11 +135,13 @@ pub enum EventName {
     ResourceDeclared,
     /// A resource was removed.
     ResourceDeleted,
+    /// Something beside a resource has changed that applies to it.
+    ConfigChanged,
 }
 
 impl EventName {
     /// All of them, in the order above.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::LeasePending,
         Self::LeaseAcquired,
         Self::LeaseRenewed,
@@ -149,6 +153,7 @@ impl EventName {
         Self::StateChanged,
         Self::ResourceDeclared,
         Self::ResourceDeleted,
+        Self::ConfigChanged,
     ];
 
     /// The name in snake case, the same in the store, on the wire and in metrics.
@@ -165,6 +170,7 @@ impl EventName {
             Self::StateChanged => "state_changed",
             Self::ResourceDeclared => "resource_declared",
             Self::ResourceDeleted => "resource_deleted",
+            Self::ConfigChanged => "config_changed",
         }
     }
 }
@@ -189,6 +195,7 @@ impl Event {
             What::StateChanged(_) => EventName::StateChanged,
             What::Declared(_) => EventName::ResourceDeclared,
             What::Deleted => EventName::ResourceDeleted,
+            What::ConfigChanged(_) => EventName::ConfigChanged,
         }
     }
 
@@ -198,7 +205,11 @@ impl Event {
             What::Pending(p) => Some(p.id),
             What::Acquired(l) => Some(l.id),
             What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(e.lease),
-            What::HoldBackLifted { .. } | What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+            What::HoldBackLifted { .. }
+            | What::StateChanged(_)
+            | What::Declared(_)
+            | What::Deleted
+            | What::ConfigChanged(_) => None,
         }
     }
 
@@ -208,7 +219,11 @@ impl Event {
             What::Pending(p) => Some(&p.holder),
             What::Acquired(l) => Some(&l.holder),
             What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => Some(&e.holder),
-            What::HoldBackLifted { .. } | What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+            What::HoldBackLifted { .. }
+            | What::StateChanged(_)
+            | What::Declared(_)
+            | What::Deleted
+            | What::ConfigChanged(_) => None,
         }
     }
 
@@ -218,7 +233,11 @@ impl Event {
             What::Pending(p) => Some(p.session),
             What::Acquired(l) => l.tenure.session(),
             What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => e.session,
-            What::HoldBackLifted { .. } | What::StateChanged(_) | What::Declared(_) | What::Deleted => None,
+            What::HoldBackLifted { .. }
+            | What::StateChanged(_)
+            | What::Declared(_)
+            | What::Deleted
+            | What::ConfigChanged(_) => None,
         }
     }
 
@@ -234,7 +253,8 @@ impl Event {
             | What::HoldBackLifted { .. }
             | What::StateChanged(_)
             | What::Declared(_)
-            | What::Deleted => None,
+            | What::Deleted
+            | What::ConfigChanged(_) => None,
         }
     }
 
@@ -245,7 +265,7 @@ impl Event {
             What::Released(e) | What::Expired(e) | What::Revoked(e) | What::Stolen(e) => e.token,
             What::HoldBackLifted { token, .. } => Some(*token),
             What::StateChanged(s) => Some(s.token),
-            What::Pending(_) | What::Declared(_) | What::Deleted => None,
+            What::Pending(_) | What::Declared(_) | What::Deleted | What::ConfigChanged(_) => None,
         }
     }
 }

@@ -228,6 +228,14 @@ impl Ledger {
         self.held.range((name.clone(), Arc::new(from))..).take_while(is_its).map(|(_, key)| &**key)
     }
 
+    /// The keys of the resources that holders of this name hold, of whatever tenant, as [`Self::held_by`].
+    pub fn held_under(&self, name: &Name) -> impl Iterator<Item = &ResourceKey> {
+        self.held
+            .range((name.clone(), least())..)
+            .take_while(move |held| held.0 == *name)
+            .map(|(_, key)| &**key)
+    }
+
     /// When `lease` expires unless it is renewed, or confirmed where that is still due.
     pub fn deadline_of(&self, lease: &Lease) -> Result<StoreTime, FoundLate> {
         let deadline = match lease.tenure {

@@ -44,6 +44,7 @@
 //!     attributes: Document::default(),
 //!     undeclared: Undeclared::Allow,
 //!     wait: None,
+//!     holds_at_most: None,
 //! });
 //! let decision = decide(&ledger, &acquire.into(), moment)?;
 //! for change in &decision.changes {

@@ -68,6 +68,8 @@ pub enum Answer {
         /// Whether it was not declared before.
         created: bool,
     },
+    /// Watchers are told of a change.
+    Noted,
     /// A resource or record was removed.
     Removed,
     /// A record was written.
@@ -257,6 +259,14 @@ pub enum Refusal {
     AtCapacity {
         /// Which one.
         session: SessionId,
+        /// How many it may hold.
+        capacity: u32,
+    },
+    /// The holder has as many leases as its capacity allows, by its name and in sessions.
+    #[error("{holder} may hold {capacity} leases, and has that many")]
+    HolderAtCapacity {
+        /// Who.
+        holder: Name,
         /// How many it may hold.
         capacity: u32,
     },

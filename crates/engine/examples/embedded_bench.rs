@@ -51,6 +51,7 @@ async fn cycle(engine: &Engine, key: &ResourceKey) {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        holds_at_most: None,
     });
     let granted = engine.submit(acquire).await.expect("the store answers");
     assert!(matches!(granted, Ok(Answer::Granted(_))), "{granted:?}");

@@ -47,6 +47,7 @@ fn acquire(n: usize) -> Result<Command, Box<dyn Error>> {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        holds_at_most: None,
     }))
 }
 

@@ -73,6 +73,7 @@ fn acquire(n: usize) -> Command {
         attributes: Document::default(),
         undeclared: Undeclared::Refuse,
         wait: None,
+        holds_at_most: None,
     })
 }
 

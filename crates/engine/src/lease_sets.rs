@@ -203,6 +203,7 @@ mod tests {
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: None,
+            holds_at_most: None,
         }
     }
 

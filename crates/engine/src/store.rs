@@ -114,6 +114,8 @@ pub struct ResourceQuery {
     pub tenant: Option<Name>,
     /// Of this kind only.
     pub kind: Option<Name>,
+    /// With this key only.
+    pub key: Option<Name>,
     /// At this site only.
     pub site: Option<Name>,
     /// Held by this holder only.
@@ -158,6 +160,8 @@ impl ResourcePage {
 pub struct HolderQuery {
     /// Of this tenant only; of all, if none.
     pub tenant: Option<Name>,
+    /// Of this name only.
+    pub name: Option<Name>,
     /// Registered ones only.
     pub registered: bool,
     /// After this one, in order of tenant and name.

@@ -78,7 +78,11 @@ impl Draft<'_> {
         if let Some(request) = &ask.request {
             let (resource, holder) = (ask.key.clone(), ask.holder.clone());
             let key = RequestKey { resource, holder, request: request.clone() };
-            if self.ledger.spent_until(&key).is_some_and(|until| until > self.now()) {
+            let is_spent = self.ledger.spent_until(&key).is_some_and(|until| until > self.now());
+            // By the end of its lease just now, which was another key's.
+            let is_spent_now =
+                |change: &Change| matches!(change, Change::RequestSpent { request, .. } if *request == key);
+            if is_spent || self.changes.iter().any(is_spent_now) {
                 return spent(request);
             }
         }
@@ -102,20 +106,36 @@ impl Draft<'_> {
         Ok(Some(Answer::Granted(self.view(resource, true)?)))
     }
 
-    fn tenure(&self, ask: &Acquire) -> Result<Tenure, Refusal> {
+    fn tenure(&self, ask: &Acquire) -> Result<Tenure, Stop> {
         let id = match ask.tenure {
             AskedTenure::Own { ttl_ms } => {
+                self.refuse_if_holding_enough(ask)?;
                 return Ok(Tenure::Own { ttl_ms, deadline: self.now().plus_ms(ttl_ms) });
             }
             AskedTenure::Session(id) => id,
         };
         let session = self.able_session(id, &ask.key)?;
         if session.holder.name != ask.holder {
-            return Err(Refusal::NotYourSession { session: id, holder: ask.holder.clone() });
+            return Err(Refusal::NotYourSession { session: id, holder: ask.holder.clone() }.into());
         }
         self.refuse_unless_own("session", session.by.as_ref())?;
         self.refuse_if_at_capacity(session)?;
         Ok(Tenure::Session(id))
+    }
+
+    /// Refuses if a holder has as many live leases as the command allows, in whatever session.
+    fn refuse_if_holding_enough(&self, ask: &Acquire) -> Result<(), Stop> {
+        let Some(capacity) = ask.holds_at_most else { return Ok(()) };
+        let mut held = 0;
+        for key in self.ledger.held_by(&ask.holder_key()) {
+            let lease = self.ledger.resource(key).and_then(|resource| resource.lease.as_ref());
+            let is_live = lease.map(|lease| Ok::<_, Stop>(self.now() < self.deadline(lease)?)).transpose()?;
+            held += u32::from(is_live.unwrap_or(false));
+        }
+        if held >= capacity {
+            return Err(Refusal::HolderAtCapacity { holder: ask.holder.clone(), capacity }.into());
+        }
+        Ok(())
     }
 
     /// A session of the resource's tenant that may acquire.

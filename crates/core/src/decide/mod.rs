@@ -161,6 +161,7 @@ impl<'a> Draft<'a> {
             Command::RemoveHolder { holder, session } => self.remove_holder(holder, *session),
             Command::Declare { key, declaration, only_new } => self.declare(key, declaration, *only_new),
             Command::Delete { key, force, fenced } => self.delete(key, *force, *fenced),
+            Command::NoteConfig { key, details } => self.note_config(key, details),
             Command::PutRecord { record, over } => self.put_record(record, over),
             Command::RemoveRecord { collection, id } => self.remove_record(collection, id),
             Command::RaiseRevision { above } => self.raise_revision(*above),

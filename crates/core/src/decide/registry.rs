@@ -4,7 +4,7 @@ use super::{Draft, Stop};
 use crate::{
     command::Over,
     event::{Change, Ended, What},
-    key::{Name, ResourceKey},
+    key::{Document, Name, ResourceKey},
     lease::{Declaration, Resource},
     limits,
     outcome::{Answer, Refusal, within},
@@ -76,6 +76,15 @@ impl Draft<'_> {
         }
         self.activate(&mut resource)?;
         Ok(Answer::Removed)
+    }
+
+    /// Who changed something else need not be able to touch what it applies to: no row changes.
+    pub(super) fn note_config(&mut self, key: &ResourceKey, details: &Document) -> Result<Answer, Stop> {
+        let found = self.ledger.resource(key).filter(|resource| resource.declared.is_some());
+        let mut resource = found.ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
+        self.settle(&mut resource)?;
+        self.emit(&mut resource, What::ConfigChanged(details.clone()));
+        Ok(Answer::Noted)
     }
 
     pub(super) fn put_record(&mut self, record: &Record, over: &Over) -> Result<Answer, Stop> {

@@ -152,6 +152,7 @@ fn words(outcome: &Outcome) -> String {
         Ok(Answer::HolderRemoved { released, revoked }) => {
             format!("removed, {released} released, {revoked} revoked")
         }
+        Ok(Answer::Noted) => "noted".to_owned(),
         Ok(Answer::Removed) => "removed".to_owned(),
         Ok(Answer::Record(r)) => format!("record {}", r.id),
         Ok(Answer::Raised(r)) => format!("raised to {r:?}"),
@@ -226,6 +227,7 @@ impl World {
             attributes: Document::default(),
             undeclared: Undeclared::Allow,
             wait: None,
+            holds_at_most: None,
         }
     }
 

@@ -48,6 +48,7 @@ impl Loaded {
             }
         }
         loaded.resources.extend(footprint.resources.iter().cloned());
+        loaded.resources.extend(footprint.holdings.iter().flat_map(|key| full.held_by(key)).cloned());
         loaded.resources.extend(footprint.leases.iter().filter_map(|id| full.resource_of(*id).cloned()));
         for resource in loaded.resources.iter().filter_map(|key| full.resource(key)) {
             loaded.sessions.extend(resource.sessions());

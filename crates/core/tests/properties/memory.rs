@@ -167,6 +167,7 @@ impl Memory {
                 attributes: Document::default(),
                 undeclared: if *strict { Undeclared::Refuse } else { Undeclared::Allow },
                 wait: wait.map(|(wait_ms, room)| Wait { room: self.session(&Who::Room(room)), wait_ms }),
+                holds_at_most: strict.then_some(2),
             }),
             Ask::Leave { nth } => {
                 let unknown = (resource(0), LeaseId(Uuid::from_u128(u128::MAX)));
@@ -206,6 +207,7 @@ impl Memory {
                 declaration: Declaration { lock_delay_ms: *lock_delay_ms, ..Declaration::default() },
                 only_new: *only_new,
             },
+            Ask::Note { what } => Command::NoteConfig { key: resource(*what), details: document("note") },
             Ask::Delete { what, force, fenced } => {
                 Command::Delete { key: resource(*what), force: *force, fenced: *fenced }
             }

@@ -211,7 +211,7 @@ impl Promises {
             What::Deleted => {
                 self.lock_delays.remove(&event.key);
             }
-            What::Pending(_) | What::Stolen(_) | What::StateChanged(_) => {}
+            What::Pending(_) | What::Stolen(_) | What::StateChanged(_) | What::ConfigChanged(_) => {}
         }
     }
 

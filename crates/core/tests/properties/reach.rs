@@ -11,7 +11,7 @@ use solehold_core::{Decision, event::EventName};
 use crate::{common::events, harness::Harness, script};
 
 /// The answers and refusals, as their `Debug` begins.
-const OUTCOMES: [&str; 42] = [
+const OUTCOMES: [&str; 44] = [
     "Err(OutOfScope",
     "Err(OtherKeys",
     "Ok(Waiting",
@@ -30,6 +30,7 @@ const OUTCOMES: [&str; 42] = [
     "Ok(Holder(",
     "Ok(HolderRemoved",
     "Ok(Declared",
+    "Ok(Noted",
     "Ok(Removed",
     "Ok(Record",
     "Ok(Raised",
@@ -45,6 +46,7 @@ const OUTCOMES: [&str; 42] = [
     "Err(NotYourSession",
     "Err(Draining",
     "Err(AtCapacity",
+    "Err(HolderAtCapacity",
     "Err(StaleSequence",
     "Err(AlreadyPending",
     "Err(InUse",

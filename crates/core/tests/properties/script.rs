@@ -189,6 +189,9 @@ pub enum Ask {
         force: bool,
         fenced: bool,
     },
+    Note {
+        what: u8,
+    },
     PutRecord {
         id: u8,
         over: Put,
@@ -405,6 +408,7 @@ fn of_the_registry() -> BoxedStrategy<Ask> {
             .prop_map(|(what, lock_delay_ms, only_new)| Ask::Declare { what, lock_delay_ms, only_new }),
         3 => (what(), any::<bool>(), any::<bool>())
             .prop_map(|(what, force, fenced)| Ask::Delete { what, force, fenced }),
+        1 => what().prop_map(|what| Ask::Note { what }),
         2 => (0..2u8, put(), 0..2u8).prop_map(|(id, over, text)| Ask::PutRecord { id, over, text }),
         1 => (0..2u8).prop_map(|id| Ask::RemoveRecord { id }),
         1 => raise.prop_map(|above| Ask::Raise { above }),

@@ -1,6 +1,7 @@
 //! Rule 7: acquire can be retried; a request id never gets a second grant.
 
 use solehold_core::{
+    call::Actor,
     command::{Acquire, Command, Wait},
     forget,
     key::{Document, LeaseId},
@@ -111,6 +112,18 @@ fn cancelling_a_request_that_ran_out_does_not_end_the_next_grant_of_the_same_nam
     // Nobody has swept: the cancel itself finds that it is bob's turn.
     w.cancel("ann", "lobby", "r1").says("spent", "lease_expired lease_acquired");
     w.renew(on("lobby").token(4)).says("renewed #4 for 10000 ms", "");
+}
+
+#[test]
+fn a_request_whose_lease_ran_out_unswept_is_spent_for_another_key_too() {
+    let mut w = World::new();
+    let by = |id| Actor::Key { id: name(id), scopes: Default::default() };
+    w.by = by("one");
+    w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
+    w.wait(10_000);
+    w.by = by("two");
+    w.request("ann", "lobby", "r1").says(SPENT, "lease_expired");
+    w.request("ann", "lobby", "r2").says("granted #3 for 10000 ms", "lease_acquired");
 }
 
 #[test]

@@ -1,12 +1,12 @@
 //! Rule 9: a session lease has no deadline of its own; renewing the lease renews its session.
 
 use solehold_core::{
-    command::{Command, OpenSession, Registration},
+    command::{Acquire, Command, OpenSession, Registration},
     event::Change,
     key::{Document, SessionId},
 };
 
-use crate::common::{Proof, TENANT, TTL_MS, World, holder, name, on};
+use crate::common::{Proof, TENANT, TTL_MS, World, holder, key, name, on};
 
 #[test]
 fn one_heartbeat_keeps_everything_that_hangs_on_a_session_and_changes_one_row() {
@@ -75,6 +75,26 @@ fn a_session_holds_no_more_than_its_holder_said_that_it_can() {
     w.acquire_in(ann, "ann", "hall").says("refused: session ~1 holds 1 leases, which is its capacity", "");
     w.release(on("lobby").session(ann)).says("released", "lease_released");
     w.acquire_in(ann, "ann", "hall").says("granted #3 for 10000 ms", "lease_acquired");
+}
+
+#[test]
+fn a_holder_takes_no_more_by_name_than_it_may_hold_in_whatever_session() {
+    let mut w = World::new();
+    let ann = w.opens("ann");
+    w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
+    let by_name = |w: &mut World, who: &str, what: &str| {
+        let ask = Acquire { holds_at_most: Some(2), ..w.asks(who, what) };
+        w.told(Command::Acquire(ask))
+    };
+    by_name(&mut w, "ann", "hall").says("granted #2 for 10000 ms", "lease_acquired");
+    by_name(&mut w, "ann", "yard").says("refused: ann may hold 2 leases, and has that many", "");
+    by_name(&mut w, "bob", "yard").says("granted #3 for 10000 ms", "lease_acquired");
+    w.wait(9_999);
+    w.renew(on("hall").token(2)).says("renewed #2 for 10000 ms", "");
+    by_name(&mut w, "ann", "roof").says("refused: ann may hold 2 leases, and has that many", "");
+    w.wait(1);
+    by_name(&mut w, "ann", "roof").says("granted #4 for 10000 ms", "lease_acquired");
+    assert!(w.state.resource(&key("lobby")).is_some_and(|r| r.lease.is_some()), "nobody swept the dead one");
 }
 
 #[test]

@@ -46,6 +46,19 @@ fn an_event_says_which_lease_holder_session_and_token_it_is_about() {
 }
 
 #[test]
+fn what_changes_beside_a_declared_resource_is_its_event_and_changes_no_row() {
+    let mut w = World::new();
+    let note = || Command::NoteConfig { key: key("lobby"), details: document("[1]") };
+    w.told(note()).says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.acquire("ann", "lobby");
+    w.told(note()).says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.declare("lobby", 0);
+    let before = w.state.resource(&key("lobby")).cloned();
+    w.told(note()).says("noted", "config_changed");
+    assert_eq!(w.state.resource(&key("lobby")).cloned(), before);
+}
+
+#[test]
 fn only_renewals_are_nobodys_news() {
     let mut w = World::new();
     let session = w.opens("ann");
@@ -100,6 +113,7 @@ fn a_footprint_has_every_row_that_a_command_names() {
     let mut footprint = Footprint::default();
     for command in [
         Command::Acquire(ask),
+        Command::Acquire(Acquire { holds_at_most: Some(1), ..w.asks("cat", "a") }),
         Command::Renew { claim: on("b"), ttl_ms: None, stats: None },
         Command::Release { claim: crate::common::lease(lease), state: None },
         Command::CloseSession { tenant: name("acme"), session },
@@ -111,12 +125,13 @@ fn a_footprint_has_every_row_that_a_command_names() {
     }
     let request = RequestKey { resource: key.clone(), holder: name("ann"), request: name("r") };
     let expected = Footprint {
-        resources: vec![key.clone(), crate::common::key("b")],
+        resources: vec![key.clone(), key.clone(), crate::common::key("b")],
         leases: vec![lease],
         sessions: vec![session, room],
         whole_sessions: vec![session],
         holders: vec![holder("ann")],
         whole_holders: vec![holder("bob")],
+        holdings: vec![holder("cat")],
         requests: vec![request],
         waiters: vec![(key, lease)],
         records: vec![(name("keys"), name("k"))],

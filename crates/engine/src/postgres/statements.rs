@@ -41,8 +41,8 @@ macro_rules! read_now {
 }
 pub(crate) use read_now;
 
-/// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), or by a session (`$5`) or present session
-/// of a holder (`$6, $7`) that they are attached to.
+/// Resources by key (`$1..$3`), by a lease on them (`$4`, and its mark `$8`), by a session (`$5`) or present session
+/// of a holder (`$6, $7`) that they are attached to, or by their holder (`$9, $10`).
 macro_rules! wanted {
     () => {
         "WITH whole AS (SELECT unnest($5::uuid[]) AS id \
@@ -57,7 +57,10 @@ macro_rules! wanted {
                   WHERE o.lease_id = ANY($4::uuid[]) AND o.lease_id IN (l.lease_id, l.pending_lease_id) \
             UNION SELECT l.resource_id FROM whole JOIN solehold.leases l ON l.session_id = whole.id \
                   WHERE l.lease_id IS NOT NULL \
-            UNION SELECT l.resource_id FROM whole JOIN solehold.leases l ON l.pending_session_id = whole.id) "
+            UNION SELECT l.resource_id FROM whole JOIN solehold.leases l ON l.pending_session_id = whole.id \
+            UNION SELECT l.resource_id FROM unnest($9::text[], $10::text[]) AS k(tenant, name) \
+                  JOIN solehold.leases l ON l.holder = k.name AND l.lease_id IS NOT NULL \
+                  JOIN solehold.resources r ON r.id = l.resource_id AND r.tenant = k.tenant) "
     };
 }
 
@@ -91,6 +94,10 @@ statements! {
 
     AnyResources = "SELECT 1 FROM unnest($1::text[], $2::text[], $3::text[]) AS k(tenant, kind, key) \
         JOIN solehold.resources r USING (tenant, kind, key) LIMIT 1";
+    /// What holders (`$1, $2`) hold.
+    Holdings = format!("SELECT {} FROM unnest($1::text[], $2::text[]) AS k(tenant, name) \
+        JOIN solehold.leases l ON l.holder = k.name AND l.lease_id IS NOT NULL \
+        JOIN solehold.resources r ON r.id = l.resource_id AND r.tenant = k.tenant", list::<LeaseKeyPart>());
     Requests = format!("SELECT {} \
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS k(tenant, kind, key, holder, request) \
         JOIN solehold.requests q USING (tenant, kind, key, holder, request)", list::<RequestColumns>());

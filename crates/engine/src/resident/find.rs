@@ -70,6 +70,9 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledg
     for id in &more.sessions {
         load_session(all, &mut part, *id);
     }
+    for key in footprint.holdings.iter().flat_map(|holder| all.held_by(holder)) {
+        load_resource(all, &mut part, key);
+    }
     for key in footprint.resources.iter().chain(footprint.leases.iter().filter_map(|id| all.resource_of(*id)))
     {
         load_resource(all, &mut part, key);
@@ -145,9 +148,51 @@ pub(super) fn indexed(all: &Ledger, query: &ResourceQuery) -> Option<Vec<Resourc
     if let Some(session) = query.session {
         return Some(all.attached_to(session).cloned().collect());
     }
-    let (Some(tenant), Some(name)) = (&query.tenant, &query.holder) else { return None };
-    let holder = HolderKey { tenant: tenant.clone(), name: name.clone() };
-    Some(all.held_by(&holder).cloned().collect())
+    match (&query.tenant, &query.holder, &query.kind, &query.key) {
+        (Some(tenant), Some(name), ..) => {
+            let holder = HolderKey { tenant: tenant.clone(), name: name.clone() };
+            Some(all.held_by(&holder).cloned().collect())
+        }
+        (None, Some(name), ..) => {
+            let mut keys: Vec<_> = all.held_under(name).cloned().collect();
+            keys.sort();
+            Some(keys)
+        }
+        (tenant, None, Some(kind), Some(key)) => {
+            let of = |tenant: Name| ResourceKey { tenant, kind: kind.clone(), key: key.clone() };
+            Some(
+                tenant
+                    .clone()
+                    .map_or_else(|| tenants(all), |tenant| vec![tenant])
+                    .into_iter()
+                    .map(of)
+                    .collect(),
+            )
+        }
+        _ => None,
+    }
+}
+
+/// The tenants that have resources, in order: each is found by one step over all resources of the one before.
+fn tenants(all: &Ledger) -> Vec<Name> {
+    let least = Name::new(" ").expect("no printable character comes before the space");
+    let first_of = |tenant: Name| ResourceKey { tenant, kind: least.clone(), key: least.clone() };
+    let first = |from: &ResourceKey| all.resources_from(from).next().map(|r| r.key.tenant.clone());
+    let mut found: Vec<Name> = first(&first_of(least.clone())).into_iter().collect();
+    while let Some(last) = found.last() {
+        // No name stands between a name and the same name with a space after it, unless that is too long to be one.
+        let next = match Name::new(format!("{last} ")) {
+            Ok(next) => first(&first_of(next)),
+            Err(_) => {
+                let its_first = first_of(last.clone());
+                let mut tenants = all.resources_from(&its_first).map(|r| &r.key.tenant);
+                tenants.find(|tenant| *tenant != last).cloned()
+            }
+        };
+        let Some(next) = next else { break };
+        found.push(next);
+    }
+    found
 }
 
 /// The keys of resources that match, and whether there are more: of those that an index knows, or of all.
@@ -200,6 +245,7 @@ fn matches(all: &Ledger, resource: &Resource, query: &ResourceQuery, now: StoreT
     let is_live = lease.is_some_and(|l| all.deadline_of(l).is_ok_and(|deadline| now < deadline));
     is(query.tenant.as_ref(), Some(&resource.key.tenant))
         && is(query.kind.as_ref(), Some(&resource.key.kind))
+        && is(query.key.as_ref(), Some(&resource.key.key))
         && is(query.site.as_ref(), declared.and_then(|d| d.site.as_ref()))
         && is(query.holder.as_ref(), lease.map(|l| &l.holder))
         && query.session.is_none_or(|id| resource.sessions().any(|s| s == id))
@@ -217,6 +263,7 @@ pub(super) fn holders(all: &Ledger, query: &HolderQuery) -> (Vec<HolderKey>, boo
     let mut keys: Vec<_> = all
         .holders_from(&from)
         .take_while(|h| query.tenant.as_ref().is_none_or(|t| *t == h.key.tenant))
+        .filter(|h| query.name.as_ref().is_none_or(|name| *name == h.key.name))
         .filter(|h| !query.registered || h.registered)
         .filter(|h| query.after.as_ref().is_none_or(|after| h.key > *after))
         .map(|h| h.key.clone())

@@ -64,6 +64,7 @@ pub fn acquire(key: &ResourceKey, holder: &str, ttl_ms: u64) -> Command {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        holds_at_most: None,
     })
 }
 
@@ -77,6 +78,7 @@ pub fn acquire_on(key: &ResourceKey, session: &Session) -> Command {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        holds_at_most: None,
     })
 }
 

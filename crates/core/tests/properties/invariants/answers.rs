@@ -66,6 +66,7 @@ pub fn say_what_is_stored(step: &Step<'_>) {
             let ahead = after.waiters_for(&waiter.key).filter(|w| w.arrival < waiter.arrival).count();
             assert!(ahead <= place.ahead as usize, "{ahead} stand before {place:?}");
         }
+        Answer::Noted => assert_eq!(step.before.resources().count(), after.resources().count()),
         Answer::Left | Answer::Spent | Answer::Judged { .. } | Answer::Removed | Answer::Raised(_) => {}
     }
 }

@@ -39,7 +39,8 @@ fn tenant(command: &Command) -> Option<&Name> {
         | Command::HandOver { key, .. }
         | Command::Expire { key }
         | Command::Declare { key, .. }
-        | Command::Delete { key, .. } => Some(&key.tenant),
+        | Command::Delete { key, .. }
+        | Command::NoteConfig { key, .. } => Some(&key.tenant),
         Command::OpenSession(OpenSession { holder, .. })
         | Command::HeardOf { holder, .. }
         | Command::SetStatus { holder, .. }

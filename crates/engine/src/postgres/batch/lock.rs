@@ -36,6 +36,7 @@ use crate::{
         fault::Fault,
         statements::Sql,
         tables::{
+            columns::LeaseKeyPart,
             part::{self, Param},
             rows::{self, LeaseColumns, LeaseRow, PresentSessionColumns, StateColumns},
         },
@@ -67,6 +68,7 @@ struct Answers {
     leases: Vec<Row>,
     clock: Vec<Row>,
     missing: Vec<Row>,
+    held_now: Vec<Row>,
     holders_now: Vec<Row>,
     requests: Vec<Row>,
     records: Vec<Row>,
@@ -88,6 +90,12 @@ impl PostgresStore {
         let reading = Reading::of(&answers.clock, answers.asked)?;
         if !answers.missing.is_empty() {
             return Err(Fault::Stale);
+        }
+        // What a holder got since it was looked up was not locked.
+        for row in &answers.held_now {
+            if !plan.known.contains_key(&part::read::<LeaseKeyPart>(row)?.resource_id) {
+                return Err(Fault::Stale);
+            }
         }
         let mut held = LockedRows {
             state: Ledger::default(),
@@ -131,6 +139,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
     let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] =
         RequestArrays::of(wanted.requests.iter()).0;
     let [collections, record_ids] = PairArrays::of(wanted.records.iter().map(|(c, id)| (c, id))).0;
+    let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
     let has_holders = !plan.holders.is_empty();
     let lines = plan.lines(wanted);
     let news = lane == Lane::News;
@@ -153,6 +162,10 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
             conn.query_if(wanted, Sql::AnyResources, &[&tenants, &kinds, &keys]).await
         },
         async {
+            let wanted = news && !wanted.holdings.is_empty();
+            conn.query_if(wanted, Sql::Holdings, &[&held_tenants, &held_names]).await
+        },
+        async {
             conn.query_if(news && has_holders, Sql::ResolveHolders, &[&holder_tenants, &holder_names]).await
         },
         async {
@@ -171,6 +184,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         locked,
         clock,
         missing,
+        held_now,
         holders_now,
         requests,
         records,
@@ -187,6 +201,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         leases,
         clock: clock?,
         missing: missing?,
+        held_now: held_now?,
         holders_now: holders_now?,
         requests: requests?,
         records: records?,

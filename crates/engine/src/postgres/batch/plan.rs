@@ -84,7 +84,7 @@ impl PostgresStore {
         fresh: bool,
         lane: Lane,
     ) -> Result<Plan, Fault> {
-        let is_simple = wanted.holders.is_empty() && wanted.whole.is_empty();
+        let is_simple = wanted.holders.is_empty() && wanted.whole.is_empty() && wanted.holdings.is_empty();
         if !fresh
             && is_simple
             && let Some(found) = self.cache.all(wanted.keys.iter(), wanted.leases.iter())
@@ -131,11 +131,15 @@ impl PostgresStore {
         let whole: Vec<Uuid> = wanted.whole.iter().map(|id| id.0).collect();
         let [whole_tenants, whole_names] = PairArrays::of_holders(wanted.whole_holders.iter()).0;
         let [holder_tenants, holder_names] = PairArrays::of_holders(wanted.holders.iter()).0;
+        let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
         let (resources, holders, sessions) = join!(biased;
             async {
                 conn.query(
                     Sql::Resolve,
-                    &[&tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names, &marks],
+                    &[
+                        &tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names, &marks,
+                        &held_tenants, &held_names,
+                    ],
                 )
                 .await
             },

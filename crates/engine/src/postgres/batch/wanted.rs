@@ -19,6 +19,8 @@ pub(crate) struct WantedRows {
     pub(crate) whole: BTreeSet<SessionId>,
     pub(crate) holders: BTreeSet<HolderKey>,
     pub(crate) whole_holders: BTreeSet<HolderKey>,
+    /// Holders of which everything that they hold is wanted.
+    pub(crate) holdings: BTreeSet<HolderKey>,
     pub(crate) requests: Vec<RequestKey>,
     pub(crate) records: Vec<(Name, Name)>,
     pub(crate) waiters: Vec<(ResourceKey, LeaseId)>,
@@ -44,6 +46,7 @@ impl WantedRows {
             whole,
             holders: footprint.holders.iter().chain(&whole_holders).cloned().collect(),
             whole_holders,
+            holdings: footprint.holdings.iter().cloned().collect(),
             requests: once_each(&footprint.requests),
             records: once_each(&footprint.records),
             waiters: once_each(&footprint.waiters),

@@ -138,19 +138,22 @@ impl PostgresStore {
         let whole: Vec<Uuid> = wanted.whole.iter().map(|id| id.0).collect();
         let [whole_tenants, whole_names] = PairArrays::of_holders(wanted.whole_holders.iter()).0;
         let [holder_tenants, holder_names] = PairArrays::of_holders(wanted.holders.iter()).0;
+        let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
         let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] =
             RequestArrays::of(wanted.requests.iter()).0;
         let [collections, record_ids] = PairArrays::of(wanted.records.iter().map(|(c, id)| (c, id))).0;
         let hangs = !whole.is_empty() || !wanted.whole_holders.is_empty();
-        let wants_resources = hangs || !keys.is_empty() || !leases.is_empty();
+        let wants_resources = hangs || !keys.is_empty() || !leases.is_empty() || !wanted.holdings.is_empty();
         let wants_holders = !wanted.holders.is_empty() || !whole.is_empty();
         let asked = BootTime::now();
         let (begin, clock, resources, holders, requests, records) = join!(biased;
             conn.simple(SNAPSHOT),
             async { conn.query(Sql::SnapshotClock, &[]).await },
             async {
-                let params: [Param<'_>; 8] =
-                    [&tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names, &marks];
+                let params: [Param<'_>; 10] = [
+                    &tenants, &kinds, &keys, &leases, &whole, &whole_tenants, &whole_names, &marks,
+                    &held_tenants, &held_names,
+                ];
                 conn.query_if(wants_resources, Sql::LoadResources, &params).await
             },
             async {
@@ -380,6 +383,14 @@ impl<'a> Conditions<'a> {
     }
 }
 
+/// The tenants that have resources, each found in the index by one step from the one before: a key is then looked up in
+/// each of them, however many resources there are.
+const OF_EACH_TENANT: &str = " AND r.tenant IN (WITH RECURSIVE each(tenant) AS ( \
+        (SELECT tenant FROM solehold.resources ORDER BY tenant LIMIT 1) UNION ALL \
+        SELECT (SELECT n.tenant FROM solehold.resources n WHERE n.tenant > each.tenant ORDER BY n.tenant LIMIT 1) \
+        FROM each WHERE each.tenant IS NOT NULL) \
+    SELECT tenant FROM each WHERE tenant IS NOT NULL)";
+
 pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(String, Params<'_>), Fault> {
     let select = format!(
         "SELECT {} FROM solehold.resources r JOIN solehold.leases l ON l.resource_id = r.id \
@@ -393,6 +404,12 @@ pub(crate) fn resource_query(query: &ResourceQuery, given_ms: i64) -> Result<(St
     }
     if let Some(kind) = &query.kind {
         all.and("r.kind = {}", kind.as_str());
+    }
+    if let Some(key) = &query.key {
+        all.and("r.key = {}", key.as_str());
+        if query.tenant.is_none() {
+            all.sql.push_str(OF_EACH_TENANT);
+        }
     }
     if let Some(site) = &query.site {
         all.and("r.site = {}", site.as_str());
@@ -430,6 +447,9 @@ fn holder_query(query: &HolderQuery) -> (String, Params<'_>) {
     let mut all = Conditions::new(select, vec![]);
     if let Some(tenant) = &query.tenant {
         all.and("h.tenant = {}", tenant.as_str());
+    }
+    if let Some(name) = &query.name {
+        all.and("h.name = {}", name.as_str());
     }
     if query.registered {
         all.sql.push_str(" AND h.registered");
