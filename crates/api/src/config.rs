@@ -1,7 +1,8 @@
 //! Configuration of a camera pipeline: cameras and zones, and versions, which are hashes of their content.
 //!
 //! A camera is a resource of kind `camera` whose attributes are its document; a zone of a site is one of kind `zone`.
-//! What we do not know in a document is kept and given back.
+//! What we do not know in a document is kept and given back, and what the pipeline's schema requires and a document does
+//! not say is filled in: one document that its client cannot read makes it drop all cameras of the site.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,13 @@ use crate::{
     leases::camera_name,
     limits::URL_BYTES_MAX,
     page::PageCursor,
+    time::Timestamp,
 };
+
+/// The number that stands for the whole frame, and so for no zone.
+const WHOLE_FRAME: &str = "0";
+/// What a zone is that does not say.
+const ZONE_KIND_DEFAULT: &str = "include";
 
 /// The id of a zone: a number or a name. It is returned as it was given.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -90,7 +97,10 @@ impl Zone {
 
     fn check(&self, at: &str, faults: &mut Faults) {
         let field = |field: &str| join(at, field);
-        faults.name(&field("zone_id"), &self.zone_id.to_string());
+        let id = self.zone_id.to_string();
+        faults.name(&field("zone_id"), &id);
+        let message = "is 0, which stands for the whole frame; the number of a zone is 1 or more";
+        faults.check(id != WHOLE_FRAME, field("zone_id"), message);
         faults.maybe_name(&field("name"), self.name.as_deref());
         if let Some(kind) = &self.kind {
             let shown: String = kind.chars().take(64).collect();
@@ -134,11 +144,38 @@ impl Zone {
     pub fn of(resource: &Resource) -> Option<Self> {
         read(&resource.declared.as_ref()?.attributes)
     }
+
+    /// The zone as it is answered: what it does not say of its name, kind and priority is filled in.
+    #[must_use]
+    pub fn filled_in(mut self) -> Self {
+        self.name.get_or_insert_with(|| self.zone_id.to_string());
+        self.kind.get_or_insert_with(|| ZONE_KIND_DEFAULT.to_owned());
+        self.priority.get_or_insert(0);
+        self
+    }
+
+    /// Whether it applies to a camera of its site.
+    pub fn is_for(&self, camera_uuid: &str) -> bool {
+        self.camera_uuid.as_ref().is_none_or(|uuid| uuid == camera_uuid)
+    }
 }
 
 fn check_labels(faults: &mut Faults, field: &str, labels: Option<&[String]>) {
     for (index, label) in labels.unwrap_or_default().iter().enumerate() {
         faults.name(&format!("{field}[{index}]"), label);
+    }
+}
+
+fn known_status(status: &Value) -> Option<CameraStatus> {
+    serde_json::from_value(status.clone()).ok()
+}
+
+/// The status of a camera is one of the four that the pipeline knows.
+pub(crate) fn check_status(faults: &mut Faults, field: &str, status: Option<&Value>) {
+    if let Some(status) = status {
+        let shown: String = status.to_string().chars().take(64).collect();
+        let message = format!("is {shown}; it must be online, offline, error or maintenance");
+        faults.check(known_status(status).is_some(), field, message);
     }
 }
 
@@ -170,6 +207,18 @@ pub struct MotionGating {
     /// Any other fields.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
+}
+
+/// How a camera is, as the pipeline says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum CameraStatus {
+    Online,
+    /// Also one that does not say.
+    Offline,
+    Error,
+    Maintenance,
 }
 
 /// A camera's document.
@@ -207,6 +256,10 @@ pub struct Camera {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub iou_threshold: Option<Number>,
+    /// How it is, if it is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<CameraStatus>))]
+    pub status: Option<Value>,
     /// Any other fields.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
@@ -223,6 +276,8 @@ impl Camera {
             }
             faults.check(self.camera_uuid == uuid, "camera_uuid", "is not the one in the path");
         }
+        // A camera at no site is answered with an empty one.
+        self.site_id.take_if(|site| site.is_empty());
         if let Some(site) = site {
             let given = self.site_id.get_or_insert_with(|| site.to_owned());
             faults.check(given == site, "site_id", "is not the one in the path");
@@ -247,6 +302,7 @@ impl Camera {
         check_labels(faults, "allow_labels", self.allow_labels.as_deref());
         check_share(faults, "min_score", self.min_score.as_ref());
         check_share(faults, "iou_threshold", self.iou_threshold.as_ref());
+        check_status(faults, "status", self.status.as_ref());
         let downscale = self.motion_gating.as_ref().and_then(|gating| gating.downscale.as_ref());
         check_share(faults, "motion_gating.downscale", downscale);
         let mut seen = BTreeSet::new();
@@ -280,10 +336,26 @@ impl Camera {
     pub fn effective_zones(&self, of_site: &[Zone]) -> Vec<Zone> {
         let mut zones = self.zones.clone();
         let own: BTreeSet<String> = zones.iter().map(|zone| zone.zone_id.to_string()).collect();
-        let is_for_it = |zone: &&Zone| zone.camera_uuid.as_ref().is_none_or(|uuid| *uuid == self.camera_uuid);
-        let others = of_site.iter().filter(is_for_it);
+        let others = of_site.iter().filter(|zone| zone.is_for(&self.camera_uuid));
         zones.extend(others.filter(|zone| !own.contains(&zone.zone_id.to_string())).cloned());
         zones
+    }
+
+    /// The status that it has; offline, if it does not say.
+    pub fn status(&self) -> CameraStatus {
+        self.status.as_ref().and_then(known_status).unwrap_or(CameraStatus::Offline)
+    }
+
+    /// The camera as it is answered: what the pipeline's schema requires and the document does not say is filled in,
+    /// and what that schema refuses, which older versions took, is left out.
+    #[must_use]
+    pub fn filled_in(mut self) -> Self {
+        self.rtsp_url.get_or_insert_default();
+        self.site_id.get_or_insert_default();
+        self.status.take_if(|status| known_status(status).is_none());
+        self.zones.retain(|zone| zone.zone_id.to_string() != WHOLE_FRAME);
+        self.zones = self.zones.into_iter().map(Zone::filled_in).collect();
+        self
     }
 }
 
@@ -320,6 +392,46 @@ impl ConfigVersion {
     }
 }
 
+impl ConfigVersion {
+    /// The versions of several sites, each with its tenant and name, whatever their order.
+    pub fn of_sites(sites: &BTreeMap<(String, String), Self>) -> Self {
+        let hash =
+            |of: fn(&Self) -> &str| content_hash(sites.iter().map(|(site, version)| (site, of(version))));
+        Self { config_version: hash(|v| &v.config_version), zone_version: hash(|v| &v.zone_version) }
+    }
+}
+
+/// The versions of a configuration, and when it last changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DatedConfigVersion {
+    #[serde(flatten)]
+    pub version: ConfigVersion,
+    /// When a camera or zone was last created, changed or deleted; 1970 if there never was one.
+    pub last_updated: Timestamp,
+}
+
+/// Something was deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Deleted {
+    /// Always true.
+    pub success: bool,
+}
+
+/// A page of cameras that nobody holds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AvailableCameras {
+    /// Their ids.
+    pub cameras: Vec<String>,
+    /// Their documents, in the same order.
+    pub items: Vec<Camera>,
+    /// Where the next page begins; null on the last.
+    #[serde(default)]
+    pub next: Option<PageCursor>,
+}
+
 /// A page of cameras.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -340,13 +452,16 @@ pub struct ZoneList {
     pub next: Option<PageCursor>,
 }
 
-/// The query of the cameras that nobody holds.
+/// The query of a list of cameras. A page may have fewer items than `limit`; the last has no `next`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::IntoParams))]
 #[cfg_attr(feature = "openapi", into_params(parameter_in = Query))]
-pub struct AvailableQuery {
+pub struct CameraQuery {
     /// Only at this site.
     pub site_id: Option<String>,
+    /// Only with this status; one that does not say is `offline`.
+    #[cfg_attr(feature = "openapi", param(inline))]
+    pub status: Option<CameraStatus>,
     /// Where to begin: the `next` of the previous page.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]
     pub cursor: Option<PageCursor>,

@@ -17,7 +17,10 @@ use solehold_core::{
 };
 use uuid::Uuid;
 
+#[cfg(feature = "openapi")]
+use crate::config::CameraStatus;
 use crate::{
+    config::check_status,
     cursor::Cursor,
     document::{LeaseAttributes, to_document, to_fields},
     field::{Checked, Faults, FieldError, name},
@@ -117,8 +120,13 @@ impl AcquireLease {
     }
 }
 
+/// What is reported about the progress of the work, as it is kept with the lease.
+fn stats_document(told: Option<&BTreeMap<String, Value>>) -> Checked<Option<Document>> {
+    told.map(|told| to_document("stats", told)).transpose().map_err(|fault| vec![fault])
+}
+
 /// Renews a lease. Its id in the path is the proof; everything else that is given must match.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RenewLease {
     /// The fencing token of the grant.
@@ -131,9 +139,18 @@ pub struct RenewLease {
     /// The same in milliseconds.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub ttl_ms: Option<Number>,
+    /// Any JSON about the progress of the work; what was reported before stays if none is given.
+    pub stats: Option<BTreeMap<String, Value>>,
+    /// The same.
+    pub processing_stats: Option<BTreeMap<String, Value>>,
 }
 
 impl RenewLease {
+    /// What is reported, if anything.
+    pub fn stats(&self) -> Checked<Option<Document>> {
+        stats_document(self.stats.as_ref().or(self.processing_stats.as_ref()))
+    }
+
     /// The new time to live, if one is given.
     pub fn ttl_ms(&self) -> Checked<Option<u64>> {
         CAMERA_TTL.given(self.ttl_ms.as_ref(), self.ttl_seconds.as_ref()).map_err(|fault| vec![fault])
@@ -175,6 +192,10 @@ pub struct HeartbeatLease {
     /// The same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processing_stats: Option<BTreeMap<String, Value>>,
+    /// How the camera is: `online`, `offline`, `error` or `maintenance`; kept with the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<CameraStatus>))]
+    pub camera_status: Option<Value>,
     /// The same, if neither is given.
     #[serde(flatten)]
     pub rest: BTreeMap<String, Value>,
@@ -183,9 +204,15 @@ pub struct HeartbeatLease {
 impl HeartbeatLease {
     /// What is reported, if anything.
     pub fn stats(&self) -> Checked<Option<Document>> {
+        let mut faults = Faults::default();
+        check_status(&mut faults, "camera_status", self.camera_status.as_ref());
+        faults.done()?;
         let rest = Some(&self.rest).filter(|rest| !rest.is_empty());
         let told = self.stats.as_ref().or(self.processing_stats.as_ref()).or(rest);
-        told.map(|told| to_document("stats", told)).transpose().map_err(|fault| vec![fault])
+        let Some(status) = &self.camera_status else { return stats_document(told) };
+        let mut told = told.cloned().unwrap_or_default();
+        told.insert("camera_status".to_owned(), status.clone());
+        stats_document(Some(&told))
     }
 }
 
@@ -440,6 +467,9 @@ pub struct Envelope {
     pub error: Option<String>,
     /// Seconds after which to try again.
     pub retry_after_seconds: Option<u64>,
+    /// When the next heartbeat or renewal is due, by the store's clock: halfway to the deadline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_heartbeat_due: Option<Timestamp>,
     /// The same fields again, at the top level.
     #[serde(flatten)]
     pub flat: FlatFields,
@@ -450,13 +480,24 @@ impl Envelope {
     pub fn held(lease: Lease) -> Self {
         let lease = Box::new(lease);
         let flat = FlatFields::Lease(lease.clone());
-        Self { success: true, lease: Some(lease), error: None, retry_after_seconds: None, flat }
+        Self { lease: Some(lease), ..Self::done(flat) }
+    }
+
+    /// A lease that was just granted or renewed.
+    pub fn granted(grant: &Grant) -> Self {
+        let (now, left_ms) = (grant.lease.now, grant.lease.ttl_left_ms());
+        let next_heartbeat_due = Some(now.plus_ms(left_ms / 2).into());
+        Self { next_heartbeat_due, ..Self::held(Lease::granted(grant)) }
+    }
+
+    fn done(flat: FlatFields) -> Self {
+        let (lease, error, retry_after_seconds, next_heartbeat_due) = (None, None, None, None);
+        Self { success: true, lease, error, retry_after_seconds, next_heartbeat_due, flat }
     }
 
     /// A lease that has ended as it was asked to.
     pub fn ended(lease: EndedLease) -> Self {
-        let flat = FlatFields::Ended(lease);
-        Self { success: true, lease: None, error: None, retry_after_seconds: None, flat }
+        Self::done(FlatFields::Ended(lease))
     }
 
     /// A lease that was over before it was asked for: a client that only looks at `success` must not take it for held.
@@ -469,10 +510,9 @@ impl Envelope {
     pub fn refused(problem: Problem) -> Self {
         Self {
             success: false,
-            lease: None,
             error: Some(problem.detail.clone()),
             retry_after_seconds: problem.retry_after_seconds(),
-            flat: FlatFields::Problem(Box::new(problem)),
+            ..Self::done(FlatFields::Problem(Box::new(problem)))
         }
     }
 }

@@ -21,8 +21,8 @@ pub const LABELS_MAX: usize = 64;
 pub const LABEL_QUERY_BYTES_MAX: usize = 4_096;
 /// Longest address of a camera, in bytes.
 pub const URL_BYTES_MAX: usize = 8_192;
-/// Longest cursor of a page, in bytes: two names, every byte of them escaped.
-pub const PAGE_CURSOR_BYTES_MAX: usize = 2 * 3 * NAME_BYTES_MAX + 1;
+/// Longest cursor of a page, in bytes: three names, every byte of them escaped.
+pub const PAGE_CURSOR_BYTES_MAX: usize = 3 * 3 * NAME_BYTES_MAX + 2;
 /// Longest sealed cursor that a holder may show, in bytes.
 pub const SEALED_CURSOR_BYTES_MAX: usize = 1_024;
 /// Longest reason that may be given for a revocation, in bytes.

@@ -52,6 +52,8 @@ macro_rules! paths {
 
 /// Whether the process is up.
 pub const HEALTH: &str = "/healthz";
+/// The same, where existing clients of a control plane look for it.
+pub const HEALTH_CHECK: &str = "/health";
 /// Whether it can serve.
 pub const READY: &str = "/readyz";
 /// Its metrics.
@@ -129,6 +131,8 @@ paths! {
     SITE_ZONE site_zone(tenant, site, zone_id) "/tenants/{tenant}/sites/{site}/zones/{zone_id}";
     /// The versions of a site's configuration.
     CONFIG_VERSION config_version(tenant, site) "/tenants/{tenant}/sites/{site}/config/version";
+    /// The versions of all configuration.
+    CONFIG_VERSION_OF_ALL config_version_of_all() "/config/version";
     /// All cameras.
     CAMERAS cameras() "/cameras";
     /// One camera.

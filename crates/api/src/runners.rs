@@ -26,7 +26,7 @@ use crate::{
     time::Timestamp,
 };
 
-/// Registers a runner. Registering it again opens a new session.
+/// Registers a runner. Registering it again opens a new session, and ends what it held by its name alone.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RegisterRunner {
@@ -53,7 +53,8 @@ pub struct RegisterRunner {
     pub session_ttl_seconds: Option<Number>,
     /// Its former session, to be closed at once; otherwise it expires.
     pub replace: Option<Uuid>,
-    /// The replaced session is known to be fenced off, so nobody need wait for its deadline.
+    /// The former incarnation is known to be fenced off, so nobody need wait for its deadline: neither for that of the
+    /// replaced session nor for those of leases that it held by its name alone.
     #[serde(default)]
     pub fenced: bool,
     /// Any JSON that it reports about itself.
@@ -220,16 +221,27 @@ impl PutRunnerStatus {
     }
 }
 
-/// A runner was registered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// A runner was registered: the runner as it is in the registry, and its new session.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RegisteredRunner {
     /// Always true.
     pub success: bool,
     pub runner_id: String,
+    pub tenant_id: String,
+    /// Empty if it gave none.
+    pub site_id: String,
     pub registered_at: Timestamp,
+    pub last_heartbeat: Timestamp,
+    /// What it registered with.
+    #[serde(flatten)]
+    pub about: RunnerAttributes,
     pub status: RunnerStatus,
-    /// The cameras that it holds: none, since this is a new session.
+    /// How many leases are held under its name, those of a former session that have not expired included.
+    pub current_load: u64,
+    /// What it reported.
+    pub metrics: BTreeMap<String, Value>,
+    /// The cameras that it holds by its name alone: none, if it was registered before.
     pub assigned_cameras: Vec<String>,
     /// Its session: name it on acquire and heartbeat, and one heartbeat renews everything.
     pub session_id: Uuid,
@@ -249,12 +261,18 @@ pub struct RegisteredRunner {
 
 impl RegisteredRunner {
     /// The answer to a registration.
-    pub fn of(holder: &Holder, session: &Session, now: StoreTime) -> Self {
+    pub fn of(runner: Runner, session: &Session, now: StoreTime) -> Self {
         Self {
             success: true,
-            runner_id: holder.key.name.to_string(),
-            registered_at: holder.registered_at.into(),
-            status: RunnerStatus::of(holder, Some(session), now),
+            runner_id: runner.runner_id,
+            tenant_id: runner.tenant_id,
+            site_id: runner.site_id,
+            registered_at: runner.registered_at,
+            last_heartbeat: runner.last_heartbeat,
+            about: runner.about,
+            status: runner.status,
+            current_load: runner.current_load,
+            metrics: runner.metrics,
             assigned_cameras: Vec::new(),
             session_id: session.id.0,
             ttl_ms: session.deadline.ms_after(now),
@@ -314,6 +332,8 @@ pub struct RemovedRunner {
     /// How many leases were released with it: those of its session, if that was named, and those held by its name
     /// alone.
     pub released: usize,
+    /// The same number, by the pipeline's name for it.
+    pub leases_released: usize,
     /// How many leases of its session were revoked, because the session was not named: their resources are held back
     /// until the deadline that the runner had.
     pub revoked: usize,
@@ -359,7 +379,7 @@ pub struct Runner {
     #[serde(flatten)]
     pub about: RunnerAttributes,
     pub status: RunnerStatus,
-    /// The number of leases attached to its session; by its own count, if it has no session.
+    /// How many leases are held under its name, in its session, a former one or none.
     pub current_load: u64,
     /// What it last reported.
     pub metrics: BTreeMap<String, Value>,
@@ -370,14 +390,13 @@ pub struct Runner {
 }
 
 impl Runner {
-    /// A registered holder at a time; `session` is its present one.
-    pub fn of(holder: &Holder, session: Option<&Session>, now: StoreTime) -> Self {
+    /// A registered holder at a time, which holds `held` leases; `session` is its present one.
+    pub fn of(holder: &Holder, session: Option<&Session>, held: u64, now: StoreTime) -> Self {
         let live = session.filter(|session| session.is_live(now));
         let heard = session.map_or(holder.heard_at, |session| session.renewed_at.max(holder.heard_at));
         // By name or by session: the later word counts.
         let by_session = session.filter(|s| s.renewed_at >= holder.heard_at).map(|s| to_fields(&s.metrics));
         let metrics = by_session.unwrap_or_else(|| to_fields(&holder.metrics));
-        let told = metrics.get("current_load").and_then(Value::as_u64).unwrap_or(0);
         Self {
             runner_id: holder.key.name.to_string(),
             tenant_id: holder.key.tenant.to_string(),
@@ -386,7 +405,7 @@ impl Runner {
             last_heartbeat: heard.into(),
             about: read(&holder.attributes).unwrap_or_default(),
             status: RunnerStatus::of(holder, session, now),
-            current_load: live.map_or(told, |session| session.lease_count.into()),
+            current_load: held,
             metrics,
             session_id: live.map(|session| session.id.0),
             ttl_ms: live.map(|session| session.deadline.ms_after(now)),

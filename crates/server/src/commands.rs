@@ -176,7 +176,7 @@ impl Context {
     }
 }
 
-fn granted(answer: Answer) -> Result<Grant, ApiError> {
+pub fn granted(answer: Answer) -> Result<Grant, ApiError> {
     match answer {
         Answer::Granted(grant) => Ok(grant),
         other => Err(unexpected(&other)),

@@ -24,6 +24,7 @@ use crate::{
     metrics::Metrics,
     quota::{OpenWatch, Quota, QuotaBook},
     ring::Ring,
+    tenants::KnownTenants,
 };
 
 /// How often the store is asked how much there is, for the metrics.
@@ -49,6 +50,7 @@ struct Inner {
     ring: Ring,
     rates: Rates,
     quotas: QuotaBook,
+    tenants: KnownTenants,
     began: BootTime,
     connections: Arc<AtomicU64>,
     /// When the store was last asked how much there is.
@@ -73,6 +75,7 @@ impl Context {
             ring: Ring::new(config.is_loopback()),
             rates: Rates::new(&limits),
             quotas: QuotaBook::default(),
+            tenants: KnownTenants::default(),
             began: BootTime::now(),
             connections: Arc::default(),
             #[cfg(feature = "metrics")]
@@ -210,6 +213,11 @@ impl Context {
     /// Reads the keys and the tenants' quotas again.
     pub(crate) async fn refresh(&self) -> Result<(), ApiError> {
         self.inner.ring.refresh(&self.inner.engine).await
+    }
+
+    /// The tenants of ids that were looked up.
+    pub(crate) fn known_tenants(&self) -> &KnownTenants {
+        &self.inner.tenants
     }
 
     /// How often each caller may ask.

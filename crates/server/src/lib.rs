@@ -13,6 +13,7 @@ mod config;
 mod context;
 mod files;
 mod http;
+mod incarnation;
 pub mod keys;
 mod metrics;
 mod past;
@@ -21,6 +22,7 @@ mod records;
 mod ring;
 mod routes;
 mod serve;
+mod tenants;
 mod tls;
 
 pub use config::{ServerConfig, ServerLimits, TlsFiles};

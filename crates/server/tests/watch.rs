@@ -33,6 +33,7 @@ async fn acquire(asking: &Asking, key: ResourceKey, holder: &str) -> LeaseId {
         attributes: Document::default(),
         undeclared: Undeclared::Allow,
         wait: None,
+        holds_at_most: None,
     };
     asking.running.engine().submit(Command::Acquire(acquire)).await.expect("answered").expect("granted");
     lease

@@ -102,25 +102,29 @@ fn a_runner_is_inactive_when_silent_and_without_a_session() {
 #[test]
 fn a_runner_is_shown_with_every_column() {
     let (holder, session) = (holder(), session());
-    let shown = Runner::of(&holder, Some(&session), StoreTime(2_000));
+    let shown = Runner::of(&holder, Some(&session), 5, StoreTime(2_000));
     round_trip(&shown);
     let json = serde_json::to_value(&shown).expect("a runner");
     for (field, value) in [
         ("deployment_group", json!("production")),
         ("port", json!(8080)),
         ("capacity", json!(16)),
-        ("current_load", json!(2)),
+        ("current_load", json!(5)),
         ("status", json!("active")),
         ("metrics", json!({"cpu": 0.5})),
         ("ttl_ms", json!(29_000)),
     ] {
         assert_eq!(json[field], value, "{field}");
     }
-    let by_name = Runner::of(&holder, None, StoreTime(2_000));
-    assert_eq!((by_name.current_load, by_name.session_id), (3, None));
-    let registered = RegisteredRunner::of(&holder, &session, StoreTime(1_000));
+    let by_name = Runner::of(&holder, None, 1, StoreTime(2_000));
+    assert_eq!((by_name.current_load, by_name.session_id), (1, None), "whatever it says itself");
+    let registered = RegisteredRunner::of(shown.clone(), &session, StoreTime(1_000));
     round_trip(&registered);
     assert_eq!((registered.ttl_ms, registered.session_id), (30_000, session_id().0));
+    let told = serde_json::to_value(&registered).expect("a runner");
+    for (field, value) in json.as_object().expect("fields").iter().filter(|(field, _)| *field != "ttl_ms") {
+        assert_eq!(told[field], *value, "{field}, as the registry shows it");
+    }
     round_trip(&RunnerList { runners: vec![shown], next: None });
 }
 

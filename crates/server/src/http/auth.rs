@@ -27,7 +27,7 @@ pub(crate) fn is_public(path: &str) -> bool {
 
 /// Whether a path is for probes: a key that has expired must not make a healthy server look ill.
 pub(crate) fn is_probe(path: &str) -> bool {
-    path == paths::HEALTH || path == paths::READY
+    [paths::HEALTH, paths::HEALTH_CHECK, paths::READY].contains(&path)
 }
 
 /// Admits a request by the key that it shows, or without one while the store has none; not more often than allowed.

@@ -108,24 +108,32 @@ async fn all_live(context: &Context, tenant: &Name) -> Result<Vec<Node>, ApiErro
     }
 }
 
-/// A page of a tenant's holders, and where the next begins.
+/// A page of a tenant's holders, or of all tenants', and where the next begins.
 pub async fn holders(
     context: &Context,
-    tenant: &Name,
+    tenant: impl Into<Option<&Name>>,
     registered: bool,
     cursor: Option<&PageCursor>,
     limit: usize,
 ) -> Result<(HolderPage, Option<PageCursor>), ApiError> {
+    let tenant = tenant.into();
     let after = cursor.map(|cursor| after(tenant, cursor)).transpose()?;
-    let query = HolderQuery { tenant: Some(tenant.clone()), registered, after, limit };
+    let query = HolderQuery { tenant: tenant.cloned(), name: None, registered, after, limit };
     let found = context.engine().find_holders(&query).await?;
     let last = found.keys.last().filter(|_| found.more);
-    let next = last.map(|key| PageCursor(vec![key.name.to_string()]));
+    let next = last.map(|key| {
+        let of = tenant.is_none().then(|| key.tenant.to_string());
+        PageCursor(of.into_iter().chain([key.name.to_string()]).collect())
+    });
     Ok((found, next))
 }
 
-fn after(tenant: &Name, cursor: &PageCursor) -> Result<HolderKey, ApiError> {
-    let [name] = cursor.0.as_slice() else { return Err(page::unknown_cursor().into()) };
-    let name = Name::new(name).map_err(|_| page::unknown_cursor())?;
-    Ok(HolderKey { tenant: tenant.clone(), name })
+fn after(tenant: Option<&Name>, cursor: &PageCursor) -> Result<HolderKey, ApiError> {
+    let names = cursor.0.iter().map(Name::new).collect::<Result<Vec<_>, _>>();
+    match (tenant, names.map_err(|_| page::unknown_cursor())?.as_slice()) {
+        (Some(tenant), [name]) | (None, [tenant, name]) => {
+            Ok(HolderKey { tenant: tenant.clone(), name: name.clone() })
+        }
+        _ => Err(page::unknown_cursor().into()),
+    }
 }

@@ -15,7 +15,7 @@ use crate::{
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(health)).routes(routes!(ready))
+    OpenApiRouter::new().routes(routes!(health)).routes(routes!(health_check)).routes(routes!(ready))
 }
 
 /// The process is up, and for how long.
@@ -33,6 +33,19 @@ struct Liveness {
     responses((status = 200, description = "The process is up", body = Liveness))
 )]
 async fn health(caller: Anyone) -> Json<Liveness> {
+    liveness(&caller)
+}
+
+/// The same as `/healthz`, where existing clients of a control plane look for it.
+#[utoipa::path(
+    get, path = paths::HEALTH_CHECK, tag = "operating", operation_id = "health_check",
+    responses((status = 200, description = "The process is up", body = Liveness))
+)]
+async fn health_check(caller: Anyone) -> Json<Liveness> {
+    liveness(&caller)
+}
+
+fn liveness(caller: &Anyone) -> Json<Liveness> {
     let context = caller.context();
     let health = Health {
         status: "ok".to_owned(),

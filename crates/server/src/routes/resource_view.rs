@@ -70,28 +70,35 @@ pub fn is_live(lease: &LeaseView) -> bool {
     lease.now < lease.deadline
 }
 
-/// A page of resources: what matches `query` after the cursor, and where the next page begins.
+/// A page of resources: what matches `query` after the cursor, and where the next page begins. Of all tenants, if none
+/// is given.
 pub async fn resource_page(
     context: &Context,
-    tenant: &Name,
+    tenant: impl Into<Option<&Name>>,
     query: ResourceQuery,
     cursor: Option<&PageCursor>,
     limit: Option<i64>,
 ) -> Result<(ResourcePage, Option<PageCursor>), ApiError> {
+    let tenant = tenant.into();
     let after = cursor.map(|cursor| after(tenant, cursor)).transpose()?;
-    let query = ResourceQuery { tenant: Some(tenant.clone()), after, limit: page::size(limit)?, ..query };
+    let query = ResourceQuery { tenant: tenant.cloned(), after, limit: page::size(limit)?, ..query };
     let mut found = context.engine().find_resources(&query).await?;
     let last = found.keys.last().filter(|_| found.more);
-    let next = last.map(|key| PageCursor(vec![key.kind.to_string(), key.key.to_string()]));
+    let next = last.map(|key| {
+        let of = tenant.is_none().then(|| key.tenant.to_string());
+        PageCursor(of.into_iter().chain([key.kind.to_string(), key.key.to_string()]).collect())
+    });
     // A page of a limited key may be short.
     found.keys.retain(|key| context.caller().may_see(key));
     Ok((found, next))
 }
 
-fn after(tenant: &Name, cursor: &PageCursor) -> Result<ResourceKey, ApiError> {
-    let [kind, key] = cursor.0.as_slice() else { return Err(page::unknown_cursor().into()) };
-    match (Name::new(kind), Name::new(key)) {
-        (Ok(kind), Ok(key)) => Ok(ResourceKey { tenant: tenant.clone(), kind, key }),
+fn after(tenant: Option<&Name>, cursor: &PageCursor) -> Result<ResourceKey, ApiError> {
+    let names = cursor.0.iter().map(Name::new).collect::<Result<Vec<_>, _>>();
+    match (tenant, names.map_err(|_| page::unknown_cursor())?.as_slice()) {
+        (Some(tenant), [kind, key]) | (None, [tenant, kind, key]) => {
+            Ok(ResourceKey { tenant: tenant.clone(), kind: kind.clone(), key: key.clone() })
+        }
         _ => Err(page::unknown_cursor().into()),
     }
 }

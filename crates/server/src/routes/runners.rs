@@ -3,6 +3,7 @@
 //! Registering opens a session. A heartbeat that names it renews everything attached to it; one by name alone updates
 //! the registry only (rule 6).
 
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use solehold_api::{
     field::{self, Faults},
@@ -18,10 +19,9 @@ use solehold_api::{
 };
 use solehold_core::{
     command::{Claim, Command, Footprint, OpenSession, Target},
-    key::{Document, HolderKey, Name, SessionId},
-    lease::Tenure,
+    key::{Document, HolderKey, SessionId},
     outcome::{LeaseView, Refusal, SessionView},
-    session::{Holder, Standing},
+    session::{Holder, Session, Standing},
     time::Revision,
 };
 use solehold_engine::store::{LoadedRows, ResourceQuery};
@@ -36,8 +36,13 @@ use crate::{
     Context, Quota,
     commands::new_session_id,
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    incarnation::is_own,
     routes::resource_view::resource_page,
+    tenants::Named,
 };
+
+/// Of how many runners in a list it is read at once what they hold.
+const LOADS_AT_ONCE: usize = 8;
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new()
@@ -49,28 +54,49 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
         .routes(routes!(assignments))
 }
 
-fn runner_key(tenant: Name, id: &str) -> Result<HolderKey, ApiError> {
-    Ok(HolderKey { tenant, name: field::name("runner_id", id)? })
+/// The runner that a path names.
+async fn runner_key(context: &Context, query: &TenantQuery, id: &str) -> Result<HolderKey, ApiError> {
+    let name = field::name("runner_id", id)?;
+    Ok(HolderKey { tenant: context.tenant_of(query.tenant.as_deref(), Named::Runner(&name)).await?, name })
+}
+
+async fn load(context: &Context, key: &HolderKey) -> Result<LoadedRows, ApiError> {
+    Ok(context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?)
+}
+
+fn is_registered(loaded: &LoadedRows, key: &HolderKey) -> bool {
+    loaded.state.holder(key).is_some_and(|holder| holder.registered)
 }
 
 /// Reads a registered runner with its present session.
 async fn find(context: &Context, key: &HolderKey) -> Result<LoadedRows, ApiError> {
-    let loaded =
-        context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
-    match loaded.state.holder(key).is_some_and(|holder| holder.registered) {
+    let loaded = load(context, key).await?;
+    match is_registered(&loaded, key) {
         true => Ok(loaded),
         false => Err(Refusal::NoHolder(key.name.clone()).into()),
     }
 }
 
-fn shown(loaded: &LoadedRows, holder: &Holder) -> Runner {
-    Runner::of(holder, holder.session.and_then(|id| loaded.state.session(id)), loaded.now)
+fn present_session<'a>(loaded: &'a LoadedRows, holder: &Holder) -> Option<&'a Session> {
+    holder.session.and_then(|id| loaded.state.session(id))
+}
+
+/// A runner with its load: everything that is held under its name.
+async fn shown(context: &Context, loaded: &LoadedRows, holder: &Holder) -> Result<Runner, ApiError> {
+    let (held, _) = held_by(context, &holder.key).await?;
+    Ok(Runner::of(holder, present_session(loaded, holder), held.len() as u64, loaded.now))
 }
 
 async fn see(context: &Context, key: &HolderKey) -> Result<Runner, ApiError> {
     let loaded = find(context, key).await?;
     let holder = loaded.state.holder(key).ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
-    Ok(shown(&loaded, holder))
+    shown(context, &loaded, holder).await
+}
+
+async fn status_of(context: &Context, key: &HolderKey) -> Result<RunnerStatus, ApiError> {
+    let loaded = find(context, key).await?;
+    let holder = loaded.state.holder(key).ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
+    Ok(RunnerStatus::of(holder, present_session(&loaded, holder), loaded.now))
 }
 
 /// Everything that is held under a runner's name, in whichever session or none.
@@ -93,11 +119,8 @@ async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, 
     }
 }
 
-fn is_own(lease: &LeaseView) -> bool {
-    matches!(lease.lease.tenure, Tenure::Own { .. })
-}
-
-/// Registers a runner. Registering it again opens a new session, and the former one can no longer be renewed.
+/// Registers a runner. Registering it again opens a new session, and the former one can no longer be renewed. What it
+/// held by its name alone is revoked: free for the runner itself at once, and for others after the old deadline.
 #[utoipa::path(
     post, path = paths::RUNNER_REGISTER, tag = "runners", operation_id = "register_runner", request_body = RegisterRunner,
     responses(
@@ -114,6 +137,7 @@ async fn register(
     let tenant = caller.tenant(body.tenant_id.as_deref())?;
     context.quota(&tenant, Quota::Sessions).await?;
     let key = HolderKey { tenant, name: asked.runner };
+    let was_registered = is_registered(&load(context, &key).await?, &key);
     let command = Command::OpenSession(OpenSession {
         id: new_session_id(),
         holder: key.clone(),
@@ -124,21 +148,25 @@ async fn register(
         metrics: asked.metrics,
     });
     let view = context.session(command).await?;
-    registered(context, &key, &view).await
+    let holder = view.holder.as_ref().ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
+    if was_registered {
+        let (held, _) = held_by(context, &key).await?;
+        context.end_former(&held, holder.registered_at, body.fenced).await?;
+    }
+    registered(context, holder, &view).await
 }
 
-/// The answer to a registration. What is attached to a former session is not the new one's: it expires. What is held by
-/// name alone is still the runner's.
+/// The answer to a registration. What is attached to a former session is not the new one's: it expires.
 async fn registered(
     context: &Context,
-    key: &HolderKey,
+    holder: &Holder,
     view: &SessionView,
 ) -> Result<Json<RegisteredRunner>, ApiError> {
-    let holder = view.holder.as_ref().ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
-    let (leases, _) = held_by(context, key).await?;
+    let (leases, _) = held_by(context, &holder.key).await?;
     let cameras = leases.iter().filter(|lease| is_own(lease) && lease.key.kind.as_str() == kind::CAMERA);
     let assigned_cameras = cameras.map(|lease| lease.key.key.to_string()).collect();
-    let answer = RegisteredRunner::of(holder, &view.session, view.now);
+    let runner = Runner::of(holder, Some(&view.session), leases.len() as u64, view.now);
+    let answer = RegisteredRunner::of(runner, &view.session, view.now);
     Ok(Json(RegisteredRunner { assigned_cameras, ..answer }))
 }
 
@@ -159,7 +187,14 @@ async fn heartbeat(
     Body(body): Body<HeartbeatRunner>,
 ) -> Result<Json<RunnerHeartbeat>, ApiError> {
     let context = caller.context();
-    let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = match body.session_id {
+        Some(session) => {
+            let session = Named::Session(SessionId(session));
+            let tenant = context.tenant_of(query.tenant.as_deref(), session).await?;
+            HolderKey { tenant, name: field::name("runner_id", &id)? }
+        }
+        None => runner_key(context, &query, &id).await?,
+    };
     let metrics = body.metrics()?;
     witness(context, body.sealed_cursor.as_deref()).await?;
     match body.session_id {
@@ -197,7 +232,7 @@ async fn by_session(
 async fn status(context: &Context, key: &HolderKey, standing: Standing) -> Result<RunnerStatus, ApiError> {
     match standing {
         Standing::Current => Ok(RunnerStatus::Active),
-        Standing::Draining | Standing::Superseded => Ok(see(context, key).await?.status),
+        Standing::Draining | Standing::Superseded => status_of(context, key).await,
     }
 }
 
@@ -212,7 +247,7 @@ async fn by_name(
     Ok(Json(RunnerHeartbeat {
         success: true,
         runner_id: key.name.to_string(),
-        status: see(context, &key).await?.status,
+        status: status_of(context, &key).await?,
         session_id: None,
         ttl_ms: None,
         epoch: Some(context.engine().cursor().epoch),
@@ -233,7 +268,7 @@ async fn get(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Runner>, ApiError> {
-    let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = runner_key(caller.context(), &query, &id).await?;
     Ok(Json(see(caller.context(), &key).await?))
 }
 
@@ -256,11 +291,12 @@ async fn remove(
     Body(body): Body<RemoveRunner>,
 ) -> Result<Json<RemovedRunner>, ApiError> {
     let context = caller.context();
-    let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = runner_key(context, &query, &id).await?;
     let session = body.session_id.map(SessionId);
     let (released, revoked) = context.remove_holder(key.clone(), session).await?;
     let released = released + release_own(context, &key).await?;
-    Ok(Json(RemovedRunner { success: true, runner_id: key.name.to_string(), released, revoked }))
+    let (runner_id, leases_released) = (key.name.to_string(), released);
+    Ok(Json(RemovedRunner { success: true, runner_id, released, leases_released, revoked }))
 }
 
 /// Releases what is held under a name outside of any session, lease by lease; returns how many.
@@ -292,7 +328,7 @@ async fn put_status(
     Body(body): Body<PutRunnerStatus>,
 ) -> Result<Json<Runner>, ApiError> {
     let context = caller.context();
-    let holder = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let holder = runner_key(context, &query, &id).await?;
     let status = body.wanted()?;
     context.execute(Command::SetStatus { holder: holder.clone(), status }).await?;
     Ok(Json(see(context, &holder).await?))
@@ -310,7 +346,7 @@ async fn assignments(
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Assignments>, ApiError> {
     let context = caller.context();
-    let key = runner_key(caller.tenant(query.tenant.as_deref())?, &id)?;
+    let key = runner_key(context, &query, &id).await?;
     find(context, &key).await?;
     let (leases, revision) = held_by(context, &key).await?;
     let cameras = leases.iter().filter(|lease| lease.key.kind.as_str() == kind::CAMERA);
@@ -383,11 +419,20 @@ async fn list(
     Params(filter): Params<RunnerFilter>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<RunnerList>, ApiError> {
-    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let context = caller.context();
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     filter.check()?;
     let limit = page::size(query.limit)?;
-    let (found, next) = holders(caller.context(), &tenant, true, query.cursor.as_ref(), limit).await?;
-    let holders = found.keys.iter().filter_map(|key| found.loaded.state.holder(key));
-    let runners = holders.map(|holder| shown(&found.loaded, holder)).filter(|runner| filter.admits(runner));
-    Ok(Json(RunnerList { runners: runners.collect(), next }))
+    let (found, next) = holders(context, tenant.as_ref(), true, query.cursor.as_ref(), limit).await?;
+    let holders: Vec<_> = found.keys.iter().filter_map(|key| found.loaded.state.holder(key)).collect();
+    let mut runners = Vec::with_capacity(holders.len());
+    for some in holders.chunks(LOADS_AT_ONCE) {
+        let mut asked = Vec::with_capacity(some.len());
+        for holder in some {
+            asked.push(shown(context, &found.loaded, holder));
+        }
+        runners.extend(try_join_all(asked).await?);
+    }
+    runners.retain(|runner| filter.admits(runner));
+    Ok(Json(RunnerList { runners, next }))
 }

@@ -20,6 +20,7 @@ use crate::{
     Context, Quota,
     commands::new_session_id,
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -114,8 +115,8 @@ async fn heartbeat(
     Body(body): Body<HeartbeatSession>,
 ) -> Result<Json<Session>, ApiError> {
     let context = caller.context();
-    let tenant = caller.tenant(query.tenant.as_deref())?;
     let (id, metrics) = (session_id(&id)?, body.metrics()?);
+    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(id)).await?;
     witness(context, body.sealed_cursor.as_deref()).await?;
     let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };
     let view = context.session(command).await?;
@@ -137,8 +138,9 @@ async fn get(
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Session>, ApiError> {
     let context = caller.context();
-    let tenant = caller.tenant(query.tenant.as_deref())?;
-    let view = find(context, &tenant, session_id(&id)?).await?.ok_or_else(|| no_session(&id))?;
+    let session = session_id(&id)?;
+    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Session(session)).await?;
+    let view = find(context, &tenant, session).await?.ok_or_else(|| no_session(&id))?;
     Ok(Json(shown(context, &view).await?))
 }
 
@@ -163,8 +165,8 @@ async fn close(
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<ClosedSession>, ApiError> {
-    let tenant = caller.tenant(query.tenant.as_deref())?;
     let id = session_id(&id)?;
+    let tenant = caller.context().tenant_of(query.tenant.as_deref(), Named::Session(id)).await?;
     let released = caller.context().close_session(tenant, id).await?;
     Ok(Json(ClosedSession { session_id: id.0, released: released as u64 }))
 }

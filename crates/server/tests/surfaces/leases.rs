@@ -49,11 +49,26 @@ async fn a_camera_lease_s_life() {
 
     let id = &got["lease_id"];
     api.pass_seconds(40);
-    let renewed = api.put(&of(id, "renew/"), json!({})).await.is(200);
+    let told = json!({"processing_stats": {"processed_frames": 100}});
+    let renewed = api.put(&of(id, "renew/"), told.clone()).await.is(200);
     assert_eq!((&renewed["ttl_ms"], &renewed["token"]), (&json!(60_000), &got["token"]));
+    assert_eq!(renewed["processing_stats"], told["processing_stats"], "what a renewal tells is kept");
+    let bare = api.put(&of(id, "renew/"), json!({})).await.is(200);
+    assert_eq!(bare["processing_stats"], told["processing_stats"], "and stays");
+    let due = renewed["next_heartbeat_due"].as_str().expect("a time");
+    assert!(
+        renewed["renewed_at"].as_str() < Some(due) && Some(due) < renewed["expires_at"].as_str(),
+        "{renewed}"
+    );
     let stats = json!({"fps": 24.5, "frames": 1200});
     let beat = api.post(&of(id, "heartbeat/"), json!({"stats": stats})).await.is(200);
     assert_eq!((&beat["success"], &beat["processing_stats"]), (&json!(true), &stats));
+    assert!(beat["next_heartbeat_due"].is_string());
+    let with_status = json!({"processing_stats": {"fps": 3}, "camera_status": "online"});
+    let beat = api.post(&of(id, "heartbeat/"), with_status).await.is(200);
+    assert_eq!(beat["processing_stats"], json!({"fps": 3, "camera_status": "online"}));
+    let odd = json!({"processing_stats": {}, "camera_status": "asleep"});
+    api.post(&of(id, "heartbeat/"), odd).await.problem(400, "invalid_field");
     let bare = api.post(&of(id, "heartbeat/"), json!({"fps": 3})).await.is(200);
     assert_eq!(bare["processing_stats"], json!({"fps": 3}), "a body of nothing but stats");
 
@@ -89,7 +104,15 @@ async fn how_a_lease_ended_is_remembered() {
     let api = with_camera().await;
     let expired = api.acquire_camera("cam-001", "r").await.is(200)["lease_id"].clone();
     api.pass_seconds(60);
-    api.put(&of(&expired, "renew"), json!({})).await.problem(404, "lost");
+    for (method, call) in [("PUT", "renew"), ("POST", "heartbeat"), ("DELETE", "release"), ("POST", "revoke")]
+    {
+        let gone = api.call(method, &of(&expired, call), json!({})).await.problem(410, "lost");
+        assert_eq!(
+            (&gone["success"], &gone["ended"]["status"]),
+            (&json!(false), &json!("expired")),
+            "{call}"
+        );
+    }
     let shown = api.get(&of(&expired, "")).await.is(200);
     assert_eq!((&shown["success"], &shown["status"]), (&json!(false), &json!("expired")), "swept or not");
     assert_eq!(

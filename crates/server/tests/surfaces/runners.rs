@@ -33,6 +33,9 @@ async fn a_runner_registers_as_the_pipeline_does() {
     assert_eq!((&answer["assigned_cameras"], &answer["success"]), (&json!([]), &json!(true)));
     assert!(answer["registered_at"].is_string() && answer["session_id"].is_string());
     let shown = api.get(&format!("{R}/?tenant=tenant-1")).await.is(200);
+    for (field, value) in shown.as_object().expect("fields") {
+        assert_eq!(&answer[field], value, "{field}: the registration is answered with the runner");
+    }
     for (field, value) in runner("runner-abc123").as_object().expect("fields") {
         assert_eq!(&shown[field], value, "{field}");
     }
@@ -162,14 +165,99 @@ async fn a_runner_may_replace_its_former_session() {
 }
 
 #[tokio::test]
-async fn leases_outside_a_session_outlive_a_registration() {
-    let (api, _) = registered().await;
+async fn what_is_held_by_name_is_the_runner_s_when_it_first_registers() {
+    let api = Api::start().await;
     hold(&api, "cam-1", None).await;
-    let back = api.post("/runners/register", runner("runner-abc123")).await.is(200);
-    assert_eq!(back["assigned_cameras"], json!(["cam-1"]));
+    let first = api.post("/runners/register", runner("runner-abc123")).await.is(200);
+    assert_eq!((&first["assigned_cameras"], &first["current_load"]), (&json!(["cam-1"]), &json!(1)));
     let told = api.get(&format!("{R}/assignments/?tenant=tenant-1")).await.is(200);
     assert_eq!((&told["assigned_cameras"], &told["leases"][0]["key"]), (&json!(["cam-1"]), &json!("cam-1")));
     api.get("/runners/nobody/assignments?tenant=tenant-1").await.problem(404, "not_found");
+}
+
+#[tokio::test]
+async fn a_runner_that_registers_again_takes_the_place_of_its_former_incarnation() {
+    let (api, _) = registered().await;
+    let former = hold(&api, "cam-1", None).await;
+    hold(&api, "cam-2", None).await;
+    api.pass_seconds(10);
+    let back = api.post("/runners/register", runner("runner-abc123")).await.is(200);
+    assert_eq!((&back["assigned_cameras"], &back["current_load"]), (&json!([]), &json!(0)));
+    let id = former["lease_id"].as_str().expect("an id");
+    let over = api.put(&format!("/leases/{id}/renew"), json!({})).await.problem(404, "lost");
+    assert_eq!(
+        (&over["ended"]["status"], &over["ended"]["reason"]),
+        (&json!("revoked"), &json!("its runner has registered again"))
+    );
+    let others = api.acquire_camera("cam-1", "runner-2").await.problem(409, "held_back");
+    assert_eq!(others["retry_after_seconds"], 50, "the former incarnation may work until its deadline");
+    let again = api.acquire_camera("cam-1", "runner-abc123").await.is(200);
+    assert!(again["token"].as_u64() > former["token"].as_u64());
+    api.put(&format!("/leases/{id}/renew"), json!({})).await.problem(404, "lost");
+    let history = api.get("/resources/camera/cam-1/history?tenant=tenant-1").await.is(200);
+    let events: Vec<_> =
+        history["events"].as_array().expect("events").iter().map(|e| e["event_type"].clone()).collect();
+    let expected =
+        ["resource_declared", "lease_acquired", "lease_revoked", "hold_back_lifted", "lease_acquired"];
+    assert_eq!(events, expected);
+    assert_eq!(history["events"][2]["details"]["reason"], "its runner has registered again");
+    api.acquire_camera("cam-1", "runner-abc123").await.problem(409, "held");
+    api.acquire_camera("cam-2", "runner-2").await.problem(409, "held_back");
+    api.pass_seconds(50);
+    api.acquire_camera("cam-2", "runner-2").await.is(200);
+}
+
+#[tokio::test]
+async fn only_a_registration_frees_what_is_held_back_for_its_runner() {
+    let (api, _) = registered().await;
+    let lease = hold(&api, "cam-1", None).await;
+    let id = lease["lease_id"].as_str().expect("an id");
+    api.post(&format!("/leases/{id}/revoke"), json!({"reason": "its runner has left"})).await.is(200);
+    api.acquire_camera("cam-1", "runner-abc123").await.problem(409, "held_back");
+    hold(&api, "cam-2", None).await;
+    let mut fenced = runner("runner-abc123");
+    fenced["fenced"] = json!(true);
+    api.post("/runners/register", fenced).await.is(200);
+    api.acquire_camera("cam-2", "runner-2").await.is(200);
+}
+
+#[tokio::test]
+async fn another_key_s_leases_are_not_ended_by_a_registration() {
+    let api = Api::start().await;
+    let one = api.keyed(solehold_server::Role::Runner, Some("tenant-1")).await;
+    let two = api.keyed(solehold_server::Role::Runner, Some("tenant-1")).await;
+    let admin = api.keyed(solehold_server::Role::Admin, Some("tenant-1")).await;
+    admin.declare_camera("cam-1").await;
+    one.post("/runners/register", runner("r")).await.is(200);
+    let lease = one.post("/leases/acquire", acquire("cam-1", "r")).await.is(200);
+    two.post("/runners/register", runner("r")).await.problem(403, "forbidden");
+    let id = lease["lease_id"].as_str().expect("an id");
+    api.pass_seconds(40);
+    one.put(&format!("/leases/{id}/renew"), json!({})).await.is(200);
+    api.pass_seconds(40);
+    // The session is over and the name free, but not what was taken under it.
+    two.post("/runners/register", runner("r")).await.is(200);
+    one.put(&format!("/leases/{id}/renew"), json!({})).await.is(200);
+    two.post("/leases/acquire", acquire("cam-1", "r")).await.problem(409, "held");
+}
+
+#[tokio::test]
+async fn a_runner_s_capacity_bounds_what_it_takes_by_name() {
+    let api = Api::start().await;
+    let mut small = runner("runner-abc123");
+    small["capacity"] = json!(2);
+    let session = api.post("/runners/register", small).await.is(200)["session_id"].clone();
+    hold(&api, "cam-1", Some(&session)).await;
+    let second = hold(&api, "cam-2", None).await;
+    api.declare_camera("cam-3").await;
+    let refused = api.acquire_camera("cam-3", "runner-abc123").await.problem(409, "at_capacity");
+    assert_eq!((&refused["limit"]["value"], &refused["success"]), (&json!(2), &json!(false)));
+    assert_eq!(api.get(R).await.is(200)["current_load"], 2);
+    assert_eq!(api.get("/runners").await.is(200)["runners"][0]["current_load"], 2);
+    api.delete(&format!("/leases/{}/release", second["lease_id"].as_str().expect("an id"))).await.is(200);
+    api.acquire_camera("cam-3", "runner-abc123").await.is(200);
+    // Who never registered has said no capacity.
+    api.acquire_camera("cam-2", "passer-by").await.is(200);
 }
 
 #[tokio::test]
@@ -180,6 +268,7 @@ async fn deleting_a_runner_by_name_alone_does_not_free_its_session_s_work_before
     let left_ms = beat(&api, &session).await["ttl_ms"].as_u64().expect("time left");
     let gone = api.delete(&format!("{R}/?tenant=tenant-1")).await.is(200);
     assert_eq!((&gone["released"], &gone["revoked"]), (&json!(1), &json!(1)), "{gone}");
+    assert_eq!(gone["leases_released"], 1);
     let held_back = api.acquire_camera("cam-1", "runner-2").await;
     assert_eq!(
         (held_back.status, &held_back.body["code"]),

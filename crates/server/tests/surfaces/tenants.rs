@@ -92,6 +92,7 @@ fn calls(loot: &Loot) -> Vec<(&'static str, Value, Own)> {
         ("put_zone", zone(), Missing),
         ("delete_zone", json!(null), Missing),
         ("config_version", json!(null), Missing),
+        ("config_version_of_all", json!(null), Other(200)),
         ("list_cameras", json!(null), Other(200)),
         ("list_available_cameras", json!(null), Other(200)),
         ("get_camera", json!(null), Missing),
@@ -234,6 +235,133 @@ async fn a_key_of_all_tenants_may_name_one() {
     assert_eq!(all.get("/scenes?tenant=tenant-9").await.is(200)[0]["scene_id"], "s");
     all.put("/scenes/s", json!({})).await.is(201);
     api.get("/scenes").await.problem(401, "unauthorized");
+}
+
+/// What a pipeline's client does whose paths name no tenant, by a caller that has none.
+async fn a_life_without_a_tenant(api: &Api) {
+    let lease = api.post("/leases/acquire/", acquire("cam-1", "r-1")).await.is(200);
+    let id = lease["lease_id"].as_str().expect("an id").to_owned();
+    assert_eq!(lease["tenant_id"], "tenant-1");
+    api.put(&format!("/leases/{id}/renew/"), json!({"processing_stats": {"n": 1}})).await.is(200);
+    api.post(&format!("/leases/{id}/heartbeat/"), json!({"processing_stats": {"n": 2}})).await.is(200);
+    assert_eq!(api.get(&format!("/leases/{id}")).await.is(200)["tenant_id"], "tenant-1");
+    assert_eq!(api.get(&format!("/leases/{id}/history")).await.is(200)["events"][0]["tenant"], "tenant-1");
+    assert_eq!(api.get("/leases/camera/cam-1/").await.is(200)["lease_id"], json!(id));
+    assert_eq!(api.get("/leases/runner/r-1/").await.is(200)["leases"][0]["lease_id"], json!(id));
+    assert_eq!(api.get("/cameras/cam-1/").await.is(200)["tenant_id"], "tenant-1");
+    assert_eq!(api.get("/runners/r-1/").await.is(200)["current_load"], 1);
+    assert_eq!(api.put("/runners/r-1/heartbeat/", json!({"current_load": 1})).await.is(200)["success"], true);
+    assert_eq!(api.get("/runners/r-1/assignments").await.is(200)["assigned_cameras"], json!(["cam-1"]));
+    assert_eq!(api.delete(&format!("/leases/{id}/release/")).await.is(200)["success"], true);
+    let over = api.put(&format!("/leases/{id}/renew"), json!({})).await.problem(404, "lost");
+    assert_eq!(over["ended"]["status"], "released", "also of a lease that has ended");
+}
+
+#[tokio::test]
+async fn a_caller_without_a_tenant_means_the_tenant_that_has_what_it_names() {
+    let keyless = Api::start().await;
+    let keyed = Api::start().await;
+    let all = keyed.keyed(Role::Admin, None).await;
+    for api in [keyless, all] {
+        api.declare_camera("cam-1").await;
+        let session = api.post("/runners/register", runner("r-1")).await.is(200)["session_id"].clone();
+        a_life_without_a_tenant(&api).await;
+        let session = session.as_str().expect("an id");
+        let beat = json!({"session_id": session});
+        api.put("/runners/r-1/heartbeat", beat.clone()).await.is(200);
+        api.get(&format!("/sessions/{session}")).await.is(200);
+        api.put(&format!("/sessions/{session}/heartbeat"), json!({})).await.is(200);
+
+        // Once another tenant has a runner and a camera of these names, the names alone are not enough.
+        let mut other = camera("cam-1");
+        other["tenant_id"] = json!("tenant-2");
+        api.post("/tenants/tenant-2/sites/site-1/cameras", other).await.is(201);
+        let mut twin = runner("r-1");
+        twin["tenant_id"] = json!("tenant-2");
+        api.post("/runners/register", twin).await.is(200);
+        let bare = json!({"camera_uuid": "cam-1", "runner_id": "r-1"});
+        for (method, path, body) in [
+            ("GET", "/cameras/cam-1", json!({})),
+            ("GET", "/leases/camera/cam-1", json!({})),
+            ("PUT", "/cameras/cam-1", json!({})),
+            ("POST", "/leases/acquire", bare),
+            ("GET", "/runners/r-1", json!({})),
+            ("GET", "/runners/r-1/assignments", json!({})),
+            ("PUT", "/runners/r-1/heartbeat", json!({})),
+            ("PUT", "/runners/r-1/status", json!({"status": "drain"})),
+            ("DELETE", "/runners/r-1", json!({})),
+        ] {
+            let refused = api.call(method, path, body).await.problem(400, "invalid_field");
+            let fault = &refused["errors"][0];
+            assert_eq!(fault["field"], "tenant", "{method} {path}");
+            let message = fault["message"].as_str().expect("text");
+            assert!(message.contains("tenant-1 and tenant-2") && message.contains("?tenant="), "{message}");
+        }
+        api.get("/cameras/cam-1?tenant=tenant-2").await.is(200);
+        api.put("/runners/r-1/heartbeat", beat).await.is(200);
+        assert_eq!(api.delete("/runners/r-1?tenant=tenant-1").await.is(200)["success"], true);
+        api.put("/runners/r-1/heartbeat", json!({})).await.is(200);
+
+        // What nobody has is looked for, and created, in `default`.
+        api.get("/cameras/cam-9").await.problem(404, "not_found");
+        api.get("/runners/nobody").await.problem(404, "not_found");
+        assert_eq!(api.put("/cameras/cam-9", json!({})).await.is(201)["tenant_id"], "default");
+        api.get(&format!("/sessions/{}", uuid::Uuid::nil())).await.problem(404, "no_session");
+    }
+}
+
+#[tokio::test]
+async fn lists_show_a_caller_without_a_tenant_everything() {
+    let api = Api::start().await;
+    for tenant in ["tenant-1", "tenant-2"] {
+        let mut made = camera("cam-1");
+        made["tenant_id"] = json!(tenant);
+        api.post(&format!("/tenants/{tenant}/sites/site-1/cameras"), made).await.is(201);
+        let mut body = runner("r-1");
+        body["tenant_id"] = json!(tenant);
+        api.post("/runners/register", body).await.is(200);
+    }
+    let free = api.get("/cameras/available/").await.is(200);
+    assert_eq!(free["cameras"], json!(["cam-1", "cam-1"]));
+    assert_eq!(
+        (&free["items"][0]["tenant_id"], &free["items"][1]["tenant_id"]),
+        (&json!("tenant-1"), &json!("tenant-2"))
+    );
+    for tenant in ["tenant-1", "tenant-2"] {
+        let mut body = acquire("cam-1", "r-1");
+        body["tenant_id"] = json!(tenant);
+        api.post("/leases/acquire", body).await.is(200);
+    }
+    for (path, field) in [
+        ("/leases", "leases"),
+        ("/leases/runner/r-1", "leases"),
+        ("/runners", "runners"),
+        ("/cameras", "cameras"),
+    ] {
+        let tenants = |list: &Value| {
+            let items = list[field].as_array().expect("items").iter();
+            items.map(|item| item["tenant_id"].as_str().expect("one").to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(tenants(&api.get(path).await.is(200)), ["tenant-1", "tenant-2"], "{path}");
+        assert_eq!(
+            tenants(&api.get(&format!("{path}?tenant=tenant-2")).await.is(200)),
+            ["tenant-2"],
+            "{path}"
+        );
+        let first = api.get(&format!("{path}?limit=1")).await.is(200);
+        assert_eq!(tenants(&first), ["tenant-1"], "{path}");
+        let next = crate::common::segment(first["next"].as_str().expect("a next page"));
+        let second = api.get(&format!("{path}?limit=1&cursor={next}")).await.is(200);
+        assert_eq!(
+            (tenants(&second), &second["next"]),
+            (vec!["tenant-2".to_owned()], &json!(null)),
+            "{path}"
+        );
+        let odd = format!("{path}?tenant=tenant-1&cursor={next}");
+        api.get(&odd).await.problem(400, "invalid_field");
+    }
+    let one = api.keyed(Role::Reader, Some("tenant-1")).await;
+    assert_eq!(one.get("/leases").await.is(200)["leases"].as_array().map(Vec::len), Some(1));
 }
 
 #[tokio::test]

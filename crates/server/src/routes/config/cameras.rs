@@ -1,14 +1,15 @@
 //! Cameras, by site and by id.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
 use serde::Deserialize;
 use solehold_api::{
-    config::{AvailableQuery, Camera, CameraList},
-    field, kind,
+    config::{AvailableCameras, Camera, CameraList, CameraQuery, Deleted},
+    field::{self, FieldError},
+    kind,
     limits::PAGE_SIZE_MAX,
-    page::{PageCursor, PageQuery},
+    page::PageCursor,
     paths,
     resources::DeleteQuery,
 };
@@ -20,11 +21,12 @@ use solehold_core::{
 use solehold_engine::store::{ResourcePage, ResourceQuery};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{Site, SitePath, is_at, keeping, shown, zones_at};
+use super::{Site, SitePath, changes, is_at, keeping, shown, zones_at};
 use crate::{
     Context,
     http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key, resource_page},
+    tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -61,44 +63,51 @@ fn camera_key(tenant: Name, uuid: &str) -> Result<ResourceKey, ApiError> {
 /// Lists the cameras of a site.
 #[utoipa::path(
     get, path = paths::SITE_CAMERAS, tag = "config", operation_id = "list_site_cameras",
-    params(SitePath, PageQuery),
+    params(SitePath, CameraQuery),
     responses((status = 200, description = "The cameras", body = CameraList))
 )]
 async fn list_at_site(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
-    Params(query): Params<PageQuery>,
+    Params(query): Params<CameraQuery>,
 ) -> Result<Json<CameraList>, ApiError> {
     let site = path.site(&caller)?;
     site.must_be_of(query.tenant.as_deref())?;
-    page(caller.context(), &site.tenant, site.query(kind::CAMERA)?, query.cursor.as_ref(), query.limit).await
+    if query.site_id.as_ref().is_some_and(|id| id != site.name.as_str()) {
+        return Err(FieldError::new("site_id", "is not the one in the path").into());
+    }
+    let asked = site.query(kind::CAMERA)?;
+    let (cameras, next) = page(caller.context(), Some(&site.tenant), asked, &query).await?;
+    Ok(Json(CameraList { cameras, next }))
 }
 
 /// A page of cameras. The pipeline's clients know no pages: it is as long as a page may be, unless they ask for less.
 async fn page(
     context: &Context,
-    tenant: &Name,
+    tenant: Option<&Name>,
     asked: ResourceQuery,
-    cursor: Option<&PageCursor>,
-    limit: Option<i64>,
-) -> Result<Json<CameraList>, ApiError> {
-    let limit = limit.or(Some(PAGE_SIZE_MAX as i64));
-    let (found, next) = resource_page(context, tenant, asked, cursor, limit).await?;
-    Ok(Json(CameraList { cameras: all_shown(context, tenant, &found).await?, next }))
+    query: &CameraQuery,
+) -> Result<(Vec<Camera>, Option<PageCursor>), ApiError> {
+    let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
+    let (found, next) = resource_page(context, tenant, asked, query.cursor.as_ref(), limit).await?;
+    let mut cameras = all_shown(context, &found).await?;
+    cameras.retain(|camera| query.status.is_none_or(|status| status == camera.status()));
+    Ok((cameras, next))
 }
 
 /// The cameras that were found, with the zones that count for each; those of a site are read once.
-async fn all_shown(context: &Context, tenant: &Name, found: &ResourcePage) -> Result<Vec<Camera>, ApiError> {
+async fn all_shown(context: &Context, found: &ResourcePage) -> Result<Vec<Camera>, ApiError> {
     let (mut zones, mut cameras) = (BTreeMap::new(), Vec::new());
     for seen in ResourceView::all(found) {
         let mut camera = Camera::of(&seen.resource);
         if let Some(site) = seen.declared().and_then(|declared| declared.site.clone()) {
-            if !zones.contains_key(&site) {
-                zones.insert(site.clone(), zones_at(context, tenant, &site).await?);
+            let at = (seen.resource.key.tenant.clone(), site);
+            if !zones.contains_key(&at) {
+                zones.insert(at.clone(), zones_at(context, &at.0, &at.1).await?);
             }
-            camera.zones = camera.effective_zones(&zones[&site]);
+            camera.zones = camera.effective_zones(&zones[&at]);
         }
-        cameras.push(camera);
+        cameras.push(camera.filled_in());
     }
     Ok(cameras)
 }
@@ -122,10 +131,11 @@ async fn create(
     site.must_be_of(camera.tenant_id.as_deref())?;
     camera.place(None, site.tenant.as_str(), Some(site.name.as_str()))?;
     let declaration = camera.declaration()?;
-    let key = camera_key(site.tenant, &camera.camera_uuid)?;
+    let key = camera_key(site.tenant.clone(), &camera.camera_uuid)?;
     context.declare(key.clone(), declaration, true).await?;
+    changes::note_time(context, &site.tenant, Some(&site.name)).await;
     let seen = ResourceView::read_declared(context, &key).await?;
-    Ok((StatusCode::CREATED, Json(shown(context, &seen).await?)))
+    Ok((StatusCode::CREATED, Json(shown(context, &seen).await?.filled_in())))
 }
 
 /// Returns a camera of a site.
@@ -145,7 +155,7 @@ async fn get_at_site(
     if !is_at(&seen, &site.name) {
         return Err(Refusal::NoResource(key).into());
     }
-    Ok(Json(shown(context, &seen).await?))
+    Ok(Json(shown(context, &seen).await?.filled_in()))
 }
 
 /// Creates or replaces a camera of a site. A camera that is at another site is not found here.
@@ -182,11 +192,17 @@ async fn replace(
     camera: &Camera,
     before: Option<ResourceView>,
 ) -> Result<(StatusCode, Json<Camera>), ApiError> {
+    let former = before.as_ref().and_then(|seen| seen.declared().cloned());
     let declaration = keeping(before, camera.declaration()?);
+    let is_change = former.as_ref() != Some(&declaration);
+    let sites: BTreeSet<_> = former.into_iter().chain([declaration.clone()]).map(|d| d.site).collect();
     let (_, created) = context.declare(key.clone(), declaration, false).await?;
+    for site in sites.iter().filter(|_| is_change) {
+        changes::note_time(context, &key.tenant, site.as_ref()).await;
+    }
     let seen = ResourceView::read_declared(context, &key).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(shown(context, &seen).await?)))
+    Ok((status, Json(shown(context, &seen).await?.filled_in())))
 }
 
 /// Deletes a camera of a site.
@@ -194,7 +210,7 @@ async fn replace(
     delete, path = paths::SITE_CAMERA, tag = "config", operation_id = "delete_camera",
     params(CameraPath, DeleteQuery),
     responses(
-        (status = 204, description = "It was deleted"),
+        (status = 200, description = "It was deleted", body = Deleted),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
@@ -202,45 +218,50 @@ async fn remove(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Params(query): Params<DeleteQuery>,
-) -> Result<StatusCode, ApiError> {
+) -> Result<Json<Deleted>, ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
-    let key = camera_key(site.tenant, &path.camera_uuid)?;
+    let key = camera_key(site.tenant.clone(), &path.camera_uuid)?;
     let seen = ResourceView::read_declared(context, &key).await?;
     if !is_at(&seen, &site.name) {
         return Err(Refusal::NoResource(key).into());
     }
     context.execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
-    Ok(StatusCode::NO_CONTENT)
+    changes::note_time(context, &site.tenant, Some(&site.name)).await;
+    Ok(Json(Deleted { success: true }))
 }
 
 /// Lists cameras of all sites.
 #[utoipa::path(
-    get, path = paths::CAMERAS, tag = "config", operation_id = "list_cameras", params(AvailableQuery),
+    get, path = paths::CAMERAS, tag = "config", operation_id = "list_cameras", params(CameraQuery),
     responses((status = 200, description = "The cameras", body = CameraList))
 )]
 async fn list(
     caller: Caller<role::Reader>,
-    Params(query): Params<AvailableQuery>,
+    Params(query): Params<CameraQuery>,
 ) -> Result<Json<CameraList>, ApiError> {
-    let tenant = caller.tenant(query.tenant.as_deref())?;
-    page(caller.context(), &tenant, asked(&query, None)?, query.cursor.as_ref(), query.limit).await
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
+    let (cameras, next) = page(caller.context(), tenant.as_ref(), asked(&query, None)?, &query).await?;
+    Ok(Json(CameraList { cameras, next }))
 }
 
 /// Lists the cameras that nobody holds.
 #[utoipa::path(
-    get, path = paths::CAMERAS_AVAILABLE, tag = "config", operation_id = "list_available_cameras", params(AvailableQuery),
-    responses((status = 200, description = "The cameras", body = CameraList))
+    get, path = paths::CAMERAS_AVAILABLE, tag = "config", operation_id = "list_available_cameras", params(CameraQuery),
+    responses((status = 200, description = "The cameras", body = AvailableCameras))
 )]
 async fn available(
     caller: Caller<role::Reader>,
-    Params(query): Params<AvailableQuery>,
-) -> Result<Json<CameraList>, ApiError> {
-    let tenant = caller.tenant(query.tenant.as_deref())?;
-    page(caller.context(), &tenant, asked(&query, Some(false))?, query.cursor.as_ref(), query.limit).await
+    Params(query): Params<CameraQuery>,
+) -> Result<Json<AvailableCameras>, ApiError> {
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
+    let asked = asked(&query, Some(false))?;
+    let (items, next) = page(caller.context(), tenant.as_ref(), asked, &query).await?;
+    let cameras = items.iter().map(|camera| camera.camera_uuid.clone()).collect();
+    Ok(Json(AvailableCameras { cameras, items, next }))
 }
 
-fn asked(query: &AvailableQuery, leased: Option<bool>) -> Result<ResourceQuery, ApiError> {
+fn asked(query: &CameraQuery, leased: Option<bool>) -> Result<ResourceQuery, ApiError> {
     let site = field::maybe_name("site_id", query.site_id.as_deref())?;
     Ok(ResourceQuery { kind: Some(field::name("kind", kind::CAMERA)?), site, leased, ..Default::default() })
 }
@@ -257,9 +278,11 @@ async fn get(
     Params(query): Params<TenantQuery>,
 ) -> Result<Json<Camera>, ApiError> {
     let context = caller.context();
-    let key = camera_key(caller.tenant(query.tenant.as_deref())?, &uuid)?;
+    let name = field::name("camera_uuid", &uuid)?;
+    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Camera(&name)).await?;
+    let key = camera_key(tenant, &uuid)?;
     let seen = ResourceView::read_declared(context, &key).await?;
-    Ok(Json(shown(context, &seen).await?))
+    Ok(Json(shown(context, &seen).await?.filled_in()))
 }
 
 /// Creates or replaces a camera. It stays at its site unless the body names another.
@@ -279,7 +302,9 @@ async fn put(
 ) -> Result<(StatusCode, Json<Camera>), ApiError> {
     let context = caller.context();
     caller.tenant(camera.tenant_id.as_deref())?;
-    let tenant = caller.tenant(query.tenant.as_deref().or(camera.tenant_id.as_deref()))?;
+    let name = field::name("camera_uuid", &uuid)?;
+    let said = query.tenant.as_deref().or(camera.tenant_id.as_deref());
+    let tenant = context.tenant_of(said, Named::Camera(&name)).await?;
     let key = camera_key(tenant.clone(), &uuid)?;
     let before = ResourceView::read(context, &key).await?;
     let site = before.as_ref().and_then(|seen| seen.declared()?.site.clone());

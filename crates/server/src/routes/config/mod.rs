@@ -4,28 +4,35 @@
 //! change of either is an event like any other. A site is where they are, and has no life of its own.
 
 mod cameras;
+mod changes;
 mod zones;
+
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use solehold_api::{
-    config::{Camera, ConfigVersion, Zone},
+    config::{Camera, ConfigVersion, DatedConfigVersion, Zone},
     field, kind,
     limits::PAGE_SIZE_MAX,
     paths,
     problem::{ErrorCode, Problem},
 };
-use solehold_core::{key::Name, lease::Declaration};
+use solehold_core::{key::Name, lease::Declaration, time::StoreTime};
 use solehold_engine::store::ResourceQuery;
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context,
-    http::{ApiError, Caller, GuardedContext, Identity, Json, NamePath, role},
+    http::{ApiError, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_page},
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(version)).merge(cameras::routes()).merge(zones::routes())
+    OpenApiRouter::new()
+        .routes(routes!(version))
+        .routes(routes!(version_of_all))
+        .merge(cameras::routes())
+        .merge(zones::routes())
 }
 
 /// What the path of a site names.
@@ -85,18 +92,64 @@ fn keeping(before: Option<ResourceView>, declaration: Declaration) -> Declaratio
 #[utoipa::path(
     get, path = paths::CONFIG_VERSION, tag = "config", operation_id = "config_version",
     params(SitePath),
-    responses((status = 200, description = "The versions of its cameras and zones", body = ConfigVersion))
+    responses((status = 200, description = "The versions of its cameras and zones", body = DatedConfigVersion))
 )]
 async fn version(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<SitePath>,
-) -> Result<Json<ConfigVersion>, ApiError> {
+) -> Result<Json<DatedConfigVersion>, ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
-    let cameras = all(context, &site.tenant, site.query(kind::CAMERA)?).await?;
+    let cameras = all(context, Some(&site.tenant), site.query(kind::CAMERA)?).await?;
+    let zones = all(context, Some(&site.tenant), site.query(kind::ZONE)?).await?;
+    let noted = changes::last_at_site(context, &site.tenant, &site.name).await?;
+    let last_updated = noted.max(last_created(&cameras)).max(last_created(&zones)).into();
     let cameras: Vec<Camera> = cameras.iter().map(|seen| Camera::of(&seen.resource)).collect();
-    let zones = zones_at(context, &site.tenant, &site.name).await?;
-    Ok(Json(ConfigVersion::of(&cameras, &zones)))
+    let zones: Vec<Zone> = zones.iter().filter_map(|seen| Zone::of(&seen.resource)).collect();
+    Ok(Json(DatedConfigVersion { version: ConfigVersion::of(&cameras, &zones), last_updated }))
+}
+
+/// Returns the versions of all configuration that the caller may see, over all sites.
+#[utoipa::path(
+    get, path = paths::CONFIG_VERSION_OF_ALL, tag = "config", operation_id = "config_version_of_all",
+    params(TenantQuery),
+    responses((status = 200, description = "The versions of all cameras and zones", body = DatedConfigVersion))
+)]
+async fn version_of_all(
+    caller: Caller<role::Reader>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<DatedConfigVersion>, ApiError> {
+    let context = caller.context();
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
+    let cameras = all(context, tenant.as_ref(), of_kind(kind::CAMERA)?).await?;
+    let zones = all(context, tenant.as_ref(), of_kind(kind::ZONE)?).await?;
+    let noted = changes::last_of(context, tenant.as_ref()).await?;
+    let last_updated = noted.max(last_created(&cameras)).max(last_created(&zones)).into();
+    let mut sites: BTreeMap<(String, String), (Vec<Camera>, Vec<Zone>)> = BTreeMap::new();
+    for seen in &cameras {
+        sites.entry(whereabouts(seen)).or_default().0.push(Camera::of(&seen.resource));
+    }
+    for seen in &zones {
+        sites.entry(whereabouts(seen)).or_default().1.extend(Zone::of(&seen.resource));
+    }
+    let version = |(cameras, zones): (Vec<Camera>, Vec<Zone>)| ConfigVersion::of(&cameras, &zones);
+    let sites = sites.into_iter().map(|(site, found)| (site, version(found))).collect();
+    Ok(Json(DatedConfigVersion { version: ConfigVersion::of_sites(&sites), last_updated }))
+}
+
+fn of_kind(kind: &str) -> Result<ResourceQuery, ApiError> {
+    Ok(ResourceQuery { kind: Some(field::name("kind", kind)?), ..Default::default() })
+}
+
+/// The tenant and the site of a resource.
+fn whereabouts(seen: &ResourceView) -> (String, String) {
+    let site = seen.declared().and_then(|declared| declared.site.as_ref());
+    (seen.resource.key.tenant.to_string(), site.map(ToString::to_string).unwrap_or_default())
+}
+
+/// When the newest of some resources was created: what another surface declares leaves no other note of its time.
+fn last_created(seen: &[ResourceView]) -> StoreTime {
+    seen.iter().map(|seen| seen.resource.created_at).max().unwrap_or_default()
 }
 
 /// The versions of one camera's configuration, with the zones that count for it.
@@ -104,7 +157,7 @@ pub async fn version_of_camera(context: &Context, camera: &ResourceView) -> Resu
     Ok(ConfigVersion::of(&[shown(context, camera).await?], &[]))
 }
 
-/// A camera with the zones that count for it.
+/// A camera with the zones that count for it, as its document says.
 async fn shown(context: &Context, seen: &ResourceView) -> Result<Camera, ApiError> {
     let camera = Camera::of(&seen.resource);
     let Some(site) = seen.declared().and_then(|declared| declared.site.as_ref()) else { return Ok(camera) };
@@ -115,12 +168,16 @@ async fn shown(context: &Context, seen: &ResourceView) -> Result<Camera, ApiErro
 /// The zones of a site.
 async fn zones_at(context: &Context, tenant: &Name, site: &Name) -> Result<Vec<Zone>, ApiError> {
     let site = Site { tenant: tenant.clone(), name: site.clone() };
-    let zones = all(context, tenant, site.query(kind::ZONE)?).await?;
+    let zones = all(context, Some(tenant), site.query(kind::ZONE)?).await?;
     Ok(zones.iter().filter_map(|seen| Zone::of(&seen.resource)).collect())
 }
 
 /// Everything that matches, page by page.
-async fn all(context: &Context, tenant: &Name, query: ResourceQuery) -> Result<Vec<ResourceView>, ApiError> {
+async fn all(
+    context: &Context,
+    tenant: Option<&Name>,
+    query: ResourceQuery,
+) -> Result<Vec<ResourceView>, ApiError> {
     let (mut seen, mut cursor) = (Vec::new(), None);
     loop {
         let limit = Some(PAGE_SIZE_MAX as i64);

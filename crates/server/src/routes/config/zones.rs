@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde::Deserialize;
 use solehold_api::{
-    config::{Zone, ZoneId, ZoneList},
+    config::{Deleted, Zone, ZoneId, ZoneList},
     field::{self, FieldError},
     kind,
     limits::PAGE_SIZE_MAX,
@@ -11,11 +11,17 @@ use solehold_api::{
     paths,
     resources::DeleteQuery,
 };
-use solehold_core::{command::Command, key::ResourceKey, outcome::Refusal};
+use solehold_core::{
+    command::Command,
+    key::ResourceKey,
+    outcome::{Answer, Refusal},
+};
 use utoipa_axum::router::OpenApiRouter;
 
-use super::{Site, SitePath, keeping};
+use super::{Site, SitePath, all, changes, keeping};
 use crate::{
+    Context, Quota,
+    commands::unexpected,
     http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, role},
     routes::resource_view::{ResourceView, resource_page},
 };
@@ -47,6 +53,45 @@ fn zone_key(site: &Site, id: &ZoneId) -> Result<ResourceKey, ApiError> {
     Ok(ResourceKey { tenant: site.tenant.clone(), kind, key: Zone::key(site.name.as_str(), id)? })
 }
 
+/// The cameras of a site that a zone applies to, as it was or as it is to be: also those that the caller may not see.
+async fn cameras_of(
+    context: &Context,
+    site: &Site,
+    zones: [Option<&Zone>; 2],
+) -> Result<Vec<ResourceKey>, ApiError> {
+    let unlimited = context.on_behalf_of(Identity::keyless());
+    let cameras = all(&unlimited, Some(&site.tenant), site.query(kind::CAMERA)?).await?;
+    let keys = cameras.into_iter().map(|seen| seen.resource.key);
+    Ok(keys.filter(|key| zones.iter().flatten().any(|zone| zone.is_for(key.key.as_str()))).collect())
+}
+
+/// Declares a zone, and tells the cameras that it applies to; returns whether it is new.
+async fn declare(context: &Context, site: &Site, zone: &Zone, only_new: bool) -> Result<bool, ApiError> {
+    let (key, declaration) = (zone_key(site, &zone.zone_id)?, zone.declaration(&site.name)?);
+    let before = ResourceView::read(context, &key).await?;
+    if before.is_none() {
+        context.quota(&site.tenant, Quota::Resources).await?;
+    }
+    let former = before.as_ref().and_then(|seen| Zone::of(&seen.resource));
+    let was_declared = before.as_ref().and_then(|seen| seen.declared().cloned());
+    if only_new && was_declared.is_some() {
+        return Err(Refusal::Exists.into());
+    }
+    let declaration = if only_new { declaration } else { keeping(before, declaration) };
+    let is_change = was_declared.as_ref() != Some(&declaration);
+    let cameras =
+        if is_change { cameras_of(context, site, [former.as_ref(), Some(zone)]).await? } else { Vec::new() };
+    let created =
+        match changes::make(context, Command::Declare { key, declaration, only_new }, cameras).await? {
+            Answer::Declared { created, .. } => created,
+            other => return Err(unexpected(&other)),
+        };
+    if is_change {
+        changes::note_time(context, &site.tenant, Some(&site.name)).await;
+    }
+    Ok(created)
+}
+
 /// Lists the zones of a site.
 #[utoipa::path(
     get, path = paths::SITE_ZONES, tag = "config", operation_id = "list_zones",
@@ -63,8 +108,8 @@ async fn list(
     let (asked, limit) = (site.query(kind::ZONE)?, query.limit.or(Some(PAGE_SIZE_MAX as i64)));
     let (found, next) =
         resource_page(caller.context(), &site.tenant, asked, query.cursor.as_ref(), limit).await?;
-    let zones = ResourceView::all(&found).filter_map(|seen| Zone::of(&seen.resource)).collect();
-    Ok(Json(ZoneList { zones, next }))
+    let zones = ResourceView::all(&found).filter_map(|seen| Zone::of(&seen.resource));
+    Ok(Json(ZoneList { zones: zones.map(Zone::filled_in).collect(), next }))
 }
 
 /// Creates a zone.
@@ -81,10 +126,8 @@ async fn create(
     NamePath(path): NamePath<SitePath>,
     Body(zone): Body<Zone>,
 ) -> Result<(StatusCode, Json<Zone>), ApiError> {
-    let site = path.site(&caller)?;
-    let declaration = zone.declaration(&site.name)?;
-    caller.context().declare(zone_key(&site, &zone.zone_id)?, declaration, true).await?;
-    Ok((StatusCode::CREATED, Json(zone)))
+    declare(caller.context(), &path.site(&caller)?, &zone, true).await?;
+    Ok((StatusCode::CREATED, Json(zone.filled_in())))
 }
 
 /// Returns a zone.
@@ -100,7 +143,7 @@ async fn get(
     let key = zone_key(&path.site(&caller)?, &ZoneId::from_path(&path.zone_id))?;
     let seen = ResourceView::read_declared(caller.context(), &key).await?;
     let zone = Zone::of(&seen.resource).ok_or(Refusal::NoResource(key))?;
-    Ok(Json(zone))
+    Ok(Json(zone.filled_in()))
 }
 
 /// Creates or replaces a zone.
@@ -117,16 +160,13 @@ async fn put(
     NamePath(path): NamePath<ZonePath>,
     Body(zone): Body<Zone>,
 ) -> Result<(StatusCode, Json<Zone>), ApiError> {
-    let context = caller.context();
     let site = path.site(&caller)?;
     if zone.zone_id.to_string() != path.zone_id {
         return Err(FieldError::new("zone_id", "is not the one in the path").into());
     }
-    let (key, declaration) = (zone_key(&site, &zone.zone_id)?, zone.declaration(&site.name)?);
-    let declaration = keeping(ResourceView::read(context, &key).await?, declaration);
-    let (_, created) = context.declare(key, declaration, false).await?;
+    let created = declare(caller.context(), &site, &zone, false).await?;
     let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(zone)))
+    Ok((status, Json(zone.filled_in())))
 }
 
 /// Deletes a zone.
@@ -134,7 +174,7 @@ async fn put(
     delete, path = paths::SITE_ZONE, tag = "config", operation_id = "delete_zone",
     params(ZonePath, DeleteQuery),
     responses(
-        (status = 204, description = "It was deleted"),
+        (status = 200, description = "It was deleted", body = Deleted),
         (status = 409, description = "It is held, and `force` was not given"),
     )
 )]
@@ -142,8 +182,13 @@ async fn remove(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Params(query): Params<DeleteQuery>,
-) -> Result<StatusCode, ApiError> {
-    let key = zone_key(&path.site(&caller)?, &ZoneId::from_path(&path.zone_id))?;
-    caller.context().execute(Command::Delete { key, force: query.force, fenced: query.fenced }).await?;
-    Ok(StatusCode::NO_CONTENT)
+) -> Result<Json<Deleted>, ApiError> {
+    let (context, site) = (caller.context(), path.site(&caller)?);
+    let key = zone_key(&site, &ZoneId::from_path(&path.zone_id))?;
+    let former = ResourceView::read(context, &key).await?.and_then(|seen| Zone::of(&seen.resource));
+    let cameras = cameras_of(context, &site, [former.as_ref(), None]).await?;
+    let delete = Command::Delete { key, force: query.force, fenced: query.fenced };
+    changes::make(context, delete, cameras).await?;
+    changes::note_time(context, &site.tenant, Some(&site.name)).await;
+    Ok(Json(Deleted { success: true }))
 }

@@ -8,17 +8,17 @@ mod reply;
 
 use serde_json::json;
 use solehold_api::{
-    document::to_document,
-    kind,
-    leases::{
-        AcquireLease, EndedLease, Envelope, HeartbeatLease, Lease, ReleaseLease, RenewLease, RevokeLease,
-    },
+    document::{read, to_document},
+    field, kind,
+    leases::{AcquireLease, EndedLease, Envelope, HeartbeatLease, ReleaseLease, RenewLease, RevokeLease},
     paths,
+    problem::ErrorCode,
+    runners::RunnerAttributes,
     terms::AcquireTerms,
 };
 use solehold_core::{
-    command::{AskedTenure, Footprint, Target, Undeclared},
-    key::{Document, HolderKey, LeaseId, Name, ResourceKey},
+    command::{Acquire, AskedTenure, Footprint, Target, Undeclared},
+    key::{Document, HolderKey, LeaseId, ResourceKey},
     lease::LeaseStatus,
     outcome::Refusal,
     session::HolderStatus,
@@ -32,6 +32,7 @@ use crate::{
     commands::new_lease_id,
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     routes::resource_view::{ResourceView, resource_key},
+    tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -45,8 +46,9 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 }
 
 /// The lease that a path names. What is no id is no lease.
-fn target(tenant: Name, id: &str) -> Result<Target, ApiError> {
-    Ok(Target::Lease { tenant, id: lease_id(id)? })
+async fn target(context: &Context, query: &TenantQuery, id: &str) -> Result<Target, ApiError> {
+    let id = lease_id(id)?;
+    Ok(Target::Lease { tenant: context.tenant_of(query.tenant.as_deref(), Named::Lease(id)).await?, id })
 }
 
 fn lease_id(id: &str) -> Result<LeaseId, ApiError> {
@@ -65,23 +67,31 @@ fn lease_id(id: &str) -> Result<LeaseId, ApiError> {
 async fn acquire(caller: Caller<role::Runner>, Body(body): Body<AcquireLease>) -> Reply {
     let context = caller.context();
     let asked = body.terms()?;
-    let tenant = caller.tenant(body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty()))?;
+    let said = body.tenant_id.as_deref().filter(|tenant| !tenant.is_empty());
+    let camera = field::name("camera_uuid", &body.camera_uuid)?;
+    let tenant = context.tenant_of(said, Named::Camera(&camera)).await?;
     let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &body.camera_uuid)?;
-    let asked = prepare(context, &key, &body, asked).await?;
+    let (asked, holds_at_most) = prepare(context, &key, &body, asked).await?;
     let lease = new_lease_id(&key);
-    let ask = asked.acquire(key, lease, Undeclared::Refuse);
-    let grant = context.acquire(ask, None).await?;
-    Ok(Json(Envelope::held(Lease::granted(&grant))))
+    let ask = Acquire { holds_at_most, ..asked.acquire(key, lease, Undeclared::Refuse) };
+    let grant = match context.acquire(ask.clone(), None).await {
+        Err(refused) if refused.0.code == ErrorCode::HeldBack => {
+            context.acquire_from_former(ask, refused).await?
+        }
+        other => other?,
+    };
+    Ok(Json(Envelope::granted(&grant)))
 }
 
 /// Reads what an acquire needs to know beforehand: whether the runner drains (with a session the engine checks that
-/// by itself), whether the camera is at that site, and which configuration a runner means that does not say.
+/// by itself) and how many leases it may hold, whether the camera is at that site, and which configuration a runner
+/// means that does not say.
 async fn prepare(
     context: &Context,
     key: &ResourceKey,
     body: &AcquireLease,
     asked: AcquireTerms,
-) -> Result<AcquireTerms, ApiError> {
+) -> Result<(AcquireTerms, Option<u32>), ApiError> {
     let holder = HolderKey { tenant: key.tenant.clone(), name: asked.holder.clone() };
     let footprint =
         Footprint { resources: vec![key.clone()], holders: vec![holder.clone()], ..Default::default() };
@@ -95,7 +105,9 @@ async fn prepare(
     let camera =
         ResourceView::of(&loaded, key).filter(|seen| seen.declared().is_some() && is_at(seen, &body.site_id));
     let camera = camera.ok_or_else(|| Refusal::NoResource(key.clone()))?;
-    Ok(AcquireTerms { attributes: attributes(context, body, &camera).await?, ..asked })
+    let about: Option<RunnerAttributes> = runner.and_then(|runner| read(&runner.attributes));
+    let attributes = attributes(context, body, &camera).await?;
+    Ok((AcquireTerms { attributes, ..asked }, about.map(|about| about.capacity)))
 }
 
 /// Whether a camera is where the runner thinks it is. One that was declared without a site is anywhere.
@@ -130,14 +142,15 @@ async fn attributes(
     Ok(to_document("shard_id", &about)?)
 }
 
-/// Renews a lease.
+/// Renews a lease. What is reported with it is stored and shown.
 #[utoipa::path(
     put, path = paths::LEASE_RENEW, tag = "leases", operation_id = "renew_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RenewLease,
     responses(
         (status = 200, description = "It was renewed", body = Envelope),
-        (status = 404, description = "There is no such lease, or it has ended"),
+        (status = 404, description = "There is no such lease, or it was released or revoked"),
         (status = 409, description = "The token or runner in the body is not that of the lease"),
+        (status = 410, description = "It has expired"),
     )
 )]
 async fn renew(
@@ -146,9 +159,10 @@ async fn renew(
     Params(query): Params<TenantQuery>,
     Body(body): Body<RenewLease>,
 ) -> Reply {
-    let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let renewed = caller.context().renew(claim, body.ttl_ms()?, None).await;
-    Ok(Json(Envelope::held(Lease::granted(&renewed.map_err(reply::over)?))))
+    let context = caller.context();
+    let claim = body.claim(target(context, &query, &id).await?)?;
+    let renewed = context.renew(claim, body.ttl_ms()?, body.stats()?).await;
+    Ok(Json(Envelope::granted(&renewed.map_err(reply::over)?)))
 }
 
 /// Renews a lease and reports progress, which is stored and shown.
@@ -157,8 +171,9 @@ async fn renew(
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = HeartbeatLease,
     responses(
         (status = 200, description = "It was renewed", body = Envelope),
-        (status = 404, description = "There is no such lease, or it has ended"),
+        (status = 404, description = "There is no such lease, or it was released or revoked"),
         (status = 409, description = "The token or runner in the body is not that of the lease"),
+        (status = 410, description = "It has expired"),
     )
 )]
 async fn heartbeat(
@@ -167,9 +182,10 @@ async fn heartbeat(
     Params(query): Params<TenantQuery>,
     Body(body): Body<HeartbeatLease>,
 ) -> Reply {
-    let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let renewed = caller.context().renew(claim, None, body.stats()?).await;
-    Ok(Json(Envelope::held(Lease::granted(&renewed.map_err(reply::over)?))))
+    let context = caller.context();
+    let claim = body.claim(target(context, &query, &id).await?)?;
+    let renewed = context.renew(claim, None, body.stats()?).await;
+    Ok(Json(Envelope::granted(&renewed.map_err(reply::over)?)))
 }
 
 /// Releases a lease.
@@ -178,8 +194,9 @@ async fn heartbeat(
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = ReleaseLease,
     responses(
         (status = 200, description = "It was released", body = Envelope),
-        (status = 404, description = "There is no such lease, or it has ended"),
+        (status = 404, description = "There is no such lease, or it was released or revoked"),
         (status = 409, description = "The token or runner in the body is not that of the lease"),
+        (status = 410, description = "It has expired"),
     )
 )]
 async fn release(
@@ -188,8 +205,9 @@ async fn release(
     Params(query): Params<TenantQuery>,
     Body(body): Body<ReleaseLease>,
 ) -> Reply {
-    let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let released = caller.context().release(claim, body.state()?).await.map_err(reply::over)?;
+    let context = caller.context();
+    let claim = body.claim(target(context, &query, &id).await?)?;
+    let released = context.release(claim, body.state()?).await.map_err(reply::over)?;
     let status = LeaseStatus::Released;
     Ok(Json(Envelope::ended(EndedLease::new(released.0, status, 0))))
 }
@@ -200,8 +218,9 @@ async fn release(
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RevokeLease,
     responses(
         (status = 200, description = "It was revoked", body = Envelope),
-        (status = 404, description = "There is no such lease, or it has ended"),
+        (status = 404, description = "There is no such lease, or it was released or revoked"),
         (status = 409, description = "The token or runner in the body is not that of the lease"),
+        (status = 410, description = "It has expired"),
     )
 )]
 async fn revoke(
@@ -210,9 +229,10 @@ async fn revoke(
     Params(query): Params<TenantQuery>,
     Body(body): Body<RevokeLease>,
 ) -> Reply {
+    let context = caller.context();
     let lease_id = lease_id(&id)?.0;
-    let claim = body.claim(target(caller.tenant(query.tenant.as_deref())?, &id)?)?;
-    let revoked = caller.context().revoke(claim, body.fenced, body.reason()?).await;
+    let claim = body.claim(target(context, &query, &id).await?)?;
+    let revoked = context.revoke(claim, body.fenced, body.reason()?).await;
     let (_, held_back_ms) = revoked.map_err(reply::over)?;
     let status = LeaseStatus::Revoked;
     Ok(Json(Envelope::ended(EndedLease::new(lease_id, status, held_back_ms))))

@@ -28,6 +28,7 @@ use crate::{
         resource_view::{ResourceView, nobody_holds, resource_key, resource_page},
         watch::wire_cursor,
     },
+    tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
@@ -54,8 +55,8 @@ async fn get(
     Params(query): Params<TenantQuery>,
 ) -> Reply {
     let context = caller.context();
-    let tenant = caller.tenant(query.tenant.as_deref())?;
     let lease = lease_id(&id)?;
+    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Lease(lease)).await?;
     if let Some(held) = held(context, &tenant, lease).await? {
         return Ok(Json(Envelope::held(held)));
     }
@@ -96,8 +97,8 @@ async fn history(
     Params(query): Params<HistoryQuery>,
 ) -> Result<Json<LeaseHistory>, ApiError> {
     let context = caller.context();
-    let tenant = caller.tenant(query.tenant.as_deref())?;
     let lease = lease_id(&id)?;
+    let tenant = context.tenant_of(query.tenant.as_deref(), Named::Lease(lease)).await?;
     let asked = EventQuery { lease: Some(lease), ..Default::default() };
     let (events, next) = event_page(context, &tenant, asked, &query).await?;
     let is_known = async || -> Result<bool, ApiError> {
@@ -121,12 +122,13 @@ async fn of_runner(
     NamePath(runner): NamePath<String>,
     Params(query): Params<PageQuery>,
 ) -> Result<Json<LeaseList>, ApiError> {
-    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let holder = field::maybe_name("runner_id", Some(&runner))?;
     let asked = ResourceQuery { holder, leased: Some(true), undeclared: true, ..Default::default() };
     // Existing clients know no pages: a list is as long as a page may be, unless they ask for less.
     let limit = query.limit.or(Some(PAGE_SIZE_MAX as i64));
-    let (found, next) = resource_page(caller.context(), &tenant, asked, query.cursor.as_ref(), limit).await?;
+    let (found, next) =
+        resource_page(caller.context(), tenant.as_ref(), asked, query.cursor.as_ref(), limit).await?;
     Ok(Json(shown(&found, next, LeaseStatus::Active)))
 }
 
@@ -144,7 +146,8 @@ async fn of_camera(
     NamePath(camera): NamePath<String>,
     Params(query): Params<TenantQuery>,
 ) -> Reply {
-    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let name = field::name("camera_uuid", &camera)?;
+    let tenant = caller.context().tenant_of(query.tenant.as_deref(), Named::Camera(&name)).await?;
     let key = resource_key(tenant, kind::CAMERA, "camera_uuid", &camera)?;
     caller.must_see(&key)?;
     let loaded = caller.context().engine().resource(&key).await?;
@@ -178,7 +181,7 @@ async fn list(
     Params(query): Params<LeaseQuery>,
     Params(filter): Params<LeaseFilter>,
 ) -> Result<Json<LeaseList>, ApiError> {
-    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let status = filter.status.unwrap_or(LeaseStatus::Active);
     let (runner, holder) = (query.runner_id.as_deref(), filter.holder.as_deref());
     let (site_id, site) = (query.site_id.as_deref(), filter.site.as_deref());
@@ -191,7 +194,7 @@ async fn list(
         ..Default::default()
     };
     let (found, next) =
-        resource_page(caller.context(), &tenant, asked, query.cursor.as_ref(), query.limit).await?;
+        resource_page(caller.context(), tenant.as_ref(), asked, query.cursor.as_ref(), query.limit).await?;
     Ok(Json(shown(&found, next, status)))
 }
 

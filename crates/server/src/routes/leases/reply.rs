@@ -5,6 +5,7 @@ use solehold_api::{
     leases::Envelope,
     problem::{ErrorCode, Problem},
 };
+use solehold_core::lease::LeaseStatus;
 
 use crate::http::{ApiError, Json};
 
@@ -17,11 +18,14 @@ pub fn no_lease(id: &str) -> ApiError {
     Problem::new(ErrorCode::NotFound, format!("there is no lease {shown}")).into()
 }
 
-/// A lease that is over is answered as "not found", which is what existing clients expect, and its code says the rest.
+/// A lease that has expired is answered as "gone", and one that is over otherwise as "not found", which is what
+/// existing clients expect; its code says the rest.
 pub fn over(failure: ApiError) -> ApiError {
     let problem = &failure.0;
-    if problem.code == ErrorCode::Lost && (problem.ended.is_some() || problem.holder.is_none()) {
-        return failure.0.as_not_found().into();
+    let is_over = problem.code == ErrorCode::Lost && (problem.ended.is_some() || problem.holder.is_none());
+    match problem.ended.as_ref().map(|ended| ended.status) {
+        Some(LeaseStatus::Expired) if is_over => failure.0.as_gone().into(),
+        _ if is_over => failure.0.as_not_found().into(),
+        _ => failure,
     }
-    failure
 }

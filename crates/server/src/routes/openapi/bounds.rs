@@ -167,6 +167,11 @@ fn text(owner: &str, field: &str) -> Value {
         ("AcquireLease" | "Zone" | "put_camera" | "put_site_camera", "camera_uuid") => {
             json!({"maxLength": NAME_BYTES_MAX, "pattern": camera_name()})
         }
+        ("ZoneId", _) => {
+            let mut id = name();
+            merge(&mut id, json!({"not": {"const": "0"}}));
+            id
+        }
         // One that was declared as a resource may have any name.
         ("Camera", "camera_uuid") => maybe_empty,
         ("AcquireLease", "shard_id" | "tenant_id" | "site_id" | "config_version" | "zone_version") => {
@@ -199,6 +204,8 @@ fn range(owner: &str, field: &str) -> Option<Value> {
         (_, "expires_in_seconds") => between(1, KEY_EXPIRY_SECONDS_MAX),
         (_, "grace_seconds") => between(0, KEY_GRACE_SECONDS_MAX),
         (_, "above") => between(0, REVISION_MAX),
+        // 0 stands for the whole frame.
+        ("ZoneId", _) => between(1, u64::MAX),
         (_, "min_score" | "iou_threshold" | "downscale") => between(0, 1),
         _ => None,
     }
