@@ -69,6 +69,31 @@ async fn a_replica_that_stops_in_the_middle_of_a_batch_holds_the_others_up_for_a
     assert_eq!((granted.lease.lease.token.0, taken.lease.lease.token.0), (1, 2));
 }
 
+/// A holder that asks at two replicas at once, by its name alone, gets no more than it may hold.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_replicas_and_one_capacity() {
+    const ROUNDS: usize = 8;
+    const MOST: u32 = 3;
+    let url = database().await;
+    let engines = two_engines(&url).await;
+    for round in 0..ROUNDS {
+        let holder = format!("holder-{round}");
+        let mut asks = JoinSet::new();
+        for n in 0..12 {
+            let Command::Acquire(ask) = acquire(&key(&format!("{round}-{n}")), &holder, 60_000) else {
+                panic!("not an acquire")
+            };
+            let (engine, ask) = (engines[n % 2].clone(), Acquire { holds_at_most: Some(MOST), ..ask });
+            asks.spawn(async move { engine.submit(Command::Acquire(ask)).await.expect("answered") });
+        }
+        let outcomes = asks.join_all().await;
+        let granted = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+        assert_eq!(granted, MOST as usize, "{outcomes:?}");
+        let is_refused = |o: &&Outcome| matches!(o, Err(Refusal::HolderAtCapacity { capacity: MOST, .. }));
+        assert_eq!(outcomes.iter().filter(is_refused).count(), 12 - MOST as usize, "{outcomes:?}");
+    }
+}
+
 /// What goes round within a holder changes no index: the rows stay in their pages, and indexes do not grow with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_and_their_ends_are_heap_only() {

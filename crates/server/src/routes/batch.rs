@@ -7,7 +7,7 @@ use solehold_api::{
     terms::AcquireTerms,
 };
 use solehold_core::{
-    command::{Claim, Command, Undeclared},
+    command::{Claim, Command, Target, Undeclared},
     key::ResourceKey,
     outcome::{Answer, Outcome, Refusal},
 };
@@ -18,6 +18,7 @@ use crate::{
     Context,
     commands::{new_lease_id, unexpected},
     http::{ApiError, Body, Caller, GuardedContext, Json, Params, TenantQuery, role},
+    tenants::Named,
 };
 
 /// Of how many refused items of a batch it is told how their leases ended: each takes a look into the history.
@@ -75,6 +76,7 @@ async fn renew(
         let (claim, ttl_ms) = item.claim(&tenant)?;
         Ok(Command::Renew { claim, ttl_ms, stats: None })
     })?;
+    let commands = in_their_tenants(caller.context(), &query, commands).await?;
     Ok(results(caller.context(), commands).await)
 }
 
@@ -97,7 +99,24 @@ async fn release(
         let (claim, state) = item.claim(&tenant)?;
         Ok(Command::Release { claim, state })
     })?;
+    let commands = in_their_tenants(caller.context(), &query, commands).await?;
     Ok(results(caller.context(), commands).await)
+}
+
+/// A lease id identifies its tenant by itself, for a caller that has none and names none.
+async fn in_their_tenants(
+    context: &Context,
+    query: &TenantQuery,
+    mut commands: Vec<Command>,
+) -> Result<Vec<Command>, ApiError> {
+    for command in &mut commands {
+        if let Command::Renew { claim, .. } | Command::Release { claim, .. } = command
+            && let Target::Lease { tenant, id } = &mut claim.target
+        {
+            *tenant = context.tenant_of(query.tenant.as_deref(), Named::Lease(*id)).await?;
+        }
+    }
+    Ok(commands)
 }
 
 async fn results(context: &Context, commands: Vec<Command>) -> Json<BatchResults> {

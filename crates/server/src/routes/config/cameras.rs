@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use axum::http::StatusCode;
 use serde::Deserialize;
 use solehold_api::{
     config::{AvailableCameras, Camera, CameraList, CameraQuery, Deleted},
@@ -117,7 +116,7 @@ async fn all_shown(context: &Context, found: &ResourcePage) -> Result<Vec<Camera
     post, path = paths::SITE_CAMERAS, tag = "config", operation_id = "create_camera",
     params(SitePath), request_body = Camera,
     responses(
-        (status = 201, description = "It was created", body = Camera),
+        (status = 200, description = "It was created", body = Camera),
         (status = 409, description = "The tenant already has a camera with that id"),
     )
 )]
@@ -125,7 +124,7 @@ async fn create(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(mut camera): Body<Camera>,
-) -> Result<(StatusCode, Json<Camera>), ApiError> {
+) -> Result<Json<Camera>, ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
     site.must_be_of(camera.tenant_id.as_deref())?;
@@ -135,7 +134,7 @@ async fn create(
     context.declare(key.clone(), declaration, true).await?;
     changes::note_time(context, &site.tenant, Some(&site.name)).await;
     let seen = ResourceView::read_declared(context, &key).await?;
-    Ok((StatusCode::CREATED, Json(shown(context, &seen).await?.filled_in())))
+    Ok(Json(shown(context, &seen).await?.filled_in()))
 }
 
 /// Returns a camera of a site.
@@ -163,8 +162,7 @@ async fn get_at_site(
     put, path = paths::SITE_CAMERA, tag = "config", operation_id = "put_site_camera",
     params(CameraPath), request_body = Camera,
     responses(
-        (status = 200, description = "It existed, and its declaration was replaced", body = Camera),
-        (status = 201, description = "It was created", body = Camera),
+        (status = 200, description = "It was created, or its declaration was replaced", body = Camera),
         (status = 404, description = "There is no such tenant, or the camera is at another site"),
     )
 )]
@@ -172,7 +170,7 @@ async fn put_at_site(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<CameraPath>,
     Body(mut camera): Body<Camera>,
-) -> Result<(StatusCode, Json<Camera>), ApiError> {
+) -> Result<Json<Camera>, ApiError> {
     let context = caller.context();
     let site = path.site(&caller)?;
     site.must_be_of(camera.tenant_id.as_deref())?;
@@ -191,18 +189,17 @@ async fn replace(
     key: ResourceKey,
     camera: &Camera,
     before: Option<ResourceView>,
-) -> Result<(StatusCode, Json<Camera>), ApiError> {
+) -> Result<Json<Camera>, ApiError> {
     let former = before.as_ref().and_then(|seen| seen.declared().cloned());
     let declaration = keeping(before, camera.declaration()?);
     let is_change = former.as_ref() != Some(&declaration);
     let sites: BTreeSet<_> = former.into_iter().chain([declaration.clone()]).map(|d| d.site).collect();
-    let (_, created) = context.declare(key.clone(), declaration, false).await?;
+    context.declare(key.clone(), declaration, false).await?;
     for site in sites.iter().filter(|_| is_change) {
         changes::note_time(context, &key.tenant, site.as_ref()).await;
     }
     let seen = ResourceView::read_declared(context, &key).await?;
-    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(shown(context, &seen).await?.filled_in())))
+    Ok(Json(shown(context, &seen).await?.filled_in()))
 }
 
 /// Deletes a camera of a site.
@@ -289,17 +286,14 @@ async fn get(
 #[utoipa::path(
     put, path = paths::CAMERA, tag = "config", operation_id = "put_camera",
     params(("camera_uuid" = String, Path, description = "The camera"), TenantQuery), request_body = Camera,
-    responses(
-        (status = 200, description = "It existed, and its declaration was replaced", body = Camera),
-        (status = 201, description = "It was created", body = Camera),
-    )
+    responses((status = 200, description = "It was created, or its declaration was replaced", body = Camera))
 )]
 async fn put(
     caller: Caller<role::Admin>,
     NamePath(uuid): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(mut camera): Body<Camera>,
-) -> Result<(StatusCode, Json<Camera>), ApiError> {
+) -> Result<Json<Camera>, ApiError> {
     let context = caller.context();
     caller.tenant(camera.tenant_id.as_deref())?;
     let name = field::name("camera_uuid", &uuid)?;

@@ -32,13 +32,12 @@ fn record_id(tenant: &Name, site: Option<&Name>) -> Result<Name, ApiError> {
     Ok(solehold_api::field::name("site_id", &content_hash([tenant.as_str(), site]))?)
 }
 
-/// Makes a change, and tells the cameras that it applies to beside the one that it names. The answer is that to the
-/// change.
+/// Makes a change of a zone, and tells the cameras that it applies to.
 pub(super) async fn make(
     context: &Context,
     change: Command,
     cameras: Vec<ResourceKey>,
-) -> Result<Answer, ApiError> {
+) -> Result<(), ApiError> {
     let about = match &change {
         Command::Declare { key, .. } | Command::Delete { key, .. } => json!({ "zone": key.key }),
         _ => json!({}),
@@ -47,12 +46,12 @@ pub(super) async fn make(
     let notes = cameras.into_iter().map(|key| Command::NoteConfig { key, details: details.clone() });
     let mut outcomes = context.submit_all([change].into_iter().chain(notes).collect()).await.into_iter();
     let changed = outcomes.next().ok_or_else(|| unexpected(&Answer::Noted))?;
-    let answer = changed??;
+    changed??;
     for note in outcomes {
         // A camera that was deleted meanwhile needs no note.
         let _ = note?;
     }
-    Ok(answer)
+    Ok(())
 }
 
 /// Notes that the configuration of a site has changed just now. The change is made by now, and is not undone if this

@@ -1,6 +1,5 @@
 //! Zones of a site.
 
-use axum::http::StatusCode;
 use serde::Deserialize;
 use solehold_api::{
     config::{Deleted, Zone, ZoneId, ZoneList},
@@ -11,17 +10,12 @@ use solehold_api::{
     paths,
     resources::DeleteQuery,
 };
-use solehold_core::{
-    command::Command,
-    key::ResourceKey,
-    outcome::{Answer, Refusal},
-};
+use solehold_core::{command::Command, key::ResourceKey, outcome::Refusal};
 use utoipa_axum::router::OpenApiRouter;
 
 use super::{Site, SitePath, all, changes, keeping};
 use crate::{
     Context, Quota,
-    commands::unexpected,
     http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, role},
     routes::resource_view::{ResourceView, resource_page},
 };
@@ -65,8 +59,8 @@ async fn cameras_of(
     Ok(keys.filter(|key| zones.iter().flatten().any(|zone| zone.is_for(key.key.as_str()))).collect())
 }
 
-/// Declares a zone, and tells the cameras that it applies to; returns whether it is new.
-async fn declare(context: &Context, site: &Site, zone: &Zone, only_new: bool) -> Result<bool, ApiError> {
+/// Declares a zone, and tells the cameras that it applies to.
+async fn declare(context: &Context, site: &Site, zone: &Zone, only_new: bool) -> Result<(), ApiError> {
     let (key, declaration) = (zone_key(site, &zone.zone_id)?, zone.declaration(&site.name)?);
     let before = ResourceView::read(context, &key).await?;
     if before.is_none() {
@@ -81,15 +75,11 @@ async fn declare(context: &Context, site: &Site, zone: &Zone, only_new: bool) ->
     let is_change = was_declared.as_ref() != Some(&declaration);
     let cameras =
         if is_change { cameras_of(context, site, [former.as_ref(), Some(zone)]).await? } else { Vec::new() };
-    let created =
-        match changes::make(context, Command::Declare { key, declaration, only_new }, cameras).await? {
-            Answer::Declared { created, .. } => created,
-            other => return Err(unexpected(&other)),
-        };
+    changes::make(context, Command::Declare { key, declaration, only_new }, cameras).await?;
     if is_change {
         changes::note_time(context, &site.tenant, Some(&site.name)).await;
     }
-    Ok(created)
+    Ok(())
 }
 
 /// Lists the zones of a site.
@@ -117,7 +107,7 @@ async fn list(
     post, path = paths::SITE_ZONES, tag = "config", operation_id = "create_zone",
     params(SitePath), request_body = Zone,
     responses(
-        (status = 201, description = "It was created", body = Zone),
+        (status = 200, description = "It was created", body = Zone),
         (status = 409, description = "The site already has a zone with that id"),
     )
 )]
@@ -125,9 +115,9 @@ async fn create(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<SitePath>,
     Body(zone): Body<Zone>,
-) -> Result<(StatusCode, Json<Zone>), ApiError> {
+) -> Result<Json<Zone>, ApiError> {
     declare(caller.context(), &path.site(&caller)?, &zone, true).await?;
-    Ok((StatusCode::CREATED, Json(zone.filled_in())))
+    Ok(Json(zone.filled_in()))
 }
 
 /// Returns a zone.
@@ -150,23 +140,19 @@ async fn get(
 #[utoipa::path(
     put, path = paths::SITE_ZONE, tag = "config", operation_id = "put_zone",
     params(ZonePath), request_body = Zone,
-    responses(
-        (status = 200, description = "It existed, and its declaration was replaced", body = Zone),
-        (status = 201, description = "It was created", body = Zone),
-    )
+    responses((status = 200, description = "It was created, or its declaration was replaced", body = Zone))
 )]
 async fn put(
     caller: Caller<role::Admin>,
     NamePath(path): NamePath<ZonePath>,
     Body(zone): Body<Zone>,
-) -> Result<(StatusCode, Json<Zone>), ApiError> {
+) -> Result<Json<Zone>, ApiError> {
     let site = path.site(&caller)?;
     if zone.zone_id.to_string() != path.zone_id {
         return Err(FieldError::new("zone_id", "is not the one in the path").into());
     }
-    let created = declare(caller.context(), &site, &zone, false).await?;
-    let status = if created { StatusCode::CREATED } else { StatusCode::OK };
-    Ok((status, Json(zone.filled_in())))
+    declare(caller.context(), &site, &zone, false).await?;
+    Ok(Json(zone.filled_in()))
 }
 
 /// Deletes a zone.
