@@ -1,8 +1,8 @@
 //! Configuration of a camera pipeline: cameras and zones, and versions, which are hashes of their content.
 //!
 //! A camera is a resource of kind `camera` whose attributes are its document; a zone of a site is one of kind `zone`.
-//! What we do not know in a document is kept and given back, and what the pipeline's schema requires and a document does
-//! not say is filled in: one document that its client cannot read makes it drop all cameras of the site.
+//! What we do not know in a document is kept and given back, and what the pipeline's schema requires and a document
+//! does not say is filled in: one document that its client cannot read makes it drop all cameras of the site.
 
 use std::collections::{BTreeMap, BTreeSet};
 
