@@ -7,6 +7,7 @@
 //! value nor the variable that it came from, and they ignore unknown keys.
 
 mod layer;
+mod relays;
 mod variables;
 
 use std::{fs, path::Path};
@@ -98,6 +99,8 @@ fn settle(layer: Layer) -> CommandResult<Settings> {
     };
     layer.limits.apply(&mut server.limits);
     layer.events.apply(&mut server.engine);
+    server.relays =
+        relays::settle(layer.relays.as_deref().unwrap_or_default()).map_err(CommandError::usage)?;
     let level = layer.log.level.unwrap_or_else(|| "info".to_owned());
     let log = LogConfig { level, format: layer.log.format.unwrap_or_default() };
     log.filter().map_err(CommandError::usage)?;

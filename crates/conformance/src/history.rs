@@ -117,7 +117,7 @@ pub async fn news_wakes(fixture: &dyn Fixture) {
 pub async fn retention(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     bench.hundred_cycles("old").await;
-    let keep = |events_ms, events_max| Retention { events_ms, events_max };
+    let keep = |events_ms, events_max| Retention { events_ms, events_max, unsent_after: None };
     let long = 7 * 24 * 60 * 60 * 1_000;
     let maintained = async |retention: Retention| {
         // The work of maintenance is due now and then, by the store's time.
@@ -140,6 +140,29 @@ pub async fn retention(fixture: &dyn Fixture) {
     let next = bench.grant(ask(&key("newer"), "ann")).await;
     assert_eq!(next.revision, Revision(202));
     assert_eq!(bench.events(Revision(201)).await.len(), 1);
+}
+
+/// Old events that a relay has not sent yet stay, as long as there are not too many.
+pub async fn unsent_events_stay(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    bench.hundred_cycles("old").await;
+    let keep =
+        |events_max, sent| Retention { events_ms: 1_000, events_max, unsent_after: Some(Revision(sent)) };
+    let floor_after = async |retention: Retention| {
+        for _ in 0..2 {
+            bench.pass(1_100).await;
+            bench.store.maintain(&retention).await.expect("the store maintains");
+        }
+        let page = bench.store.events(&EventQuery { limit: 1_000, ..Default::default() }).await;
+        let page = page.expect("the store reads");
+        assert_eq!(page.events.len() as u64, 200 - page.floor.0, "all above the floor are there");
+        page.floor
+    };
+    assert_eq!(floor_after(keep(1_000_000, 0)).await, Revision(0));
+    assert_eq!(floor_after(keep(1_000_000, 60)).await, Revision(60));
+    assert_eq!(floor_after(keep(1_000_000, 60)).await, Revision(60), "nothing more in another round");
+    assert_eq!(floor_after(keep(90, 60)).await, Revision(110), "the bound on their number stands");
+    assert_eq!(floor_after(keep(1_000_000, 200)).await, Revision(200));
 }
 
 /// What happens without news leaves no trace in the history.

@@ -115,7 +115,8 @@ macro_rules! suite {
                 every_filter, of_every_tenant, pages_in_byte_order, holders, records, usage
             }
             history {
-                pages, of_a_lease_and_of_a_resource, after_the_head, news_wakes, retention, renewals_leave_no_trace
+                pages, of_a_lease_and_of_a_resource, after_the_head, news_wakes, retention, unsent_events_stay,
+                renewals_leave_no_trace
             }
             sweep {
                 due_is_exact, due_pendings, due_sessions, mass_expiry_in_bounded_steps, engine_sweeps,

@@ -100,7 +100,7 @@ pub async fn no_more_spent_requests_are_kept_than_the_bound(fixture: &dyn Fixtur
     for n in 0..TURNS {
         spent(&job, "ann", &turn(n)).await;
     }
-    let keep = Retention { events_ms: 1_000_000_000, events_max: 1_000_000 };
+    let keep = Retention { events_ms: 1_000_000_000, events_max: 1_000_000, unsent_after: None };
     bench.store.maintain(&keep).await.expect("maintained");
     let kept = bench.exported().await.iter().filter(|row| matches!(row, Row::Request { .. })).count();
     assert_eq!(kept, SPENT_REQUESTS_MAX + 2);

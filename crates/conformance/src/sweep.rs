@@ -8,7 +8,7 @@ use solehold_testkit::wait_for;
 use crate::{Fixture, kit::*};
 use solehold_engine::store::{Nominations, Retention};
 
-const KEEP: Retention = Retention { events_ms: 1_000_000_000, events_max: 1_000_000 };
+const KEEP: Retention = Retention { events_ms: 1_000_000_000, events_max: 1_000_000, unsent_after: None };
 
 impl Bench<'_> {
     async fn due(&self, limit: usize) -> Nominations {

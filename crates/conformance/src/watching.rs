@@ -182,7 +182,7 @@ pub async fn compacted(fixture: &dyn Fixture) {
     for n in 0..10 {
         bench.grant(ask(&key(&format!("job-{n}")), "ann")).await;
     }
-    let retention = Retention { events_ms: 1_000_000_000, events_max: 3 };
+    let retention = Retention { events_ms: 1_000_000_000, events_max: 3, unsent_after: None };
     let options = EngineOptions { retention, ..Default::default() };
     bench.pass(1_100).await;
     bench.store.maintain(&retention).await.expect("the store maintains");

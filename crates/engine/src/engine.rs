@@ -16,6 +16,7 @@ use solehold_core::{
     outcome::{LeaseView, Outcome, SessionView},
     record::Record,
     session::SessionOver,
+    time::Revision,
 };
 use tokio::task::JoinHandle;
 
@@ -50,6 +51,7 @@ struct Parts {
     hub: Arc<Hub>,
     waiting: Arc<WaitingRoom>,
     lease_sets: LeaseSets,
+    unsent_after: Arc<Mutex<Option<Revision>>>,
     running: Mutex<Option<Tasks>>,
 }
 
@@ -113,7 +115,9 @@ impl Engine {
         let (driver, lanes) = Driver::start(store.clone(), health.clone(), observer.clone(), options.driver);
         let waiting = WaitingRoom::new(store.clone(), driver.clone(), hub.clone());
         let waiting = late.get_or_init(|| waiting).clone();
+        let unsent_after = Arc::new(Mutex::new(options.retention.unsent_after));
         let sweeper = Arc::new(Sweeper {
+            unsent_after: unsent_after.clone(),
             store: store.clone(),
             driver: driver.clone(),
             health: health.clone(),
@@ -131,7 +135,8 @@ impl Engine {
         ];
         let running = Mutex::new(Some(Tasks { lanes, tasks }));
         let lease_sets = LeaseSets::default();
-        Self { parts: Arc::new(Parts { store, driver, health, hub, waiting, lease_sets, running }) }
+        let parts = Parts { store, driver, health, hub, waiting, lease_sets, unsent_after, running };
+        Self { parts: Arc::new(parts) }
     }
 
     /// The kind of store: `memory`, `embedded` or `postgres`.
@@ -142,6 +147,11 @@ impl Engine {
     /// How far the store's clock may run ahead of a holder's without being noticed, within one lease (rule 4).
     pub fn clock_slack_ms(&self) -> u64 {
         self.parts.store.clock_slack_ms()
+    }
+
+    /// The longest ttl that may be asked for.
+    pub fn ttl_max_ms(&self) -> u64 {
+        self.parts.store.ttl_max_ms()
     }
 
     /// Submits a command and waits for its outcome.
@@ -233,6 +243,12 @@ impl Engine {
     pub async fn events(&self, query: &EventQuery) -> Result<EventPage, EngineError> {
         self.check()?;
         Ok(self.parts.store.events(query).await?)
+    }
+
+    /// Keeps events after this revision beyond the age at which they would go, until it is moved: a relay has not sent
+    /// them yet. The bound on their number stands.
+    pub fn keep_unsent(&self, after: Option<Revision>) {
+        *self.parts.unsent_after.lock() = after;
     }
 
     /// Watches events, from a cursor or from a snapshot of all leases.

@@ -17,7 +17,11 @@ impl Default for EngineOptions {
     fn default() -> Self {
         Self {
             driver: DriverLimits::default(),
-            retention: Retention { events_ms: 7 * 24 * 60 * 60 * 1_000, events_max: 10_000_000 },
+            retention: Retention {
+                events_ms: 7 * 24 * 60 * 60 * 1_000,
+                events_max: 10_000_000,
+                unsent_after: None,
+            },
             sweep_per_second: 20_000,
         }
     }

@@ -230,6 +230,20 @@ pub struct Retention {
     pub events_ms: u64,
     /// But at most this many.
     pub events_max: u64,
+    /// What comes after this revision does not go for its age: a relay has not sent it yet (rule 20).
+    pub unsent_after: Option<Revision>,
+}
+
+impl Retention {
+    /// The revision up to which events may go for their age, of those up to `floor` that are old enough.
+    pub fn by_age(&self, floor: Revision) -> Revision {
+        self.unsent_after.map_or(floor, |sent| floor.min(sent))
+    }
+
+    /// Whether an event may go for its age.
+    pub fn is_past(&self, event: &Event, now: StoreTime) -> bool {
+        event.at.0 < now.0.saturating_sub(self.events_ms) && self.by_age(event.revision) == event.revision
+    }
 }
 
 /// How many rows of each kind there are.

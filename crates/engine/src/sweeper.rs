@@ -2,13 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
+use solehold_core::time::Revision;
+
 use crate::{
     driver::Driver,
     error::EngineError,
     health::Health,
     observe::Observer,
     options::EngineOptions,
-    store::{Store, StoreError},
+    store::{Retention, Store, StoreError},
 };
 
 /// Nominations start within this long of their time.
@@ -23,6 +26,7 @@ const MAINTAIN_EVERY_SWEEPS: u32 = 4;
 const TOGETHER_MAX: usize = 128;
 
 pub(crate) struct Sweeper {
+    pub unsent_after: Arc<Mutex<Option<Revision>>>,
     pub store: Arc<dyn Store>,
     pub driver: Driver,
     pub health: Arc<Health>,
@@ -52,7 +56,9 @@ impl Sweeper {
 
     /// Housekeeping that fails says nothing of whether leases can be judged: a slow statement must not stop renewals.
     async fn maintain(&self) {
-        let done = self.store.maintain(&self.options.retention).await;
+        let unsent_after = *self.unsent_after.lock();
+        let retention = Retention { unsent_after, ..self.options.retention };
+        let done = self.store.maintain(&retention).await;
         if let Err(error) = done.or_else(while_out_of_service) {
             tracing::warn!(%error, "housekeeping failed; it comes again");
         }

@@ -31,7 +31,8 @@ use solehold_engine::{
 };
 use solehold_testkit::TempDir;
 
-const KEEP: Retention = Retention { events_ms: 24 * 60 * 60 * 1_000, events_max: 1_000_000 };
+const KEEP: Retention =
+    Retention { events_ms: 24 * 60 * 60 * 1_000, events_max: 1_000_000, unsent_after: None };
 
 fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();

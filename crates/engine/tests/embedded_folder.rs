@@ -226,7 +226,7 @@ async fn the_mark_goes_on_while_nothing_happens() {
     let bench = Bench::new(&fixture).await;
     bench.grant(ask_for(&key("idle"), "ann", 600_000)).await;
     bench.pass(100_000).await;
-    let keep = Retention { events_ms: DAY_MS, events_max: 1_000 };
+    let keep = Retention { events_ms: DAY_MS, events_max: 1_000, unsent_after: None };
     bench.store.maintain(&keep).await.unwrap();
     let before = bench.now().await;
     drop(bench);
@@ -407,7 +407,7 @@ async fn full_disk() {
 #[tokio::test]
 async fn folding_loses_nothing() {
     let fixture = Embedded::with(FolderLimits { log_bytes_max: 2_000, ..Default::default() });
-    let keep = Retention { events_ms: DAY_MS, events_max: 1_000_000 };
+    let keep = Retention { events_ms: DAY_MS, events_max: 1_000_000, unsent_after: None };
     let mut bench = Bench::new(&fixture).await;
     let mut held = std::collections::BTreeMap::new();
     for round in 0..60 {
@@ -480,13 +480,17 @@ async fn history_beyond_memory() {
             assert_eq!(bench.store.events(&newest).await.unwrap().events, both[1..], "the newest");
         }
         bench.pass(1_100).await;
-        bench.store.maintain(&Retention { events_ms: DAY_MS, events_max: 100_000 }).await.unwrap();
+        bench
+            .store
+            .maintain(&Retention { events_ms: DAY_MS, events_max: 100_000, unsent_after: None })
+            .await
+            .unwrap();
     }
     // A jump of the revision is not history: nothing is dropped for it.
     bench.done(solehold_core::command::Command::RaiseRevision { above: Revision(1 << 34) }).await;
     let maintained = async |events_max| {
         bench.pass(1_100).await;
-        bench.store.maintain(&Retention { events_ms: DAY_MS, events_max }).await.unwrap();
+        bench.store.maintain(&Retention { events_ms: DAY_MS, events_max, unsent_after: None }).await.unwrap();
         let page = bench.store.events(&EventQuery { limit: 1, ..Default::default() }).await.unwrap();
         (page.floor, page.events[0].revision)
     };

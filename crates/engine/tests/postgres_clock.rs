@@ -23,7 +23,7 @@ use solehold_testkit::{Postgres, wait_for};
 use uuid::Uuid;
 
 const HOUR: i64 = 3_600;
-const KEEP: Retention = Retention { events_ms: u64::MAX >> 1, events_max: u64::MAX >> 1 };
+const KEEP: Retention = Retention { events_ms: u64::MAX >> 1, events_max: u64::MAX >> 1, unsent_after: None };
 
 async fn server() -> Postgres {
     Postgres::builder().fake_clock().start().await.expect("PostgreSQL")

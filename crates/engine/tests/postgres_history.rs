@@ -144,7 +144,7 @@ async fn a_restore_that_lost_only_renewals_is_not_followed() {
     let client = postgres.connect().await.expect("a connection");
     let marked = "SELECT max(at_ms) FROM solehold.commits";
     let before = number(&client, marked).await;
-    let retention = Retention { events_ms: 1_000_000, events_max: 1_000_000 };
+    let retention = Retention { events_ms: 1_000_000, events_max: 1_000_000, unsent_after: None };
     wait_for("a mark after a renewal", SOON, || async {
         done(store.as_ref(), renew(&held)).await;
         store.maintain(&retention).await.expect("marked");

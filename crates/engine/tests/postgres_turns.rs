@@ -25,7 +25,7 @@ const LEASES: usize = 200;
 /// The leases run out one after the other, so that every sweep finds some.
 const FIRST_MS: u64 = 1_000;
 const STEP_MS: u64 = 15;
-const KEEP: Retention = Retention { events_ms: 3_600_000, events_max: 1_000_000 };
+const KEEP: Retention = Retention { events_ms: 3_600_000, events_max: 1_000_000, unsent_after: None };
 
 struct Replica {
     store: Arc<PostgresStore>,

@@ -118,7 +118,7 @@ async fn nominations_that_failed_come_again() {
 async fn it_keeps_to_the_retention() {
     let store = Wrapped::new();
     let bench = leases(&store, 40).await;
-    let retention = Retention { events_ms: 1_000_000_000, events_max: 7 };
+    let retention = Retention { events_ms: 1_000_000_000, events_max: 7, unsent_after: None };
     let options = EngineOptions { retention, ..Default::default() };
     let engine = Engine::start(store.clone(), options, Arc::new(()));
     bench.pass(SHORT_MS).await;

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use wrapped::Wrapped;
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const KEEP: Retention = Retention { events_ms: 1_000_000_000, events_max: 1_000_000 };
+const KEEP: Retention = Retention { events_ms: 1_000_000_000, events_max: 1_000_000, unsent_after: None };
 
 fn start(store: &Arc<Wrapped>) -> Engine {
     Engine::start(store.clone(), EngineOptions { retention: KEEP, ..Default::default() }, Arc::new(()))

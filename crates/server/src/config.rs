@@ -10,6 +10,8 @@ use secrecy::SecretString;
 use solehold_api::admin::Quotas;
 use solehold_engine::EngineOptions;
 
+use crate::relays::RelayConfig;
+
 /// The configuration of a server. The default is that of `solehold serve` without flags.
 ///
 /// ```
@@ -35,6 +37,8 @@ pub struct ServerConfig {
     pub limits: ServerLimits,
     /// Options of the engine.
     pub engine: EngineOptions,
+    /// Where events are relayed to.
+    pub relays: Vec<RelayConfig>,
 }
 
 impl Default for ServerConfig {
@@ -47,6 +51,7 @@ impl Default for ServerConfig {
             guard_metrics: false,
             limits: ServerLimits::default(),
             engine: EngineOptions::default(),
+            relays: Vec::new(),
         }
     }
 }

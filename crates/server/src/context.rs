@@ -186,6 +186,11 @@ impl Context {
         &self.inner.metrics
     }
 
+    /// The same, for a task that outlives the borrow.
+    pub(crate) fn metrics_handle(&self) -> Arc<Metrics> {
+        self.inner.metrics.clone()
+    }
+
     /// Everything that is measured, as text. The store is asked how much there is at most once per second.
     #[cfg(feature = "metrics")]
     pub(crate) async fn measured(&self) -> Result<String, std::fmt::Error> {

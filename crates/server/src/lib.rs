@@ -5,6 +5,8 @@
 //!    -> routes      one module per surface: names keys and policy, converts
 //!    -> commands    one function per command, with its answer --> engine --> core::decide
 //! ```
+//! Beside the requests, [`relays`] pass events on to message brokers and webhooks.
+//!
 //! Nothing here judges a lease, and nothing here writes but through the engine. [`Server`] starts it; [`keys`] works
 //! without it.
 
@@ -19,6 +21,7 @@ mod metrics;
 mod past;
 mod quota;
 mod records;
+pub mod relays;
 mod ring;
 mod routes;
 mod serve;

@@ -29,6 +29,7 @@ use crate::{
     http::{ApiError, Peer, without_trailing_slash},
     keys,
     metrics::Metrics,
+    relays::{self, Relays},
     routes,
     tls::{self, Acceptor, Tls, TlsError},
 };
@@ -72,6 +73,9 @@ pub enum StartError {
     /// The keys could not be read, or the bootstrap key could not be stored.
     #[error("cannot read the keys: {0}")]
     Keys(#[from] ApiError),
+    /// A relay cannot be set up.
+    #[error("{0}")]
+    Relay(String),
 }
 
 /// The REST control plane over a store.
@@ -104,7 +108,9 @@ impl Server {
         more: Router,
     ) -> Result<Running, StartError> {
         let metrics = Arc::new(Metrics::new(&config.node_id));
-        let engine = Engine::start(store, config.engine, metrics.clone());
+        let mut options = config.engine;
+        options.retention.unsent_after = relays::unsent_at_start(&config.relays);
+        let engine = Engine::start(store, options, metrics.clone());
         let context = Context::new(engine, &config, metrics);
         match start(&config, &context, more).await {
             Ok(running) => Ok(running),
@@ -139,6 +145,7 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
     }
     let bound = listen(config.listen).and_then(|listener| Ok((listener.local_addr()?, listener)));
     let (address, listener) = bound.map_err(|error| StartError::Bind { address: config.listen, error })?;
+    let relays = Relays::start(&config.relays, context).await.map_err(StartError::Relay)?;
     let acceptor = tls.as_ref().map(Tls::acceptor);
     let scheme = if tls.is_some() { "https" } else { "http" };
     let door = Door { listener, acceptor, context: context.clone(), router: routes::router(context, more) };
@@ -148,7 +155,7 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
         helpers.spawn(tls.follow());
     }
     let door = tokio::spawn(door.keep(context.stopping()));
-    Ok(Running { context: context.clone(), address, scheme, door, _helpers: helpers })
+    Ok(Running { context: context.clone(), address, scheme, door, relays, _helpers: helpers })
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -166,6 +173,7 @@ pub struct Running {
     address: SocketAddr,
     scheme: &'static str,
     door: JoinHandle<()>,
+    relays: Relays,
     _helpers: JoinSet<()>,
 }
 
@@ -202,6 +210,7 @@ impl Running {
         if self.door.await.is_err() {
             tracing::error!("the listener had panicked");
         }
+        self.relays.ended().await;
         self.context.engine().stop().await;
     }
 }

@@ -184,7 +184,7 @@ async fn renewals_are_told_to_those_who_ask() {
 #[tokio::test]
 async fn what_is_wrong_before_the_stream_is_a_problem() {
     let mut config = config();
-    config.engine.retention = Retention { events_ms: 0, events_max: 1 };
+    config.engine.retention = Retention { events_ms: 0, events_max: 1, unsent_after: None };
     let asking = serve_with(config, memory()).await;
     asking.get("/api/v1/watch?from=nowhere").await.problem("invalid_field");
     asking.get("/api/v1/watch?from=1.999999").await.problem("bad_request");

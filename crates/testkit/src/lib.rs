@@ -3,6 +3,8 @@
 //! ```text
 //!   test process ── Postgres ──┐             ┌── postgres, in a temporary folder, on a reserved port
 //!                   Solehold ──┼── Server ───┤
+//!                   RabbitMq   │             │
+//!                   Mosquitto  │             │
 //!                   Proxy      │             └── watchdog shell, reads a pipe that the test process holds
 //! ```
 //!
@@ -21,6 +23,7 @@
 
 mod cache;
 mod fake_clock;
+mod mosquitto;
 mod output;
 mod pgbouncer;
 mod port;
@@ -28,17 +31,20 @@ mod postgres;
 mod proc;
 mod program;
 mod proxy;
+mod rabbitmq;
 mod server;
 mod solehold;
 mod wait;
 mod watchdog;
 
 pub use fake_clock::FakeClock;
+pub use mosquitto::Mosquitto;
 pub use pgbouncer::PgBouncer;
 pub use port::free_port;
 pub use postgres::{Postgres, PostgresBuilder};
 pub use program::Program;
 pub use proxy::Proxy;
+pub use rabbitmq::RabbitMq;
 pub use solehold::{Solehold, SoleholdBuilder};
 pub use tempfile::TempDir;
 pub use wait::{Ready, wait_for};

@@ -3,7 +3,7 @@
 use std::fs;
 use std::net::TcpStream;
 use std::os::unix::fs::chown;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use crate::Postgres;
 use crate::port::Port;
 use crate::postgres::install;
+use crate::program::on_path;
 use crate::server::Server;
 
 const START: Duration = Duration::from_secs(60);
@@ -60,10 +61,6 @@ fn configuration(postgres: &Postgres, port: &Port, connections: usize) -> String
 }
 
 fn program() -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain([Path::new("/usr/sbin").to_owned()])
-        .map(|folder| folder.join("pgbouncer"))
-        .find(|program| program.is_file())
+    on_path("pgbouncer", &["/usr/sbin"])
         .context("PgBouncer is not here: install the Debian package `pgbouncer`")
 }

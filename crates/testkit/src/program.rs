@@ -1,5 +1,6 @@
 //! A program under test, as a process of its own.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
@@ -66,4 +67,11 @@ impl Program {
     pub fn logs(&self) -> String {
         self.server.output().text()
     }
+}
+
+/// A program on `PATH`, or in one of the folders that are not on everyone's.
+pub(crate) fn on_path(name: &str, more: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(more.iter().map(|folder| Path::new(folder).to_owned()));
+    folders.map(|folder| folder.join(name)).find(|program| program.is_file())
 }

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use solehold_api::problem::ErrorCode;
 use solehold_engine::store::Store;
-use solehold_server::{Running, Server, StartError};
+use solehold_server::{
+    Running, Server, StartError,
+    relays::{self, RelayConfig},
+};
 
 use crate::{
     config::{self, Address, Layer, LogLayer, Settings, TlsLayer},
@@ -50,7 +53,8 @@ pub struct ServeArgs {
     /// suffix]
     #[arg(long, value_name = "NAME")]
     node_id: Option<config::NodeId>,
-    /// Only check the configuration; with `=connect` also that the store can be reached, without changing it
+    /// Only check the configuration; with `=connect` also that the store and the relays can be reached, without
+    /// changing them
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "config")]
     check: Option<Check>,
 }
@@ -60,7 +64,7 @@ pub struct ServeArgs {
 enum Check {
     /// The configuration
     Config,
-    /// Also that the store can be reached
+    /// Also that the store and the relays can be reached
     Connect,
 }
 
@@ -117,10 +121,25 @@ async fn check(settings: &Settings, what: Check) -> CommandResult {
         Check::Connect if settings.store.is_there().await? => "; the store is there",
         Check::Connect => "; it would be a new store",
     };
+    for relay in &server.relays {
+        let is_there = match what {
+            Check::Config => "",
+            Check::Connect => {
+                let failed = |why| CommandError::new(ErrorCode::Unavailable, unreachable(relay, why));
+                relays::check(relay).await.map_err(failed)?;
+                ", which is there"
+            }
+        };
+        output::line(format!("relay {}: {}{is_there}", relay.name, relay.to))?;
+    }
     output::line(format!(
         "the configuration is good: {scheme}://{} ({}){found}",
         server.listen, settings.store
     ))
+}
+
+fn unreachable(relay: &RelayConfig, why: String) -> String {
+    format!("relay {}: {} cannot be reached: {why}", relay.name, relay.to)
 }
 
 async fn start(settings: Settings) -> CommandResult<Running> {
@@ -159,7 +178,7 @@ fn refused(error: StartError, store: &StoreChoice) -> CommandError {
             store.arguments(),
             solehold_server::keys::BOOTSTRAP_BYTES_MIN
         )),
-        StartError::Bind { .. } | StartError::Tls(_) => CommandError::usage(text),
+        StartError::Bind { .. } | StartError::Tls(_) | StartError::Relay(_) => CommandError::usage(text),
         StartError::Keys(failure) => CommandError::from(*failure.0).doing("read the keys"),
     }
 }

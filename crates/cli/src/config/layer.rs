@@ -13,6 +13,7 @@ use solehold_core::{key::Name, limits};
 use solehold_engine::{EngineOptions, postgres::Failover};
 use solehold_server::ServerLimits;
 
+use super::relays::RelayLayer;
 use crate::{
     error::{CommandError, CommandResult},
     logs::LogFormat,
@@ -45,6 +46,8 @@ pub struct Layer {
     pub limits: LimitsLayer,
     /// How long events are kept.
     pub events: EventsLayer,
+    /// Where events are relayed to; only a file can say it.
+    pub relays: Option<Vec<RelayLayer>>,
 }
 
 /// What is logged.
@@ -135,7 +138,7 @@ impl Layer {
         if self.data_dir.is_none() && self.engine.is_none() {
             (self.data_dir, self.engine) = (lower.data_dir, lower.engine);
         }
-        fill!(self, lower, listen, node_id, ttl_max, failover, guard_metrics);
+        fill!(self, lower, listen, node_id, ttl_max, failover, guard_metrics, relays);
         fill!(self.log, lower.log, level, format);
         fill!(self.tls, lower.tls, cert, key, client_ca);
         fill!(self.limits, lower.limits, requests_per_second, requests_burst, watches_max, connections_max);

@@ -135,6 +135,7 @@ impl Layer {
                 keep: variables.get("SOLEHOLD_EVENTS_KEEP")?,
                 keep_max: variables.get("SOLEHOLD_EVENTS_KEEP_MAX")?,
             },
+            relays: None,
         };
         layer.check().map_err(|what| CommandError::usage(format!("the SOLEHOLD_ variables: {what}")))?;
         Ok(layer)

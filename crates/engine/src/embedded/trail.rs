@@ -235,6 +235,11 @@ pub(super) fn drop_old(
     let oldest = "SELECT at_ms FROM lease_events ORDER BY revision LIMIT 1";
     let is_old = read_number(db, oldest, [])?.is_some_and(|at| at < too_old);
     let old = if is_old { read_number(db, sql, [most as i64, too_old as i64])? } else { None };
+    let first = "SELECT min(revision) FROM lease_events";
+    let old = match old.map(|old| retention.by_age(Revision(old)).0) {
+        Some(old) => read_number(db, first, [])?.filter(|first| *first <= old).map(|_| old),
+        None => None,
+    };
     let Some(floor) = beyond.max(old) else { return Ok((None, Some((count, head)))) };
     let tx = db.unchecked_transaction().map_err(failed)?;
     tx.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('floor', ?1)", params![floor.to_string()])

@@ -492,8 +492,9 @@ impl Store for ResidentStore {
         if rows.keeps_events {
             rows.drop_events(|first, _| first.revision <= floor);
         } else {
-            let too_old = StoreTime(now.0.saturating_sub(retention.events_ms));
-            rows.drop_events(|first, count| first.at < too_old || count as u64 > retention.events_max);
+            rows.drop_events(|first, count| {
+                retention.is_past(first, now) || count as u64 > retention.events_max
+            });
         }
         Ok(())
     }

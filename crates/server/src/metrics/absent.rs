@@ -6,7 +6,7 @@ use axum::http::Method;
 use solehold_core::outcome::Outcome;
 use solehold_engine::{EngineError, observe::Observer};
 
-use super::Route;
+use super::{RelayCount, Route};
 
 #[derive(Debug)]
 pub(crate) struct Metrics;
@@ -17,6 +17,10 @@ impl Metrics {
     }
 
     pub fn request(&self, _: Route, _: &Method, _status: u16, _took: Duration) {}
+
+    pub fn relay(&self, _relay: &str, _: RelayCount) {}
+
+    pub fn relay_lag(&self, _relay: &str, _events: u64, _seconds: f64) {}
 
     pub fn operation(&self, _: &'static str, _: &Result<Outcome, EngineError>, _took: Duration) {}
 }

@@ -4,6 +4,8 @@
 mod absent;
 #[cfg(feature = "metrics")]
 mod prometheus;
+#[cfg(feature = "metrics")]
+mod relays;
 
 use std::hash::{Hash, Hasher};
 
@@ -13,6 +15,27 @@ use axum::extract::MatchedPath;
 pub(crate) use absent::Metrics;
 #[cfg(feature = "metrics")]
 pub(crate) use prometheus::Metrics;
+
+/// Something that a relay did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RelayCount {
+    /// An event was delivered and confirmed.
+    Sent,
+    /// An attempt to deliver an event failed.
+    Retried,
+    /// The destination refused an event.
+    Refused,
+    /// An event went to the dead letters.
+    DeadLettered,
+    /// This node began to send.
+    Takeover,
+    /// Events were dropped before they were sent.
+    Gap,
+    /// A renewal was delivered.
+    RenewalSent,
+    /// A renewal was left out.
+    RenewalLeftOut,
+}
 
 /// The route that a request matched; requests that match none are all one.
 #[derive(Clone, Debug)]

@@ -25,7 +25,7 @@ use solehold_engine::{
     store::{StoreError, Usage},
 };
 
-use super::Route;
+use super::{RelayCount, Route, relays::RelayMetrics};
 
 impl EncodeLabelValue for Route {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> Result<(), std::fmt::Error> {
@@ -106,6 +106,7 @@ pub(crate) struct Metrics {
     sessions: Gauge,
     waiters: Gauge,
     store_up: Gauge,
+    relays: RelayMetrics,
     /// Watches that are open at this node.
     pub watchers: Gauge,
     /// Connections that are open at this node.
@@ -132,6 +133,7 @@ impl Metrics {
             sessions: Gauge::default(),
             waiters: Gauge::default(),
             store_up: Gauge::default(),
+            relays: RelayMetrics::default(),
             watchers: Gauge::default(),
             connections: Gauge::default(),
         };
@@ -180,6 +182,17 @@ impl Metrics {
         r.register("watchers", "Watches that are open at this node", self.watchers.clone());
         r.register("connections", "Connections that are open at this node", self.connections.clone());
         r.register("store_up", "Whether the store answers (1) or not (0)", self.store_up.clone());
+        self.relays.register(r);
+    }
+
+    /// A relay did something.
+    pub fn relay(&self, relay: &str, what: RelayCount) {
+        self.relays.count(relay, what);
+    }
+
+    /// How many events a relay has not sent yet, and the age of the oldest of them.
+    pub fn relay_lag(&self, relay: &str, events: u64, seconds: f64) {
+        self.relays.lag(relay, events, seconds);
     }
 
     /// A request was answered.

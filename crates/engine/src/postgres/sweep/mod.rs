@@ -9,6 +9,7 @@ use parking_lot::MutexGuard;
 use solehold_core::{
     command::Command,
     key::{ResourceKey, SessionId},
+    time::Revision,
 };
 use tokio::join;
 use tokio_postgres::Row;
@@ -327,7 +328,8 @@ impl PostgresStore {
             async { conn.query(Sql::FloorByAge, &[&too_old, &FORGET_EVENTS_MAX, &end]).await },
             async { conn.query(Sql::EventSpan, &[&end]).await },
         );
-        let mut floor = number(&by_age?)?;
+        let by_age = number(&by_age?)?.map(|floor| retention.by_age(Revision(floor as u64)).0 as i64);
+        let mut floor = by_age.filter(|floor| *floor > end);
         let may_be_too_many = number(&span?)?.is_some_and(|span| span > too_many);
         if may_be_too_many && is_time(&mut self.chores().counted_ms, now, COUNT_EVERY_MS) {
             floor = floor.max(number(&conn.query(Sql::FloorByNumber, &[&too_many]).await?)?);

@@ -1,0 +1,160 @@
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use futures_util::StreamExt as _;
+use lapin::{
+    Channel, Connection, ConnectionProperties, ExchangeKind,
+    message::Delivery,
+    options::{
+        BasicAckOptions, BasicConsumeOptions, ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
+    },
+    types::FieldTable,
+};
+use serde_json::{Value, json};
+use solehold_testkit::{RabbitMq, wait_for};
+use tokio::task::JoinSet;
+
+use super::world::{Inbox, PATIENCE, Place};
+
+const EXCHANGE: &str = "solehold.events";
+const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+
+fn place(broker: &RabbitMq, of_relay: &str) -> Result<Place> {
+    Place::new("", &format!("rabbitmq: {{ url: {:?} }}\n{of_relay}", broker.url()))
+}
+
+async fn connect(url: &str) -> Result<(Connection, Channel)> {
+    let connection = wait_for("RabbitMQ to take a client", PATIENCE, async || {
+        Connection::connect(url, ConnectionProperties::default()).await.ok()
+    });
+    let connection = connection.await?;
+    let channel = connection.create_channel().await?;
+    Ok((connection, channel))
+}
+
+/// A durable queue that gets what is published under these routing keys.
+async fn bind(channel: &Channel, queue: &str, routing_keys: &[&str]) -> Result<()> {
+    let (durable, none) =
+        (ExchangeDeclareOptions { durable: true, ..Default::default() }, FieldTable::default());
+    channel.exchange_declare(EXCHANGE.into(), ExchangeKind::Topic, durable, none.clone()).await?;
+    channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), none.clone()).await?;
+    for key in routing_keys {
+        let options = QueueBindOptions::default();
+        channel.queue_bind(queue.into(), EXCHANGE.into(), (*key).into(), options, none.clone()).await?;
+    }
+    Ok(())
+}
+
+/// Takes everything from a queue, across restarts of the broker.
+struct Consumer {
+    inbox: Inbox,
+    last: Arc<Mutex<Option<Delivery>>>,
+    _task: JoinSet<()>,
+}
+
+impl Consumer {
+    fn of(url: String, queue: &'static str) -> Self {
+        let (inbox, last) = (Inbox::default(), Arc::default());
+        let mut task = JoinSet::new();
+        let (to, kept) = (inbox.clone(), Arc::clone(&last));
+        task.spawn(async move {
+            loop {
+                // It ends when the broker does, and begins again.
+                let _ = consume(&url, queue, &to, &kept).await;
+            }
+        });
+        Self { inbox, last, _task: task }
+    }
+
+    fn last(&self) -> Option<Delivery> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+async fn consume(url: &str, queue: &str, inbox: &Inbox, last: &Mutex<Option<Delivery>>) -> Result<()> {
+    let (_connection, channel) = connect(url).await?;
+    let (options, none) = (BasicConsumeOptions::default(), FieldTable::default());
+    let mut deliveries = channel.basic_consume(queue.into(), "test".into(), options, none).await?;
+    while let Some(delivery) = deliveries.next().await {
+        let delivery = delivery?;
+        inbox.put(serde_json::from_slice(&delivery.data)?);
+        delivery.ack(BasicAckOptions::default()).await?;
+        *last.lock().unwrap_or_else(PoisonError::into_inner) = Some(delivery);
+    }
+    Ok(())
+}
+
+/// The broker is killed while events are made, then the server, and both come back.
+#[tokio::test]
+async fn rabbitmq_gets_everything_across_kills_of_both_sides() -> Result<()> {
+    let broker = RabbitMq::start().await?;
+    let (connection, channel) = connect(&broker.url()).await?;
+    bind(&channel, "everything", &["leases.#"]).await?;
+    let place = place(&broker, "")?;
+    let (server, api) = place.start().await?;
+    let consumer = Consumer::of(broker.url(), "everything");
+    api.churn(&KEYS, 3).await?;
+    consumer.inbox.is_exactly(&api).await?;
+    is_as_documented(&consumer.last().context("something came")?)?;
+    let (killed, churned) = tokio::join!(broker.kill9(), api.churn(&KEYS, 5));
+    (killed?, churned?);
+    drop(connection);
+    api.measures("relay_retried_total", |count| count > 0.0).await?;
+    server.kill9().await?;
+    let (_server, api) = place.start().await?;
+    api.churn(&KEYS, 2).await?;
+    broker.restart().await?;
+    let checked = consumer.inbox.is_exactly(&api).await?;
+    assert_eq!(checked.events, KEYS.len() * 10 * 2);
+    api.measures("relay_lag_events", |lag| lag == 0.0).await?;
+    Ok(())
+}
+
+fn is_as_documented(delivery: &Delivery) -> Result<()> {
+    let body: Value = serde_json::from_slice(&delivery.data)?;
+    let (key, event) = (body["camera_uuid"].as_str(), body["event_type"].as_str());
+    let routing_key = format!("leases.default.-.{}.{}", key.unwrap_or_default(), event.unwrap_or_default());
+    assert_eq!(delivery.routing_key.as_str(), routing_key);
+    let properties = &delivery.properties;
+    assert_eq!(*properties.delivery_mode(), Some(2), "persistent");
+    let id = properties.message_id().as_ref().map(|id| json!(id.as_str()));
+    assert_eq!(id, Some(body["event_id"].clone()));
+    ensure!(body["details"]["token"].is_u64() && body["lease_id"].is_string(), "{body}");
+    Ok(())
+}
+
+/// RabbitMQ confirms what it has thrown away. Events that a queue takes and events that none takes are in flight at the
+/// same time, and each gets its own verdict.
+#[tokio::test]
+async fn what_rabbitmq_cannot_route_is_a_failure() -> Result<()> {
+    let broker = RabbitMq::start().await?;
+    let (_connection, channel) = connect(&broker.url()).await?;
+    let good = KEYS.map(|key| format!("leases.default.*.{key}.*"));
+    bind(&channel, "good", &good.each_ref().map(String::as_str)).await?;
+    let (server, api) = place(&broker, "attempts: 2\n")?.start().await?;
+    let lost = ["u", "v", "w", "x", "y", "z"];
+    let (routed, unrouted) = tokio::join!(api.churn(&KEYS, 5), api.churn(&lost, 5));
+    (routed?, unrouted?);
+    let of_each = (KEYS.len() * 5 * 2) as f64;
+    api.measures("relay_dead_lettered_total", |count| count == of_each).await?;
+    api.measures("relay_sent_total", |count| count == of_each).await?;
+    assert_eq!(api.measured("relay_refused_total").await?, of_each * 2.0, "each was tried twice");
+    let good = Consumer::of(broker.url(), "good");
+    let dead = Consumer::of(broker.url(), "solehold.events.dead");
+    let of = |inbox: &Inbox, keys: &[&str]| {
+        let came = inbox.all();
+        ensure!(came.iter().all(|body| keys.contains(&body["camera_uuid"].as_str().unwrap_or_default())));
+        Ok(came.len())
+    };
+    wait_for("both queues", PATIENCE, async || {
+        good.inbox.all().len() == of_each as usize && dead.inbox.all().len() == of_each as usize
+    })
+    .await?;
+    (of(&good.inbox, &KEYS)?, of(&dead.inbox, &lost)?);
+    let letter = wait_for("a dead letter", PATIENCE, async || dead.last()).await?;
+    let headers = letter.properties.headers().as_ref().context("headers")?;
+    let reason = format!("{:?}", headers.inner().get("solehold-reason"));
+    ensure!(reason.contains("NO_ROUTE"), "{reason}");
+    ensure!(!server.logs().contains("guest:guest"), "a password was logged");
+    Ok(())
+}

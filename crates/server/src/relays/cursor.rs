@@ -1,0 +1,185 @@
+//! How far a relay has come, kept in the store: a record that only the present relay can move.
+//!
+//! The record has the token of the lease under which it was written. A relay that takes over writes its own token over
+//! what it read, and from then on a write by the former one finds another document than it expects and is refused. It
+//! is a record rather than the state document of the lease because writing state is an event: a relay would make an
+//! event for every few that it sends.
+
+use serde::{Deserialize, Serialize};
+use solehold_api::document::{read, to_document};
+use solehold_core::{
+    command::{Command, Footprint, Over},
+    key::{Document, Name},
+    outcome::Refusal,
+    record::Record,
+    time::{Revision, Token},
+};
+use solehold_engine::{Engine, EngineError, store::LoadedRows};
+
+use super::StartAt;
+use crate::keys::collection;
+
+/// The collection of the cursors.
+pub const CURSORS: &str = "relay_cursor";
+
+/// Why a cursor cannot be read or moved.
+#[derive(Debug, thiserror::Error)]
+pub enum CursorError {
+    /// Another relay has taken over.
+    #[error("another replica has taken over")]
+    Fenced,
+    /// The store did not answer, or will not.
+    #[error("the cursor cannot be kept: {0}")]
+    Engine(#[from] EngineError),
+    /// The store refused.
+    #[error("the cursor cannot be kept: {0}")]
+    Refused(#[from] Refusal),
+    /// There is no cursor, or it is not one of ours.
+    #[error("the cursor in the store is missing or cannot be read")]
+    Missing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Kept {
+    /// Everything up to here was sent.
+    revision: Revision,
+    /// The token of the lease under which it was written; 0 before the first.
+    token: Token,
+}
+
+/// The cursor of the relay that is sending now.
+#[derive(Debug)]
+pub struct FencedCursor {
+    engine: Engine,
+    name: Name,
+    kept: Kept,
+    /// As it stands in the store.
+    document: Document,
+}
+
+impl FencedCursor {
+    /// Takes the cursor over, under the token of a lease.
+    pub async fn take_over(engine: &Engine, name: &Name, token: Token) -> Result<Self, CursorError> {
+        let (found, document) = load(engine, name).await?.ok_or(CursorError::Missing)?;
+        let kept = Kept { token, ..found };
+        let mut cursor = Self { engine: engine.clone(), name: name.clone(), kept: found, document };
+        if found.token > token {
+            return Err(CursorError::Fenced);
+        }
+        cursor.put(kept).await?;
+        Ok(cursor)
+    }
+
+    /// Everything up to here was sent.
+    pub fn revision(&self) -> Revision {
+        self.kept.revision
+    }
+
+    /// Moves it, unless another relay has taken over.
+    pub async fn write(&mut self, revision: Revision) -> Result<(), CursorError> {
+        self.put(Kept { revision, ..self.kept }).await
+    }
+
+    async fn put(&mut self, kept: Kept) -> Result<(), CursorError> {
+        let over = Over::Document(self.document.clone());
+        match put(&self.engine, &self.name, kept, over).await {
+            Ok(document) => (self.kept, self.document) = (kept, document),
+            Err(CursorError::Refused(Refusal::RecordChanged { .. } | Refusal::NoRecord { .. })) => {
+                // By another relay, or by a write of ours whose answer was lost.
+                let (found, document) = load(&self.engine, &self.name).await?.ok_or(CursorError::Missing)?;
+                if found.token != kept.token {
+                    return Err(CursorError::Fenced);
+                }
+                (self.kept, self.document) = (found, document);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+/// Makes the cursor of a relay that has none: whatever is committed from now on will be sent.
+pub async fn begin(engine: &Engine, name: &Name, from: StartAt) -> Result<(), CursorError> {
+    let loaded = rows(engine, name).await?;
+    if loaded.state.record(&collection(CURSORS), name).is_some() {
+        return Ok(());
+    }
+    let revision = match from {
+        StartAt::Now => loaded.cursor.revision,
+        StartAt::Oldest => Revision(0),
+    };
+    match put(engine, name, Kept { revision, token: Token(0) }, Over::Nothing).await {
+        // Another replica was first.
+        Ok(_) | Err(CursorError::Refused(Refusal::Exists | Refusal::RecordChanged { .. })) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// How far each relay has come that ever was.
+pub async fn all(engine: &Engine) -> Result<Vec<(Name, Revision)>, EngineError> {
+    let records = engine.records(&collection(CURSORS)).await?;
+    let kept = |record: Record| Some((record.id, read::<Kept>(&record.document)?.revision));
+    Ok(records.into_iter().filter_map(kept).collect())
+}
+
+async fn rows(engine: &Engine, name: &Name) -> Result<LoadedRows, EngineError> {
+    let records = vec![(collection(CURSORS), name.clone())];
+    engine.load(&Footprint { records, ..Default::default() }).await
+}
+
+async fn load(engine: &Engine, name: &Name) -> Result<Option<(Kept, Document)>, EngineError> {
+    let loaded = rows(engine, name).await?;
+    let document = loaded.state.record(&collection(CURSORS), name).map(|record| record.document.clone());
+    Ok(document.and_then(|document| Some((read(&document)?, document))))
+}
+
+async fn put(engine: &Engine, name: &Name, kept: Kept, over: Over) -> Result<Document, CursorError> {
+    let document = to_document("cursor", &kept).map_err(|_| CursorError::Missing)?;
+    let record = Record { collection: collection(CURSORS), id: name.clone(), document: document.clone() };
+    engine.submit(Command::PutRecord { record, over }).await??;
+    Ok(document)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use solehold_engine::{EngineOptions, clock::BootClock, resident};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_relay_that_was_succeeded_cannot_move_the_cursor() {
+        let store = resident::memory(BootClock).expect("memory");
+        let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
+        let name = Name::new("pipeline").expect("a name");
+        begin(&engine, &name, StartAt::Oldest).await.expect("begun");
+        begin(&engine, &name, StartAt::Now).await.expect("begun before");
+        let mut old = FencedCursor::take_over(&engine, &name, Token(3)).await.expect("taken");
+        old.write(Revision(5)).await.expect("moved");
+        let mut new = FencedCursor::take_over(&engine, &name, Token(9)).await.expect("taken over");
+        assert_eq!(new.revision(), Revision(5));
+        assert!(matches!(old.write(Revision(50)).await, Err(CursorError::Fenced)));
+        let late = FencedCursor::take_over(&engine, &name, Token(3)).await;
+        assert!(matches!(late, Err(CursorError::Fenced)), "{late:?}");
+        new.write(Revision(7)).await.expect("moved");
+        assert_eq!(all(&engine).await.expect("read"), [(name, Revision(7))]);
+        engine.stop().await;
+    }
+
+    #[tokio::test]
+    async fn a_write_whose_answer_was_lost_is_recognized() {
+        let store = resident::memory(BootClock).expect("memory");
+        let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
+        let name = Name::new("pipeline").expect("a name");
+        begin(&engine, &name, StartAt::Now).await.expect("begun");
+        let mut cursor = FencedCursor::take_over(&engine, &name, Token(3)).await.expect("taken");
+        let kept = Kept { revision: Revision(4), token: Token(3) };
+        put(&engine, &name, kept, Over::Document(cursor.document.clone())).await.expect("written");
+        cursor.write(Revision(6)).await.expect("not fenced");
+        assert_eq!(cursor.revision(), Revision(4), "as the store has it");
+        cursor.write(Revision(6)).await.expect("moved");
+        assert_eq!(all(&engine).await.expect("read"), [(name, Revision(6))]);
+        engine.stop().await;
+    }
+}

@@ -1,0 +1,311 @@
+//! One replica at a time sends: it waits for the relay's lease, and sends for as long as it has it.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use solehold_client::{AcquireError, Embedded, Guard, Session, SessionConfig};
+use solehold_core::{event::Event, key::ResourceKey, time::Revision};
+use solehold_engine::{
+    EngineError,
+    clock::BootTime,
+    store::{Cursor, EventQuery},
+    watch::{Filter, Frame, Watch, WatchError},
+};
+use tokio::sync::watch;
+
+use super::{
+    Message, Relay, WhenRefused,
+    cursor::{self, CursorError, FencedCursor},
+    window::{Failure, Job, Verdict, Window, WindowLimits},
+};
+use crate::metrics::RelayCount;
+
+/// How long a replica that was killed keeps the relay.
+const LEASE_TTL: Duration = Duration::from_secs(5);
+/// How long a replica waits in line before it asks again.
+const LINE_WAIT: Duration = Duration::from_secs(600);
+/// After a failure of the store or of the lease.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// The cursor is written at most this often: what was sent since is sent again after a crash.
+const WRITE_EVERY: Duration = Duration::from_millis(250);
+/// How long events in flight get to be confirmed when the server stops.
+const SETTLE_WITHIN: Duration = Duration::from_secs(2);
+/// Events that are read and not confirmed.
+const EVENTS_MAX: usize = 1_024;
+/// Events that are sent and not confirmed.
+pub(super) const IN_FLIGHT_MAX: usize = 32;
+
+/// Why a term ended before the server did.
+#[derive(Debug, thiserror::Error)]
+enum TermError {
+    #[error(transparent)]
+    Cursor(#[from] CursorError),
+    #[error("the events cannot be read: {0}")]
+    Watch(#[from] WatchError),
+    #[error("the events cannot be read: {0}")]
+    Engine(#[from] EngineError),
+}
+
+/// What is sent.
+#[derive(Debug, Clone)]
+enum Item {
+    Event(Arc<Event>, u64),
+    Gap(Arc<Message>),
+}
+
+/// Stands for the relay's lease until the server stops, and sends while it has it.
+pub async fn stand(relay: Arc<Relay>, node_id: String, mut stopping: watch::Receiver<bool>) {
+    let stopped = async {
+        // An error means that the server is gone.
+        let _ = stopping.clone().wait_for(|stopping| *stopping).await;
+    };
+    let session = tokio::select! {
+        session = open(&relay, &node_id) => session,
+        () = stopped => return,
+    };
+    while !*stopping.borrow() {
+        let name = relay.name();
+        let acquired = tokio::select! {
+            acquired = session.acquire_within(super::KIND, name, LINE_WAIT) => acquired,
+            _ = stopping.wait_for(|stopping| *stopping) => break,
+        };
+        match acquired {
+            Ok(guard) => serve(&relay, &guard, &mut stopping).await,
+            Err(AcquireError::TimedOut { .. }) => continue,
+            Err(error) => tracing::warn!(relay = name, %error, "the relay's lease was not acquired"),
+        }
+        let pause = tokio::time::timeout(RETRY_AFTER, stopping.wait_for(|stopping| *stopping));
+        // Over time or stopping: the loop finds out which.
+        let _ = pause.await;
+    }
+    session.close().await;
+}
+
+/// Opens the session that the lease is attached to; tries for ever.
+async fn open(relay: &Relay, node_id: &str) -> Session {
+    let authority = Arc::new(Embedded::over(relay.engine.clone()).tenant(relay.key.tenant.clone()));
+    let node: String = node_id.chars().take(60).collect();
+    loop {
+        // Two nodes that were given one name must not end each other's sessions.
+        let holder = format!("{node}.{:08x}", rand::random::<u32>());
+        let ttl = LEASE_TTL.min(Duration::from_millis(relay.engine.ttl_max_ms()));
+        let config = SessionConfig { ttl, ..SessionConfig::new(holder) };
+        match Session::open(authority.clone(), config).await {
+            Ok(session) => return session,
+            Err(error) => tracing::warn!(relay = relay.name(), %error, "no session for the relay yet"),
+        }
+        tokio::time::sleep(RETRY_AFTER).await;
+    }
+}
+
+/// Sends under a lease until it is lost or the server stops.
+async fn serve(relay: &Relay, guard: &Guard, stopping: &mut watch::Receiver<bool>) {
+    let (name, token) = (relay.name(), guard.token());
+    relay.metrics.relay(name, RelayCount::Takeover);
+    tracing::info!(relay = name, %token, "this node sends");
+    match guard.run(term(relay, guard, stopping)).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(relay = name, %error, "the relay begins again"),
+        Err(lost) => tracing::warn!(relay = name, %lost, "another node sends from now on"),
+    }
+}
+
+async fn term(relay: &Relay, guard: &Guard, stopping: &mut watch::Receiver<bool>) -> Result<(), TermError> {
+    cursor::begin(&relay.engine, &relay.config.name, relay.config.start_at).await?;
+    let cursor = FencedCursor::take_over(&relay.engine, &relay.config.name, guard.token()).await?;
+    let attempts_max = match relay.config.when_refused {
+        WhenRefused::DeadLetter { attempts } => Some(attempts),
+        WhenRefused::Block => None,
+    };
+    let limits = WindowLimits { events_max: EVENTS_MAX, in_flight_max: IN_FLIGHT_MAX, attempts_max };
+    let window = Window::new(cursor.revision(), limits);
+    let mut term = Term { relay, cursor, window, written: BootTime::from_ms(0), is_away: false };
+    let mut watch = None;
+    let mut in_flight = FuturesUnordered::new();
+    loop {
+        while let Some(job) = term.window.next(BootTime::now()) {
+            in_flight.push(deliver(relay, job));
+        }
+        let events = match &mut watch {
+            Some(watch) => watch,
+            None => watch.insert(term.follow().await?),
+        };
+        tokio::select! {
+            frame = events.next(), if term.window.has_room() => match frame {
+                Some(frame) if term.take(&frame) => {}
+                _ => watch = None,
+            },
+            Some((job, delivered)) = in_flight.next() => term.settle(&job, delivered),
+            () = tokio::time::sleep(term.idle_for(BootTime::now())) => {}
+            _ = stopping.wait_for(|stopping| *stopping) => break,
+        }
+        term.write_cursor(false).await?;
+    }
+    let settle = async {
+        while let Some((job, delivered)) = in_flight.next().await {
+            term.settle(&job, delivered);
+        }
+    };
+    // What is not settled by then is sent again by the next one.
+    let _ = tokio::time::timeout(SETTLE_WITHIN, settle).await;
+    term.write_cursor(true).await
+}
+
+/// What a relay does under one lease.
+struct Term<'a> {
+    relay: &'a Relay,
+    cursor: FencedCursor,
+    window: Window<Item>,
+    /// When the cursor was last written.
+    written: BootTime,
+    /// Whether the destination could not be reached the last time.
+    is_away: bool,
+}
+
+impl Term<'_> {
+    /// Watches on from where the window ends, by revision: a store that goes on as another history keeps what it had,
+    /// under the same revisions, and goes on above them (rule 23).
+    async fn follow(&mut self) -> Result<Watch, TermError> {
+        let engine = &self.relay.engine;
+        let after = self.window.read();
+        let page = engine.events(&EventQuery { after, limit: 1, ..Default::default() }).await?;
+        if page.floor > after {
+            let at = page.events.first().map(|event| event.at);
+            let at = match at {
+                Some(at) => at,
+                None => engine.load(&Default::default()).await?.now,
+            };
+            self.gap(after, page.floor, page.head.epoch, at);
+        }
+        if page.events.is_empty() {
+            self.window.skip(page.head.revision);
+        }
+        let from = Cursor { epoch: page.head.epoch, revision: self.window.read() };
+        Ok(engine.watch(Some(from), Filter::default()).await?)
+    }
+
+    fn gap(&mut self, after: Revision, floor: Revision, epoch: u64, at: solehold_core::time::StoreTime) {
+        let (relay, key) = (self.relay.name(), &self.relay.key);
+        self.relay.metrics.relay(relay, RelayCount::Gap);
+        tracing::error!(
+            relay,
+            after = after.0,
+            up_to = floor.0,
+            "events were dropped before they were sent: raise events.keep_max, or find out why the relay was behind"
+        );
+        let message = Message::gap(key, after, floor, epoch, at);
+        self.window.offer(floor, key.clone(), Item::Gap(Arc::new(message)));
+    }
+
+    /// Takes in what was read; false, if the watch is over.
+    fn take(&mut self, frame: &Frame) -> bool {
+        match frame {
+            Frame::Event { event, cursor } if self.relay.wants(&event.key) => {
+                let item = Item::Event(Arc::new((**event).clone()), cursor.epoch);
+                self.window.offer(event.revision, event.key.clone(), item);
+            }
+            Frame::Event { cursor, .. } | Frame::Progress(cursor) => self.window.skip(cursor.revision),
+            Frame::Renewed(_) | Frame::Snapshot(_) => {}
+            Frame::Compacted { .. } => return false,
+        }
+        true
+    }
+
+    /// Takes note of how an attempt went.
+    fn settle(&mut self, job: &Job<Item>, delivered: Result<(), Failure>) {
+        let (name, metrics) = (self.relay.name(), &self.relay.metrics);
+        self.note_contact(&delivered);
+        let Err(failure) = delivered else {
+            let what = if job.condemned.is_some() { RelayCount::DeadLettered } else { RelayCount::Sent };
+            metrics.relay(name, what);
+            return self.window.confirmed(job.revision);
+        };
+        metrics.relay(name, RelayCount::Retried);
+        if matches!(failure, Failure::Refused(_)) {
+            metrics.relay(name, RelayCount::Refused);
+        }
+        let verdict = self.window.failed(job.revision, &failure, BootTime::now(), rand::random());
+        let (revision, why) = (job.revision.0, failure.why());
+        match (verdict, &failure) {
+            (Verdict::Condemned, _) => {
+                let resource = resource(&job.message);
+                tracing::error!(relay = name, revision, %resource, why, "an event goes to the dead letters");
+            }
+            (Verdict::Again, Failure::Refused(_)) => {
+                tracing::warn!(relay = name, revision, why, "an event was refused; it is sent again");
+            }
+            (Verdict::Again, _) => tracing::debug!(relay = name, revision, why, "an event is sent again"),
+        }
+    }
+
+    /// Tells people when contact is lost, and when it is there again.
+    fn note_contact(&mut self, delivered: &Result<(), Failure>) {
+        let name = self.relay.name();
+        let is_away = matches!(delivered, Err(Failure::Away(_)));
+        match delivered {
+            Err(Failure::Away(why)) if !self.is_away => {
+                tracing::warn!(
+                    relay = name,
+                    why,
+                    "the destination cannot be reached; events wait in the store"
+                );
+            }
+            _ if self.is_away && !is_away => tracing::info!(relay = name, "the destination is reached again"),
+            _ => {}
+        }
+        self.is_away = is_away;
+    }
+
+    /// How long to wait, if nothing else happens.
+    fn idle_for(&self, now: BootTime) -> Duration {
+        let write_at =
+            (self.window.cursor() > self.cursor.revision()).then(|| self.written.plus(WRITE_EVERY));
+        let wake_at = self.window.wake_at().into_iter().chain(write_at).min();
+        // Nothing to wake up for: one look per minute costs nothing.
+        wake_at.map_or(Duration::from_secs(60), |wake| wake.since(now))
+    }
+
+    /// Writes the cursor if it moved and its time has come, or if it is the last time.
+    async fn write_cursor(&mut self, is_last: bool) -> Result<(), TermError> {
+        let (now, to) = (BootTime::now(), self.window.cursor());
+        if to <= self.cursor.revision() || (!is_last && now < self.written.plus(WRITE_EVERY)) {
+            return Ok(());
+        }
+        self.written = now;
+        Ok(self.cursor.write(to).await?)
+    }
+}
+
+/// What a message is about, for the log.
+fn resource(item: &Item) -> String {
+    let key: &ResourceKey = match item {
+        Item::Event(event, _) => &event.key,
+        Item::Gap(message) => &message.resource,
+    };
+    format!("{} {}/{}", key.tenant, key.kind, key.key)
+}
+
+/// Makes one attempt.
+async fn deliver(relay: &Relay, job: Job<Item>) -> (Job<Item>, Result<(), Failure>) {
+    let delivered = attempt(relay, &job).await;
+    (job, delivered)
+}
+
+async fn attempt(relay: &Relay, job: &Job<Item>) -> Result<(), Failure> {
+    let message = match &job.message {
+        Item::Gap(message) => message.clone(),
+        Item::Event(event, epoch) => {
+            let site = relay.sites.of_event(&relay.engine, event).await;
+            let site = site.map_err(|error| Failure::Away(error.to_string()))?;
+            Arc::new(Message::of(event, *epoch, site))
+        }
+    };
+    match &job.condemned {
+        None => relay.destination.publish(&message).await,
+        Some(why) => {
+            let body = String::from_utf8_lossy(&message.body);
+            tracing::error!(relay = relay.name(), event_id = %message.id, why, %body, "a dead letter");
+            relay.destination.dead_letter(&message, why).await
+        }
+    }
+}
