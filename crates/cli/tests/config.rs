@@ -32,6 +32,22 @@ async fn a_bad_file_is_told_with_its_line() -> Result<()> {
         ("- listen\n", ":1: ", "keys of its own"),
         ("limits: 5\n", ":1: ", "limits must have keys of its own below it"),
         ("engine: [postgres://u:hunter2@h/d]\n", ":1: ", "engine must be a string"),
+        ("relays:\n  - name: a b\n    mqtt: {url: mqtt://h}\n", ":2: ", "letters, digits, dashes"),
+        ("relays:\n  - name: a\n    rabbitmq:\n      urll: amqp://h\n", ":4: ", "url"),
+        ("relays:\n  - name: a\n", ":2: ", "give it one of rabbitmq, mqtt and webhook"),
+        ("relays:\n  - name: a\n    rabbitmq: {exchange: x}\n", ":2: ", "give it a url, or a url_file"),
+        (
+            "relays:\n  - name: a\n    rabbitmq: {url: \"http://u:hunter2@h\"}\n",
+            ":2: ",
+            "write amqp://HOST or amqps://HOST",
+        ),
+        (
+            "relays:\n  - name: a\n    mqtt: {url: mqtt://h, topic: \"{camera}\"}\n",
+            ":2: ",
+            "{tenant}, {site}",
+        ),
+        ("relays:\n  - name: a\n    mqtt: {url: mqtt://h}\n    attempts: 0\n", ":4: ", "nonzero"),
+        ("relays:\n  - name: a\n    mqtt: {url: mqtt://h}\n    when_refused: drop\n", ":4: ", "dead_letter"),
         (
             "data_dir: ./a\nengine: postgres://u@h/d\n",
             ": ",
@@ -50,6 +66,21 @@ async fn a_bad_file_is_told_with_its_line() -> Result<()> {
             "{text}: {}",
             ran.stderr
         );
+    }
+    let (short, hook) =
+        (write(folder.path(), "short", "hunter2\n")?, "webhook: {url: http://h, secret_file:");
+    for (relays, words) in [
+        (format!("[{{name: a, {hook} {short}}}}}]"), "has 7 bytes; it needs 32 or more".to_owned()),
+        (format!("[{{name: a, {hook} /no/such}}}}]"), "relay a: cannot read /no/such".to_owned()),
+        (
+            "[{name: a, mqtt: {url: mqtt://h}}, {name: a, mqtt: {url: mqtt://h}}]".to_owned(),
+            "relay a: there are two of this name".to_owned(),
+        ),
+    ] {
+        let path = write(folder.path(), "solehold.yaml", &format!("relays: {relays}\n"))?;
+        let ran = run(["serve", "--check", "--config", &path]).await?;
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{relays}: {}", ran.stderr);
+        assert!(ran.stderr.contains(&words) && !ran.stderr.contains("hunter2"), "{relays}: {}", ran.stderr);
     }
     let missing = run(["serve", "--config", "/no/such/file.yaml"]).await?;
     assert_eq!(missing.code, Some(2));

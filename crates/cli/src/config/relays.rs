@@ -121,7 +121,7 @@ impl RelayText {
     /// The one destination that it must have.
     fn url(&self) -> Result<(UrlPlace<'_>, &'static [&'static str]), String> {
         let (url, file, schemes): (_, _, &[&str]) = match (&self.rabbitmq, &self.mqtt, &self.webhook) {
-            (Some(to), None, None) => (&to.url, &to.url_file, &["amqp"]),
+            (Some(to), None, None) => (&to.url, &to.url_file, &["amqp", "amqps"]),
             (None, Some(to), None) => (&to.url, &to.url_file, &["mqtt", "mqtts"]),
             (None, None, Some(to)) => (&to.url, &to.url_file, &["http", "https"]),
             _ => return Err(self.fault("give it one of rabbitmq, mqtt and webhook")),

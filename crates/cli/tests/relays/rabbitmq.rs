@@ -131,7 +131,8 @@ async fn what_rabbitmq_cannot_route_is_a_failure() -> Result<()> {
     let (_connection, channel) = connect(&broker.url()).await?;
     let good = KEYS.map(|key| format!("leases.default.*.{key}.*"));
     bind(&channel, "good", &good.each_ref().map(String::as_str)).await?;
-    let (server, api) = place(&broker, "attempts: 2\n")?.start().await?;
+    let place = place(&broker, "attempts: 2\n")?;
+    let (server, api) = place.start().await?;
     let lost = ["u", "v", "w", "x", "y", "z"];
     let (routed, unrouted) = tokio::join!(api.churn(&KEYS, 5), api.churn(&lost, 5));
     (routed?, unrouted?);
@@ -153,7 +154,9 @@ async fn what_rabbitmq_cannot_route_is_a_failure() -> Result<()> {
     (of(&good.inbox, &KEYS)?, of(&dead.inbox, &lost)?);
     let letter = wait_for("a dead letter", PATIENCE, async || dead.last()).await?;
     let headers = letter.properties.headers().as_ref().context("headers")?;
-    let reason = format!("{:?}", headers.inner().get("solehold-reason"));
+    let reason = headers.inner().get("solehold-reason").and_then(|reason| reason.as_long_string());
+    let reason =
+        reason.map(|reason| String::from_utf8_lossy(reason.as_bytes()).into_owned()).unwrap_or_default();
     ensure!(reason.contains("NO_ROUTE"), "{reason}");
     ensure!(!server.logs().contains("guest:guest"), "a password was logged");
     Ok(())

@@ -27,7 +27,8 @@ async fn a_receiver_that_fails_hangs_or_dies_gets_the_event_again() -> Result<()
         8 => Reply::Status(429),
         _ => Reply::Status(204),
     });
-    let (server, api) = place(&receiver, "", "")?.start().await?;
+    let place = place(&receiver, "", "")?;
+    let (server, api) = place.start().await?;
     api.churn(&KEYS, 3).await?;
     wait_for("some of each", PATIENCE, async || receiver.requests().len() > 10).await?;
     receiver.stop();
@@ -116,7 +117,8 @@ fn refuse_bad(_: usize, body: &Value) -> Reply {
 async fn what_a_receiver_refuses_for_good_is_a_dead_letter() -> Result<()> {
     let receiver = Receiver::up().await?;
     receiver.answers(refuse_bad);
-    let (server, api) = place(&receiver, "", "attempts: 2\n")?.start().await?;
+    let place = place(&receiver, "", "attempts: 2\n")?;
+    let (server, api) = place.start().await?;
     api.churn(&["a", "bad", "b"], 2).await?;
     api.measures("relay_dead_lettered_total", |count| count == 4.0).await?;
     api.measures("relay_sent_total", |count| count == 8.0).await?;
@@ -133,7 +135,8 @@ async fn what_a_receiver_refuses_for_good_is_a_dead_letter() -> Result<()> {
 async fn with_block_a_refused_event_holds_up_its_resource_and_no_other() -> Result<()> {
     let receiver = Receiver::up().await?;
     receiver.answers(refuse_bad);
-    let (_server, api) = place(&receiver, "", "when_refused: block\n")?.start().await?;
+    let place = place(&receiver, "", "when_refused: block\n")?;
+    let (_server, api) = place.start().await?;
     api.churn(&["a", "bad", "b"], 3).await?;
     api.measures("relay_sent_total", |count| count == 12.0).await?;
     api.measures("relay_refused_total", |count| count >= 3.0).await?;
@@ -152,7 +155,8 @@ async fn with_block_a_refused_event_holds_up_its_resource_and_no_other() -> Resu
 async fn what_is_not_sent_is_kept_up_to_a_bound_and_a_gap_is_told() -> Result<()> {
     let receiver = Receiver::down()?;
     let kept = "events: { keep: 1ms, keep_max: 30 }\n";
-    let (server, api) = place(&receiver, kept, "")?.start().await?;
+    let place = place(&receiver, kept, "")?;
+    let (server, api) = place.start().await?;
     api.churn(&["a"], 5).await?;
     api.measures("relay_lag_seconds", |seconds| seconds > 3.0).await?;
     assert_eq!(api.history().await?.len(), 10, "the oldest are older than what is kept");
@@ -176,10 +180,11 @@ async fn what_is_not_sent_is_kept_up_to_a_bound_and_a_gap_is_told() -> Result<()
 #[tokio::test]
 async fn renewals_are_sent_where_they_are_asked_for() -> Result<()> {
     let receiver = Receiver::up().await?;
-    let (server, _api) = place(&receiver, "", "renewals: true\nkind: job\n")?.start().await?;
+    let place = place(&receiver, "", "renewals: true\nkind: job\n")?;
+    let (server, _api) = place.start().await?;
     let client = reqwest::Client::new();
     let lease = format!("{}/api/v1/resources/job/long/lease", server.url());
-    let ask = json!({ "holder": "ann", "ttl_ms": 600_000 });
+    let ask = json!({ "holder": "ann", "ttl_ms": 300_000 });
     let granted: Value = client.post(&lease).json(&ask).send().await?.json().await?;
     let names = || receiver.inbox().all().iter().map(|body| body["event_type"].clone()).collect::<Vec<_>>();
     wait_for("a renewal to be told", Duration::from_secs(60), async || {

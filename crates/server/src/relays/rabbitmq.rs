@@ -5,6 +5,8 @@
 //! channel, whichever message that one is for, so a channel has one message in flight, and many channels make for many
 //! messages.
 
+mod transport;
+
 use std::{
     sync::{Mutex, PoisonError},
     time::Duration,
@@ -68,7 +70,8 @@ impl RabbitMq {
     async fn connection(&self) -> Result<Connection, Failure> {
         let name = format!("solehold relay {}", self.relay);
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let connect = Connection::connect(self.config.url.reveal(), properties);
+        let (uri, runtime) = transport::prepare(self.config.url.reveal()).map_err(Failure::Away)?;
+        let connect = Connection::connect_uri_with_runtime(uri, properties, runtime);
         in_time("connecting", CONNECT_WITHIN, connect).await
     }
 
