@@ -51,9 +51,19 @@ impl LogConfig {
         })
     }
 
+    /// Without what lapin says of each message that RabbitMQ returns, byte by byte: the relay says it in a line. Unless
+    /// that is asked for.
+    fn quiet_filter(&self) -> Result<EnvFilter, String> {
+        let filter = self.filter()?;
+        match "lapin=error".parse() {
+            Ok(quiet) if !self.level.contains("lapin") => Ok(filter.add_directive(quiet)),
+            _ => Ok(filter),
+        }
+    }
+
     /// Logs from now on. Once is enough: later calls change nothing.
     pub fn start(&self, node_id: &str) -> Result<(), String> {
-        let filter = self.filter()?;
+        let filter = self.quiet_filter()?;
         let base =
             tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter);
         let node_id = node_id.to_owned();

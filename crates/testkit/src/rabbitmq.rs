@@ -20,11 +20,21 @@ pub struct RabbitMq {
     mapper_port: Port,
     port: Port,
     distribution_port: Port,
+    tls_port: Port,
 }
 
 impl RabbitMq {
     /// Starts one, and waits until it takes clients.
     pub async fn start() -> Result<Self> {
+        Self::start_with(None).await
+    }
+
+    /// The same, which also speaks TLS with this certificate and its key, both PEM.
+    pub async fn start_tls(certificate: &str, key: &str) -> Result<Self> {
+        Self::start_with(Some([certificate, key])).await
+    }
+
+    async fn start_with(tls: Option<[&str; 2]>) -> Result<Self> {
         ensure!(
             Path::new(PROGRAM).is_file(),
             "RabbitMQ is not here: install the Debian package `rabbitmq-server`"
@@ -32,10 +42,24 @@ impl RabbitMq {
         let mapper_port = Port::reserve()?;
         let mapper = start_mapper(&mapper_port).await?;
         let server = Server::new("rabbitmq", "KILL")?;
-        fs::write(server.folder().join("rabbitmq.conf"), "")?;
-        fs::write(server.folder().join("plugins"), "[].\n")?;
-        let (port, distribution_port) = (Port::reserve()?, Port::reserve()?);
-        let broker = Self { server, _mapper: mapper, mapper_port, port, distribution_port };
+        let (port, distribution_port, tls_port) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
+        let folder = server.folder();
+        let mut config = String::new();
+        if let Some([certificate, key]) = tls {
+            let [certificate_file, key_file] = ["cert.pem", "key.pem"].map(|file| folder.join(file));
+            fs::write(&certificate_file, certificate)?;
+            fs::write(&key_file, key)?;
+            config = format!(
+                "listeners.ssl.1 = 127.0.0.1:{}\nssl_options.certfile = {}\nssl_options.keyfile = {}\n\
+                 ssl_options.verify = verify_none\n",
+                tls_port.number,
+                certificate_file.display(),
+                key_file.display()
+            );
+        }
+        fs::write(folder.join("rabbitmq.conf"), config)?;
+        fs::write(folder.join("plugins"), "[].\n")?;
+        let broker = Self { server, _mapper: mapper, mapper_port, port, distribution_port, tls_port };
         broker.spawn().await?;
         Ok(broker)
     }
@@ -67,6 +91,11 @@ impl RabbitMq {
     /// Such as `amqp://guest:guest@127.0.0.1:21234/%2f`.
     pub fn url(&self) -> String {
         format!("amqp://guest:guest@127.0.0.1:{}/%2f", self.port.number)
+    }
+
+    /// The same over TLS, by the name `localhost`.
+    pub fn tls_url(&self) -> String {
+        format!("amqps://guest:guest@localhost:{}/%2f", self.tls_port.number)
     }
 
     /// Ends it with SIGKILL.

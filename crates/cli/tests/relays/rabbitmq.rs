@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use solehold_testkit::{RabbitMq, wait_for};
 use tokio::task::JoinSet;
 
-use super::world::{Inbox, PATIENCE, Place};
+use super::world::{Api, Inbox, PATIENCE, Place};
 
 const EXCHANGE: &str = "solehold.events";
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-fn place(broker: &RabbitMq, of_relay: &str) -> Result<Place> {
-    Place::new("", &format!("rabbitmq: {{ url: {:?} }}\n{of_relay}", broker.url()))
+fn place(url: &str, of_relay: &str) -> Result<Place> {
+    Place::new("", &format!("rabbitmq: {{ url: {url:?} }}\n{of_relay}"))
 }
 
 async fn connect(url: &str) -> Result<(Connection, Channel)> {
@@ -90,7 +90,7 @@ async fn rabbitmq_gets_everything_across_kills_of_both_sides() -> Result<()> {
     let broker = RabbitMq::start().await?;
     let (connection, channel) = connect(&broker.url()).await?;
     bind(&channel, "everything", &["leases.#"]).await?;
-    let place = place(&broker, "")?;
+    let place = place(&broker.url(), "")?;
     let (server, api) = place.start().await?;
     let consumer = Consumer::of(broker.url(), "everything");
     api.churn(&KEYS, 3).await?;
@@ -124,15 +124,18 @@ fn is_as_documented(delivery: &Delivery) -> Result<()> {
 }
 
 /// RabbitMQ confirms what it has thrown away. Events that a queue takes and events that none takes are in flight at the
-/// same time, and each gets its own verdict.
+/// same time, and each gets its own verdict. The relay speaks TLS here.
 #[tokio::test]
 async fn what_rabbitmq_cannot_route_is_a_failure() -> Result<()> {
-    let broker = RabbitMq::start().await?;
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let broker = RabbitMq::start_tls(&made.cert.pem(), &made.signing_key.serialize_pem()).await?;
     let (_connection, channel) = connect(&broker.url()).await?;
     let good = KEYS.map(|key| format!("leases.default.*.{key}.*"));
     bind(&channel, "good", &good.each_ref().map(String::as_str)).await?;
-    let place = place(&broker, "attempts: 2\n")?;
-    let (server, api) = place.start().await?;
+    let place = place(&broker.tls_url(), "attempts: 2\n")?;
+    let trusted = place.write("ca.pem", &made.cert.pem())?;
+    let server = place.server().env("SSL_CERT_FILE", &trusted).start().await?;
+    let api = Api::new(&server)?;
     let lost = ["u", "v", "w", "x", "y", "z"];
     let (routed, unrouted) = tokio::join!(api.churn(&KEYS, 5), api.churn(&lost, 5));
     (routed?, unrouted?);

@@ -163,6 +163,9 @@ async fn what_is_not_sent_is_kept_up_to_a_bound_and_a_gap_is_told() -> Result<()
     api.churn(&["a"], 20).await?;
     let floor = async || Some(api.export().await.ok()?.first()?["header"]["floor"].as_u64()? > 0);
     wait_for("the bound to be passed", PATIENCE, async || floor().await.unwrap_or_default()).await?;
+    // What the relay had read it could still send.
+    server.kill9().await?;
+    let (server, api) = place.start().await?;
     receiver.start().await?;
     api.measures("relay_gaps_total", |count| count >= 1.0).await?;
     api.measures("relay_lag_events", |lag| lag == 0.0).await?;

@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use futures_util::future::try_join_all;
 use reqwest::Client;
 use serde_json::{Value, json};
-use solehold_testkit::{Solehold, TempDir, wait_for};
+use solehold_testkit::{Solehold, SoleholdBuilder, TempDir, wait_for};
 
 /// Long enough for anything that a busy machine does.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -184,10 +184,21 @@ impl Place {
         self.folder.path().join("data")
     }
 
-    /// Starts a server on the data of this place.
+    /// Writes a file beside the configuration.
+    pub fn write(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// A server on the data of this place.
+    pub fn server(&self) -> SoleholdBuilder {
+        Solehold::builder().data_dir(self.data()).arg("--config").arg(self.config())
+    }
+
+    /// Starts it.
     pub async fn start(&self) -> Result<(Solehold, Api)> {
-        let server =
-            Solehold::builder().data_dir(self.data()).arg("--config").arg(self.config()).start().await?;
+        let server = self.server().start().await?;
         let api = Api::new(&server)?;
         Ok((server, api))
     }

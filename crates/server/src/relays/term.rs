@@ -55,30 +55,41 @@ enum Item {
 
 /// Stands for the relay's lease until the server stops, and sends while it has it.
 pub async fn stand(relay: Arc<Relay>, node_id: String, mut stopping: watch::Receiver<bool>) {
-    let stopped = async {
-        // An error means that the server is gone.
-        let _ = stopping.clone().wait_for(|stopping| *stopping).await;
-    };
-    let session = tokio::select! {
-        session = open(&relay, &node_id) => session,
-        () = stopped => return,
-    };
     while !*stopping.borrow() {
-        let name = relay.name();
-        let acquired = tokio::select! {
-            acquired = session.acquire_within(super::KIND, name, LINE_WAIT) => acquired,
-            _ = stopping.wait_for(|stopping| *stopping) => break,
+        let session = tokio::select! {
+            session = open(&relay, &node_id) => session,
+            _ = stopping.wait_for(|stopping| *stopping) => return,
         };
-        match acquired {
-            Ok(guard) => serve(&relay, &guard, &mut stopping).await,
-            Err(AcquireError::TimedOut { .. }) => continue,
-            Err(error) => tracing::warn!(relay = name, %error, "the relay's lease was not acquired"),
+        if let Err(error) = stand_with(&relay, &session, &mut stopping).await {
+            tracing::warn!(relay = relay.name(), %error, "the relay's lease was not acquired");
         }
+        session.close().await;
         let pause = tokio::time::timeout(RETRY_AFTER, stopping.wait_for(|stopping| *stopping));
         // Over time or stopping: the loop finds out which.
         let _ = pause.await;
     }
-    session.close().await;
+}
+
+/// The same with one session, until the server stops or the session is of no more use.
+async fn stand_with(
+    relay: &Relay,
+    session: &Session,
+    stopping: &mut watch::Receiver<bool>,
+) -> Result<(), AcquireError> {
+    loop {
+        let acquired = tokio::select! {
+            acquired = session.acquire_within(super::KIND, relay.name(), LINE_WAIT) => acquired,
+            _ = stopping.wait_for(|stopping| *stopping) => return Ok(()),
+        };
+        match acquired {
+            Ok(guard) => {
+                serve(relay, &guard, stopping).await;
+                return Ok(());
+            }
+            Err(AcquireError::TimedOut { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Opens the session that the lease is attached to; tries for ever.
