@@ -151,14 +151,14 @@ mod tests {
 
     #[test]
     fn a_routing_key_is_never_too_long() {
-        let long = "ü.".repeat(85);
+        let long = "ü.".repeat(84);
         let (one, other) = (format!("{long}1"), format!("{long}2"));
         let routed = words(&message(&one, Some(&one), &one));
         assert!(routed.len() <= ROUTING_KEY_BYTES_MAX, "{routed}");
         assert_eq!(routed.split('.').count(), 5);
         assert_ne!(routed, words(&message(&other, Some(&one), &one)), "names that differ stay apart");
         assert!(
-            words(&message("acme", Some("north"), &long[..100])).contains("%2E"),
+            words(&message("acme", Some("north"), &long[..99])).contains("%2E"),
             "short ones stay readable"
         );
     }
