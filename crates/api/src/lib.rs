@@ -24,6 +24,7 @@ pub mod config;
 pub mod cursor;
 pub mod document;
 pub mod field;
+pub mod hand_over;
 pub mod leases;
 pub mod limits;
 pub mod locks;

@@ -1,7 +1,7 @@
 //! Every bound of the surface, in one place and by name (rule 25). What the machine bounds by itself is in
 //! [`solehold_core::limits`].
 
-use solehold_core::limits::{NAME_BYTES_MAX, TTL_MS_MAX, TTL_MS_MIN};
+use solehold_core::limits::{NAME_BYTES_MAX, PENDING_MS_MAX, TTL_MS_MAX, TTL_MS_MIN};
 
 use crate::time::TtlBounds;
 
@@ -39,6 +39,9 @@ pub const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// same request id, and keeps its place.
 pub const WAIT_MS_MAX: u64 = 30_000;
 
+/// Most sessions in one question for news.
+pub const NEWS_SESSIONS_MAX: usize = 1_000;
+
 /// Most weight of a node among those that keys are routed to.
 pub const WEIGHT_MAX: f64 = 1_000.0;
 /// Most nodes of a tenant among which a key is routed.
@@ -72,6 +75,8 @@ pub const RESOURCE_TTL: TtlBounds =
 /// Time to live of a session.
 pub const SESSION_TTL: TtlBounds =
     TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
+/// How long a resource may be on offer to its next holder.
+pub const OFFER_TTL: TtlBounds = TtlBounds { least_ms: 1, most_ms: PENDING_MS_MAX, default_ms: 30_000 };
 /// Time to live of the session that a runner gets when it registers.
 pub const RUNNER_SESSION_TTL: TtlBounds =
     TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 60_000 };

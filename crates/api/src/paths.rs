@@ -118,6 +118,8 @@ paths! {
     SESSION session(id) "/sessions/{id}";
     /// Its heartbeat.
     SESSION_HEARTBEAT session_heartbeat(id) "/sessions/{id}/heartbeat";
+    /// News of sessions.
+    SESSION_NEWS session_news() "/sessions/news";
     /// Who is there.
     NODES nodes() "/nodes";
 
@@ -154,7 +156,9 @@ paths! {
     RESOURCE_LEASE_CANCEL resource_lease_cancel(kind, key) "/resources/{kind}/{key}/lease/cancel";
     /// Revocation of the lease on it.
     RESOURCE_LEASE_REVOKE resource_lease_revoke(kind, key) "/resources/{kind}/{key}/lease/revoke";
-    /// Its hand-over document.
+    /// Its hand-over to the next holder.
+    RESOURCE_HANDOVER resource_handover(kind, key) "/resources/{kind}/{key}/handover";
+    /// The document that goes to the next holder.
     RESOURCE_STATE resource_state(kind, key) "/resources/{kind}/{key}/state";
     /// What happened to it.
     RESOURCE_HISTORY resource_history(kind, key) "/resources/{kind}/{key}/history";

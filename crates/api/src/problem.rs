@@ -86,6 +86,7 @@ error_codes! {
     /// The state document was already written with this sequence number or a later one.
     StaleSequence 409 "stale_sequence" "The sequence number is old";
     /// The resource already has a pending lease.
+    OverBudget 409 "over_budget" "As many are being handed over as the budget allows";
     AlreadyPending 409 "already_pending" "Already on its way to another";
     /// A held resource is deleted only with `force`.
     InUse 409 "in_use" "In use";
@@ -287,6 +288,7 @@ impl Problem {
                 problem(Code::Overloaded).limit("waiters", u64::from(*waiting))
             }
             Refusal::StaleSequence { .. } => problem(Code::StaleSequence),
+            Refusal::OverBudget { .. } => problem(Code::OverBudget),
             Refusal::AlreadyPending { holder } => problem(Code::AlreadyPending).holder(holder),
             Refusal::InUse { holder, token } => problem(Code::InUse).holder(holder).token(token.0),
             Refusal::Exists => problem(Code::Exists),
@@ -423,6 +425,7 @@ mod tests {
             (Refusal::AtCapacity { session, capacity: 3 }, "at_capacity", 409),
             (Refusal::HolderAtCapacity { holder: holder.clone(), capacity: 3 }, "at_capacity", 409),
             (Refusal::StaleSequence { given: 1, stored: 2 }, "stale_sequence", 409),
+            (Refusal::OverBudget { budget: 1, kind: name("job") }, "over_budget", 409),
             (Refusal::AlreadyPending { holder: holder.clone() }, "already_pending", 409),
             (Refusal::InUse { holder, token }, "in_use", 409),
             (Refusal::Exists, "exists", 409),

@@ -14,10 +14,11 @@ use uuid::Uuid;
 
 use crate::{
     document::{to_document, to_fields, to_value},
-    field::{Checked, Faults, FieldError},
-    limits::{REASON_BYTES_MAX, RESOURCE_TTL, WAIT_MS_MAX},
+    field::{Checked, Faults},
+    hand_over::HandOver,
+    limits::{REASON_BYTES_MAX, RESOURCE_TTL},
     page::PageCursor,
-    terms::{AcquireFields, AcquireTerms, FinalState, Proof, state_write},
+    terms::{self, AcquireFields, AcquireTerms, FinalState, Proof, state_write},
     time::Timestamp,
     watch::LeaseEvent,
 };
@@ -103,15 +104,8 @@ impl AcquireResource {
 
     /// How long to wait in line, if at all.
     pub fn wait(&self) -> Checked<Option<Duration>> {
-        let Some(wait) = &self.wait_ms else { return Ok(None) };
-        match wait.as_u64().filter(|ms| *ms <= WAIT_MS_MAX) {
-            Some(0) => Ok(None),
-            Some(ms) => Ok(Some(Duration::from_millis(ms))),
-            None => {
-                let message = format!("is {wait}; it must be 0 to {WAIT_MS_MAX} milliseconds");
-                Err(vec![FieldError::new("wait_ms", message)])
-            }
-        }
+        let wait = terms::wait(self.wait_ms.as_ref()).map_err(|fault| vec![fault])?;
+        Ok(Some(wait).filter(|wait| !wait.is_zero()))
     }
 }
 
@@ -282,6 +276,9 @@ pub struct HeldLease {
     pub attributes: BTreeMap<String, Value>,
     /// What its last heartbeat reported.
     pub stats: BTreeMap<String, Value>,
+    /// The holder is asked to release it, for the next one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hand_over: Option<HandOver>,
 }
 
 impl HeldLease {
@@ -303,6 +300,7 @@ impl HeldLease {
             status: view.status,
             attributes: to_fields(&lease.attributes),
             stats: to_fields(&lease.stats),
+            hand_over: view.next.as_ref().map(|next| HandOver::of(next, view.now)),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 use solehold_core::{
     key::{Document, Name},
-    outcome::LeaseView,
+    outcome::{LeaseView, PendingView},
     route::{Candidate, WEIGHT_ONE},
     session as core,
     time::StoreTime,
@@ -18,6 +18,7 @@ use crate::{
     cursor::Cursor,
     document::{to_document, to_fields},
     field::{Checked, Faults},
+    hand_over::PendingLease,
     limits::{SESSION_TTL, WEIGHT_MAX},
     page::PageCursor,
     resources::HeldLease,
@@ -117,6 +118,9 @@ pub struct Session {
     pub sealed_cursor: Option<String>,
     /// All leases attached to it; it holds nothing else.
     pub leases: Vec<HeldLease>,
+    /// What it will hold as soon as the present holders release it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending: Vec<PendingLease>,
 }
 
 impl Session {
@@ -124,6 +128,7 @@ impl Session {
     pub fn of<'a>(
         session: &core::Session,
         leases: impl IntoIterator<Item = &'a LeaseView>,
+        pending: impl IntoIterator<Item = &'a PendingView>,
         now: StoreTime,
         slack_ms: u64,
     ) -> Self {
@@ -142,6 +147,7 @@ impl Session {
             revision: session.lease_revision.0,
             sealed_cursor: None,
             leases: leases.into_iter().map(HeldLease::of).collect(),
+            pending: pending.into_iter().map(|offer| PendingLease::of(offer, now)).collect(),
         }
     }
 }
@@ -263,7 +269,7 @@ mod tests {
     #[test]
     fn a_session_is_shown_with_what_hangs_on_it() {
         let (session, lease) = (session(), lease_view(key("k"), "{}"));
-        let shown = Session::of(&session, [&lease], StoreTime(2_000), 500);
+        let shown = Session::of(&session, [&lease], [], StoreTime(2_000), 500);
         round_trip(&shown);
         assert_eq!(
             (shown.ttl_ms, shown.full_ttl_ms, shown.slack_ms, shown.revision),

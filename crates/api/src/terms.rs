@@ -1,5 +1,7 @@
 //! What the requests of all surfaces have in common: the terms of an acquire, and the proof of a lease.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 use solehold_core::{
@@ -10,7 +12,8 @@ use solehold_core::{
 use uuid::Uuid;
 
 use crate::{
-    field::{Checked, Faults},
+    field::{Checked, Faults, FieldError},
+    limits::WAIT_MS_MAX,
     time::TtlBounds,
 };
 
@@ -83,6 +86,15 @@ impl Proof<'_> {
         let (token, session) = (self.token.map(Token), self.session_id.map(SessionId));
         faults.finish(|| Some(Claim { target, token, session, holder: holder? }))
     }
+}
+
+/// How long a request is to wait: for its turn in line, or for news.
+pub(crate) fn wait(given: Option<&Number>) -> Result<Duration, FieldError> {
+    let Some(given) = given else { return Ok(Duration::ZERO) };
+    let ms = given.as_u64().filter(|ms| *ms <= WAIT_MS_MAX);
+    let fault =
+        || FieldError::new("wait_ms", format!("is {given}; it must be 0 to {WAIT_MS_MAX} milliseconds"));
+    ms.map(Duration::from_millis).ok_or_else(fault)
 }
 
 /// A write of the state document.

@@ -50,6 +50,7 @@ pub fn lease_view(key: ResourceKey, attributes: &str) -> LeaseView {
         deadline: StoreTime(31_000),
         ttl_ms: 30_000,
         renewed_at: None,
+        next: None,
         now: StoreTime(2_000),
     }
 }

@@ -109,6 +109,7 @@ impl From<ErrorCode> for Exit {
             | Code::AtCapacity
             | Code::StaleSequence
             | Code::AlreadyPending
+            | Code::OverBudget
             | Code::InUse
             | Code::Exists
             | Code::Compacted => Self::Refused,

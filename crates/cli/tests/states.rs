@@ -10,7 +10,7 @@ use common::{Ran, below, command, ran};
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use solehold_core::{
-    command::Command,
+    command::{Command, HandOver},
     key::{LeaseId, Name, ResourceKey, SessionId},
 };
 use solehold_engine::{clock::ManualClock, resident};
@@ -96,8 +96,7 @@ impl World {
         let of = |text: &str| Name::new(text).expect("a name");
         let key = ResourceKey { tenant: of("default"), kind: of(KIND), key: of(name) };
         let lease = LeaseId::new(&key, Uuid::new_v4());
-        let (to, attributes) = (SessionId(self.session), Default::default());
-        let offer = Command::HandOver { key, lease, to, within_ms: 3_000_000, attributes };
+        let offer = Command::HandOver(HandOver::new(key, lease, SessionId(self.session), 3_000_000));
         let offered = self.server.engine().submit(offer).await?;
         ensure!(offered.is_ok(), "{offered:?}");
         Ok(lease.0)

@@ -7,13 +7,19 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::Value;
-use solehold_api::problem::{ErrorCode, Problem};
 /// A live session, and how its node is doing.
 pub use solehold_api::sessions::Node;
+use solehold_api::{
+    problem::{ErrorCode, Problem},
+    watch::Cursor,
+};
 use solehold_core::{
     key::{LeaseId, Name, NameError, SessionId},
     time::{Revision, Token},
 };
+use uuid::Uuid;
+
+use crate::news::{News, Newsroom};
 
 /// What was answered: done, refused, or unknown.
 pub type Reply<T> = Result<Result<T, Refusal>, AuthorityError>;
@@ -146,6 +152,15 @@ pub struct Grant {
     pub confirm_within: Option<Duration>,
 }
 
+/// The holder of a lease is asked to release it, for the next one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandOver {
+    /// The next holder.
+    pub to: String,
+    /// How long the next holder waits. After that the present one keeps the lease.
+    pub within: Duration,
+}
+
 /// The answer when a session was opened or renewed: everything attached to it, as of a revision.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Beat {
@@ -164,6 +179,10 @@ pub struct Beat {
     pub sealed_cursor: Option<String>,
     /// Everything attached to it. It holds nothing else.
     pub leases: Arc<[HeldLease]>,
+    /// Which of the leases are asked for by their next holders.
+    pub hand_overs: Arc<[(LeaseId, HandOver)]>,
+    /// The leases that it will have as soon as their present holders release them.
+    pub pending: Arc<[LeaseId]>,
 }
 
 /// What a session reports about itself: presence, and how its node is doing.
@@ -290,6 +309,35 @@ pub trait Authority: Send + Sync + 'static {
 
     /// The state document of a resource, if there is one.
     async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>>;
+
+    /// Asks the holder of a resource to hand it over to a session. The answer is the id of the pending lease, which
+    /// becomes active, or lapses after `within` (rule 16). A repeat of the same request gets the same.
+    async fn hand_over(
+        &self,
+        resource: &Resource,
+        request: Uuid,
+        to: SessionId,
+        within: Duration,
+    ) -> Reply<LeaseId>;
+
+    /// Calls a hand-over off, by the id of the pending lease.
+    async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()>;
+
+    /// Waits until something has happened to one of the sessions, whose sets of leases are known as of these revisions.
+    /// `None` means that this authority cannot tell.
+    async fn news(
+        &self,
+        _known: &[(SessionId, Revision)],
+        _from: Option<Cursor>,
+        _wait: Duration,
+    ) -> Option<Result<News, AuthorityError>> {
+        None
+    }
+
+    /// Where its sessions wait for news together, if it can tell any.
+    fn newsroom(&self) -> Option<&Newsroom> {
+        None
+    }
 
     /// All live sessions.
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError>;

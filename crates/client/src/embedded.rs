@@ -6,6 +6,7 @@ use async_trait::async_trait;
 use solehold_api::{
     document::{to_document, to_value},
     problem::Problem,
+    watch::Cursor,
 };
 use solehold_core::{
     call::Actor,
@@ -14,16 +15,20 @@ use solehold_core::{
     lease,
     limits::WAIT_MS_MAX,
     outcome::{self, Answer, Outcome, SessionView},
+    time::Revision,
 };
 use solehold_engine::{
     Engine, EngineError, EngineOptions, open,
-    store::{HolderQuery, StoreError},
+    store::{self, HolderQuery, StoreError},
 };
 use uuid::Uuid;
 
-use crate::authority::{
-    AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Node, Operation,
-    Refusal, Reply, Resource, StateDocument, StateWrite,
+use crate::{
+    authority::{
+        AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HandOver, HeldLease, Metrics,
+        Node, Operation, Refusal, Reply, Resource, StateDocument, StateWrite,
+    },
+    news::{News, Newsroom},
 };
 
 /// The tenant of those who name none, as a server without keys has it.
@@ -50,6 +55,7 @@ const PAGE: usize = 1_000;
 pub struct Embedded {
     engine: Engine,
     tenant: Name,
+    newsroom: Newsroom,
 }
 
 impl std::fmt::Debug for Embedded {
@@ -69,7 +75,7 @@ impl Embedded {
     /// Over an engine that runs already: a store that needs options is opened by itself.
     pub fn over(engine: Engine) -> Self {
         let tenant = Name::new(TENANT_DEFAULT).expect("a short name");
-        Self { engine, tenant }
+        Self { engine, tenant, newsroom: Newsroom::default() }
     }
 
     /// The same for another tenant.
@@ -137,15 +143,6 @@ impl Embedded {
         let session = &view.session;
         let ttl_left = Duration::from_millis(session.deadline.ms_after(view.now));
         let (slack, cursor) = (self.slack(), self.engine.cursor());
-        let beat = |revision, leases| Beat {
-            session: session.id,
-            ttl_left,
-            slack,
-            epoch: Some(cursor.epoch),
-            revision,
-            sealed_cursor: self.engine.seal(cursor),
-            leases,
-        };
         let set = match self.engine.lease_set(&view).await.map_err(failed)? {
             Ok(set) => set,
             // It ended in between: an empty set of a live session would be of no moment.
@@ -154,8 +151,22 @@ impl Embedded {
                 return Ok(Err(Problem::from_refusal(&over).into()));
             }
         };
-        let leases = set.leases.iter().cloned().map(held).collect();
-        Ok(Ok(beat(set.revision, leases)))
+        let asked = |lease: outcome::LeaseView| {
+            let next = lease.next?;
+            let within = Duration::from_millis(next.deadline.ms_after(lease.now));
+            Some((lease.lease.id, HandOver { to: next.holder.to_string(), within }))
+        };
+        Ok(Ok(Beat {
+            session: session.id,
+            ttl_left,
+            slack,
+            epoch: Some(cursor.epoch),
+            revision: set.revision,
+            sealed_cursor: self.engine.seal(cursor),
+            leases: set.leases.iter().cloned().map(held).collect(),
+            hand_overs: set.lasting(&view).filter_map(asked).collect(),
+            pending: set.lasting_pending(&view).map(|offer| offer.pending.id).collect(),
+        }))
     }
 
     async fn session(&self, command: Command) -> Reply<Beat> {
@@ -326,6 +337,41 @@ impl Authority for Embedded {
         let key = self.key(resource);
         let loaded = self.engine.resource(&key).await.map_err(failed)?;
         Ok(Ok(loaded.state.resource(&key).and_then(|resource| resource.state.clone()).map(state)))
+    }
+
+    async fn hand_over(
+        &self,
+        resource: &Resource,
+        request: Uuid,
+        to: SessionId,
+        within: Duration,
+    ) -> Reply<LeaseId> {
+        let key = self.key(resource);
+        let lease = LeaseId::new(&key, request);
+        let ask = command::HandOver::new(key, lease, to, within.as_millis() as u64);
+        Ok(self.ask(Command::HandOver(ask)).await?.map(|_| lease))
+    }
+
+    async fn call_off(&self, _: &Resource, pending: LeaseId) -> Reply<()> {
+        let target = Target::Lease { tenant: self.tenant.clone(), id: pending };
+        let claim = Claim { target, token: None, session: None, holder: None };
+        Ok(self.ask(Command::Release { claim, state: None }).await?.map(|_| ()))
+    }
+
+    async fn news(
+        &self,
+        known: &[(SessionId, Revision)],
+        from: Option<Cursor>,
+        wait: Duration,
+    ) -> Option<Result<News, AuthorityError>> {
+        let from = from.map(|c| store::Cursor { epoch: c.epoch, revision: Revision(c.revision) });
+        let news = self.engine.session_news(known, Some(&self.tenant), from, wait).await.map_err(failed);
+        let cursor = |c: store::Cursor| Cursor { epoch: c.epoch, revision: c.revision.0 };
+        Some(news.map(|news| News { sessions: news.sessions, cursor: news.cursor.map(cursor) }))
+    }
+
+    fn newsroom(&self) -> Option<&Newsroom> {
+        Some(&self.newsroom)
     }
 
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {

@@ -75,10 +75,11 @@ mod embedded;
 mod history;
 mod http;
 mod locks;
+pub mod news;
 pub mod renewer;
 mod session;
 
-pub use authority::{Authority, AuthorityError, BadName, Metrics, Node, Refusal, Resource};
+pub use authority::{Authority, AuthorityError, BadName, HandOver, Metrics, Node, Refusal, Resource};
 #[cfg(feature = "cluster")]
 pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};
 #[cfg(feature = "legacy")]

@@ -126,6 +126,8 @@ pub struct Renewer {
     trusted_until: BootTime,
     next_beat: BootTime,
     in_flight: bool,
+    /// Something happened while a heartbeat was on its way, which may have been answered before.
+    has_news: bool,
     failures: u32,
     lost: Option<Lost>,
     history: History,
@@ -151,6 +153,7 @@ impl Renewer {
             next_beat: sent.plus(jittered(timing.every, unit)),
             timing,
             in_flight: false,
+            has_news: false,
             failures: 0,
             lost: None,
             history,
@@ -220,6 +223,9 @@ impl Renewer {
         self.failures = 0;
         self.trust(sent, beat.ttl_left, beat.slack);
         self.next_beat = sent.plus(jittered(self.timing.every, unit)).max(now);
+        if std::mem::take(&mut self.has_news) {
+            self.next_beat = now;
+        }
         self.take_set(Cursor { epoch, revision: beat.revision.0 }, &beat.leases)
     }
 
@@ -251,6 +257,12 @@ impl Renewer {
             self.lost.get_or_insert(Lost::Failed(why.to_owned()));
         }
         self.next_beat = now.plus(self.timing.backoff().wait(self.failures, unit));
+    }
+
+    /// Something has happened to the session: it is asked about now, or again if it is being asked about already.
+    pub fn on_news(&mut self, now: BootTime) {
+        self.next_beat = self.next_beat.min(now);
+        self.has_news = self.in_flight;
     }
 
     /// The program closed the session.

@@ -13,13 +13,14 @@ use std::{
 use async_trait::async_trait;
 use common::{Behind, PATIENCE, Sort};
 use solehold_client::{
-    AcquireError, Authority, AuthorityError, LockConfig, Locks, Metrics, Resource, SessionId,
+    AcquireError, Authority, AuthorityError, LeaseId, LockConfig, Locks, Metrics, Resource, SessionId,
     authority::{
         AcquireRequest, Beat, Completion, Grant, HeldLease, Node, Operation, Reply, StateDocument, StateWrite,
     },
 };
 use solehold_core::key::Name;
 use solehold_testkit::wait_for;
+use uuid::Uuid;
 
 fn config() -> LockConfig {
     LockConfig { acquire_timeout: PATIENCE, ..LockConfig::default() }
@@ -251,6 +252,18 @@ impl Authority for Lineless {
     }
     async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
         self.0.read_state(resource).await
+    }
+    async fn hand_over(
+        &self,
+        resource: &Resource,
+        request: Uuid,
+        to: SessionId,
+        within: Duration,
+    ) -> Reply<LeaseId> {
+        self.0.hand_over(resource, request, to, within).await
+    }
+    async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {
+        self.0.call_off(resource, pending).await
     }
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
         self.0.nodes().await

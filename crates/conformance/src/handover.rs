@@ -152,3 +152,43 @@ pub async fn at_most_one(fixture: &dyn Fixture) {
     let refusal = bench.refused(hand_over(&job, carl.id, LONG_MS)).await;
     is!(refusal, Refusal::AlreadyPending { holder } if *holder == name("bea"));
 }
+
+/// The move budget counts what is pending in the store, of one kind, also within one batch.
+pub async fn the_move_budget(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let (ann, bea) = (bench.session("ann", LONG_MS).await, bench.session("bea", LONG_MS).await);
+    let jobs = ["m1", "m2", "m3", "m4"].map(key);
+    for job in &jobs {
+        bench.grant(ask_on(job, &ann)).await;
+    }
+    let within_two = |job: &ResourceKey| match hand_over(job, bea.id, LONG_MS) {
+        Command::HandOver(ask) => Command::HandOver(HandOver { budget: Some(2), ..ask }),
+        other => other,
+    };
+    bench.done(within_two(&jobs[0])).await;
+    let outcomes = bench.all(vec![within_two(&jobs[1]), within_two(&jobs[2])]).await;
+    assert!(outcomes[0].is_ok(), "{outcomes:?}");
+    is!(outcomes[1].as_ref().expect_err("one too many"), Refusal::OverBudget { budget: 2, .. });
+    let other = ResourceKey { kind: name("other"), ..key("m5") };
+    bench.grant(ask_on(&other, &ann)).await;
+    bench.done(within_two(&other)).await;
+    // In one batch: a release makes room for the next.
+    let outcomes = bench.all(vec![release(by_session(&jobs[0], ann.id)), within_two(&jobs[3])]).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    is!(bench.refused(within_two(&jobs[2])).await, Refusal::OverBudget { .. });
+}
+
+/// A hand-over that is called off leaves the resource where it is, and the budget as it was.
+pub async fn called_off(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let job = key("called-off");
+    let first = bench.grant(ask(&job, "ann")).await;
+    let next = bench.session("bea", LONG_MS).await;
+    let Answer::Offered(pending) = bench.done(hand_over(&job, next.id, LONG_MS)).await else { panic!() };
+    bench.done(release(by_id("acme", pending.id))).await;
+    is!(bench.refused(release(by_id("acme", pending.id))).await, Refusal::NoLease(_));
+    let Resource { lease, pending, .. } = bench.resource(&job).await.expect("held");
+    assert_eq!((lease.map(|l| l.token), pending), (Some(token(&first)), None));
+    use EventName::{LeaseAcquired, LeasePending, LeaseReleased};
+    assert_eq!(bench.names(&job).await, [LeaseAcquired, LeasePending, LeaseReleased]);
+}

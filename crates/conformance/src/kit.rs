@@ -352,7 +352,7 @@ pub fn close(session: SessionId) -> Command {
 /// A hand-over to a session.
 pub fn hand_over(key: &ResourceKey, to: SessionId, within_ms: u64) -> Command {
     let lease = LeaseId::new(key, Uuid::new_v4());
-    Command::HandOver { key: key.clone(), lease, to, within_ms, attributes: Document::default() }
+    Command::HandOver(HandOver::new(key.clone(), lease, to, within_ms))
 }
 
 /// The token of a grant.

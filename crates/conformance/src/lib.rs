@@ -32,6 +32,7 @@ pub mod kit;
 pub mod lease;
 pub mod model;
 pub mod moving;
+pub mod news;
 pub mod request;
 pub mod restart;
 pub mod session;
@@ -105,7 +106,8 @@ macro_rules! suite {
             }
             handover {
                 state_goes_to_the_next_holder, state_sequence, release_with_final_state, activation_on_release,
-                activation_on_expiry, pending_lapses, pending_of_a_dead_session, at_most_one
+                activation_on_expiry, pending_lapses, pending_of_a_dead_session, at_most_one, the_move_budget,
+                called_off
             }
             ending {
                 revoke_holds_back, revoke_fenced, delete_refused_while_held, delete_by_force,
@@ -136,6 +138,9 @@ macro_rules! suite {
             watching {
                 snapshot_then_events, no_gap_no_double, slow_watcher, resume_from_a_cursor, compacted, filter, renewals,
                 progress, ahead_of_history, a_snapshot_under_way_is_in_nobodys_way
+            }
+            news {
+                holders_are_told_of_what_others_do, late_askers_are_told_by_the_rows
             }
             model {
                 random_commands, random_batches

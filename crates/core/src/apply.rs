@@ -69,6 +69,9 @@ fn apply_event(ledger: &mut Ledger, event: &Event) {
             s.lease_revision = event.revision;
         });
     }
+    if let Some(id) = event.holder_session {
+        ledger.edit_session(id, |s| s.lease_revision = event.revision);
+    }
     if resource.is_forgettable(event.at) {
         ledger.remove_resource(&event.key);
     } else {

@@ -110,6 +110,32 @@ pub struct StateWrite {
     pub document: Document,
 }
 
+/// A hand-over of a held resource to its next holder (rule 16).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HandOver {
+    /// The resource.
+    pub key: ResourceKey,
+    /// A fresh id, which the grant will have.
+    pub lease: LeaseId,
+    /// The next holder's session.
+    pub to: SessionId,
+    /// The pending lease lapses after this time.
+    pub within_ms: u64,
+    /// Data that the caller's layer keeps with the lease; opaque.
+    pub attributes: Document,
+    /// The most resources of this tenant and kind that may be pending at a time, this one included: the move budget.
+    pub budget: Option<u32>,
+    /// Whether placement says that it should move there: then the present holder's key need not agree.
+    pub planned: bool,
+}
+
+impl HandOver {
+    /// A hand-over that someone asks for who may act for the present holder.
+    pub fn new(key: ResourceKey, lease: LeaseId, to: SessionId, within_ms: u64) -> Self {
+        Self { key, lease, to, within_ms, attributes: Document::default(), budget: None, planned: false }
+    }
+}
+
 /// A holder's registration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
@@ -199,18 +225,7 @@ pub enum Command {
         write: StateWrite,
     },
     /// Offer a held resource to the next holder's session (rule 16).
-    HandOver {
-        /// The resource.
-        key: ResourceKey,
-        /// A fresh id, which the grant will have.
-        lease: LeaseId,
-        /// The next holder's session.
-        to: SessionId,
-        /// The pending lease lapses after this time.
-        within_ms: u64,
-        /// Data that the caller's layer keeps with the lease; opaque.
-        attributes: Document,
-    },
+    HandOver(HandOver),
     /// The sweeper's nomination: this grant, or a pending lease, seems to have expired.
     Expire {
         /// The resource.
@@ -342,6 +357,8 @@ pub struct Footprint {
     pub waiters: Vec<(ResourceKey, LeaseId)>,
     /// Records by collection and id.
     pub records: Vec<(Name, Name)>,
+    /// Tenants and kinds whose pending leases are counted (rule 16).
+    pub moves: Vec<(Name, Name)>,
 }
 
 impl Footprint {
@@ -364,7 +381,7 @@ impl Command {
             Self::CancelRequest(_) => "cancel_request",
             Self::LeaveQueue { .. } => "leave_queue",
             Self::WriteState { .. } => "write_state",
-            Self::HandOver { .. } => "hand_over",
+            Self::HandOver(_) => "hand_over",
             Self::Expire { .. } => "expire",
             Self::OpenSession(_) => "open_session",
             Self::OpenRoom { .. } => "open_room",
@@ -434,9 +451,10 @@ impl Command {
                 to.resources.push(key.clone());
                 to.waiters.push((key.clone(), *lease));
             }
-            Self::HandOver { key, to: session, .. } => {
-                to.resources.push(key.clone());
-                to.sessions.push(*session);
+            Self::HandOver(ask) => {
+                to.resources.push(ask.key.clone());
+                to.sessions.push(ask.to);
+                to.moves.push((ask.key.tenant.clone(), ask.key.kind.clone()));
             }
             Self::Expire { key }
             | Self::Declare { key, .. }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
-    lease::{Declaration, Lease, Pending, StateDocument, Tenure},
+    lease::{Declaration, Lease, Pending, Resource, StateDocument, Tenure},
     record::Record,
     session::{Holder, Session, Standing},
     time::{Revision, StoreTime, Token},
@@ -25,6 +25,10 @@ pub struct Event {
     /// The key that asked for it (rule 26); none for what time did, and where no keys are in use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<Name>,
+    /// The session of the present holder, where this is about its resource and not about its own lease: it is told,
+    /// too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder_session: Option<SessionId>,
     /// What happened.
     pub what: What,
 }
@@ -239,6 +243,31 @@ impl Event {
             | What::Deleted
             | What::ConfigChanged(_) => None,
         }
+    }
+
+    /// The session of the holder of `resource`, before this is applied to it, if it must be told of this: not of what
+    /// it does itself, nor of its own lease.
+    pub(crate) fn present_holder(&self, resource: &Resource) -> Option<SessionId> {
+        let held = resource.lease.as_ref().filter(|lease| self.lease() != Some(lease.id))?;
+        if matches!(self.what, What::StateChanged(_)) { None } else { held.tenure.session() }
+    }
+
+    /// The sessions that this is news to: their holders did not ask for it, or are not answered in another way.
+    pub fn is_news_to(&self) -> impl Iterator<Item = SessionId> {
+        let is_news = match &self.what {
+            What::Pending(_)
+            | What::Expired(_)
+            | What::Revoked(_)
+            | What::Declared(_)
+            | What::Deleted
+            | What::ConfigChanged(_) => true,
+            // A grant that was asked for is the answer to that, and one that was waited for is confirmed at once.
+            What::Acquired(lease) => lease.request.is_none() && lease.confirm_by.is_none(),
+            // A holder gives no reason for its own release.
+            What::Released(ended) => ended.reason.is_some(),
+            What::Stolen(_) | What::HoldBackLifted { .. } | What::StateChanged(_) => false,
+        };
+        [self.session(), self.holder_session].into_iter().flatten().filter(move |_| is_news)
     }
 
     /// The session whose number of leases it changes, and by how much.

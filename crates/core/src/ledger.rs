@@ -106,6 +106,8 @@ pub struct Ledger {
     attached: BTreeSet<(SessionId, Arc<ResourceKey>)>,
     /// Which resources a holder holds, expired leases that were not swept yet included.
     held: BTreeSet<(Name, Arc<ResourceKey>)>,
+    /// How many pending leases there are, by tenant and kind.
+    moves: BTreeMap<(Name, Name), u32>,
     /// The lines of waiters.
     lines: Lines,
     dirty: Dirty,
@@ -234,6 +236,21 @@ impl Ledger {
             .range((name.clone(), least())..)
             .take_while(move |held| held.0 == *name)
             .map(|(_, key)| &**key)
+    }
+
+    /// How many resources of a tenant and kind have a pending lease: those that are loaded, or as many as an engine has
+    /// counted.
+    pub fn moves(&self, tenant: &Name, kind: &Name) -> u32 {
+        self.moves.get(&(tenant.clone(), kind.clone())).copied().unwrap_or(0)
+    }
+
+    /// Sets how many pending leases of a tenant and kind there are, as an engine has counted them. To be called after
+    /// all resources are loaded.
+    pub fn load_moves(&mut self, tenant: Name, kind: Name, count: u32) {
+        match count {
+            0 => drop(self.moves.remove(&(tenant, kind))),
+            count => drop(self.moves.insert((tenant, kind), count)),
+        }
     }
 
     /// When `lease` expires unless it is renewed, or confirmed where that is still due.
@@ -451,10 +468,23 @@ impl Ledger {
             self.leases.extend(new.leases.into_iter().flatten().map(|id| (id, shared.clone())));
             self.attached.extend(new.sessions.into_iter().flatten().map(|id| (id, shared.clone())));
             self.held.extend(new.holder.map(|holder| (holder, shared.clone())));
+            self.count_moves(&shared, old.leases[1].is_some(), new.leases[1].is_some());
         }
         match resource {
             Some(resource) => self.resources.insert_mut(shared, resource),
             None => drop(self.resources.remove_mut(key)),
+        }
+    }
+
+    fn count_moves(&mut self, key: &ResourceKey, was_pending: bool, is_pending: bool) {
+        if was_pending == is_pending {
+            return;
+        }
+        let of = (key.tenant.clone(), key.kind.clone());
+        let count = self.moves(&of.0, &of.1).saturating_add_signed(if is_pending { 1 } else { -1 });
+        match count {
+            0 => drop(self.moves.remove(&of)),
+            count => drop(self.moves.insert(of, count)),
         }
     }
 

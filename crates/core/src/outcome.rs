@@ -134,8 +134,30 @@ pub struct LeaseView {
     pub ttl_ms: u64,
     /// When it was last renewed, by itself or with its session.
     pub renewed_at: Option<StoreTime>,
+    /// The pending lease of the next holder, for whom it is asked to be released (rule 16).
+    pub next: Option<Box<Pending>>,
     /// The time at which this was true.
     pub now: StoreTime,
+}
+
+/// A pending lease, with what its next holder must know of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PendingView {
+    /// The resource that it is on.
+    pub key: ResourceKey,
+    /// The pending lease.
+    pub pending: Pending,
+    /// Who holds the resource now.
+    pub present: Option<Name>,
+}
+
+impl PendingView {
+    /// The pending lease on `resource`, if there is one that has not lapsed at `now`.
+    pub fn of(resource: &Resource, now: StoreTime) -> Option<Self> {
+        let pending = resource.pending.as_deref().filter(|pending| now < pending.deadline)?.clone();
+        let present = resource.lease.as_ref().map(|lease| lease.holder.clone());
+        Some(Self { key: resource.key.clone(), pending, present })
+    }
 }
 
 impl LeaseView {
@@ -158,6 +180,7 @@ impl LeaseView {
             deadline,
             ttl_ms,
             renewed_at,
+            next: resource.pending.clone().filter(|pending| now < pending.deadline),
             now,
         }))
     }
@@ -291,6 +314,16 @@ pub enum Refusal {
     AlreadyPending {
         /// The next holder.
         holder: Name,
+    },
+    /// As many resources of the kind are pending as the move budget allows.
+    #[error(
+        "{budget} resources of kind {kind} are being handed over already, which is the move budget: try again when one of them has moved"
+    )]
+    OverBudget {
+        /// The most that may be pending at a time.
+        budget: u32,
+        /// The kind of resource.
+        kind: Name,
     },
     /// A held resource can only be deleted by force.
     #[error("the resource is held by {holder} with token {token}; delete it with force, or release it first")]

@@ -1,5 +1,6 @@
 //! What a long snapshot, as a dump or an export holds it, costs batches and renewals: both are run without one and then
-//! under one, and the ratio is printed.
+//! under one, and the ratio is printed: of the time, and of the pages that PostgreSQL looks at, which no other load on
+//! the machine can change.
 //!
 //! ```text
 //! cargo run --release -p solehold-engine --example postgres_pinned -- postgres://... [rows] [batches]
@@ -53,6 +54,10 @@ fn session(n: usize) -> SessionId {
     SessionId(Uuid::from_u128(n as u128 + 1))
 }
 
+fn each(pages: i64, batches: usize) -> i64 {
+    pages / batches as i64
+}
+
 /// The middle one of many durations.
 fn median(mut all: Vec<Duration>) -> Duration {
     all.sort_unstable();
@@ -81,6 +86,14 @@ async fn measure(store: &PostgresStore, rows: usize, batches: usize) -> [Duratio
     took.map(median)
 }
 
+/// The pages that PostgreSQL has looked at in this database so far. Other connections report theirs within a second.
+async fn pages(client: &tokio_postgres::Client) -> i64 {
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let sum =
+        "SELECT (blks_hit + blks_read)::bigint FROM pg_stat_database WHERE datname = current_database()";
+    client.query_one(sum, &[]).await.expect("statistics").get(0)
+}
+
 #[tokio::main]
 async fn main() {
     let mut args = std::env::args().skip(1);
@@ -100,18 +113,33 @@ async fn main() {
         });
         run(&store, open).await;
     }
-    let [batch, renewal] = measure(&store, rows, batches).await;
-    println!("without a snapshot: batch {batch:?}, renewal {renewal:?}");
     let (mut client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("a connection");
     tokio::spawn(connection);
+    let (reader, connection) = tokio_postgres::connect(&url, NoTls).await.expect("a connection");
+    tokio::spawn(connection);
+    // Once over all rows before it counts: they are all new.
+    measure(&store, rows, rows).await;
+    let began = pages(&reader).await;
+    let [batch, renewal] = measure(&store, rows, batches).await;
+    let without = pages(&reader).await - began;
+    println!(
+        "without a snapshot: batch {batch:?}, renewal {renewal:?}, {} pages for both",
+        each(without, batches)
+    );
     let level = tokio_postgres::IsolationLevel::RepeatableRead;
     let pinned = client.build_transaction().isolation_level(level).start().await.expect("a transaction");
     pinned.query("SELECT count(*) FROM solehold.clock", &[]).await.expect("a snapshot");
+    let began = pages(&reader).await;
     let [slow_batch, slow_renewal] = measure(&store, rows, batches).await;
-    println!("after {batches} batches under one: batch {slow_batch:?}, renewal {slow_renewal:?}");
+    let under = pages(&reader).await - began;
     println!(
-        "ratio: batch {:.2}, renewal {:.2}",
+        "after {batches} batches under one: batch {slow_batch:?}, renewal {slow_renewal:?}, {} pages for both",
+        each(under, batches)
+    );
+    println!(
+        "ratio: batch {:.2}, renewal {:.2}, pages {:.2}",
         slow_batch.as_secs_f64() / batch.as_secs_f64(),
-        slow_renewal.as_secs_f64() / renewal.as_secs_f64()
+        slow_renewal.as_secs_f64() / renewal.as_secs_f64(),
+        under as f64 / without as f64
     );
 }

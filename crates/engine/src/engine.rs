@@ -27,6 +27,7 @@ use crate::{
     health::Health,
     history::{Bar, Beginning},
     lease_sets::{LeaseSet, LeaseSets},
+    news::{KnownSet, SessionNews},
     observe::{Lane, Observer},
     options::EngineOptions,
     store::*,
@@ -254,6 +255,19 @@ impl Engine {
     /// Watches events, from a cursor or from a snapshot of all leases.
     pub async fn watch(&self, from: Option<Cursor>, filter: Filter) -> Result<Watch, WatchError> {
         self.parts.hub.clone().watch(from, filter).await
+    }
+
+    /// Waits for news of one of the sessions, for at most `wait`: something has happened to its leases, or to resources
+    /// that it holds, which its holder did not ask for. A heartbeat then says what. `from` is where the last inquiry
+    /// ended. To a tenant, sessions of others do not exist.
+    pub async fn session_news(
+        &self,
+        asked: &[KnownSet],
+        tenant: Option<&Name>,
+        from: Option<Cursor>,
+        wait: Duration,
+    ) -> Result<SessionNews, EngineError> {
+        self.parts.hub.session_news(asked, tenant, from, wait).await
     }
 
     /// The number of open watches.

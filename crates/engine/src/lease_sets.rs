@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use solehold_core::{
     command::Footprint,
     key::{Document, SessionId},
-    outcome::{LeaseView, SessionView},
+    outcome::{LeaseView, PendingView, SessionView},
     session::{SessionOver, Standing},
     time::Revision,
 };
@@ -24,6 +24,8 @@ use crate::store::LoadedRows;
 
 /// Most bytes that kept sets may have, about.
 const KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The size of a set without anything in it, about.
+const EMPTY_BYTES: usize = 128;
 /// The size of a lease beside its attributes, about.
 const LEASE_BYTES: usize = 512;
 
@@ -32,6 +34,8 @@ const LEASE_BYTES: usize = 512;
 pub struct LeaseSet {
     /// The leases. Their deadlines are of when the set was read: see [`LeaseSet::lasting`].
     pub leases: Arc<[LeaseView]>,
+    /// The leases that are pending for the session (rule 16).
+    pub pending: Arc<[PendingView]>,
     /// The revision of the last change to the set.
     pub revision: Revision,
 }
@@ -45,9 +49,15 @@ impl LeaseSet {
             deadline: lease.lease.dead_from(session.deadline),
             ttl_ms: session.ttl_ms,
             renewed_at: Some(session.renewed_at).filter(|at| *at > lease.lease.acquired_at),
+            next: lease.next.clone().filter(|pending| now < pending.deadline),
             now,
             ..lease.clone()
         })
+    }
+
+    /// The pending leases that have not lapsed.
+    pub fn lasting_pending(&self, view: &SessionView) -> impl Iterator<Item = &PendingView> {
+        self.pending.iter().filter(|offer| view.now < offer.pending.deadline)
     }
 
     /// What to load for the set of a session.
@@ -66,8 +76,10 @@ impl LeaseSet {
         if session.standing == Standing::Superseded && view.session.standing != Standing::Superseded {
             return Err(SessionOver::Superseded);
         }
-        let held = ledger.attached_to(id).filter_map(|key| ledger.resource(key));
-        let views = held.filter_map(|resource| LeaseView::of(ledger, resource, now).ok().flatten());
+        let attached = || ledger.attached_to(id).filter_map(|key| ledger.resource(key));
+        let offers = attached().filter_map(|resource| PendingView::of(resource, now));
+        let pending = offers.filter(|offer| offer.pending.session == id).collect();
+        let views = attached().filter_map(|resource| LeaseView::of(ledger, resource, now).ok().flatten());
         let its = views.filter(|view| view.lease.tenure.session() == Some(id) && view.deadline > now);
         let leases = its.map(|mut view| {
             // Stats change without a change of the set, and the holder that sent them knows them.
@@ -75,12 +87,13 @@ impl LeaseSet {
             view
         });
         // The set may have changed since `view`, so its revision is the one that was loaded beside it.
-        Ok(Self { leases: leases.collect(), revision: session.lease_revision })
+        Ok(Self { leases: leases.collect(), pending, revision: session.lease_revision })
     }
 
     fn bytes(&self) -> usize {
         let bytes = |l: &LeaseView| LEASE_BYTES + l.lease.attributes.as_str().len();
-        self.leases.iter().map(bytes).sum::<usize>() + LEASE_BYTES
+        let pending = self.pending.len() * LEASE_BYTES;
+        self.leases.iter().map(bytes).sum::<usize>() + pending + EMPTY_BYTES
     }
 }
 
@@ -123,8 +136,11 @@ impl LeaseSets {
     /// The set of a session that was just opened or renewed, if it is known without a look at the store.
     pub(crate) fn known(&self, view: &SessionView) -> Option<LeaseSet> {
         let revision = view.session.lease_revision;
-        if view.session.lease_count == 0 {
-            return Some(LeaseSet { revision, ..Default::default() });
+        let is_new = view.holder.is_some() && view.session.renewed_at == view.session.opened_at;
+        if is_new && view.session.lease_count == 0 {
+            let set = LeaseSet { revision, ..Default::default() };
+            self.0.lock().put(view.session.id, set.clone());
+            return Some(set);
         }
         self.0.lock().get(view.session.id, revision)
     }
@@ -312,7 +328,11 @@ mod tests {
         open(&engine).await;
         hold(&engine, "a").await;
         let one = set_of(&engine, &heartbeat(&engine).await).await.expect("a set");
-        let large = LeaseSet { leases: vec![one.leases[0].clone(); 10_000].into(), revision: Revision(1) };
+        let large = LeaseSet {
+            leases: vec![one.leases[0].clone(); 10_000].into(),
+            pending: [].into(),
+            revision: Revision(1),
+        };
         let mut kept = Generations::default();
         let id = |n: u128| SessionId(Uuid::from_u128(n));
         for n in 0..50 {

@@ -29,6 +29,7 @@ pub mod flow;
 pub mod health;
 pub mod history;
 mod lease_sets;
+pub mod news;
 pub mod observe;
 mod open;
 mod options;

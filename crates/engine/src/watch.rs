@@ -29,7 +29,8 @@ use crate::{
     clock::BootTime,
     error::EngineError,
     flow::{self, Flow},
-    store::{Cursor, EventQuery, ResourcePage, ResourceQuery, Store, StoreError},
+    news::NewsDesk,
+    store::{Cursor, EventQuery, LoadedRows, ResourcePage, ResourceQuery, Store, StoreError},
 };
 
 /// Events in the shared window.
@@ -42,6 +43,8 @@ const RENEWALS_BEHIND_MAX: usize = 1_024;
 pub const SNAPSHOT_RESOURCES_AT_ONCE: usize = 500;
 /// A silent watch gets a progress mark this often, if the store was read meanwhile.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
+/// The tail reads on for this long after the last watcher has left: those who ask in turns find what happened meanwhile.
+const LINGER: Duration = Duration::from_secs(10);
 /// How long the tail waits after the store did not answer.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
@@ -141,13 +144,18 @@ impl Window {
         }
     }
 
-    /// A page of events after `after`; none if the window does not reach back so far.
-    fn after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
+    /// All events after `after`; none if the window does not reach back so far.
+    fn all_after(&self, after: Cursor) -> Option<impl Iterator<Item = &Arc<Event>>> {
         if after.epoch != self.from.epoch || after.revision < self.from.revision {
             return None;
         }
         let first = self.events.partition_point(|e| e.revision <= after.revision);
-        Some(self.events.range(first..).take(PAGE_EVENTS).cloned().collect())
+        Some(self.events.range(first..))
+    }
+
+    /// A page of them.
+    fn after(&self, after: Cursor) -> Option<Vec<Arc<Event>>> {
+        Some(self.all_after(after)?.take(PAGE_EVENTS).cloned().collect())
     }
 }
 
@@ -168,7 +176,11 @@ pub struct Hub {
     were_renewed: Notify,
     renewal_watchers: AtomicUsize,
     watchers: AtomicUsize,
+    /// Who wants the tail to read: watchers, and those who wait for news of their sessions.
+    attending: AtomicUsize,
+    left_at: Mutex<Option<BootTime>>,
     wanted: Notify,
+    pub(crate) desk: NewsDesk,
 }
 
 impl Hub {
@@ -182,6 +194,9 @@ impl Hub {
             were_renewed: Notify::new(),
             renewal_watchers: AtomicUsize::new(0),
             watchers: AtomicUsize::new(0),
+            attending: AtomicUsize::new(0),
+            left_at: Mutex::default(),
+            desk: NewsDesk::default(),
             wanted: Notify::new(),
         })
     }
@@ -193,7 +208,7 @@ impl Hub {
     /// Reads the store for as long as anyone watches; for ever.
     pub(crate) async fn tail(self: Arc<Self>) {
         loop {
-            if self.watchers.load(Ordering::SeqCst) == 0 {
+            if !self.is_wanted() {
                 // The next watcher starts from the store; a window with a hole in it would lose events.
                 self.start_over();
                 self.wanted.notified().await;
@@ -204,6 +219,53 @@ impl Hub {
                 tokio::time::sleep(RETRY_AFTER).await;
             }
         }
+    }
+
+    /// The tail reads for someone until [`Self::leave`].
+    pub(crate) fn attend(&self) {
+        self.attending.fetch_add(1, Ordering::SeqCst);
+        self.wanted.notify_one();
+    }
+
+    pub(crate) fn leave(&self) {
+        *self.left_at.lock() = Some(BootTime::now());
+        self.attending.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn is_wanted(&self) -> bool {
+        let just_left = |left: BootTime| BootTime::now().since(left) < LINGER;
+        self.attending.load(Ordering::SeqCst) > 0 || self.left_at.lock().is_some_and(just_left)
+    }
+
+    /// Waits until the tail reads: nothing that is committed from then on is missed.
+    pub(crate) async fn is_reading(&self) -> Result<(), EngineError> {
+        let mut head = self.head.subscribe();
+        let is_so = head.wait_for(|head| head.cursor.is_some() || head.is_stopping).await;
+        match is_so.is_ok_and(|head| !head.is_stopping) {
+            true => Ok(()),
+            false => Err(EngineError::Stopping),
+        }
+    }
+
+    /// How far the tail has read.
+    pub(crate) fn read_up_to(&self) -> Option<Cursor> {
+        self.head.borrow().cursor
+    }
+
+    /// Which of the sessions have news in the events after `from`; none if the window does not reach back so far.
+    pub(crate) fn news_after(
+        &self,
+        from: Cursor,
+        of: &BTreeSet<SessionId>,
+        may_hear: impl Fn(&Event) -> bool,
+    ) -> Option<BTreeSet<SessionId>> {
+        let window = self.window.read();
+        let events = window.as_ref()?.all_after(from)?.filter(|event| may_hear(event));
+        Some(events.flat_map(|event| event.is_news_to()).filter(|id| of.contains(id)).collect())
+    }
+
+    pub(crate) async fn load(&self, wanted: &Footprint) -> Result<LoadedRows, EngineError> {
+        Ok(self.store.load(wanted).await?)
     }
 
     fn start_over(&self) {
@@ -228,6 +290,7 @@ impl Hub {
         if page.head.epoch != at.epoch || page.floor > at.revision {
             // What lies between is gone: each watcher finds out by itself what that means for it.
             self.start_over();
+            self.desk.tell_all();
             return Ok(());
         }
         let last = page.events.last().map_or(at.revision, |e| e.revision);
@@ -238,6 +301,7 @@ impl Hub {
     }
 
     fn advance(&self, to: Cursor, events: Vec<Event>) {
+        self.desk.tell(&events);
         let mut window = self.window.write();
         window.get_or_insert_with(|| Window::empty(to)).extend(events);
         self.head.send_modify(|head| {
@@ -308,10 +372,10 @@ impl Hub {
             return Err(EngineError::Stopping.into());
         }
         self.watchers.fetch_add(1, Ordering::SeqCst);
+        self.attend();
         if filter.renewals {
             self.renewal_watchers.fetch_add(1, Ordering::SeqCst);
         }
-        self.wanted.notify_one();
         let (head, renewals) = (self.head.subscribe(), self.renewals.subscribe());
         let at = from.unwrap_or(Cursor { epoch: 0, revision: Revision(0) });
         let (progress, ready, pages) = (Progress::new(), VecDeque::new(), None);
@@ -371,6 +435,7 @@ pub struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         self.hub.watchers.fetch_sub(1, Ordering::SeqCst);
+        self.hub.leave();
         if self.filter.renewals {
             self.hub.renewal_watchers.fetch_sub(1, Ordering::SeqCst);
         }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use common::*;
 use solehold_core::{
-    command::{Acquire, Command, Wait},
-    key::{Document, LeaseId, ResourceKey, SessionId},
+    command::{Acquire, Command, HandOver, Wait},
+    key::{LeaseId, ResourceKey, SessionId},
     lease::Declaration,
     outcome::Answer,
     session::Session,
@@ -45,8 +45,7 @@ impl Bench {
 
     async fn hand_over(&self, key: &ResourceKey, to: SessionId) {
         let lease = LeaseId::new(key, Uuid::new_v4());
-        let attributes = Document::default();
-        let hand_over = Command::HandOver { key: key.clone(), lease, to, within_ms: HOUR_MS, attributes };
+        let hand_over = Command::HandOver(HandOver::new(key.clone(), lease, to, HOUR_MS));
         done(self.store.as_ref(), hand_over).await;
     }
 

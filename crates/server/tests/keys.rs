@@ -172,6 +172,8 @@ impl World {
             "acquire_resource" => json!({"holder": "w1", "session_id": session, "request_id": "r1"}),
             "release_resource" | "renew_resource" => json!({"holder": "w1", "token": token}),
             "revoke_resource" => json!({"token": token, "fenced": true}),
+            "hand_over_resource" => json!({"session_id": session}),
+            "session_news" => json!({"sessions": [{"session_id": session, "revision": 0}]}),
             "cancel_request" => json!({"holder": "w1", "request_id": "r1"}),
             "put_state" => json!({"token": token, "sequence": 9, "document": {"stolen": true}}),
             "register_runner" => json!({"runner_id": "w2", "tenant_id": "acme"}),

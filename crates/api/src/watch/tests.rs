@@ -13,8 +13,14 @@ fn camera_key() -> ResourceKey {
 }
 
 fn event(what: What) -> LeaseEvent {
-    let event =
-        Event { revision: Revision(50), at: StoreTime(2_000), key: camera_key(), by: Some(name("k1")), what };
+    let event = Event {
+        revision: Revision(50),
+        at: StoreTime(2_000),
+        key: camera_key(),
+        by: Some(name("k1")),
+        holder_session: None,
+        what,
+    };
     let told = LeaseEvent::of(&event, 3);
     round_trip(&told);
     assert_eq!(told.event_type, event.name());
@@ -56,6 +62,7 @@ fn a_grant_has_the_pipelines_names_on_cameras() {
         at: StoreTime(1),
         key: key("k"),
         by: None,
+        holder_session: None,
         what: What::Acquired(lease),
     };
     let other = serde_json::to_value(LeaseEvent::of(&other, 1)).expect("an event");

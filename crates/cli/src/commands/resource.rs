@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Value, json};
 use solehold_api::{
+    hand_over::{OfferResource, PendingLease},
     page::PageCursor,
     paths,
     resources::{PutResource, Resource, ResourceList},
@@ -48,6 +49,8 @@ pub enum ResourceCommand {
     },
     /// Declare a resource, or change its declaration: what is left out is cleared
     Put(PutArgs),
+    /// Hand a held resource over to its next holder, with no moment in which nobody holds it
+    HandOver(HandOverArgs),
     /// Remove a resource
     Rm {
         /// The resource, as KIND/KEY
@@ -59,6 +62,28 @@ pub enum ResourceCommand {
         #[arg(long, requires = "force")]
         fenced: bool,
     },
+}
+
+/// What to hand over.
+#[derive(Debug, Args)]
+pub struct HandOverArgs {
+    /// The resource, as KIND/KEY
+    resource: ResourceArg,
+    /// The next holder, which must have a session
+    #[arg(long, value_name = "HOLDER", required_unless_present = "call_off")]
+    to: Option<String>,
+    /// How long the next holder waits for the present one, as in 30s
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    within: Duration,
+    /// Revoke the present lease at once, rather than ask its holder to release it
+    #[arg(long)]
+    force: bool,
+    /// The present holder is known to be stopped or fenced off: do not hold the resource back
+    #[arg(long, requires = "force")]
+    fenced: bool,
+    /// Call the hand-over off: the present holder keeps the resource
+    #[arg(long, conflicts_with_all = ["to", "force"])]
+    call_off: bool,
 }
 
 /// What to declare.
@@ -128,6 +153,7 @@ pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs)
                 global,
             )
         }
+        ResourceCommand::HandOver(args) => hand_over(args, client, global).await,
         ResourceCommand::Rm { resource, force, fenced } => {
             let path = paths::resource(&resource.kind, &resource.key);
             let given = |flag: bool| flag.then(|| "true".to_owned());
@@ -140,6 +166,32 @@ pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs)
             output::line(format!("removed {resource}"))
         }
     }
+}
+
+async fn hand_over(args: HandOverArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
+    let HandOverArgs { resource, to, within, force, fenced, call_off } = args;
+    let path = paths::resource_handover(&resource.kind, &resource.key);
+    if call_off {
+        let done = client.call::<Value>(Method::DELETE, &path, &[], None::<&()>).await;
+        done.map_err(|failure| failure.doing(format!("call off the hand-over of {resource}")))?;
+        if global.json {
+            return output::json(&json!({ "kind": resource.kind, "key": resource.key }));
+        }
+        return output::line(format!("{resource} stays where it is"));
+    }
+    let ttl_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
+    let body = OfferResource { to, ttl_ms: Some(ttl_ms.into()), force, fenced, ..Default::default() };
+    let offered = client.send::<PendingLease>(Method::POST, &path, &body).await;
+    let pending = offered.map_err(|failure| failure.doing(format!("hand over {resource}")))?;
+    if global.json {
+        return output::json(&pending);
+    }
+    let from = pending.present.as_deref().unwrap_or("nobody");
+    output::line(format!(
+        "{resource} goes from {from} to {} when it is released, within {}",
+        pending.holder,
+        duration_ms(pending.ttl_ms)
+    ))
 }
 
 /// JSON if it is that, a text otherwise.

@@ -16,14 +16,20 @@ use reqwest::Method;
 use secrecy::SecretString;
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchResults, ReleaseItem, RenewItem},
+    hand_over::{self, AskNews, KnownSession, OfferResource, PendingLease},
     limits::WAIT_MS_MAX,
     paths,
     problem::ErrorCode,
-    resources::{self, CancelRequest, PutState},
+    resources::{self, CancelRequest, PutState, ReleaseResource},
     runners::{RegisterRunner, RegisteredRunner},
     sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, Session},
+    watch::Cursor,
 };
-use solehold_core::key::{Name, SessionId};
+use solehold_core::{
+    key::{LeaseId, Name, SessionId},
+    time::Revision,
+};
+use uuid::Uuid;
 
 use self::servers::{Call, Lane, Servers};
 pub use self::transport::HttpError;
@@ -31,7 +37,10 @@ use crate::authority::{
     AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Node, Operation,
     Refusal, Reply, Resource, StateDocument, StateWrite,
 };
-use crate::locks::LOCK_KIND;
+use crate::{
+    locks::LOCK_KIND,
+    news::{News, Newsroom},
+};
 
 /// Most pages of nodes that are read: a tenant has at most as many sessions by quota.
 const NODE_PAGES_MAX: usize = 1_000;
@@ -80,6 +89,7 @@ pub struct Http {
     servers: RwLock<Arc<Servers>>,
     timeout: Duration,
     runner: Option<RegisterRunner>,
+    newsroom: Newsroom,
 }
 
 impl Http {
@@ -90,7 +100,7 @@ impl Http {
             return Err(HttpError("request_timeout is 0: no server could answer in time".to_owned()));
         }
         let servers = RwLock::new(Arc::new(Servers::new(&config)?));
-        Ok(Self { servers, timeout, runner: None })
+        Ok(Self { servers, timeout, runner: None, newsroom: Newsroom::default() })
     }
 
     /// Opens sessions by registering this runner, under its own name and with its own ttl.
@@ -312,6 +322,59 @@ impl Authority for Http {
         })
     }
 
+    async fn hand_over(
+        &self,
+        resource: &Resource,
+        request: Uuid,
+        to: SessionId,
+        within: Duration,
+    ) -> Reply<LeaseId> {
+        let ttl_ms = Some((within.as_millis() as u64).into());
+        let (request_id, session_id) = (Some(request), Some(to.0));
+        let body = OfferResource { request_id, session_id, ttl_ms, ..Default::default() };
+        let path = paths::resource_handover(resource.kind.as_str(), resource.key.as_str());
+        let call = self.call(Method::POST, path).body(&body)?;
+        let offered = self.servers().ask::<PendingLease>(Lane::Work, &call).await?;
+        Ok(offered.map(|pending| LeaseId(pending.lease_id)))
+    }
+
+    async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {
+        let body = ReleaseResource { lease_id: Some(pending.0), ..Default::default() };
+        let path = paths::resource_lease(resource.kind.as_str(), resource.key.as_str());
+        let call = self.call(Method::DELETE, path).body(&body)?;
+        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+    }
+
+    async fn news(
+        &self,
+        asked: &[(SessionId, Revision)],
+        from: Option<Cursor>,
+        wait: Duration,
+    ) -> Option<Result<News, AuthorityError>> {
+        let known =
+            |(id, revision): &(SessionId, Revision)| KnownSession { session_id: id.0, revision: revision.0 };
+        let wait_ms = Some((wait.as_millis() as u64).into());
+        let body = AskNews { sessions: asked.iter().map(known).collect(), from, wait_ms };
+        let call = match Call::new(Method::POST, paths::session_news()).body(&body) {
+            Ok(call) => call.within(wait + self.timeout),
+            Err(error) => return Some(Err(error)),
+        };
+        match self.servers().ask::<hand_over::News>(Lane::Waits, &call).await {
+            Ok(Ok(news)) => {
+                let sessions = news.sessions.into_iter().map(SessionId).collect();
+                Some(Ok(News { sessions, cursor: news.cursor }))
+            }
+            // A server that does not know this route yet, and one where such a path is a session's.
+            Ok(Err(refusal)) if is_unknown_route(refusal.code) => None,
+            Ok(Err(refusal)) => Some(Err(denied(refusal))),
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    fn newsroom(&self) -> Option<&Newsroom> {
+        Some(&self.newsroom)
+    }
+
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
         let (mut nodes, mut cursor) = (Vec::new(), None::<String>);
         for _ in 0..NODE_PAGES_MAX {
@@ -331,6 +394,10 @@ impl Authority for Http {
     fn wait_max(&self) -> Duration {
         Duration::from_millis(WAIT_MS_MAX)
     }
+}
+
+fn is_unknown_route(code: ErrorCode) -> bool {
+    matches!(code, ErrorCode::NoSuchRoute | ErrorCode::MethodNotAllowed)
 }
 
 /// A read that is refused has no outcome: nothing was read.

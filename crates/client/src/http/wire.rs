@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 use solehold_api::{
     batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
+    hand_over::HandOver,
     resources::{self, AcquireResource},
     sessions,
     terms::FinalState,
@@ -16,8 +17,8 @@ use solehold_core::{
 
 use super::servers::judged;
 use crate::authority::{
-    AcquireRequest, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Refusal, Reply, Resource,
-    StateDocument, StateWrite,
+    self, AcquireRequest, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Refusal, Reply,
+    Resource, StateDocument, StateWrite,
 };
 
 pub fn metrics(metrics: &Metrics) -> BTreeMap<String, Value> {
@@ -100,7 +101,14 @@ pub fn granted(resource: Resource, grant: resources::Grant) -> Grant {
 }
 
 pub fn beat(session: sessions::Session) -> Beat {
+    let asked = |lease: &resources::HeldLease| {
+        let HandOver { to, ttl_ms, .. } = lease.hand_over.clone()?;
+        let asked = authority::HandOver { to, within: Duration::from_millis(ttl_ms) };
+        Some((LeaseId(lease.lease_id), asked))
+    };
     Beat {
+        hand_overs: session.leases.iter().filter_map(asked).collect(),
+        pending: session.pending.iter().map(|pending| LeaseId(pending.lease_id)).collect(),
         session: SessionId(session.session_id),
         ttl_left: Duration::from_millis(session.ttl_ms),
         slack: Duration::from_millis(session.slack_ms),

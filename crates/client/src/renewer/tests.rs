@@ -36,6 +36,8 @@ fn beat(revision: u64, leases: &[u64]) -> Beat {
         revision: Revision(revision),
         sealed_cursor: None,
         leases: leases.iter().map(held).collect(),
+        hand_overs: [].into(),
+        pending: [].into(),
     }
 }
 

@@ -17,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::{holding::Holding, inner::Inner};
 use crate::{
-    authority::{AuthorityError, HeldLease, Operation, Refusal, Resource, StateDocument, StateWrite},
+    authority::{
+        AuthorityError, HandOver, HeldLease, Operation, Refusal, Resource, StateDocument, StateWrite,
+    },
     clock::BootTime,
     renewer::Lost,
 };
@@ -110,6 +112,20 @@ impl Guard {
     pub async fn lost(&self) -> Lost {
         self.holding.cancel.cancelled().await;
         self.why()
+    }
+
+    /// Waits until the holder is asked to hand the resource over to the next one. Stop the work then, and
+    /// [release](Self::release_with) it: in the same moment the next holder has it. A holder that does not keeps it.
+    pub async fn hand_over_asked(&self) -> HandOver {
+        let mut asked = self.holding.hand_over();
+        loop {
+            if let Some(hand_over) = asked.borrow_and_update().clone() {
+                return hand_over;
+            }
+            if asked.changed().await.is_err() {
+                std::future::pending().await
+            }
+        }
     }
 
     /// Is cancelled when the lease is lost: for code that takes such a token.

@@ -6,10 +6,11 @@ use std::sync::{
 };
 
 use solehold_core::time::Token;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authority::{Grant, HeldLease, Resource, StateDocument},
+    authority::{Grant, HandOver, HeldLease, Resource, StateDocument},
     clock::BootTime,
     renewer::{Lost, Renewer},
 };
@@ -50,6 +51,8 @@ pub(crate) struct Holding {
     /// The hand-over document as far as this holder knows it, and the last sequence number under its token.
     pub state: Mutex<(Option<StateDocument>, u64)>,
     pub cancel: CancellationToken,
+    /// The next holder asks for it.
+    hand_over: watch::Sender<Option<HandOver>>,
     lost: OnceLock<Lost>,
     /// Its guard is gone, or about to be: nothing more is to be held for it.
     is_gone: AtomicBool,
@@ -75,6 +78,7 @@ impl Holding {
             reissued: OnceLock::new(),
             state: Mutex::default(),
             cancel: CancellationToken::new(),
+            hand_over: watch::Sender::new(None),
             lost: OnceLock::new(),
             is_gone: AtomicBool::new(false),
             bond: OnceLock::new(),
@@ -107,6 +111,19 @@ impl Holding {
         *self.held.lock().unwrap_or_else(|e| e.into_inner()) = (granted.held, window);
         let sequence = granted.state.as_ref().filter(|s| s.token == token).map_or(0, |s| s.sequence);
         *self.state.lock().unwrap_or_else(|e| e.into_inner()) = (granted.state, sequence);
+    }
+
+    /// Its next holder asks for it, or does not any more.
+    pub fn ask(&self, hand_over: Option<HandOver>) {
+        self.hand_over.send_if_modified(|asked| {
+            let is_new = asked.as_ref().map(|asked| &asked.to) != hand_over.as_ref().map(|asked| &asked.to);
+            *asked = hand_over;
+            is_new
+        });
+    }
+
+    pub fn hand_over(&self) -> watch::Receiver<Option<HandOver>> {
+        self.hand_over.subscribe()
     }
 
     /// It is lost, for the reason that is told first.

@@ -6,11 +6,15 @@ use std::{
     time::Duration,
 };
 
-use solehold_core::key::{LeaseId, Name, SessionId};
+use solehold_core::{
+    key::{LeaseId, Name, SessionId},
+    time::Revision,
+};
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore, watch},
 };
+use uuid::Uuid;
 
 use super::{
     config::{OpenError, SessionConfig, Surroundings},
@@ -79,6 +83,8 @@ pub(crate) struct Inner {
     core: Mutex<Core>,
     phase: watch::Sender<Phase>,
     contact: watch::Sender<Contact>,
+    /// The newest answer to a heartbeat.
+    sets: watch::Sender<Option<Beat>>,
     /// Of the present incarnation.
     window: Mutex<Arc<Window>>,
     /// Wakes the driver, which does not keep the session while it sleeps.
@@ -114,6 +120,7 @@ impl Inner {
             core: Mutex::default(),
             phase: watch::Sender::new(Phase::Reopening),
             contact: watch::Sender::new(Contact::Kept),
+            sets: watch::Sender::new(None),
             window: Mutex::default(),
             changed: Arc::default(),
             timing: Mutex::new(timing),
@@ -174,6 +181,7 @@ impl Inner {
         window.show(&renewer);
         *self.window.lock().unwrap_or_else(|e| e.into_inner()) = window;
         core.renewer = Some(renewer);
+        self.sets.send_replace(Some(beat.clone()));
         self.phase.send_replace(Phase::Live(beat.session));
         self.has_contact();
         Ok(true)
@@ -212,9 +220,13 @@ impl Inner {
         self.surroundings.chance.unit()
     }
 
+    pub fn fresh_id(&self) -> Uuid {
+        self.surroundings.chance.id()
+    }
+
     /// A unique request id.
     pub fn fresh_request(&self) -> Name {
-        Name::new(self.surroundings.chance.id().to_string()).expect("a uuid is a name")
+        Name::new(self.fresh_id().to_string()).expect("a uuid is a name")
     }
 
     /// How long to wait after `failures` failures in a row, and at least `at_least`.
@@ -267,7 +279,34 @@ impl Inner {
             holding.lose(Lost::Ended);
         }
         self.window().show(renewer);
+        for holding in holdings.values() {
+            let lease = holding.held().lease;
+            let asked = beat.hand_overs.iter().find(|(asked, _)| *asked == lease);
+            holding.ask(asked.map(|(_, hand_over)| hand_over.clone()));
+        }
+        self.sets.send_replace(Some(beat.clone()));
         self.has_contact();
+    }
+
+    /// The answers to heartbeats.
+    pub fn sets(&self) -> watch::Receiver<Option<Beat>> {
+        self.sets.subscribe()
+    }
+
+    /// The revision of the newest set of leases that is known.
+    pub fn known_set(&self) -> Option<Revision> {
+        self.sets.borrow().as_ref().map(|beat| beat.revision)
+    }
+
+    /// Something has happened to the session: the next heartbeat is sent now.
+    pub fn has_news(&self) {
+        let now = self.clock().now();
+        self.with_renewer(|renewer| renewer.on_news(now));
+        self.changed.notify_one();
+    }
+
+    pub fn phases(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
     }
 
     pub fn contact(&self) -> watch::Receiver<Contact> {

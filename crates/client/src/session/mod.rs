@@ -1,8 +1,8 @@
 //! A session: one incarnation of this program under a name, kept by one heartbeat with everything attached to it.
 //!
 //! ```text
-//!   config <- holding <- inner <- guard <- acquire <- line      what a session is, holds, and grants
-//!                          ^------ driver, reclaim              what keeps it
+//!   config <- holding <- inner <- guard <- acquire <- line, take_over   what a session is, holds, and grants
+//!                          ^------ driver, listen, reclaim      what keeps it
 //! ```
 
 mod acquire;
@@ -12,7 +12,9 @@ mod guard;
 mod holding;
 mod inner;
 mod line;
+mod listen;
 mod reclaim;
+mod take_over;
 
 use std::{sync::Arc, time::Duration};
 
@@ -60,6 +62,7 @@ impl Session {
         let holder = checked("holder", &config.holder)?;
         let inner = Inner::open(surroundings, authority, config, holder).await?;
         tokio::spawn(driver::drive(Arc::downgrade(&inner)));
+        listen::start(&inner);
         Ok(Self { inner })
     }
 
@@ -129,6 +132,19 @@ impl Session {
     pub async fn try_acquire(&self, kind: &str, key: &str) -> Result<Guard, AcquireError> {
         let resource = Resource::new(kind, key)?;
         acquire::now(&self.inner, resource).await
+    }
+
+    /// Takes a resource over from its present holder, which is told at once: there is no moment in which nobody holds
+    /// it. None if the holder has not released it within the time: then it keeps it. Prepare the work before this is
+    /// called, since the holder stops its own for it.
+    pub async fn take_over(
+        &self,
+        kind: &str,
+        key: &str,
+        within: Duration,
+    ) -> Result<Option<Guard>, AcquireError> {
+        let resource = Resource::new(kind, key)?;
+        take_over::take_over(&self.inner, resource, within).await
     }
 
     /// Closes the session. Guards that are still there are lost from now on; what they hold is free when they are

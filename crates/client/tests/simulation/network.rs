@@ -11,12 +11,13 @@ use std::{
 
 use async_trait::async_trait;
 use solehold_client::{
-    Authority, AuthorityError, Embedded, Metrics, Resource, SessionId, Token,
+    Authority, AuthorityError, Embedded, LeaseId, Metrics, Resource, SessionId, Token,
     authority::{
         AcquireRequest, Beat, Completion, Grant, HeldLease, Node, Operation, Reply, StateDocument, StateWrite,
     },
 };
 use solehold_core::key::Name;
+use uuid::Uuid;
 
 use crate::world::Stores;
 
@@ -209,6 +210,20 @@ impl Authority for Network {
     }
     async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
         self.through(async |to: Arc<Embedded>| to.read_state(resource).await).await?.1
+    }
+    async fn hand_over(
+        &self,
+        resource: &Resource,
+        request: Uuid,
+        to: SessionId,
+        within: Duration,
+    ) -> Reply<LeaseId> {
+        self.through(async |server: Arc<Embedded>| server.hand_over(resource, request, to, within).await)
+            .await?
+            .1
+    }
+    async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {
+        self.through(async |to: Arc<Embedded>| to.call_off(resource, pending).await).await?.1
     }
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
         self.through(async |to: Arc<Embedded>| to.nodes().await).await?.1

@@ -6,7 +6,7 @@ use crate::{
     command::{Acquire, AskedTenure, Claim, StateWrite, Target, Undeclared},
     event::{Change, Ended, What},
     key::{Document, LeaseId, Name, RequestKey, ResourceKey, SessionId},
-    lease::{Lease, Pending, Resource, StateDocument, Tenure},
+    lease::{Lease, Resource, StateDocument, Tenure},
     limits,
     outcome::{Answer, Grant, LeaseView, Refusal, within},
     session::{Session, SessionOver, Standing},
@@ -206,6 +206,9 @@ impl Draft<'_> {
     }
 
     pub(super) fn release(&mut self, claim: &Claim, state: Option<&StateWrite>) -> Result<Answer, Stop> {
+        if let Some(pending) = self.claimed_pending(claim)? {
+            return self.call_off(pending);
+        }
         if state.is_some() {
             proven(claim)?;
         }
@@ -328,44 +331,6 @@ impl Draft<'_> {
         let state = StateDocument { document, sequence, token, written_at };
         self.emit(resource, What::StateChanged(state.clone()));
         Ok(state)
-    }
-
-    pub(super) fn hand_over(
-        &mut self,
-        key: &ResourceKey,
-        lease: LeaseId,
-        to: SessionId,
-        within_ms: u64,
-        attributes: &Document,
-    ) -> Result<Answer, Stop> {
-        within("within_ms", within_ms, 1, limits::PENDING_MS_MAX)?;
-        self.refuse_unless_in_scope(key)?;
-        let mut resource = self.ledger.resource(key).ok_or_else(|| Refusal::NoResource(key.clone()))?.clone();
-        self.settle(&mut resource)?;
-        // The driver's own retry after a lost COMMIT finds its own offer.
-        if let Some(pending) = resource.pending.as_ref().filter(|p| p.id == lease) {
-            return Ok(Answer::Offered((**pending).clone()));
-        }
-        let Some(held) = &resource.lease else { return Err(lost(&resource).into()) };
-        self.refuse_unless_own("lease", held.by.as_ref())?;
-        let session = self.able_session(to, key)?;
-        self.refuse_if_at_capacity(session)?;
-        if held.tenure.session() == Some(to) {
-            return Err(Refusal::AlreadyPending { holder: held.holder.clone() }.into());
-        }
-        if let Some(pending) = &resource.pending {
-            return Err(Refusal::AlreadyPending { holder: pending.holder.clone() }.into());
-        }
-        let pending = Pending {
-            id: lease,
-            holder: session.holder.name.clone(),
-            session: to,
-            asked_at: self.now(),
-            deadline: self.now().plus_ms(within_ms),
-            attributes: attributes.clone(),
-        };
-        self.emit(&mut resource, What::Pending(pending.clone()));
-        Ok(Answer::Offered(pending))
     }
 
     pub(super) fn expire(&mut self, key: &ResourceKey) -> Result<Answer, Stop> {

@@ -15,6 +15,7 @@
 //!      +----------------------------------------------------------------------------------+
 //! ```
 
+mod hand_over;
 mod lease;
 mod registry;
 mod session;
@@ -145,9 +146,7 @@ impl<'a> Draft<'a> {
             Command::CancelRequest(request) => self.cancel_request(request),
             Command::LeaveQueue { key, lease } => self.leave_queue(key, *lease),
             Command::WriteState { claim, write } => self.write_state(claim, write),
-            Command::HandOver { key, lease, to, within_ms, attributes } => {
-                self.hand_over(key, *lease, *to, *within_ms, attributes)
-            }
+            Command::HandOver(ask) => self.hand_over(ask),
             Command::Expire { key } => self.expire(key),
             Command::OpenSession(ask) => self.open_session(ask),
             Command::OpenRoom { id, ttl_ms } => self.open_room(*id, *ttl_ms),
@@ -181,7 +180,9 @@ impl<'a> Draft<'a> {
 
     fn emit_by(&mut self, resource: &mut Resource, what: What, by: Option<Name>) {
         let revision = self.moment.next_revision();
-        let event = Event { revision, at: self.now(), key: resource.key.clone(), by, what };
+        let mut event =
+            Event { revision, at: self.now(), key: resource.key.clone(), by, holder_session: None, what };
+        event.holder_session = event.present_holder(resource);
         to_resource(resource, &event);
         if let Some((id, change)) = event.lease_count_change() {
             *self.lease_counts.entry(id).or_default() += change;

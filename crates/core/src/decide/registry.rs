@@ -53,11 +53,12 @@ impl Draft<'_> {
             self.refuse_unless_own("lease", lease.by.as_ref())?;
             self.end_by_force(&mut resource, fenced, reason.clone())?;
         }
-        if let Some(pending) = resource.pending.clone() {
-            self.emit(&mut resource, What::Expired(Ended::of_pending(&pending, "its resource was deleted")));
-        }
+        // This may be refused, so it comes before anything else is changed.
         if fenced {
             self.lift_hold_back(&mut resource, &reason)?;
+        }
+        if let Some(pending) = resource.pending.clone() {
+            self.emit(&mut resource, What::Expired(Ended::of_pending(&pending, "its resource was deleted")));
         }
         self.emit(&mut resource, What::Deleted);
         self.activate(&mut resource)?;

@@ -13,7 +13,8 @@ use solehold_core::{
     Decision, apply,
     call::{Actor, Call},
     command::{
-        Acquire, AskedTenure, Claim, Command, OpenSession, Registration, StateWrite, Target, Undeclared, Wait,
+        Acquire, AskedTenure, Claim, Command, HandOver, OpenSession, Registration, StateWrite, Target,
+        Undeclared, Wait,
     },
     decide,
     event::Change,
@@ -325,8 +326,13 @@ impl World {
     }
 
     pub fn hand_over(&mut self, what: &str, to: SessionId) -> Told {
-        let (key, lease, attributes) = (key(what), LeaseId(self.fresh()), Document::default());
-        self.told(Command::HandOver { key, lease, to, within_ms: WITHIN_MS, attributes })
+        let ask = self.offers(what, to);
+        self.told(Command::HandOver(ask))
+    }
+
+    /// A hand-over, to be told.
+    pub fn offers(&mut self, what: &str, to: SessionId) -> HandOver {
+        HandOver::new(key(what), LeaseId(self.fresh()), to, WITHIN_MS)
     }
 
     pub fn expire(&mut self, what: &str) -> Told {
@@ -404,5 +410,10 @@ impl World {
     pub fn lease_on(&self, what: &str) -> LeaseId {
         let resource = self.state.resource(&key(what)).expect("the resource has a row");
         resource.lease.as_ref().expect("it has a lease").id
+    }
+
+    pub fn pending_on(&self, what: &str) -> LeaseId {
+        let resource = self.state.resource(&key(what)).expect("the resource has a row");
+        resource.pending.as_ref().expect("it is pending").id
     }
 }

@@ -98,6 +98,9 @@ impl Loaded {
                 part.load_record(record.clone());
             }
         }
+        for (tenant, kind) in &self.footprint.moves {
+            part.load_moves(tenant.clone(), kind.clone(), full.moves(tenant, kind));
+        }
         part
     }
 

@@ -3,7 +3,7 @@
 use solehold_core::{
     call::{Actor, ResourceScope},
     command::{
-        Acquire, AskedTenure, Claim, Command, OpenSession, Over, Registration, StateWrite, Target,
+        Acquire, AskedTenure, Claim, Command, HandOver, OpenSession, Over, Registration, StateWrite, Target,
         Undeclared, Wait,
     },
     event::{Change, What},
@@ -194,13 +194,11 @@ impl Memory {
             Ask::Write { claim, sequence } => {
                 Command::WriteState { claim: self.claim(world, claim), write: write(*sequence) }
             }
-            Ask::HandOver { what, to, within_ms } => Command::HandOver {
-                key: resource(*what),
-                lease: LeaseId(world.fresh()),
-                to: self.session(to),
-                within_ms: *within_ms,
-                attributes: Document::default(),
-            },
+            Ask::HandOver { what, to, within_ms, budget, planned } => Command::HandOver(HandOver {
+                budget: *budget,
+                planned: *planned,
+                ..HandOver::new(resource(*what), LeaseId(world.fresh()), self.session(to), *within_ms)
+            }),
             Ask::Expire { what } => Command::Expire { key: resource(*what) },
             Ask::Declare { what, lock_delay_ms, only_new } => Command::Declare {
                 key: resource(*what),
@@ -279,7 +277,7 @@ impl Memory {
         let mut command = nth_last(&self.commands, nth).unwrap_or(Command::Expire { key: resource(0) });
         if is_fresh {
             match &mut command {
-                Command::Acquire(Acquire { lease, .. }) | Command::HandOver { lease, .. } => {
+                Command::Acquire(Acquire { lease, .. }) | Command::HandOver(HandOver { lease, .. }) => {
                     *lease = LeaseId(world.fresh());
                 }
                 Command::OpenSession(OpenSession { id, .. }) | Command::OpenRoom { id, .. } => {

@@ -11,7 +11,7 @@ use solehold_core::{Decision, event::EventName};
 use crate::{common::events, harness::Harness, script};
 
 /// The answers and refusals, as their `Debug` begins.
-const OUTCOMES: [&str; 44] = [
+const OUTCOMES: [&str; 45] = [
     "Err(OutOfScope",
     "Err(OtherKeys",
     "Ok(Waiting",
@@ -49,6 +49,7 @@ const OUTCOMES: [&str; 44] = [
     "Err(HolderAtCapacity",
     "Err(StaleSequence",
     "Err(AlreadyPending",
+    "Err(OverBudget",
     "Err(InUse",
     "Err(Exists",
     "Err(NoHolder",

@@ -32,7 +32,7 @@ fn wait_for(who: u8, what: u8, request: Option<u8>) -> Ask {
 }
 
 fn hand_over(what: u8, to: u8) -> Ask {
-    Ask::HandOver { what, to: Who::LastOf(to), within_ms: 5_000 }
+    Ask::HandOver { what, to: Who::LastOf(to), within_ms: 5_000, budget: None, planned: false }
 }
 
 /// The lease on a resource, whoever holds it.

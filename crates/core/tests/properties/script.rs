@@ -146,6 +146,8 @@ pub enum Ask {
         what: u8,
         to: Who,
         within_ms: u64,
+        budget: Option<u32>,
+        planned: bool,
     },
     Expire {
         what: u8,
@@ -373,8 +375,8 @@ fn of_leases() -> BoxedStrategy<Ask> {
         3 => (claim(), any::<bool>()).prop_map(|(claim, fenced)| Ask::Revoke { claim, fenced }),
         3 => (what(), who(), 0..3u8).prop_map(|(what, who, request)| Ask::Cancel { what, who, request }),
         3 => (claim(), sequence()).prop_map(|(claim, sequence)| Ask::Write { claim, sequence }),
-        14 => (what(), session(), within())
-            .prop_map(|(what, to, within_ms)| Ask::HandOver { what, to, within_ms }),
+        14 => (what(), session(), within(), option::of(0..3u32), any::<bool>())
+            .prop_map(|(what, to, within_ms, budget, planned)| Ask::HandOver { what, to, within_ms, budget, planned }),
         4 => what().prop_map(|what| Ask::Expire { what }),
         2 => (0..4u8).prop_map(|nth| Ask::Leave { nth }),
     ]

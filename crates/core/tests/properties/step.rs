@@ -46,13 +46,13 @@ impl Step<'_> {
         };
         match self.command {
             Command::Acquire(ask) => Some(ask.key.clone()),
+            Command::HandOver(ask) => Some(ask.key.clone()),
             Command::Renew { claim, .. }
             | Command::Release { claim, .. }
             | Command::Revoke { claim, .. }
             | Command::WriteState { claim, .. } => of(&claim.target),
             Command::CancelRequest(request) => Some(request.resource.clone()),
             Command::LeaveQueue { key, .. }
-            | Command::HandOver { key, .. }
             | Command::Expire { key }
             | Command::Declare { key, .. }
             | Command::Delete { key, .. } => Some(key.clone()),

@@ -4,11 +4,10 @@ use solehold_core::{
     call::Actor,
     command::{Acquire, Command, Wait},
     forget,
-    key::{Document, LeaseId},
     limits::SPENT_REQUESTS_MAX,
 };
 
-use crate::common::{Proof, WAIT_MS, World, key, name, on};
+use crate::common::{Proof, WAIT_MS, World, name, on};
 
 const SPENT: &str =
     "refused: request r1 is spent: it was cancelled, or its lease has ended or belongs to a former session";
@@ -174,13 +173,7 @@ fn the_drivers_own_retry_finds_its_own_grant_and_its_own_offer() {
     w.told(acquire.clone()).says("granted #1 for 10000 ms", "lease_acquired");
     w.wait(1_000);
     w.told(acquire.clone()).says("granted again #1 for 9000 ms", "");
-    let hand_over = Command::HandOver {
-        key: key("lobby"),
-        lease: LeaseId(w.fresh()),
-        to: bob,
-        within_ms: 1_000,
-        attributes: Document::default(),
-    };
+    let hand_over = Command::HandOver(w.offers("lobby", bob));
     w.told(hand_over.clone()).says("offered to bob", "lease_pending");
     w.told(hand_over).says("offered to bob", "");
 }

@@ -1,8 +1,15 @@
 //! Rule 16: a hand-over has no unowned gap, and either side may crash at any step.
 
-use solehold_core::{key::SessionId, session::HolderStatus};
+use solehold_core::{
+    call::Actor,
+    command::{Acquire, AskedTenure, Command, HandOver},
+    event::Change,
+    key::{LeaseId, SessionId},
+    lease::Declaration,
+    session::HolderStatus,
+};
 
-use crate::common::{Proof, TTL_MS, WITHIN_MS, World, key, lease, on};
+use crate::common::{Proof, TTL_MS, WITHIN_MS, World, key, lease, name, on};
 
 /// Ann holds the lobby with token 1, and it is offered to bob's session.
 fn offered() -> (World, SessionId, SessionId) {
@@ -182,9 +189,8 @@ fn there_is_one_pending_lease_a_resource_without_a_token_or_any_right() {
     let cat = w.opens("cat");
     w.hand_over("lobby", cat).says("refused: the resource is on its way to bob already", "");
     w.hand_over("lobby", ann).says("refused: the resource is on its way to ann already", "");
-    let pending = w.state.resource(&key("lobby")).and_then(|r| r.pending.clone()).expect("it is pending");
-    w.renew(lease(pending.id))
-        .says(&format!("refused: there is no live lease ~{:x}", pending.id.0.as_u128()), "");
+    let pending = w.pending_on("lobby");
+    w.renew(lease(pending)).says(&format!("refused: there is no live lease ~{:x}", pending.0.as_u128()), "");
     w.renew(on("lobby").session(bob))
         .says("refused: the session given is not that of the lease, which ann holds with token 1", "");
 }
@@ -266,4 +272,117 @@ fn what_one_decision_hands_out_counts_toward_capacity() {
         "lease_released lease_acquired lease_released lease_expired lease_released lease_expired",
     );
     assert_eq!(w.state.session(bob).map(|s| s.lease_count), Some(1));
+}
+
+#[test]
+fn the_move_budget_counts_what_is_pending() {
+    let mut w = World::new();
+    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    for what in ["lobby", "yard", "gate"] {
+        w.acquire_in(ann, "ann", what);
+    }
+    let within_two = |w: &mut World, what| {
+        let ask = HandOver { budget: Some(2), ..w.offers(what, bob) };
+        w.told(Command::HandOver(ask))
+    };
+    within_two(&mut w, "lobby").says("offered to bob", "lease_pending");
+    within_two(&mut w, "yard").says("offered to bob", "lease_pending");
+    within_two(&mut w, "gate").says(
+        "refused: 2 resources of kind scene are being handed over already, which is the move budget: try again when \
+         one of them has moved",
+        "",
+    );
+    w.release(on("lobby").session(ann)).says("released", "lease_released lease_acquired");
+    within_two(&mut w, "gate").says("offered to bob", "lease_pending");
+    // An operator who sets no budget is not bound by one.
+    w.acquire_in(ann, "ann", "roof");
+    w.hand_over("roof", bob).says("offered to bob", "lease_pending");
+}
+
+#[test]
+fn either_side_calls_a_hand_over_off_and_nobody_else() {
+    for side in ["one", "two"] {
+        let (mut w, _, pending) = offered_across_keys();
+        w.by = by("three");
+        w.release(lease(pending)).says(
+            "refused: the lease belongs to key one, and is not yours to use; an admin may act for all",
+            "",
+        );
+        w.by = by(side);
+        w.release(lease(pending)).says("released", "lease_released");
+        w.by = by("one");
+        w.renew(on("lobby").token(1)).says("renewed #1 for 10000 ms", "");
+        w.release(on("lobby").token(1)).says("released", "lease_released");
+    }
+}
+
+#[test]
+fn a_planned_move_needs_only_the_key_of_the_next_holder() {
+    let (mut w, bob, pending) = offered_across_keys();
+    w.release(lease(pending));
+    w.by = by("two");
+    let ask = w.offers("lobby", bob);
+    w.told(Command::HandOver(ask.clone()))
+        .says("refused: the lease belongs to key one, and is not yours to use; an admin may act for all", "");
+    w.told(Command::HandOver(HandOver { planned: true, ..ask })).says("offered to bob", "lease_pending");
+    w.release(lease(w.pending_on("lobby")));
+    w.by = by("one");
+    let ask = HandOver { planned: true, ..w.offers("lobby", bob) };
+    w.told(Command::HandOver(ask)).says(
+        "refused: the session belongs to key two, and is not yours to use; an admin may act for all",
+        "",
+    );
+}
+
+#[test]
+fn both_sides_are_told_of_a_hand_over_and_of_its_end() {
+    let mut w = World::new();
+    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let told = |w: &mut World, command: Command| -> Vec<SessionId> {
+        let changes = w.run(&command).changes;
+        let event = |change: &Change| match change {
+            Change::Event(event) => Some(event.is_news_to().collect::<Vec<_>>()),
+            _ => None,
+        };
+        let told: Vec<_> = changes.iter().filter_map(event).flatten().collect();
+        let revision = w.moment.revision;
+        for id in &told {
+            let session = w.state.session(*id).expect("it is open");
+            assert_eq!(session.lease_revision, revision, "its set has changed");
+        }
+        told
+    };
+    let ask =
+        Acquire { tenure: AskedTenure::Session(ann), request: Some(name("r1")), ..w.asks("ann", "lobby") };
+    assert_eq!(told(&mut w, Command::Acquire(ask)), [], "whoever asks is answered");
+    let offer = w.offers("lobby", bob);
+    assert_eq!(told(&mut w, Command::HandOver(offer)), [bob, ann]);
+    let call_off = Command::Release { claim: lease(w.pending_on("lobby")), state: None };
+    assert_eq!(told(&mut w, call_off), [bob, ann]);
+    let declaration = Declaration { site: Some(name("north")), ..Default::default() };
+    let declare = Command::Declare { key: key("lobby"), declaration, only_new: false };
+    assert_eq!(told(&mut w, declare), [ann], "its configuration has changed");
+    let offer = w.offers("lobby", bob);
+    told(&mut w, Command::HandOver(offer));
+    let release = Command::Release { claim: on("lobby").session(ann), state: None };
+    assert_eq!(told(&mut w, release), [bob], "a holder knows of its own release");
+    let revoke = Command::Revoke { claim: on("lobby"), fenced: true, reason: None };
+    assert_eq!(told(&mut w, revoke), [bob]);
+}
+
+fn by(id: &str) -> Actor {
+    Actor::Key { id: name(id), scopes: Default::default() }
+}
+
+/// As [`offered`], but ann works by key one and bob by key two; gives bob's session and the pending lease.
+fn offered_across_keys() -> (World, SessionId, LeaseId) {
+    let mut w = World::new();
+    w.by = by("two");
+    let bob = w.opens("bob");
+    w.by = by("one");
+    let ann = w.opens("ann");
+    w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
+    w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
+    let pending = w.pending_on("lobby");
+    (w, bob, pending)
 }

@@ -1,7 +1,7 @@
 //! What events, commands, names and views say about themselves: stores, metrics and watchers go by it.
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Command, Footprint, OpenSession, StateWrite, Wait},
+    command::{Acquire, AskedTenure, Command, Footprint, HandOver, OpenSession, StateWrite, Wait},
     event::{Change, Event},
     key::{Document, HolderKey, LeaseId, Name, RequestKey},
     lease::{LeaseStatus, Resource},
@@ -32,9 +32,7 @@ fn an_event_says_which_lease_holder_session_and_token_it_is_about() {
     let written = events(&mut w, Command::WriteState { claim: on("lobby").token(1), write });
     assert_eq!(written.iter().map(about).collect::<Vec<_>>(), [(None, None, None, Some(Token(1)))]);
     let next = LeaseId(w.fresh());
-    let (attributes, within_ms) = (Document::default(), TTL_MS);
-    let offered =
-        events(&mut w, Command::HandOver { key: key("lobby"), lease: next, to: bob, within_ms, attributes });
+    let offered = events(&mut w, Command::HandOver(HandOver::new(key("lobby"), next, bob, TTL_MS)));
     let offer = (Some(next), Some("bob".to_owned()), Some(bob), None);
     assert_eq!(offered.iter().map(about).collect::<Vec<_>>(), [offer]);
     let passed_on = events(&mut w, Command::Release { claim: on("lobby").token(1), state: None });
@@ -135,6 +133,7 @@ fn a_footprint_has_every_row_that_a_command_names() {
         requests: vec![request],
         waiters: vec![(key, lease)],
         records: vec![(name("keys"), name("k"))],
+        moves: Vec::new(),
     };
     assert_eq!(footprint, expected);
 }

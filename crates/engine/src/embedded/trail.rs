@@ -94,7 +94,14 @@ fn event(row: &SqlRow<'_>) -> rusqlite::Result<Result<Event, StoreError>> {
         let what: What = serde_json::from_str(&details).map_err(|e| unreadable(&place, e))?;
         let key = key().map_err(|e| unreadable(&place, e))?;
         let by = by.map(Name::new).transpose().map_err(|e| unreadable(&place, e))?;
-        Ok(Event { revision: Revision(revision as u64), at: StoreTime(at as u64), key, by, what })
+        Ok(Event {
+            revision: Revision(revision as u64),
+            at: StoreTime(at as u64),
+            key,
+            by,
+            holder_session: None,
+            what,
+        })
     };
     Ok(read())
 }

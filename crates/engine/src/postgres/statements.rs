@@ -103,6 +103,8 @@ statements! {
         JOIN solehold.requests q USING (tenant, kind, key, holder, request)", list::<RequestColumns>());
     Records = format!("SELECT {} FROM unnest($1::text[], $2::text[]) AS k(collection, id) \
         JOIN solehold.records d USING (collection, id)", list::<RecordColumns>());
+    /// Of each tenant and kind (`$1, $2`).
+    CountMoves = format!("SELECT {} FROM unnest($1::text[], $2::text[]) AS k(tenant, kind)", list::<MovesPart>());
     States = format!("SELECT {} FROM solehold.states t WHERE t.resource_id = ANY($1::bigint[])",
         list::<StateColumns>());
 

@@ -88,6 +88,9 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledg
             part.load_record(record.clone());
         }
     }
+    for (tenant, kind) in &footprint.moves {
+        part.load_moves(tenant.clone(), kind.clone(), all.moves(tenant, kind));
+    }
     part
 }
 

@@ -34,10 +34,10 @@ impl About {
             | Command::Revoke { claim, .. }
             | Command::WriteState { claim, .. } => Self::of_claim(claim),
             Command::CancelRequest(request) => Self::of_key(&request.resource).by(Some(&request.holder)),
-            Command::LeaveQueue { key, .. }
-            | Command::HandOver { key, .. }
-            | Command::Declare { key, .. }
-            | Command::Delete { key, .. } => Self::of_key(key),
+            Command::LeaveQueue { key, .. } | Command::Declare { key, .. } | Command::Delete { key, .. } => {
+                Self::of_key(key)
+            }
+            Command::HandOver(ask) => Self::of_key(&ask.key),
             Command::OpenSession(ask) => Self::of_tenant(&ask.holder.tenant).by(Some(&ask.holder.name)),
             Command::HeardOf { holder, .. }
             | Command::SetStatus { holder, .. }

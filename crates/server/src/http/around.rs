@@ -125,8 +125,8 @@ async fn serve(
     let served = match (record.route.as_str(), &record.method) {
         // An import takes as long as its body takes to arrive, of which it makes sure by itself.
         (paths::IMPORT, _) => Ok(served.await),
-        // Waiting in line is not a timeout.
-        (paths::LOCK | paths::RESOURCE_LEASE, &Method::POST) => {
+        // Waiting in line is not a timeout, nor is waiting for news.
+        (paths::LOCK | paths::RESOURCE_LEASE | paths::SESSION_NEWS, &Method::POST) => {
             in_time(served, arrival, timeout, Duration::from_millis(WAIT_MS_MAX)).await
         }
         _ => in_time(served, arrival, timeout, Duration::ZERO).await,

@@ -124,7 +124,8 @@ impl Identity {
         self.0.as_ref().map_or(Role::Admin, |key| key.role)
     }
 
-    fn must_meet<R: role::Requirement>(&self) -> Result<(), ApiError> {
+    /// Refuses a key whose role is not enough.
+    pub fn must_meet<R: role::Requirement>(&self) -> Result<(), ApiError> {
         if self.role() < R::ROLE {
             let detail = format!("this needs a key of role {:?}, and yours is {:?}", R::ROLE, self.role());
             return Err(Problem::new(ErrorCode::Forbidden, detail.to_lowercase()).into());

@@ -35,7 +35,7 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
     responses(
         (status = 200, description = "The result of each item, in order", body = BatchResults),
         (status = 400, description = "An item is wrong, or there are too many items; nothing was done"),
-        (status = 403, description = "The role or the tenant of the key does not allow it, or the tenant's quota is used up; nothing was done"),
+        (status = 403, description = "The role, the tenant or the limits of the key do not allow it, it belongs to another key, or the tenant's quota is used up; nothing was done"),
     )
 )]
 async fn acquire(

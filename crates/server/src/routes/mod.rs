@@ -6,6 +6,7 @@ mod guarded;
 mod admin;
 mod batch;
 mod config;
+mod hand_over;
 mod history;
 mod leases;
 mod locks;
@@ -50,6 +51,7 @@ fn all() -> OpenApiRouter<GuardedContext> {
         .merge(nodes::routes())
         .merge(config::routes())
         .merge(resources::routes())
+        .merge(hand_over::routes())
         .merge(locks::routes())
         .merge(batch::routes())
         .merge(watch::routes())

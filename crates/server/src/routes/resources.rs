@@ -49,7 +49,7 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 /// What the path of a resource names.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Path)]
-struct ResourcePath {
+pub struct ResourcePath {
     /// What sort of thing.
     kind: String,
     /// Which one of that sort; a slash within is `%2F`.
@@ -57,7 +57,7 @@ struct ResourcePath {
 }
 
 impl ResourcePath {
-    fn key(&self, caller: &Identity, tenant: Option<&str>) -> Result<ResourceKey, ApiError> {
+    pub fn key(&self, caller: &Identity, tenant: Option<&str>) -> Result<ResourceKey, ApiError> {
         resource_key(caller.tenant(tenant)?, &self.kind, "key", &self.key)
     }
 }

@@ -3,6 +3,7 @@
 use axum::http::StatusCode;
 use solehold_api::{
     field::Faults,
+    hand_over::{AskNews, News, NewsTerms},
     limits::SEALED_CURSOR_BYTES_MAX,
     paths,
     problem::{ErrorCode, Problem},
@@ -12,19 +13,25 @@ use solehold_core::{
     command::{self, Command, Footprint},
     key::{HolderKey, Name, SessionId},
     outcome::{Refusal, SessionView},
+    time::Revision,
 };
-use solehold_engine::LeaseSet;
+use solehold_engine::{LeaseSet, news::SessionNews, store};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
     Context, Quota,
     commands::new_session_id,
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    routes::watch::wire_cursor,
     tenants::Named,
 };
 
 pub fn routes() -> OpenApiRouter<GuardedContext> {
-    OpenApiRouter::new().routes(routes!(open)).routes(routes!(get, close)).routes(routes!(heartbeat))
+    OpenApiRouter::new()
+        .routes(routes!(open))
+        .routes(routes!(get, close))
+        .routes(routes!(heartbeat))
+        .routes(routes!(news))
 }
 
 /// The session that a path names. What is no id is no session.
@@ -63,7 +70,7 @@ async fn shown(context: &Context, view: &SessionView) -> Result<Session, ApiErro
         epoch: Some(cursor.epoch),
         revision: set.revision.0,
         sealed_cursor: context.engine().seal(cursor),
-        ..Session::of(&view.session, &leases, view.now, slack_ms)
+        ..Session::of(&view.session, &leases, set.lasting_pending(view), view.now, slack_ms)
     })
 }
 
@@ -121,6 +128,30 @@ async fn heartbeat(
     let command = Command::Heartbeat { tenant, session: id, holder: None, metrics };
     let view = context.session(command).await?;
     Ok(Json(shown(context, &view).await?))
+}
+
+/// Waits for news of sessions: a lease was revoked or has expired, a hand-over is asked for, a pending lease has become
+/// active, or the declaration of a held resource has changed.
+///
+/// The answer comes as soon as there is news, and at the latest after `wait_ms`. It says only which sessions it is about:
+/// their heartbeats say what happened. The id of a session is proof that it is yours. One request serves all sessions of
+/// a process.
+#[utoipa::path(
+    post, path = paths::SESSION_NEWS, tag = "sessions", operation_id = "session_news", request_body = AskNews,
+    responses((status = 200, description = "The sessions that something has happened to", body = News))
+)]
+async fn news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Result<Json<News>, ApiError> {
+    let context = caller.context();
+    let NewsTerms { sessions, wait } = body.terms()?;
+    let from = body.from.map(|c| store::Cursor { epoch: c.epoch, revision: Revision(c.revision) });
+    let mut stopping = context.stopping();
+    let news = tokio::select! {
+        news = context.engine().session_news(&sessions, caller.scope(), from, wait) => news?,
+        // Ask another one.
+        _ = stopping.wait_for(|stopping| *stopping) => SessionNews::default(),
+    };
+    let sessions = news.sessions.into_iter().map(|id| id.0).collect();
+    Ok(Json(News { sessions, cursor: news.cursor.map(wire_cursor) }))
 }
 
 /// Returns an active session.

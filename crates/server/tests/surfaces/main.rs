@@ -3,6 +3,7 @@
 mod batch;
 mod common;
 mod config;
+mod hand_over;
 mod leases;
 mod locks;
 mod names;

@@ -11,6 +11,7 @@ mod footprint;
 mod keys;
 mod lease_count;
 mod lease_index;
+mod moves;
 mod news;
 mod one_holder;
 mod present_sessions;
@@ -36,6 +37,8 @@ pub fn all() -> Vec<Box<dyn Invariant>> {
         Box::new(lease_count::is_what_hangs_on_the_session),
         Box::<lease_index::NamesEveryLeaseAndNoFormerOne>::default(),
         Box::new(capacity::is_never_exceeded),
+        Box::new(moves::are_counted_and_keep_to_the_budget),
+        Box::new(moves::move_the_sets_of_both_sides),
         Box::new(refusals::change_only_what_time_had_decided),
         Box::new(refusals::name_the_live_holder),
         Box::new(deadlines::never_move_earlier),

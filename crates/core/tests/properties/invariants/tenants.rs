@@ -30,13 +30,13 @@ pub fn keep_to_themselves(step: &Step<'_>) {
 fn tenant(command: &Command) -> Option<&Name> {
     match command {
         Command::Acquire(ask) => Some(&ask.key.tenant),
+        Command::HandOver(ask) => Some(&ask.key.tenant),
         Command::Renew { claim, .. }
         | Command::Release { claim, .. }
         | Command::Revoke { claim, .. }
         | Command::WriteState { claim, .. } => Some(of_claim(claim)),
         Command::CancelRequest(request) => Some(&request.resource.tenant),
         Command::LeaveQueue { key, .. }
-        | Command::HandOver { key, .. }
         | Command::Expire { key }
         | Command::Declare { key, .. }
         | Command::Delete { key, .. }

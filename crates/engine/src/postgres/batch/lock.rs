@@ -36,7 +36,7 @@ use crate::{
         fault::Fault,
         statements::Sql,
         tables::{
-            columns::LeaseKeyPart,
+            columns::{LeaseKeyPart, MovesPart},
             part::{self, Param},
             rows::{self, LeaseColumns, LeaseRow, PresentSessionColumns, StateColumns},
         },
@@ -72,6 +72,7 @@ struct Answers {
     holders_now: Vec<Row>,
     requests: Vec<Row>,
     records: Vec<Row>,
+    moves: Vec<Row>,
     states: Vec<Row>,
     waiters: Vec<LineRow>,
     asked: BootTime,
@@ -126,6 +127,10 @@ impl PostgresStore {
         for row in &answers.records {
             held.state.load_record(rows::record(row)?);
         }
+        for row in &answers.moves {
+            let MovesPart { tenant, kind, moves } = part::read(row)?;
+            held.state.load_moves(tenant, kind, moves);
+        }
         Ok(held)
     }
 }
@@ -140,6 +145,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         RequestArrays::of(wanted.requests.iter()).0;
     let [collections, record_ids] = PairArrays::of(wanted.records.iter().map(|(c, id)| (c, id))).0;
     let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
+    let [move_tenants, move_kinds] = PairArrays::of(wanted.moves.iter().map(|(t, k)| (t, k))).0;
     let has_holders = !plan.holders.is_empty();
     let lines = plan.lines(wanted);
     let news = lane == Lane::News;
@@ -173,6 +179,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
             conn.query_if(!wanted.requests.is_empty(), Sql::Requests, &params).await
         },
         async { conn.query_if(!wanted.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
+        async { conn.query_if(!wanted.moves.is_empty(), Sql::CountMoves, &[&move_tenants, &move_kinds]).await },
         async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
         async { if news { lines.read(conn).await } else { Ok(Vec::new()) } },
     );
@@ -188,6 +195,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         holders_now,
         requests,
         records,
+        moves,
         states,
         waiters,
     ) = answers;
@@ -205,6 +213,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         holders_now: holders_now?,
         requests: requests?,
         records: records?,
+        moves: moves?,
         states: states?,
         waiters: waiters?,
         asked,

@@ -23,6 +23,7 @@ pub(crate) struct WantedRows {
     pub(crate) holdings: BTreeSet<HolderKey>,
     pub(crate) requests: Vec<RequestKey>,
     pub(crate) records: Vec<(Name, Name)>,
+    pub(crate) moves: Vec<(Name, Name)>,
     pub(crate) waiters: Vec<(ResourceKey, LeaseId)>,
     /// How many of a line are needed, where it was found to be more than usual.
     pub(crate) lines: BTreeMap<ResourceKey, usize>,
@@ -49,6 +50,7 @@ impl WantedRows {
             holdings: footprint.holdings.iter().cloned().collect(),
             requests: once_each(&footprint.requests),
             records: once_each(&footprint.records),
+            moves: once_each(&footprint.moves),
             waiters: once_each(&footprint.waiters),
             ..Self::default()
         }

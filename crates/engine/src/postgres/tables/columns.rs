@@ -234,6 +234,14 @@ parts! {
         document: Required,
     }
 
+    /// How many pending leases there are of a tenant and kind.
+    MovesPart in leases as l {
+        tenant: Name = "k.tenant",
+        kind: Name = "k.kind",
+        moves: u32 = "(SELECT count(*) FROM solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id \
+            WHERE l.pending_session_id IS NOT NULL AND r.tenant = k.tenant AND r.kind = k.kind)",
+    }
+
     EventPart in lease_events as e {
         revision: Revision,
         at_ms: StoreTime,
@@ -241,6 +249,7 @@ parts! {
         kind: Name,
         key: Name,
         by_key: Option<Name>,
+        holder_session_id: Option<SessionId>,
         /// All of it, as JSON.
         details: String,
     }

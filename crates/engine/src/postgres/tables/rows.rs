@@ -416,9 +416,18 @@ pub(crate) fn record(row: &Row) -> Result<Record, Fault> {
 }
 
 pub(crate) fn event(row: &Row) -> Result<Event, Fault> {
-    let EventPart { revision, at_ms: at, tenant, kind, key, by_key: by, details } = read(row)?;
+    let EventPart {
+        revision,
+        at_ms: at,
+        tenant,
+        kind,
+        key,
+        by_key: by,
+        holder_session_id: holder_session,
+        details,
+    } = read(row)?;
     let what = serde_json::from_str(&details).map_err(|e| unreadable(format!("event {revision:?}: {e}")))?;
-    Ok(Event { revision, at, key: ResourceKey { tenant, kind, key }, by, what })
+    Ok(Event { revision, at, key: ResourceKey { tenant, kind, key }, by, holder_session, what })
 }
 
 /// An event as it is stored. JSON escapes control characters, NUL among them, so that any text can be.
@@ -431,6 +440,7 @@ pub(crate) fn event_columns(event: &Event) -> Result<(EventPart, EventIndexPart)
         kind,
         key,
         by_key: event.by.clone(),
+        holder_session_id: event.holder_session,
         details: serde_json::to_string(&event.what).map_err(unreadable)?,
     };
     let index = EventIndexPart {

@@ -31,7 +31,7 @@ const COMMON: [CommonProblem; 8] = [
     CommonProblem {
         status: "403",
         name: "Forbidden",
-        description: "The role or the tenant of the key does not allow it, or the tenant's quota is used up",
+        description: "The role, the tenant or the limits of the key do not allow it, it belongs to another key, or the tenant's quota is used up",
         applies: |_, is_keyed| is_keyed,
     },
     CommonProblem {

@@ -1,0 +1,139 @@
+//! Hand-overs: a held resource is offered to its next holder, who has it in the moment in which the present one releases
+//! it (rule 16).
+
+use axum::http::StatusCode;
+use solehold_api::{
+    hand_over::{NextHolder, OfferResource, PendingLease},
+    paths,
+    problem::{ErrorCode, Problem},
+};
+use solehold_core::{
+    command::{Claim, Command, Footprint, HandOver, Target},
+    key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
+    outcome::{Answer, PendingView, Refusal},
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use super::{resource_view::ResourceView, resources::ResourcePath};
+use crate::{
+    Context,
+    commands::{new_lease_id, unexpected},
+    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+};
+
+pub fn routes() -> OpenApiRouter<GuardedContext> {
+    OpenApiRouter::new().routes(routes!(get, offer, call_off))
+}
+
+/// Offers a held resource to its next holder. Both sides are told at once; when the present holder releases the resource,
+/// the next one has it in the same moment, with a new token. If the present holder does not, the offer lapses.
+#[utoipa::path(
+    post, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "hand_over_resource",
+    params(ResourcePath, TenantQuery), request_body = OfferResource,
+    responses(
+        (status = 201, description = "It is on offer", body = PendingLease),
+        (status = 404, description = "There is no such resource, next holder or session"),
+        (status = 409, description = "Nobody holds it, it is on its way to another, the next holder has no room, or the budget is spent"),
+    )
+)]
+async fn offer(
+    caller: Caller<role::Runner>,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<OfferResource>,
+) -> Result<(StatusCode, Json<PendingLease>), ApiError> {
+    let context = caller.context();
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let terms = body.terms()?;
+    if body.force {
+        caller.must_meet::<role::Admin>()?;
+    }
+    let present = ResourceView::read(context, &key).await?.and_then(|seen| seen.live().cloned());
+    let to = session_of(context, &key.tenant, terms.to).await?;
+    let lease = body.request_id.map_or_else(|| new_lease_id(&key), |id| LeaseId::new(&key, id));
+    let ask = HandOver {
+        attributes: terms.attributes,
+        budget: body.budget,
+        ..HandOver::new(key.clone(), lease, to, terms.within_ms)
+    };
+    let pending = match context.execute(Command::HandOver(ask)).await? {
+        Answer::Offered(pending) => pending,
+        other => return Err(unexpected(&other)),
+    };
+    if let Some(token) = present.as_ref().map(|lease| lease.lease.token).filter(|_| body.force) {
+        let target = Target::Resource(key.clone());
+        let claim = Claim { target, token: Some(token), session: None, holder: None };
+        // Refused if the present holder was faster: then there is nothing left to revoke.
+        let _ = context.submit(Command::Revoke { claim, fenced: body.fenced, reason: body.reason }).await?;
+    }
+    let now = pending.asked_at;
+    let view = PendingView { key, pending, present: present.map(|lease| lease.lease.holder) };
+    Ok((StatusCode::CREATED, Json(PendingLease::of(&view, now))))
+}
+
+/// The session of the next holder.
+async fn session_of(context: &Context, tenant: &Name, to: NextHolder) -> Result<SessionId, ApiError> {
+    let name = match to {
+        NextHolder::Session(id) => return Ok(id),
+        NextHolder::Named(name) => name,
+    };
+    let key = HolderKey { tenant: tenant.clone(), name };
+    let found =
+        context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
+    let session = found.state.holder(&key).and_then(|holder| holder.session);
+    let nobody = || {
+        let detail = format!("{} has no session, so it cannot take over anything", key.name);
+        Problem::new(ErrorCode::NoSession, detail)
+    };
+    Ok(session.ok_or_else(nobody)?)
+}
+
+/// Reads the pending lease on a resource.
+async fn find(context: &Context, key: &ResourceKey) -> Result<PendingLease, ApiError> {
+    let seen = ResourceView::read(context, key).await?;
+    let seen = seen.ok_or_else(|| Refusal::NoResource(key.clone()))?;
+    let nothing = || Problem::new(ErrorCode::NotFound, format!("{key} is not being handed over"));
+    let view = PendingView::of(&seen.resource, seen.now).ok_or_else(nothing)?;
+    Ok(PendingLease::of(&view, seen.now))
+}
+
+/// Returns the pending lease on a resource.
+#[utoipa::path(
+    get, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "get_hand_over",
+    params(ResourcePath, TenantQuery),
+    responses(
+        (status = 200, description = "The pending lease", body = PendingLease),
+        (status = 404, description = "There is no such resource, or it is not being handed over"),
+    )
+)]
+async fn get(
+    caller: Caller<role::Reader>,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<PendingLease>, ApiError> {
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    Ok(Json(find(caller.context(), &key).await?))
+}
+
+/// Calls a hand-over off: the present holder keeps the resource. Either side may do so.
+#[utoipa::path(
+    delete, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "call_off_hand_over",
+    params(ResourcePath, TenantQuery),
+    responses(
+        (status = 204, description = "It was called off"),
+        (status = 404, description = "There is no such resource, or it is not being handed over"),
+    )
+)]
+async fn call_off(
+    caller: Caller<role::Runner>,
+    NamePath(path): NamePath<ResourcePath>,
+    Params(query): Params<TenantQuery>,
+) -> Result<StatusCode, ApiError> {
+    let context = caller.context();
+    let key = path.key(&caller, query.tenant.as_deref())?;
+    let found = find(context, &key).await?;
+    let target = Target::Lease { tenant: key.tenant, id: LeaseId(found.lease_id) };
+    let claim = Claim { target, token: None, session: None, holder: None };
+    context.release(claim, None).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
