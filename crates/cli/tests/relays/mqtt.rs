@@ -50,7 +50,8 @@ async fn mqtt_gets_everything_across_a_restart_of_the_broker() -> Result<()> {
     api.churn(&KEYS, 3).await?;
     inbox.is_exactly(&api).await?;
     let (stopped, churned) = tokio::join!(broker.stop(), api.churn(&KEYS, 5));
-    (stopped?, churned?);
+    stopped?;
+    churned?;
     api.measures("relay_retried_total", |count| count > 0.0).await?;
     api.churn(&KEYS, 2).await?;
     broker.restart().await?;

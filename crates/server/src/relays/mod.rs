@@ -8,8 +8,8 @@
 //!     |  Message: the event in JSON, with an id that is the same on every attempt
 //!   Destination: RabbitMQ | MQTT | webhook
 //! ```
-//! Every replica also [publishes the renewals](renewals) that it served, and [watches the progress](progress) of all
-//! relays: for the metrics, and so that the store keeps what is not sent yet.
+//! Every replica also publishes the renewals that it served (`renewals`), and looks how far all relays have come
+//! (`progress`): for the metrics, and so that the store keeps what is not sent yet.
 
 mod config;
 mod cursor;
