@@ -60,6 +60,18 @@ class Renewing(unittest.TestCase):
         machine.answered(115.0, sent=110.0, ttl_left=TTL, slack=0.0)
         self.assertEqual(machine.deadline, 139.4)
 
+    def test_news_are_followed_by_a_heartbeat_at_once(self) -> None:
+        machine = renewer()
+        machine.news(101.0)
+        self.assertIsInstance(machine.poll(101.0), Send)
+        machine.news(101.1)
+        machine.answered(101.2, sent=101.0, ttl_left=TTL, slack=0.0)
+        self.assertIsInstance(machine.poll(101.2), Send, "the first may have been answered before it happened")
+        machine.answered(101.3, sent=101.2, ttl_left=TTL, slack=0.0)
+        action = machine.poll(101.3)
+        assert isinstance(action, Wait)
+        self.assertGreaterEqual(action.until, 109.2, "and then at their time again")
+
     def test_a_deadline_never_moves_earlier(self) -> None:
         machine = renewer()
         machine.answered(101.0, sent=100.5, ttl_left=3.0, slack=None)

@@ -493,7 +493,8 @@ class Asking(Case):
 
         async with Client(SERVER.url, transport=transport) as client:
             async with Session.open(client, "own"), Session.open(client, "own-2"):
-                self.assertEqual(len(made), 3)
+                # The client's own, one of each session, and one on which both wait for news.
+                self.assertEqual(len(made), 4)
 
 
 class Killed(unittest.IsolatedAsyncioTestCase):

@@ -18,6 +18,7 @@ from .errors import NoSession, NotFound, Refused, Unavailable, Unknown
 from .history import History, OlderHistory
 from .http import HttpTransport, Server, Transport
 from .limits import REQUESTS_AT_ONCE_MAX, RESPONSE_BYTES_MAX, SERVERS_MAX, WAITERS_AT_ONCE_MAX
+from .news import Newsroom
 from .watch import Watch
 from .wire import Grant, Json, SessionView, StateDocument
 
@@ -74,6 +75,8 @@ class Client:
         self._channel = self.channel()
         self._short = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
         self._waiters = 0
+        self.newsroom = Newsroom(self)
+        """Where sessions wait for news."""
 
     def __repr__(self) -> str:
         return f"Client({', '.join(map(str, self._servers))})"
@@ -88,6 +91,7 @@ class Client:
 
     async def close(self) -> None:
         """Closes the connections. Close sessions before."""
+        await self.newsroom.close()
         await self._channel.close()
 
     def channel(self) -> Channel:

@@ -10,6 +10,8 @@ TTL_SECONDS_MIN: Final = 1.0
 TTL_SECONDS_MAX: Final = 24 * 60 * 60.0
 # Longest that one request waits in line; to wait longer, ask again with the same request id.
 WAIT_SECONDS_MAX: Final = 30.0
+# Most sessions whose news one request asks for.
+NEWS_SESSIONS_MAX: Final = 1_000
 # A wait that the server should have ended by now is ended by the client.
 WAIT_LEEWAY_SECONDS: Final = 1.0
 # A watch is never silent for long: the server sends a comment every 10 s.

@@ -89,6 +89,7 @@ class Renewer:
         self._rng = rng
         self._retries = Backoff(BackoffConfig(first=ttl * RETRY_SHARE_FIRST, cap=ttl * RETRY_SHARE_MAX), rng)
         self._in_flight = False
+        self._has_news = False
         self._failure = "no renewal was answered"
         self.deadline = trust.deadline(sent, ttl_left, ttl, slack)
         """The tick at which trust in the last answer ends."""
@@ -121,8 +122,16 @@ class Renewer:
         self._in_flight = False
         if self._judge(now) is None:
             self.deadline = max(self.deadline, trust.deadline(sent, ttl_left, self._ttl, slack))
-            self._next = max(self._next, self._after(sent))
+            self._next = now if self._has_news else max(self._next, self._after(sent))
+            self._has_news = False
             self._retries.reset()
+
+    def news(self, now: float) -> None:
+        """Something has happened to the session: the next heartbeat is sent now. If one is on its way, which may have been
+        answered before it happened, another one follows it.
+        """
+        self._has_news = self._in_flight
+        self._next = min(self._next, now)
 
     def failed(self, now: float, detail: str, retry_after: float | None = None) -> None:
         """A heartbeat had no answer, or none that decides anything."""

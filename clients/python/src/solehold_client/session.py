@@ -9,6 +9,7 @@ import asyncio
 import logging
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, TypeVar
@@ -32,6 +33,8 @@ from .wire import Grant, Json, SessionView
 T = TypeVar("T")
 # How many leases one line of the log names.
 SHOWN_MAX = 5
+# How long the heartbeat that follows news may take, before news are asked for again.
+BEAT_SECONDS_MAX = 1.0
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,10 @@ class Session:
         self._settling: set[asyncio.Task[bool]] = set()
         self._beat: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
+        self._revision = view.revision
+        self._heard = asyncio.Event()
+        """A heartbeat was answered."""
+        self._listener: asyncio.Task[None] = asyncio.ensure_future(self._listen())
         self._driver: asyncio.Task[None] = asyncio.ensure_future(self._drive())
 
     @staticmethod
@@ -165,7 +172,7 @@ class Session:
         lost = self._judge()
         self._renewer.closed()
         self._declare()
-        for task in [self._driver, *self._settling, *([self._beat] if self._beat else [])]:
+        for task in [self._driver, self._listener, *self._settling, *([self._beat] if self._beat else [])]:
             task.cancel()
         try:
             if lost is None or lost.why in ("deadline", "failed"):
@@ -207,8 +214,18 @@ class Session:
             # Without a driver the deadline would go unnoticed, so its end is the end of the session.
             self._renewer.closed()
             self._declare()
+            self._listener.cancel()
             if self._beat is not None:
                 self._beat.cancel()
+
+    async def _listen(self) -> None:
+        """Sends a heartbeat at once when there is news of the session, instead of at its time."""
+        while await self.client.newsroom.wait(self.session_id, self._revision):
+            self._heard.clear()
+            self._renewer.news(self.client.clock.now())
+            self._wake.set()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._heard.wait(), BEAT_SECONDS_MAX)
 
     async def _heartbeat(self, timeout: float) -> None:
         renewer, client = self._renewer, self.client
@@ -243,6 +260,8 @@ class Session:
             self._renewer.set_back(str(error))
             return
         history.keep(view.sealed_cursor)
+        self._revision = max(self._revision, view.revision)
+        self._heard.set()
         # What has ended is told before the others are trusted for longer.
         for lease in self._holdings.take((epoch, view.revision), view.leases):
             if hold := self._holds.pop(lease[0], None):

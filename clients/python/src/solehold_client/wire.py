@@ -188,6 +188,15 @@ def session(value: Json) -> SessionView:
     )
 
 
+def news(value: Json) -> tuple[list[str], str | None]:
+    """The sessions that something has happened to, and where to go on from."""
+    fields = _Fields(value, "news")
+    sessions = fields.get("sessions")
+    if not isinstance(sessions, list):
+        raise Unknown("the answer is not news: `sessions` is not a list")
+    return [session_id for session_id in sessions if isinstance(session_id, str)], fields.text_or_none("cursor")
+
+
 def _identity(value: Json) -> tuple[str, int]:
     fields = _Fields(value, "a lease")
     return fields.text("lease_id"), fields.whole("token")
