@@ -92,11 +92,11 @@ def lease_of_camera(case, body):
     if body.get("token") is not None:
         body["token"] = grant["token"]
     if body.get("runner_id") is not None:
-        body["runner_id"] = "h"
+        body["runner_id"] = grant["runner_id"]
 
 
 def free_camera(case, body):
-    body.update(world.camera())
+    body.update(world.camera(), runner_id=world.fresh("runner"))
     for name in ("session_id", "site_id", "tenant_id"):
         body.pop(name, None)
 

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 use solehold_api::{
-    field::{self, FieldError},
-    kind,
+    field, kind,
+    problem::{ErrorCode, Problem},
 };
 use solehold_core::{
     command::Footprint,
@@ -113,10 +113,10 @@ impl Context {
 fn only_one(tenants: Vec<Name>, what: &str, name: &Name) -> Result<Option<Name>, ApiError> {
     match tenants.as_slice() {
         [first, second, ..] => {
-            let message = format!(
-                "is needed here: the tenants {first} and {second} both have a {what} {name}; say which with ?tenant="
+            let detail = format!(
+                "the tenants {first} and {second} both have a {what} {name}: say which with ?tenant="
             );
-            Err(FieldError::new("tenant", message).into())
+            Err(Problem::new(ErrorCode::Conflict, detail).into())
         }
         _ => Ok(tenants.into_iter().next()),
     }

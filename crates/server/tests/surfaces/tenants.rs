@@ -297,11 +297,9 @@ async fn a_caller_without_a_tenant_means_the_tenant_that_has_what_it_names() {
             ("PUT", "/runners/r-1/status", json!({"status": "drain"})),
             ("DELETE", "/runners/r-1", json!({})),
         ] {
-            let refused = api.call(method, path, body).await.problem(400, "invalid_field");
-            let fault = &refused["errors"][0];
-            assert_eq!(fault["field"], "tenant", "{method} {path}");
-            let message = fault["message"].as_str().expect("text");
-            assert!(message.contains("tenant-1 and tenant-2") && message.contains("?tenant="), "{message}");
+            let refused = api.call(method, path, body).await.problem(409, "conflict");
+            let detail = refused["detail"].as_str().expect("text");
+            assert!(detail.contains("tenant-1 and tenant-2") && detail.contains("?tenant="), "{detail}");
         }
         api.get("/cameras/cam-1?tenant=tenant-2").await.is(200);
         api.put("/runners/r-1/heartbeat", beat).await.is(200);

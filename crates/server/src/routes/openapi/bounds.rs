@@ -173,7 +173,7 @@ fn text(owner: &str, field: &str) -> Value {
             id
         }
         // One that was declared as a resource may have any name.
-        ("Camera", "camera_uuid") => maybe_empty,
+        ("Camera", "camera_uuid" | "site_id") => maybe_empty,
         ("AcquireLease", "shard_id" | "tenant_id" | "site_id" | "config_version" | "zone_version") => {
             maybe_empty
         }
@@ -244,7 +244,8 @@ fn special(owner: &str, field: &str) -> Option<Value> {
         }
         ("Zone", "kind") => Some(json!({"type": ["string", "null"], "enum": ["include", "exclude", null]})),
         ("Zone", "polygon") => {
-            let point = json!({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2});
+            let number = json!({"type": "number", "minimum": f64::MIN, "maximum": f64::MAX});
+            let point = json!({"type": "array", "items": number, "minItems": 2, "maxItems": 2});
             Some(json!({"type": "array", "items": point, "minItems": 3}))
         }
         _ => None,
