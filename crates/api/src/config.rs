@@ -17,7 +17,7 @@ use crate::{
     document::{content_hash, read, to_document},
     field::{Checked, Faults, FieldError, join, name},
     leases::camera_name,
-    limits::URL_BYTES_MAX,
+    limits::{COORDINATE_MAX, URL_BYTES_MAX},
     page::PageCursor,
     time::Timestamp,
 };
@@ -114,9 +114,13 @@ impl Zone {
             format!("has {corners} points; a polygon has 3 or more"),
         );
         for (index, point) in self.polygon.iter().enumerate() {
-            let finite = point.iter().all(|number| number.as_f64().is_some_and(f64::is_finite));
             let message = format!("has {} numbers; a point has 2", point.len());
-            faults.check(point.len() == 2 && finite, field(&format!("polygon[{index}]")), message);
+            faults.check(point.len() == 2, field(&format!("polygon[{index}]")), message);
+            for (axis, number) in point.iter().enumerate().take(2) {
+                let is_near = number.as_f64().is_some_and(|number| number.abs() <= COORDINATE_MAX);
+                let message = format!("is {number}; it must be {} to {COORDINATE_MAX}", -COORDINATE_MAX);
+                faults.check(is_near, field(&format!("polygon[{index}][{axis}]")), message);
+            }
         }
         check_labels(faults, &field("allow_labels"), self.allow_labels.as_deref());
         check_share(faults, &field("min_score"), self.min_score.as_ref());

@@ -19,6 +19,8 @@ pub const BATCH_ITEMS_MAX: usize = 1_000;
 pub const LABELS_MAX: usize = 64;
 /// Longest list of labels to select by, in bytes.
 pub const LABEL_QUERY_BYTES_MAX: usize = 4_096;
+/// Most that a coordinate of a zone's corner is away from 0.
+pub const COORDINATE_MAX: f64 = 1e9;
 /// Longest address of a camera, in bytes.
 pub const URL_BYTES_MAX: usize = 8_192;
 /// Longest cursor of a page, in bytes: three names, every byte of them escaped.

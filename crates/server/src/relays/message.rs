@@ -191,6 +191,7 @@ mod tests {
             at: StoreTime(at),
             key: key("cam-1"),
             by: None,
+            holder_session: None,
             what: What::Deleted,
         }
     }

@@ -143,6 +143,7 @@ async fn zones_are_configured() {
         ("zone_id", json!({"zone_id": 0, "polygon": [[0, 0], [1, 1], [2, 2]]})),
         ("zone_id", json!({"zone_id": "0", "polygon": [[0, 0], [1, 1], [2, 2]]})),
         ("polygon", json!({"zone_id": 9, "polygon": [[0, 0], [1, 1]]})),
+        ("polygon[1][0]", json!({"zone_id": 9, "polygon": [[0, 0], [-2e9, 1], [2, 2]]})),
         ("kind", json!({"zone_id": 9, "kind": "x", "polygon": [[0, 0], [1, 1], [2, 2]]})),
         ("min_score", json!({"zone_id": 9, "min_score": 2, "polygon": [[0, 0], [1, 1], [2, 2]]})),
         ("camera_uuid", json!({"zone_id": 9, "camera_uuid": "x", "polygon": [[0, 0], [1, 1], [2, 2]]})),

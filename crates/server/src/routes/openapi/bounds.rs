@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use solehold_api::{
     leases::CAMERA_PREFIX,
     limits::{
-        BATCH_ITEMS_MAX, CAMERA_TTL, CAPACITY_MAX, CAPACITY_MIN, KEY_EXPIRY_SECONDS_MAX,
+        BATCH_ITEMS_MAX, CAMERA_TTL, CAPACITY_MAX, CAPACITY_MIN, COORDINATE_MAX, KEY_EXPIRY_SECONDS_MAX,
         KEY_GRACE_SECONDS_MAX, KEY_SCOPES_MAX, LABEL_QUERY_BYTES_MAX, LABELS_MAX, PAGE_CURSOR_BYTES_MAX,
         PAGE_SIZE_MAX, REASON_BYTES_MAX, RESOURCE_TTL, RUNNER_SESSION_TTL, SEALED_CURSOR_BYTES_MAX,
         SESSION_TTL, URL_BYTES_MAX, WAIT_MS_MAX,
@@ -244,7 +244,7 @@ fn special(owner: &str, field: &str) -> Option<Value> {
         }
         ("Zone", "kind") => Some(json!({"type": ["string", "null"], "enum": ["include", "exclude", null]})),
         ("Zone", "polygon") => {
-            let number = json!({"type": "number", "minimum": f64::MIN, "maximum": f64::MAX});
+            let number = json!({"type": "number", "minimum": -COORDINATE_MAX, "maximum": COORDINATE_MAX});
             let point = json!({"type": "array", "items": number, "minItems": 2, "maxItems": 2});
             Some(json!({"type": "array", "items": point, "minItems": 3}))
         }
