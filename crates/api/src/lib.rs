@@ -31,6 +31,7 @@ pub mod locks;
 pub mod ops;
 pub mod page;
 pub mod paths;
+pub mod placement;
 pub mod problem;
 pub mod resources;
 pub mod runners;

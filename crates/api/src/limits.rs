@@ -58,6 +58,17 @@ pub const CAPACITY_DEFAULT: u32 = 16;
 /// A runner without a live session counts as inactive when nothing was heard of it for this long: three heartbeats.
 pub const RUNNER_SILENCE_MS_MAX: u64 = 90_000;
 
+/// Widest band around a fair share within which nothing is moved, in percent.
+pub const PLACEMENT_BAND_PERCENT_MAX: u32 = 100;
+/// Most moves under way at once.
+pub const PLACEMENT_MOVES_MAX: u32 = 10_000;
+/// Longest return window, and longest time for which a runner that came back gets nothing for balance: an hour.
+pub const PLACEMENT_WINDOW_MS_MAX: u64 = 60 * 60 * 1_000;
+/// Most runners of a tenant that have a static list.
+pub const STATIC_RUNNERS_MAX: usize = 256;
+/// Most resources on the static lists of a tenant.
+pub const STATIC_RESOURCES_MAX: usize = 1_000;
+
 /// The most scopes that a key is limited to.
 pub const KEY_SCOPES_MAX: u64 = 64;
 /// Longest life of an API key that has one: ten years.

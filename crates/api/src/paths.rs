@@ -162,6 +162,19 @@ paths! {
     RESOURCE_STATE resource_state(kind, key) "/resources/{kind}/{key}/state";
     /// What happened to it.
     RESOURCE_HISTORY resource_history(kind, key) "/resources/{kind}/{key}/history";
+    /// Why it is where it is.
+    RESOURCE_EXPLAIN resource_explain(kind, key) "/resources/{kind}/{key}/explain";
+    /// Reports that a runner failed to work on it.
+    RESOURCE_FAILURES resource_failures(kind, key) "/resources/{kind}/{key}/failures";
+    /// Its quarantine.
+    RESOURCE_QUARANTINE resource_quarantine(kind, key) "/resources/{kind}/{key}/quarantine";
+
+    /// What is tuned about placement.
+    PLACEMENT placement() "/placement";
+    /// The deployment groups.
+    DEPLOYMENTS deployments() "/deployments";
+    /// The shift between them.
+    DEPLOYMENT_SHIFT deployment_shift() "/deployments/shift";
 
     /// All locks.
     LOCKS locks() "/locks";

@@ -18,6 +18,7 @@ use crate::{
     hand_over::HandOver,
     limits::{REASON_BYTES_MAX, RESOURCE_TTL},
     page::PageCursor,
+    placement::PlacementNeeds,
     terms::{self, AcquireFields, AcquireTerms, FinalState, Proof, state_write},
     time::Timestamp,
     watch::LeaseEvent,
@@ -55,6 +56,7 @@ impl PutResource {
         let mut faults = Faults::default();
         let site = faults.maybe_name("site", self.site.as_deref());
         faults.labels("labels", &self.labels);
+        PlacementNeeds::check(&self.attributes, &mut faults);
         let attributes = faults.take(to_document("attributes", &self.attributes));
         let (labels, lock_delay_ms) = (self.labels.clone(), self.lock_delay_ms);
         faults.finish(|| {

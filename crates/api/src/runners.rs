@@ -48,6 +48,9 @@ pub struct RegisterRunner {
     /// Labels to select it by.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,
+    /// The kinds of resources that are placed on it; all, if none are given.
+    #[serde(default)]
+    pub kinds: Vec<String>,
     /// Time to live of its session in seconds; 60 if not given.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub session_ttl_seconds: Option<Number>,
@@ -89,7 +92,8 @@ impl RegisterRunner {
         let port = faults.port("port", self.port);
         let metrics_port = faults.port("metrics_port", self.metrics_port);
         let capacity = faults.capacity(self.capacity);
-        faults.capabilities(&self.capabilities);
+        faults.names("capabilities", &self.capabilities);
+        faults.names("kinds", &self.kinds);
         faults.labels("labels", &self.labels);
         let ttl = self.session_ttl_seconds.as_ref();
         let ttl = ttl.map_or(Ok(RUNNER_SESSION_TTL.default_ms), |ttl| {
@@ -105,6 +109,7 @@ impl RegisterRunner {
             capacity: capacity.unwrap_or(CAPACITY_DEFAULT),
             capabilities: self.capabilities.clone(),
             labels: self.labels.clone(),
+            kinds: self.kinds.clone(),
         };
         let attributes = faults.take(to_document("capabilities", &about));
         let metrics = faults.take(metrics_document(self.metrics.as_ref()));
@@ -133,15 +138,11 @@ impl Faults {
         u32::try_from(capacity).ok()
     }
 
-    fn capabilities(&mut self, capabilities: &[String]) {
-        let count = capabilities.len();
-        self.check(
-            count <= LABELS_MAX,
-            "capabilities",
-            format!("has {count} entries; it may have {LABELS_MAX}"),
-        );
-        for (at, capability) in capabilities.iter().enumerate().take(LABELS_MAX) {
-            self.name(&format!("capabilities[{at}]"), capability);
+    fn names(&mut self, field: &str, names: &[String]) {
+        let count = names.len();
+        self.check(count <= LABELS_MAX, field, format!("has {count} entries; it may have {LABELS_MAX}"));
+        for (at, name) in names.iter().enumerate().take(LABELS_MAX) {
+            self.name(&format!("{field}[{at}]"), name);
         }
     }
 }
@@ -166,6 +167,9 @@ pub struct RunnerAttributes {
     pub capabilities: Vec<String>,
     /// Labels to select it by.
     pub labels: BTreeMap<String, String>,
+    /// The kinds of resources that are placed on it; all, if there are none here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kinds: Vec<String>,
 }
 
 /// The status of a runner.

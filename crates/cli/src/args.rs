@@ -8,7 +8,8 @@ use clap::{
 use crate::{
     client::ServerArgs,
     commands::{
-        admin, agent, bench, completions, hold, lease, node, resource, runner, serve, session, watch,
+        admin, agent, bench, completions, deploy, explain, hold, lease, node, resource, runner, serve,
+        session, watch,
     },
     exit,
     global::GlobalArgs,
@@ -98,6 +99,11 @@ pub enum Command {
     /// List and drain runners
     #[command(subcommand)]
     Runner(runner::RunnerCommand),
+    /// Show deployment groups and shift work between them
+    #[command(subcommand)]
+    Deploy(deploy::DeployCommand),
+    /// Explain why a resource is where it is, and what happens if its holder dies
+    Explain(explain::ExplainArgs),
     /// List and close sessions
     #[command(subcommand)]
     Session(session::SessionCommand),

@@ -22,6 +22,7 @@ use crate::{
     config::{ServerConfig, ServerLimits},
     http::{ApiError, Identity, Rates, about},
     metrics::Metrics,
+    placement::{PlanBook, Planned},
     quota::{OpenWatch, Quota, QuotaBook},
     ring::Ring,
     tenants::KnownTenants,
@@ -51,6 +52,7 @@ struct Inner {
     rates: Rates,
     quotas: QuotaBook,
     tenants: KnownTenants,
+    plans: PlanBook,
     began: BootTime,
     connections: Arc<AtomicU64>,
     /// When the store was last asked how much there is.
@@ -76,6 +78,7 @@ impl Context {
             rates: Rates::new(&limits),
             quotas: QuotaBook::default(),
             tenants: KnownTenants::default(),
+            plans: PlanBook::default(),
             began: BootTime::now(),
             connections: Arc::default(),
             #[cfg(feature = "metrics")]
@@ -153,6 +156,11 @@ impl Context {
     pub async fn quota(&self, tenant: &Name, quota: Quota) -> Result<(), ApiError> {
         let most = self.quotas_of(tenant);
         self.inner.quotas.take(&self.inner.engine, tenant, quota, most).await
+    }
+
+    /// The present plan of where a tenant's resources should be.
+    pub(crate) async fn plan(&self, tenant: &Name) -> Result<Arc<Planned>, ApiError> {
+        self.inner.plans.plan(&self.inner.engine, &self.inner.node_id, tenant).await
     }
 
     /// Opens a watch of one tenant, or of all; it counts until it is dropped.

@@ -19,6 +19,7 @@ mod incarnation;
 pub mod keys;
 mod metrics;
 mod past;
+mod placement;
 mod quota;
 mod records;
 pub mod relays;

@@ -169,6 +169,10 @@ impl World {
             "revoke_lease" => json!({"fenced": true}),
             "acquire_lock" | "release_lock" | "renew_lock" => by_name,
             "put_resource" => json!({"site": "stolen"}),
+            "report_failure" => json!({"runner_id": "w2", "reason": "stolen"}),
+            "put_quarantine" => json!({"reason": "stolen"}),
+            "shift_deployment" => json!({"to": "stolen", "percent": 100}),
+            "put_placement" => json!({"unplaced_kinds": ["stolen"]}),
             "acquire_resource" => json!({"holder": "w1", "session_id": session, "request_id": "r1"}),
             "release_resource" | "renew_resource" => json!({"holder": "w1", "token": token}),
             "revoke_resource" => json!({"token": token, "fenced": true}),
@@ -203,6 +207,8 @@ impl World {
             "/api/v1/tenants/acme/sites/site-1/zones",
             "/api/v1/resources/job/nightly/state?tenant=acme",
             "/api/v1/resources/job/nightly/history?tenant=acme",
+            "/api/v1/placement?tenant=acme",
+            "/api/v1/deployments?tenant=acme",
             &format!("/api/v1/sessions/{}?tenant=acme", self.session),
         ] {
             all += &without_time(&self.root.get(path).await.text);

@@ -4,6 +4,8 @@ pub mod admin;
 pub mod agent;
 pub mod bench;
 pub mod completions;
+pub mod deploy;
+pub mod explain;
 pub mod hold;
 pub mod lease;
 pub mod lock;

@@ -9,6 +9,7 @@ use solehold_api::{
     hand_over::{OfferResource, PendingLease},
     page::PageCursor,
     paths,
+    placement::{Failures, PutQuarantine},
     resources::{PutResource, Resource, ResourceList},
 };
 
@@ -51,6 +52,19 @@ pub enum ResourceCommand {
     Put(PutArgs),
     /// Hand a held resource over to its next holder, with no moment in which nobody holds it
     HandOver(HandOverArgs),
+    /// Place a resource nowhere until it is cleared; whoever holds it keeps it
+    Quarantine {
+        /// The resource, as KIND/KEY
+        resource: ResourceArg,
+        /// Why, in words
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Forget the failures of a resource and end its quarantine
+    Clear {
+        /// The resource, as KIND/KEY
+        resource: ResourceArg,
+    },
     /// Remove a resource
     Rm {
         /// The resource, as KIND/KEY
@@ -154,6 +168,24 @@ pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs)
             )
         }
         ResourceCommand::HandOver(args) => hand_over(args, client, global).await,
+        ResourceCommand::Quarantine { resource, reason } => {
+            let path = paths::resource_quarantine(&resource.kind, &resource.key);
+            let put = client.send::<Failures>(Method::PUT, &path, &PutQuarantine { reason }).await;
+            let failures = put.map_err(|failure| failure.doing(format!("put {resource} into quarantine")))?;
+            if global.json {
+                return output::json(&failures);
+            }
+            output::line(format!("{resource} is in quarantine: it is placed nowhere until it is cleared"))
+        }
+        ResourceCommand::Clear { resource } => {
+            let path = paths::resource_quarantine(&resource.kind, &resource.key);
+            let cleared = client.call::<Value>(Method::DELETE, &path, &[], None::<&()>).await;
+            cleared.map_err(|failure| failure.doing(format!("clear {resource}")))?;
+            if global.json {
+                return output::json(&json!({ "kind": resource.kind, "key": resource.key }));
+            }
+            output::line(format!("{resource} is cleared, and placed again"))
+        }
         ResourceCommand::Rm { resource, force, fenced } => {
             let path = paths::resource(&resource.kind, &resource.key);
             let given = |flag: bool| flag.then(|| "true".to_owned());

@@ -15,6 +15,7 @@ mod metrics;
 mod nodes;
 mod openapi;
 mod ops;
+mod placement;
 mod resource_view;
 mod resources;
 mod runners;
@@ -52,6 +53,7 @@ fn all() -> OpenApiRouter<GuardedContext> {
         .merge(config::routes())
         .merge(resources::routes())
         .merge(hand_over::routes())
+        .merge(placement::routes())
         .merge(locks::routes())
         .merge(batch::routes())
         .merge(watch::routes())

@@ -4,7 +4,7 @@
 //! the registry only (rule 6).
 
 use futures_util::future::try_join_all;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use solehold_api::{
     field::{self, Faults},
     kind,
@@ -12,6 +12,7 @@ use solehold_api::{
     limits::PAGE_SIZE_MAX,
     page::{self, PageQuery},
     paths,
+    placement::Assignments,
     runners::{
         HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, RemoveRunner, RemovedRunner,
         Runner, RunnerHeartbeat, RunnerList, RunnerStatus,
@@ -334,11 +335,11 @@ async fn put_status(
     Ok(Json(see(context, &holder).await?))
 }
 
-/// Returns what a runner has to work on: what it holds now.
+/// Returns what a runner has to work on: what it holds now, and what the plan tells it to keep, acquire and release.
 #[utoipa::path(
     get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", operation_id = "runner_assignments",
     params(("id" = String, Path, description = "The runner"), TenantQuery),
-    responses((status = 200, description = "Its leases", body = Assignments))
+    responses((status = 200, description = "Its leases, and what is planned for it", body = Assignments))
 )]
 async fn assignments(
     caller: Caller<role::Reader>,
@@ -348,27 +349,15 @@ async fn assignments(
     let context = caller.context();
     let key = runner_key(context, &query, &id).await?;
     find(context, &key).await?;
+    let planned = context.plan(&key.tenant).await?;
+    // Read after the plan: what was acquired since then is kept, not acquired again.
     let (leases, revision) = held_by(context, &key).await?;
     let cameras = leases.iter().filter(|lease| lease.key.kind.as_str() == kind::CAMERA);
-    Ok(Json(Assignments {
-        runner_id: key.name.to_string(),
-        assigned_cameras: cameras.map(|lease| lease.key.key.to_string()).collect(),
-        leases: leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect(),
-        revision,
-    }))
-}
-
-/// What a runner has to work on.
-#[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Assignments {
-    /// Its name.
-    runner_id: String,
-    /// The cameras that it holds.
-    assigned_cameras: Vec<String>,
-    /// Everything that it holds.
-    leases: Vec<Lease>,
-    /// The revision as of which this is so.
-    revision: u64,
+    let mut assignments = planned.assignments(&key.name, &leases, |key| context.caller().may_see(key));
+    assignments.assigned_cameras = cameras.map(|lease| lease.key.key.to_string()).collect();
+    assignments.leases = leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect();
+    assignments.revision = revision;
+    Ok(Json(assignments))
 }
 
 /// The query of a list of runners.

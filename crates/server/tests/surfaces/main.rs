@@ -7,6 +7,7 @@ mod hand_over;
 mod leases;
 mod locks;
 mod names;
+mod placement;
 mod resources;
 mod runners;
 mod scenes;

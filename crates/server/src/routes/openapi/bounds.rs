@@ -13,8 +13,9 @@ use solehold_api::{
     limits::{
         BATCH_ITEMS_MAX, CAMERA_TTL, CAPACITY_MAX, CAPACITY_MIN, COORDINATE_MAX, KEY_EXPIRY_SECONDS_MAX,
         KEY_GRACE_SECONDS_MAX, KEY_SCOPES_MAX, LABEL_QUERY_BYTES_MAX, LABELS_MAX, PAGE_CURSOR_BYTES_MAX,
-        PAGE_SIZE_MAX, REASON_BYTES_MAX, RESOURCE_TTL, RUNNER_SESSION_TTL, SEALED_CURSOR_BYTES_MAX,
-        SESSION_TTL, URL_BYTES_MAX, WAIT_MS_MAX,
+        PAGE_SIZE_MAX, PLACEMENT_BAND_PERCENT_MAX, PLACEMENT_MOVES_MAX, PLACEMENT_WINDOW_MS_MAX,
+        REASON_BYTES_MAX, RESOURCE_TTL, RUNNER_SESSION_TTL, SEALED_CURSOR_BYTES_MAX, SESSION_TTL,
+        STATIC_RESOURCES_MAX, URL_BYTES_MAX, WAIT_MS_MAX,
     },
     time::TtlBounds,
 };
@@ -203,6 +204,10 @@ fn range(owner: &str, field: &str) -> Option<Value> {
         ("ExpireKey", "expires_in_seconds") => between(0, KEY_EXPIRY_SECONDS_MAX),
         (_, "expires_in_seconds") => between(1, KEY_EXPIRY_SECONDS_MAX),
         (_, "grace_seconds") => between(0, KEY_GRACE_SECONDS_MAX),
+        (_, "percent") => between(0, 100),
+        (_, "band_percent") => between(1, PLACEMENT_BAND_PERCENT_MAX.into()),
+        (_, "moves_at_once") => between(1, PLACEMENT_MOVES_MAX.into()),
+        (_, "return_window_ms" | "settle_ms") => between(0, PLACEMENT_WINDOW_MS_MAX),
         (_, "above") => between(0, REVISION_MAX),
         // 0 stands for the whole frame.
         ("ZoneId", _) => between(1, u64::MAX),
@@ -242,6 +247,7 @@ fn special(owner: &str, field: &str) -> Option<Value> {
             let words = ["pending", "active", "expired", "released", "revoked"];
             Some(json!({"type": "string", "enum": words}))
         }
+        ("PlacementSettings", "static_lists") => Some(static_lists()),
         ("Zone", "kind") => Some(json!({"type": ["string", "null"], "enum": ["include", "exclude", null]})),
         ("Zone", "polygon") => {
             let number = json!({"type": "number", "minimum": -COORDINATE_MAX, "maximum": COORDINATE_MAX});
@@ -256,10 +262,19 @@ fn special(owner: &str, field: &str) -> Option<Value> {
 fn count(field: &str) -> Value {
     match field {
         "items" => json!({"maxItems": BATCH_ITEMS_MAX}),
-        "capabilities" => json!({"maxItems": LABELS_MAX}),
+        "capabilities" | "kinds" | "unplaced_kinds" => json!({"maxItems": LABELS_MAX}),
         "only" => json!({"maxItems": KEY_SCOPES_MAX}),
         _ => json!({}),
     }
+}
+
+/// Lists of `kind/key` by runner; they are bounded together, too.
+fn static_lists() -> Value {
+    let part = r"[^\u0000-\u001F\u007F-\u009F/]{1,60}";
+    let resource = json!({"type": "string", "pattern": format!("^{part}/{part}$")});
+    let most = STATIC_RESOURCES_MAX / 10;
+    let list = json!({"type": "array", "uniqueItems": true, "maxItems": most, "items": resource});
+    json!({"type": "object", "maxProperties": 10, "propertyNames": name(), "additionalProperties": list})
 }
 
 fn labels() -> Value {

@@ -1,0 +1,481 @@
+//! Where resources are placed, why, and how work is shifted between deployments (rule 27).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use solehold_core::{
+    key::{Name, ResourceKey},
+    placement::{
+        Band, Eviction, Holdup, MoveBudget, Needs, Placement, Policy, Reason, Step, Unplaceable, WEIGHT_MAX,
+    },
+};
+use uuid::Uuid;
+
+use crate::{
+    document::to_document,
+    field::{Checked, Faults},
+    leases::Lease,
+    limits::{
+        LABELS_MAX, PLACEMENT_BAND_PERCENT_MAX, PLACEMENT_MOVES_MAX, PLACEMENT_WINDOW_MS_MAX,
+        REASON_BYTES_MAX, STATIC_RESOURCES_MAX, STATIC_RUNNERS_MAX,
+    },
+};
+
+/// The attribute of a resource that says how it is placed.
+pub const ATTRIBUTE: &str = "placement";
+
+/// How a resource is placed: the attribute `placement` of its declaration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PlacementNeeds {
+    /// Whether it is placed at all.
+    pub placed: bool,
+    /// How much of a runner's capacity it takes.
+    pub weight: u32,
+    /// Labels that its runner must have.
+    pub labels: BTreeMap<String, String>,
+    /// Capabilities that its runner must have.
+    pub capabilities: BTreeSet<String>,
+}
+
+impl Default for PlacementNeeds {
+    fn default() -> Self {
+        Self { placed: true, weight: 1, labels: BTreeMap::new(), capabilities: BTreeSet::new() }
+    }
+}
+
+impl PlacementNeeds {
+    /// What the attributes of a resource say. What cannot be read counts as not said; it was checked when it was
+    /// declared, but not every surface checks it.
+    pub fn of(attributes: &BTreeMap<String, Value>) -> Self {
+        let said = attributes.get(ATTRIBUTE).cloned();
+        said.and_then(|said| serde_json::from_value(said).ok()).unwrap_or_default()
+    }
+
+    /// Checks what the attributes of a resource say.
+    pub fn check(attributes: &BTreeMap<String, Value>, faults: &mut Faults) {
+        let Some(said) = attributes.get(ATTRIBUTE) else { return };
+        match serde_json::from_value::<Self>(said.clone()) {
+            Err(error) => faults.note("attributes.placement", error.to_string()),
+            Ok(needs) => {
+                faults.within("attributes.placement.weight", needs.weight, 1, WEIGHT_MAX);
+                faults.labels("attributes.placement.labels", &needs.labels);
+                let count = needs.capabilities.len();
+                let message = format!("has {count} entries; it may have {LABELS_MAX}");
+                faults.check(count <= LABELS_MAX, "attributes.placement.capabilities", message);
+            }
+        }
+    }
+
+    /// What it asks of its runner.
+    pub fn needs(&self) -> Needs {
+        Needs { labels: self.labels.clone(), capabilities: self.capabilities.clone() }
+    }
+}
+
+/// What a plan says about one resource to a runner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PlannedResource {
+    pub kind: String,
+    pub key: String,
+    /// Why, in one word.
+    pub reason: String,
+    /// Its present holder, who hands it over; null if nobody holds it. Only in `acquire`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub holder: Option<String>,
+    /// The runner that it is handed over to. Only in `release`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+    /// The session of that runner.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_session_id: Option<Uuid>,
+}
+
+impl PlannedResource {
+    pub fn of(placement: &Placement) -> Self {
+        Self { reason: word(&placement.reason).to_owned(), ..Self::unplanned(&placement.key) }
+    }
+
+    /// A resource that is not placed.
+    pub fn unplanned(key: &ResourceKey) -> Self {
+        Self {
+            kind: key.kind.to_string(),
+            key: key.key.to_string(),
+            reason: "not_placed".to_owned(),
+            holder: None,
+            next: None,
+            next_session_id: None,
+        }
+    }
+}
+
+/// What a runner has to work on.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Assignments {
+    pub runner_id: String,
+    /// The cameras that it holds.
+    pub assigned_cameras: Vec<String>,
+    /// Everything that it holds.
+    pub leases: Vec<Lease>,
+    /// The revision as of which this is so.
+    pub revision: u64,
+    /// The version of the algorithm that planned what follows.
+    pub algorithm: u32,
+    /// The revision that was planned from.
+    pub plan_revision: u64,
+    /// What it holds and should keep.
+    pub keep: Vec<PlannedResource>,
+    /// What it should acquire, or be handed by its holder.
+    pub acquire: Vec<PlannedResource>,
+    /// What it holds and should hand over.
+    pub release: Vec<PlannedResource>,
+}
+
+/// Why a resource is where it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Explanation {
+    pub tenant: String,
+    pub kind: String,
+    pub key: String,
+    /// Whether it is placed: declared, of a kind that is placed, and not excepted.
+    pub placed: bool,
+    /// Who holds it now.
+    pub holder: Option<String>,
+    /// The runner that should hold it.
+    pub target: Option<String>,
+    /// What is to be done now: `keep`, `acquire`, `move`, `moving`, `later` or `nothing`.
+    pub step: String,
+    /// Why, in one word.
+    pub reason: String,
+    /// The same in sentences.
+    pub detail: String,
+    /// What happens if its holder dies now.
+    pub if_holder_dies: Option<IfHolderDies>,
+    /// How often it failed, by the runners that reported it.
+    pub failures: u32,
+    /// Whether it is in quarantine.
+    pub quarantined: bool,
+    /// The version of the algorithm.
+    pub algorithm: u32,
+    /// The revision that was planned from.
+    pub plan_revision: u64,
+}
+
+/// What happens to a resource if its holder dies now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct IfHolderDies {
+    /// The runner that would get it.
+    pub target: Option<String>,
+    /// Milliseconds until its lease would run out, at the earliest.
+    pub after_ms: u64,
+    /// Why, in one word.
+    pub reason: String,
+    pub detail: String,
+}
+
+/// Reports that the worker of a resource died, or that its runner gives it up.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ReportFailure {
+    /// The runner that it failed on.
+    pub runner_id: String,
+    /// What happened, in words.
+    pub reason: Option<String>,
+}
+
+impl ReportFailure {
+    pub fn terms(&self) -> Checked<Name> {
+        let mut faults = Faults::default();
+        let runner = faults.name("runner_id", &self.runner_id);
+        faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
+        faults.finish(|| runner)
+    }
+}
+
+/// Puts a resource into quarantine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PutQuarantine {
+    /// Why, in words.
+    pub reason: Option<String>,
+}
+
+impl PutQuarantine {
+    pub fn reason(&self) -> Checked<Option<String>> {
+        let mut faults = Faults::default();
+        faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
+        faults.finish(|| Some(self.reason.clone()))
+    }
+}
+
+/// The failures of a resource.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Failures {
+    /// How often it failed since it was last cleared.
+    pub failures: u32,
+    /// The runners that it failed on, which are avoided.
+    pub runners: Vec<String>,
+    /// Whether it is in quarantine: placed nowhere until it is cleared.
+    pub quarantined: bool,
+    /// The last reason that was given.
+    pub reason: Option<String>,
+}
+
+/// The deployment groups of a tenant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct DeploymentList {
+    pub deployments: Vec<Deployment>,
+    /// The present shift; null if there is none.
+    pub shift: Option<ShiftState>,
+    /// How many moves are left to be made, for whatever reason.
+    pub moves_left: usize,
+}
+
+/// The runners of one deployment group.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Deployment {
+    /// The group; null for runners that named none.
+    pub deployment_group: Option<String>,
+    /// Its versions, the newest first.
+    pub versions: Vec<String>,
+    pub runners: usize,
+    /// Those that can be given work.
+    pub active: usize,
+    /// What they can hold together.
+    pub capacity: u64,
+    /// How many placed resources they hold.
+    pub held: usize,
+}
+
+/// A shift between deployment groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ShiftState {
+    /// The group that work is shifted to.
+    pub to: String,
+    /// How much of the resources it should hold.
+    pub percent: u32,
+    /// Why it halted; null if it did not. Another shift, also the same again, goes on.
+    pub halted: Option<String>,
+    /// Failures that the group's runners have reported since the shift began.
+    pub failures: u32,
+}
+
+/// Shifts work to a deployment group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PostShift {
+    /// The deployment group.
+    pub to: String,
+    /// How much of the resources it should hold, 0 to 100.
+    pub percent: u32,
+}
+
+impl PostShift {
+    pub fn terms(&self) -> Checked<ShiftState> {
+        let mut faults = Faults::default();
+        faults.name("to", &self.to);
+        faults.within("percent", self.percent, 0, 100);
+        faults.finish(|| {
+            Some(ShiftState { to: self.to.clone(), percent: self.percent, halted: None, failures: 0 })
+        })
+    }
+}
+
+/// What is tuned about the placement of a tenant's resources. What is left out is as it is by default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PlacementSettings {
+    /// How far a load may be from its fair share before something moves, in percent; 10 by default.
+    pub band_percent: Option<u32>,
+    /// How many moves may be under way at once; by default 32, or 1 % of the resources if that is more.
+    pub moves_at_once: Option<u32>,
+    /// For how long resources wait for a runner that has gone; 0 by default.
+    pub return_window_ms: Option<u64>,
+    /// For how long a runner that came back gets nothing for balance; 60000 by default.
+    pub settle_ms: Option<u64>,
+    /// Kinds that are not placed, besides zones and locks.
+    pub unplaced_kinds: BTreeSet<String>,
+    /// Static placement: for each runner all that it should hold, as `kind/key`.
+    pub static_lists: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl PlacementSettings {
+    pub fn policy(&self) -> Checked<Policy> {
+        let mut faults = Faults::default();
+        faults.within("band_percent", self.band_percent.unwrap_or(1), 1, PLACEMENT_BAND_PERCENT_MAX);
+        faults.within("moves_at_once", self.moves_at_once.unwrap_or(1), 1, PLACEMENT_MOVES_MAX);
+        faults.within("return_window_ms", self.return_window_ms.unwrap_or(0), 0, PLACEMENT_WINDOW_MS_MAX);
+        faults.within("settle_ms", self.settle_ms.unwrap_or(0), 0, PLACEMENT_WINDOW_MS_MAX);
+        self.unplaced_kinds.iter().for_each(|kind| drop(faults.name("unplaced_kinds", kind)));
+        let count = self.unplaced_kinds.len();
+        faults.check(
+            count <= LABELS_MAX,
+            "unplaced_kinds",
+            format!("has {count} entries; it may have {LABELS_MAX}"),
+        );
+        let static_lists = self.static_lists(&mut faults);
+        faults.take(to_document("static_lists", self));
+        let default = Policy::default();
+        let policy = Policy {
+            band: Band { percent: self.band_percent.unwrap_or(default.band.percent), ..default.band },
+            move_budget: self
+                .moves_at_once
+                .map_or(default.move_budget, |floor| MoveBudget { floor, percent: 0 }),
+            return_window_ms: self.return_window_ms.unwrap_or(default.return_window_ms),
+            settle_ms: self.settle_ms.unwrap_or(default.settle_ms),
+            static_lists,
+            ..default
+        };
+        faults.finish(|| Some(policy))
+    }
+
+    fn static_lists(&self, faults: &mut Faults) -> BTreeMap<Name, BTreeSet<(Name, Name)>> {
+        let (runners, all) =
+            (self.static_lists.len(), self.static_lists.values().map(BTreeSet::len).sum::<usize>());
+        let most = |of: usize, most: usize| format!("has {of} entries; it may have {most}");
+        faults.check(runners <= STATIC_RUNNERS_MAX, "static_lists", most(runners, STATIC_RUNNERS_MAX));
+        faults.check(all <= STATIC_RESOURCES_MAX, "static_lists", most(all, STATIC_RESOURCES_MAX));
+        let mut lists = BTreeMap::new();
+        for (runner, list) in &self.static_lists {
+            let mut resources = BTreeSet::new();
+            for resource in list {
+                let parts = resource
+                    .split_once('/')
+                    .and_then(|(kind, key)| Some((Name::new(kind).ok()?, Name::new(key).ok()?)));
+                match parts {
+                    Some(parts) => drop(resources.insert(parts)),
+                    None => faults.note("static_lists", format!("names {resource:?}, which is not kind/key")),
+                }
+            }
+            lists.extend(faults.name("static_lists", runner).map(|runner| (runner, resources)));
+        }
+        lists
+    }
+}
+
+/// A step in one word.
+pub fn step_word(step: Step) -> &'static str {
+    match step {
+        Step::Keep => "keep",
+        Step::Acquire => "acquire",
+        Step::Move => "move",
+        Step::Moving => "moving",
+        Step::Later(_) => "later",
+        Step::Nothing => "nothing",
+    }
+}
+
+/// A reason in one word.
+pub fn word(reason: &Reason) -> &'static str {
+    match reason {
+        Reason::Held => "held",
+        Reason::Returned => "returned",
+        Reason::AwaitsReturn => "awaits_return",
+        Reason::Unowned => "unowned",
+        Reason::Evicted(Eviction::Draining) => "draining",
+        Reason::Evicted(Eviction::Maintenance) => "maintenance",
+        Reason::Evicted(Eviction::Unfit) => "unfit",
+        Reason::Evicted(Eviction::OverCapacity) => "over_capacity",
+        Reason::Shift => "shift",
+        Reason::FailedThere => "failed_there",
+        Reason::Balance => "balance",
+        Reason::MakesRoom => "makes_room",
+        Reason::HandOver => "hand_over",
+        Reason::StuckHandOver => "stuck_hand_over",
+        Reason::Outsider => "outsider",
+        Reason::NowhereElse(why) | Reason::Unplaceable(why) => unplaceable_word(why),
+    }
+}
+
+fn unplaceable_word(why: &Unplaceable) -> &'static str {
+    match why {
+        Unplaceable::Quarantined => "quarantined",
+        Unplaceable::NoRunner => "no_runner",
+        Unplaceable::NoRunnerForKind(_) => "no_runner_for_kind",
+        Unplaceable::NoRunnerAtSite(_) => "no_runner_at_site",
+        Unplaceable::NoRunnerWithLabel { .. } => "no_runner_with_label",
+        Unplaceable::NoRunnerWithCapability(_) => "no_runner_with_capability",
+        Unplaceable::NoRunnerWithAll => "no_runner_with_all",
+        Unplaceable::StaticRunnerAway(_) => "static_runner_away",
+        Unplaceable::NoneAvailable => "none_available",
+        Unplaceable::AllAtCapacity => "all_at_capacity",
+    }
+}
+
+/// A placement in sentences.
+pub fn sentence(placement: &Placement) -> String {
+    let holder = placement.holder.as_ref().map_or("nobody", Name::as_str);
+    let target = placement.target.as_ref().map_or("nobody", Name::as_str);
+    let what = match &placement.reason {
+        Reason::Held => format!("{holder} holds it, may hold it, and has no more than its share"),
+        Reason::Returned => format!("nobody holds it; {target} held it last, and is there"),
+        Reason::AwaitsReturn => format!("nobody holds it; it waits for {target} to come back"),
+        Reason::Unowned => format!("nobody holds it; {target} should acquire it"),
+        Reason::Evicted(why) => format!("{holder} {}; {target} should have it", eviction(*why)),
+        Reason::Shift => format!("a shift between deployments moves it from {holder} to {target}"),
+        Reason::FailedThere => format!("it failed on {holder}; {target} should try it"),
+        Reason::Balance => format!("{holder} has more than its share, or {target} less; it goes to {target}"),
+        Reason::MakesRoom => {
+            format!("it goes to {target}, so that {holder} has room for what can be held nowhere else")
+        }
+        Reason::HandOver => format!("{holder} hands it over to {target}"),
+        Reason::StuckHandOver => {
+            format!("a hand-over from {holder} has been under way for too long; {holder} keeps it")
+        }
+        Reason::Outsider => format!("{holder} holds it, which is not a registered runner"),
+        Reason::NowhereElse(why) => {
+            format!("{holder} keeps it, because it can be nowhere else: {}", unplaceable(why))
+        }
+        Reason::Unplaceable(why) => format!("it is placed nowhere: {}", unplaceable(why)),
+    };
+    match placement.step {
+        Step::Later(Holdup::Budget) => format!("{what}, as soon as fewer moves are under way"),
+        Step::Later(Holdup::Room) => format!("{what}, as soon as there is room"),
+        _ => what,
+    }
+}
+
+fn eviction(why: Eviction) -> &'static str {
+    match why {
+        Eviction::Draining => "is draining",
+        Eviction::Maintenance => "is under maintenance",
+        Eviction::Unfit => "lacks what it asks for, or a static list names another runner",
+        Eviction::OverCapacity => "holds more than its capacity",
+    }
+}
+
+fn unplaceable(why: &Unplaceable) -> String {
+    match why {
+        Unplaceable::Quarantined => {
+            "it is in quarantine, because it failed too often or someone put it there".into()
+        }
+        Unplaceable::NoRunner => "no runner is registered".into(),
+        Unplaceable::NoRunnerForKind(kind) => format!("no runner works on the kind {kind}"),
+        Unplaceable::NoRunnerAtSite(site) => format!("no runner serves the site {site}"),
+        Unplaceable::NoRunnerWithLabel { label, value } => format!("no runner has the label {label}={value}"),
+        Unplaceable::NoRunnerWithCapability(capability) => {
+            format!("no runner has the capability {capability}")
+        }
+        Unplaceable::NoRunnerWithAll => "no runner has all that it asks for".into(),
+        Unplaceable::StaticRunnerAway(runner) => {
+            format!("a static list names {runner} for it, which is not there or cannot be given work")
+        }
+        Unplaceable::NoneAvailable => {
+            "every runner that could hold it is draining, under maintenance, or has no live session".into()
+        }
+        Unplaceable::AllAtCapacity => "every runner that could hold it is full".into(),
+    }
+}

@@ -1,0 +1,110 @@
+//! `solehold deploy`: shift work between deployment groups.
+
+use clap::Subcommand;
+use reqwest::Method;
+use solehold_api::{
+    paths,
+    placement::{Deployment, DeploymentList, PostShift, ShiftState},
+};
+
+use crate::{
+    client::Client,
+    error::{CommandError, CommandResult},
+    global::GlobalArgs,
+    human::count,
+    output::{self, or_dash},
+};
+
+/// What can be done with deployments.
+#[derive(Debug, Subcommand)]
+pub enum DeployCommand {
+    /// Show the deployment groups, what each holds, and the present shift
+    Status,
+    /// Shift a part of the work to a group; more later moves only the difference
+    Shift {
+        /// The deployment group
+        #[arg(long, value_name = "GROUP")]
+        to: String,
+        /// How much of the resources it should hold
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
+        percent: u32,
+    },
+    /// Shift everything to the group that work is being shifted to
+    Promote,
+    /// Shift everything back from the group that work is being shifted to
+    Rollback,
+}
+
+/// Runs it.
+pub async fn run(command: DeployCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
+    match command {
+        DeployCommand::Status => status(client, global).await,
+        DeployCommand::Shift { to, percent } => shift(client, global, to, percent).await,
+        DeployCommand::Promote => shift(client, global, present(client).await?, 100).await,
+        DeployCommand::Rollback => shift(client, global, present(client).await?, 0).await,
+    }
+}
+
+async fn list(client: &Client) -> CommandResult<DeploymentList> {
+    let found = client.get::<DeploymentList>(&paths::deployments(), &[]).await;
+    found.map_err(|failure| failure.doing("list the deployments"))
+}
+
+/// The group that work is being shifted to.
+async fn present(client: &Client) -> CommandResult<String> {
+    let shift = list(client).await?.shift;
+    let none = || {
+        CommandError::usage("there is no shift to go on with or to roll back")
+            .hint("begin one: solehold deploy shift --to GROUP --percent N")
+    };
+    shift.map(|shift| shift.to).ok_or_else(none)
+}
+
+async fn shift(client: &Client, global: &GlobalArgs, to: String, percent: u32) -> CommandResult {
+    let body = PostShift { to: to.clone(), percent };
+    let shifted = client.send::<ShiftState>(Method::POST, &paths::deployment_shift(), &body).await;
+    let shifted = shifted.map_err(|failure| failure.doing(format!("shift work to {to}")))?;
+    if global.json {
+        return output::json(&shifted);
+    }
+    output::line(format!(
+        "{to} gets {percent} % of the resources, step by step; see `solehold deploy status`"
+    ))
+}
+
+async fn status(client: &Client, global: &GlobalArgs) -> CommandResult {
+    let found = list(client).await?;
+    if global.json {
+        return output::json(&found);
+    }
+    if found.deployments.is_empty() {
+        output::note("no runners are registered");
+        return Ok(());
+    }
+    let shift = match &found.shift {
+        None => "no shift: all groups share the work\n".to_owned(),
+        Some(ShiftState { to, percent, halted: None, .. }) => {
+            format!(
+                "{to} should hold {percent} % of the resources; {} left\n",
+                count(found.moves_left, "move")
+            )
+        }
+        Some(ShiftState { to, percent, halted: Some(why), .. }) => {
+            format!("the shift of {percent} % to {to} has halted: {why}\n")
+        }
+    };
+    output::print(&format!("{}\n{shift}", table(&found.deployments)))
+}
+
+fn table(deployments: &[Deployment]) -> String {
+    let row = |group: &Deployment| {
+        [
+            or_dash(group.deployment_group.as_ref()),
+            or_dash(Some(group.versions.join(", "))),
+            format!("{}/{}", group.active, group.runners),
+            format!("{}/{}", group.held, group.capacity),
+        ]
+    };
+    let headings = ["GROUP", "VERSIONS", "ACTIVE", "HOLDS"];
+    output::table(headings, &["ACTIVE", "HOLDS"], deployments.iter().map(row).collect())
+}

@@ -1,0 +1,115 @@
+//! The plans that were made lately.
+//!
+//! A thousand runners that ask at once are answered from one plan. A plan is made again when the store has gone on, but
+//! not more often than planning can keep up with, and after a second in any case, because time passes, too.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use solehold_api::problem::{ErrorCode, Problem};
+use solehold_core::{
+    key::{Name, ResourceKey, SessionId},
+    placement::{ALGORITHM_VERSION, Plan, Snapshot, plan},
+};
+use solehold_engine::{Engine, clock::BootTime};
+use tokio::sync::Mutex;
+
+use super::{
+    facts::{Facts, Memory, facts},
+    records::ruling_algorithm,
+};
+use crate::http::ApiError;
+
+/// After this time a plan is made again in any case.
+const FRESH_FOR: Duration = Duration::from_secs(1);
+/// However fast the store changes, a plan is used for this long, and for twice as long as it took to make.
+const USED_FOR: Duration = Duration::from_millis(50);
+/// Tenants whose plans are kept; beyond it all are forgotten and made again.
+const TENANTS_MAX: usize = 1_000;
+
+/// A plan, and what it was made from.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub plan: Plan,
+    pub snapshot: Snapshot,
+    /// The revision that it was made from.
+    pub revision: u64,
+    /// The session of each runner that has one.
+    pub sessions: BTreeMap<Name, SessionId>,
+    /// Milliseconds that each held resource's lease has left.
+    pub left_ms: BTreeMap<ResourceKey, u64>,
+    at: BootTime,
+    took: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Page {
+    last: Option<Arc<Planned>>,
+    memory: Memory,
+}
+
+/// The plans of all tenants that were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct PlanBook {
+    pages: Mutex<HashMap<Name, Arc<Mutex<Page>>>>,
+}
+
+impl PlanBook {
+    /// The present plan of a tenant. One caller at a time makes it; those who wait find it made.
+    pub async fn plan(&self, engine: &Engine, node: &str, tenant: &Name) -> Result<Arc<Planned>, ApiError> {
+        let page = self.page(tenant).await;
+        let mut page = page.lock().await;
+        if let Some(planned) = page.last.as_ref().filter(|planned| is_fresh(planned, engine)) {
+            return Ok(planned.clone());
+        }
+        let began = BootTime::now();
+        let facts = facts(engine, tenant, &mut page.memory).await?;
+        let ruling = ruling_algorithm(engine, node, facts.now).await?;
+        let mut planned = make(facts, ruling).await?;
+        (planned.at, planned.took) = (BootTime::now(), BootTime::now().since(began));
+        let planned = Arc::new(planned);
+        page.last = Some(planned.clone());
+        Ok(planned)
+    }
+
+    async fn page(&self, tenant: &Name) -> Arc<Mutex<Page>> {
+        let mut pages = self.pages.lock().await;
+        if pages.len() >= TENANTS_MAX && !pages.contains_key(tenant) {
+            pages.clear();
+        }
+        pages.entry(tenant.clone()).or_default().clone()
+    }
+}
+
+fn is_fresh(planned: &Planned, engine: &Engine) -> bool {
+    let age = BootTime::now().since(planned.at);
+    let is_same = engine.cursor().revision.0 == planned.revision;
+    age < USED_FOR.max(planned.took * 2).min(FRESH_FOR) || (is_same && age < FRESH_FOR)
+}
+
+/// Plans, which takes a while for a large fleet, beside the tasks that answer requests.
+async fn make(facts: Facts, ruling: u32) -> Result<Planned, ApiError> {
+    // There is one version so far; a later one will plan by an older one's rules here.
+    if ruling != ALGORITHM_VERSION {
+        let detail = format!(
+            "a replica plans by version {ruling} of the algorithm, which this server no longer knows; upgrade it"
+        );
+        return Err(Problem::new(ErrorCode::Conflict, detail).into());
+    }
+    let Facts { snapshot, revision, sessions, left_ms, .. } = facts;
+    let (plan, snapshot) = in_background(snapshot, plan).await?;
+    let (at, took) = (BootTime::now(), Duration::ZERO);
+    Ok(Planned { plan, snapshot, revision, sessions, left_ms, at, took })
+}
+
+/// Computes something from a snapshot on a thread that may take its time.
+pub(super) async fn in_background<T: Send + 'static>(
+    snapshot: Snapshot,
+    compute: impl FnOnce(&Snapshot) -> T + Send + 'static,
+) -> Result<(T, Snapshot), ApiError> {
+    let done = tokio::task::spawn_blocking(move || (compute(&snapshot), snapshot)).await;
+    done.map_err(|error| Problem::new(ErrorCode::Internal, format!("planning failed: {error}")).into())
+}

@@ -1,0 +1,100 @@
+//! Why a resource is where it is, and what happens if its runner dies now.
+
+use solehold_api::placement::{Explanation, Failures, IfHolderDies, sentence, step_word, word};
+use solehold_core::{
+    key::{Name, ResourceKey},
+    placement::{Placement, Presence, Snapshot, Step, plan},
+};
+
+use super::{Planned, book::in_background};
+use crate::http::ApiError;
+
+/// Explains a resource. `holder` is who holds it, if it is not placed.
+pub(crate) async fn explain(
+    planned: &Planned,
+    key: &ResourceKey,
+    holder: Option<Name>,
+    failures: &Failures,
+) -> Result<Explanation, ApiError> {
+    let mut explanation = Explanation {
+        tenant: key.tenant.to_string(),
+        kind: key.kind.to_string(),
+        key: key.key.to_string(),
+        placed: false,
+        holder: holder.map(String::from),
+        target: None,
+        step: step_word(Step::Nothing).to_owned(),
+        reason: "not_placed".to_owned(),
+        detail: "it is not placed: it is not declared, or it or its kind is excepted from placement"
+            .to_owned(),
+        if_holder_dies: None,
+        failures: failures.failures,
+        quarantined: failures.quarantined,
+        algorithm: planned.plan.algorithm,
+        plan_revision: planned.revision,
+    };
+    if let Some(placement) = planned.plan.placement(key) {
+        explanation.placed = true;
+        explanation.holder = placement.holder.clone().map(String::from);
+        explanation.target = placement.target.clone().map(String::from);
+        explanation.step = step_word(placement.step).to_owned();
+        explanation.reason = word(&placement.reason).to_owned();
+        explanation.detail = detail(planned, placement);
+        explanation.if_holder_dies = if_holder_dies(planned, placement).await?;
+    }
+    Ok(explanation)
+}
+
+fn detail(planned: &Planned, placement: &Placement) -> String {
+    let loads = placement.target.iter().chain(&placement.holder).filter_map(|runner| load(planned, runner));
+    let mut sentences: Vec<String> = loads.collect();
+    sentences.sort();
+    sentences.dedup();
+    sentences.insert(0, sentence(placement));
+    sentences.join("; ")
+}
+
+/// What a runner holds, and its share.
+fn load(planned: &Planned, runner: &Name) -> Option<String> {
+    let of = planned.snapshot.runners.iter().find(|of| of.key.name == *runner)?;
+    let held = planned.snapshot.resources.iter();
+    let held = held.filter(|resource| resource.held && resource.holder.as_ref() == Some(runner));
+    let load: u32 = held.map(|resource| resource.weight).sum();
+    let share = planned
+        .plan
+        .share(&of.key)
+        .map(|share| format!(", and its fair share is {}.{}", share / 1_000, share % 1_000 / 100));
+    Some(format!("{runner} holds {load} of {}{}", of.capacity, share.unwrap_or_default()))
+}
+
+/// Plans again without the holder.
+async fn if_holder_dies(planned: &Planned, placement: &Placement) -> Result<Option<IfHolderDies>, ApiError> {
+    let Some(holder) = &placement.holder else { return Ok(None) };
+    let without = without(planned.snapshot.clone(), holder);
+    let key = placement.key.clone();
+    let (then, _) = in_background(without, move |snapshot| plan(snapshot).placement(&key).cloned()).await?;
+    let Some(then) = then else { return Ok(None) };
+    let after_ms = planned.left_ms.get(&placement.key).copied().unwrap_or(0);
+    Ok(Some(IfHolderDies {
+        target: then.target.clone().map(String::from),
+        after_ms,
+        reason: word(&then.reason).to_owned(),
+        detail: format!(
+            "its lease runs out in {:.1} s unless it is renewed; then {}",
+            after_ms as f64 / 1_000.0,
+            sentence(&then)
+        ),
+    }))
+}
+
+/// The snapshot as it will be when a runner has died: long ago, so that nothing waits for it.
+fn without(mut snapshot: Snapshot, holder: &Name) -> Snapshot {
+    for runner in snapshot.runners.iter_mut().filter(|runner| runner.key.name == *holder) {
+        runner.presence = Presence::Away { gone_ms: u64::MAX };
+    }
+    for resource in snapshot.resources.iter_mut().filter(|resource| resource.holder.as_ref() == Some(holder))
+    {
+        (resource.held, resource.pending) = (false, None);
+    }
+    snapshot
+}

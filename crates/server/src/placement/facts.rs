@@ -1,0 +1,247 @@
+//! A snapshot of the registry for planning, read from the store.
+
+use std::collections::{BTreeMap, HashMap};
+
+use solehold_api::{
+    document::{read, to_fields},
+    kind,
+    placement::{Failures, PlacementNeeds},
+    problem::{ErrorCode, Problem},
+    runners::RunnerAttributes,
+};
+use solehold_core::{
+    key::{Name, ResourceKey, SessionId},
+    lease::{self, Tenure},
+    outcome::LeaseView,
+    placement::{PendingMove, Presence, Resource, Runner, Snapshot},
+    session::{Holder, Session},
+    time::StoreTime,
+};
+use solehold_engine::{
+    Engine,
+    store::{HolderPage, HolderQuery, ResourcePage, ResourceQuery},
+};
+
+use super::records::Rules;
+use crate::http::ApiError;
+
+/// The most resources of a tenant that are planned.
+const RESOURCES_MAX: usize = 100_000;
+/// The most runners of a tenant that are planned.
+const RUNNERS_MAX: usize = 10_000;
+/// How often holders and resources are read again until both are as of one revision; then they are taken as they are.
+const ATTEMPTS: usize = 3;
+/// Kinds that are never placed: zones are configuration, and locks are taken by whoever wants them.
+const UNPLACED: [&str; 2] = [kind::ZONE, "lock"];
+
+/// What a replica remembers between two snapshots, because the store forgets it. Another replica may remember less;
+/// then it plans otherwise for as long as a return window lasts, and whoever acquires first has it.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// The last holder of what nobody holds.
+    holders: HashMap<ResourceKey, Name>,
+    runners: HashMap<Name, Seen>,
+}
+
+/// A runner as it was seen last.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    session: Option<SessionId>,
+    /// Since when it has been gone.
+    gone: Option<StoreTime>,
+    /// Whether it has opened another session since it was first seen.
+    returned: bool,
+}
+
+/// A snapshot, and what is not in it but is needed to follow the plan.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub snapshot: Snapshot,
+    pub revision: u64,
+    pub now: StoreTime,
+    /// The session of each runner that has one.
+    pub sessions: BTreeMap<Name, SessionId>,
+    /// Milliseconds that each held resource's lease has left.
+    pub left_ms: BTreeMap<ResourceKey, u64>,
+}
+
+/// Reads a tenant's registry.
+pub(super) async fn facts(engine: &Engine, tenant: &Name, memory: &mut Memory) -> Result<Facts, ApiError> {
+    let rules = Rules::read(engine, tenant).await?;
+    let (holders, resources) = rows(engine, tenant).await?;
+    if resources.more || holders.more {
+        let most = format!("{RESOURCES_MAX} resources and {RUNNERS_MAX} runners");
+        let detail =
+            format!("tenant {tenant} has more than can be planned: {most}; except kinds in its settings");
+        return Err(Problem::new(ErrorCode::Conflict, detail).into());
+    }
+    let mut reader =
+        Reader { rules, memory, now: resources.loaded.now, held: BTreeMap::new(), left_ms: BTreeMap::new() };
+    let placed = reader.resources(&resources);
+    let (runners, sessions) = reader.runners(&holders, &placed);
+    let Reader { rules, left_ms, .. } = reader;
+    let snapshot = Snapshot { policy: rules.policy, runners, resources: placed };
+    let (revision, now) = (resources.loaded.cursor.revision.0, resources.loaded.now);
+    Ok(Facts { snapshot, revision, now, sessions, left_ms })
+}
+
+async fn rows(engine: &Engine, tenant: &Name) -> Result<(HolderPage, ResourcePage), ApiError> {
+    let holders = HolderQuery {
+        tenant: Some(tenant.clone()),
+        registered: true,
+        limit: RUNNERS_MAX,
+        ..Default::default()
+    };
+    let resources =
+        ResourceQuery { tenant: Some(tenant.clone()), limit: RESOURCES_MAX, ..Default::default() };
+    let mut found = engine.find_holders(&holders).await?;
+    let mut attempt = 1;
+    loop {
+        let resources = engine.find_resources(&resources).await?;
+        if resources.loaded.cursor == found.loaded.cursor || attempt == ATTEMPTS {
+            return Ok((found, resources));
+        }
+        attempt += 1;
+        found = engine.find_holders(&holders).await?;
+    }
+}
+
+struct Reader<'m> {
+    rules: Rules,
+    memory: &'m mut Memory,
+    now: StoreTime,
+    /// How many placed resources are attached to each session.
+    held: BTreeMap<SessionId, u32>,
+    left_ms: BTreeMap<ResourceKey, u64>,
+}
+
+impl Reader<'_> {
+    fn resources(&mut self, page: &ResourcePage) -> Vec<Resource> {
+        let mut holders = HashMap::new();
+        let rows = page.keys.iter().filter_map(|key| page.loaded.state.resource(key));
+        let placed = rows.filter_map(|row| {
+            let resource = self.resource(page, row)?;
+            holders.extend(resource.holder.clone().map(|holder| (resource.key.clone(), holder)));
+            Some(resource)
+        });
+        let placed = placed.collect();
+        self.memory.holders = holders;
+        placed
+    }
+
+    /// A resource that is declared and placed.
+    fn resource(&mut self, page: &ResourcePage, row: &lease::Resource) -> Option<Resource> {
+        let declared = row.declared.as_deref()?;
+        let kind = row.key.kind.as_str();
+        if UNPLACED.contains(&kind) || self.rules.settings.unplaced_kinds.contains(kind) {
+            return None;
+        }
+        let needs = PlacementNeeds::of(&to_fields(&declared.attributes));
+        if !needs.placed {
+            return None;
+        }
+        let lease = LeaseView::of(&page.loaded.state, row, self.now).ok().flatten();
+        let live = lease.filter(|lease| self.now < lease.deadline);
+        if let Some(lease) = &live {
+            self.left_ms.insert(row.key.clone(), lease.deadline.ms_after(self.now));
+            if let Tenure::Session(session) = lease.lease.tenure {
+                *self.held.entry(session).or_default() += 1;
+            }
+        }
+        let pending = row.pending.as_ref().filter(|pending| self.now < pending.deadline);
+        let failures = self.rules.failures.get(&row.key);
+        let avoid = failures.into_iter().flat_map(|failures| &failures.runners);
+        Some(Resource {
+            key: row.key.clone(),
+            site: declared.site.clone(),
+            weight: needs.weight,
+            needs: needs.needs(),
+            held: live.is_some(),
+            holder: live
+                .map(|lease| lease.lease.holder)
+                .or_else(|| self.memory.holders.get(&row.key).cloned()),
+            pending: pending.map(|pending| PendingMove {
+                to: pending.holder.clone(),
+                for_ms: self.now.ms_after(pending.asked_at),
+            }),
+            quarantined: failures.is_some_and(|failures: &Failures| failures.quarantined),
+            avoid: avoid.filter_map(|runner| Name::new(runner).ok()).collect(),
+        })
+    }
+
+    fn runners(
+        &mut self,
+        page: &HolderPage,
+        placed: &[Resource],
+    ) -> (Vec<Runner>, BTreeMap<Name, SessionId>) {
+        let by_name: std::collections::BTreeSet<&Name> = placed
+            .iter()
+            .filter(|resource| resource.held)
+            .filter_map(|resource| resource.holder.as_ref())
+            .collect();
+        let (mut runners, mut sessions, mut seen) = (Vec::new(), BTreeMap::new(), HashMap::new());
+        for holder in page.keys.iter().filter_map(|key| page.loaded.state.holder(key)) {
+            let session = holder.session.and_then(|id| page.loaded.state.session(id));
+            let live = session.filter(|session| session.is_live(self.now));
+            let name = holder.key.name.clone();
+            let before = self.memory.runners.get(&name).copied();
+            let presence = presence(live, session, before, self.now, by_name.contains(&name));
+            seen.insert(
+                name.clone(),
+                Seen {
+                    session: live.map(|session| session.id).or(before.and_then(|before| before.session)),
+                    gone: match presence {
+                        Presence::Away { gone_ms } => Some(StoreTime(self.now.0.saturating_sub(gone_ms))),
+                        Presence::Here { .. } | Presence::ByName => None,
+                    },
+                    returned: matches!(presence, Presence::Here { returned: true, .. })
+                        || before.is_some_and(|before| before.returned),
+                },
+            );
+            sessions.extend(live.map(|session| (name, session.id)));
+            runners.push(self.runner(holder, live, presence));
+        }
+        self.memory.runners = seen;
+        (runners, sessions)
+    }
+
+    fn runner(&self, holder: &Holder, live: Option<&Session>, presence: Presence) -> Runner {
+        let about: RunnerAttributes = read(&holder.attributes).unwrap_or_default();
+        let held = live.and_then(|session| self.held.get(&session.id)).copied().unwrap_or(0);
+        Runner {
+            presence,
+            status: holder.status,
+            site: holder.site.clone(),
+            group: about.deployment_group,
+            version: about.deployment_version,
+            other_load: live.map_or(0, |session| session.lease_count.saturating_sub(held)),
+            labels: about.labels,
+            capabilities: about.capabilities.into_iter().collect(),
+            kinds: about.kinds.into_iter().collect(),
+            ..Runner::new(holder.key.clone(), about.capacity)
+        }
+    }
+}
+
+fn presence(
+    live: Option<&Session>,
+    session: Option<&Session>,
+    before: Option<Seen>,
+    now: StoreTime,
+    holds_by_name: bool,
+) -> Presence {
+    if let Some(live) = live {
+        let is_other = |before: Seen| before.returned || before.session.is_some_and(|id| id != live.id);
+        return Presence::Here {
+            up_ms: now.ms_after(live.opened_at),
+            returned: before.is_some_and(is_other),
+        };
+    }
+    if holds_by_name {
+        return Presence::ByName;
+    }
+    // If it was just noticed, it went when its session ran out, or was closed a moment ago.
+    let noticed = session.map_or(now, |session| session.deadline);
+    let gone = before.and_then(|before| before.gone).unwrap_or(noticed);
+    Presence::Away { gone_ms: now.ms_after(gone) }
+}

@@ -1,0 +1,11 @@
+//! Plans of where resources should be (rule 27), made from the store by whichever replica is asked.
+
+mod assign;
+mod book;
+mod explain;
+mod facts;
+mod records;
+
+pub(crate) use book::{PlanBook, Planned};
+pub(crate) use explain::explain;
+pub(crate) use records::{clear, fail, failures_of, put_settings, quarantine, settings, shift, shift_of};

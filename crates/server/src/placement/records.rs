@@ -1,0 +1,237 @@
+//! What placement keeps in records: settings and the shift of each tenant, failures of resources, and which algorithm
+//! each replica plans by.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use solehold_api::placement::{Failures, PlacementSettings, ShiftState};
+use solehold_core::{
+    command::Command,
+    key::{Name, ResourceKey},
+    outcome::Refusal,
+    placement::{ALGORITHM_VERSION, Policy, Shift},
+    record::Record,
+    time::StoreTime,
+};
+use solehold_engine::Engine;
+
+use crate::{
+    http::ApiError,
+    keys::{collection, record},
+    records,
+};
+
+/// The collection of tenants' settings and shifts.
+const PLACEMENT: &str = "placement";
+/// The collection of resources' failures.
+const FAILURES: &str = "failures";
+/// The collection of the replicas that plan.
+const PLANNERS: &str = "planner";
+/// A resource that has failed this often is in quarantine.
+const FAILURES_MAX: u32 = 5;
+/// A shift halts when the runners of the new group have reported this many failures.
+const SHIFT_FAILURES_MAX: u32 = 5;
+/// A replica that plans says so this often, and counts as live for three times as long.
+const SAID_EVERY_MS: u64 = 30_000;
+
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct TenantRecord {
+    settings: PlacementSettings,
+    shift: Option<ShiftState>,
+}
+
+/// The failures of one resource. Its key is kept with them, because the name of the record is a hash.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct FailureRecord {
+    key: ResourceKey,
+    #[serde(flatten)]
+    failures: Failures,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct PlannerRecord {
+    algorithm: u32,
+    at: StoreTime,
+}
+
+fn read<T: DeserializeOwned>(record: &Record) -> Option<T> {
+    let read = serde_json::from_str(record.document.as_str());
+    read.inspect_err(|error| {
+        tracing::error!(collection = %record.collection, id = %record.id, %error, "this record cannot be read");
+    })
+    .ok()
+}
+
+async fn tenant_record(engine: &Engine, tenant: &Name) -> Result<TenantRecord, ApiError> {
+    let all = engine.records(&collection(PLACEMENT)).await?;
+    Ok(all.iter().find(|record| record.id == *tenant).and_then(read).unwrap_or_default())
+}
+
+async fn change_tenant(
+    engine: &Engine,
+    tenant: &Name,
+    how: impl Fn(&mut TenantRecord),
+) -> Result<(), ApiError> {
+    records::change(engine, PLACEMENT, tenant, |found, _| {
+        let mut changed = found.and_then(read).unwrap_or_default();
+        how(&mut changed);
+        Ok((record(PLACEMENT, tenant.clone(), &changed)?, ()))
+    })
+    .await
+}
+
+/// The settings of a tenant.
+pub(crate) async fn settings(engine: &Engine, tenant: &Name) -> Result<PlacementSettings, ApiError> {
+    Ok(tenant_record(engine, tenant).await?.settings)
+}
+
+/// Replaces the settings of a tenant.
+pub(crate) async fn put_settings(
+    engine: &Engine,
+    tenant: &Name,
+    settings: &PlacementSettings,
+) -> Result<(), ApiError> {
+    settings.policy()?;
+    change_tenant(engine, tenant, |record| record.settings = settings.clone()).await
+}
+
+/// The present shift of a tenant.
+pub(crate) async fn shift_of(engine: &Engine, tenant: &Name) -> Result<Option<ShiftState>, ApiError> {
+    Ok(tenant_record(engine, tenant).await?.shift)
+}
+
+/// Begins a shift in place of the present one.
+pub(crate) async fn shift(engine: &Engine, tenant: &Name, shift: &ShiftState) -> Result<(), ApiError> {
+    change_tenant(engine, tenant, |record| record.shift = Some(shift.clone())).await
+}
+
+/// What a tenant's resources are placed by.
+pub(super) struct Rules {
+    pub policy: Policy,
+    pub settings: PlacementSettings,
+    pub failures: BTreeMap<ResourceKey, Failures>,
+}
+
+impl Rules {
+    pub async fn read(engine: &Engine, tenant: &Name) -> Result<Self, ApiError> {
+        let TenantRecord { settings, shift } = tenant_record(engine, tenant).await?;
+        let shift = shift.map(|s| Shift { to: s.to, percent: s.percent, halted: s.halted });
+        // They were checked when they were written.
+        let policy = Policy { shift, ..settings.policy().unwrap_or_default() };
+        let failures = engine.records(&collection(FAILURES)).await?;
+        let failures = failures.iter().filter_map(read::<FailureRecord>);
+        let failures = failures.filter(|record| record.key.tenant == *tenant);
+        Ok(Self {
+            policy,
+            settings,
+            failures: failures.map(|record| (record.key, record.failures)).collect(),
+        })
+    }
+}
+
+/// The name of the record of a resource's failures: names can be longer together than one may be.
+fn failure_id(key: &ResourceKey) -> Name {
+    let parts = [&key.tenant, &key.kind, &key.key].map(Name::as_str);
+    Name::new(blake3::hash(parts.join("\0").as_bytes()).to_hex()).expect("64 letters and digits")
+}
+
+/// The failures of a resource.
+pub(crate) async fn failures_of(engine: &Engine, key: &ResourceKey) -> Result<Failures, ApiError> {
+    let (collection, id) = (collection(FAILURES), failure_id(key));
+    let wanted = solehold_core::command::Footprint {
+        records: vec![(collection.clone(), id.clone())],
+        ..Default::default()
+    };
+    let loaded = engine.load(&wanted).await?;
+    let found = loaded.state.record(&collection, &id).and_then(read::<FailureRecord>);
+    Ok(found.map(|record| record.failures).unwrap_or_default())
+}
+
+async fn change_failures(
+    engine: &Engine,
+    key: &ResourceKey,
+    how: impl Fn(&mut Failures),
+) -> Result<Failures, ApiError> {
+    let id = failure_id(key);
+    records::change(engine, FAILURES, &id, |found, _| {
+        let found = found.and_then(read::<FailureRecord>);
+        let mut failures = found.map(|record| record.failures).unwrap_or_default();
+        how(&mut failures);
+        let changed = FailureRecord { key: key.clone(), failures: failures.clone() };
+        Ok((record(FAILURES, id.clone(), &changed)?, failures))
+    })
+    .await
+}
+
+/// Counts a failure of a resource on a runner of some group. At [`FAILURES_MAX`] the resource is in quarantine; enough
+/// failures in the group that is being shifted to halt the shift.
+pub(crate) async fn fail(
+    engine: &Engine,
+    key: &ResourceKey,
+    runner: &Name,
+    group: Option<&str>,
+    reason: Option<&str>,
+) -> Result<Failures, ApiError> {
+    let failures = change_failures(engine, key, |failures| {
+        failures.failures = failures.failures.saturating_add(1);
+        failures.quarantined |= failures.failures >= FAILURES_MAX;
+        failures.reason = reason.map(str::to_owned).or(failures.reason.take());
+        if !failures.runners.iter().any(|known| known == runner.as_str()) {
+            failures.runners.push(runner.to_string());
+        }
+    })
+    .await?;
+    let shift = shift_of(engine, &key.tenant).await?;
+    if shift.is_some_and(|shift| Some(shift.to.as_str()) == group && shift.halted.is_none()) {
+        change_tenant(engine, &key.tenant, |record| record.shift.iter_mut().for_each(count)).await?;
+    }
+    Ok(failures)
+}
+
+fn count(shift: &mut ShiftState) {
+    shift.failures = shift.failures.saturating_add(1);
+    if shift.failures >= SHIFT_FAILURES_MAX && shift.halted.is_none() {
+        let why = format!("runners of {} have reported {} failures since it began", shift.to, shift.failures);
+        shift.halted = Some(why);
+    }
+}
+
+/// Puts a resource into quarantine.
+pub(crate) async fn quarantine(
+    engine: &Engine,
+    key: &ResourceKey,
+    reason: Option<&str>,
+) -> Result<Failures, ApiError> {
+    change_failures(engine, key, |failures| {
+        failures.quarantined = true;
+        failures.reason = reason.map(str::to_owned).or(failures.reason.take());
+    })
+    .await
+}
+
+/// Forgets the failures of a resource, and its quarantine.
+pub(crate) async fn clear(engine: &Engine, key: &ResourceKey) -> Result<(), ApiError> {
+    let command = Command::RemoveRecord { collection: collection(FAILURES), id: failure_id(key) };
+    match engine.submit(command).await? {
+        Ok(_) | Err(Refusal::NoRecord { .. }) => Ok(()),
+        Err(refusal) => Err(refusal.into()),
+    }
+}
+
+/// Says that this replica plans, if that was not said lately, and returns the lowest version of the algorithm among the
+/// replicas that are live: two versions of the server must not make two plans.
+pub(super) async fn ruling_algorithm(engine: &Engine, node: &str, now: StoreTime) -> Result<u32, ApiError> {
+    let all = engine.records(&collection(PLANNERS)).await?;
+    let is_live = |planner: &PlannerRecord| now.ms_after(planner.at) < 3 * SAID_EVERY_MS;
+    let id = Name::new(node).unwrap_or_else(|_| collection("unnamed"));
+    let own = all.iter().find(|record| record.id == id).and_then(read::<PlannerRecord>);
+    let is_said =
+        own.is_some_and(|own| own.algorithm == ALGORITHM_VERSION && now.ms_after(own.at) < SAID_EVERY_MS);
+    if !is_said {
+        let said = PlannerRecord { algorithm: ALGORITHM_VERSION, at: now };
+        records::change(engine, PLANNERS, &id, |_, _| Ok((record(PLANNERS, id.clone(), &said)?, ()))).await?;
+    }
+    let others = all.iter().filter_map(read::<PlannerRecord>).filter(is_live);
+    Ok(others.map(|planner| planner.algorithm).chain([ALGORITHM_VERSION]).min().unwrap_or(ALGORITHM_VERSION))
+}

@@ -1,0 +1,254 @@
+//! Where resources are placed, and the shift between deployment groups.
+
+use std::collections::BTreeMap;
+
+use axum::http::StatusCode;
+use serde::Deserialize;
+use solehold_api::{
+    paths,
+    placement::{
+        Deployment, DeploymentList, Explanation, Failures, PlacementSettings, PostShift, PutQuarantine,
+        ReportFailure, ShiftState,
+    },
+    runners::RunnerAttributes,
+};
+use solehold_core::{
+    command::Footprint,
+    key::{HolderKey, Name, ResourceKey},
+    outcome::Refusal,
+    placement::{Presence, newest_first},
+    session::HolderStatus,
+};
+use utoipa_axum::router::OpenApiRouter;
+
+use crate::{
+    Context,
+    http::{ApiError, Body, Caller, GuardedContext, Identity, Json, NamePath, Params, TenantQuery, role},
+    placement::{self, Planned},
+    routes::resource_view::{ResourceView, resource_key},
+};
+
+pub fn routes() -> OpenApiRouter<GuardedContext> {
+    OpenApiRouter::new()
+        .routes(routes!(explain))
+        .routes(routes!(report_failure))
+        .routes(routes!(quarantine, clear))
+        .routes(routes!(deployments))
+        .routes(routes!(shift))
+        .routes(routes!(get_settings, put_settings))
+}
+
+/// What the path of a resource names.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+struct PlacedPath {
+    /// What sort of thing.
+    kind: String,
+    /// Which one of that sort; a slash within is `%2F`.
+    key: String,
+}
+
+impl PlacedPath {
+    /// The resource, which must be there and visible to the caller.
+    async fn find(
+        &self,
+        caller: &Identity,
+        context: &Context,
+        tenant: Option<&str>,
+    ) -> Result<ResourceView, ApiError> {
+        let key = resource_key(caller.tenant(tenant)?, &self.kind, "key", &self.key)?;
+        let seen = ResourceView::read(context, &key).await?;
+        let is_there = |seen: &ResourceView| seen.declared().is_some() || seen.live().is_some();
+        seen.filter(is_there).ok_or_else(|| Refusal::NoResource(key).into())
+    }
+
+    /// A resource that is declared.
+    async fn declared(
+        &self,
+        caller: &Identity,
+        context: &Context,
+        tenant: Option<&str>,
+    ) -> Result<ResourceKey, ApiError> {
+        let key = resource_key(caller.tenant(tenant)?, &self.kind, "key", &self.key)?;
+        Ok(ResourceView::read_declared(context, &key).await?.resource.key)
+    }
+}
+
+/// Explains why a resource is where it is, why it is placed nowhere, and what happens if its holder dies now.
+#[utoipa::path(
+    get, path = paths::RESOURCE_EXPLAIN, tag = "placement", operation_id = "explain_resource",
+    params(PlacedPath, TenantQuery),
+    responses((status = 200, description = "The explanation", body = Explanation))
+)]
+async fn explain(
+    caller: Caller<role::Reader>,
+    NamePath(path): NamePath<PlacedPath>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<Explanation>, ApiError> {
+    let context = caller.context();
+    let seen = path.find(&caller, context, query.tenant.as_deref()).await?;
+    let key = &seen.resource.key;
+    let planned = context.plan(&key.tenant).await?;
+    let failures = placement::failures_of(context.engine(), key).await?;
+    let holder = seen.live().map(|lease| lease.lease.holder.clone());
+    Ok(Json(placement::explain(&planned, key, holder, &failures).await?))
+}
+
+/// Reports that a runner failed to work on a resource. Other runners are preferred from then on; after five failures
+/// the resource is in quarantine, and placed nowhere until it is cleared. Five failures in the deployment group that
+/// work is being shifted to halt the shift.
+#[utoipa::path(
+    post, path = paths::RESOURCE_FAILURES, tag = "placement", operation_id = "report_failure",
+    params(PlacedPath, TenantQuery), request_body = ReportFailure,
+    responses((status = 200, description = "The failures of the resource", body = Failures))
+)]
+async fn report_failure(
+    caller: Caller<role::Runner>,
+    NamePath(path): NamePath<PlacedPath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<ReportFailure>,
+) -> Result<Json<Failures>, ApiError> {
+    let context = caller.context();
+    let runner = body.terms()?;
+    let key = path.declared(&caller, context, query.tenant.as_deref()).await?;
+    let group = group_of(context, &key.tenant, &runner).await?;
+    let reason = body.reason.as_deref();
+    let failures = placement::fail(context.engine(), &key, &runner, group.as_deref(), reason).await?;
+    Ok(Json(failures))
+}
+
+/// The deployment group of a registered runner.
+async fn group_of(context: &Context, tenant: &Name, runner: &Name) -> Result<Option<String>, ApiError> {
+    let key = HolderKey { tenant: tenant.clone(), name: runner.clone() };
+    let loaded =
+        context.engine().load(&Footprint { holders: vec![key.clone()], ..Default::default() }).await?;
+    let holder = loaded.state.holder(&key).filter(|holder| holder.registered);
+    let holder = holder.ok_or_else(|| Refusal::NoHolder(runner.clone()))?;
+    let about: Option<RunnerAttributes> = solehold_api::document::read(&holder.attributes);
+    Ok(about.and_then(|about| about.deployment_group))
+}
+
+/// Puts a resource into quarantine: it is placed nowhere until it is cleared. Whoever holds it keeps it.
+#[utoipa::path(
+    put, path = paths::RESOURCE_QUARANTINE, tag = "placement", operation_id = "put_quarantine",
+    params(PlacedPath, TenantQuery), request_body = PutQuarantine,
+    responses((status = 200, description = "The failures of the resource", body = Failures))
+)]
+async fn quarantine(
+    caller: Caller<role::Admin>,
+    NamePath(path): NamePath<PlacedPath>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<PutQuarantine>,
+) -> Result<Json<Failures>, ApiError> {
+    let context = caller.context();
+    let reason = body.reason()?;
+    let key = path.declared(&caller, context, query.tenant.as_deref()).await?;
+    Ok(Json(placement::quarantine(context.engine(), &key, reason.as_deref()).await?))
+}
+
+/// Clears a resource: its failures are forgotten, and it is placed again.
+#[utoipa::path(
+    delete, path = paths::RESOURCE_QUARANTINE, tag = "placement", operation_id = "clear_quarantine",
+    params(PlacedPath, TenantQuery),
+    responses((status = 204, description = "It was cleared, or there was nothing to clear"))
+)]
+async fn clear(
+    caller: Caller<role::Admin>,
+    NamePath(path): NamePath<PlacedPath>,
+    Params(query): Params<TenantQuery>,
+) -> Result<StatusCode, ApiError> {
+    let context = caller.context();
+    let key = path.declared(&caller, context, query.tenant.as_deref()).await?;
+    placement::clear(context.engine(), &key).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Lists the deployment groups of the registered runners, what each holds, and the present shift.
+#[utoipa::path(
+    get, path = paths::DEPLOYMENTS, tag = "placement", operation_id = "list_deployments", params(TenantQuery),
+    responses((status = 200, description = "The groups", body = DeploymentList))
+)]
+async fn deployments(
+    caller: Caller<role::Reader>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<DeploymentList>, ApiError> {
+    let context = caller.context();
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    let planned = context.plan(&tenant).await?;
+    let shift = placement::shift_of(context.engine(), &tenant).await?;
+    Ok(Json(DeploymentList { deployments: groups(&planned), shift, moves_left: planned.plan.moves() }))
+}
+
+fn groups(planned: &Planned) -> Vec<Deployment> {
+    let mut groups: BTreeMap<Option<&str>, Deployment> = BTreeMap::new();
+    let mut group_of = BTreeMap::new();
+    for runner in &planned.snapshot.runners {
+        let group = groups.entry(runner.group.as_deref()).or_default();
+        group_of.insert(&runner.key.name, runner.group.as_deref());
+        group.deployment_group = runner.group.clone();
+        if let Presence::Away { .. } = runner.presence {
+            continue;
+        }
+        group.runners += 1;
+        group.active += usize::from(runner.status == HolderStatus::Active);
+        group.capacity += u64::from(runner.capacity);
+        group.versions.extend(runner.version.clone().filter(|version| !group.versions.contains(version)));
+    }
+    for resource in planned.snapshot.resources.iter().filter(|resource| resource.held) {
+        let group = resource.holder.as_ref().and_then(|holder| group_of.get(holder));
+        if let Some(group) = group.and_then(|group| groups.get_mut(group)) {
+            group.held += 1;
+        }
+    }
+    let mut groups: Vec<Deployment> = groups.into_values().collect();
+    groups.iter_mut().for_each(|group| group.versions.sort_by(|a, b| newest_first(a, b)));
+    groups
+}
+
+/// Shifts work to a deployment group: that percentage of the resources is handed over to its runners, the others to the
+/// runners of the other groups. Which resources they are depends on their keys alone. `percent` 100 promotes the group,
+/// 0 rolls the shift back.
+#[utoipa::path(
+    post, path = paths::DEPLOYMENT_SHIFT, tag = "placement", operation_id = "shift_deployment",
+    params(TenantQuery), request_body = PostShift,
+    responses((status = 200, description = "The shift", body = ShiftState))
+)]
+async fn shift(
+    caller: Caller<role::Admin>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<PostShift>,
+) -> Result<Json<ShiftState>, ApiError> {
+    let shift = body.terms()?;
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    placement::shift(caller.context().engine(), &tenant, &shift).await?;
+    Ok(Json(shift))
+}
+
+/// Returns what is tuned about the placement of a tenant's resources.
+#[utoipa::path(
+    get, path = paths::PLACEMENT, tag = "placement", operation_id = "get_placement", params(TenantQuery),
+    responses((status = 200, description = "The settings; what is null is as by default", body = PlacementSettings))
+)]
+async fn get_settings(
+    caller: Caller<role::Reader>,
+    Params(query): Params<TenantQuery>,
+) -> Result<Json<PlacementSettings>, ApiError> {
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    Ok(Json(placement::settings(caller.context().engine(), &tenant).await?))
+}
+
+/// Replaces what is tuned about the placement of a tenant's resources: what is left out is as by default again.
+#[utoipa::path(
+    put, path = paths::PLACEMENT, tag = "placement", operation_id = "put_placement",
+    params(TenantQuery), request_body = PlacementSettings,
+    responses((status = 200, description = "The settings as they are now", body = PlacementSettings))
+)]
+async fn put_settings(
+    caller: Caller<role::Admin>,
+    Params(query): Params<TenantQuery>,
+    Body(body): Body<PlacementSettings>,
+) -> Result<Json<PlacementSettings>, ApiError> {
+    let tenant = caller.tenant(query.tenant.as_deref())?;
+    placement::put_settings(caller.context().engine(), &tenant, &body).await?;
+    Ok(Json(body))
+}
