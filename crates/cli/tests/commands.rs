@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use common::{Ran, ask, ask_args, command, normalised, run, server};
 use serde_json::{Value, json};
-use solehold_testkit::Solehold;
+use solehold_testkit::{Solehold, wait_for};
 
 async fn seen(server: &Solehold, arguments: &str) -> Result<String> {
     Ok(normalised(&ask(server, arguments).await?.good()?))
@@ -444,5 +446,64 @@ async fn every_shell_has_completions() -> Result<()> {
     assert!(version.starts_with(concat!("solehold ", env!("CARGO_PKG_VERSION"))), "{version}");
     let json = command(["completions", "bash", "--json"]).output().await?;
     assert!(json.status.success());
+    Ok(())
+}
+
+#[tokio::test]
+async fn placement() -> Result<()> {
+    let server = server().start().await?;
+    let register = async |runner: &str, group: &str| -> Result<()> {
+        let body = json!({"runner_id": runner, "deployment_group": group, "deployment_version": "1.2"});
+        let url = format!("{}/api/v1/runners/register/", server.url());
+        reqwest::Client::new().post(url).json(&body).send().await?.error_for_status()?;
+        Ok(())
+    };
+    seen(&server, "resource put job/nightly").await?;
+    let facts = seen(&server, "explain job/nightly").await?;
+    assert!(facts.starts_with("job/nightly\nheld by nobody\nstep nothing\n"), "{facts}");
+    assert!(facts.contains("\nwhy it is placed nowhere: no runner is registered\n"), "{facts}");
+    assert_eq!(ask(&server, "deploy status").await?.stderr, "no runners are registered\n");
+    let (code, said, _) = {
+        let Ran { code, stdout, stderr } = ask(&server, "deploy promote").await?;
+        (code, stderr, stdout)
+    };
+    assert_eq!(code, Some(2));
+    assert!(
+        said.contains("there is no shift") && said.contains("solehold deploy shift --to GROUP"),
+        "{said}"
+    );
+    seen(&server, "deploy shift --to green --percent 0").await?;
+    register("b1", "blue").await?;
+    register("g1", "green").await?;
+    let explained = async |wanted: &str| -> Result<Value> {
+        let look = || async {
+            let explained = json_of(&server, "explain job/nightly").await.ok()?;
+            (explained["target"].as_str().unwrap_or("nobody") == wanted).then_some(explained)
+        };
+        wait_for(wanted, Duration::from_secs(20), look).await
+    };
+    explained("b1").await?;
+    assert_eq!(
+        seen(&server, "deploy promote").await?,
+        "green gets 100 % of the resources, step by step; see `solehold deploy status`"
+    );
+    explained("g1").await?;
+    let status = seen(&server, "deploy status").await?;
+    assert_eq!(
+        status,
+        "GROUP VERSIONS ACTIVE HOLDS\nblue 1.2 1/1 0/16\ngreen 1.2 1/1 0/16\n\n\
+         green should hold 100 % of the resources; 0 moves left"
+    );
+    seen(&server, "deploy rollback").await?;
+    explained("b1").await?;
+    assert_eq!(
+        seen(&server, "resource quarantine job/nightly --reason noisy").await?,
+        "job/nightly is in quarantine: it is placed nowhere until it is cleared"
+    );
+    assert_eq!(explained("nobody").await?["reason"], "quarantined");
+    seen(&server, "resource clear job/nightly").await?;
+    explained("b1").await?;
+    let (code, said, problem) = refused(&server, "explain job/none").await?;
+    assert_eq!((code, problem.as_str()), (4, "not_found"), "{said}");
     Ok(())
 }

@@ -31,7 +31,12 @@ impl Planned {
             acquire: Vec::new(),
             release: Vec::new(),
         };
-        let held: BTreeSet<&ResourceKey> = leases.iter().map(|lease| &lease.key).collect();
+        // What a former session holds is not renewed by the present one: it is acquired again.
+        let is_present = |lease: &&LeaseView| {
+            let session = lease.lease.tenure.session();
+            session.is_none_or(|session| self.sessions.get(runner).is_none_or(|present| *present == session))
+        };
+        let held: BTreeSet<&ResourceKey> = leases.iter().filter(is_present).map(|lease| &lease.key).collect();
         let is_its = |placement: &&Placement| {
             let is_target = placement.target.as_ref() == Some(runner);
             (is_target && is_now(placement.step) && !held.contains(&placement.key)) && may_see(&placement.key)

@@ -18,7 +18,7 @@ use solehold_engine::{Engine, clock::BootTime};
 use tokio::sync::Mutex;
 
 use super::{
-    facts::{Facts, Memory, facts},
+    facts::{Facts, Memory, Rows},
     records::ruling_algorithm,
 };
 use crate::http::ApiError;
@@ -66,9 +66,11 @@ impl PlanBook {
             return Ok(planned.clone());
         }
         let began = BootTime::now();
-        let facts = facts(engine, tenant, &mut page.memory).await?;
-        let ruling = ruling_algorithm(engine, node, facts.now).await?;
-        let mut planned = make(facts, ruling).await?;
+        let rows = Rows::read(engine, tenant).await?;
+        check_algorithm(ruling_algorithm(engine, node, rows.now()).await?)?;
+        let mut memory = std::mem::take(&mut page.memory);
+        let (mut planned, memory) = in_background(move || (make(rows, &mut memory), memory)).await?;
+        page.memory = memory;
         (planned.at, planned.took) = (BootTime::now(), BootTime::now().since(began));
         let planned = Arc::new(planned);
         page.last = Some(planned.clone());
@@ -90,26 +92,27 @@ fn is_fresh(planned: &Planned, engine: &Engine) -> bool {
     age < USED_FOR.max(planned.took * 2).min(FRESH_FOR) || (is_same && age < FRESH_FOR)
 }
 
-/// Plans, which takes a while for a large fleet, beside the tasks that answer requests.
-async fn make(facts: Facts, ruling: u32) -> Result<Planned, ApiError> {
-    // There is one version so far; a later one will plan by an older one's rules here.
-    if ruling != ALGORITHM_VERSION {
-        let detail = format!(
-            "a replica plans by version {ruling} of the algorithm, which this server no longer knows; upgrade it"
-        );
-        return Err(Problem::new(ErrorCode::Conflict, detail).into());
+/// There is one version so far; a later one will plan by an older one's rules.
+fn check_algorithm(ruling: u32) -> Result<(), ApiError> {
+    if ruling == ALGORITHM_VERSION {
+        return Ok(());
     }
-    let Facts { snapshot, revision, sessions, left_ms, .. } = facts;
-    let (plan, snapshot) = in_background(snapshot, plan).await?;
-    let (at, took) = (BootTime::now(), Duration::ZERO);
-    Ok(Planned { plan, snapshot, revision, sessions, left_ms, at, took })
+    let detail = format!(
+        "a replica plans by version {ruling} of the algorithm, which this server does not know; upgrade it"
+    );
+    Err(Problem::new(ErrorCode::Conflict, detail).into())
 }
 
-/// Computes something from a snapshot on a thread that may take its time.
+fn make(rows: Rows, memory: &mut Memory) -> Planned {
+    let Facts { snapshot, revision, sessions, left_ms } = rows.facts(memory);
+    let (at, took) = (BootTime::now(), Duration::ZERO);
+    Planned { plan: plan(&snapshot), snapshot, revision, sessions, left_ms, at, took }
+}
+
+/// Computes something on a thread that may take its time, beside those that answer requests.
 pub(super) async fn in_background<T: Send + 'static>(
-    snapshot: Snapshot,
-    compute: impl FnOnce(&Snapshot) -> T + Send + 'static,
-) -> Result<(T, Snapshot), ApiError> {
-    let done = tokio::task::spawn_blocking(move || (compute(&snapshot), snapshot)).await;
+    compute: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(compute).await;
     done.map_err(|error| Problem::new(ErrorCode::Internal, format!("planning failed: {error}")).into())
 }

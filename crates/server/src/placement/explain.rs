@@ -72,7 +72,7 @@ async fn if_holder_dies(planned: &Planned, placement: &Placement) -> Result<Opti
     let Some(holder) = &placement.holder else { return Ok(None) };
     let without = without(planned.snapshot.clone(), holder);
     let key = placement.key.clone();
-    let (then, _) = in_background(without, move |snapshot| plan(snapshot).placement(&key).cloned()).await?;
+    let then = in_background(move || plan(&without).placement(&key).cloned()).await?;
     let Some(then) = then else { return Ok(None) };
     let after_ms = planned.left_ms.get(&placement.key).copied().unwrap_or(0);
     Ok(Some(IfHolderDies {

@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, HashMap};
 use solehold_api::{
     document::{read, to_fields},
     kind,
-    placement::{Failures, PlacementNeeds},
+    placement::{ATTRIBUTE, Failures, PlacementNeeds},
     problem::{ErrorCode, Problem},
     runners::RunnerAttributes,
 };
 use solehold_core::{
     key::{Name, ResourceKey, SessionId},
-    lease::{self, Tenure},
-    outcome::LeaseView,
+    lease::{self, Declaration, Tenure},
     placement::{PendingMove, Presence, Resource, Runner, Snapshot},
-    session::{Holder, Session},
+    session::{Holder, Session, Standing},
     time::StoreTime,
 };
 use solehold_engine::{
@@ -58,31 +57,50 @@ struct Seen {
 pub(super) struct Facts {
     pub snapshot: Snapshot,
     pub revision: u64,
-    pub now: StoreTime,
     /// The session of each runner that has one.
     pub sessions: BTreeMap<Name, SessionId>,
     /// Milliseconds that each held resource's lease has left.
     pub left_ms: BTreeMap<ResourceKey, u64>,
 }
 
-/// Reads a tenant's registry.
-pub(super) async fn facts(engine: &Engine, tenant: &Name, memory: &mut Memory) -> Result<Facts, ApiError> {
-    let rules = Rules::read(engine, tenant).await?;
-    let (holders, resources) = rows(engine, tenant).await?;
-    if resources.more || holders.more {
-        let most = format!("{RESOURCES_MAX} resources and {RUNNERS_MAX} runners");
-        let detail =
-            format!("tenant {tenant} has more than can be planned: {most}; except kinds in its settings");
-        return Err(Problem::new(ErrorCode::Conflict, detail).into());
+/// A tenant's registry as it was read.
+#[derive(Debug)]
+pub(super) struct Rows {
+    rules: Rules,
+    holders: HolderPage,
+    resources: ResourcePage,
+}
+
+impl Rows {
+    /// Reads a tenant's registry.
+    pub async fn read(engine: &Engine, tenant: &Name) -> Result<Self, ApiError> {
+        let rules = Rules::read(engine, tenant).await?;
+        let (holders, resources) = rows(engine, tenant).await?;
+        if resources.more || holders.more {
+            let most = format!("{RESOURCES_MAX} resources and {RUNNERS_MAX} runners");
+            let detail =
+                format!("tenant {tenant} has more than can be planned: {most}; except kinds in its settings");
+            return Err(Problem::new(ErrorCode::Conflict, detail).into());
+        }
+        Ok(Self { rules, holders, resources })
     }
-    let mut reader =
-        Reader { rules, memory, now: resources.loaded.now, held: BTreeMap::new(), left_ms: BTreeMap::new() };
-    let placed = reader.resources(&resources);
-    let (runners, sessions) = reader.runners(&holders, &placed);
-    let Reader { rules, left_ms, .. } = reader;
-    let snapshot = Snapshot { policy: rules.policy, runners, resources: placed };
-    let (revision, now) = (resources.loaded.cursor.revision.0, resources.loaded.now);
-    Ok(Facts { snapshot, revision, now, sessions, left_ms })
+
+    /// The store's time when it was read.
+    pub fn now(&self) -> StoreTime {
+        self.resources.loaded.now
+    }
+
+    /// What to plan from. It takes a while for a large fleet.
+    pub fn facts(self, memory: &mut Memory) -> Facts {
+        let Self { rules, holders, resources } = self;
+        let (now, revision) = (resources.loaded.now, resources.loaded.cursor.revision.0);
+        let mut reader = Reader { rules, memory, now, held: BTreeMap::new(), left_ms: BTreeMap::new() };
+        let placed = reader.resources(&resources);
+        let (runners, sessions) = reader.runners(&holders, &placed);
+        let Reader { rules, left_ms, .. } = reader;
+        let snapshot = Snapshot { policy: rules.policy, runners, resources: placed };
+        Facts { snapshot, revision, sessions, left_ms }
+    }
 }
 
 async fn rows(engine: &Engine, tenant: &Name) -> Result<(HolderPage, ResourcePage), ApiError> {
@@ -136,17 +154,25 @@ impl Reader<'_> {
         if UNPLACED.contains(&kind) || self.rules.settings.unplaced_kinds.contains(kind) {
             return None;
         }
-        let needs = PlacementNeeds::of(&to_fields(&declared.attributes));
+        let needs = needs(declared);
         if !needs.placed {
             return None;
         }
-        let lease = LeaseView::of(&page.loaded.state, row, self.now).ok().flatten();
-        let live = lease.filter(|lease| self.now < lease.deadline);
-        if let Some(lease) = &live {
-            self.left_ms.insert(row.key.clone(), lease.deadline.ms_after(self.now));
-            if let Tenure::Session(session) = lease.lease.tenure {
-                *self.held.entry(session).or_default() += 1;
+        let mut former = None;
+        let live = row.lease.as_ref().and_then(|lease| {
+            let state = &page.loaded.state;
+            let deadline = state.deadline_of(lease).ok().filter(|deadline| self.now < *deadline)?;
+            // What a former session held is no longer its runner's: it has to acquire it again.
+            let session = lease.tenure.session().and_then(|id| state.session(id));
+            if session.is_some_and(|session| session.standing == Standing::Superseded) {
+                former = Some(lease.holder.clone());
+                return None;
             }
+            self.left_ms.insert(row.key.clone(), deadline.ms_after(self.now));
+            Some(lease)
+        });
+        if let Some(Tenure::Session(session)) = live.map(|lease| lease.tenure) {
+            *self.held.entry(session).or_default() += 1;
         }
         let pending = row.pending.as_ref().filter(|pending| self.now < pending.deadline);
         let failures = self.rules.failures.get(&row.key);
@@ -158,7 +184,8 @@ impl Reader<'_> {
             needs: needs.needs(),
             held: live.is_some(),
             holder: live
-                .map(|lease| lease.lease.holder)
+                .map(|lease| lease.holder.clone())
+                .or(former)
                 .or_else(|| self.memory.holders.get(&row.key).cloned()),
             pending: pending.map(|pending| PendingMove {
                 to: pending.holder.clone(),
@@ -221,6 +248,14 @@ impl Reader<'_> {
             ..Runner::new(holder.key.clone(), about.capacity)
         }
     }
+}
+
+/// What a declaration says about placement. Few say anything, so most documents need not be read.
+fn needs(declared: &Declaration) -> PlacementNeeds {
+    if !declared.attributes.as_str().contains(ATTRIBUTE) {
+        return PlacementNeeds::default();
+    }
+    PlacementNeeds::of(&to_fields(&declared.attributes))
 }
 
 fn presence(

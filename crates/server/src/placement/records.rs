@@ -107,6 +107,7 @@ pub(crate) async fn shift(engine: &Engine, tenant: &Name, shift: &ShiftState) ->
 }
 
 /// What a tenant's resources are placed by.
+#[derive(Debug)]
 pub(super) struct Rules {
     pub policy: Policy,
     pub settings: PlacementSettings,

@@ -286,3 +286,21 @@ async fn settings_except_kinds_and_pin_resources() {
         assert_eq!(problem["errors"][0]["field"], field);
     }
 }
+
+#[tokio::test]
+async fn a_runner_that_restarts_is_told_its_set_again() {
+    let api = Api::start().await;
+    declare(&api, 4).await;
+    let one = register(&api, "r1", json!({})).await;
+    let two = register(&api, "r2", json!({})).await;
+    follow(&api, &[("r1", &one), ("r2", &two)]).await;
+    let before = keys(&told(&api, "r1").await["keep"]);
+    assert_eq!(before.len(), 2);
+    register(&api, "r1", json!({})).await;
+    let told = told_when(&api, "r1", "its set", |told| keys(&told["acquire"]) == before).await;
+    assert_eq!((&told["keep"], &told["acquire"][0]["reason"]), (&json!([]), &json!("returned")));
+    assert_eq!(
+        told_when(&api, "r2", "no more", |told| told["acquire"] == json!([])).await["release"],
+        json!([])
+    );
+}

@@ -388,15 +388,9 @@ async fn a_tenant_has_no_more_than_its_quota() {
     api.post("/runners/register", json!({"runner_id": "m"})).await.problem(403, "quota_exceeded");
 }
 
-/// They come with later issues; until then they are not there, rather than pretending.
 #[tokio::test]
-async fn routes_of_later_issues_are_not_there() {
+async fn a_path_that_exists_with_other_methods_says_so() {
     let api = Api::start().await;
-    for (method, path) in
-        [("GET", "/resources/job/x/explain"), ("GET", "/deployments"), ("POST", "/deployments/shift")]
-    {
-        api.send(method, path, "").await.problem(404, "no_such_route");
-    }
     api.post("/scenes", json!({})).await.problem(405, "method_not_allowed");
     api.get("/leases/acquire").await.problem(405, "method_not_allowed");
 }
