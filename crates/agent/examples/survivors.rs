@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use solehold_agent::keep::{Farewell, Holder, Job, Keepers, LeaseTerm, Streams, play_role};
+use solehold_agent::keep::{Farewell, Holder, Job, Keepers, LeaseTerm, Streams, kill_before, play_role};
 use solehold_clock::{BootTime, deadline};
 
 const FAMILY: &str = "trap '' TERM\nsleep 600 &\nsetsid sleep 600 &\n(setsid sh -c 'sleep 600 & exec sleep 600' &)\nwait\nsleep 600";
@@ -59,7 +59,8 @@ fn agent(deadline_ms: u64) {
             farewell: Farewell::default(),
             streams: Streams::Own(theirs),
         };
-        let term = LeaseTerm { stop_at_ms: deadline_ms, variables: Vec::new() };
+        let stop_at_ms = deadline_ms - kill_before(TTL).as_millis() as u64;
+        let term = LeaseTerm { stop_at_ms, variables: Vec::new() };
         let mut holder = Holder::start(&Keepers::new().expect("a subreaper"), job, term).expect("started");
         println!("started");
         while let Ok(None) = holder.ended().await {}

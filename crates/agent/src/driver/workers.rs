@@ -8,7 +8,7 @@ use solehold_clock::BootTime;
 
 use super::Driver;
 use crate::{
-    keep::{Farewell, LeaseTerm},
+    keep::{Farewell, LeaseTerm, kill_before},
     machine::WorkerId,
     worker::{Assignment, Host, Run, Wish, notify_path, socket_path},
 };
@@ -104,9 +104,12 @@ impl Driver {
     }
 
     fn stop_at(&self, deadline: BootTime) -> BootTime {
-        match self.settings.lease.policy {
-            Policy::Grace(grace) => deadline.plus(grace),
-            Policy::Immediate | Policy::Deadline => deadline,
+        let lease = &self.settings.lease;
+        let early = u64::try_from(kill_before(lease.ttl).as_nanos()).unwrap_or_default();
+        let stop_at = BootTime::from_nanos(deadline.as_nanos().saturating_sub(early));
+        match lease.policy {
+            Policy::Grace(grace) => stop_at.plus(grace),
+            Policy::Immediate | Policy::Deadline => stop_at,
         }
     }
 

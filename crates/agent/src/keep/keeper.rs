@@ -19,7 +19,10 @@ use nix::sys::signal::Signal as SignalName;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
-    process::{Pid, Signal, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait},
+    process::{
+        Pid, Signal, WaitOptions, WaitStatus, getpid, getpriority_process, set_child_subreaper,
+        setpriority_process, wait,
+    },
     time::Timespec,
 };
 use solehold_clock::{BootTime, Timer};
@@ -33,6 +36,8 @@ use super::{
     wire::{self, Farewell, Inbox, LeaseTerm, Order, Report, Start},
 };
 
+/// The priority of the keeper, as `nice` counts: before everything else, where that is allowed.
+const NICE: i32 = -20;
 /// How long the dying are given between two such bursts.
 const BETWEEN_PASSES: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
@@ -45,12 +50,16 @@ pub fn main() -> ! {
 fn run() -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     rustix::thread::set_name(&std::ffi::CString::new(super::KEEPER_NAME)?)?;
+    // A keeper that wakes late on a busy machine ends its command late. Not everyone may do this.
+    let nice = getpriority_process(None).unwrap_or_default();
+    let _ = setpriority_process(None, NICE);
     let signals = Signals::take()?;
     let holder = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdin(fs::File::open("/dev/null")?)?;
     let (command_stdin, socket) = wire::receive_files(&holder)?;
     holder.set_nonblocking(true)?;
     let mut keeper = Keeper::new(holder, signals, command_stdin, socket)?;
+    keeper.nice = nice;
     let Some(start) = keeper.first_order()? else { return Ok(()) };
     match keeper.start(&start) {
         Ok(()) => keeper.keep(),
@@ -75,6 +84,8 @@ struct Keeper {
     folder: PathBuf,
     cgroup: Option<PathBuf>,
     terminal_of: Option<Pid>,
+    /// How nice the command is to be.
+    nice: i32,
     /// None before it was started, and once it has been reaped: its number may then be somebody else's.
     command: Option<Pid>,
     was_asked: bool,
@@ -99,6 +110,7 @@ impl Keeper {
             folder: PathBuf::new(),
             cgroup: None,
             terminal_of: None,
+            nice: 0,
             command: None,
             was_asked: false,
             farewell: Farewell::default(),
@@ -137,7 +149,8 @@ impl Keeper {
         for name in &start.env_remove {
             shim.env_remove(name);
         }
-        shim.args(shim::arguments(getpid(), self.terminal_of.is_some(), self.cgroup.as_deref()))
+        let takes_terminal = self.terminal_of.is_some();
+        shim.args(shim::arguments(getpid(), takes_terminal, self.cgroup.as_deref(), self.nice))
             .args(&start.command)
             .envs(start.env.iter().chain(&start.lasting.variables).map(|(name, value)| (name, value)))
             .env("SOLEHOLD_LEASE_FILE", lease_file(&self.folder))

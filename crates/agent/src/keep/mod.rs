@@ -29,7 +29,7 @@ mod signals;
 mod terminal;
 mod wire;
 
-use std::{env, ffi::OsString};
+use std::{env, ffi::OsString, time::Duration};
 
 pub use holder::{Holder, Job, JobEnd, Standing, Streams, stop_here, supervise};
 pub use keepers::Keepers;
@@ -41,6 +41,8 @@ const KEEPER: &str = "__keeper";
 const SHIM: &str = "__shim";
 /// The name that the keeper shows: `pkill solehold` must not hit it together with its holder.
 const KEEPER_NAME: &str = "lease-keeper";
+/// The longest time that a command is killed before its deadline.
+const KILL_BEFORE_MAX: Duration = Duration::from_millis(250);
 /// The variable that names the socket to the agent that the command has inherited.
 pub(crate) const WORKER_FD: &str = "SOLEHOLD_WORKER_FD";
 
@@ -54,6 +56,12 @@ pub fn play_role() {
         Some(SHIM) => shim::main(args.collect::<Vec<OsString>>()),
         _ => {}
     }
+}
+
+/// How long before a deadline a command is killed, so that it has ended at the deadline also on a busy machine (rule
+/// 4): a twentieth of the ttl, and at most this long.
+pub fn kill_before(ttl: Duration) -> Duration {
+    (ttl / 20).min(KILL_BEFORE_MAX)
 }
 
 /// The number for an end by a signal, as shells say it.

@@ -8,7 +8,7 @@ use std::{
     process::{Command, exit},
 };
 
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setpriority_process};
 
 use super::{cgroup, signals, terminal};
 
@@ -19,22 +19,26 @@ const FAILED: i32 = 1;
 /// What stands for nothing in the arguments.
 const NONE: &str = "-";
 
-/// Arguments of the shim: the keeper's pid, whether to take the terminal, the cgroup, then the command.
-pub fn arguments(keeper: Pid, takes_terminal: bool, cgroup: Option<&Path>) -> [OsString; 4] {
+/// Arguments of the shim: the keeper's pid, whether to take the terminal, the cgroup, how nice to be, then the command.
+pub fn arguments(keeper: Pid, takes_terminal: bool, cgroup: Option<&Path>, nice: i32) -> [OsString; 5] {
     let terminal = if takes_terminal { "terminal" } else { NONE };
     let cgroup = cgroup.map_or_else(|| NONE.into(), |folder| folder.as_os_str().to_owned());
-    [super::SHIM.into(), keeper.to_string().into(), terminal.into(), cgroup]
+    [super::SHIM.into(), keeper.to_string().into(), terminal.into(), cgroup, nice.to_string().into()]
 }
 
 /// Becomes the command.
 pub fn main(args: Vec<OsString>) -> ! {
-    let [keeper, terminal, cgroup, program, args @ ..] = args.as_slice() else {
+    let [keeper, terminal, cgroup, nice, program, args @ ..] = args.as_slice() else {
         note("the shim is started by the keeper alone");
         exit(FAILED)
     };
     if cgroup != NONE {
         // Outside of it the command can still be found as a descendant of the keeper.
         let _ = cgroup::enter(Path::new(cgroup));
+    }
+    if let Some(nice) = nice.to_str().and_then(|nice| nice.parse().ok()) {
+        // The keeper is in a hurry, the command is not.
+        let _ = setpriority_process(None, nice);
     }
     let error = become_command(keeper, terminal == "terminal", program, args);
     let why = match error.kind() {
