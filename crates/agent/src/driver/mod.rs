@@ -117,6 +117,9 @@ async fn open(http: Arc<Http>, settings: &Settings) -> Result<Session, AgentErro
     }
 }
 
+/// News of a worker, and of which run.
+type WorkerNews = (WorkerId, u32, News);
+
 struct Driver {
     settings: Settings,
     machine: Machine,
@@ -132,7 +135,7 @@ struct Driver {
     folder: PathBuf,
     status: Arc<Status>,
     lease_news: (mpsc::Sender<LeaseNews>, mpsc::Receiver<LeaseNews>),
-    worker_news: (mpsc::Sender<(WorkerId, u32, News)>, mpsc::Receiver<(WorkerId, u32, News)>),
+    worker_news: (mpsc::Sender<WorkerNews>, mpsc::Receiver<WorkerNews>),
     /// The server was asked what it assigns, and has not answered yet.
     is_asking: bool,
     /// Why the server does not say what it assigns, if it does not.

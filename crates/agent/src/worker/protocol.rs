@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(next(&mut lines), Some(Ok("bc\n".into())));
         lines.push(&vec![b'x'; LINE_BYTES_MAX + 1]);
         assert!(matches!(next(&mut lines), Some(Err(_))));
-        lines.push(&vec![b'x'; 100]);
+        lines.push(&[b'x'; 100]);
         assert_eq!(next(&mut lines), None, "told once");
         lines.push(b"x\nd\n");
         assert_eq!(next(&mut lines), Some(Ok("d\n".into())));
