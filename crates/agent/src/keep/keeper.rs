@@ -36,8 +36,6 @@ use super::{
     wire::{self, Farewell, Inbox, LeaseTerm, Order, Report, Start},
 };
 
-/// The priority of the keeper, as `nice` counts: before everything else, where that is allowed.
-const NICE: i32 = -20;
 /// How long the dying are given between two such bursts.
 const BETWEEN_PASSES: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
@@ -52,7 +50,7 @@ fn run() -> io::Result<()> {
     rustix::thread::set_name(&std::ffi::CString::new(super::KEEPER_NAME)?)?;
     // A keeper that wakes late on a busy machine ends its command late. Not everyone may do this.
     let nice = getpriority_process(None).unwrap_or_default();
-    let _ = setpriority_process(None, NICE);
+    let _ = setpriority_process(None, proc::NICE);
     let signals = Signals::take()?;
     let holder = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdin(fs::File::open("/dev/null")?)?;
@@ -262,6 +260,7 @@ impl Keeper {
 
     /// SIGKILL to the group and to everything else.
     fn kill(&self) {
+        proc::hurry_below(getpid());
         if let Some(cgroup) = &self.cgroup {
             cgroup::kill(cgroup);
         }

@@ -7,9 +7,12 @@ use rustix::{
     param::{clock_ticks_per_second, page_size},
     process::{
         Pid, PidfdFlags, Signal, getpgrp, getpid, getppid, kill_process, kill_process_group, pidfd_open,
-        pidfd_send_signal,
+        pidfd_send_signal, setpriority_process,
     },
 };
+
+/// A priority as `nice` counts: before everything else.
+pub const NICE: i32 = -20;
 
 /// How often everything is killed without a pause: something that forks all the time must be caught between two forks.
 const PASSES_AT_ONCE: usize = 200;
@@ -116,6 +119,16 @@ pub fn usage_below(root: Pid) -> Usage {
 /// Sends a signal to all below `root`, and says how many of them it reached that have not ended.
 pub fn signal_below(root: Pid, except: &BTreeSet<i32>, signal: Signal) -> usize {
     below(root, except).into_iter().filter(|found| signal_found(*found, root, None, signal)).count()
+}
+
+/// Lets all below `root` run before everything else, where that is allowed: what is killed has ended only when it has
+/// run once more.
+pub fn hurry_below(root: Pid) {
+    for Found { pid, parent } in below(root, &BTreeSet::new()) {
+        if Stat::of(pid).is_some_and(|stat| stat.parent == Some(parent)) {
+            let _ = setpriority_process(Some(pid), NICE);
+        }
+    }
 }
 
 /// Kills all below `root`; some may still be dying.
