@@ -29,6 +29,8 @@ pub enum LeaseNews {
     NotWon(Resource, String, Option<Duration>),
     /// It is lost, for this reason.
     Lost(Resource, String),
+    /// It is to be handed over to this holder.
+    HandOverAsked(Resource, String),
     /// It is released, or will run out.
     Released(Resource),
     /// Its configuration, which may have changed.
@@ -45,21 +47,52 @@ pub enum LeaseNews {
 pub fn acquire(session: Session, http: Arc<Http>, resource: Resource, news: mpsc::Sender<LeaseNews>) {
     tokio::spawn(async move {
         let acquired = session.try_acquire(resource.kind.as_str(), resource.key.as_str()).await;
-        let told = match acquired {
-            Ok(guard) => {
-                let config = timeout(CONFIGURATION_MAX, configuration(&http, &resource)).await;
-                LeaseNews::Won(resource, Box::new(guard), config.ok().flatten())
-            }
-            Err(AcquireError::SessionOver(lost)) => LeaseNews::SessionOver(lost.to_string()),
-            Err(AcquireError::Refused { refusal, .. }) => {
-                let is_timed = matches!(refusal.code, ErrorCode::Held | ErrorCode::HeldBack);
-                let after = refusal.retry_after.filter(|_| is_timed).map(|time| time + AFTER_EXPIRY);
-                LeaseNews::NotWon(resource, refusal.detail, after)
-            }
-            Err(error) => LeaseNews::NotWon(resource, error.to_string(), None),
-        };
-        let _ = news.send(told).await;
+        let _ = news.send(told(&http, resource, acquired).await).await;
     });
+}
+
+/// Asks the present holder for a lease, and acquires what nobody holds any more.
+pub fn take_over(
+    session: Session,
+    http: Arc<Http>,
+    resource: Resource,
+    within: Duration,
+    news: mpsc::Sender<LeaseNews>,
+) {
+    tokio::spawn(async move {
+        let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
+        let taken = match session.take_over(kind, key, within).await {
+            Ok(Some(guard)) => Ok(guard),
+            Ok(None) => {
+                let why = "its holder did not release it in time".to_owned();
+                let _ = news.send(LeaseNews::NotWon(resource, why, None)).await;
+                return;
+            }
+            Err(AcquireError::Refused { refusal, .. }) if !refusal.is_worth_another_try() => {
+                tracing::debug!(%resource, %refusal, "it is not handed over");
+                session.try_acquire(kind, key).await
+            }
+            Err(error) => Err(error),
+        };
+        let _ = news.send(told(&http, resource, taken).await).await;
+    });
+}
+
+/// What became of an acquire.
+async fn told(http: &Http, resource: Resource, acquired: Result<Guard, AcquireError>) -> LeaseNews {
+    match acquired {
+        Ok(guard) => {
+            let config = timeout(CONFIGURATION_MAX, configuration(http, &resource)).await;
+            LeaseNews::Won(resource, Box::new(guard), config.ok().flatten())
+        }
+        Err(AcquireError::SessionOver(lost)) => LeaseNews::SessionOver(lost.to_string()),
+        Err(AcquireError::Refused { refusal, .. }) => {
+            let is_timed = matches!(refusal.code, ErrorCode::Held | ErrorCode::HeldBack);
+            let after = refusal.retry_after.filter(|_| is_timed).map(|time| time + AFTER_EXPIRY);
+            LeaseNews::NotWon(resource, refusal.detail, after)
+        }
+        Err(error) => LeaseNews::NotWon(resource, error.to_string(), None),
+    }
 }
 
 enum Order {
@@ -123,10 +156,15 @@ impl Lease {
 }
 
 async fn tend(guard: Guard, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<LeaseNews>) {
-    let mut is_told = false;
+    let (mut is_told, mut is_asked) = (false, false);
     loop {
         let order = tokio::select! {
             order = orders.recv() => order,
+            asked = guard.hand_over_asked(), if !is_asked && !is_told => {
+                is_asked = true;
+                let _ = news.send(LeaseNews::HandOverAsked(guard.resource().clone(), asked.to)).await;
+                continue;
+            }
             lost = guard.lost(), if !is_told => {
                 is_told = true;
                 let _ = news.send(LeaseNews::Lost(guard.resource().clone(), lost.to_string())).await;

@@ -48,6 +48,8 @@ const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
 /// How often the configuration of what is worked on is read again.
 const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(5);
+/// How long the present holder of a resource has to hand it over, at least.
+const TAKE_OVER_MIN: Duration = Duration::from_secs(5);
 /// How long the server may take to close the session in the end; otherwise it runs out.
 const CLOSE_MAX: Duration = Duration::from_secs(3);
 
@@ -242,9 +244,14 @@ impl Driver {
 
     fn act(&mut self, action: Action) {
         match action {
-            Action::Acquire(resource) | Action::TakeOver(resource) => {
+            Action::Acquire(resource) => {
                 let (session, http) = (self.session.clone(), self.http.clone());
                 leases::acquire(session, http, resource, self.lease_news.0.clone());
+            }
+            Action::TakeOver(resource) => {
+                let (session, http) = (self.session.clone(), self.http.clone());
+                let within = self.settings.worker.bounds.stop.max(TAKE_OVER_MIN);
+                leases::take_over(session, http, resource, within, self.lease_news.0.clone());
             }
             Action::Release { resource, state, why } => self.release(resource, state, &why),
             Action::WriteState { resource, document } => {
@@ -335,6 +342,10 @@ impl Driver {
             LeaseNews::NotDraining(why) => {
                 tracing::info!(why, "the server does not move what is held: it is released");
                 self.hand_over_nothing();
+            }
+            LeaseNews::HandOverAsked(resource, to) => {
+                let why = format!("it is handed over to {to}");
+                self.tell(Event::Asked { resource, id: None, why });
             }
             LeaseNews::Released(resource) => self.tell(Event::Released(resource)),
             LeaseNews::Configured(resource, config) => self.tell(Event::Configured { resource, config }),

@@ -7,5 +7,6 @@ mod configuration;
 mod ending;
 mod examples;
 mod failing;
+mod moving;
 mod speaking;
 mod world;
