@@ -27,12 +27,12 @@ struct Answer {
 struct Item {
     kind: String,
     key: String,
-    /// Who holds it now and hands it over.
+    /// Who holds it now and hands it over: what is to be acquired.
     #[serde(default)]
-    from: Option<String>,
-    /// Who takes it over: it is kept until then.
+    holder: Option<String>,
+    /// Who takes it over, until when it is kept: what is to be released.
     #[serde(default)]
-    to: Option<String>,
+    next: Option<String>,
 }
 
 impl Item {
@@ -55,12 +55,12 @@ impl Assigned {
     fn of(answer: &Answer) -> Self {
         let mut assigned = Self::default();
         let keep = answer.keep.iter().flatten().filter_map(|item| Some((item.resource()?, Want::Free)));
-        let want = |item: &Item| if item.from.is_some() { Want::Moves } else { Want::Free };
+        let want = |item: &Item| if item.holder.is_some() { Want::Moves } else { Want::Free };
         let acquire = answer.acquire.iter().filter_map(|item| Some((item.resource()?, want(item))));
         assigned.wanted.extend(keep.chain(acquire));
         for item in &answer.release {
             let Some(resource) = item.resource() else { continue };
-            match item.to {
+            match item.next {
                 Some(_) => drop(assigned.wanted.insert(resource, Want::Free)),
                 None => assigned.unwanted.push(resource),
             }
@@ -79,6 +79,19 @@ pub fn ask(http: Arc<Http>, runner: String, news: mpsc::Sender<LeaseNews>) {
             Err(error) => Err(error.to_string()),
         };
         let _ = news.send(LeaseNews::Assigned(told)).await;
+    });
+}
+
+/// Tells the server that the workers of this runner failed at a resource.
+pub fn report_failure(http: Arc<Http>, runner: String, resource: Resource, why: String) {
+    tokio::spawn(async move {
+        let path = format!("{}/failures", paths::resource(resource.kind.as_str(), resource.key.as_str()));
+        let body = serde_json::json!({ "runner_id": runner, "reason": why });
+        match http.post(path, &body).await {
+            Ok(Ok(())) => {}
+            Ok(Err(refusal)) => tracing::debug!(%resource, %refusal, "the failure is not reported"),
+            Err(error) => tracing::debug!(%resource, %error, "the failure is not reported"),
+        }
     });
 }
 
@@ -102,8 +115,8 @@ mod tests {
     #[test]
     fn what_moves_is_prepared_for_and_kept_until_it_is_taken_over() {
         let answer = r#"{"keep": [{"kind": "camera", "key": "a", "token": 7}],
-            "acquire": [{"kind": "camera", "key": "b"}, {"kind": "camera", "key": "c", "from": "other"}],
-            "release": [{"kind": "camera", "key": "d", "to": "other"}, {"kind": "camera", "key": "e"}], "revision": 3}"#;
+            "acquire": [{"kind": "camera", "key": "b"}, {"kind": "camera", "key": "c", "holder": "other"}],
+            "release": [{"kind": "camera", "key": "d", "next": "other"}, {"kind": "camera", "key": "e"}], "revision": 3}"#;
         let assigned = Assigned::of(&serde_json::from_str(answer).expect("an answer"));
         let camera = |key: &str| Resource::new("camera", key).expect("a name");
         let wanted = [("a", Want::Free), ("b", Want::Free), ("c", Want::Moves), ("d", Want::Free)];

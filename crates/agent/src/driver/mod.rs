@@ -274,6 +274,10 @@ impl Driver {
                     host.wish.send_modify(|wish| wish.stop = Some(grace));
                 }
             }
+            Action::Report { resource, why } => {
+                let runner = self.settings.runner.runner_id.clone();
+                assignments::report_failure(self.http.clone(), runner, resource, why);
+            }
             Action::Note(text) => tracing::warn!("{text}"),
             Action::Finish => self.is_finished = true,
         }

@@ -202,6 +202,13 @@ pub enum Action {
         /// Why, for people.
         why: String,
     },
+    /// Tell the server that its workers failed at this, so that other runners are preferred for it.
+    Report {
+        /// What.
+        resource: Resource,
+        /// Why, for people.
+        why: String,
+    },
     /// People should know this.
     Note(String),
     /// Nothing is left to do.

@@ -201,7 +201,9 @@ fn a_crash_is_back_at_once_and_a_loop_goes_elsewhere() {
     assert!(!crash(&mut world, 2).iter().any(|action| is_start(action, 1, 3)), "after a pause");
     assert!(is_start(&world.after(2, Event::Tick)[0], 1, 3));
     let given_up = crash(&mut world, 3);
-    let [Action::Note(_), Action::Release { why, .. }] = given_up.as_slice() else { panic!("{given_up:?}") };
+    let [Action::Note(_), Action::Report { .. }, Action::Release { why, .. }] = given_up.as_slice() else {
+        panic!("{given_up:?}")
+    };
     assert_eq!(why, "its worker failed 3 times in a row: it ended with 1");
     assert_eq!(world.machine.failed_resources()["camera/a"], *why);
     world.does(Event::Released(camera("a")));

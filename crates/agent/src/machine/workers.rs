@@ -308,6 +308,7 @@ impl Machine {
                 slot.not_before = Some(until);
             }
             self.failed.insert(resource.clone(), (why.clone(), until));
+            self.actions.push(Action::Report { resource: resource.clone(), why: why.clone() });
             self.release(&resource, None, &why);
         }
         self.workers.remove(&id);

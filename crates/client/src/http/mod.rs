@@ -131,6 +131,12 @@ impl Http {
         Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
     }
 
+    /// Tells the server something that is not part of keeping leases, such as that work failed.
+    pub async fn post(&self, path: String, body: &impl serde::Serialize) -> Reply<()> {
+        let call = self.call(Method::POST, path).body(body)?.once();
+        Ok(self.servers().ask::<serde_json::Value>(Lane::Work, &call).await?.map(|_| ()))
+    }
+
     /// Registers the runner. The answer says nothing of the slack of the store's clock, so a heartbeat follows.
     async fn register(&self, runner: &RegisterRunner, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
         let body = RegisterRunner {
