@@ -76,6 +76,8 @@ pub struct Standing {
     pub lasting: LeaseTerm,
     /// When it was lost: how long the command has between SIGTERM and SIGKILL, if that ends before the deadline.
     pub lost: Option<Duration>,
+    /// The next holder asks for it: the command gets SIGTERM, and may take its time.
+    pub is_asked_for: bool,
 }
 
 /// How it ended. Nothing of the command is left by then.
@@ -121,6 +123,8 @@ pub struct Holder {
     command: Option<Pid>,
     code: Option<u8>,
     is_lost: bool,
+    /// It was asked to end for the next holder.
+    was_asked: bool,
     is_gone: bool,
 }
 
@@ -165,6 +169,7 @@ impl Holder {
             command: None,
             code: None,
             is_lost: false,
+            was_asked: false,
             is_gone: false,
         };
         if let Err(error) = tell_start(&ours, &job.streams, start) {
@@ -242,6 +247,9 @@ impl Holder {
                     match standing.lost {
                         Some(grace) => self.stop(grace)?,
                         None => self.extend(standing.lasting)?,
+                    }
+                    if standing.is_asked_for && !std::mem::replace(&mut self.was_asked, true) {
+                        self.order(&Order::Signal(SignalName::SIGTERM as i32))?;
                     }
                 }
             }

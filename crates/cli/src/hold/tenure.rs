@@ -227,7 +227,8 @@ pub struct Tenure {
 impl Tenure {
     /// Follows what becomes of a lease.
     pub fn new(terms: Terms, session: Session, guard: Guard) -> Self {
-        let (tell, standing) = watch::channel(Standing { lasting: terms.lasting(&guard), lost: None });
+        let (tell, standing) =
+            watch::channel(Standing { lasting: terms.lasting(&guard), lost: None, is_asked_for: false });
         let (stop, stopped) = oneshot::channel();
         let following = tokio::spawn(follow(terms.clone(), session.contact(), guard, tell, stopped));
         Self { terms, session, standing, stop, following }
@@ -268,7 +269,7 @@ async fn follow(
     mut stopped: oneshot::Receiver<()>,
 ) -> (Guard, Option<Lost>) {
     let every = (terms.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
-    let mut outage = Outage::default();
+    let (mut outage, mut was_asked) = (Outage::default(), false);
     // Where the first failure is the end, there is nothing to be told before that.
     let is_told = terms.policy != Policy::Immediate;
     loop {
@@ -278,6 +279,15 @@ async fn follow(
                 return (guard, Some(lost));
             }
             _ = &mut stopped => return (guard, None),
+            asked = guard.hand_over_asked(), if !was_asked => {
+                was_asked = true;
+                let within = duration_ms(u64::try_from(asked.within.as_millis()).unwrap_or(u64::MAX));
+                output::note(format!(
+                    "{} asks for {}: the command gets SIGTERM; if it does not end within {within}, it goes on",
+                    asked.to, terms.resource
+                ));
+                tell.send_modify(|standing| standing.is_asked_for = true);
+            }
             Ok(()) = contact.changed(), if is_told => outage.follow(
                 &contact.borrow_and_update().clone(),
                 |why| format!("{} cannot be renewed: {why}; {}", terms.resource, terms.outlook(&guard)),

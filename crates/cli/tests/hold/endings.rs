@@ -1,9 +1,10 @@
 //! Nothing is left of a command, grandchildren in sessions of their own included, however it ends.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{fs, os::unix::fs::PermissionsExt, time::Duration};
 
 use anyhow::{Context, Result};
 use rustix::process::{Signal, kill_process};
+use solehold_clock::BootTime;
 use solehold_testkit::{TempDir, wait_for};
 use uuid::Uuid;
 
@@ -69,6 +70,42 @@ async fn when_lost_it_is_asked_to_end() -> Result<()> {
     assert_eq!(ended.code, 107, "{}", ended.stderr);
     assert!(ended.stderr.contains("job/a: the lease is lost"), "{}", ended.stderr);
     assert!(ended.stderr.contains("the command ended with 0"), "{}", ended.stderr);
+    Ok(())
+}
+
+/// The next heartbeat would come after more than a minute: whatever is heard of sooner was told.
+#[tokio::test]
+async fn a_loss_is_heard_of_at_once_however_long_the_ttl() -> Result<()> {
+    let server = server().start().await?;
+    let run = Run::family(&server, "run --lease job/a --ttl 5m", "trap 'exit 0' TERM").await?;
+    let began = BootTime::now();
+    ask(&server, "lease revoke job/a").await?.good()?;
+    assert_eq!(run.ended().await?.code, 107);
+    let took = BootTime::now().since(began);
+    println!("ended {took:?} after it was revoked");
+    assert!(took < Duration::from_secs(60), "{took:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_command_that_is_asked_for_by_the_next_holder_ends_and_hands_over() -> Result<()> {
+    let server = server().start().await?;
+    let mut next = Run::script(&server, "run --lease job/b --ttl 5m", "echo ready; sleep 600")?;
+    next.line("ready").await?;
+    let holder = async |job: &str| -> Result<String> {
+        let seen = ask(&server, &format!("resource get {job} --json")).await?.json()?;
+        Ok(seen["lease"]["holder"].as_str().context("a holder")?.to_owned())
+    };
+    let to = holder("job/b").await?;
+    let mut run =
+        Run::family(&server, "run --lease job/a --ttl 5m", "trap 'echo asked; exit 7' TERM").await?;
+    let offered = ask(&server, &format!("resource hand-over job/a --to {to} --within 1h")).await?.good()?;
+    assert!(offered.contains(&format!("to {to} when it is released")), "{offered}");
+    run.line("asked").await?;
+    let ended = run.ended().await?;
+    assert_eq!(ended.code, 7, "its own: {}", ended.stderr);
+    assert!(ended.stderr.contains(&format!("{to} asks for job/a")), "{}", ended.stderr);
+    assert_eq!(holder("job/a").await?, to);
     Ok(())
 }
 
