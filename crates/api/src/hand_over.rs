@@ -1,5 +1,6 @@
-//! Hand-overs: a held resource is offered to its next holder, who gets it in the moment in which the present one releases
-//! it. And the news of a session, by which both sides learn of it at once. Ours, so unknown fields are refused.
+//! Hand-overs: a held resource is offered to its next holder, who gets it in the moment in which the present one
+//! releases it. And the news of a session, by which both sides learn of it at once. Ours, so unknown fields are
+//! refused.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -217,8 +218,8 @@ impl AskNews {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct News {
-    /// The sessions that something has happened to: send each a heartbeat, whose answer says what. Empty if the time has
-    /// passed without news.
+    /// The sessions that something has happened to: send each a heartbeat, whose answer says what. Empty if the time
+    /// has passed without news.
     pub sessions: Vec<Uuid>,
     /// Where to go on from; null if that is not known.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]

@@ -67,7 +67,8 @@ pub async fn holders_are_told_of_what_others_do(fixture: &dyn Fixture) {
     engine.stop().await;
 }
 
-/// Whoever asks late, or from nowhere, is told by the rows: the set is newer than the one known, or the session is over.
+/// Whoever asks late, or from nowhere, is told by the rows: the set is newer than the one known, or the session is
+/// over.
 pub async fn late_askers_are_told_by_the_rows(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();

@@ -126,8 +126,8 @@ impl Drop for Waiting<'_> {
 }
 
 impl Hub {
-    /// Waits for news of one of the sessions of a tenant, for at most `wait`. What happened since `from` is told at once; where that
-    /// is not known any more, or not given, a session whose set is newer than the one known is news.
+    /// Waits for news of one of the sessions of a tenant, for at most `wait`. What happened since `from` is told at
+    /// once; where that is not known any more, or not given, a session whose set is newer than the one known is news.
     pub(crate) async fn session_news(
         &self,
         asked: &[KnownSet],

@@ -43,7 +43,8 @@ const RENEWALS_BEHIND_MAX: usize = 1_024;
 pub const SNAPSHOT_RESOURCES_AT_ONCE: usize = 500;
 /// A silent watch gets a progress mark this often, if the store was read meanwhile.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
-/// The tail reads on for this long after the last watcher has left: those who ask in turns find what happened meanwhile.
+/// The tail reads on for this long after the last watcher has left: those who ask in turns find what happened
+/// meanwhile.
 const LINGER: Duration = Duration::from_secs(10);
 /// How long the tail waits after the store did not answer.
 const RETRY_AFTER: Duration = Duration::from_millis(200);

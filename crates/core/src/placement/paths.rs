@@ -212,16 +212,13 @@ impl<'s, 'a> Search<'s, 'a> {
     fn send_home(&mut self, runner: usize, class: usize) {
         let Some(stack) = self.stacks.of[runner].get(&class) else { return };
         for item in stack.iter().rev().map(|item| &self.board.items[*item]) {
-            match item.home {
-                Some(home) if home == runner => break,
-                Some(home)
-                    if self.stacks.runners.has(home) && self.board.classes[class].preferred.has(home) =>
-                {
-                    if self.reach(home, self.distance[runner] - 1) {
-                        self.hop_to[home] = Some(Hop { from: runner, to: home, class });
-                    }
-                }
-                _ => {}
+            let Some(home) = item.home else { continue };
+            if home == runner {
+                break;
+            }
+            let is_open = self.stacks.runners.has(home) && self.board.classes[class].preferred.has(home);
+            if is_open && self.reach(home, self.distance[runner] - 1) {
+                self.hop_to[home] = Some(Hop { from: runner, to: home, class });
             }
         }
     }

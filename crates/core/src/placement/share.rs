@@ -279,11 +279,10 @@ impl Solver<'_> {
 
 /// The sets that do not fit at the level of the whole, with their runners; and the others.
 fn split(part: &Part, groups: Vec<(Vec<usize>, Group)>, reached: &[bool]) -> [Part; 2] {
-    let sides = [true, false].map(|side| {
+    [true, false].map(|side| {
         let sets = part.sets.iter().enumerate().filter(|(at, _)| reached[*at] == side);
         let groups = groups.iter().enumerate().filter(|(at, _)| reached[part.sets.len() + at] == side);
         let runners = groups.flat_map(|(_, (_, group))| group.runners.iter().copied());
         Part { sets: sets.map(|(_, set)| *set).collect(), runners: runners.collect() }
-    });
-    sides
+    })
 }

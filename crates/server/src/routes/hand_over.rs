@@ -1,5 +1,5 @@
-//! Hand-overs: a held resource is offered to its next holder, who has it in the moment in which the present one releases
-//! it (rule 16).
+//! Hand-overs: a held resource is offered to its next holder, who has it in the moment in which the present one
+//! releases it (rule 16).
 
 use axum::http::StatusCode;
 use solehold_api::{
@@ -25,8 +25,9 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
     OpenApiRouter::new().routes(routes!(get, offer, call_off))
 }
 
-/// Offers a held resource to its next holder. Both sides are told at once; when the present holder releases the resource,
-/// the next one has it in the same moment, with a new token. If the present holder does not, the offer lapses.
+/// Offers a held resource to its next holder. Both sides are told at once; when the present holder releases the
+/// resource, the next one has it in the same moment, with a new token. If the present holder does not, the offer
+/// lapses.
 #[utoipa::path(
     post, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "hand_over_resource",
     params(ResourcePath, TenantQuery), request_body = OfferResource,

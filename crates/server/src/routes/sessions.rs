@@ -133,9 +133,9 @@ async fn heartbeat(
 /// Waits for news of sessions: a lease was revoked or has expired, a hand-over is asked for, a pending lease has become
 /// active, or the declaration of a held resource has changed.
 ///
-/// The answer comes as soon as there is news, and at the latest after `wait_ms`. It says only which sessions it is about:
-/// their heartbeats say what happened. The id of a session is proof that it is yours. One request serves all sessions of
-/// a process.
+/// The answer comes as soon as there is news, and at the latest after `wait_ms`. It says only which sessions it is
+/// about: their heartbeats say what happened. The id of a session is proof that it is yours. One request serves all
+/// sessions of a process.
 #[utoipa::path(
     post, path = paths::SESSION_NEWS, tag = "sessions", operation_id = "session_news", request_body = AskNews,
     responses((status = 200, description = "The sessions that something has happened to", body = News))
