@@ -6,6 +6,7 @@ import world
 
 RETIRE = "POST /api/v1/admin/retire"
 RESTORED = "POST /api/v1/admin/restored"
+HAND_OVER = "POST /api/v1/resources/{kind}/{key}/handover"
 
 
 def path_names(case):
@@ -39,6 +40,15 @@ def mend(case):
     # Tokens go up by a bounded step.
     if isinstance(body.get("above"), int):
         body["above"] %= 2**39
+    # The next holder is named in one way, and only a hand-over by force has a reason.
+    if case.operation.label == HAND_OVER:
+        if body.get("session_id") is None:
+            body["to"] = body.get("to") or "h"
+        else:
+            body.pop("to", None)
+        if not body.get("force"):
+            body.pop("fenced", None)
+            body.pop("reason", None)
     if case.operation.label == "POST /api/v1/admin/import":
         case.body = world.ask("GET", "/api/v1/admin/export")
 
@@ -118,6 +128,19 @@ def registered(case, body):
         body["session_id"] = session["session_id"]
 
 
+def offer(case, body):
+    path, _ = world.held()
+    case.path_parameters.update(path)
+    body["session_id"] = world.session()["id"]
+    for name in ("to", "budget"):
+        body.pop(name, None)
+
+
+def failing(case, body):
+    case.path_parameters.update(world.declared())
+    body["runner_id"] = world.runner()[0]["id"]
+
+
 def any_node(case, body):
     world.session()
     (case.query or {}).pop("group", None)
@@ -142,6 +165,10 @@ STAGES = {
     "POST /api/v1/resources/{kind}/{key}/lease/renew": with_lease(world.held),
     "POST /api/v1/resources/{kind}/{key}/lease/revoke": with_lease(world.held),
     "PUT /api/v1/resources/{kind}/{key}/state": with_lease(world.held),
+    HAND_OVER: offer,
+    "GET /api/v1/resources/{kind}/{key}/handover": with_path(world.offered),
+    "DELETE /api/v1/resources/{kind}/{key}/handover": with_path(world.offered),
+    "POST /api/v1/resources/{kind}/{key}/failures": failing,
     "POST /api/v1/scenes/{id}/lease": free_scene,
     "POST /api/v1/scenes/{id}/lease/renew": with_lease(world.held_scene, holder="holder_id", token="version"),
     "GET /api/v1/sessions/{id}": with_path(world.session),

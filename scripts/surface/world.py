@@ -50,6 +50,13 @@ def handed_over():
     return path, grant
 
 
+def offered():
+    path, _ = held()
+    offer = {"session_id": session()["id"], "ttl_seconds": 300}
+    ask("POST", f"/api/v1/resources/{path['kind']}/{path['key']}/handover", offer)
+    return path
+
+
 def scene():
     path = {"id": fresh()}
     ask("PUT", f"/api/v1/scenes/{path['id']}", {})

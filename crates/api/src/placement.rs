@@ -307,6 +307,7 @@ pub struct PlacementSettings {
     /// For how long a runner that came back gets nothing for balance; 60000 by default.
     pub settle_ms: Option<u64>,
     /// Kinds that are not placed, besides zones and locks.
+    #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub unplaced_kinds: BTreeSet<String>,
     /// Static placement: for each runner all that it should hold, as `kind/key`.
     pub static_lists: BTreeMap<String, BTreeSet<String>>,

@@ -17,7 +17,7 @@ async fn a_worker_is_told_what_to_work_on_and_leaves_its_state() -> Result<()> {
     let worker = python(
         r#"
 say(type="ready")
-states = {}
+states, revoked = {}, []
 while True:
     m = hear()
     if m["type"] == "assign":
@@ -26,10 +26,12 @@ while True:
         say(type="state", resource=m["resource"], document={"n": states[m["resource"]]})
     if m["type"] == "revoke":
         print("revoked", m["resource"], m["reason"], m["deadline_boottime_ms"] > 0, flush=True)
+        revoked.append(m)
         say(type="drained", id="not this one")
-        say(type="drained", id=m["id"], state={"n": states[m["resource"]]})
     if m["type"] == "error":
         print("told:", m["message"], flush=True)
+        m = revoked.pop(0)
+        say(type="drained", id=m["id"], state={"n": states[m["resource"]]})
 "#,
     );
     let agent = Agent::start(&server, "first", MANY, &worker).await?;

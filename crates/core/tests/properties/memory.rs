@@ -167,7 +167,7 @@ impl Memory {
                 attributes: Document::default(),
                 undeclared: if *strict { Undeclared::Refuse } else { Undeclared::Allow },
                 wait: wait.map(|(wait_ms, room)| Wait { room: self.session(&Who::Room(room)), wait_ms }),
-                holds_at_most: strict.then_some(2),
+                holds_at_most: strict.then_some(1),
             }),
             Ask::Leave { nth } => {
                 let unknown = (resource(0), LeaseId(Uuid::from_u128(u128::MAX)));

@@ -273,7 +273,7 @@ fn static_lists() -> Value {
     let part = r"[^\u0000-\u001F\u007F-\u009F/]{1,60}";
     let resource = json!({"type": "string", "pattern": format!("^{part}/{part}$")});
     let most = STATIC_RESOURCES_MAX / 10;
-    let list = json!({"type": "array", "uniqueItems": true, "maxItems": most, "items": resource});
+    let list = json!({"type": "array", "maxItems": most, "items": resource});
     json!({"type": "object", "maxProperties": 10, "propertyNames": name(), "additionalProperties": list})
 }
 
