@@ -40,6 +40,7 @@ pub fn balance(board: &mut Board<'_>, shares: &Shares) {
             balance.along_paths(board, Takers::WithRoom, most);
             balance.along_paths_to_short(board, most);
         }
+        balance.back_home(board);
     }
 }
 
@@ -267,6 +268,18 @@ impl Balance<'_> {
             let starts: Vec<usize> =
                 self.shares.runners.iter().filter(|runner| self.bands.spares(board, *runner, 1)).collect();
             if !is_short || !self.along_a_path(board, &starts, (Takers::Short, most)) {
+                return;
+            }
+        }
+    }
+
+    /// A long way from a runner with too much to one with too little may have cost more than two short ways, to and
+    /// from others that stay in their bands. Then something can go back.
+    fn back_home(&mut self, board: &mut Board<'_>) {
+        loop {
+            let starts: Vec<usize> =
+                self.shares.runners.iter().filter(|runner| self.bands.spares(board, *runner, 1)).collect();
+            if !self.along_a_path(board, &starts, (Takers::WithRoom, -1)) {
                 return;
             }
         }

@@ -79,11 +79,13 @@ fn keep_for_return(board: &mut Board<'_>, item: usize) {
     }
 }
 
-/// A runner whose capacity was lowered gives away what it holds beyond it, the last by key first.
+/// A runner that gets nothing more and holds more than its capacity gives away what it holds beyond it, the last by key
+/// first. For the others the cheapest way is found once everything else has its place.
 fn evict_surplus(board: &mut Board<'_>) {
     for item in (0..board.items.len()).rev() {
         if let Some(at) = board.items[item].at
             && board.load[at] > board.capacity[at]
+            && !board.fleet.receivers.has(at)
             && board.items[item].reason == Reason::Held
         {
             board.lift(item);

@@ -97,6 +97,12 @@ impl Stacks {
             .map(|(_, hops)| hops)
     }
 
+    /// How to take something from a runner that has too much.
+    pub fn path_from(&self, board: &Board<'_>, runner: usize) -> Option<Vec<Hop>> {
+        let takes = |runner: usize, weight: u64| board.has_room(runner, weight);
+        self.cheapest(board, &[runner], |_, _| true, takes).map(|(_, hops)| hops)
+    }
+
     /// The path with the fewest moves, and how many they are: from one of `starts`, which `gives` a weight away, to a
     /// runner that `takes` one.
     pub fn cheapest(

@@ -8,7 +8,7 @@ use std::{
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::{
-    Reason, Unplaceable,
+    Eviction, Reason, Unplaceable,
     board::Board,
     paths::Stacks,
     runner_set::RunnerSet,
@@ -32,7 +32,7 @@ enum Circle {
 pub fn place(board: &mut Board<'_>) {
     let (homeless, wishes) = without_place(board);
     if homeless.is_empty() && wishes.is_empty() {
-        return;
+        return relieve(board);
     }
     let mut chooser = Chooser::new(board);
     let mut left = Vec::new();
@@ -47,6 +47,7 @@ pub fn place(board: &mut Board<'_>) {
         }
     }
     make_room(board, left);
+    relieve(board);
     for item in wishes {
         let from = board.items[item].at;
         if let Some(runner) = chooser.choose(board, item, false)
@@ -105,6 +106,34 @@ fn make_room(board: &mut Board<'_>, left: Vec<usize>) {
             let reason = board.items[item].reason.clone();
             board.put(item, runner, movable, reason);
             stacks.add(board, item);
+        }
+    }
+}
+
+/// Runners whose capacity was lowered give away what they hold beyond it. What nobody else can have they keep.
+fn relieve(board: &mut Board<'_>) {
+    let is_over = |board: &Board<'_>, runner: usize| board.load[runner] > board.capacity[runner];
+    let over: Vec<usize> = board.fleet.receivers.iter().filter(|runner| is_over(board, *runner)).collect();
+    if over.is_empty() {
+        return;
+    }
+    let mut stacks = Stacks::of(board, &board.fleet.receivers);
+    for runner in over {
+        while is_over(board, runner) {
+            let Some(hops) = stacks.path_from(board, runner) else { break };
+            stacks.follow(board, &hops, Reason::Evicted(Eviction::OverCapacity));
+        }
+        keep_beyond(board, runner);
+    }
+}
+
+/// Marks what a runner keeps beyond its capacity, because it can be nowhere else: the last by key.
+fn keep_beyond(board: &mut Board<'_>, runner: usize) {
+    let mut beyond = board.load[runner].saturating_sub(board.capacity[runner]);
+    for item in board.items.iter_mut().rev() {
+        if beyond > 0 && item.movable && (item.at, item.home) == (Some(runner), Some(runner)) {
+            (item.movable, item.reason) = (false, Reason::NowhereElse(Unplaceable::AllAtCapacity));
+            beyond = beyond.saturating_sub(item.weight);
         }
     }
 }
