@@ -35,7 +35,7 @@ def mend(case):
         number = int(path["zone_id"])
         body["zone_id"] = number if str(number) == path["zone_id"] else path["zone_id"]
     # No two zones of a camera have the same id.
-    if isinstance(body.get("zones"), list):
+    if isinstance(body.get("zones"), list) and all(isinstance(zone, dict) for zone in body["zones"]):
         body["zones"] = list({str(zone["zone_id"]): zone for zone in body["zones"]}.values())
     # Tokens go up by a bounded step.
     if isinstance(body.get("above"), int):

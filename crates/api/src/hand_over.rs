@@ -105,7 +105,7 @@ impl OfferResource {
 /// A pending lease: it becomes active, with a token, when the present holder releases the resource or expires.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-pub struct PendingLease {
+pub struct OfferedLease {
     /// The id that the lease will have. Releasing it calls the hand-over off.
     pub lease_id: Uuid,
     pub tenant: String,
@@ -126,7 +126,7 @@ pub struct PendingLease {
     pub attributes: BTreeMap<String, Value>,
 }
 
-impl PendingLease {
+impl OfferedLease {
     /// A pending lease at a time.
     pub fn of(view: &PendingView, now: StoreTime) -> Self {
         let PendingView { key, pending, present } = view;

@@ -18,7 +18,7 @@ use crate::{
     cursor::Cursor,
     document::{to_document, to_fields},
     field::{Checked, Faults},
-    hand_over::PendingLease,
+    hand_over::OfferedLease,
     limits::{SESSION_TTL, WEIGHT_MAX},
     page::PageCursor,
     resources::HeldLease,
@@ -120,7 +120,7 @@ pub struct Session {
     pub leases: Vec<HeldLease>,
     /// What it will hold as soon as the present holders release it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub pending: Vec<PendingLease>,
+    pub pending: Vec<OfferedLease>,
 }
 
 impl Session {
@@ -147,7 +147,7 @@ impl Session {
             revision: session.lease_revision.0,
             sealed_cursor: None,
             leases: leases.into_iter().map(HeldLease::of).collect(),
-            pending: pending.into_iter().map(|offer| PendingLease::of(offer, now)).collect(),
+            pending: pending.into_iter().map(|offer| OfferedLease::of(offer, now)).collect(),
         }
     }
 }

@@ -18,9 +18,18 @@ use solehold_server::{Running, Server, ServerConfig, openapi_json};
 use uuid::Uuid;
 
 const KIND: &str = "camera";
-/// Commands that change something, or that do not ask a server.
+/// Commands that change something, that do not ask a server, or that tell of placement rather than of leases.
 const NOT_READS: &[&str] = &[
     "serve",
+    "agent",
+    "explain",
+    "deploy status",
+    "deploy shift",
+    "deploy promote",
+    "deploy rollback",
+    "resource hand-over",
+    "resource quarantine",
+    "resource clear",
     "run",
     "lock",
     "bench",

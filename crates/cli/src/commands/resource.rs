@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use reqwest::Method;
 use serde_json::{Value, json};
 use solehold_api::{
-    hand_over::{OfferResource, PendingLease},
+    hand_over::{OfferResource, OfferedLease},
     page::PageCursor,
     paths,
     placement::{Failures, PutQuarantine},
@@ -213,7 +213,7 @@ async fn hand_over(args: HandOverArgs, client: &Client, global: &GlobalArgs) -> 
     }
     let ttl_ms = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
     let body = OfferResource { to, ttl_ms: Some(ttl_ms.into()), force, fenced, ..Default::default() };
-    let offered = client.send::<PendingLease>(Method::POST, &path, &body).await;
+    let offered = client.send::<OfferedLease>(Method::POST, &path, &body).await;
     let pending = offered.map_err(|failure| failure.doing(format!("hand over {resource}")))?;
     if global.json {
         return output::json(&pending);

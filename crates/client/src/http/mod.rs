@@ -16,7 +16,7 @@ use reqwest::Method;
 use secrecy::SecretString;
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchResults, ReleaseItem, RenewItem},
-    hand_over::{self, AskNews, KnownSession, OfferResource, PendingLease},
+    hand_over::{self, AskNews, KnownSession, OfferResource, OfferedLease},
     limits::WAIT_MS_MAX,
     paths,
     problem::ErrorCode,
@@ -340,7 +340,7 @@ impl Authority for Http {
         let body = OfferResource { request_id, session_id, ttl_ms, ..Default::default() };
         let path = paths::resource_handover(resource.kind.as_str(), resource.key.as_str());
         let call = self.call(Method::POST, path).body(&body)?;
-        let offered = self.servers().ask::<PendingLease>(Lane::Work, &call).await?;
+        let offered = self.servers().ask::<OfferedLease>(Lane::Work, &call).await?;
         Ok(offered.map(|pending| LeaseId(pending.lease_id)))
     }
 

@@ -3,7 +3,7 @@
 
 use axum::http::StatusCode;
 use solehold_api::{
-    hand_over::{NextHolder, OfferResource, PendingLease},
+    hand_over::{NextHolder, OfferResource, OfferedLease},
     paths,
     problem::{ErrorCode, Problem},
 };
@@ -32,7 +32,7 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
     post, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "hand_over_resource",
     params(ResourcePath, TenantQuery), request_body = OfferResource,
     responses(
-        (status = 201, description = "It is on offer", body = PendingLease),
+        (status = 201, description = "It is on offer", body = OfferedLease),
         (status = 404, description = "There is no such resource, next holder or session"),
         (status = 409, description = "Nobody holds it, it is on its way to another, the next holder has no room, or the budget is spent"),
     )
@@ -42,7 +42,7 @@ async fn offer(
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<OfferResource>,
-) -> Result<(StatusCode, Json<PendingLease>), ApiError> {
+) -> Result<(StatusCode, Json<OfferedLease>), ApiError> {
     let context = caller.context();
     let key = path.key(&caller, query.tenant.as_deref())?;
     let terms = body.terms()?;
@@ -69,7 +69,7 @@ async fn offer(
     }
     let now = pending.asked_at;
     let view = PendingView { key, pending, present: present.map(|lease| lease.lease.holder) };
-    Ok((StatusCode::CREATED, Json(PendingLease::of(&view, now))))
+    Ok((StatusCode::CREATED, Json(OfferedLease::of(&view, now))))
 }
 
 /// The session of the next holder.
@@ -90,12 +90,12 @@ async fn session_of(context: &Context, tenant: &Name, to: NextHolder) -> Result<
 }
 
 /// Reads the pending lease on a resource.
-async fn find(context: &Context, key: &ResourceKey) -> Result<PendingLease, ApiError> {
+async fn find(context: &Context, key: &ResourceKey) -> Result<OfferedLease, ApiError> {
     let seen = ResourceView::read(context, key).await?;
     let seen = seen.ok_or_else(|| Refusal::NoResource(key.clone()))?;
     let nothing = || Problem::new(ErrorCode::NotFound, format!("{key} is not being handed over"));
     let view = PendingView::of(&seen.resource, seen.now).ok_or_else(nothing)?;
-    Ok(PendingLease::of(&view, seen.now))
+    Ok(OfferedLease::of(&view, seen.now))
 }
 
 /// Returns the pending lease on a resource.
@@ -103,7 +103,7 @@ async fn find(context: &Context, key: &ResourceKey) -> Result<PendingLease, ApiE
     get, path = paths::RESOURCE_HANDOVER, tag = "resources", operation_id = "get_hand_over",
     params(ResourcePath, TenantQuery),
     responses(
-        (status = 200, description = "The pending lease", body = PendingLease),
+        (status = 200, description = "The pending lease", body = OfferedLease),
         (status = 404, description = "There is no such resource, or it is not being handed over"),
     )
 )]
@@ -111,7 +111,7 @@ async fn get(
     caller: Caller<role::Reader>,
     NamePath(path): NamePath<ResourcePath>,
     Params(query): Params<TenantQuery>,
-) -> Result<Json<PendingLease>, ApiError> {
+) -> Result<Json<OfferedLease>, ApiError> {
     let key = path.key(&caller, query.tenant.as_deref())?;
     Ok(Json(find(caller.context(), &key).await?))
 }
