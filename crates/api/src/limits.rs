@@ -89,7 +89,8 @@ pub const RESOURCE_TTL: TtlBounds =
 pub const SESSION_TTL: TtlBounds =
     TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
 /// How long a resource may be on offer to its next holder.
-pub const OFFER_TTL: TtlBounds = TtlBounds { least_ms: 1, most_ms: PENDING_MS_MAX, default_ms: 30_000 };
+pub const OFFER_TTL: TtlBounds =
+    TtlBounds { least_ms: TTL_MS_MIN, most_ms: PENDING_MS_MAX, default_ms: 30_000 };
 /// Time to live of the session that a runner gets when it registers.
 pub const RUNNER_SESSION_TTL: TtlBounds =
     TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 60_000 };

@@ -17,7 +17,7 @@ use secrecy::SecretString;
 use solehold_api::{
     batch::{AcquireItem, Batch, BatchResults, ReleaseItem, RenewItem},
     hand_over::{self, AskNews, KnownSession, OfferResource, OfferedLease},
-    limits::WAIT_MS_MAX,
+    limits::{OFFER_TTL, WAIT_MS_MAX},
     paths,
     problem::ErrorCode,
     resources::{self, CancelRequest, PutState, ReleaseResource},
@@ -335,7 +335,8 @@ impl Authority for Http {
         to: SessionId,
         within: Duration,
     ) -> Reply<LeaseId> {
-        let ttl_ms = Some((within.as_millis() as u64).into());
+        // The server waits a second at least; who gives up sooner calls it off.
+        let ttl_ms = Some((within.as_millis() as u64).max(OFFER_TTL.least_ms).into());
         let (request_id, session_id) = (Some(request), Some(to.0));
         let body = OfferResource { request_id, session_id, ttl_ms, ..Default::default() };
         let path = paths::resource_handover(resource.kind.as_str(), resource.key.as_str());
