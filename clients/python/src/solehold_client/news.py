@@ -77,7 +77,7 @@ class Newsroom:
             LOG.debug("the servers tell no news, so that what has happened is known at the next heartbeat: %s", error)
             self._can_tell = False
         finally:
-            # Before anything is awaited: whoever comes from now on starts another one.
+            # Before anything is awaited: a caller that comes from now on starts another one.
             self._asking = None
             for _, word in self._waiting.values():
                 if not word.done():

@@ -29,7 +29,7 @@ pub enum LeaseNews {
     NotWon(Resource, String, Option<Duration>),
     /// It is lost, for this reason.
     Lost(Resource, String),
-    /// It is to be handed over to this holder.
+    /// This holder asks to take it over.
     HandOverAsked(Resource, String),
     /// It is released, or will run out.
     Released(Resource),

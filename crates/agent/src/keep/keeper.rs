@@ -82,7 +82,7 @@ struct Keeper {
     folder: PathBuf,
     cgroup: Option<PathBuf>,
     terminal_of: Option<Pid>,
-    /// How nice the command is to be.
+    /// The nice value of the command.
     nice: i32,
     /// None before it was started, and once it has been reaped: its number may then be somebody else's.
     command: Option<Pid>,

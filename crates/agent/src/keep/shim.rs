@@ -72,7 +72,7 @@ fn become_command(
     if takes_terminal {
         terminal::give(stdin(), getpid());
     }
-    // Holder and keeper read signals instead of being interrupted; the command is to be.
+    // Holder and keeper read signals instead of being interrupted; the command must be interrupted as usual.
     signals::unblock_all();
     Command::new(program).args(args).exec()
 }

@@ -52,7 +52,7 @@ pub struct Rules {
     pub hands_over: bool,
 }
 
-/// How a resource is to be had.
+/// How to get a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// It is free, or will be.
@@ -106,7 +106,7 @@ pub enum Event {
         /// Its old deadline.
         until: BootTime,
     },
-    /// A resource is to be released, such as because it goes to another runner.
+    /// The agent must release a resource, for example because it goes to another runner.
     Asked {
         /// Which.
         resource: Resource,
