@@ -20,6 +20,7 @@ use solehold_client::{Contact, Http, OpenError, Resource, Session, SessionConfig
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
     sync::{mpsc, watch},
+    task::AbortHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
 use uuid::Uuid;
@@ -44,10 +45,10 @@ const NEWS_MAX: usize = 1_024;
 const LOOKS_IN_TTL: u32 = 30;
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(20);
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
-/// How often the file is looked at, and what the server assigns is asked for.
+/// How often the file is looked at, and a server that did not answer is asked again what it assigns.
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
-/// How often the configuration of what is worked on is read again.
-const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(5);
+/// How often the configuration of what is worked on is read again, if nobody tells of a change.
+const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(30);
 /// How long the present holder of a resource has to hand it over, at least.
 const TAKE_OVER_MIN: Duration = Duration::from_secs(5);
 /// How long the server may take to close the session in the end; otherwise it runs out.
@@ -139,7 +140,9 @@ struct Driver {
     lease_news: (mpsc::Sender<LeaseNews>, mpsc::Receiver<LeaseNews>),
     worker_news: (mpsc::Sender<WorkerNews>, mpsc::Receiver<WorkerNews>),
     /// The server was asked what it assigns, and has not answered yet.
-    is_asking: bool,
+    asking: Option<AbortHandle>,
+    /// The version of what the server assigned last.
+    known_version: Option<String>,
     /// Why the server does not say what it assigns, if it does not.
     no_assignments: Option<String>,
     is_finished: bool,
@@ -174,7 +177,8 @@ impl Driver {
             status,
             lease_news: mpsc::channel(NEWS_MAX),
             worker_news: mpsc::channel(NEWS_MAX),
-            is_asking: false,
+            asking: None,
+            known_version: None,
             no_assignments: None,
             is_finished: false,
             over: None,
@@ -182,7 +186,7 @@ impl Driver {
     }
 
     async fn drive(&mut self, reloader: &mut Reloader, mut ending: Ending) -> Result<(), AgentError> {
-        let mut contact = self.session.contact();
+        let (mut contact, mut told) = (self.session.contact(), self.session.told());
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
         let (mut looks, mut reloads) = (interval(every), interval(RELOAD_EVERY));
         let mut configurations = interval(CONFIGURATIONS_EVERY);
@@ -203,10 +207,9 @@ impl Driver {
                         self.follow_source();
                     }
                 }
-                _ = configurations.tick() => {
-                    let held = self.leases.keys().cloned().collect();
-                    sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
-                }
+                _ = configurations.tick() => self.read_configurations(),
+                // What happened may be that a configuration has changed.
+                Ok(()) = told.changed() => configurations.reset_immediately(),
                 () = &mut ending, if !self.machine.is_draining() => self.drain("it was asked to end"),
                 Ok(()) = contact.changed() => follow_contact(&contact),
             }
@@ -377,6 +380,11 @@ impl Driver {
         self.session.set_metrics(self.status.metrics());
     }
 
+    fn read_configurations(&self) {
+        let held = self.leases.keys().cloned().collect();
+        sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
+    }
+
     /// What this agent is to work on.
     fn follow_source(&mut self) {
         match &self.settings.source {
@@ -384,17 +392,18 @@ impl Driver {
                 let wanted = resources.iter().map(|resource| (resource.clone(), Want::Free)).collect();
                 self.tell(Event::Wanted(wanted));
             }
-            Source::Assigned if self.is_asking => {}
+            Source::Assigned if self.asking.is_some() => {}
             Source::Assigned => {
-                self.is_asking = true;
                 let runner = self.settings.runner.runner_id.clone();
-                assignments::ask(self.http.clone(), runner, self.lease_news.0.clone());
+                let known = self.known_version.clone();
+                self.asking =
+                    Some(assignments::ask(self.http.clone(), runner, known, self.lease_news.0.clone()));
             }
         }
     }
 
     fn take_assignments(&mut self, told: Result<Assigned, String>) {
-        self.is_asking = false;
+        self.asking = None;
         let assigned = match told {
             Ok(assigned) => assigned,
             Err(why) => {
@@ -402,6 +411,7 @@ impl Driver {
                     tracing::warn!(why, "the server does not say what to work on; what is held is kept");
                 }
                 self.no_assignments = Some(why);
+                self.known_version = None;
                 if self.machine.is_draining() {
                     self.hand_over_nothing();
                 }
@@ -416,6 +426,10 @@ impl Driver {
             wanted.remove(resource);
         }
         self.tell(Event::Wanted(wanted));
+        // The next one at once, unless the server has not waited.
+        if std::mem::replace(&mut self.known_version, assigned.version.clone()) != assigned.version {
+            self.follow_source();
+        }
     }
 
     fn reload(&mut self, reloader: &mut Reloader) {
