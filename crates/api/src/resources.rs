@@ -415,6 +415,10 @@ pub struct Resource {
     pub waiting: u32,
     /// The state document of the last holder, without its content.
     pub state: Option<StateDocument>,
+    /// The epoch of the store's history, where one resource is read. An answer with a lower one than was seen before
+    /// comes from an older history.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u64>,
 }
 
 impl Resource {
@@ -449,6 +453,7 @@ impl Resource {
                 expires_at: pending.deadline.into(),
             }),
             state: resource.state.as_ref().map(StateDocument::summary),
+            epoch: None,
         }
     }
 }

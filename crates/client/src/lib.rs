@@ -30,6 +30,7 @@
 //!   Session (one heartbeat) ── acquire ──> Guard { token, deadline, lost(), run(), state() }
 //!      |            └── Locks (wait in line) ──> Guard          Cluster: configuration, routing, presence
 //!      Authority: Http (servers, failover) | Embedded (the engine in this process)       elect(): one leader
+//!      Gate: refuses work that carries an old token
 //! ```
 //! ```
 //! # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
@@ -72,6 +73,7 @@ pub mod coalesce;
 mod elect;
 #[cfg(feature = "engine")]
 mod embedded;
+pub mod gate;
 mod history;
 mod http;
 mod locks;

@@ -60,6 +60,7 @@ pub mod call;
 pub mod command;
 mod decide;
 pub mod event;
+pub mod fence;
 pub mod key;
 pub mod lease;
 pub mod ledger;

@@ -24,6 +24,8 @@ from .errors import (
     Unavailable,
     Unknown,
 )
+from .fence import Mark, Verdict
+from .gate import Gate
 from .guard import Guard
 from .http import AnswerLost, HttpTransport, NotSent, Request, Response, Server, Stream, Transport
 from .locks import Locks
@@ -44,11 +46,13 @@ __all__ = [
     "Event",
     "FieldError",
     "Forbidden",
+    "Gate",
     "Guard",
     "HttpTransport",
     "Json",
     "Locks",
     "Lost",
+    "Mark",
     "NoSession",
     "NotFound",
     "NotSent",
@@ -69,6 +73,7 @@ __all__ = [
     "Unauthorized",
     "Unavailable",
     "Unknown",
+    "Verdict",
     "Watch",
     "elect",
 ]

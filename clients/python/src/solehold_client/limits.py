@@ -12,6 +12,8 @@ TTL_SECONDS_MAX: Final = 24 * 60 * 60.0
 WAIT_SECONDS_MAX: Final = 30.0
 # Most sessions whose news one request asks for.
 NEWS_SESSIONS_MAX: Final = 1_000
+# Most kinds that one gate is for.
+GATE_KINDS_MAX: Final = 32
 # A wait that the server should have ended by now is ended by the client.
 WAIT_LEEWAY_SECONDS: Final = 1.0
 # A watch is never silent for long: the server sends a comment every 10 s.

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from . import check
 from .errors import Unknown
+from .fence import Mark
 
 Json = Union[None, bool, int, float, str, "list[Json]", "dict[str, Json]"]
 """Any JSON value."""
@@ -269,6 +270,14 @@ def snapshot_part(value: Json) -> tuple[str, list[Ownership], bool]:
     if not isinstance(resources, list):
         raise Unknown("the answer is not a snapshot: `resources` is not a list")
     return cursor_of(value), [_ownership(resource) for resource in resources], fields.get("more") is True
+
+
+def newest(value: Json) -> tuple[Mark, int | None]:
+    """The newest token of a resource that was read, and the epoch of the answer."""
+    fields = _Fields(value, "a resource")
+    lease = fields.get("lease")
+    session = None if lease is None else _Fields(lease, "a lease").text_or_none("session_id")
+    return Mark(fields.whole("last_token"), session), fields.whole_or_none("epoch")
 
 
 def _ownership(value: Json) -> Ownership:

@@ -4,6 +4,7 @@ mod no_answer;
 mod servers;
 pub mod transport;
 mod trust;
+mod watching;
 mod wire;
 
 use std::{sync::Arc, time::Duration};

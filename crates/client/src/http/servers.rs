@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use reqwest::{Client, Method, RequestBuilder, Url, header};
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header};
 use secrecy::ExposeSecret;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::problem::{ErrorCode, Problem};
@@ -133,10 +133,56 @@ impl Servers {
         Err(summed_up(failures))
     }
 
-    fn request(&self, lane: &LaneClient, at: usize, call: &Call) -> RequestBuilder {
+    /// Asks the servers in turn until one begins to answer; the rest of the answer comes as a stream.
+    pub async fn stream(&self, call: &Call) -> Reply<Response> {
+        let lane = &self.waits;
+        let first = lane.preferred.load(Ordering::Relaxed);
+        let mut failures: Vec<AuthorityError> = Vec::new();
+        for turn in 0..self.bases.len() {
+            let at = (first + turn) % self.bases.len();
+            let url = transport::url(&self.bases[at], &call.path, &self.query(call));
+            let sent = lane.http.request(call.method.clone(), url).send();
+            let slow = || unreachable(format!("{} did not answer within {:?}", self.bases[at], call.within));
+            let response = match tokio::time::timeout(call.within, sent).await {
+                Err(_) => Err(slow()),
+                Ok(Err(error)) => {
+                    Err(lost(transport::no_answer(&self.bases[at], &error, call.within).await))
+                }
+                Ok(Ok(response)) => Ok(response),
+            };
+            match response {
+                Ok(response) if response.status().is_success() => {
+                    lane.preferred.store(at, Ordering::Relaxed);
+                    return Ok(Ok(response));
+                }
+                Ok(response) => {
+                    let status = response.status();
+                    let body = tokio::time::timeout(call.within, response.bytes()).await;
+                    let bytes = body.ok().and_then(Result::ok).unwrap_or_default();
+                    match refused::<Response>(&self.bases[at], status, &bytes) {
+                        Ok(outcome) => return Ok(outcome),
+                        Err(error) => failures.push(error),
+                    }
+                }
+                Err(error) => failures.push(error),
+            }
+        }
+        Err(summed_up(failures))
+    }
+
+    /// Whether the servers are asked for one tenant.
+    pub fn has_tenant(&self) -> bool {
+        self.tenant.is_some()
+    }
+
+    fn query(&self, call: &Call) -> Vec<(&'static str, String)> {
         let mut query = call.query.clone();
         query.extend(self.tenant.clone().map(|tenant| ("tenant", tenant)));
-        let url = transport::url(&self.bases[at], &call.path, &query);
+        query
+    }
+
+    fn request(&self, lane: &LaneClient, at: usize, call: &Call) -> RequestBuilder {
+        let url = transport::url(&self.bases[at], &call.path, &self.query(call));
         let request = lane.http.request(call.method.clone(), url).timeout(call.within);
         match &call.body {
             Some(body) => request.header(header::CONTENT_TYPE, "application/json").body(body.clone()),
@@ -160,7 +206,12 @@ async fn answer<T: DeserializeOwned>(base: &str, request: RequestBuilder, within
         let odd = |error| AuthorityError::Unknown(format!("{base} gave an unexpected answer ({error})"));
         return Ok(Ok(serde_json::from_slice(text).map_err(odd)?));
     }
-    match serde_json::from_slice::<Problem>(&bytes) {
+    refused(base, status, &bytes)
+}
+
+/// What a server says that does not do what it was asked.
+fn refused<T>(base: &str, status: StatusCode, bytes: &[u8]) -> Reply<T> {
+    match serde_json::from_slice::<Problem>(bytes) {
         Ok(problem) => judged(problem),
         Err(_) if status.is_server_error() => {
             Err(AuthorityError::Unknown(format!("{base} answered {status} without saying why")))

@@ -27,6 +27,8 @@ pub struct ResourceView {
     pub resource: Resource,
     pub lease: Option<LeaseView>,
     pub now: StoreTime,
+    /// The epoch of the store's history.
+    pub epoch: u64,
 }
 
 impl ResourceView {
@@ -34,7 +36,7 @@ impl ResourceView {
     pub fn of(loaded: &LoadedRows, key: &ResourceKey) -> Option<Self> {
         let resource = loaded.state.resource(key)?.clone();
         let lease = LeaseView::of(&loaded.state, &resource, loaded.now).ok().flatten();
-        Some(Self { resource, lease, now: loaded.now })
+        Some(Self { resource, lease, now: loaded.now, epoch: loaded.cursor.epoch })
     }
 
     /// The resources that were found, in order.

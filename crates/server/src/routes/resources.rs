@@ -164,7 +164,8 @@ async fn get(
 
 /// Shows a resource that is there.
 pub async fn show(context: &Context, key: &ResourceKey) -> Result<Json<Resource>, ApiError> {
-    Ok(Json(shown(&see(context, key).await?)))
+    let seen = see(context, key).await?;
+    Ok(Json(Resource { epoch: Some(seen.epoch), ..shown(&seen) }))
 }
 
 /// Declares a resource, or replaces its declaration.

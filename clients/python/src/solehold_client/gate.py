@@ -1,0 +1,293 @@
+"""The gate: work that carries an old token is refused (rule 21).
+
+`Gate.judge` says at once what is known; `Gate.decide` asks the store where that settles it. What stays undecidable is held back
+by a transport that can wait (`Gate.changed`), and refused by one that cannot. The watch pushes every grant, so the store is
+read only for a token that comes before its event, and while the watch is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from . import check, wire
+from .backoff import Backoff, BackoffConfig
+from .channel import Call
+from .errors import Compacted, NotFound, SoleholdError
+from .fence import Fence, Key, Mark, Rules, Verdict
+from .limits import GATE_KINDS_MAX, REQUESTS_AT_ONCE_MAX
+from .log import LOG
+from .memory import Memory
+from .watch import Watch
+from .wire import Event, Snapshot, position
+
+if TYPE_CHECKING:
+    from .client import Client
+
+# How often the store is asked how far it is.
+HEAD_SECONDS = 1.0
+# How long the store counts as away after it was not reached, when nobody asks in between.
+AWAY_SECONDS = 2.0
+# How long to wait before another attempt.
+AGAIN = BackoffConfig(first=0.1, cap=5.0)
+TENANT_DEFAULT = "default"
+
+
+class Gate:
+    """Refuses work that carries an old token: `async with Gate(client, kinds=["scene"]) as gate`.
+
+    It fails closed: what cannot be decided is not admitted, unless `fail_open` says so for the time while the store is away.
+    `memory` is a file in which marks are kept across restarts. `strict` reads the store before a new token is admitted.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        kinds: Iterable[str],
+        tenant: str = TENANT_DEFAULT,
+        cache_ttl: float = 30.0,
+        fail_open: bool = False,
+        strict: bool = False,
+        memory: str | os.PathLike[str] | None = None,
+        marks_max: int = 1_000_000,
+        refresh_within: float = 5.0,
+    ) -> None:
+        check.instance("kinds", kinds, Iterable, "a list of kinds, such as ['scene']")
+        self._kinds = [check.name("a kind", kind) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+        if not 1 <= len(self._kinds) <= GATE_KINDS_MAX:
+            raise ValueError(f"{len(self._kinds)} kinds were given: give 1 to {GATE_KINDS_MAX}")
+        above = "seconds above 0"
+        check.seconds("cache_ttl", cache_ttl, lambda ttl: ttl > 0, above)
+        check.seconds("refresh_within", refresh_within, lambda within: within > 0, above)
+        check.instance("marks_max", marks_max, int, "a whole number above 0")
+        if marks_max < 1:
+            raise ValueError(f"marks_max is {marks_max}: nothing could be remembered")
+        rules = Rules(cache_ttl, fail_open, strict, memory is not None, marks_max)
+        self._client = client
+        self._tenant = check.name("tenant", tenant)
+        self._within = refresh_within
+        self._fence = Fence(rules)
+        self._memory = None if memory is None else Memory(memory, tenant)
+        self._channel = client.channel()
+        self._watch: Watch | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._changes: set[asyncio.Future[None]] = set()
+        self._to_save = asyncio.Event()
+        self._asking: dict[Key, asyncio.Lock] = {}
+        self._answers: dict[Key, tuple[float, Mark | None, int | None]] = {}
+        self._questions = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
+
+    async def __aenter__(self) -> Gate:
+        if self._memory is not None:
+            try:
+                self._memory.restore(self._fence)
+            except BaseException:
+                self._memory.close()
+                raise
+            self._tasks.append(asyncio.ensure_future(self._keep(self._memory)))
+        self._tasks += [asyncio.ensure_future(self._follow()), asyncio.ensure_future(self._ask_for_heads())]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends the watch, and lets another gate have the file."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._channel.close()
+        if self._memory is not None:
+            self._memory.close()
+
+    @property
+    def lag(self) -> float | None:
+        """Everything is known that was decided longer ago than these seconds; None before the first snapshot."""
+        return None if self._fence.proven is None else self._client.clock.now() - self._fence.proven
+
+    def judge(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
+        """Judges by what is known, at once."""
+        before = len(self._fence)
+        verdict = self._fence.judge((kind, key), token, session, self._client.clock.now())
+        if verdict.why == "unsaved" or len(self._fence) != before:
+            self._to_save.set()
+        return verdict
+
+    async def decide(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
+        """Judges, and asks the store where that settles it: one question per resource at a time."""
+        arrived = self._client.clock.now()
+        verdict = self.judge(kind, key, token, session)
+        if verdict.needs_a_read and not self._fence.is_away(arrived):
+            try:
+                verdict = await asyncio.wait_for(self._ask((kind, key), token, session, arrived), self._within)
+            except (SoleholdError, asyncio.TimeoutError) as error:
+                self._is_away(error)
+                verdict = self.judge(kind, key, token, session)
+        if verdict.why == "unsaved":
+            await self._until(lambda: self.judge(kind, key, token, session).why != "unsaved")
+            verdict = self.judge(kind, key, token, session)
+        return verdict
+
+    def changed(self) -> asyncio.Future[None]:
+        """Something to wait for: the next change of what is known, from this call on. Take it before `judge`, so that
+        nothing is missed in between.
+        """
+        change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changes.add(change)
+        change.add_done_callback(self._changes.discard)
+        return change
+
+    async def ready(self) -> None:
+        """Waits until the first snapshot is whole and saved."""
+        while not self._fence.is_ready:
+            await self.changed()
+
+    async def _ask(self, key: Key, token: int, session: str | None, arrived: float) -> Verdict:
+        lock = self._asking.setdefault(key, asyncio.Lock())
+        try:
+            async with lock, self._questions:
+                told = self._answers.get(key)
+                if told is None or told[0] < arrived:
+                    told = self._answers[key] = await self._newest(key)
+        finally:
+            if not lock.locked():
+                self._asking.pop(key, None)
+                self._answers.pop(key, None)
+        asked, answer, epoch = told
+        if answer is None and self._fence.told is not None:
+            # A resource that nobody declared is shown only while it is held. The watch knows it longer.
+            await self._until(lambda: (self._fence.proven or 0) >= asked)
+        verdict = self._fence.conclude(key, token, session, answer, epoch, asked, self._client.clock.now())
+        self._has_changed()
+        return self.judge(*key, token, session) if verdict is None else verdict
+
+    async def _newest(self, key: Key) -> tuple[float, Mark | None, int | None]:
+        call = Call("GET", wire.path("resources", *key))
+        try:
+            answer = await self._channel.call(call, timeout=self._within, until=self._client.clock.now())
+        except NotFound:
+            # When it was asked is not told: now is later than that, and an absence admits nothing.
+            return self._client.clock.now(), None, None
+        mark, epoch = wire.newest(answer.value)
+        return answer.sent, mark, epoch
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        """Waits for something that changes only with what is known, but not for ever."""
+
+        async def wait() -> None:
+            while True:
+                change = self.changed()
+                if holds():
+                    change.cancel()
+                    return
+                await change
+
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(wait(), self._within)
+
+    def _has_changed(self) -> None:
+        self._to_save.set()
+        for change in list(self._changes):
+            if not change.done():
+                change.set_result(None)
+
+    def _is_away(self, error: BaseException) -> None:
+        LOG.debug("the gate cannot reach the store: %s", error)
+        self._fence.store_is_away(self._client.clock.now() + AWAY_SECONDS)
+
+    async def _follow(self) -> None:
+        """Watches, however often the connection is lost."""
+        backoff = Backoff(AGAIN, self._client.rng)
+        while True:
+            asked = self._client.clock.now()
+            kind = self._kinds[0] if len(self._kinds) == 1 else None
+            try:
+                async with self._client.watch(kind=kind) as watch:
+                    async for seen in watch:
+                        backoff.reset()
+                        if not self._take(watch, seen, asked):
+                            break
+            except Compacted:
+                continue
+            except SoleholdError as error:
+                LOG.debug("the gate's watch was interrupted: %s", error)
+            self._watch = None
+            await asyncio.sleep(backoff.delay())
+
+    def _take(self, watch: Watch, seen: Snapshot | Event, asked: float) -> bool:
+        """What the watch tells; False if it is from another history than was begun."""
+        epoch, revision = position(seen.cursor)
+        if isinstance(seen, Snapshot):
+            if not self._fence.snapshot_begins(epoch):
+                return False
+            for owned in seen.resources:
+                self._learn(owned.tenant, (owned.kind, owned.key), Mark(owned.token, owned.session_id))
+            self._fence.snapshot_ends(revision, asked)
+            self._watch = watch
+        else:
+            if epoch != self._fence.epoch or self._fence.told is None:
+                return False
+            key = (seen.kind, seen.key)
+            if seen.event_type == "resource_deleted":
+                self._fence.deleted(key)
+            elif seen.token is not None:
+                self._learn(seen.tenant, key, Mark(seen.token, seen.session_id))
+            self._fence.told_up_to(revision)
+        self._has_changed()
+        return True
+
+    def _learn(self, tenant: str, key: Key, mark: Mark) -> None:
+        if tenant == self._tenant and key[0] in self._kinds:
+            self._fence.learn(key, mark)
+
+    async def _ask_for_heads(self) -> None:
+        """When the watch has told everything up to where the store was, everything before the question is known."""
+        while True:
+            try:
+                now = self._client.clock.now()
+                answer = await self._channel.call(Call("GET", "/readyz"), timeout=self._within, until=now)
+                epoch, head = position(wire.cursor_of(answer.value))
+                if not self._fence.head_was(epoch, head, answer.sent):
+                    LOG.warning("the gate does not follow the store: it answered from an older history")
+                    self._fence.store_is_away(now + AWAY_SECONDS)
+                if self._watch is not None and self._watch.cursor is not None:
+                    # Marks of progress move the cursor without being told.
+                    at, revision = position(self._watch.cursor)
+                    if at == self._fence.epoch and self._fence.told is not None:
+                        self._fence.told_up_to(revision)
+            except SoleholdError as error:
+                self._is_away(error)
+            self._has_changed()
+            await asyncio.sleep(HEAD_SECONDS)
+
+    async def _keep(self, memory: Memory) -> None:
+        """Saves what there is to save."""
+        backoff = Backoff(AGAIN, self._client.rng)
+        waiting = []
+        while True:
+            await self._to_save.wait()
+            self._to_save.clear()
+            records, number = self._fence.unsaved()
+            waiting += records
+            if not waiting:
+                continue
+            whole = self._fence.records() if memory.is_long(len(self._fence)) else None
+            try:
+                await asyncio.to_thread(memory.save, list(waiting), whole)
+            except OSError as error:
+                LOG.error("a gate cannot save its marks and admits no new token: %s", error)
+                self._to_save.set()
+                await asyncio.sleep(backoff.delay())
+                continue
+            backoff.reset()
+            waiting.clear()
+            self._fence.saved_up_to(number)
+            self._has_changed()

@@ -1,0 +1,97 @@
+"""The gate against a real server, and one that goes away."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+import unittest
+from pathlib import Path
+
+from solehold_client import Client, Gate, Session
+from .support.server import Solehold, wait_until
+
+
+async def told(gate: Gate, token: int, verdict: str) -> None:
+    """Waits for a verdict that comes without anyone asking the store."""
+
+    async def is_so() -> bool:
+        return str(gate.judge("scene", "lobby", token)) == verdict
+
+    await wait_until(f"{verdict} for {token}", is_so)
+
+
+class Gates(unittest.IsolatedAsyncioTestCase):
+    async def asyncSetUp(self) -> None:
+        self.server = Solehold()
+        self.addCleanup(self.server.stop)
+        self.client = Client(self.server.url)
+        self.addAsyncCleanup(self.client.close)
+
+    async def test_a_paused_holder_is_refused(self) -> None:
+        async with (
+            Gate(self.client, kinds=["scene"]) as gate,
+            Session.open(self.client, "one", ttl=30) as one,
+            Session.open(self.client, "two", ttl=30) as two,
+        ):
+            first = await one.acquire("scene", "lobby")
+            self.assertEqual(str(await gate.decide("scene", "lobby", first.token, one.session_id)), "admit")
+            await first.release()
+            second = await two.acquire("scene", "lobby")
+            await told(gate, first.token, f"stale {second.token}")
+            self.assertTrue((await gate.decide("scene", "lobby", second.token, two.session_id)).is_admitted)
+            other = await gate.decide("scene", "lobby", second.token, one.session_id)
+            self.assertEqual(str(other), f"stale {second.token}")
+            forged = await gate.decide("scene", "lobby", second.token + 1000)
+            self.assertEqual((forged.why, forged.newest, forged.may_pass), ("never_given", second.token, False))
+            self.assertEqual((await gate.decide("scene", "nowhere", 1)).why, "no_such_resource")
+
+    async def test_what_cannot_be_known_any_longer_is_not_admitted(self) -> None:
+        async with (
+            Gate(self.client, kinds=["scene"], cache_ttl=2, refresh_within=1) as closed,
+            Gate(self.client, kinds=["scene"], cache_ttl=2, refresh_within=1, fail_open=True) as opened,
+            Session.open(self.client, "one", ttl=60) as session,
+        ):
+            guard = await session.acquire("scene", "lobby")
+            for gate in (closed, opened):
+                await gate.ready()
+                self.assertTrue((await gate.decide("scene", "lobby", guard.token)).is_admitted)
+            self.server.process.send(signal.SIGSTOP)
+            try:
+                await told(closed, guard.token, "undecidable expired")
+                self.assertEqual((await closed.decide("scene", "lobby", guard.token)).why, "expired")
+                await told(opened, guard.token, "admit")
+                self.assertTrue((await opened.decide("scene", "lobby", guard.token + 1)).is_admitted)
+                self.assertEqual(str(opened.judge("scene", "lobby", guard.token)), f"stale {guard.token + 1}")
+            finally:
+                self.server.process.send(signal.SIGCONT)
+            await told(closed, guard.token, "admit")
+
+    async def test_a_gate_that_restarts_remembers(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "marks"
+            async with Session.open(self.client, "one", ttl=30) as session:
+                tokens = []
+                async with Gate(self.client, kinds=["scene"], memory=path) as gate:
+                    for _ in range(3):
+                        guard = await session.acquire("scene", "lobby")
+                        self.assertTrue((await gate.decide("scene", "lobby", guard.token)).is_admitted)
+                        tokens.append(guard.token)
+                        await guard.release()
+                    with self.assertRaisesRegex(ValueError, "give each gate a file of its own"):
+                        Gate(self.client, kinds=["scene"], memory=path)
+            with path.open("a") as file:
+                file.write('{"mark":{"ten')  # a crash in the middle of a line
+            async with Client("127.0.0.1:1", retry_for=0) as nobody:
+                async with Gate(nobody, kinds=["scene"], memory=path) as gate:
+                    self.assertEqual(str(gate.judge("scene", "lobby", tokens[1])), f"stale {tokens[2]}")
+                    self.assertEqual((await gate.decide("scene", "lobby", tokens[2])).why, "unknown")
+            path.write_text('{"solehold_gate":1}\nnonsense\n{"floor":1}\n')
+            with self.assertRaisesRegex(ValueError, "line 2 of the gate's memory"):
+                async with Gate(self.client, kinds=["scene"], memory=path):
+                    pass
+
+    async def test_odd_arguments_are_named(self) -> None:
+        with self.assertRaisesRegex(ValueError, "0 kinds were given"):
+            Gate(self.client, kinds=[])
+        with self.assertRaisesRegex(ValueError, "cache_ttl is 0"):
+            Gate(self.client, kinds=["scene"], cache_ttl=0)

@@ -1,0 +1,149 @@
+//! What an HTTP request shows, and what it is told when it is refused. The layer and `solehold gate http` share it.
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use serde_json::json;
+use solehold_core::{
+    key::{ResourceKey, SessionId},
+    time::Token,
+};
+
+use super::{Doubt, Gate, Verdict};
+
+/// The resource that the request is about, as `KIND/KEY`.
+pub const RESOURCE: HeaderName = HeaderName::from_static("solehold-resource");
+/// The fencing token that the work is done under.
+pub const TOKEN: HeaderName = HeaderName::from_static("solehold-token");
+/// The session that the token was granted to; optional.
+pub const SESSION: HeaderName = HeaderName::from_static("solehold-session");
+
+/// How soon to ask again what cannot be decided now.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// What a request shows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// The resource.
+    pub key: ResourceKey,
+    /// The token.
+    pub token: Token,
+    /// The session, if it is named.
+    pub session: Option<SessionId>,
+}
+
+impl Shown {
+    /// What the headers of a request say; none if they say nothing and the request only reads.
+    pub fn of(gate: &Gate, method: &Method, headers: &HeaderMap) -> Result<Option<Self>, Refused> {
+        let (resource, token) = (text(headers, &RESOURCE)?, text(headers, &TOKEN)?);
+        let (Some(resource), Some(token)) = (resource, token) else {
+            if method.is_safe() && resource.is_none() && token.is_none() {
+                return Ok(None);
+            }
+            return Err(Refused::bad(
+                "the headers Solehold-Resource and Solehold-Token are missing, as in `Solehold-Resource: scene/lobby` \
+                 and `Solehold-Token: 42`"
+                    .to_owned(),
+            ));
+        };
+        let (kind, name) = resource.split_once('/').ok_or_else(|| {
+            Refused::bad(format!("Solehold-Resource is {resource:?}; write KIND/KEY, as in scene/lobby"))
+        })?;
+        let key = gate.key(kind, name).map_err(|why| Refused::bad(format!("in Solehold-Resource {why}")))?;
+        let digits = token.parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_digit()));
+        let token = digits.map(Token).ok_or_else(|| {
+            Refused::bad(format!("Solehold-Token is {token:?}; write the token of the grant, as in 42"))
+        })?;
+        let session = text(headers, &SESSION)?.map(|id| id.parse().map(SessionId));
+        let session = session
+            .transpose()
+            .map_err(|_| Refused::bad("Solehold-Session is not the id of a session".to_owned()))?;
+        Ok(Some(Self { key, token, session }))
+    }
+}
+
+/// The one value of a header.
+fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, Refused> {
+    let mut values = headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let value = value.to_str().ok().filter(|_| values.next().is_none());
+    value.map(Some).ok_or_else(|| Refused::bad(format!("the header {name} must be given once, in plain text")))
+}
+
+/// A request that is refused, and what it is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// The status of the answer.
+    pub status: StatusCode,
+    /// One word for programs.
+    pub code: &'static str,
+    /// What happened and what to do.
+    pub detail: String,
+    /// The newest token that is known.
+    pub newest: Option<Token>,
+}
+
+impl Refused {
+    fn bad(detail: String) -> Self {
+        Self { status: StatusCode::BAD_REQUEST, code: "bad_request", detail, newest: None }
+    }
+
+    /// What cannot be done now, and may be later.
+    pub fn later(code: &'static str, detail: String) -> Self {
+        Self { status: StatusCode::SERVICE_UNAVAILABLE, code, detail, newest: None }
+    }
+
+    /// What a verdict other than admission means for a request.
+    pub fn by(verdict: Verdict, shown: &Shown) -> Option<Self> {
+        let Shown { key, token, .. } = shown;
+        let resource = format!("{}/{}", key.kind, key.key);
+        Some(match verdict {
+            Verdict::Admit => return None,
+            Verdict::Stale { newest } if newest == *token => Self {
+                status: StatusCode::PRECONDITION_FAILED,
+                code: "stale",
+                detail: format!("token {token} of {resource} belongs to another session: stop this work"),
+                newest: Some(newest),
+            },
+            Verdict::Stale { newest } => Self {
+                status: StatusCode::PRECONDITION_FAILED,
+                code: "stale",
+                detail: format!(
+                    "token {token} of {resource} is stale, the newest is {newest}: stop this work, another holder does it"
+                ),
+                newest: Some(newest),
+            },
+            Verdict::Undecidable(doubt) if doubt.may_pass() => {
+                Self::later("undecidable", format!("token {token} of {resource} is undecidable now: {doubt}"))
+            }
+            Verdict::Undecidable(doubt) => Self {
+                status: StatusCode::CONFLICT,
+                code: doubt.as_str(),
+                detail: format!("token {token} of {resource} is refused: {doubt}"),
+                newest: if let Doubt::NeverGiven { newest } = doubt { Some(newest) } else { None },
+            },
+        })
+    }
+
+    /// The answer, with a problem document.
+    pub fn response<B: From<String>>(&self) -> http::Response<B> {
+        let mut problem = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason(),
+            "status": self.status.as_u16(),
+            "code": self.code,
+            "detail": self.detail,
+        });
+        if let Some(newest) = self.newest {
+            problem["token"] = newest.0.into();
+        }
+        let mut response = http::Response::new(B::from(problem.to_string()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()));
+        }
+        response
+    }
+}

@@ -1,0 +1,205 @@
+//! What keeps a gate's knowledge up to date: the watch, and the question how far the store is.
+
+use std::{sync::Arc, time::Duration};
+
+use solehold_api::watch::{Cursor, LeaseEvent, Ownership, WatchFrame};
+use solehold_core::{
+    event::EventName,
+    fence::{Mark, Tick},
+    key::{Name, ResourceKey, SessionId},
+    time::{Revision, Token},
+};
+use uuid::Uuid;
+
+use super::{Frames, NoWatch, Shared};
+use crate::{authority::AuthorityError, clock::Backoff, history::OlderHistory};
+
+/// How often the store is asked how far it is.
+const HEAD_EVERY: Duration = Duration::from_secs(1);
+/// A stream that says nothing for this long is given up: a server sends at least a comment or a progress mark.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How long to wait before another attempt.
+const AGAIN: Backoff = Backoff { first: Duration::from_millis(100), cap: Duration::from_secs(5) };
+/// How long the store counts as away after it was not reached, when nobody asks in between.
+pub(super) const AWAY_FOR: Duration = Duration::from_secs(2);
+
+/// Watches, however often the connection is lost.
+pub(super) async fn watch(shared: Arc<Shared>) {
+    let (mut cursor, mut failures) = (None, 0);
+    loop {
+        let ended = follow(&shared, &mut cursor, &mut failures).await;
+        if ended == Some(NoWatch::Compacted) && cursor.take().is_some() {
+            continue;
+        }
+        failures += 1;
+        let (why, retry_after) = match &ended {
+            Some(NoWatch::Failed(error)) => (error.why(), error.retry_after()),
+            _ => ("the server ended the stream", None),
+        };
+        tracing::debug!(why, "the gate's watch was interrupted");
+        let wait = AGAIN.wait(failures, rand::random()).max(retry_after.unwrap_or_default());
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// One connection, from the cursor on. Gives why it ended; none if the server ended it.
+async fn follow(shared: &Shared, cursor: &mut Option<Cursor>, failures: &mut u32) -> Option<NoWatch> {
+    let asked = shared.now();
+    // What is known by another way of a newer history makes the cursor worthless.
+    *cursor = cursor.filter(|cursor| cursor.epoch == shared.read().epoch());
+    let options = &shared.options;
+    let opened = shared.source.watch(&options.tenant, options.only_kind(), *cursor);
+    let mut frames = match opened.await {
+        Ok(frames) => frames,
+        Err(why) => return Some(why),
+    };
+    let mut stream = Stream { shared, asked, cursor, has_begun: false };
+    loop {
+        let frame = match next(&mut *frames).await {
+            Ok(Some(frame)) => frame,
+            Ok(None) => return None,
+            Err(error) => return Some(error.into()),
+        };
+        *failures = 0;
+        if let Err(why) = stream.take(frame) {
+            return Some(why);
+        }
+    }
+}
+
+async fn next(frames: &mut dyn Frames) -> Result<Option<WatchFrame>, AuthorityError> {
+    let silent = |_| broken(format!("the watch was silent for {} s", SILENCE_MAX.as_secs()));
+    tokio::time::timeout(SILENCE_MAX, frames.next()).await.map_err(silent)?
+}
+
+fn broken(why: String) -> AuthorityError {
+    AuthorityError::Unreachable { why, retry_after: None }
+}
+
+/// One connection of the watch.
+struct Stream<'a> {
+    shared: &'a Shared,
+    /// When it was asked for.
+    asked: Tick,
+    cursor: &'a mut Option<Cursor>,
+    /// A part of the snapshot has come.
+    has_begun: bool,
+}
+
+impl Stream<'_> {
+    fn take(&mut self, frame: WatchFrame) -> Result<(), NoWatch> {
+        match frame {
+            WatchFrame::Snapshot(part) => {
+                if !std::mem::replace(&mut self.has_begun, true) {
+                    let is_followed = self.shared.write().snapshot_begins(part.cursor.epoch);
+                    self.followed(is_followed, part.cursor)?;
+                }
+                // A lock for each, so that nobody waits for a whole page.
+                for owned in &part.resources {
+                    self.learn(key(&owned.tenant, &owned.kind, &owned.key), newest(owned));
+                }
+                if !part.more {
+                    *self.cursor = Some(part.cursor);
+                    self.shared.write().snapshot_ends(Revision(part.cursor.revision), self.asked);
+                }
+            }
+            WatchFrame::Event(event) if event.event_type == EventName::LeaseRenewed => return Ok(()),
+            WatchFrame::Event(event) => {
+                self.reached(event.cursor)?;
+                self.learn_event(&event);
+                self.shared.write().told_up_to(Revision(event.cursor.revision));
+            }
+            WatchFrame::Progress(progress) => {
+                self.reached(progress.cursor)?;
+                self.shared.write().told_up_to(Revision(progress.cursor.revision));
+            }
+            WatchFrame::Compacted(_) => return Err(NoWatch::Compacted),
+            WatchFrame::Resync(resync) => return Err(broken(resync.reason).into()),
+        }
+        self.shared.has_changed();
+        Ok(())
+    }
+
+    /// The stream has come to a cursor. One of another epoch has not been told of from its beginning.
+    fn reached(&mut self, cursor: Cursor) -> Result<(), NoWatch> {
+        let mut fence = self.shared.write();
+        let is_same = fence.told().is_some() && fence.epoch() == cursor.epoch;
+        let is_followed = fence.follow(cursor.epoch);
+        drop(fence);
+        self.followed(is_followed, cursor)?;
+        if !is_same {
+            return Err(NoWatch::Compacted);
+        }
+        *self.cursor = (*self.cursor).max(Some(cursor));
+        Ok(())
+    }
+
+    fn followed(&self, is_followed: bool, told: Cursor) -> Result<(), NoWatch> {
+        if is_followed { Ok(()) } else { Err(older(self.shared, told.epoch).into()) }
+    }
+
+    fn learn_event(&self, event: &LeaseEvent) {
+        let Some(key) = key(&event.tenant, &event.kind, &event.key) else { return };
+        if event.event_type == EventName::ResourceDeleted {
+            self.shared.write().deleted(&key);
+        } else if let Some(token) = event.token {
+            self.learn(Some(key), mark(token, event.session_id));
+        }
+    }
+
+    fn learn(&self, key: Option<ResourceKey>, mark: Mark) {
+        let is_ours = |key: &ResourceKey| {
+            let options = &self.shared.options;
+            key.tenant == options.tenant && options.kinds.contains(&key.kind)
+        };
+        if let Some(key) = key.filter(is_ours) {
+            self.shared.write().learn(&key, mark);
+        }
+    }
+}
+
+fn key(tenant: &str, kind: &str, key: &str) -> Option<ResourceKey> {
+    // What is no name is no resource that anyone could ask for.
+    let name = |text: &str| Name::new(text).ok();
+    Some(ResourceKey { tenant: name(tenant)?, kind: name(kind)?, key: name(key)? })
+}
+
+fn newest(owned: &Ownership) -> Mark {
+    mark(owned.token, owned.session_id)
+}
+
+/// A mark as the wire has it.
+pub(super) fn mark(token: u64, session: Option<Uuid>) -> Mark {
+    Mark { token: Token(token), session: session.map(SessionId) }
+}
+
+/// An answer from an older history is as good as none.
+pub(super) fn older(shared: &Shared, told: u64) -> AuthorityError {
+    let why = OlderHistory { seen: shared.read().epoch(), told }.to_string();
+    tracing::warn!(why, "the gate does not follow the store");
+    broken(why)
+}
+
+/// Asks again and again how far the store is: when the watch has told everything up to there, everything that was
+/// decided before the question is known.
+pub(super) async fn ask_for_heads(shared: Arc<Shared>) {
+    loop {
+        let asked = shared.now();
+        let answer = tokio::time::timeout(shared.options.refresh_within, shared.source.head()).await;
+        let is_known = match answer {
+            Ok(Ok(head)) => shared.write().head_was(head.epoch, Revision(head.revision), asked),
+            Ok(Err(_)) | Err(_) => false,
+        };
+        if !is_known {
+            is_away(&shared);
+        }
+        shared.has_changed();
+        tokio::time::sleep(HEAD_EVERY).await;
+    }
+}
+
+/// The store was not reached.
+pub(super) fn is_away(shared: &Shared) {
+    let until = shared.now().plus(AWAY_FOR.as_nanos() as u64);
+    shared.write().store_is_away(until);
+}

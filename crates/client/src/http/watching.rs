@@ -1,0 +1,111 @@
+//! What a gate learns from a server.
+
+use async_trait::async_trait;
+use reqwest::{Method, Response};
+use solehold_api::{
+    ops::Ready,
+    paths,
+    problem::ErrorCode,
+    resources,
+    sse::{self, Decoder},
+    watch::{Cursor, WatchFrame},
+};
+use solehold_core::{
+    fence::{Answer, Mark},
+    key::{Name, ResourceKey, SessionId},
+    time::Token,
+};
+use std::collections::VecDeque;
+
+use super::{
+    Http, denied,
+    servers::{Call, Lane},
+    transport::root_cause,
+};
+use crate::{
+    authority::AuthorityError,
+    gate::{Frames, NoWatch, Source},
+};
+
+#[async_trait]
+impl Source for Http {
+    async fn head(&self) -> Result<Cursor, AuthorityError> {
+        let call = self.call(Method::GET, paths::READY.to_owned());
+        let ready = self.servers().ask::<Ready>(Lane::Work, &call).await?.map_err(denied)?;
+        ready.cursor.ok_or_else(|| broken("the server does not say how far it is".to_owned()))
+    }
+
+    async fn newest(&self, key: &ResourceKey) -> Result<(Answer, Option<u64>), AuthorityError> {
+        let path = paths::resource(key.kind.as_str(), key.key.as_str());
+        let call = self.of_tenant(self.call(Method::GET, path), &key.tenant);
+        match self.servers().ask::<resources::Resource>(Lane::Work, &call).await? {
+            Ok(resource) => {
+                let session = resource.lease.and_then(|lease| lease.session_id).map(SessionId);
+                let newest = Mark { token: Token(resource.last_token), session };
+                Ok((Answer::Newest(newest), resource.epoch))
+            }
+            Err(refusal) if refusal.code == ErrorCode::NotFound => Ok((Answer::Nothing, None)),
+            Err(refusal) => Err(denied(refusal)),
+        }
+    }
+
+    async fn watch(
+        &self,
+        tenant: &Name,
+        kind: Option<&Name>,
+        from: Option<Cursor>,
+    ) -> Result<Box<dyn Frames>, NoWatch> {
+        let mut call = self.of_tenant(self.call(Method::GET, paths::watch()), tenant);
+        call.query.extend(kind.map(|kind| ("kind", kind.to_string())));
+        call.query.extend(from.map(|from| ("from", from.to_string())));
+        match self.servers().stream(&call).await? {
+            Ok(response) => Ok(Box::new(Stream::new(response))),
+            Err(refusal) if refusal.code == ErrorCode::Compacted => Err(NoWatch::Compacted),
+            Err(refusal) => Err(denied(refusal).into()),
+        }
+    }
+}
+
+impl Http {
+    /// A question about a tenant, unless everything is asked for one already.
+    fn of_tenant(&self, mut call: Call, tenant: &Name) -> Call {
+        if !self.servers().has_tenant() {
+            call.query.push(("tenant", tenant.to_string()));
+        }
+        call
+    }
+}
+
+/// The frames of a server's stream.
+struct Stream {
+    response: Response,
+    decoder: Decoder,
+    frames: VecDeque<sse::Frame>,
+}
+
+impl Stream {
+    fn new(response: Response) -> Self {
+        Self { response, decoder: Decoder::default(), frames: VecDeque::new() }
+    }
+}
+
+fn broken(why: String) -> AuthorityError {
+    AuthorityError::Unreachable { why, retry_after: None }
+}
+
+#[async_trait]
+impl Frames for Stream {
+    async fn next(&mut self) -> Result<Option<WatchFrame>, AuthorityError> {
+        loop {
+            while let Some(frame) = self.frames.pop_front() {
+                // A sort of frame that came later than this client tells nothing.
+                if let Some(frame) = WatchFrame::from_sse(&frame).map_err(|error| broken(error.to_string()))? {
+                    return Ok(Some(frame));
+                }
+            }
+            let piece = self.response.chunk().await.map_err(|error| broken(root_cause(&error)))?;
+            let Some(piece) = piece else { return Ok(None) };
+            self.frames.extend(self.decoder.push(&piece).map_err(|error| broken(error.to_string()))?);
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! The marks of a gate, and how they are raised.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::{Doubt, Mark, Rules, Tick, Verdict};
+use crate::{
+    key::{ResourceKey, SessionId},
+    time::{Revision, Token},
+};
+
+/// Questions for the head of the store that the watch has not caught up with yet; beyond it the oldest are given up.
+const PROOFS_MAX: usize = 16;
+
+/// What the store says of a resource when it is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// The newest token that it has given, 0 if none.
+    Newest(Mark),
+    /// It has no such resource.
+    Nothing,
+}
+
+/// What a gate that remembers has to save.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Record {
+    /// A mark was raised.
+    Mark(ResourceKey, Mark),
+    /// Marks were dropped: of a resource without one, tokens up to here need a read.
+    Floor(Token),
+    /// The store goes on as another history (rule 23).
+    Epoch(u64),
+}
+
+/// One resource as the gate knows it.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    mark: Mark,
+    /// The number of the record that saves it.
+    record: u64,
+    /// The snapshot that it was seen in or after; none, if only a read or the memory knows it.
+    snapshot: Option<u64>,
+    /// When the store was last asked for it and confirmed the mark, and in which epoch.
+    read: Option<(Tick, u64)>,
+    /// The store was read for the present token.
+    is_confirmed: bool,
+}
+
+/// The marks of a gate. Pure: the clock and the store's answers are arguments.
+///
+/// ```
+/// use solehold_core::{fence::*, key::{Name, ResourceKey}, time::*};
+///
+/// let name = |text: &str| Name::new(text).expect("a short name");
+/// let scene = ResourceKey { tenant: name("default"), kind: name("scene"), key: name("lobby") };
+/// let mut fence = Fence::new(Rules::default());
+/// let now = Tick(0);
+/// assert_eq!(fence.judge(&scene, Token(7), None, now), Some(Verdict::Undecidable(Doubt::Unknown)));
+///
+/// // The watch begins with a snapshot, and tells of a grant later on.
+/// fence.snapshot_begins(1);
+/// fence.learn(&scene, Mark { token: Token(7), session: None });
+/// fence.snapshot_ends(Revision(9), now);
+/// assert_eq!(fence.judge(&scene, Token(7), None, now), Some(Verdict::Admit));
+/// fence.learn(&scene, Mark { token: Token(12), session: None });
+/// assert_eq!(fence.judge(&scene, Token(7), None, now), Some(Verdict::Stale { newest: Token(12) }));
+/// ```
+#[derive(Debug)]
+pub struct Fence {
+    rules: Rules,
+    marks: HashMap<ResourceKey, Entry>,
+    floor: Token,
+    /// The floor when the present epoch began. What was dropped in a former history may have been as high as this, and
+    /// the present one cannot tell.
+    former_floor: Token,
+    epoch: u64,
+    /// The snapshot that began last.
+    snapshot: u64,
+    /// The snapshot that was whole last; none in an epoch that has had none yet.
+    whole: Option<u64>,
+    /// Everything up to here has been told; none while a snapshot is under way.
+    told: Option<Revision>,
+    /// Everything that was decided before this time is known.
+    proven: Option<Tick>,
+    /// The store was asked at this time, and had come this far.
+    heads: VecDeque<(Tick, Revision)>,
+    /// The store could not be reached; it is not asked again before this time.
+    away_until: Option<Tick>,
+    /// The number of the last record.
+    records: u64,
+    /// Records up to here are saved.
+    saved: u64,
+    unsaved: Vec<Record>,
+}
+
+impl Fence {
+    /// A gate that knows nothing yet.
+    pub fn new(rules: Rules) -> Self {
+        Self {
+            rules,
+            marks: HashMap::new(),
+            floor: Token(0),
+            former_floor: Token(0),
+            epoch: 0,
+            snapshot: 0,
+            whole: None,
+            told: None,
+            proven: None,
+            heads: VecDeque::new(),
+            away_until: None,
+            records: 0,
+            saved: if rules.remembers { 0 } else { u64::MAX },
+            unsaved: Vec::new(),
+        }
+    }
+
+    /// Judges by what is known. None means that the verdict changes the mark: [`Self::admit`] gives it.
+    pub fn judge(
+        &self,
+        key: &ResourceKey,
+        token: Token,
+        session: Option<SessionId>,
+        now: Tick,
+    ) -> Option<Verdict> {
+        let entry = self.marks.get(key);
+        if let Some(Entry { mark, .. }) = entry
+            && (token < mark.token || token == mark.token && belongs_to_another(mark, session))
+        {
+            return Some(Verdict::Stale { newest: mark.token });
+        }
+        if let Some(doubt) = self.doubt(entry, token, now)
+            && !(self.rules.fail_open && self.is_away(now) && doubt.yields_to_fail_open())
+        {
+            return Some(Verdict::Undecidable(doubt));
+        }
+        let entry = entry.filter(|entry| entry.mark.token == token)?;
+        if entry.mark.session.is_none() && session.is_some() {
+            return None;
+        }
+        let is_saved = entry.record <= self.saved;
+        Some(if is_saved { Verdict::Admit } else { Verdict::Undecidable(Doubt::Unsaved) })
+    }
+
+    /// What speaks against a token that is not stale.
+    fn doubt(&self, entry: Option<&Entry>, token: Token, now: Tick) -> Option<Doubt> {
+        if token == Token(0) {
+            let newest = entry.map_or(Token(0), |entry| entry.mark.token);
+            return Some(Doubt::NeverGiven { newest });
+        }
+        let Some(entry) = entry else {
+            return Some(if token <= self.floor { Doubt::Forgotten } else { Doubt::Unknown });
+        };
+        if token > entry.mark.token {
+            return Some(Doubt::Newer { known: entry.mark.token });
+        }
+        match self.known_since(entry) {
+            None => Some(Doubt::Unknown),
+            Some(at) if now.since(at) > self.rules.cache_ttl => Some(Doubt::Expired),
+            Some(_) if self.rules.strict && !entry.is_confirmed => Some(Doubt::Unconfirmed),
+            Some(_) => None,
+        }
+    }
+
+    /// The latest time at which the mark is known to have been the newest.
+    fn known_since(&self, entry: &Entry) -> Option<Tick> {
+        let read = entry.read.filter(|(_, epoch)| *epoch == self.epoch).map(|(at, _)| at);
+        let is_told = self.whole.is_some_and(|whole| entry.snapshot.is_some_and(|seen| seen >= whole));
+        read.max(self.proven.filter(|_| is_told))
+    }
+
+    /// The same as [`Self::judge`], and raises the mark where that is part of the verdict: a session is bound to its
+    /// token when it is first shown, and a gate that fails open takes a newer token for granted while the store is away.
+    pub fn admit(
+        &mut self,
+        key: &ResourceKey,
+        token: Token,
+        session: Option<SessionId>,
+        now: Tick,
+    ) -> Verdict {
+        if let Some(verdict) = self.judge(key, token, session, now) {
+            return verdict;
+        }
+        self.raise(key, Mark { token, session });
+        let is_saved = self.records <= self.saved;
+        if is_saved { Verdict::Admit } else { Verdict::Undecidable(Doubt::Unsaved) }
+    }
+
+    /// The verdict after the store was asked for this very work, at `asked`, when the work was here already: what it
+    /// does not know then, it never gave. None if the answer is from an older history, which is not followed (rule 23).
+    pub fn conclude(
+        &mut self,
+        (key, token, session): (&ResourceKey, Token, Option<SessionId>),
+        (answer, epoch): (Answer, Option<u64>),
+        asked: Tick,
+        now: Tick,
+    ) -> Option<Verdict> {
+        if !self.follow(epoch.unwrap_or(self.epoch)) {
+            return None;
+        }
+        self.away_until = None;
+        if let Answer::Newest(newest) = answer {
+            self.confirm(key, newest, asked);
+        }
+        Some(match self.admit(key, token, session, now) {
+            Verdict::Undecidable(Doubt::Newer { known }) => {
+                Verdict::Undecidable(Doubt::NeverGiven { newest: known })
+            }
+            Verdict::Undecidable(Doubt::Unknown | Doubt::Forgotten | Doubt::Expired | Doubt::Unconfirmed)
+                if answer == Answer::Nothing =>
+            {
+                Verdict::Undecidable(Doubt::NoSuchResource)
+            }
+            verdict => verdict,
+        })
+    }
+
+    /// The store was read for one resource.
+    fn confirm(&mut self, key: &ResourceKey, newest: Mark, asked: Tick) {
+        self.raise(key, newest);
+        let epoch = self.epoch;
+        if let Some(entry) = self.marks.get_mut(key).filter(|entry| entry.mark.token == newest.token) {
+            entry.read = entry.read.max(Some((asked, epoch)));
+            entry.is_confirmed = true;
+        }
+    }
+
+    /// The watch tells of a token: in a snapshot, or with an event.
+    pub fn learn(&mut self, key: &ResourceKey, mark: Mark) {
+        self.raise(key, mark);
+        let snapshot = self.snapshot;
+        // A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
+        if let Some(entry) = self.marks.get_mut(key).filter(|entry| entry.mark.token == mark.token) {
+            entry.snapshot = Some(snapshot);
+        }
+    }
+
+    /// The watch tells that a resource was deleted: its mark stays, and admits nothing until there is news of it.
+    pub fn deleted(&mut self, key: &ResourceKey) {
+        if let Some(entry) = self.marks.get_mut(key) {
+            (entry.snapshot, entry.read) = (None, None);
+        }
+    }
+
+    /// Takes over the epoch of an answer; false if it is from an older history, which is not followed (rule 23). What
+    /// is known of the former history only refuses from now on.
+    pub fn follow(&mut self, epoch: u64) -> bool {
+        if epoch > self.epoch {
+            self.epoch = epoch;
+            self.former_floor = self.floor;
+            (self.whole, self.told, self.proven) = (None, None, None);
+            self.heads.clear();
+            // What is told from now on is of the next snapshot.
+            self.snapshot += 1;
+            self.record(Record::Epoch(epoch));
+        }
+        epoch == self.epoch
+    }
+
+    /// A snapshot begins. What was known stays until it is whole. False if it is from an older history.
+    pub fn snapshot_begins(&mut self, epoch: u64) -> bool {
+        let is_followed = self.follow(epoch);
+        if is_followed {
+            self.snapshot += 1;
+            self.told = None;
+        }
+        is_followed
+    }
+
+    /// The snapshot is whole, up to a revision; it was asked for at `asked`. Resources that were not in it are unknown.
+    pub fn snapshot_ends(&mut self, up_to: Revision, asked: Tick) {
+        self.whole = Some(self.snapshot);
+        self.proven = self.proven.max(Some(asked));
+        self.told_up_to(up_to);
+    }
+
+    /// The watch has told everything up to a revision of the present epoch.
+    pub fn told_up_to(&mut self, revision: Revision) {
+        let told = self.told.max(Some(revision));
+        self.told = told;
+        while let Some((asked, _)) = self.heads.pop_front_if(|(_, head)| Some(*head) <= told) {
+            self.proven = self.proven.max(Some(asked));
+        }
+    }
+
+    /// The store was asked at `asked` how far it is. As soon as the watch has told everything up to there, everything
+    /// that was decided before `asked` is known. False if the answer is from an older history.
+    pub fn head_was(&mut self, epoch: u64, head: Revision, asked: Tick) -> bool {
+        if !self.follow(epoch) {
+            return false;
+        }
+        self.away_until = None;
+        if self.heads.len() == PROOFS_MAX {
+            self.heads.pop_front();
+        }
+        self.heads.push_back((asked, head));
+        if let Some(told) = self.told {
+            self.told_up_to(told);
+        }
+        true
+    }
+
+    /// The store could not be reached. It need not be asked again before `until`.
+    pub fn store_is_away(&mut self, until: Tick) {
+        self.away_until = Some(until);
+    }
+
+    /// Whether the store was not reached just now.
+    pub fn is_away(&self, now: Tick) -> bool {
+        self.away_until.is_some_and(|until| now < until)
+    }
+
+    /// Takes over what was saved before a restart, in the same order. It is saved already.
+    pub fn restore(&mut self, record: Record) {
+        match record {
+            Record::Epoch(epoch) => drop(self.follow(epoch)),
+            Record::Floor(floor) => self.floor = self.floor.max(floor),
+            Record::Mark(key, mark) => {
+                let entry = Entry { mark, record: 0, snapshot: None, read: None, is_confirmed: false };
+                let kept = self.marks.entry(key).or_insert(entry);
+                kept.mark = raised(kept.mark, mark).unwrap_or(kept.mark);
+            }
+        }
+    }
+
+    /// What has to be saved, and the number to give to [`Self::saved_up_to`] when it is.
+    pub fn unsaved(&mut self) -> (Vec<Record>, u64) {
+        (std::mem::take(&mut self.unsaved), self.records)
+    }
+
+    /// Records up to this number are saved.
+    pub fn saved_up_to(&mut self, record: u64) {
+        self.saved = self.saved.max(record);
+    }
+
+    /// Everything that a gate that restarts must know, in order.
+    pub fn records(&self) -> impl Iterator<Item = Record> {
+        let marks = self.marks.iter().map(|(key, entry)| Record::Mark(key.clone(), entry.mark));
+        let floors =
+            [Record::Floor(self.former_floor), Record::Epoch(self.epoch), Record::Floor(self.floor)];
+        floors.into_iter().chain(marks)
+    }
+
+    /// Whether a snapshot is whole, and everything is saved.
+    pub fn is_ready(&self) -> bool {
+        self.whole.is_some() && self.records <= self.saved
+    }
+
+    /// The mark of a resource.
+    pub fn mark(&self, key: &ResourceKey) -> Option<Mark> {
+        self.marks.get(key).map(|entry| entry.mark)
+    }
+
+    /// The number of marks.
+    pub fn marks(&self) -> usize {
+        self.marks.len()
+    }
+
+    /// Of a resource without a mark, tokens up to here need a read of the store.
+    pub fn floor(&self) -> Token {
+        self.floor
+    }
+
+    /// The epoch of the history that is followed.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// How far the watch has told, in the present epoch; none before the first snapshot is whole.
+    pub fn told(&self) -> Option<Revision> {
+        self.told
+    }
+
+    /// Everything that was decided before this time is known.
+    pub fn proven(&self) -> Option<Tick> {
+        self.proven
+    }
+
+    /// Raises a mark; never lowers one.
+    fn raise(&mut self, key: &ResourceKey, to: Mark) {
+        let old = self.marks.get(key).copied();
+        let mark = match old {
+            // What was dropped in a former history may have been above what this one has.
+            None if to.token <= self.former_floor => Mark { token: self.former_floor, session: None },
+            None => to,
+            Some(old) => match raised(old.mark, to) {
+                None => return,
+                Some(mark) => mark,
+            },
+        };
+        if old.is_none() && self.marks.len() >= self.rules.marks_max {
+            self.compact();
+        }
+        let record = self.record(Record::Mark(key.clone(), mark));
+        let fresh = Entry { mark, record, snapshot: None, read: None, is_confirmed: false };
+        // What was known of the former token says nothing of this one.
+        let entry = match old.filter(|old| old.mark.token == mark.token) {
+            Some(old) => Entry { mark, record, ..old },
+            None => fresh,
+        };
+        self.marks.insert(key.clone(), entry);
+    }
+
+    /// The number of a new record.
+    fn record(&mut self, record: Record) -> u64 {
+        if !self.rules.remembers {
+            return 0;
+        }
+        self.unsaved.push(record);
+        self.records += 1;
+        self.records
+    }
+
+    /// Drops the marks with the lowest tokens, an eighth of them.
+    fn compact(&mut self) {
+        if self.marks.is_empty() {
+            return;
+        }
+        let mut tokens: Vec<Token> = self.marks.values().map(|entry| entry.mark.token).collect();
+        let some = tokens.len() / 8;
+        let (_, highest_dropped, _) = tokens.select_nth_unstable(some);
+        let floor = self.floor.max(*highest_dropped);
+        self.marks.retain(|_, entry| entry.mark.token > floor);
+        self.floor = floor;
+        self.record(Record::Floor(floor));
+    }
+}
+
+/// Whether a token is known to belong to another session than the one that shows it.
+fn belongs_to_another(mark: &Mark, shown: Option<SessionId>) -> bool {
+    mark.session.zip(shown).is_some_and(|(of, shown)| of != shown)
+}
+
+/// A mark after another was seen; none if it stays as it is.
+fn raised(mark: Mark, by: Mark) -> Option<Mark> {
+    let binds = by.token == mark.token && mark.session.is_none() && by.session.is_some();
+    (by.token > mark.token || binds).then_some(by)
+}
