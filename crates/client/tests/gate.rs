@@ -55,7 +55,10 @@ async fn a_paused_holder_is_refused<S: Source + Authority>(source: Arc<S>) {
 
     let second = two.acquire("scene", "lobby").await.expect("granted");
     told(&gate, &scene, paused, Verdict::Stale { newest: second.token() }).await;
-    assert_eq!(gate.decide(&scene, second.token(), one.id()).await, Verdict::Stale { newest: second.token() });
+    assert_eq!(
+        gate.decide(&scene, second.token(), one.id()).await,
+        Verdict::Stale { newest: second.token() }
+    );
     assert_eq!(gate.decide(&scene, second.token(), two.id()).await, Verdict::Admit);
     let forged = Token(second.token().0 + 1_000);
     let never = Verdict::Undecidable(Doubt::NeverGiven { newest: second.token() });

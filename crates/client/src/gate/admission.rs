@@ -67,7 +67,9 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>
     let mut values = headers.get_all(name).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let value = value.to_str().ok().filter(|_| values.next().is_none());
-    value.map(Some).ok_or_else(|| Refused::bad(format!("the header {name} must be given once, in plain text")))
+    value
+        .map(Some)
+        .ok_or_else(|| Refused::bad(format!("the header {name} must be given once, in plain text")))
 }
 
 /// A request that is refused, and what it is told.

@@ -84,9 +84,7 @@ fn told(frame: Frame) -> Option<WatchFrame> {
                 more: page.more,
             })
         }
-        Frame::Event { event, cursor } => {
-            WatchFrame::Event(Box::new(LeaseEvent::of(&event, cursor.epoch)))
-        }
+        Frame::Event { event, cursor } => WatchFrame::Event(Box::new(LeaseEvent::of(&event, cursor.epoch))),
         // Its time is of no use here: a gate goes by when it asked.
         Frame::Progress(cursor) => {
             WatchFrame::Progress(Progress { cursor: wire(cursor), timestamp: StoreTime(0).into() })

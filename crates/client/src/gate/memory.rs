@@ -109,8 +109,8 @@ impl Memory {
         let mut file = open(path).map_err(failed)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
-        let lines = restore(&bytes, fence)
-            .map_err(|line| MemoryError::Damaged { path: path.to_owned(), line })?;
+        let lines =
+            restore(&bytes, fence).map_err(|line| MemoryError::Damaged { path: path.to_owned(), line })?;
         let mut memory = Self { path: path.to_owned(), file, lines, _lock: lock };
         // What was cut off is written over, and so is what came before in many steps.
         memory.replace(fence.records()).map_err(failed)?;

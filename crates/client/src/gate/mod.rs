@@ -40,9 +40,15 @@
 //! # }).expect("it runs");
 //! ```
 
+#[cfg(feature = "tower")]
+mod admission;
 #[cfg(feature = "engine")]
 mod embedded;
+#[cfg(feature = "tower")]
+mod flights;
 mod follow;
+#[cfg(feature = "tower")]
+mod layer;
 mod memory;
 mod options;
 mod refresh;
@@ -53,23 +59,29 @@ use std::{
     time::Duration,
 };
 
+pub use solehold_core::fence::{Doubt, Mark, Verdict};
 use solehold_core::{
     fence::{Fence, Tick},
     key::{ResourceKey, SessionId},
     time::Token,
 };
-pub use solehold_core::fence::{Doubt, Mark, Verdict};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
 };
 
+#[cfg(feature = "tower")]
+pub use self::{
+    admission::{RESOURCE, Refused, SESSION, Shown, TOKEN},
+    flights::{Flight, Flights, StillUnderWay},
+    layer::{GateLayer, Gated},
+};
+use self::{memory::Memory, refresh::Refreshes};
 pub use self::{
     memory::MemoryError,
     options::{Fail, GateClock, GateError, GateOptions},
     source::{Frames, NoWatch, Source},
 };
-use self::{memory::Memory, refresh::Refreshes};
 use crate::authority::{BadName, checked};
 
 /// Refuses work that carries an old token. Dropping it ends its watch.

@@ -145,9 +145,7 @@ impl Servers {
             let slow = || unreachable(format!("{} did not answer within {:?}", self.bases[at], call.within));
             let response = match tokio::time::timeout(call.within, sent).await {
                 Err(_) => Err(slow()),
-                Ok(Err(error)) => {
-                    Err(lost(transport::no_answer(&self.bases[at], &error, call.within).await))
-                }
+                Ok(Err(error)) => Err(lost(transport::no_answer(&self.bases[at], &error, call.within).await)),
                 Ok(Ok(response)) => Ok(response),
             };
             match response {

@@ -99,7 +99,9 @@ impl Frames for Stream {
         loop {
             while let Some(frame) = self.frames.pop_front() {
                 // A sort of frame that came later than this client tells nothing.
-                if let Some(frame) = WatchFrame::from_sse(&frame).map_err(|error| broken(error.to_string()))? {
+                if let Some(frame) =
+                    WatchFrame::from_sse(&frame).map_err(|error| broken(error.to_string()))?
+                {
                     return Ok(Some(frame));
                 }
             }

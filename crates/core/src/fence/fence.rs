@@ -334,8 +334,7 @@ impl Fence {
     /// Everything that a gate that restarts must know, in order.
     pub fn records(&self) -> impl Iterator<Item = Record> {
         let marks = self.marks.iter().map(|(key, entry)| Record::Mark(key.clone(), entry.mark));
-        let floors =
-            [Record::Floor(self.former_floor), Record::Epoch(self.epoch), Record::Floor(self.floor)];
+        let floors = [Record::Floor(self.former_floor), Record::Epoch(self.epoch), Record::Floor(self.floor)];
         floors.into_iter().chain(marks)
     }
 

@@ -31,15 +31,42 @@ type Granted = (u64, Option<SessionId>);
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 enum Step {
-    Snapshot { epoch: u64, revision: u64, asked: u64, marks: BTreeMap<String, Granted>, followed: bool },
-    Head { epoch: u64, revision: u64, asked: u64, followed: bool },
-    Learn { key: String, token: u64, session: Option<SessionId> },
-    Told { revision: u64 },
-    Deleted { key: String },
-    Away { until: u64 },
+    Snapshot {
+        epoch: u64,
+        revision: u64,
+        asked: u64,
+        marks: BTreeMap<String, Granted>,
+        followed: bool,
+    },
+    Head {
+        epoch: u64,
+        revision: u64,
+        asked: u64,
+        followed: bool,
+    },
+    Learn {
+        key: String,
+        token: u64,
+        session: Option<SessionId>,
+    },
+    Told {
+        revision: u64,
+    },
+    Deleted {
+        key: String,
+    },
+    Away {
+        until: u64,
+    },
     Save,
     Restart,
-    Judge { key: String, token: u64, session: Option<SessionId>, at: u64, verdict: String },
+    Judge {
+        key: String,
+        token: u64,
+        session: Option<SessionId>,
+        at: u64,
+        verdict: String,
+    },
     Ask {
         key: String,
         token: u64,

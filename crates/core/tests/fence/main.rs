@@ -41,8 +41,17 @@ fn random_steps_reach_every_verdict() {
     }
     println!("{seen:?}");
     let words = [
-        "admit", "stale", "unknown", "forgotten", "newer", "expired", "unconfirmed", "unsaved", "never_given",
-        "no_such_resource", "older_history",
+        "admit",
+        "stale",
+        "unknown",
+        "forgotten",
+        "newer",
+        "expired",
+        "unconfirmed",
+        "unsaved",
+        "never_given",
+        "no_such_resource",
+        "older_history",
     ];
     for word in words {
         assert!(seen.get(word).is_some_and(|count| *count >= 20), "{word} is hardly ever said: {seen:?}");

@@ -208,12 +208,7 @@ impl World {
         self.exists[r] = true;
         let token = self.revision + 1;
         let mark = Mark { token: Token(token), session: Some(session(token)) };
-        self.grants.entry(r).or_default().push(Grant {
-            token,
-            session: token,
-            over_at: None,
-            is_kept: true,
-        });
+        self.grants.entry(r).or_default().push(Grant { token, session: token, over_at: None, is_kept: true });
         self.event(Event::Granted(r, mark));
     }
 
@@ -403,9 +398,9 @@ impl World {
             }
         }
         if self.rules.remembers {
-            let is_saved = self.disk.iter().any(|record| {
-                matches!(record, Record::Mark(of, mark) if *of == key(r) && mark.token == token)
-            });
+            let is_saved = self.disk.iter().any(
+                |record| matches!(record, Record::Mark(of, mark) if *of == key(r) && mark.token == token),
+            );
             assert!(is_saved, "{token} was admitted before it was saved");
         }
         let session = session.or(admitted.filter(|(before, _)| *before == token.0).and_then(|(_, of)| of));
@@ -425,7 +420,8 @@ impl World {
         let verdict = self.fence.admit(&key(0), token, of, Tick(self.now));
         assert_eq!(verdict, Verdict::Admit, "the newest token is admitted");
         let verdict = self.fence.admit(&key(0), Token(token.0 - 1), None, Tick(self.now));
-        let is_refused = matches!(verdict, Verdict::Stale { .. } | Verdict::Undecidable(Doubt::NeverGiven { .. }));
+        let is_refused =
+            matches!(verdict, Verdict::Stale { .. } | Verdict::Undecidable(Doubt::NeverGiven { .. }));
         assert!(is_refused, "{verdict}");
     }
 }
