@@ -250,7 +250,9 @@ fn tell(context: &Context, record: RequestRecord, status: StatusCode) {
             )
         };
     }
-    if status.is_server_error() || took >= SLOW {
+    // A question for news is meant to take long.
+    let is_slow = took >= SLOW && record.route.as_str() != paths::SESSION_NEWS;
+    if status.is_server_error() || is_slow {
         log!(warn)
     } else {
         log!(debug)
