@@ -85,7 +85,7 @@ pub struct PlannedResource {
     /// Its present holder, who hands it over; null if nobody holds it. Only in `acquire`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub holder: Option<String>,
-    /// The runner that it is handed over to. Only in `release`.
+    /// The runner that it is handed over to: now, in `release`, or later, in `keep`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
     /// The session of that runner.
@@ -126,8 +126,6 @@ pub struct Assignments {
     pub algorithm: u32,
     /// The revision that was planned from.
     pub plan_revision: u64,
-    /// Changes with what is planned for this runner. Give it as `known` to wait for a change.
-    pub version: String,
     /// What it holds and should keep.
     pub keep: Vec<PlannedResource>,
     /// What it should acquire, or be handed by its holder.

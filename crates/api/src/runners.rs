@@ -209,6 +209,9 @@ impl RunnerStatus {
 pub struct PutRunnerStatus {
     /// `active`, `draining` (or `drain`) or `maintenance`.
     pub status: RunnerStatus,
+    /// Refuse unless this is the runner's present session: for a runner that speaks of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_id: Option<Uuid>,
 }
 
 impl PutRunnerStatus {

@@ -22,7 +22,7 @@ use crate::{
     config::{ServerConfig, ServerLimits},
     http::{ApiError, Identity, Rates, about},
     metrics::Metrics,
-    placement::{PlanBook, Planned},
+    placement::{KnownRunner, PlanBook, Planned},
     quota::{OpenWatch, Quota, QuotaBook},
     ring::Ring,
     tenants::KnownTenants,
@@ -120,13 +120,9 @@ impl Context {
     /// Submits a command, and measures the outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
         let (operation, began) = (command.name(), BootTime::now());
-        let changes_registry = changes_registry(&command);
         about::note(&command);
         let outcome = self.inner.engine.submit(self.call(command)).await;
         self.inner.metrics.operation(operation, &outcome, BootTime::now().since(began));
-        if changes_registry {
-            self.inner.plans.registry_changed();
-        }
         outcome
     }
 
@@ -162,14 +158,14 @@ impl Context {
         self.inner.quotas.take(&self.inner.engine, tenant, quota, most).await
     }
 
-    /// The present plan of where a tenant's resources should be.
-    pub(crate) async fn plan(&self, tenant: &Name) -> Result<Arc<Planned>, ApiError> {
-        self.inner.plans.plan(&self.inner.engine, &self.inner.node_id, tenant).await
-    }
-
-    /// Counts the plans of a tenant, which follow what happens for as long as the counter is kept.
-    pub(crate) async fn follow_plans(&self, tenant: &Name) -> watch::Receiver<u64> {
-        self.inner.plans.follow(self, tenant).await
+    /// The present plan of where a tenant's resources should be. One that knows a runner otherwise than it is now is
+    /// made again.
+    pub(crate) async fn plan(
+        &self,
+        tenant: &Name,
+        asker: Option<&KnownRunner>,
+    ) -> Result<Arc<Planned>, ApiError> {
+        self.inner.plans.plan(&self.inner.engine, &self.inner.node_id, tenant, asker).await
     }
 
     /// Opens a watch of one tenant, or of all; it counts until it is dropped.
@@ -260,18 +256,5 @@ impl Context {
     /// Whether the server stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.inner.stopping.subscribe()
-    }
-}
-
-/// Whether a command may change what is planned without an event that tells so.
-fn changes_registry(command: &Command) -> bool {
-    match command {
-        Command::OpenSession(open) => open.registration.is_some(),
-        Command::CloseSession { .. }
-        | Command::SetStatus { .. }
-        | Command::RemoveHolder { .. }
-        | Command::PutRecord { .. }
-        | Command::RemoveRecord { .. } => true,
-        _ => false,
     }
 }

@@ -327,6 +327,7 @@ async fn a_foreign_key_ends_nothing() {
     let heartbeat = format!("/api/v1/sessions/{}/heartbeat", world.session);
     assert_eq!(two.send(Method::PUT, &heartbeat, "{}").await.problem("forbidden")["status"], 403);
     assert_eq!(world.one.send(Method::PUT, &heartbeat, "{}").await.status, 200);
+    drains_itself_only(&world, &two).await;
     let release = json!({"holder": "w1"}).to_string();
     let released = world.root.send(Method::DELETE, "/api/v1/locks/l1?tenant=acme", &release).await;
     assert!(released.status.is_success(), "{released:?}");
@@ -343,6 +344,31 @@ async fn a_foreign_key_ends_nothing() {
         by.contains(&id("admin", &Value::Null)) && by.contains(&json!(world.names["keys.id"])),
         "{history}"
     );
+}
+
+/// A runner may say of itself that it drains, by its key; anything else is for admins.
+async fn drains_itself_only(world: &World, foreign: &Asking) {
+    let path = "/api/v1/runners/w2/status";
+    let put = async |who: &Asking, body: Value| who.send(Method::PUT, path, &body.to_string()).await;
+    let draining = json!({"status": "draining"});
+    put(foreign, draining.clone()).await.problem("forbidden");
+    for status in ["active", "maintenance"] {
+        put(&world.one, json!({"status": status})).await.problem("forbidden");
+    }
+    let former = json!({"status": "draining", "session_id": world.session});
+    assert_eq!(put(&world.one, former).await.problem("session_superseded")["status"], 404, "another session");
+    let session = world.one.get("/api/v1/runners/w2").await.json()["session_id"].clone();
+    let own = json!({"status": "draining", "session_id": session});
+    assert_eq!(put(&world.one, own.clone()).await.json()["status"], "draining");
+    let under = put(&world.root, json!({"status": "maintenance"})).await;
+    assert_eq!(under.json()["status"], "maintenance", "an operator's word");
+    for body in [draining, own] {
+        assert_eq!(
+            put(&world.one, body).await.json()["status"],
+            "maintenance",
+            "which the runner does not end"
+        );
+    }
 }
 
 #[tokio::test]

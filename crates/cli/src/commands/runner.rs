@@ -10,6 +10,7 @@ use solehold_api::{
     runners::{PutRunnerStatus, Runner, RunnerList, RunnerStatus},
 };
 use solehold_clock::wall_ms;
+use uuid::Uuid;
 
 use crate::{
     client::{Client, Page},
@@ -44,6 +45,9 @@ pub enum RunnerCommand {
         /// Let it take work again
         #[arg(long)]
         undo: bool,
+        /// Only if this is its present session
+        #[arg(long, value_name = "ID")]
+        session: Option<Uuid>,
     },
 }
 
@@ -73,14 +77,15 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
             output::print(&table(&runners))
         }
         RunnerCommand::Get { runner } => get(&runner, client, global).await,
-        RunnerCommand::Drain { runner, maintenance, undo } => {
+        RunnerCommand::Drain { runner, maintenance, undo, session } => {
             let status = match (maintenance, undo) {
                 (true, _) => RunnerStatus::Maintenance,
                 (_, true) => RunnerStatus::Active,
                 _ => RunnerStatus::Draining,
             };
-            let path = paths::runner_status(&runner);
-            let shown = client.send::<Runner>(Method::PUT, &path, &PutRunnerStatus { status }).await;
+            let (path, body) =
+                (paths::runner_status(&runner), PutRunnerStatus { status, session_id: session });
+            let shown = client.send::<Runner>(Method::PUT, &path, &body).await;
             let shown = shown.map_err(|failure| failure.doing(format!("drain {runner}")))?;
             if global.json {
                 return output::json(&shown);

@@ -27,7 +27,6 @@ impl Planned {
             revision: self.revision,
             algorithm: self.plan.algorithm,
             plan_revision: self.revision,
-            version: self.version(runner),
             keep: Vec::new(),
             acquire: Vec::new(),
             release: Vec::new(),
@@ -50,7 +49,7 @@ impl Planned {
             let placement = self.plan.placement(key);
             match placement.and_then(|placement| self.next(runner, placement)) {
                 Some(released) => answer.release.push(released),
-                None => answer.keep.push(kept(key, placement)),
+                None => answer.keep.push(kept(runner, key, placement)),
             }
         }
         answer
@@ -66,12 +65,13 @@ impl Planned {
     }
 }
 
-/// Whether something is to be done at once.
-pub(super) fn is_now(step: Step) -> bool {
+fn is_now(step: Step) -> bool {
     matches!(step, Step::Acquire | Step::Move | Step::Moving)
 }
 
-/// What is held and not planned, or was acquired since, is kept, too.
-fn kept(key: &ResourceKey, placement: Option<&Placement>) -> PlannedResource {
-    placement.map_or_else(|| PlannedResource::unplanned(key), PlannedResource::of)
+/// What is held and not planned, or was acquired since, is kept, too. What is to move later says where to.
+fn kept(runner: &Name, key: &ResourceKey, placement: Option<&Placement>) -> PlannedResource {
+    let Some(placement) = placement else { return PlannedResource::unplanned(key) };
+    let later = placement.target.as_ref().filter(|target| *target != runner);
+    PlannedResource { next: later.map(ToString::to_string), ..PlannedResource::of(placement) }
 }

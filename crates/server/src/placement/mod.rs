@@ -4,9 +4,8 @@ mod assign;
 mod book;
 mod explain;
 mod facts;
-mod follow;
 mod records;
 
-pub(crate) use book::{PlanBook, Planned};
+pub(crate) use book::{KnownRunner, PlanBook, Planned};
 pub(crate) use explain::explain;
 pub(crate) use records::{clear, fail, failures_of, put_settings, quarantine, settings, shift, shift_of};

@@ -10,7 +10,7 @@ use solehold_api::{
 use solehold_core::{
     command::{Claim, Command, Footprint, HandOver, Target},
     key::{HolderKey, LeaseId, Name, ResourceKey, SessionId},
-    outcome::{Answer, PendingView, Refusal},
+    outcome::{Answer, LeaseView, PendingView, Refusal},
 };
 use utoipa_axum::router::OpenApiRouter;
 
@@ -55,6 +55,7 @@ async fn offer(
     let ask = HandOver {
         attributes: terms.attributes,
         budget: body.budget,
+        planned: is_planned(context, &key, present.as_ref(), to).await?,
         ..HandOver::new(key.clone(), lease, to, terms.within_ms)
     };
     let pending = match context.execute(Command::HandOver(ask)).await? {
@@ -70,6 +71,21 @@ async fn offer(
     let now = pending.asked_at;
     let view = PendingView { key, pending, present: present.map(|lease| lease.lease.holder) };
     Ok((StatusCode::CREATED, Json(OfferedLease::of(&view, now))))
+}
+
+/// Whether a plan speaks for the present holder: its key is not the caller's, and placement says that the resource
+/// should move to that session now.
+async fn is_planned(
+    context: &Context,
+    key: &ResourceKey,
+    present: Option<&LeaseView>,
+    to: SessionId,
+) -> Result<bool, ApiError> {
+    let owner = present.and_then(|lease| lease.lease.by.as_ref());
+    if context.caller().actor().may_act_for(owner) {
+        return Ok(false);
+    }
+    Ok(context.plan(&key.tenant, None).await?.moves_to(key, to))
 }
 
 /// The session of the next holder.

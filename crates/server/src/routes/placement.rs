@@ -88,7 +88,7 @@ async fn explain(
     let context = caller.context();
     let seen = path.find(&caller, context, query.tenant.as_deref()).await?;
     let key = &seen.resource.key;
-    let planned = context.plan(&key.tenant).await?;
+    let planned = context.plan(&key.tenant, None).await?;
     let failures = placement::failures_of(context.engine(), key).await?;
     let holder = seen.live().map(|lease| lease.lease.holder.clone());
     Ok(Json(placement::explain(&planned, key, holder, &failures).await?))
@@ -174,7 +174,7 @@ async fn deployments(
 ) -> Result<Json<DeploymentList>, ApiError> {
     let context = caller.context();
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    let planned = context.plan(&tenant).await?;
+    let planned = context.plan(&tenant, None).await?;
     let shift = placement::shift_of(context.engine(), &tenant).await?;
     Ok(Json(DeploymentList { deployments: groups(&planned), shift, moves_left: planned.plan.moves() }))
 }

@@ -17,13 +17,12 @@ use solehold_api::{
         HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, RemoveRunner, RemovedRunner,
         Runner, RunnerHeartbeat, RunnerList, RunnerStatus,
     },
-    terms,
 };
 use solehold_core::{
     command::{Claim, Command, Footprint, OpenSession, Target},
     key::{Document, HolderKey, SessionId},
     outcome::{LeaseView, Refusal, SessionView},
-    session::{Holder, Session, Standing},
+    session::{Holder, HolderStatus, Session, SessionOver, Standing},
     time::Revision,
 };
 use solehold_engine::store::{LoadedRows, ResourceQuery};
@@ -39,6 +38,7 @@ use crate::{
     commands::new_session_id,
     http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
     incarnation::is_own,
+    placement::KnownRunner,
     routes::resource_view::resource_page,
     tenants::Named,
 };
@@ -317,56 +317,56 @@ async fn release_own(context: &Context, key: &HolderKey) -> Result<usize, ApiErr
     Ok(released)
 }
 
-/// Sets the status of a runner: `active`, `draining` or `maintenance`.
+/// Sets the status of a runner: `active`, `draining` or `maintenance`. A runner may drain itself, by the key that it
+/// works with; everything else needs an admin's key. A runner that drains itself does not end its maintenance.
 #[utoipa::path(
     put, path = paths::RUNNER_STATUS, tag = "runners", operation_id = "put_runner_status",
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = PutRunnerStatus,
-    responses((status = 200, description = "The runner as it is now", body = Runner))
+    responses(
+        (status = 200, description = "The runner as it is now", body = Runner),
+        (status = 404, description = "There is no such runner, or that is not its present session"),
+    )
 )]
 async fn put_status(
-    caller: Caller<role::Admin>,
+    caller: Caller<role::Runner>,
     NamePath(id): NamePath<String>,
     Params(query): Params<TenantQuery>,
     Body(body): Body<PutRunnerStatus>,
 ) -> Result<Json<Runner>, ApiError> {
     let context = caller.context();
-    let holder = runner_key(context, &query, &id).await?;
+    let key = runner_key(context, &query, &id).await?;
     let status = body.wanted()?;
-    context.execute(Command::SetStatus { holder: holder.clone(), status }).await?;
-    Ok(Json(see(context, &holder).await?))
-}
-
-/// The query of a runner's assignments.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-struct AssignmentsQuery {
-    /// Whose, for a key that may see several tenants.
-    tenant: Option<String>,
-    /// The `version` of an earlier answer: wait for another one.
-    known: Option<String>,
-    /// How long to wait for it, in milliseconds.
-    wait_ms: Option<u64>,
+    let is_admin = caller.must_meet::<role::Admin>();
+    if status != HolderStatus::Draining {
+        is_admin.clone()?;
+    }
+    let loaded = find(context, &key).await?;
+    let holder = loaded.state.holder(&key).ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
+    if let Some(session) = body.session_id.map(SessionId).filter(|id| holder.session != Some(*id)) {
+        return Err(Refusal::NoSession { session, why: SessionOver::Superseded }.into());
+    }
+    let is_of_itself = body.session_id.is_some() || is_admin.is_err();
+    if !(is_of_itself && holder.status == HolderStatus::Maintenance) {
+        context.execute(Command::SetStatus { holder: key.clone(), status }).await?;
+    }
+    Ok(Json(see(context, &key).await?))
 }
 
 /// Returns what a runner has to work on: what it holds now, and what the plan tells it to keep, acquire and release.
-///
-/// With `known` and `wait_ms` the answer comes as soon as something else is planned for the runner than in the answer
-/// of that version, and at the latest after `wait_ms`.
 #[utoipa::path(
     get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", operation_id = "runner_assignments",
-    params(("id" = String, Path, description = "The runner"), AssignmentsQuery),
+    params(("id" = String, Path, description = "The runner"), TenantQuery),
     responses((status = 200, description = "Its leases, and what is planned for it", body = Assignments))
 )]
 async fn assignments(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
-    Params(query): Params<AssignmentsQuery>,
+    Params(query): Params<TenantQuery>,
 ) -> Result<Json<Assignments>, ApiError> {
     let context = caller.context();
-    let wait = terms::wait(query.wait_ms.map(Into::into).as_ref()).map_err(|fault| vec![fault])?;
-    let key = runner_key(context, &TenantQuery { tenant: query.tenant }, &id).await?;
-    find(context, &key).await?;
-    let planned = context.other_plan(&key, query.known.as_deref(), wait).await?;
+    let key = runner_key(context, &query, &id).await?;
+    let loaded = find(context, &key).await?;
+    let planned = context.plan(&key.tenant, KnownRunner::of(&loaded, &key).as_ref()).await?;
     // Read after the plan: what was acquired since then is kept, not acquired again.
     let (leases, revision) = held_by(context, &key).await?;
     let cameras = leases.iter().filter(|lease| lease.key.kind.as_str() == kind::CAMERA);
