@@ -64,10 +64,11 @@ pub enum LeaseCommand {
         #[arg(long, value_name = "TIME", value_parser = times::ttl)]
         ttl: Option<Duration>,
     },
-    /// Release a lease
+    /// Release leases
     Release {
         /// A lease id, or the resource that it is on as KIND/KEY
-        lease: LeaseArg,
+        #[arg(required = true, value_name = "LEASE")]
+        leases: Vec<LeaseArg>,
         #[command(flatten)]
         proof: ProofArgs,
     },
@@ -213,20 +214,7 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
                 other => Err(odd(&other)),
             }
         }
-        LeaseCommand::Release { lease, proof } => {
-            proof.check(&lease)?;
-            let (kind, key, lease_id) = named(&lease);
-            let ProofArgs { token, session, holder } = proof;
-            let item = ReleaseItem { kind, key, lease_id, token, session_id: session, holder, state: None };
-            let result = one(client, &paths::batch_release(), item).await;
-            match result.map_err(|failure| failure.doing(format!("release {lease}")))? {
-                BatchItem::Released { lease_id } if global.json => {
-                    output::json(&json!({ "lease_id": lease_id }))
-                }
-                BatchItem::Released { .. } => output::line(format!("released {lease}")),
-                other => Err(odd(&other)),
-            }
-        }
+        LeaseCommand::Release { leases, proof } => release(&leases, &proof, client, global).await,
         LeaseCommand::Revoke { lease, token, fenced, reason } => {
             let revoked = revoke(client, &lease, token, fenced, reason).await;
             let revoked = revoked.map_err(|failure| failure.doing(format!("revoke {lease}")))?;
@@ -238,9 +226,8 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
                 (_, 0) => format!("revoked {lease}: it is free"),
                 (_, ms) => format!(
                     "revoked {lease}: it is held back for {}, until the old deadline; once its holder has stopped, \
-                     `solehold lease revoke {} --fenced` frees it",
-                    duration_ms(ms),
-                    lease.typed()
+                     `solehold lease revoke {lease} --fenced` frees it",
+                    duration_ms(ms)
                 ),
             })
         }
@@ -349,6 +336,41 @@ async fn revoke(
             client.send(Method::POST, &paths::resource_lease_revoke(kind, key), &body).await
         }
     }
+}
+
+/// Releases leases together; each is told, and the first that was not released is the error.
+async fn release(
+    leases: &[LeaseArg],
+    proof: &ProofArgs,
+    client: &Client,
+    global: &GlobalArgs,
+) -> CommandResult {
+    let mut items = Vec::new();
+    for lease in leases {
+        proof.check(lease)?;
+        let ((kind, key, lease_id), (token, session_id)) = (named(lease), (proof.token, proof.session));
+        let holder = proof.holder.clone();
+        items.push(ReleaseItem { kind, key, lease_id, token, session_id, holder, state: None });
+    }
+    let sent = client.send::<BatchResults>(Method::POST, &paths::batch_release(), &Batch { items }).await;
+    let results = sent.map_err(|failure| failure.doing(format!("release {}", leases[0])))?.results;
+    let mut failed = None;
+    for (lease, result) in leases.iter().zip(results) {
+        let error = match result {
+            BatchItem::Released { lease_id } if global.json => {
+                output::json(&json!({ "lease_id": lease_id }))?;
+                continue;
+            }
+            BatchItem::Released { .. } => {
+                output::line(format!("released {lease}"))?;
+                continue;
+            }
+            BatchItem::Refused { problem } | BatchItem::Failed { problem } => (*problem).into(),
+            other => odd(&other),
+        };
+        failed.get_or_insert(error.doing(format!("release {lease}")));
+    }
+    failed.map_or(Ok(()), Err)
 }
 
 /// A batch of one: it takes a lease by its id or by its resource alike, and answers alike.
