@@ -81,7 +81,9 @@ pub mod news;
 pub mod renewer;
 mod session;
 
-pub use authority::{Authority, AuthorityError, BadName, HandOver, Metrics, Node, Refusal, Resource};
+pub use authority::{
+    Authority, AuthorityError, BadName, HandOver, HeldLease, Metrics, Node, Refusal, Resource,
+};
 #[cfg(feature = "cluster")]
 pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};
 #[cfg(feature = "legacy")]

@@ -10,11 +10,10 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use solehold_api::{limits::NEWS_SESSIONS_MAX, watch::Cursor};
 use solehold_core::{key::SessionId, time::Revision};
 use tokio::sync::{Notify, oneshot};
@@ -70,7 +69,7 @@ struct Desk {
 
 impl Shared {
     fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock()
+        self.desk.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

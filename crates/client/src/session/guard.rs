@@ -128,6 +128,21 @@ impl Guard {
         }
     }
 
+    /// Waits until the lease is held under another token than this one. With the policy [`Grace`](crate::Policy::Grace)
+    /// it may have run out and been won back (rule 22): tell the new token wherever the old one was told.
+    pub async fn won_back(&self, under: Token) -> Token {
+        let mut tokens = self.holding.tokens();
+        loop {
+            let token = *tokens.borrow_and_update();
+            if token != under {
+                return token;
+            }
+            if tokens.changed().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
     /// Is cancelled when the lease is lost: for code that takes such a token.
     pub fn cancellation(&self) -> CancellationToken {
         // A child, so that nobody else can say that the lease is lost.
@@ -169,8 +184,14 @@ impl Guard {
 
     /// The state document: what the former holder left, or what was written since.
     pub fn state(&self) -> Option<Value> {
-        let state = self.holding.state.lock();
+        let state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
         state.0.as_ref().map(|state| state.document.clone())
+    }
+
+    /// The sequence number under which that was written.
+    pub fn state_sequence(&self) -> Option<u64> {
+        let state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
+        state.0.as_ref().map(|state| state.sequence)
     }
 
     /// Writes the state document, for the next holder. After an error it may be written or not; write it again.
@@ -179,7 +200,7 @@ impl Guard {
         self.check()?;
         let held = self.holding.held();
         self.inner.authority.write_state(&held, &write).await??;
-        let mut state = self.holding.state.lock();
+        let mut state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
         if state.0.as_ref().is_none_or(|s| (s.token, s.sequence) < (held.token, write.sequence)) {
             let (document, sequence) = (write.document, write.sequence);
             state.0 = Some(StateDocument { document, token: held.token, sequence });
@@ -190,7 +211,7 @@ impl Guard {
     /// The next write: its sequence number is above that of any write that was tried before.
     fn state_write(&self, document: &impl Serialize) -> Result<StateWrite, GuardError> {
         let document = serde_json::to_value(document).map_err(|e| GuardError::State(e.to_string()))?;
-        let mut state = self.holding.state.lock();
+        let mut state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
         state.1 += 1;
         Ok(StateWrite { sequence: state.1, document })
     }

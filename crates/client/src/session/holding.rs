@@ -1,11 +1,10 @@
 //! A lease that a guard stands for, and how long it is trusted.
 
 use std::sync::{
-    Arc, OnceLock,
+    Arc, Mutex, OnceLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use parking_lot::Mutex;
 use solehold_core::time::Token;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -54,6 +53,8 @@ pub(crate) struct Holding {
     pub cancel: CancellationToken,
     /// The next holder asks for it.
     hand_over: watch::Sender<Option<HandOver>>,
+    /// The present token, for those who wait for another one.
+    tokens: watch::Sender<Token>,
     lost: OnceLock<Lost>,
     /// Its guard is gone, or about to be: nothing more is to be held for it.
     is_gone: AtomicBool,
@@ -80,6 +81,7 @@ impl Holding {
             state: Mutex::default(),
             cancel: CancellationToken::new(),
             hand_over: watch::Sender::new(None),
+            tokens: watch::Sender::new(granted.held.token),
             lost: OnceLock::new(),
             is_gone: AtomicBool::new(false),
             bond: OnceLock::new(),
@@ -89,29 +91,30 @@ impl Holding {
     }
 
     pub fn held(&self) -> HeldLease {
-        self.held.lock().0.clone()
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).0.clone()
     }
 
     pub fn token(&self) -> Token {
-        self.held.lock().0.token
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).0.token
     }
 
     /// Until when nobody else holds it, unless it is renewed before.
     pub fn trusted_until(&self) -> BootTime {
-        self.held.lock().1.trusted_until().min(self.tied_until())
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).1.trusted_until().min(self.tied_until())
     }
 
     /// The work stops then.
     pub fn stop_at(&self) -> BootTime {
-        self.held.lock().1.stop_at().min(self.tied_until())
+        self.held.lock().unwrap_or_else(|e| e.into_inner()).1.stop_at().min(self.tied_until())
     }
 
     /// It is held under this grant from now on, for as long as that window lasts.
     pub fn renewed_as(&self, granted: Grant, window: Arc<Window>) {
         let token = granted.held.token;
-        *self.held.lock() = (granted.held, window);
+        *self.held.lock().unwrap_or_else(|e| e.into_inner()) = (granted.held, window);
         let sequence = granted.state.as_ref().filter(|s| s.token == token).map_or(0, |s| s.sequence);
-        *self.state.lock() = (granted.state, sequence);
+        *self.state.lock().unwrap_or_else(|e| e.into_inner()) = (granted.state, sequence);
+        self.tokens.send_if_modified(|known| std::mem::replace(known, token) != token);
     }
 
     /// Its next holder asks for it, or does not any more.
@@ -125,6 +128,10 @@ impl Holding {
 
     pub fn hand_over(&self) -> watch::Receiver<Option<HandOver>> {
         self.hand_over.subscribe()
+    }
+
+    pub fn tokens(&self) -> watch::Receiver<Token> {
+        self.tokens.subscribe()
     }
 
     /// It is lost, for the reason that is told first.

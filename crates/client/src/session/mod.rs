@@ -32,7 +32,7 @@ pub use self::{
 };
 pub(crate) use self::{inner::Inner, line::wait_in_line};
 use crate::{
-    authority::{Authority, Metrics, Resource, checked},
+    authority::{Authority, HeldLease, Metrics, Resource, checked},
     clock::BootTime,
     renewer::Lost,
 };
@@ -96,12 +96,6 @@ impl Session {
         self.inner.contact()
     }
 
-    /// Counts the times that the authority told at once of something that happened to what this session holds: for
-    /// programs that read more than leases, such as declarations.
-    pub fn told(&self) -> watch::Receiver<u64> {
-        self.inner.told()
-    }
-
     /// Sets what the next heartbeats report about this program.
     pub fn set_metrics(&self, metrics: Metrics) {
         self.inner.set_metrics(metrics);
@@ -151,6 +145,23 @@ impl Session {
     ) -> Result<Option<Guard>, AcquireError> {
         let resource = Resource::new(kind, key)?;
         take_over::take_over(&self.inner, resource, within).await
+    }
+
+    /// What the authority counted as this session's by its last answer, whether a guard stands for it or not. A lease
+    /// without one comes from others: an operator may hand a resource over to this session.
+    pub fn leases(&self) -> Arc<[HeldLease]> {
+        self.inner.set().map_or_else(|| Arc::from([]), |beat| beat.leases)
+    }
+
+    /// Asks the authority now, rather than with the next heartbeat, what this session holds.
+    pub fn refresh(&self) {
+        self.inner.has_news();
+    }
+
+    /// A guard for a lease among [`Self::leases`] that has none. None if it has one, or is no longer there. Not for
+    /// what is being acquired or released at this moment.
+    pub async fn adopt(&self, lease: &HeldLease) -> Result<Option<Guard>, AcquireError> {
+        take_over::adopt(&self.inner, lease).await
     }
 
     /// Closes the session. Guards that are still there are lost from now on; what they hold is free when they are

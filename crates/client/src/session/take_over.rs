@@ -67,6 +67,15 @@ pub(super) async fn take_over(
     }
 }
 
+/// Takes up a lease that is the session's without having been asked for.
+pub(super) async fn adopt(inner: &Arc<Inner>, lease: &HeldLease) -> Result<Option<Guard>, AcquireError> {
+    let Some(beat) = inner.set().filter(|beat| beat.leases.contains(lease)) else { return Ok(None) };
+    if inner.is_guarded(lease.lease) {
+        return Ok(None);
+    }
+    hold(inner, beat.session, &beat, lease).await
+}
+
 /// Asks the present holder, under an id of our own, so that it can be asked again where an answer was lost.
 async fn ask(
     inner: &Arc<Inner>,
