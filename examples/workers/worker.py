@@ -81,7 +81,9 @@ def main():
     for message in agent.messages():
         if message["type"] == "prepare":
             agent.say("prepared", id=message["id"])  # Here a decoder would be opened.
-        elif message["type"] == "assign" and message["resource"] not in works:
+        elif message["type"] == "assign" and message["resource"] in works:
+            works[message["resource"]].token = message["token"]  # With grace, a lease may be won back under another.
+        elif message["type"] == "assign":
             works[message["resource"]] = work = Work(message)
             work.start()
         elif message["type"] == "revoke":

@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard,
         atomic::{AtomicI64, AtomicU64},
     },
 };
@@ -19,7 +19,6 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
-use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{family::Family, gauge::Gauge},
@@ -110,7 +109,7 @@ impl Status {
     }
 
     fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        self.0.lock()
+        self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

@@ -1,28 +1,22 @@
 //! What the server assigns to this runner: what it keeps, what it acquires, and what it releases.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc};
 
 use serde::Deserialize;
 use solehold_api::{
     paths,
     runners::{PutRunnerStatus, RunnerStatus},
 };
-use solehold_client::{Http, Resource};
-use tokio::{sync::mpsc, task::AbortHandle};
+use solehold_client::{Http, Resource, SessionId};
+use tokio::sync::mpsc;
 
 use super::leases::LeaseNews;
 use crate::machine::Want;
-
-/// How long the server may wait until it plans something else for this runner.
-const CHANGE_MAX: Duration = Duration::from_secs(10);
 
 /// The answer of `GET /runners/{id}/assignments`, as far as it matters here.
 #[derive(Debug, Default, Deserialize)]
 struct Answer {
     keep: Option<Vec<Item>>,
-    /// None from a server that cannot be asked to wait.
-    #[serde(default)]
-    version: Option<String>,
     #[serde(default)]
     acquire: Vec<Item>,
     #[serde(default)]
@@ -33,10 +27,10 @@ struct Answer {
 struct Item {
     kind: String,
     key: String,
-    /// In `acquire`: its present holder, which hands it over.
+    /// Who holds it now and hands it over: what is to be acquired.
     #[serde(default)]
     holder: Option<String>,
-    /// In `release`: the runner that takes it over; until then it is kept.
+    /// Who takes it over, until when it is kept: now what is to be released, later what is to be kept.
     #[serde(default)]
     next: Option<String>,
 }
@@ -55,13 +49,15 @@ pub struct Assigned {
     pub wanted: BTreeMap<Resource, Want>,
     /// To be released, without waiting for anybody.
     pub unwanted: Vec<Resource>,
-    /// Changes with the answer.
-    pub version: Option<String>,
+    /// Held, and nobody is planned to take it over.
+    pub stays: Vec<Resource>,
 }
 
 impl Assigned {
     fn of(answer: &Answer) -> Self {
-        let mut assigned = Self { version: answer.version.clone(), ..Self::default() };
+        let stays = answer.keep.iter().flatten().filter(|item| item.next.is_none());
+        let stays = stays.filter_map(Item::resource).collect();
+        let mut assigned = Self { stays, ..Self::default() };
         let keep = answer.keep.iter().flatten().filter_map(|item| Some((item.resource()?, Want::Free)));
         let want = |item: &Item| if item.holder.is_some() { Want::Moves } else { Want::Free };
         let acquire = answer.acquire.iter().filter_map(|item| Some((item.resource()?, want(item))));
@@ -77,32 +73,18 @@ impl Assigned {
     }
 }
 
-/// Asks the server for another answer than the one of version `known`, and tells what it said. Without a version it
-/// answers at once.
-pub fn ask(
-    http: Arc<Http>,
-    runner: String,
-    known: Option<String>,
-    news: mpsc::Sender<LeaseNews>,
-) -> AbortHandle {
-    let asking = tokio::spawn(async move {
-        let path = paths::runner_assignments(&runner);
-        let asked = match known {
-            None => http.get::<Answer>(path).await,
-            Some(known) => {
-                let path = format!("{path}?wait_ms={}&known={known}", CHANGE_MAX.as_millis());
-                http.get_waiting(path, CHANGE_MAX).await
-            }
-        };
-        let told = match asked {
+/// Asks the server, and tells what it said. `as_draining` comes back with the answer: whether the server knew then that
+/// this runner drains.
+pub fn ask(http: Arc<Http>, runner: String, as_draining: bool, news: mpsc::Sender<LeaseNews>) {
+    tokio::spawn(async move {
+        let told = match http.get::<Answer>(paths::runner_assignments(&runner)).await {
             Ok(Ok(answer)) if answer.keep.is_some() => Ok(Assigned::of(&answer)),
             Ok(Ok(_)) => Err("the server assigns nothing: it is of an older version".to_owned()),
             Ok(Err(refusal)) => Err(refusal.detail),
             Err(error) => Err(error.to_string()),
         };
-        let _ = news.send(LeaseNews::Assigned(told)).await;
+        let _ = news.send(LeaseNews::Assigned { told, as_draining }).await;
     });
-    asking.abort_handle()
 }
 
 /// Tells the server that the workers of this runner failed at a resource.
@@ -119,15 +101,21 @@ pub fn report_failure(http: Arc<Http>, runner: String, resource: Resource, why: 
 }
 
 /// Tells the server that this runner is draining, so that it moves what the runner holds.
-pub fn say_draining(http: Arc<Http>, runner: String, news: mpsc::Sender<LeaseNews>) {
+pub fn say_draining(
+    http: Arc<Http>,
+    runner: String,
+    session: Option<SessionId>,
+    news: mpsc::Sender<LeaseNews>,
+) {
     tokio::spawn(async move {
-        let body = PutRunnerStatus { status: RunnerStatus::Draining };
-        let why = match http.put(paths::runner_status(&runner), &body).await {
-            Ok(Ok(())) => return,
-            Ok(Err(refusal)) => refusal.detail,
-            Err(error) => error.to_string(),
+        let session_id = session.map(|session| session.0);
+        let body = PutRunnerStatus { status: RunnerStatus::Draining, session_id };
+        let told = match http.put(paths::runner_status(&runner), &body).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(refusal)) => Err(refusal.detail),
+            Err(error) => Err(error.to_string()),
         };
-        let _ = news.send(LeaseNews::NotDraining(why)).await;
+        let _ = news.send(LeaseNews::Draining(told)).await;
     });
 }
 
@@ -137,13 +125,14 @@ mod tests {
 
     #[test]
     fn what_moves_is_prepared_for_and_kept_until_it_is_taken_over() {
-        let answer = r#"{"keep": [{"kind": "camera", "key": "a", "token": 7}],
+        let answer = r#"{"keep": [{"kind": "camera", "key": "a", "token": 7}, {"kind": "camera", "key": "f", "next": "other"}],
             "acquire": [{"kind": "camera", "key": "b"}, {"kind": "camera", "key": "c", "holder": "other"}],
             "release": [{"kind": "camera", "key": "d", "next": "other"}, {"kind": "camera", "key": "e"}], "revision": 3}"#;
         let assigned = Assigned::of(&serde_json::from_str(answer).expect("an answer"));
         let camera = |key: &str| Resource::new("camera", key).expect("a name");
-        let wanted = [("a", Want::Free), ("b", Want::Free), ("c", Want::Moves), ("d", Want::Free)];
+        let wanted =
+            [("a", Want::Free), ("b", Want::Free), ("c", Want::Moves), ("d", Want::Free), ("f", Want::Free)];
         assert_eq!(assigned.wanted, wanted.map(|(key, want)| (camera(key), want)).into());
-        assert_eq!(assigned.unwanted, [camera("e")]);
+        assert_eq!((assigned.unwanted, assigned.stays), (vec![camera("e")], vec![camera("a")]));
     }
 }

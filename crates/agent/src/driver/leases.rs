@@ -4,12 +4,18 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use solehold_api::problem::ErrorCode;
-use solehold_client::{AcquireError, Guard, GuardError, Http, Resource, Session};
+use solehold_client::{AcquireError, Guard, GuardError, HeldLease, Http, LeaseId, Resource, Session, Token};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{assignments::Assigned, sync::configuration};
-use crate::machine::Granted;
+use super::{
+    assignments::Assigned,
+    sync::{configuration, refresh},
+};
+use crate::{
+    machine::{Granted, WorkerId},
+    worker::ToWorker,
+};
 
 /// Orders that wait for a lease's task; more checkpoints than this at once are not written.
 const ORDERS_MAX: usize = 64;
@@ -29,16 +35,20 @@ pub enum LeaseNews {
     NotWon(Resource, String, Option<Duration>),
     /// It is lost, for this reason.
     Lost(Resource, String),
+    /// It ran out, and was won back under this token and identity.
+    WonBack(Resource, Token, LeaseId),
     /// This holder asks to take it over.
     HandOverAsked(Resource, String),
     /// It is released, or will run out.
     Released(Resource),
     /// Its configuration, which may have changed.
     Configured(Resource, Value),
-    /// What the server assigns, or why that is not known.
-    Assigned(Result<Assigned, String>),
-    /// The server does not take this runner for draining, for this reason.
-    NotDraining(String),
+    /// What the server assigns, or why that is not known; and whether it knew that this runner drains.
+    Assigned { told: Result<Assigned, String>, as_draining: bool },
+    /// The server takes this runner for draining from now on, or does not, for this reason.
+    Draining(Result<(), String>),
+    /// A worker of this run can be told to prepare, with what there is to know.
+    Prepare(WorkerId, u32, Box<ToWorker>),
     /// There will be no other session.
     SessionOver(String),
 }
@@ -48,6 +58,19 @@ pub fn acquire(session: Session, http: Arc<Http>, resource: Resource, news: mpsc
     tokio::spawn(async move {
         let acquired = session.try_acquire(resource.kind.as_str(), resource.key.as_str()).await;
         let _ = news.send(told(&http, resource, acquired).await).await;
+    });
+}
+
+/// Takes up a lease that the session holds.
+pub fn adopt(session: Session, http: Arc<Http>, lease: HeldLease, news: mpsc::Sender<LeaseNews>) {
+    tokio::spawn(async move {
+        let resource = lease.resource.clone();
+        let adopted = match session.adopt(&lease).await {
+            Ok(None) => LeaseNews::NotWon(resource, "it is no longer held".to_owned(), None),
+            Ok(Some(guard)) => told(&http, resource, Ok(guard)).await,
+            Err(error) => told(&http, resource, Err(error)).await,
+        };
+        let _ = news.send(adopted).await;
     });
 }
 
@@ -61,8 +84,13 @@ pub fn take_over(
 ) {
     tokio::spawn(async move {
         let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
+        // Read before, since nobody works on the resource from when its holder stops to when the worker is told.
+        let config = timeout(CONFIGURATION_MAX, configuration(&http, &resource)).await.ok().flatten();
         let taken = match session.take_over(kind, key, within).await {
-            Ok(Some(guard)) => Ok(guard),
+            Ok(Some(guard)) => {
+                let _ = news.send(LeaseNews::Won(resource.clone(), Box::new(guard), config)).await;
+                return refresh(http, vec![resource], news);
+            }
             Ok(None) => {
                 let why = "its holder did not release it in time".to_owned();
                 let _ = news.send(LeaseNews::NotWon(resource, why, None)).await;
@@ -125,7 +153,7 @@ impl Lease {
             token: guard.token().0,
             lease_id: guard.lease_id().0,
             state: guard.state(),
-            sequence: None,
+            sequence: guard.state_sequence(),
             config,
         };
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
@@ -156,10 +184,16 @@ impl Lease {
 }
 
 async fn tend(guard: Guard, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<LeaseNews>) {
-    let (mut is_told, mut is_asked) = (false, false);
+    let (mut is_told, mut is_asked, mut token) = (false, false, guard.token());
     loop {
         let order = tokio::select! {
             order = orders.recv() => order,
+            next = guard.won_back(token), if !is_told => {
+                token = next;
+                let won = LeaseNews::WonBack(guard.resource().clone(), token, guard.lease_id());
+                let _ = news.send(won).await;
+                continue;
+            }
             asked = guard.hand_over_asked(), if !is_asked && !is_told => {
                 is_asked = true;
                 let _ = news.send(LeaseNews::HandOverAsked(guard.resource().clone(), asked.to)).await;
@@ -185,6 +219,8 @@ async fn tend(guard: Guard, mut orders: mpsc::Receiver<Order>, news: mpsc::Sende
 
 async fn release(guard: Guard, state: Option<Value>, news: mpsc::Sender<LeaseNews>) {
     let resource = guard.resource().clone();
+    // What was lost takes no last word any more, but that its work has ended: then it is not held back any longer.
+    let state = state.filter(|_| guard.is_live());
     let released = timeout(RELEASE_MAX, async {
         match &state {
             Some(document) => guard.release_with(document).await,

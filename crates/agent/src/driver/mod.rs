@@ -13,14 +13,18 @@ mod sync;
 mod workers;
 
 use std::{
-    collections::BTreeMap, env, fs, io, os::unix::fs::DirBuilderExt, path::PathBuf, sync::Arc, time::Duration,
+    collections::{BTreeMap, BTreeSet},
+    env, fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
 };
 
-use solehold_client::{Contact, Http, OpenError, Resource, Session, SessionConfig};
+use solehold_client::{Contact, HeldLease, Http, LeaseId, OpenError, Resource, Session, SessionConfig};
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
     sync::{mpsc, watch},
-    task::AbortHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
 use uuid::Uuid;
@@ -36,7 +40,7 @@ use crate::{
     health::Status,
     keep::Keepers,
     machine::{Action, Event, Machine, News, Rules, Want, WorkerId},
-    worker::{Assignment, Host},
+    worker::{Assignment, Host, ToWorker},
 };
 
 /// News that wait to be taken up.
@@ -45,10 +49,10 @@ const NEWS_MAX: usize = 1_024;
 const LOOKS_IN_TTL: u32 = 30;
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(20);
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
-/// How often the file is looked at, and a server that did not answer is asked again what it assigns.
+/// How often the file is looked at, and what the server assigns is asked for.
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
-/// How often the configuration of what is worked on is read again, if nobody tells of a change.
-const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(30);
+/// How often the configuration of what is worked on is read again.
+const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(5);
 /// How long the present holder of a resource has to hand it over, at least.
 const TAKE_OVER_MIN: Duration = Duration::from_secs(5);
 /// How long the server may take to close the session in the end; otherwise it runs out.
@@ -139,10 +143,14 @@ struct Driver {
     status: Arc<Status>,
     lease_news: (mpsc::Sender<LeaseNews>, mpsc::Receiver<LeaseNews>),
     worker_news: (mpsc::Sender<WorkerNews>, mpsc::Receiver<WorkerNews>),
+    /// What the session was seen to hold without having asked for it, by the heartbeat before the last.
+    strays: BTreeSet<LeaseId>,
     /// The server was asked what it assigns, and has not answered yet.
-    asking: Option<AbortHandle>,
-    /// The version of what the server assigned last.
-    known_version: Option<String>,
+    is_asking: bool,
+    /// It must be asked once more then.
+    asks_again: bool,
+    /// The server knows that this runner drains.
+    is_drain_known: bool,
     /// Why the server does not say what it assigns, if it does not.
     no_assignments: Option<String>,
     is_finished: bool,
@@ -177,8 +185,10 @@ impl Driver {
             status,
             lease_news: mpsc::channel(NEWS_MAX),
             worker_news: mpsc::channel(NEWS_MAX),
-            asking: None,
-            known_version: None,
+            strays: BTreeSet::new(),
+            is_asking: false,
+            asks_again: false,
+            is_drain_known: false,
             no_assignments: None,
             is_finished: false,
             over: None,
@@ -186,7 +196,7 @@ impl Driver {
     }
 
     async fn drive(&mut self, reloader: &mut Reloader, mut ending: Ending) -> Result<(), AgentError> {
-        let (mut contact, mut told) = (self.session.contact(), self.session.told());
+        let mut contact = self.session.contact();
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
         let (mut looks, mut reloads) = (interval(every), interval(RELOAD_EVERY));
         let mut configurations = interval(CONFIGURATIONS_EVERY);
@@ -207,9 +217,10 @@ impl Driver {
                         self.follow_source();
                     }
                 }
-                _ = configurations.tick() => self.read_configurations(),
-                // What happened may be that a configuration has changed.
-                Ok(()) = told.changed() => configurations.reset_immediately(),
+                _ = configurations.tick() => {
+                    let held = self.leases.keys().cloned().collect();
+                    sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
+                }
                 () = &mut ending, if !self.machine.is_draining() => self.drain("it was asked to end"),
                 Ok(()) = contact.changed() => follow_contact(&contact),
             }
@@ -225,7 +236,12 @@ impl Driver {
         tracing::info!(why, %budget, "draining");
         if self.settings.source == Source::Assigned {
             let runner = self.settings.runner.runner_id.clone();
-            assignments::say_draining(self.http.clone(), runner, self.lease_news.0.clone());
+            assignments::say_draining(
+                self.http.clone(),
+                runner,
+                self.session.id(),
+                self.lease_news.0.clone(),
+            );
         }
         self.tell(Event::Drain);
     }
@@ -256,6 +272,7 @@ impl Driver {
                 let within = self.settings.worker.bounds.stop.max(TAKE_OVER_MIN);
                 leases::take_over(session, http, resource, within, self.lease_news.0.clone());
             }
+            Action::Adopt(resource) => self.adopt(resource),
             Action::Release { resource, state, why } => self.release(resource, state, &why),
             Action::WriteState { resource, document } => {
                 if let Some(lease) = self.leases.get(&resource) {
@@ -263,6 +280,10 @@ impl Driver {
                 }
             }
             Action::Start { worker, run, assignments } => self.start(worker, run, &assignments),
+            Action::Tell { worker, message: message @ ToWorker::Prepare { .. } } => {
+                let Some(host) = self.hosts.get(&worker) else { return };
+                sync::prepare(self.http.clone(), (worker, host.run), message, self.lease_news.0.clone());
+            }
             Action::Tell { worker, message } => {
                 if let Some(host) = self.hosts.get(&worker)
                     && !host.tell(message)
@@ -291,6 +312,35 @@ impl Driver {
         match self.leases.remove(&resource) {
             Some(lease) => lease.release(state, self.lease_news.0.clone()),
             None => self.tell(Event::Released(resource)),
+        }
+    }
+
+    fn adopt(&mut self, resource: Resource) {
+        let held = self.session.leases();
+        match held.iter().find(|lease| lease.resource == resource) {
+            Some(lease) => {
+                tracing::info!(%resource, "it was handed over to this runner");
+                let (session, http) = (self.session.clone(), self.http.clone());
+                leases::adopt(session, http, lease.clone(), self.lease_news.0.clone());
+            }
+            None => self.tell(Event::NotGranted { resource, retry_after: None }),
+        }
+    }
+
+    /// Finds what the session holds without having asked for it. Only what two heartbeats in a row show is believed,
+    /// since the first may be older than a release; so the second is sent now.
+    fn find_strays(&mut self) {
+        let is_stray = |lease: &&HeldLease| {
+            !self.leases.contains_key(&lease.resource) && !self.machine.is_busy_with(&lease.resource)
+        };
+        let held = self.session.leases();
+        let strays: Vec<&HeldLease> = held.iter().filter(is_stray).collect();
+        let before = std::mem::replace(&mut self.strays, strays.iter().map(|lease| lease.lease).collect());
+        if strays.iter().any(|lease| !before.contains(&lease.lease)) {
+            self.session.refresh();
+        }
+        for lease in strays.into_iter().filter(|lease| before.contains(&lease.lease)) {
+            self.tell(Event::Found(lease.resource.clone()));
         }
     }
 
@@ -345,10 +395,24 @@ impl Driver {
                 }
                 self.tell(Event::Lost { resource, why, until: self.trusted_until });
             }
-            LeaseNews::Assigned(told) => self.take_assignments(told),
-            LeaseNews::NotDraining(why) => {
+            LeaseNews::WonBack(resource, token, lease_id) => {
+                tracing::info!(%resource, %token, "won back");
+                self.tell(Event::WonBack { resource, token: token.0, lease_id: lease_id.0 });
+            }
+            LeaseNews::Assigned { told, as_draining } => self.take_assignments(told, as_draining),
+            LeaseNews::Draining(Ok(())) => {
+                self.is_drain_known = true;
+                self.asks_again = self.is_asking;
+                self.follow_source();
+            }
+            LeaseNews::Draining(Err(why)) => {
                 tracing::info!(why, "the server does not move what is held: it is released");
                 self.hand_over_nothing();
+            }
+            LeaseNews::Prepare(worker, run, message) => {
+                if let Some(host) = self.hosts.get(&worker).filter(|host| host.run == run) {
+                    host.tell(*message);
+                }
             }
             LeaseNews::HandOverAsked(resource, to) => {
                 let why = format!("it is handed over to {to}");
@@ -374,15 +438,11 @@ impl Driver {
         }
         if deadline != self.trusted_until {
             self.trusted_until = deadline;
-            return self.tell(Event::Renewed(deadline));
+            self.tell(Event::Renewed(deadline));
+            return self.find_strays();
         }
         self.show();
         self.session.set_metrics(self.status.metrics());
-    }
-
-    fn read_configurations(&self) {
-        let held = self.leases.keys().cloned().collect();
-        sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
     }
 
     /// What this agent is to work on.
@@ -392,18 +452,20 @@ impl Driver {
                 let wanted = resources.iter().map(|resource| (resource.clone(), Want::Free)).collect();
                 self.tell(Event::Wanted(wanted));
             }
-            Source::Assigned if self.asking.is_some() => {}
+            Source::Assigned if self.is_asking => {}
             Source::Assigned => {
-                let runner = self.settings.runner.runner_id.clone();
-                let known = self.known_version.clone();
-                self.asking =
-                    Some(assignments::ask(self.http.clone(), runner, known, self.lease_news.0.clone()));
+                self.is_asking = true;
+                let (http, runner) = (self.http.clone(), self.settings.runner.runner_id.clone());
+                assignments::ask(http, runner, self.is_drain_known, self.lease_news.0.clone());
             }
         }
     }
 
-    fn take_assignments(&mut self, told: Result<Assigned, String>) {
-        self.asking = None;
+    fn take_assignments(&mut self, told: Result<Assigned, String>, as_draining: bool) {
+        self.is_asking = false;
+        if std::mem::take(&mut self.asks_again) {
+            self.follow_source();
+        }
         let assigned = match told {
             Ok(assigned) => assigned,
             Err(why) => {
@@ -411,7 +473,6 @@ impl Driver {
                     tracing::warn!(why, "the server does not say what to work on; what is held is kept");
                 }
                 self.no_assignments = Some(why);
-                self.known_version = None;
                 if self.machine.is_draining() {
                     self.hand_over_nothing();
                 }
@@ -422,14 +483,12 @@ impl Driver {
         let mut wanted: BTreeMap<Resource, Want> =
             self.leases.keys().map(|resource| (resource.clone(), Want::Free)).collect();
         wanted.extend(assigned.wanted);
-        for resource in &assigned.unwanted {
+        // While it drains, what nobody will take over is not waited for.
+        let stays = assigned.stays.iter().filter(|_| as_draining && self.machine.is_draining());
+        for resource in assigned.unwanted.iter().chain(stays) {
             wanted.remove(resource);
         }
         self.tell(Event::Wanted(wanted));
-        // The next one at once, unless the server has not waited.
-        if std::mem::replace(&mut self.known_version, assigned.version.clone()) != assigned.version {
-            self.follow_source();
-        }
     }
 
     fn reload(&mut self, reloader: &mut Reloader) {

@@ -1,7 +1,7 @@
 //! The configuration of what is worked on, as the server has it: read with the grant, and again from time to time. A
 //! change is told to the worker without a restart.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::{Map, Value};
 use solehold_api::{
@@ -9,10 +9,13 @@ use solehold_api::{
     kind, paths,
 };
 use solehold_client::{Http, Resource};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
 use super::leases::LeaseNews;
+use crate::{machine::WorkerId, worker::ToWorker};
 
+/// How long is waited for what a worker prepares with.
+const READ_MAX: Duration = Duration::from_secs(1);
 /// Configurations that are read at once.
 const READS_AT_ONCE: usize = 8;
 
@@ -38,6 +41,33 @@ pub async fn configuration(http: &Http, resource: &Resource) -> Option<Value> {
     }
     let attributes = document.get("attributes").cloned();
     attributes.filter(|attributes| attributes.as_object().is_some_and(|fields| !fields.is_empty()))
+}
+
+/// Reads what a worker prepares with, and then lets it be told: configuration and state as they are now. What cannot be
+/// read is left out; the final word comes with the grant.
+pub fn prepare(
+    http: Arc<Http>,
+    (worker, run): (WorkerId, u32),
+    message: ToWorker,
+    news: mpsc::Sender<LeaseNews>,
+) {
+    let ToWorker::Prepare { id, resource, deadline_boottime_ms, .. } = message else { return };
+    tokio::spawn(async move {
+        let named = resource.split_once('/').and_then(|(kind, key)| Resource::new(kind, key).ok());
+        let (mut config, mut state) = (None, None);
+        if let Some(named) = named {
+            let both = async { tokio::join!(configuration(&http, &named), last_state(&http, &named)) };
+            (config, state) = timeout(READ_MAX, both).await.unwrap_or_default();
+        }
+        let message = ToWorker::Prepare { id, resource, state, config, deadline_boottime_ms };
+        let _ = news.send(LeaseNews::Prepare(worker, run, Box::new(message))).await;
+    });
+}
+
+async fn last_state(http: &Http, resource: &Resource) -> Option<Value> {
+    let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
+    let mut state = http.get::<Map<String, Value>>(path).await.ok()?.ok()?;
+    state.remove("document")
 }
 
 /// A camera's document with the versions of it and of its zones, by which a worker sees what has changed.

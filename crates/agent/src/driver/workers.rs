@@ -8,6 +8,7 @@ use solehold_clock::BootTime;
 
 use super::Driver;
 use crate::{
+    config::Source,
     keep::{Farewell, LeaseTerm, kill_before},
     machine::WorkerId,
     worker::{Assignment, Host, Run, Wish, notify_path, socket_path},
@@ -115,9 +116,19 @@ impl Driver {
 
     /// What a worker's keeper does once nothing of the worker is left, if this process is gone by then.
     fn farewell(&self, id: WorkerId) -> Farewell {
-        let release = |assignment: &Assignment| {
-            ["lease", "release", &assignment.lease_id.to_string()].map(str::to_owned).to_vec()
-        };
+        let mut commands = Vec::new();
+        let leases = self.machine.assignments(id).into_iter().map(|held| held.lease_id.to_string());
+        let release: Vec<String> =
+            ["lease", "release"].map(str::to_owned).into_iter().chain(leases).collect();
+        let runner = self.settings.runner.runner_id.clone();
+        // Otherwise the plan would give it all back to this runner for as long as its session lasts.
+        if let (Source::Assigned, Some(session)) = (&self.settings.source, self.session.id()) {
+            let words = ["runner", "drain", &runner, "--session", &session.to_string()];
+            commands.push(words.map(str::to_owned).to_vec());
+        }
+        if release.len() > 2 {
+            commands.push(release);
+        }
         let server = &self.settings.server;
         let key = server.api_key.as_ref().map(|key| key.expose_secret().to_owned());
         let variables = [
@@ -127,7 +138,7 @@ impl Driver {
             ("SOLEHOLD_CA_CERT", server.ca_file.as_ref().map(|path| path.to_string_lossy().into_owned())),
         ];
         let env = variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
-        Farewell { commands: self.machine.assignments(id).iter().map(release).collect(), env: env.collect() }
+        Farewell { commands, env: env.collect() }
     }
 
     /// Brings what workers and others see up to date with the machine.

@@ -4,10 +4,9 @@ use std::{
     collections::BTreeSet,
     io,
     process::{Child, Command},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard},
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 
 use super::proc;
@@ -60,7 +59,7 @@ impl Keepers {
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeSet<i32>> {
-        self.known.lock()
+        self.known.lock().unwrap_or_else(|e| e.into_inner())
     }
 }
 

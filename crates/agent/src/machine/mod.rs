@@ -28,6 +28,9 @@ use crate::{
     worker::{Assignment, Bounds, FromWorker, Notice, ToWorker},
 };
 
+/// The longest pause before asking again for what the server assigns.
+const ASSIGNED_RETRY_MAX: Duration = Duration::from_secs(1);
+
 /// The number of a worker: it keeps it through restarts.
 pub type WorkerId = u32;
 
@@ -48,8 +51,16 @@ pub struct Rules {
     pub penalty: Duration,
     /// How long everything may take from the order to drain to the end.
     pub drain: Duration,
-    /// Whether others take over what is held while this agent drains; otherwise everything is released at once.
+    /// Whether the server assigns resources: then it also hands them over to others while this agent drains, and to
+    /// this agent at any time. Otherwise everything is released at once.
     pub hands_over: bool,
+}
+
+impl Rules {
+    /// How long to wait before asking again. What a server assigns is worth asking for when it says so again.
+    fn pause(&self) -> Duration {
+        if self.hands_over { self.retry.min(ASSIGNED_RETRY_MAX) } else { self.retry }
+    }
 }
 
 /// How to get a resource.
@@ -115,6 +126,17 @@ pub enum Event {
         /// Why, for people.
         why: String,
     },
+    /// The session holds this without having asked for it, as when someone handed it over.
+    Found(Resource),
+    /// A lease ran out, and was won back under another token; its work went on.
+    WonBack {
+        /// Which.
+        resource: Resource,
+        /// The new token.
+        token: u64,
+        /// The new identity.
+        lease_id: Uuid,
+    },
     /// A release has come to its end, one way or the other.
     Released(Resource),
     /// The configuration of a resource has changed.
@@ -161,6 +183,8 @@ pub enum Action {
     Acquire(Resource),
     /// Ask the present holder for it: a worker is prepared, as far as it can be.
     TakeOver(Resource),
+    /// Take up a lease that the session holds already.
+    Adopt(Resource),
     /// Release one: nothing works under it any more.
     Release {
         /// Which.
@@ -323,6 +347,8 @@ impl Machine {
             Event::Renewed(until) => self.trusted_until = until,
             Event::Lost { resource, why, until } => self.lost(now, &resource, &why, until),
             Event::Asked { resource, id, why } => self.end(now, &resource, id, &why),
+            Event::Found(resource) => self.found(resource),
+            Event::WonBack { resource, token, lease_id } => self.won_back(now, &resource, token, lease_id),
             Event::Released(resource) => self.released(now, &resource),
             Event::Configured { resource, config } => self.configured(&resource, config),
             Event::Worker { id, run, news } => self.worker_news(now, unit, id, run, news),
@@ -382,8 +408,12 @@ impl Machine {
             .filter(|(_, slot)| unwanted(slot))
             .map(|(resource, _)| resource.clone())
             .collect();
+        let why = match self.drain {
+            Some(_) => "this runner is being drained, and no other takes it over",
+            None => "it is no longer assigned to this runner",
+        };
         for resource in ended {
-            self.end(now, &resource, None, "it is no longer assigned to this runner");
+            self.end(now, &resource, None, why);
         }
     }
 
@@ -450,15 +480,48 @@ impl Machine {
     fn not_granted(&mut self, now: BootTime, resource: &Resource, retry_after: Option<Duration>) {
         self.leave_worker(resource);
         let Some(slot) = self.slots.get_mut(resource) else { return };
-        let pause = retry_after.map_or(self.rules.retry, |told| told.min(self.rules.retry));
+        let pause = self.rules.pause();
+        let pause = retry_after.map_or(pause, |told| told.min(pause));
         (slot.lease, slot.not_before) = (Lease::None, Some(now.plus(pause)));
+    }
+
+    /// A lease that was not asked for is worked on if the server assigns what there is to do; otherwise it is released.
+    fn found(&mut self, resource: Resource) {
+        let slot = self.slots.entry(resource.clone()).or_default();
+        // A worker that prepares for it need not answer first.
+        if !matches!(slot.lease, Lease::None | Lease::Preparing(_)) {
+            return;
+        }
+        slot.is_wanted |= self.rules.hands_over;
+        slot.lease = Lease::Asked;
+        self.actions.push(Action::Adopt(resource));
+    }
+
+    /// Whether a lease is being asked for, held or released.
+    pub fn is_busy_with(&self, resource: &Resource) -> bool {
+        let is_free = |slot: &Slot| matches!(slot.lease, Lease::None | Lease::Preparing(_));
+        self.slots.get(resource).is_some_and(|slot| !is_free(slot))
+    }
+
+    /// The worker shows the new token from now on: a gate that knows of the grant refuses the old one.
+    fn won_back(&mut self, now: BootTime, resource: &Resource, token: u64, lease_id: Uuid) {
+        let Some(slot) = self.slots.get_mut(resource) else { return };
+        let holding = match &mut slot.lease {
+            Lease::Held(holding) => holding,
+            Lease::Ending(ending) => &mut ending.holding,
+            Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => return,
+        };
+        (holding.granted.token, holding.granted.lease_id) = (token, lease_id);
+        if let (Lease::Held(_), Some(worker)) = (&slot.lease, slot.worker) {
+            self.take_up(now, worker, resource);
+        }
     }
 
     fn released(&mut self, now: BootTime, resource: &Resource) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
         if matches!(slot.lease, Lease::Releasing) {
             slot.lease = Lease::None;
-            let soonest = now.plus(self.rules.retry);
+            let soonest = now.plus(self.rules.pause());
             slot.not_before = Some(slot.not_before.map_or(soonest, |time| time.max(soonest)));
         }
     }

@@ -386,3 +386,62 @@ fn while_draining_others_may_take_over_until_two_thirds_of_the_budget() {
     let late = world.after(14, Event::Tick);
     assert!(late.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{late:?}");
 }
+
+/// The rules of an agent to which the server assigns.
+fn assigned(max_workers: usize, per_worker: usize) -> Event {
+    Event::Rules(Box::new(Rules { hands_over: true, ..rules(max_workers, per_worker) }))
+}
+
+#[test]
+fn a_lease_that_nobody_asked_for_is_worked_on_or_released() {
+    let mut world = World::new(1, 2);
+    assert_eq!(world.does(Event::Found(camera("x"))), [Action::Adopt(camera("x"))]);
+    assert_eq!(world.does(Event::Found(camera("x"))), [], "once is enough");
+    assert_eq!(released(&world.grant("x", 3)), ["camera/x"], "the file says all that there is to do");
+    world.does(Event::Released(camera("x")));
+    world.does(assigned(1, 2));
+    assert_eq!(world.does(Event::Found(camera("y"))), [Action::Adopt(camera("y"))]);
+    assert!(is_start(&world.grant("y", 4)[0], 1, 1));
+    assert!(world.machine.is_busy_with(&camera("y")) && !world.machine.is_busy_with(&camera("z")));
+}
+
+#[test]
+fn the_token_under_which_a_lease_was_won_back_is_told() {
+    let mut world = World::speaking(1, 1);
+    let won =
+        |token: u64| Event::WonBack { resource: camera("a"), token, lease_id: Uuid::from_u128(token.into()) };
+    let told = world.does(won(9));
+    let is_it = |a: &Assignment| (a.token, a.lease_id) == (9, Uuid::from_u128(9));
+    assert!(matches!(&told[..], [Action::Tell { message: ToWorker::Assign(a), .. }] if is_it(a)), "{told:?}");
+    let mut plain = World::new(1, 1);
+    plain.want(&["a"]);
+    plain.grant("a", 7);
+    plain.after(31, Event::Tick);
+    let told = plain.does(won(9));
+    assert!(
+        matches!(&told[..], [Action::Stop { worker: 1, .. }]),
+        "a plain process is told by a restart: {told:?}"
+    );
+}
+
+#[test]
+fn a_drain_waits_for_those_who_take_over_and_for_nobody_else() {
+    let mut world = World::speaking(1, 2);
+    world.does(assigned(1, 2));
+    world.want(&["a", "b"]);
+    world.grant("b", 8);
+    assert_eq!(revoked(&world.does(Event::Drain)), None, "another runner takes over");
+    let id = revoked(&world.want(&["b"])).expect("nobody takes over a");
+    let ended = world.says(1, 1, &format!(r#"{{"type":"drained","id":"{id}"}}"#));
+    assert_eq!(released(&ended), ["camera/a"]);
+    assert!(revoked(&world.after(14, Event::Tick)).is_some(), "b is released after two thirds of the budget");
+}
+
+#[test]
+fn what_the_server_assigns_is_asked_for_again_soon() {
+    let mut world = World::new(1, 1);
+    world.does(assigned(1, 1));
+    world.want(&["a"]);
+    world.does(Event::NotGranted { resource: camera("a"), retry_after: None });
+    assert_eq!(world.machine.due(), Some(at(1)));
+}

@@ -106,7 +106,7 @@ impl Machine {
             self.assign(id, resource);
         } else if worker.is_running() && worker.care.is_ready() {
             // It cannot be told: it is started again with all that it has.
-            self.stop_worker(now, id, self.rules.bounds.stop, "it gets another resource");
+            self.stop_worker(now, id, self.rules.bounds.stop, "what it works on has changed");
         }
     }
 

@@ -8,5 +8,6 @@ mod ending;
 mod examples;
 mod failing;
 mod moving;
+mod placing;
 mod speaking;
 mod world;
