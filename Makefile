@@ -45,9 +45,10 @@ fix: ## format, and apply what clippy can repair
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
 # `make test` runs the same tests with less load.
-e2e: ## one example under full load: EXAMPLE=gateway or EXAMPLE=reconciler
+e2e: ## one example under full load: EXAMPLE=gateway, EXAMPLE=reconciler or EXAMPLE=pipeline
 	@test -n "$(EXAMPLE)" && test -d "examples/$(EXAMPLE)" || \
 		{ echo "name an example: make e2e EXAMPLE=gateway (or $(notdir $(wildcard examples/*)))" >&2; exit 2; }
+	@$(STAGE) build-binaries cargo build --workspace --bins
 	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE)_e2e -- --nocapture
 
 bench: ## cycles per second of the embedded engine (solehold bench --engine compares PostgreSQL with hand-written SQL)

@@ -2,11 +2,10 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use solehold_api::{
     admin::{QuotaChanges, Quotas},
     problem::{ErrorCode, Problem},
@@ -214,5 +213,5 @@ fn exceeded(bound: &str, tenant: &Name, most: u64) -> ApiError {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock()
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }

@@ -1,8 +1,10 @@
 //! Where resources are: events do not say it, and routing keys do.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
 
-use parking_lot::Mutex;
 use solehold_core::{
     event::{Event, What},
     key::{Name, ResourceKey},
@@ -28,7 +30,7 @@ impl Sites {
             }
             What::Deleted => {
                 let site = self.of(engine, &event.key).await?;
-                self.known.lock().remove(&event.key);
+                self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.key);
                 Ok(site)
             }
             _ => self.of(engine, &event.key).await,
@@ -37,7 +39,7 @@ impl Sites {
 
     /// The site of a resource.
     pub async fn of(&self, engine: &Engine, key: &ResourceKey) -> Result<Option<Name>, EngineError> {
-        if let Some(site) = self.known.lock().get(key) {
+        if let Some(site) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(key) {
             return Ok(site.clone());
         }
         let loaded = engine.resource(key).await?;
@@ -48,7 +50,7 @@ impl Sites {
     }
 
     fn learn(&self, key: &ResourceKey, site: Option<Name>) {
-        let mut known = self.known.lock();
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= SITES_MAX {
             known.clear();
         }
