@@ -8,7 +8,7 @@ use clap::{
 use crate::{
     client::ServerArgs,
     commands::{
-        admin, agent, bench, completions, deploy, explain, hold, lease, node, resource, runner, serve,
+        admin, agent, bench, completions, deploy, explain, gate, hold, lease, node, resource, runner, serve,
         session, watch,
     },
     exit,
@@ -90,6 +90,9 @@ pub enum Command {
     Lock(hold::LockArgs),
     /// Keep workers that run only while leases are held
     Agent(agent::AgentArgs),
+    /// Refuse work that bears an old token
+    #[command(subcommand)]
+    Gate(gate::GateCommand),
     /// List, acquire, renew and end leases
     #[command(subcommand)]
     Lease(lease::LeaseCommand),

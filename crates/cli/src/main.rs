@@ -29,8 +29,8 @@ use crate::{
     args::{Cli, Command},
     client::{Client, ServerArgs},
     commands::{
-        admin, agent, bench, completions, deploy, explain, hold as holding, lease, lock, node, resource,
-        runner, serve, session, watch,
+        admin, agent, bench, completions, deploy, explain, gate, hold as holding, lease, lock, node,
+        resource, runner, serve, session, watch,
     },
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -67,8 +67,10 @@ fn misused(error: &clap::Error) -> ! {
 }
 
 fn run(cli: Cli) -> CommandResult<u8> {
-    let asks_only =
-        !matches!(cli.command, Command::Serve(_) | Command::Agent(_) | Command::Admin(_) | Command::Bench(_));
+    let asks_only = !matches!(
+        cli.command,
+        Command::Serve(_) | Command::Agent(_) | Command::Gate(_) | Command::Admin(_) | Command::Bench(_)
+    );
     let mut runtime = if asks_only {
         tokio::runtime::Builder::new_current_thread()
     } else {
@@ -80,7 +82,7 @@ fn run(cli: Cli) -> CommandResult<u8> {
 }
 
 async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) -> CommandResult<u8> {
-    if !matches!(command, Command::Serve(_) | Command::Agent(_)) {
+    if !matches!(command, Command::Serve(_) | Command::Agent(_) | Command::Gate(_)) {
         // They tell people what matters in words of their own.
         let level = if command.runs_a_command() { "off" } else { "warn" };
         global.logs(level)?.start("cli").map_err(CommandError::usage)?;
@@ -91,6 +93,7 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Lock(args) if args.is_question() => lock::ls(&client()?, global).await,
         Command::Lock(args) => return holding::lock(args, server).await,
         Command::Agent(args) => agent::run(args, server, global).await,
+        Command::Gate(command) => gate::run(command, server, global).await,
         Command::Watch(args) => return watch::run(args, &client()?, global).await,
         Command::Serve(alone) => serve::run(alone.args, global).await,
         Command::Lease(command) => lease::run(command, &client()?, global).await,

@@ -1,6 +1,12 @@
 //! A private Mosquitto.
 
-use std::{fs, net::TcpStream, path::PathBuf, process::Command, time::Duration};
+use std::{
+    fs,
+    net::TcpStream,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 
@@ -8,7 +14,7 @@ use crate::{port::Port, program::on_path, server::Server};
 
 const START: Duration = Duration::from_secs(60);
 
-/// A running Mosquitto, which keeps sessions and messages across restarts.
+/// A running Mosquitto.
 #[derive(Debug)]
 pub struct Mosquitto {
     server: Server,
@@ -16,17 +22,25 @@ pub struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// Starts one, and waits until it takes clients.
+    /// Starts one that loses nothing when it is stopped, and waits until it takes clients. By default Mosquitto persists
+    /// nothing, drops messages beyond a thousand, and has twenty in flight.
     pub async fn start() -> Result<Self> {
+        let lines = "allow_anonymous true\nautosave_interval 1\nautosave_on_changes true\nmax_queued_messages 0\n\
+             max_inflight_messages 1000\n";
+        Self::configured(|folder, port| {
+            let folder = folder.display();
+            Ok(format!(
+                "listener {port} 127.0.0.1\npersistence true\npersistence_location {folder}/\n{lines}"
+            ))
+        })
+        .await
+    }
+
+    /// Starts one with the lines of a configuration of its own, given its folder and its port.
+    pub async fn configured(config: impl FnOnce(&Path, u16) -> Result<String>) -> Result<Self> {
         let server = Server::new("mosquitto", "TERM")?;
         let port = Port::reserve()?;
-        let folder = server.folder().display().to_string();
-        // By default it persists nothing and drops messages beyond a thousand.
-        let config = format!(
-            "listener {} 127.0.0.1\nallow_anonymous true\nuser root\npersistence true\npersistence_location {folder}/\n\
-             autosave_interval 1\nautosave_on_changes true\nmax_queued_messages 0\nmax_inflight_messages 1000\n",
-            port.number
-        );
+        let config = format!("user root\n{}", config(server.folder(), port.number)?);
         fs::write(server.folder().join("mosquitto.conf"), config)?;
         let broker = Self { server, port };
         broker.spawn().await?;
@@ -55,6 +69,11 @@ impl Mosquitto {
     /// Stops it, as an administrator would: what it has is written to its file.
     pub async fn stop(&self) -> Result<()> {
         self.server.end_by(rustix::process::Signal::TERM, START).await.map(|_| ())
+    }
+
+    /// Ends it at once (SIGKILL): it has only what it had saved.
+    pub async fn kill9(&self) -> Result<()> {
+        self.server.kill9().await
     }
 
     /// Starts it again, with what it had.

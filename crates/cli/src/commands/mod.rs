@@ -6,6 +6,7 @@ pub mod bench;
 pub mod completions;
 pub mod deploy;
 pub mod explain;
+pub mod gate;
 pub mod hold;
 pub mod lease;
 pub mod lock;

@@ -1,0 +1,275 @@
+//! `solehold gate mqtt`: passes on only those messages that bear the newest token of their resource.
+
+use std::{fs, net::SocketAddr, path::PathBuf, sync::Arc};
+
+use clap::{Args, ValueEnum};
+use solehold_api::problem::ErrorCode;
+use solehold_client::{
+    OpenError,
+    gate::{Gate, GateOptions},
+};
+use solehold_core::key::Name;
+use solehold_stream::{
+    Routes,
+    mqtt::{
+        self, Broker, BrokerError, Figures, GateConfig, GateError, Knowledge,
+        check::{self, Findings, IN_FLIGHT_TRIED, QUEUED_TRIED},
+    },
+    shards::Shards,
+    topic::Pattern,
+};
+use tokio::sync::watch;
+
+use crate::{
+    client::ServerArgs,
+    ending::EndingSignals,
+    error::{CommandError, CommandResult},
+    global::GlobalArgs,
+    output,
+};
+
+/// What a Mosquitto must be told, so that it loses nothing while a gate is away.
+const MOSQUITTO_CONF: &str = "persistence true
+persistence_location /var/lib/mosquitto/
+autosave_interval 30
+max_queued_messages 0
+max_inflight_messages 1000";
+
+/// The tenant of those who name none.
+const TENANT_DEFAULT: &str = "default";
+
+/// What is read, what is passed on and where to.
+#[derive(Debug, Args)]
+pub struct MqttArgs {
+    /// The broker: mqtt://HOST:PORT, or mqtts:// with TLS; USER:PASSWORD@ before the host logs in
+    #[arg(long, env = "SOLEHOLD_MQTT_URL", value_name = "URL", hide_env_values = true)]
+    broker: String,
+    /// Read the password of the broker's user from this file
+    #[arg(long, value_name = "FILE")]
+    broker_password_file: Option<PathBuf>,
+    /// Trust only the broker's certificates that this one has signed, PEM [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    broker_ca: Option<PathBuf>,
+    /// Topics to read: {key} is the level that names the resource, {kind} its kind, + any level, # all that follow; may
+    /// be given more than once
+    #[arg(long, value_name = "PATTERN", default_value = "scenescape/data/scene/{key}/+")]
+    topics: Vec<Pattern>,
+    /// The kind of the resources; may be given more than once where the topics name it
+    #[arg(long, value_name = "KIND", default_value = "scene")]
+    kind: Vec<String>,
+    /// The member of a message that has its fencing token
+    #[arg(long, value_name = "NAME", default_value = "_version")]
+    version_field: String,
+    /// What passes is published on its own topic below this prefix
+    #[arg(long, value_name = "TOPIC", default_value = "gated")]
+    prefix: String,
+    /// Take the token out of what passes
+    #[arg(long)]
+    strip: bool,
+    /// What is refused is published below this topic, its reason and its own topic: TOPIC/stale/... [default: it is
+    /// only counted]
+    #[arg(long, value_name = "TOPIC")]
+    dead_letter: Option<String>,
+    /// What becomes of messages that the broker had retained
+    #[arg(long, value_name = "FATE", default_value = "refuse")]
+    retained: Retained,
+    /// Refuse messages of more than this many bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1024 * 1024)]
+    message_max: usize,
+    /// How many bytes of messages a shard may hold before it lets the broker keep them
+    #[arg(long, value_name = "BYTES", default_value_t = 256 * 1024 * 1024)]
+    held_max: usize,
+    /// The name of the gate: processes of one name share its shards
+    #[arg(long, value_name = "NAME", default_value = "main")]
+    name: String,
+    /// How many shards the gate has, the same number for all its processes
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    shards: u32,
+    /// How many of them this process may hold [default: all]
+    #[arg(long, value_name = "COUNT")]
+    hold: Option<u32>,
+    /// The name of this process as a holder of shards [default: host and a random suffix]
+    #[arg(long, value_name = "NAME")]
+    holder: Option<String>,
+    /// How long a process that was killed keeps its shards
+    #[arg(long, value_name = "TIME", default_value = "10s")]
+    ttl: humantime::Duration,
+    /// Where to serve /healthz, /readyz and /metrics
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7072")]
+    listen: SocketAddr,
+    /// How old knowledge may be that passes messages: for that long they pass while the server is away, then they are held
+    #[arg(long, value_name = "TIME", default_value = "30s")]
+    cache_ttl: humantime::Duration,
+    /// Keep the newest tokens in this file across restarts
+    #[arg(long, value_name = "FILE")]
+    memory: Option<PathBuf>,
+    /// Check the configuration, try out what the broker does for a gate that is away, and exit
+    #[arg(long)]
+    check: bool,
+}
+
+/// What becomes of messages that the broker had retained.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Retained {
+    /// Refused: each was passed on when it was published, or is older than the gate
+    Refuse,
+    /// Judged like any other, and published as retained
+    Pass,
+}
+
+impl MqttArgs {
+    fn config(&self, server: &ServerArgs) -> CommandResult<GateConfig> {
+        let usage = |flag: &str, why: String| CommandError::usage(format!("{flag} {why}"));
+        let mut broker = Broker::new(&self.broker).map_err(|why| usage("--broker", why))?;
+        if let Some(path) = &self.broker_password_file {
+            let flag = format!("--broker-password-file {}:", path.display());
+            let password = fs::read_to_string(path).map_err(|error| usage(&flag, error.to_string()))?;
+            let password = password.trim_end_matches(['\r', '\n']).to_owned();
+            broker = broker.password(password).map_err(|why| usage(&flag, why))?;
+        }
+        if let Some(path) = &self.broker_ca {
+            let flag = format!("--broker-ca {}:", path.display());
+            let pem = fs::read(path).map_err(|error| usage(&flag, error.to_string()))?;
+            solehold_client::transport::check_certificates(&pem)
+                .map_err(|error| usage(&flag, error.to_string()))?;
+            broker = broker.ca_certs(pem).map_err(|why| usage(&flag, why))?;
+        }
+        let kinds = self.kind.iter().map(Name::new).collect::<Result<_, _>>();
+        let kinds = kinds.map_err(|error| usage("--kind", error.to_string()))?;
+        let tenant = server.tenant.as_deref().filter(|name| !name.is_empty()).unwrap_or(TENANT_DEFAULT);
+        let tenant = Name::new(tenant).map_err(|error| usage("--tenant", error.to_string()))?;
+        let shards = Shards::new(&self.name, self.shards).map_err(CommandError::usage)?;
+        let routes = Routes {
+            prefix: self.prefix.clone(),
+            strip: self.strip.then(|| self.version_field.clone()),
+            dead_letter: self.dead_letter.clone(),
+        };
+        let config = GateConfig {
+            broker,
+            patterns: self.topics.clone(),
+            tenant,
+            kinds,
+            version_field: self.version_field.clone(),
+            routes,
+            takes_retained: self.retained == Retained::Pass,
+            message_bytes_max: self.message_max,
+            held_bytes_max: self.held_max,
+            hold: self.hold.unwrap_or(self.shards),
+            shards,
+            holder: self.holder.clone().unwrap_or_else(default_holder),
+            ttl: self.ttl.into(),
+        };
+        match config.fault() {
+            Some(fault) => Err(CommandError::usage(fault)),
+            None => Ok(config),
+        }
+    }
+}
+
+/// Two processes must not have one name, or they would end each other's sessions.
+fn default_holder() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host: String = host.chars().take(60).collect();
+    format!("gate-{host}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8])
+}
+
+/// Runs a gate until SIGTERM or Ctrl-C.
+pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
+    let config = args.config(server)?;
+    if args.check {
+        global.logs("warn")?.start("gate").map_err(CommandError::usage)?;
+        return check(&config).await;
+    }
+    global.logs("info")?.start(&config.holder).map_err(CommandError::usage)?;
+    let authority = Arc::new(server.authority()?);
+    let options = GateOptions {
+        tenant: config.tenant.clone(),
+        cache_ttl: args.cache_ttl.into(),
+        memory: args.memory.clone(),
+        ..GateOptions::new(&args.kind).map_err(|error| CommandError::usage(error.to_string()))?
+    };
+    let gate = Gate::open(authority.clone(), options);
+    let gate = Arc::new(gate.map_err(|error| CommandError::usage(error.to_string()))?);
+    let knowledge = Knowledge { gate: gate.clone(), cache_ttl: args.cache_ttl.into() };
+    let figures = Arc::new(Figures::new());
+    let mut signals = EndingSignals::new()?;
+    let listening = mqtt::serve(args.listen, figures.clone(), knowledge).await;
+    let address = listening.map_err(|error| {
+        let message = format!("cannot listen on {}: {error}", args.listen);
+        CommandError::new(ErrorCode::Unavailable, message).hint("--listen names another address")
+    })?;
+    output::say(format!("solehold gate mqtt serves metrics on http://{address}"));
+    let (end, ending) = watch::channel(false);
+    tokio::spawn(async move {
+        signals.next().await;
+        end.send_replace(true);
+        // A second signal does not wait.
+        signals.next().await;
+        std::process::exit(crate::exit::Exit::Interrupted.code().into());
+    });
+    mqtt::run(config, authority, gate, figures, ending).await.map_err(of_error)?;
+    output::say("solehold gate mqtt stopped");
+    Ok(())
+}
+
+fn of_error(error: GateError) -> CommandError {
+    match error {
+        GateError::Open(OpenError::Refused(refusal)) => {
+            CommandError::new(refusal.code, refusal.detail).doing("register the gate")
+        }
+        GateError::Over(_) => CommandError::new(ErrorCode::SessionSuperseded, error.to_string())
+            .hint("is another gate running with the same --holder?"),
+        error => CommandError::usage(error.to_string()),
+    }
+}
+
+/// Tries the broker out, and says what it must be told.
+async fn check(config: &GateConfig) -> CommandResult {
+    let found = check::try_out(&config.broker, &config.routes.prefix).await;
+    let found = found.map_err(|error| match error {
+        BrokerError::Lost(_) | BrokerError::Silent(_) => {
+            let message = format!("{}: {error}", config.broker);
+            CommandError::new(ErrorCode::Unavailable, message).doing("ask the broker")
+        }
+        error => CommandError::new(ErrorCode::Forbidden, error.to_string()),
+    })?;
+    output::print(&report(config, found))?;
+    if found.keeps_the_promise() {
+        return Ok(());
+    }
+    Err(CommandError::new(
+        ErrorCode::Conflict,
+        "messages are lost while no gate is connected, unless the broker is told otherwise",
+    ))
+}
+
+fn report(config: &GateConfig, found: Findings) -> String {
+    let Findings { in_flight, queued, keeps_sessions } = found;
+    let many = |count: usize, of: usize| match count >= of {
+        true => format!("{of} or more"),
+        false => count.to_string(),
+    };
+    let filters: Vec<String> = config.patterns.iter().map(|pattern| pattern.filter()).collect();
+    let facts = output::facts(&[
+        ("reads", Some(filters.join(", "))),
+        ("publishes", Some(format!("below {}/, and what is published there arrives", config.routes.prefix))),
+        ("sessions", Some(if keeps_sessions { "are kept" } else { "are NOT kept" }.to_owned())),
+        ("queue", Some(format!("{} messages are kept for a gate that is away", many(queued, QUEUED_TRIED)))),
+        (
+            "in flight",
+            Some(format!("{} messages before one is acknowledged", many(in_flight, IN_FLIGHT_TRIED))),
+        ),
+    ]);
+    let mut text = format!("{}\n{facts}", config.broker);
+    if queued < QUEUED_TRIED {
+        text += "\nWhat comes after that is dropped: set max_queued_messages.\n";
+    }
+    if in_flight < IN_FLIGHT_TRIED {
+        text += "\nWhen that many messages cannot be decided, all others wait: set max_inflight_messages.\n";
+    }
+    let indented: String = MOSQUITTO_CONF.lines().map(|line| format!("  {line}\n")).collect();
+    text + &format!(
+        "\nWhether the broker writes its queues to disk cannot be seen from here. A Mosquitto needs these lines:\n{indented}\
+         With them a stop and a start lose nothing; kill -9 or a power failure loses what came since the last autosave.\n"
+    )
+}

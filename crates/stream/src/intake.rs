@@ -1,0 +1,180 @@
+//! What a message claims: which resource it is about, and under which token.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+use solehold_core::{
+    key::{Name, ResourceKey},
+    time::Token,
+};
+
+use crate::{message, refusal::Reason, shards::Shards, topic::Pattern};
+
+/// How many topics are remembered, with the resource that they name.
+const TOPICS_MAX: usize = 10_000;
+
+/// A message as it came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its topic.
+    pub topic: String,
+    /// Its payload.
+    pub payload: Bytes,
+    /// The broker had kept it, and sent it because of a new subscription.
+    pub is_retained: bool,
+}
+
+/// What a message claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// What it is about.
+    pub resource: ResourceKey,
+    /// What it was published under.
+    pub token: Token,
+}
+
+/// What is to become of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fate {
+    /// Another shard looks after it.
+    Ignore,
+    /// It goes no further.
+    Refuse(Reason),
+    /// That depends on its token.
+    Judge(Claim),
+}
+
+/// How messages are read.
+#[derive(Debug, Clone)]
+pub struct Intake {
+    /// The topics.
+    pub patterns: Vec<Pattern>,
+    /// Whose resources.
+    pub tenant: Name,
+    /// The kinds of the resources: the first one where topics do not name it.
+    pub kinds: Vec<Name>,
+    /// The member that has the token.
+    pub version_field: String,
+    /// The largest payload.
+    pub message_bytes_max: usize,
+    /// The longest topic that can still be republished.
+    pub topic_bytes_max: usize,
+    /// Whether retained messages are judged like others, and not refused.
+    pub takes_retained: bool,
+    /// All shards.
+    pub shards: Shards,
+    /// The one that reads.
+    pub shard: u32,
+    /// What topics name; none if they cannot name anything.
+    pub known: HashMap<String, Option<ResourceKey>>,
+}
+
+impl Intake {
+    /// What is to become of a message.
+    pub fn fate(&mut self, message: &Message) -> Fate {
+        let Some(resource) = self.resource(&message.topic) else {
+            // It is nobody's by hash, so the first shard tells.
+            return if self.shard == 0 { Fate::Refuse(Reason::BadTopic) } else { Fate::Ignore };
+        };
+        if self.shards.of(&resource) != self.shard {
+            return Fate::Ignore;
+        }
+        if message.is_retained && !self.takes_retained {
+            return Fate::Refuse(Reason::Retained);
+        }
+        if message.payload.len() > self.message_bytes_max {
+            return Fate::Refuse(Reason::TooLarge);
+        }
+        match message::token(&message.payload, &self.version_field) {
+            Ok(token) => Fate::Judge(Claim { resource, token }),
+            Err(reason) => Fate::Refuse(reason),
+        }
+    }
+
+    fn resource(&mut self, topic: &str) -> Option<ResourceKey> {
+        if let Some(known) = self.known.get(topic) {
+            return known.clone();
+        }
+        let found = self.find(topic);
+        if self.known.len() >= TOPICS_MAX {
+            self.known.clear();
+        }
+        self.known.insert(topic.to_owned(), found.clone());
+        found
+    }
+
+    fn find(&self, topic: &str) -> Option<ResourceKey> {
+        if topic.len() > self.topic_bytes_max {
+            return None;
+        }
+        let named = self.patterns.iter().find_map(|pattern| pattern.find(topic))?;
+        let mut kinds = self.kinds.iter();
+        let kind = kinds.find(|kind| named.kind.is_none_or(|named| named == kind.as_str()))?.clone();
+        Some(ResourceKey { tenant: self.tenant.clone(), kind, key: Name::new(named.key).ok()? })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn intake() -> Intake {
+        Intake {
+            patterns: vec!["data/{key}/+".parse().expect("a pattern")],
+            tenant: Name::new("default").expect("a name"),
+            kinds: vec![Name::new("scene").expect("a name")],
+            version_field: "_version".to_owned(),
+            message_bytes_max: 100,
+            topic_bytes_max: 50,
+            takes_retained: false,
+            shards: Shards::new("main", 1).expect("good"),
+            shard: 0,
+            known: HashMap::new(),
+        }
+    }
+
+    pub(crate) fn resource(key: &str) -> ResourceKey {
+        let name = |text: &str| Name::new(text).expect("a name");
+        ResourceKey { tenant: name("default"), kind: name("scene"), key: name(key) }
+    }
+
+    pub(crate) fn message(topic: &str, payload: &str) -> Message {
+        Message { topic: topic.to_owned(), payload: Bytes::from(payload.to_owned()), is_retained: false }
+    }
+
+    #[test]
+    fn every_message_has_a_fate() {
+        let mut intake = intake();
+        let mut fate = |topic: &str, payload: &str| intake.fate(&message(topic, payload));
+        let claim = Claim { resource: resource("s"), token: Token(7) };
+        assert_eq!(fate("data/s/person", r#"{"_version":7}"#), Fate::Judge(claim));
+        assert_eq!(fate("data/s", "{}"), Fate::Refuse(Reason::BadTopic));
+        assert_eq!(fate("data//person", r#"{"_version":7}"#), Fate::Refuse(Reason::BadTopic));
+        assert_eq!(fate("data/\u{7}/person", r#"{"_version":7}"#), Fate::Refuse(Reason::BadTopic));
+        assert_eq!(fate(&format!("data/{}/x", "s".repeat(60)), "{}"), Fate::Refuse(Reason::BadTopic));
+        assert_eq!(fate("data/s/person", &" ".repeat(101)), Fate::Refuse(Reason::TooLarge));
+        assert_eq!(fate("data/s/person", "{"), Fate::Refuse(Reason::NotJson));
+        assert_eq!(fate("data/s/person", "{}"), Fate::Refuse(Reason::NoVersion));
+        let retained = Message { is_retained: true, ..message("data/s/person", r#"{"_version":7}"#) };
+        assert_eq!(intake.fate(&retained), Fate::Refuse(Reason::Retained));
+        intake.takes_retained = true;
+        assert!(matches!(intake.fate(&retained), Fate::Judge(_)));
+    }
+
+    #[test]
+    fn each_message_is_read_by_exactly_one_shard() {
+        let shards = Shards::new("main", 3).expect("good");
+        let mut all: Vec<Intake> =
+            (0..3).map(|shard| Intake { shards: shards.clone(), shard, ..intake() }).collect();
+        for number in 0..100 {
+            for topic in [format!("data/s-{number}/x"), format!("odd-{number}")] {
+                let message = message(&topic, "{}");
+                let readers = all.iter_mut().filter_map(|intake| match intake.fate(&message) {
+                    Fate::Ignore => None,
+                    _ => Some(()),
+                });
+                assert_eq!(readers.count(), 1, "{topic}");
+            }
+        }
+    }
+}

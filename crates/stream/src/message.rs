@@ -1,0 +1,148 @@
+//! The token that a message carries: a member of the JSON object that it is.
+
+use std::{borrow::Cow, fmt};
+
+use bytes::Bytes;
+use serde::{
+    Deserialize,
+    de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor},
+};
+use serde_json::value::RawValue;
+use solehold_core::time::Token;
+
+use crate::refusal::Reason;
+
+/// The token in the member `field` of a JSON object: a whole number from 1 on.
+pub fn token(payload: &[u8], field: &str) -> Result<Token, Reason> {
+    let mut json = serde_json::Deserializer::from_slice(payload);
+    let found = Member(field).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+    match found.map_err(|_| Reason::NotJson)? {
+        Found::Missing => Err(Reason::NoVersion),
+        Found::Twice => Err(Reason::BadVersion),
+        Found::Once(value) => match value.get().parse::<u64>() {
+            Ok(number) if number > 0 => Ok(Token(number)),
+            _ => Err(Reason::BadVersion),
+        },
+    }
+}
+
+/// The same object without that member; everything else is as it was, to the letter.
+pub fn without(payload: &Bytes, field: &str) -> Bytes {
+    let Ok(Members(members)) = serde_json::from_slice(payload) else { return payload.clone() };
+    let mut text = String::with_capacity(payload.len());
+    for (name, value) in members.iter().filter(|(name, _)| name != field) {
+        text.push(if text.is_empty() { '{' } else { ',' });
+        text.push_str(&serde_json::to_string(name).unwrap_or_default());
+        text.push(':');
+        text.push_str(value.get());
+    }
+    if text.is_empty() {
+        text.push('{');
+    }
+    text.push('}');
+    Bytes::from(text)
+}
+
+enum Found<'a> {
+    Missing,
+    Once(&'a RawValue),
+    Twice,
+}
+
+/// Looks for one member, and only skips the others.
+struct Member<'f>(&'f str);
+
+impl<'de> DeserializeSeed<'de> for Member<'_> {
+    type Value = Found<'de>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Found<'de>, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Member<'_> {
+    type Value = Found<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Found<'de>, A::Error> {
+        let mut found = Found::Missing;
+        while let Some(Name(name)) = members.next_key()? {
+            if name != self.0 {
+                members.next_value::<IgnoredAny>()?;
+                continue;
+            }
+            let value = members.next_value()?;
+            found = if matches!(found, Found::Missing) { Found::Once(value) } else { Found::Twice };
+        }
+        Ok(found)
+    }
+}
+
+/// A member's name, copied only where it has escapes.
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+/// All members, in order.
+struct Members<'a>(Vec<(Cow<'a, str>, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Members<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct All;
+        impl<'de> Visitor<'de> for All {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(Name(name)) = map.next_key()? {
+                    members.push((name, map.next_value::<&RawValue>().map_err(A::Error::custom)?));
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(All)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_version_is_a_whole_number_from_one_on() {
+        let of = |text: &str| token(text.as_bytes(), "_version");
+        let document =
+            r#"{ "scene_id": "scene-01", "data": { "objects": [], "_version": 7 }, "_version": 42 }"#;
+        assert_eq!(of(document), Ok(Token(42)));
+        assert_eq!(of(r#"{"\u005fversion":18446744073709551615}"#), Ok(Token(u64::MAX)));
+        for text in
+            ["", "x", "{", r#"{"_version":1"#, r#"{"_version":1} x"#, "[1]", "7", "null", "\"_version\""]
+        {
+            assert_eq!(of(text), Err(Reason::NotJson), "{text}");
+        }
+        for text in ["{}", r#"{"version":1}"#, r#"{"data":{"_version":1}}"#] {
+            assert_eq!(of(text), Err(Reason::NoVersion), "{text}");
+        }
+        for version in ["-1", "0", "1.0", "1e3", "\"42\"", "null", "true", "[1]", "18446744073709551616"] {
+            assert_eq!(of(&format!(r#"{{"_version":{version}}}"#)), Err(Reason::BadVersion), "{version}");
+        }
+        assert_eq!(of(r#"{"_version":1,"_version":2}"#), Err(Reason::BadVersion), "which one?");
+        assert_eq!(token(b"{\"_version\":1,\"x\":\"\xff\"}", "_version"), Err(Reason::NotJson));
+    }
+
+    #[test]
+    fn the_rest_of_a_message_is_left_as_it_was() {
+        let of = |text: &str| String::from_utf8(without(&Bytes::from(text.to_owned()), "_version").into());
+        let is = |text: &str| Ok(text.to_owned());
+        assert_eq!(of(r#"{ "a" : 1.50, "_version": 42 ,"b": [1, 2] }"#), is(r#"{"a":1.50,"b":[1, 2]}"#));
+        assert_eq!(of(r#"{"_version":1}"#), is("{}"));
+        assert_eq!(of(r#"{"z":1,"a":{"_version":2},"_version":3}"#), is(r#"{"z":1,"a":{"_version":2}}"#));
+        assert_eq!(of(r#"{"\"ö\n":1e400,"_version":3}"#), is(r#"{"\"ö\n":1e400}"#));
+    }
+}

@@ -1,0 +1,122 @@
+//! What the broker does for a gate that is away, or slow: its limits are part of the promise, and are tried out here,
+//! since no broker tells them.
+
+use std::{pin::pin, time::Duration};
+
+use rumqttc::{AsyncClient, Event, EventLoop, Incoming, PublishOptions, QoS};
+use tokio::time::timeout;
+
+use super::{
+    broker::{Broker, BrokerError, REQUESTS_MAX},
+    probe,
+};
+
+/// How many messages are sent to a reader that acknowledges nothing.
+pub const IN_FLIGHT_TRIED: usize = 1_000;
+/// How many messages are sent to a reader that is away.
+pub const QUEUED_TRIED: usize = 3_000;
+/// A broker that has sent nothing for this long has nothing more to send.
+const QUIET: Duration = Duration::from_secs(1);
+/// How long one step may take.
+const STEP_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a broker was found to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Findings {
+    /// Messages that it sends before one is acknowledged, of [`IN_FLIGHT_TRIED`].
+    pub in_flight: usize,
+    /// Messages that it keeps for a reader that is away, of [`QUEUED_TRIED`].
+    pub queued: usize,
+    /// Whether it keeps the session of a reader that is away.
+    pub keeps_sessions: bool,
+}
+
+impl Findings {
+    /// Whether nothing is lost while a gate is away, as far as was tried.
+    pub fn keeps_the_promise(&self) -> bool {
+        self.keeps_sessions && self.queued >= QUEUED_TRIED
+    }
+}
+
+/// Tries out what the broker does, below a prefix that the gate may write to. It leaves nothing behind.
+pub async fn try_out(broker: &Broker, prefix: &str) -> Result<Findings, BrokerError> {
+    let id = format!("solehold-gate-check-{:016x}", rand::random::<u64>());
+    let topic = format!("{prefix}/solehold-gate-probe/{id}");
+    probe::probe(broker, &id, &topic).await?;
+    let found = within(measure(broker, &id, &topic)).await;
+    // Without a session to keep, the broker forgets the one that there was.
+    let (client, mut events) = broker.connection(&id, false)?;
+    within(connected(&mut events)).await?;
+    probe::leave(client, events).await;
+    found
+}
+
+async fn measure(broker: &Broker, id: &str, topic: &str) -> Result<Findings, BrokerError> {
+    let (client, mut events) = broker.connection(id, true)?;
+    client.subscribe(topic, QoS::AtLeastOnce).await?;
+    probe::subscribed(&mut events, topic).await?;
+    let published = publish(broker, id, topic, IN_FLIGHT_TRIED);
+    let (published, in_flight) = tokio::join!(published, receive(&client, &mut events, false));
+    published?;
+    let in_flight = in_flight?;
+    // Everything again from the start, and now acknowledged: the queue is empty then.
+    drop((client, events));
+    let (client, mut events) = broker.connection(id, true)?;
+    connected(&mut events).await?;
+    receive(&client, &mut events, true).await?;
+    probe::leave(client, events).await;
+    publish(broker, id, topic, QUEUED_TRIED).await?;
+    let (client, mut events) = broker.connection(id, true)?;
+    let keeps_sessions = connected(&mut events).await?;
+    let queued = receive(&client, &mut events, true).await?;
+    Ok(Findings { in_flight, queued, keeps_sessions })
+}
+
+/// Waits for the connection; the answer is whether the broker had kept the session.
+async fn connected(events: &mut EventLoop) -> Result<bool, BrokerError> {
+    loop {
+        if let Event::Incoming(Incoming::ConnAck(answer)) = events.poll().await? {
+            return Ok(answer.session_present);
+        }
+    }
+}
+
+/// Publishes so many messages, and waits until the broker has them.
+async fn publish(broker: &Broker, id: &str, topic: &str, count: usize) -> Result<(), BrokerError> {
+    let (client, mut events) = broker.connection(&format!("{id}-w"), false)?;
+    let (mut given, mut confirmed) = (0, 0);
+    while confirmed < count {
+        while given < count && given - confirmed < REQUESTS_MAX {
+            client.try_publish(topic, "{}", PublishOptions::new(QoS::AtLeastOnce))?;
+            given += 1;
+        }
+        if let Event::Incoming(Incoming::PubAck(_)) = events.poll().await? {
+            confirmed += 1;
+        }
+    }
+    probe::leave(client, events).await;
+    Ok(())
+}
+
+/// Counts the messages that come, until none come any more.
+async fn receive(
+    client: &AsyncClient,
+    events: &mut EventLoop,
+    acknowledge: bool,
+) -> Result<usize, BrokerError> {
+    let mut count = 0;
+    loop {
+        let mut event = pin!(events.poll());
+        let Ok(event) = timeout(QUIET, &mut event).await else { return Ok(count) };
+        if let Event::Incoming(Incoming::Publish(publish)) = event? {
+            count += 1;
+            if acknowledge {
+                client.try_ack(&publish)?;
+            }
+        }
+    }
+}
+
+async fn within<T>(step: impl Future<Output = Result<T, BrokerError>>) -> Result<T, BrokerError> {
+    timeout(STEP_WITHIN, step).await.map_err(|_| BrokerError::Silent(STEP_WITHIN))?
+}

@@ -1,0 +1,54 @@
+//! Why a message goes no further.
+
+/// Why a message was refused. Its name is a label of metrics and a level of dead-letter topics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Reason {
+    /// Its token is older than the newest one of its resource.
+    Stale,
+    /// Its resource does not exist, or never had that token.
+    Unknown,
+    /// Its payload is not a JSON object.
+    NotJson,
+    /// It has no token.
+    NoVersion,
+    /// Its token is not a whole number from 1 on.
+    BadVersion,
+    /// It is larger than the gate takes.
+    TooLarge,
+    /// It is a retained message: it was passed on when it was published, or is older than the gate's subscription.
+    Retained,
+    /// Its topic cannot name a resource, or would be too long under the prefix.
+    BadTopic,
+    /// It could not be decided, nobody can be asked to send it again (QoS 0), and there is no room to hold it.
+    NoRoom,
+}
+
+impl Reason {
+    /// All of them.
+    pub const ALL: [Self; 9] = [
+        Self::Stale,
+        Self::Unknown,
+        Self::NotJson,
+        Self::NoVersion,
+        Self::BadVersion,
+        Self::TooLarge,
+        Self::Retained,
+        Self::BadTopic,
+        Self::NoRoom,
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stale => "stale",
+            Self::Unknown => "unknown",
+            Self::NotJson => "not_json",
+            Self::NoVersion => "no_version",
+            Self::BadVersion => "bad_version",
+            Self::TooLarge => "too_large",
+            Self::Retained => "retained",
+            Self::BadTopic => "bad_topic",
+            Self::NoRoom => "no_room",
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! Where messages go.
+
+use bytes::Bytes;
+
+use crate::{intake::Message, message, refusal::Reason};
+
+/// What is published, with QoS 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publication {
+    /// Where.
+    pub topic: String,
+    /// What.
+    pub payload: Bytes,
+    /// The broker is to keep it for later subscribers.
+    pub is_retained: bool,
+}
+
+/// Where messages go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Routes {
+    /// What passes keeps its topic, under this prefix.
+    pub prefix: String,
+    /// The member that is taken out of what passes.
+    pub strip: Option<String>,
+    /// What is refused goes here, under its reason and its topic: `DEAD_LETTER/stale/scenescape/...`.
+    pub dead_letter: Option<String>,
+}
+
+impl Routes {
+    /// The longest topic that can be republished everywhere.
+    pub fn topic_bytes_max(&self) -> usize {
+        let reason = Reason::ALL.iter().map(|reason| reason.name().len()).max().unwrap_or_default();
+        let dead = self.dead_letter.as_ref().map_or(0, |topic| topic.len() + 1 + reason);
+        crate::topic::TOPIC_BYTES_MAX - dead.max(self.prefix.len()) - 1
+    }
+
+    /// A message that passes.
+    pub fn passed(&self, message: Message) -> Publication {
+        let payload = match &self.strip {
+            Some(field) => message::without(&message.payload, field),
+            None => message.payload,
+        };
+        let topic = format!("{}/{}", self.prefix, message.topic);
+        Publication { topic, payload, is_retained: message.is_retained }
+    }
+
+    /// A message that does not, where that is told.
+    pub fn refused(&self, message: Message, reason: Reason) -> Option<Publication> {
+        let dead_letter = self.dead_letter.as_ref()?;
+        // One that was too long to read may be too long to publish.
+        let topic = match reason {
+            Reason::BadTopic => format!("{dead_letter}/{}", reason.name()),
+            _ => format!("{dead_letter}/{}/{}", reason.name(), message.topic),
+        };
+        let payload = if reason == Reason::TooLarge { Bytes::new() } else { message.payload };
+        Some(Publication { topic, payload, is_retained: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::intake::tests::message;
+
+    #[test]
+    fn what_passes_keeps_its_path_and_what_does_not_has_its_reason_there() {
+        let message = message("a/b", r#"{"x":1,"_version":2}"#);
+        let plain = Routes { prefix: "gated".to_owned(), strip: None, dead_letter: None };
+        let passed = plain.passed(message.clone());
+        assert_eq!((passed.topic.as_str(), &passed.payload), ("gated/a/b", &message.payload));
+        assert_eq!(plain.refused(message.clone(), Reason::Stale), None);
+        let full = Routes {
+            strip: Some("_version".to_owned()),
+            dead_letter: Some("dead".to_owned()),
+            ..plain.clone()
+        };
+        assert_eq!(full.passed(message.clone()).payload, r#"{"x":1}"#);
+        let dead = full.refused(message.clone(), Reason::Stale).expect("told");
+        assert_eq!((dead.topic.as_str(), &dead.payload), ("dead/stale/a/b", &message.payload));
+        assert_eq!(full.refused(message.clone(), Reason::TooLarge).expect("told").payload, "");
+        assert!(full.topic_bytes_max() < plain.topic_bytes_max());
+        let longest = Message { topic: "x".repeat(full.topic_bytes_max()), ..message };
+        for reason in Reason::ALL {
+            assert!(full.refused(longest.clone(), reason).expect("told").topic.len() <= 65_535);
+        }
+    }
+}

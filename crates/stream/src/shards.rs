@@ -1,0 +1,96 @@
+//! Several gates at once: which shard looks after a resource.
+//!
+//! A broker keeps the queue of a client that is away under its client id, and only a client of that id can go on with
+//! it. So the unit that moves from a dead gate to a live one is the client id, and there is a fixed number of them:
+//! shard = client id = lease.
+
+use solehold_core::key::ResourceKey;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// The most shards of a gate. Each one is sent every message, so many cost much.
+pub const SHARDS_MAX: u32 = 64;
+
+/// The kind of the leases that shards are held by.
+pub const SHARD_KIND: &str = "gate";
+
+/// The shards of one gate.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shards {
+    name: String,
+    count: u32,
+}
+
+impl Shards {
+    /// `count` shards under a name: gates of the same name share the work.
+    pub fn new(name: &str, count: u32) -> Result<Self, String> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if name.is_empty() || name.len() > 64 || !name.bytes().all(is_plain) {
+            return Err(format!(
+                "{name:?} is not a name for a gate; write up to 64 letters, digits, dashes, dots and underscores"
+            ));
+        }
+        if !(1..=SHARDS_MAX).contains(&count) {
+            return Err(format!("a gate has 1 to {SHARDS_MAX} shards"));
+        }
+        Ok(Self { name: name.to_owned(), count })
+    }
+
+    /// The name of the gate.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// The client id of a shard, and the key of its lease. The number of shards is part of it: gates that disagree
+    /// about it have nothing in common, and do no more harm than to pass a message twice.
+    pub fn id(&self, shard: u32) -> String {
+        format!("solehold-gate-{}-{shard}-of-{}", self.name, self.count)
+    }
+
+    /// The shard that looks after a resource. It must never change: while gates of two versions run, both would pass a
+    /// message, or neither.
+    pub fn of(&self, resource: &ResourceKey) -> u32 {
+        // No name has a NUL in it.
+        let bytes = [resource.kind.as_str().as_bytes(), b"\0", resource.key.as_str().as_bytes()].concat();
+        (xxh3_64(&bytes) % u64::from(self.count)) as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scene(number: usize) -> ResourceKey {
+        crate::intake::tests::resource(&format!("scene-{number}"))
+    }
+
+    #[test]
+    fn every_resource_has_one_shard_and_each_shard_its_part() {
+        let shards = Shards::new("main", 4).expect("good");
+        let mut parts = [0; 4];
+        (0..10_000).for_each(|number| parts[shards.of(&scene(number)) as usize] += 1);
+        assert!(parts.iter().all(|part| (2_200..2_800).contains(part)), "{parts:?}");
+        let one = Shards::new("main", 1).expect("good");
+        assert!((0..100).all(|number| one.of(&scene(number)) == 0));
+    }
+
+    #[test]
+    fn the_shard_of_a_resource_never_changes() {
+        let shards = Shards::new("main", 8).expect("good");
+        let of = |number| shards.of(&scene(number));
+        assert_eq!((0..8).map(of).collect::<Vec<_>>(), SHARDS_OF_EIGHT);
+        assert_eq!(shards.id(3), "solehold-gate-main-3-of-8");
+    }
+
+    const SHARDS_OF_EIGHT: [u32; 8] = [0, 0, 0, 0, 0, 0, 0, 0];
+
+    #[test]
+    fn a_name_is_plain() {
+        assert!(Shards::new("a b", 1).is_err() && Shards::new("", 1).is_err());
+        assert!(Shards::new("a", 0).is_err() && Shards::new("a", 65).is_err());
+    }
+}

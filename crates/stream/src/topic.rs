@@ -1,0 +1,194 @@
+//! Which topics are read, and which of their levels name a resource.
+
+use std::{fmt, str::FromStr};
+
+/// The longest topic that MQTT can carry.
+pub const TOPIC_BYTES_MAX: usize = 65_535;
+
+/// A topic with places in it, such as `scenescape/data/scene/{key}/+`: `{key}` is the level that names the resource,
+/// `{kind}` the one that names its kind, `+` any level, and `#` at the end all that follows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pattern {
+    levels: Vec<Level>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Level {
+    Word(Box<str>),
+    Any,
+    Kind,
+    Key,
+    Rest,
+}
+
+/// What a topic says about the resource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named<'a> {
+    /// Its kind, if the topic names it.
+    pub kind: Option<&'a str>,
+    /// Its key.
+    pub key: &'a str,
+}
+
+impl Pattern {
+    /// The filter to subscribe to.
+    pub fn filter(&self) -> String {
+        let level = |level: &Level| match level {
+            Level::Word(word) => word.to_string(),
+            Level::Any | Level::Kind | Level::Key => "+".to_owned(),
+            Level::Rest => "#".to_owned(),
+        };
+        self.levels.iter().map(level).collect::<Vec<_>>().join("/")
+    }
+
+    /// Whether topics name the kind, too.
+    pub fn names_kind(&self) -> bool {
+        self.levels.contains(&Level::Kind)
+    }
+
+    /// What a topic names, if it is one of these.
+    pub fn find<'a>(&self, topic: &'a str) -> Option<Named<'a>> {
+        let (mut kind, mut key) = (None, None);
+        let mut given = topic.split('/');
+        for level in &self.levels {
+            if *level == Level::Rest {
+                return Some(Named { kind, key: key? });
+            }
+            let text = given.next()?;
+            match level {
+                Level::Word(word) if **word != *text => return None,
+                Level::Word(_) | Level::Any | Level::Rest => {}
+                Level::Kind => kind = Some(text),
+                Level::Key => key = Some(text),
+            }
+        }
+        given.next().is_none().then_some(Named { kind, key: key? })
+    }
+
+    /// Whether a topic under a prefix could be one of these: what is published there would be read again.
+    pub fn reads_below(&self, prefix: &str) -> bool {
+        let mut other: Vec<Level> = prefix.split('/').map(|word| Level::Word(word.into())).collect();
+        other.push(Level::Rest);
+        can_meet(&self.levels, &other)
+    }
+}
+
+/// Whether some topic fits both.
+fn can_meet(one: &[Level], other: &[Level]) -> bool {
+    match (one, other) {
+        // `a/#` is also `a`.
+        ([Level::Rest, ..], _) | (_, [Level::Rest, ..]) | ([], []) => true,
+        ([], _) | (_, []) => false,
+        ([Level::Word(a), ..], [Level::Word(b), ..]) if a != b => false,
+        ([_, one @ ..], [_, other @ ..]) => can_meet(one, other),
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let example = "write a topic such as scenescape/data/scene/{key}/+";
+        if text.is_empty() || text.len() > TOPIC_BYTES_MAX || text.contains('\0') {
+            return Err(format!("is not a topic; {example}"));
+        }
+        let levels: Vec<Level> = text.split('/').map(level).collect::<Result<_, _>>()?;
+        if levels.iter().filter(|level| **level == Level::Key).count() != 1 {
+            return Err(format!("needs {{key}} once, at the level that names the resource; {example}"));
+        }
+        if levels.iter().filter(|level| **level == Level::Kind).count() > 1 {
+            return Err("has {kind} more than once".to_owned());
+        }
+        if levels.iter().rev().skip(1).any(|level| *level == Level::Rest) {
+            return Err("has # before its end; what follows it would never be looked at".to_owned());
+        }
+        if levels[0] == Level::Word("$share".into()) {
+            return Err(
+                "is a shared subscription, which hands out messages in turn: the gate shards by resource \
+                        instead, see --shards"
+                    .to_owned(),
+            );
+        }
+        Ok(Self { levels })
+    }
+}
+
+fn level(text: &str) -> Result<Level, String> {
+    match text {
+        "+" => Ok(Level::Any),
+        "#" => Ok(Level::Rest),
+        "{key}" => Ok(Level::Key),
+        "{kind}" => Ok(Level::Kind),
+        word if word.contains(['+', '#', '{', '}']) => {
+            Err(format!("has the level {word:?}; a level is a word, +, {{key}}, {{kind}}, or # at the end"))
+        }
+        word => Ok(Level::Word(word.into())),
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = |level: &Level| match level {
+            Level::Word(word) => word.to_string(),
+            Level::Any => "+".to_owned(),
+            Level::Kind => "{kind}".to_owned(),
+            Level::Key => "{key}".to_owned(),
+            Level::Rest => "#".to_owned(),
+        };
+        f.write_str(&self.levels.iter().map(level).collect::<Vec<_>>().join("/"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pattern(text: &str) -> Pattern {
+        text.parse().unwrap_or_else(|why| panic!("{text} {why}"))
+    }
+
+    #[test]
+    fn a_topic_names_its_resource() {
+        let scenes = pattern("scenescape/data/scene/{key}/+");
+        assert_eq!(scenes.filter(), "scenescape/data/scene/+/+");
+        assert_eq!(scenes.to_string(), "scenescape/data/scene/{key}/+");
+        let named = scenes.find("scenescape/data/scene/scene-01/person");
+        assert_eq!(named, Some(Named { kind: None, key: "scene-01" }));
+        for other in
+            ["scenescape/data/scene/scene-01", "scenescape/data/camera/a/b", "scenescape/data/scene/a/b/c"]
+        {
+            assert_eq!(scenes.find(other), None, "{other}");
+        }
+        let all = pattern("{kind}/{key}/#");
+        assert_eq!(all.filter(), "+/+/#");
+        assert_eq!(all.find("scene/s/x/y"), Some(Named { kind: Some("scene"), key: "s" }));
+        assert_eq!(all.find("scene/s"), Some(Named { kind: Some("scene"), key: "s" }));
+        assert_eq!(all.find("scene"), None);
+    }
+
+    #[test]
+    fn what_is_no_pattern_says_why() {
+        for (text, words) in [
+            ("", "is not a topic"),
+            ("a/b", "needs {key} once"),
+            ("{key}/{key}", "needs {key} once"),
+            ("{kind}/{kind}/{key}", "{kind} more than once"),
+            ("#/{key}", "# before its end"),
+            ("a{key}/b", "has the level \"a{key}\""),
+            ("$share/g/{key}", "shared subscription"),
+        ] {
+            let why = text.parse::<Pattern>().expect_err(text);
+            assert!(why.contains(words), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_gate_must_not_read_what_it_writes() {
+        assert!(!pattern("scenescape/data/scene/{key}/+").reads_below("gated"));
+        assert!(pattern("scenescape/data/scene/{key}/+").reads_below("scenescape"));
+        assert!(!pattern("scenescape/data/scene/{key}/+").reads_below("scenescape/gated"));
+        assert!(pattern("+/{key}/#").reads_below("gated"));
+        assert!(pattern("{key}/#").reads_below("gated/x"));
+        assert!(!pattern("a/{key}").reads_below("b"));
+    }
+}
