@@ -82,11 +82,9 @@ mod tests {
     fn the_shard_of_a_resource_never_changes() {
         let shards = Shards::new("main", 8).expect("good");
         let of = |number| shards.of(&scene(number));
-        assert_eq!((0..8).map(of).collect::<Vec<_>>(), SHARDS_OF_EIGHT);
+        assert_eq!((0..8).map(of).collect::<Vec<_>>(), [3, 6, 5, 4, 0, 1, 3, 4]);
         assert_eq!(shards.id(3), "solehold-gate-main-3-of-8");
     }
-
-    const SHARDS_OF_EIGHT: [u32; 8] = [0, 0, 0, 0, 0, 0, 0, 0];
 
     #[test]
     fn a_name_is_plain() {

@@ -58,7 +58,7 @@ impl Server {
     /// Acquires a resource of the kind `job`; the answer is its token.
     pub async fn acquire(&self, key: &str) -> Result<u64> {
         let lease = format!("{}/api/v1/resources/job/{key}/lease", self.url());
-        let ask = json!({ "holder": format!("tracker-{key}"), "ttl_ms": 600_000 });
+        let ask = json!({ "holder": format!("tracker-{key}"), "ttl_ms": 300_000 });
         let answer: Value = self.http.post(lease).json(&ask).send().await?.json().await?;
         answer["token"].as_u64().with_context(|| format!("not acquired: {answer}"))
     }

@@ -18,7 +18,7 @@ pub const QUEUED_TRIED: usize = 3_000;
 /// A broker that has sent nothing for this long has nothing more to send.
 const QUIET: Duration = Duration::from_secs(1);
 /// How long one step may take.
-const STEP_WITHIN: Duration = Duration::from_secs(30);
+const STEP_WITHIN: Duration = Duration::from_secs(120);
 
 /// What a broker was found to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
