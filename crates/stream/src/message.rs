@@ -14,7 +14,8 @@ use crate::refusal::Reason;
 
 /// The token in the member `field` of a JSON object: a whole number from 1 on.
 pub fn token(payload: &[u8], field: &str) -> Result<Token, Reason> {
-    let mut json = serde_json::Deserializer::from_slice(payload);
+    let text = std::str::from_utf8(payload).map_err(|_| Reason::NotJson)?;
+    let mut json = serde_json::Deserializer::from_str(text);
     let found = Member(field).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
     match found.map_err(|_| Reason::NotJson)? {
         Found::Missing => Err(Reason::NoVersion),

@@ -22,8 +22,8 @@ pub struct Mosquitto {
 }
 
 impl Mosquitto {
-    /// Starts one that loses nothing when it is stopped, and waits until it takes clients. By default Mosquitto persists
-    /// nothing, drops messages beyond a thousand, and has twenty in flight.
+    /// Starts one that loses nothing when it is stopped, and waits until it takes clients. By default Mosquitto
+    /// persists nothing, drops messages beyond a thousand, and has twenty in flight.
     pub async fn start() -> Result<Self> {
         let lines = "allow_anonymous true\nautosave_interval 1\nautosave_on_changes true\nmax_queued_messages 0\n\
              max_inflight_messages 1000\n";

@@ -97,7 +97,8 @@ pub struct MqttArgs {
     /// Where to serve /healthz, /readyz and /metrics
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7072")]
     listen: SocketAddr,
-    /// How old knowledge may be that passes messages: for that long they pass while the server is away, then they are held
+    /// How old knowledge may be that passes messages: for that long they pass while the server is away, then they are
+    /// held
     #[arg(long, value_name = "TIME", default_value = "30s")]
     cache_ttl: humantime::Duration,
     /// Keep the newest tokens in this file across restarts
