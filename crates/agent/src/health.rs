@@ -7,7 +7,7 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicI64, AtomicU64},
     },
 };
@@ -19,6 +19,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{family::Family, gauge::Gauge},
@@ -109,7 +110,7 @@ impl Status {
     }
 
     fn lock(&self) -> MutexGuard<'_, Snapshot> {
-        self.0.lock().unwrap_or_else(|e| e.into_inner())
+        self.0.lock()
     }
 }
 

@@ -126,6 +126,8 @@ pub struct Assignments {
     pub algorithm: u32,
     /// The revision that was planned from.
     pub plan_revision: u64,
+    /// Changes with what is planned for this runner. Give it as `known` to wait for a change.
+    pub version: String,
     /// What it holds and should keep.
     pub keep: Vec<PlannedResource>,
     /// What it should acquire, or be handed by its holder.

@@ -89,7 +89,7 @@ impl Proof<'_> {
 }
 
 /// How long a request is to wait: for its turn in line, or for news.
-pub(crate) fn wait(given: Option<&Number>) -> Result<Duration, FieldError> {
+pub fn wait(given: Option<&Number>) -> Result<Duration, FieldError> {
     let Some(given) = given else { return Ok(Duration::ZERO) };
     let ms = given.as_u64().filter(|ms| *ms <= WAIT_MS_MAX);
     let fault =

@@ -58,6 +58,16 @@ impl FromStr for LeaseArg {
     }
 }
 
+impl LeaseArg {
+    /// As it is written in a command.
+    pub fn typed(&self) -> String {
+        match self {
+            Self::Id(id) => id.to_string(),
+            Self::On(resource) => resource.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for LeaseArg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -95,7 +105,7 @@ mod tests {
     #[test]
     fn a_uuid_is_a_lease() {
         let id = Uuid::from_u128(7);
-        assert_eq!(id.to_string().parse(), Ok(LeaseArg::Id(id)));
+        assert_eq!(LeaseArg::Id(id).typed().parse(), Ok(LeaseArg::Id(id)));
         assert!(matches!("job/7".parse(), Ok(LeaseArg::On(_))));
         assert!("nightly".parse::<LeaseArg>().expect_err("neither").contains("lease id"));
     }

@@ -122,6 +122,12 @@ async fn leases() -> Result<()> {
     let other = json_of(&server, "lease acquire job/other").await?;
     let id = other["lease_id"].as_str().context("an id")?;
     assert_eq!(seen(&server, &format!("lease revoke {id} --fenced")).await?, "revoked lease ID: it is free");
+    // What it says to type can be typed.
+    let held = json_of(&server, "lease acquire job/held").await?;
+    let id = held["lease_id"].as_str().context("an id")?;
+    let told = ask(&server, &format!("lease revoke {id}")).await?.good()?;
+    let hint = told.split('`').nth(1).and_then(|hint| hint.strip_prefix("solehold ")).context("a hint")?;
+    assert_eq!(seen(&server, hint).await?, "revoked lease ID: it is free");
     let third = json_of(&server, "lease acquire job/third").await?;
     let released =
         json_of(&server, &format!("lease release {}", third["lease_id"].as_str().context("an id")?)).await?;

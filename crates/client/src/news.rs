@@ -10,10 +10,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use solehold_api::{limits::NEWS_SESSIONS_MAX, watch::Cursor};
 use solehold_core::{key::SessionId, time::Revision};
 use tokio::sync::{Notify, oneshot};
@@ -69,7 +70,7 @@ struct Desk {
 
 impl Shared {
     fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(|e| e.into_inner())
+        self.desk.lock()
     }
 }
 

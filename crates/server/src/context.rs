@@ -120,9 +120,13 @@ impl Context {
     /// Submits a command, and measures the outcome.
     pub async fn submit(&self, command: Command) -> Result<Outcome, EngineError> {
         let (operation, began) = (command.name(), BootTime::now());
+        let changes_registry = changes_registry(&command);
         about::note(&command);
         let outcome = self.inner.engine.submit(self.call(command)).await;
         self.inner.metrics.operation(operation, &outcome, BootTime::now().since(began));
+        if changes_registry {
+            self.inner.plans.registry_changed();
+        }
         outcome
     }
 
@@ -166,6 +170,11 @@ impl Context {
         asker: Option<&KnownRunner>,
     ) -> Result<Arc<Planned>, ApiError> {
         self.inner.plans.plan(&self.inner.engine, &self.inner.node_id, tenant, asker).await
+    }
+
+    /// Counts the plans of a tenant, which follow what happens for as long as the counter is kept.
+    pub(crate) async fn follow_plans(&self, tenant: &Name) -> watch::Receiver<u64> {
+        self.inner.plans.follow(self, tenant).await
     }
 
     /// Opens a watch of one tenant, or of all; it counts until it is dropped.
@@ -256,5 +265,18 @@ impl Context {
     /// Whether the server stops.
     pub(crate) fn stopping(&self) -> watch::Receiver<bool> {
         self.inner.stopping.subscribe()
+    }
+}
+
+/// Whether a command may change what is planned without an event that tells so.
+fn changes_registry(command: &Command) -> bool {
+    match command {
+        Command::OpenSession(open) => open.registration.is_some(),
+        Command::CloseSession { .. }
+        | Command::SetStatus { .. }
+        | Command::RemoveHolder { .. }
+        | Command::PutRecord { .. }
+        | Command::RemoveRecord { .. } => true,
+        _ => false,
     }
 }

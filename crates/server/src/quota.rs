@@ -2,10 +2,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use solehold_api::{
     admin::{QuotaChanges, Quotas},
     problem::{ErrorCode, Problem},
@@ -213,5 +214,5 @@ fn exceeded(bound: &str, tenant: &Name, most: u64) -> ApiError {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
+    mutex.lock()
 }

@@ -7,11 +7,9 @@
 //! committed late, or more urgent. A full pass that takes long is made rarely: it may use one part in
 //! [`FULL_PASS_SHARE`] of the time. Without dead entries it is short, and so it is frequent.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use solehold_clock::BootTime;
 use tokio_postgres::Row;
 
@@ -87,7 +85,7 @@ impl Floors {
     }
 
     fn lock(&self) -> MutexGuard<'_, FloorState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -1,6 +1,6 @@
 //! What the server assigns to this runner: what it keeps, what it acquires, and what it releases.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use serde::Deserialize;
 use solehold_api::{
@@ -8,15 +8,21 @@ use solehold_api::{
     runners::{PutRunnerStatus, RunnerStatus},
 };
 use solehold_client::{Http, Resource, SessionId};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::AbortHandle};
 
 use super::leases::LeaseNews;
 use crate::machine::Want;
+
+/// How long the server may wait until it plans something else for this runner.
+const CHANGE_MAX: Duration = Duration::from_secs(10);
 
 /// The answer of `GET /runners/{id}/assignments`, as far as it matters here.
 #[derive(Debug, Default, Deserialize)]
 struct Answer {
     keep: Option<Vec<Item>>,
+    /// None from a server that cannot be asked to wait.
+    #[serde(default)]
+    version: Option<String>,
     #[serde(default)]
     acquire: Vec<Item>,
     #[serde(default)]
@@ -27,10 +33,10 @@ struct Answer {
 struct Item {
     kind: String,
     key: String,
-    /// Who holds it now and hands it over: what is to be acquired.
+    /// In `acquire`: its present holder, which hands it over.
     #[serde(default)]
     holder: Option<String>,
-    /// Who takes it over, until when it is kept: now what is to be released, later what is to be kept.
+    /// In `release`: the runner that takes it over now; in `keep`: the one that takes it over later.
     #[serde(default)]
     next: Option<String>,
 }
@@ -51,13 +57,15 @@ pub struct Assigned {
     pub unwanted: Vec<Resource>,
     /// Held, and nobody is planned to take it over.
     pub stays: Vec<Resource>,
+    /// Changes with the answer.
+    pub version: Option<String>,
 }
 
 impl Assigned {
     fn of(answer: &Answer) -> Self {
         let stays = answer.keep.iter().flatten().filter(|item| item.next.is_none());
         let stays = stays.filter_map(Item::resource).collect();
-        let mut assigned = Self { stays, ..Self::default() };
+        let mut assigned = Self { stays, version: answer.version.clone(), ..Self::default() };
         let keep = answer.keep.iter().flatten().filter_map(|item| Some((item.resource()?, Want::Free)));
         let want = |item: &Item| if item.holder.is_some() { Want::Moves } else { Want::Free };
         let acquire = answer.acquire.iter().filter_map(|item| Some((item.resource()?, want(item))));
@@ -73,11 +81,25 @@ impl Assigned {
     }
 }
 
-/// Asks the server, and tells what it said. `as_draining` comes back with the answer: whether the server knew then that
-/// this runner drains.
-pub fn ask(http: Arc<Http>, runner: String, as_draining: bool, news: mpsc::Sender<LeaseNews>) {
-    tokio::spawn(async move {
-        let told = match http.get::<Answer>(paths::runner_assignments(&runner)).await {
+/// Asks the server for another answer than the one of version `known`, and tells what it said. Without a version it
+/// answers at once. `as_draining` comes back with the answer: whether the server knew then that this runner drains.
+pub fn ask(
+    http: Arc<Http>,
+    runner: String,
+    known: Option<String>,
+    as_draining: bool,
+    news: mpsc::Sender<LeaseNews>,
+) -> AbortHandle {
+    let asking = tokio::spawn(async move {
+        let path = paths::runner_assignments(&runner);
+        let asked = match known {
+            None => http.get::<Answer>(path).await,
+            Some(known) => {
+                let path = format!("{path}?wait_ms={}&known={known}", CHANGE_MAX.as_millis());
+                http.get_waiting(path, CHANGE_MAX).await
+            }
+        };
+        let told = match asked {
             Ok(Ok(answer)) if answer.keep.is_some() => Ok(Assigned::of(&answer)),
             Ok(Ok(_)) => Err("the server assigns nothing: it is of an older version".to_owned()),
             Ok(Err(refusal)) => Err(refusal.detail),
@@ -85,6 +107,7 @@ pub fn ask(http: Arc<Http>, runner: String, as_draining: bool, news: mpsc::Sende
         };
         let _ = news.send(LeaseNews::Assigned { told, as_draining }).await;
     });
+    asking.abort_handle()
 }
 
 /// Tells the server that the workers of this runner failed at a resource.

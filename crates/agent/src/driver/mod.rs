@@ -25,6 +25,7 @@ use solehold_client::{Contact, HeldLease, Http, LeaseId, OpenError, Resource, Se
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
     sync::{mpsc, watch},
+    task::AbortHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
 use uuid::Uuid;
@@ -49,10 +50,10 @@ const NEWS_MAX: usize = 1_024;
 const LOOKS_IN_TTL: u32 = 30;
 const LOOK_EVERY_MIN: Duration = Duration::from_millis(20);
 const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
-/// How often the file is looked at, and what the server assigns is asked for.
+/// How often the file is looked at, and a server that did not answer is asked again what it assigns.
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
-/// How often the configuration of what is worked on is read again.
-const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(5);
+/// How often the configuration of what is worked on is read again, if nobody tells of a change.
+const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(30);
 /// How long the present holder of a resource has to hand it over, at least.
 const TAKE_OVER_MIN: Duration = Duration::from_secs(5);
 /// How long the server may take to close the session in the end; otherwise it runs out.
@@ -146,9 +147,9 @@ struct Driver {
     /// What the session was seen to hold without having asked for it, by the heartbeat before the last.
     strays: BTreeSet<LeaseId>,
     /// The server was asked what it assigns, and has not answered yet.
-    is_asking: bool,
-    /// It must be asked once more then.
-    asks_again: bool,
+    asking: Option<AbortHandle>,
+    /// The version of what the server assigned last.
+    known_version: Option<String>,
     /// The server knows that this runner drains.
     is_drain_known: bool,
     /// Why the server does not say what it assigns, if it does not.
@@ -186,8 +187,8 @@ impl Driver {
             lease_news: mpsc::channel(NEWS_MAX),
             worker_news: mpsc::channel(NEWS_MAX),
             strays: BTreeSet::new(),
-            is_asking: false,
-            asks_again: false,
+            asking: None,
+            known_version: None,
             is_drain_known: false,
             no_assignments: None,
             is_finished: false,
@@ -196,7 +197,7 @@ impl Driver {
     }
 
     async fn drive(&mut self, reloader: &mut Reloader, mut ending: Ending) -> Result<(), AgentError> {
-        let mut contact = self.session.contact();
+        let (mut contact, mut told) = (self.session.contact(), self.session.told());
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
         let (mut looks, mut reloads) = (interval(every), interval(RELOAD_EVERY));
         let mut configurations = interval(CONFIGURATIONS_EVERY);
@@ -217,10 +218,9 @@ impl Driver {
                         self.follow_source();
                     }
                 }
-                _ = configurations.tick() => {
-                    let held = self.leases.keys().cloned().collect();
-                    sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
-                }
+                _ = configurations.tick() => self.read_configurations(),
+                // What happened may be that a configuration has changed.
+                Ok(()) = told.changed() => configurations.reset_immediately(),
                 () = &mut ending, if !self.machine.is_draining() => self.drain("it was asked to end"),
                 Ok(()) = contact.changed() => follow_contact(&contact),
             }
@@ -402,8 +402,7 @@ impl Driver {
             LeaseNews::Assigned { told, as_draining } => self.take_assignments(told, as_draining),
             LeaseNews::Draining(Ok(())) => {
                 self.is_drain_known = true;
-                self.asks_again = self.is_asking;
-                self.follow_source();
+                self.ask_anew();
             }
             LeaseNews::Draining(Err(why)) => {
                 tracing::info!(why, "the server does not move what is held: it is released");
@@ -445,6 +444,11 @@ impl Driver {
         self.session.set_metrics(self.status.metrics());
     }
 
+    fn read_configurations(&self) {
+        let held = self.leases.keys().cloned().collect();
+        sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
+    }
+
     /// What this agent is to work on.
     fn follow_source(&mut self) {
         match &self.settings.source {
@@ -452,20 +456,26 @@ impl Driver {
                 let wanted = resources.iter().map(|resource| (resource.clone(), Want::Free)).collect();
                 self.tell(Event::Wanted(wanted));
             }
-            Source::Assigned if self.is_asking => {}
+            Source::Assigned if self.asking.is_some() => {}
             Source::Assigned => {
-                self.is_asking = true;
                 let (http, runner) = (self.http.clone(), self.settings.runner.runner_id.clone());
-                assignments::ask(http, runner, self.is_drain_known, self.lease_news.0.clone());
+                let (known, news) = (self.known_version.clone(), self.lease_news.0.clone());
+                self.asking = Some(assignments::ask(http, runner, known, self.is_drain_known, news));
             }
         }
     }
 
-    fn take_assignments(&mut self, told: Result<Assigned, String>, as_draining: bool) {
-        self.is_asking = false;
-        if std::mem::take(&mut self.asks_again) {
-            self.follow_source();
+    /// Asks for an answer at once, in place of one that may take a while.
+    fn ask_anew(&mut self) {
+        if let Some(asking) = self.asking.take() {
+            asking.abort();
         }
+        self.known_version = None;
+        self.follow_source();
+    }
+
+    fn take_assignments(&mut self, told: Result<Assigned, String>, as_draining: bool) {
+        self.asking = None;
         let assigned = match told {
             Ok(assigned) => assigned,
             Err(why) => {
@@ -473,6 +483,7 @@ impl Driver {
                     tracing::warn!(why, "the server does not say what to work on; what is held is kept");
                 }
                 self.no_assignments = Some(why);
+                self.known_version = None;
                 if self.machine.is_draining() {
                     self.hand_over_nothing();
                 }
@@ -489,6 +500,10 @@ impl Driver {
             wanted.remove(resource);
         }
         self.tell(Event::Wanted(wanted));
+        // The next one at once, unless the server has not waited.
+        if std::mem::replace(&mut self.known_version, assigned.version.clone()) != assigned.version {
+            self.follow_source();
+        }
     }
 
     fn reload(&mut self, reloader: &mut Reloader) {

@@ -149,10 +149,13 @@ impl Holder {
             farewell: job.farewell,
         };
         let (ours, theirs) = UnixStream::pair()?;
-        // A signal to our group is not for the keeper: it is passed on once, by us.
         let mut keeper = Command::new("/proc/self/exe");
-        keeper.arg0(super::KEEPER_NAME).args([super::KEEPER, &job.what]).process_group(0);
-        if !is_inherited {
+        keeper.arg0(super::KEEPER_NAME).args([super::KEEPER, &job.what]);
+        if is_inherited {
+            // A signal to our group is not for the keeper: it is passed on once, by us.
+            keeper.process_group(0);
+        } else {
+            // Without a group of its own it makes a session of its own.
             keeper.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
         let keeper = keepers.spawn(keeper.stdin(Stdio::from(OwnedFd::from(theirs))))?;

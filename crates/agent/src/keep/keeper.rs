@@ -20,8 +20,8 @@ use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
     process::{
-        Pid, Signal, WaitOptions, WaitStatus, getpid, getpriority_process, set_child_subreaper,
-        setpriority_process, wait,
+        Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, getpriority_process, set_child_subreaper,
+        setpriority_process, setsid, wait,
     },
     time::Timespec,
 };
@@ -48,16 +48,15 @@ pub fn main() -> ! {
 fn run() -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     rustix::thread::set_name(&std::ffi::CString::new(super::KEEPER_NAME)?)?;
-    // A keeper that wakes late on a busy machine ends its command late. Not everyone may do this.
-    let nice = getpriority_process(None).unwrap_or_default();
-    let _ = setpriority_process(None, proc::NICE);
+    let has_session = getpgrp() != getpid() && setsid().is_ok();
+    let nice = hurry(has_session);
     let signals = Signals::take()?;
     let holder = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdin(fs::File::open("/dev/null")?)?;
     let (command_stdin, socket) = wire::receive_files(&holder)?;
     holder.set_nonblocking(true)?;
     let mut keeper = Keeper::new(holder, signals, command_stdin, socket)?;
-    keeper.nice = nice;
+    (keeper.nice, keeper.has_session) = (nice, has_session);
     let Some(start) = keeper.first_order()? else { return Ok(()) };
     match keeper.start(&start) {
         Ok(()) => keeper.keep(),
@@ -67,6 +66,18 @@ fn run() -> io::Result<()> {
             Err(error)
         }
     }
+}
+
+/// Goes before everything else, and returns how nice this process was: a keeper that wakes late on a busy machine ends
+/// its command late. Not everyone may do this.
+fn hurry(has_session: bool) -> i32 {
+    let nice = getpriority_process(None).unwrap_or_default();
+    let _ = setpriority_process(None, proc::NICE);
+    if has_session {
+        // Where the kernel groups processes by session, priorities count within the session only.
+        let _ = fs::write("/proc/self/autogroup", proc::NICE.to_string());
+    }
+    nice
 }
 
 struct Keeper {
@@ -82,6 +93,8 @@ struct Keeper {
     folder: PathBuf,
     cgroup: Option<PathBuf>,
     terminal_of: Option<Pid>,
+    /// It is in a session of its own, and so is the command.
+    has_session: bool,
     /// The nice value of the command.
     nice: i32,
     /// None before it was started, and once it has been reaped: its number may then be somebody else's.
@@ -108,6 +121,7 @@ impl Keeper {
             folder: PathBuf::new(),
             cgroup: None,
             terminal_of: None,
+            has_session: false,
             nice: 0,
             command: None,
             was_asked: false,
@@ -147,13 +161,19 @@ impl Keeper {
         for name in &start.env_remove {
             shim.env_remove(name);
         }
-        let takes_terminal = self.terminal_of.is_some();
-        shim.args(shim::arguments(getpid(), takes_terminal, self.cgroup.as_deref(), self.nice))
+        let place = match (self.terminal_of, self.has_session) {
+            (Some(_), _) => shim::Place::Terminal,
+            (None, true) => shim::Place::Session,
+            (None, false) => shim::Place::Group,
+        };
+        if place != shim::Place::Session {
+            shim.process_group(0);
+        }
+        shim.args(shim::arguments(getpid(), place, self.cgroup.as_deref(), self.nice))
             .args(&start.command)
             .envs(start.env.iter().chain(&start.lasting.variables).map(|(name, value)| (name, value)))
             .env("SOLEHOLD_LEASE_FILE", lease_file(&self.folder))
-            .stdin(Stdio::from(self.stdin.try_clone()?))
-            .process_group(0);
+            .stdin(Stdio::from(self.stdin.try_clone()?));
         // Closed here afterwards, so that the holder sees when the command closes it.
         let socket = self.socket.take();
         if let Some(socket) = &socket {

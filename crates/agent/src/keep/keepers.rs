@@ -4,9 +4,10 @@ use std::{
     collections::BTreeSet,
     io,
     process::{Child, Command},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, waitpid};
 
 use super::proc;
@@ -59,7 +60,7 @@ impl Keepers {
     }
 
     fn known(&self) -> MutexGuard<'_, BTreeSet<i32>> {
-        self.known.lock().unwrap_or_else(|e| e.into_inner())
+        self.known.lock()
     }
 }
 

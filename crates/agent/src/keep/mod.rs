@@ -4,10 +4,10 @@
 //!   holder   `solehold run` or the agent: session and renewals; tells every new deadline over a socket
 //!     |        killed: the socket closes      stopped or hung: the deadline passes      either way the keeper ends all,
 //!     |        and then releases what a holder that was killed had
-//!   keeper   one thread, its own process group: adopts every orphan below it, ends all of them at the deadline
+//!   keeper   one thread, its own process group or session: adopts every orphan below it, ends all of them at the deadline
 //!     |        killed: the kernel kills the command, and the holder, which adopts the rest, kills that
 //!   shim     asks the kernel to be killed with the keeper, enters its cgroup, takes the terminal, becomes the command
-//!   command  its own process group, and whatever it starts, by `setsid` or a double fork too
+//!   command  its own process group or session, and whatever it starts, by `setsid` or a double fork too
 //! ```
 //!
 //! Keeper and shim are this binary again. `plan` says when what is ended, and is pure; `proc` finds and signals

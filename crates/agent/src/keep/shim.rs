@@ -8,7 +8,9 @@ use std::{
     process::{Command, exit},
 };
 
-use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal, setpriority_process};
+use rustix::process::{
+    Pid, Signal, getpid, getppid, set_parent_process_death_signal, setpriority_process, setsid,
+};
 
 use super::{cgroup, signals, terminal};
 
@@ -19,16 +21,38 @@ const FAILED: i32 = 1;
 /// What stands for nothing in the arguments.
 const NONE: &str = "-";
 
-/// Arguments of the shim: the keeper's pid, whether to take the terminal, the cgroup, how nice to be, then the command.
-pub fn arguments(keeper: Pid, takes_terminal: bool, cgroup: Option<&Path>, nice: i32) -> [OsString; 5] {
-    let terminal = if takes_terminal { "terminal" } else { NONE };
+/// Where the command runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// In a process group of its own.
+    Group,
+    /// In one that takes the terminal.
+    Terminal,
+    /// In a session of its own: without a terminal, and scheduled apart from the keeper.
+    Session,
+}
+
+impl Place {
+    const ALL: [Self; 3] = [Self::Group, Self::Terminal, Self::Session];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Group => "group",
+            Self::Terminal => "terminal",
+            Self::Session => "session",
+        }
+    }
+}
+
+/// Arguments of the shim: the keeper's pid, where to run, the cgroup, how nice to be, then the command.
+pub fn arguments(keeper: Pid, place: Place, cgroup: Option<&Path>, nice: i32) -> [OsString; 5] {
     let cgroup = cgroup.map_or_else(|| NONE.into(), |folder| folder.as_os_str().to_owned());
-    [super::SHIM.into(), keeper.to_string().into(), terminal.into(), cgroup, nice.to_string().into()]
+    [super::SHIM.into(), keeper.to_string().into(), place.name().into(), cgroup, nice.to_string().into()]
 }
 
 /// Becomes the command.
 pub fn main(args: Vec<OsString>) -> ! {
-    let [keeper, terminal, cgroup, nice, program, args @ ..] = args.as_slice() else {
+    let [keeper, place, cgroup, nice, program, args @ ..] = args.as_slice() else {
         note("the shim is started by the keeper alone");
         exit(FAILED)
     };
@@ -40,7 +64,8 @@ pub fn main(args: Vec<OsString>) -> ! {
         // The keeper is in a hurry, the command is not.
         let _ = setpriority_process(None, nice);
     }
-    let error = become_command(keeper, terminal == "terminal", program, args);
+    let place = Place::ALL.into_iter().find(|known| place == known.name()).unwrap_or(Place::Group);
+    let error = become_command(keeper, place, program, args);
     let why = match error.kind() {
         ErrorKind::NotFound => "there is no such command".to_owned(),
         ErrorKind::PermissionDenied => "it is not executable".to_owned(),
@@ -56,12 +81,7 @@ fn note(what: &str) {
 }
 
 /// Comes back only with an error.
-fn become_command(
-    keeper: &OsString,
-    takes_terminal: bool,
-    program: &OsString,
-    args: &[OsString],
-) -> io::Error {
+fn become_command(keeper: &OsString, place: Place, program: &OsString, args: &[OsString]) -> io::Error {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         return error.into();
     }
@@ -69,8 +89,14 @@ fn become_command(
     if getppid().is_none_or(|parent| parent.to_string() != keeper.to_string_lossy()) {
         exit(FAILED);
     }
-    if takes_terminal {
-        terminal::give(stdin(), getpid());
+    match place {
+        Place::Group => {}
+        Place::Terminal => terminal::give(stdin(), getpid()),
+        Place::Session => {
+            if let Err(error) = setsid() {
+                return error.into();
+            }
+        }
     }
     // Holder and keeper read signals instead of being interrupted; the command must be interrupted as usual.
     signals::unblock_all();

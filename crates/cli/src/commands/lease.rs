@@ -226,8 +226,9 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
                 (_, 0) => format!("revoked {lease}: it is free"),
                 (_, ms) => format!(
                     "revoked {lease}: it is held back for {}, until the old deadline; once its holder has stopped, \
-                     `solehold lease revoke {lease} --fenced` frees it",
-                    duration_ms(ms)
+                     `solehold lease revoke {} --fenced` frees it",
+                    duration_ms(ms),
+                    lease.typed()
                 ),
             })
         }

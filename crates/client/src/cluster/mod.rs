@@ -5,11 +5,9 @@ mod error;
 #[cfg(feature = "legacy")]
 mod legacy;
 
-use std::{
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use solehold_api::problem::ErrorCode;
 use solehold_core::route;
@@ -201,14 +199,14 @@ impl Cluster {
     /// most.
     pub async fn nodes(&self) -> Result<Arc<[Node]>, AuthorityError> {
         let now = self.session.inner().clock().now();
-        let seen = self.seen.lock().unwrap_or_else(|e| e.into_inner()).clone();
+        let seen = self.seen.lock().clone();
         if let Some((at, nodes)) = seen
             && now.since(at) < NODES_FRESH
         {
             return Ok(nodes);
         }
         let nodes: Arc<[Node]> = gateways(&*self.session.inner().authority).await?.into();
-        *self.seen.lock().unwrap_or_else(|e| e.into_inner()) = Some((now, nodes.clone()));
+        *self.seen.lock() = Some((now, nodes.clone()));
         Ok(nodes)
     }
 

@@ -7,12 +7,10 @@ mod trust;
 mod watching;
 mod wire;
 
-use std::{
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use parking_lot::RwLock;
 use reqwest::Method;
 use secrecy::SecretString;
 use solehold_api::{
@@ -113,17 +111,27 @@ impl Http {
     /// Asks these servers from now on, with this key. What is under way goes on as it was sent.
     pub fn reconfigure(&self, config: &HttpConfig) -> Result<(), HttpError> {
         let next = Arc::new(Servers::new(config)?);
-        *self.servers.write().unwrap_or_else(PoisonError::into_inner) = next;
+        *self.servers.write() = next;
         Ok(())
     }
 
     fn servers(&self) -> Arc<Servers> {
-        self.servers.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.servers.read().clone()
     }
 
     /// Reads something that is not part of keeping leases, such as what a runner is assigned.
     pub async fn get<T: serde::de::DeserializeOwned>(&self, path: String) -> Reply<T> {
         self.servers().ask(Lane::Work, &self.call(Method::GET, path)).await
+    }
+
+    /// Reads something like that which may be answered only after a while.
+    pub async fn get_waiting<T: serde::de::DeserializeOwned>(
+        &self,
+        path: String,
+        wait: Duration,
+    ) -> Reply<T> {
+        let call = self.call(Method::GET, path).within(wait + self.timeout);
+        self.servers().ask(Lane::Waits, &call).await
     }
 
     /// Writes something that is not part of keeping leases, such as the status of a runner.

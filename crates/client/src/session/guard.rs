@@ -184,13 +184,13 @@ impl Guard {
 
     /// The state document: what the former holder left, or what was written since.
     pub fn state(&self) -> Option<Value> {
-        let state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
+        let state = self.holding.state.lock();
         state.0.as_ref().map(|state| state.document.clone())
     }
 
     /// The sequence number under which that was written.
     pub fn state_sequence(&self) -> Option<u64> {
-        let state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
+        let state = self.holding.state.lock();
         state.0.as_ref().map(|state| state.sequence)
     }
 
@@ -200,7 +200,7 @@ impl Guard {
         self.check()?;
         let held = self.holding.held();
         self.inner.authority.write_state(&held, &write).await??;
-        let mut state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.holding.state.lock();
         if state.0.as_ref().is_none_or(|s| (s.token, s.sequence) < (held.token, write.sequence)) {
             let (document, sequence) = (write.document, write.sequence);
             state.0 = Some(StateDocument { document, token: held.token, sequence });
@@ -211,7 +211,7 @@ impl Guard {
     /// The next write: its sequence number is above that of any write that was tried before.
     fn state_write(&self, document: &impl Serialize) -> Result<StateWrite, GuardError> {
         let document = serde_json::to_value(document).map_err(|e| GuardError::State(e.to_string()))?;
-        let mut state = self.holding.state.lock().unwrap_or_else(|e| e.into_inner());
+        let mut state = self.holding.state.lock();
         state.1 += 1;
         Ok(StateWrite { sequence: state.1, document })
     }

@@ -1,10 +1,11 @@
 //! A lease that a guard stands for, and how long it is trusted.
 
 use std::sync::{
-    Arc, Mutex, OnceLock,
+    Arc, OnceLock,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
+use parking_lot::Mutex;
 use solehold_core::time::Token;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -91,29 +92,29 @@ impl Holding {
     }
 
     pub fn held(&self) -> HeldLease {
-        self.held.lock().unwrap_or_else(|e| e.into_inner()).0.clone()
+        self.held.lock().0.clone()
     }
 
     pub fn token(&self) -> Token {
-        self.held.lock().unwrap_or_else(|e| e.into_inner()).0.token
+        self.held.lock().0.token
     }
 
     /// Until when nobody else holds it, unless it is renewed before.
     pub fn trusted_until(&self) -> BootTime {
-        self.held.lock().unwrap_or_else(|e| e.into_inner()).1.trusted_until().min(self.tied_until())
+        self.held.lock().1.trusted_until().min(self.tied_until())
     }
 
     /// The work stops then.
     pub fn stop_at(&self) -> BootTime {
-        self.held.lock().unwrap_or_else(|e| e.into_inner()).1.stop_at().min(self.tied_until())
+        self.held.lock().1.stop_at().min(self.tied_until())
     }
 
     /// It is held under this grant from now on, for as long as that window lasts.
     pub fn renewed_as(&self, granted: Grant, window: Arc<Window>) {
         let token = granted.held.token;
-        *self.held.lock().unwrap_or_else(|e| e.into_inner()) = (granted.held, window);
+        *self.held.lock() = (granted.held, window);
         let sequence = granted.state.as_ref().filter(|s| s.token == token).map_or(0, |s| s.sequence);
-        *self.state.lock().unwrap_or_else(|e| e.into_inner()) = (granted.state, sequence);
+        *self.state.lock() = (granted.state, sequence);
         self.tokens.send_if_modified(|known| std::mem::replace(known, token) != token);
     }
 

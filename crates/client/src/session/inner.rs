@@ -1,11 +1,8 @@
 //! What a session, its guards and its driver share.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use solehold_core::{
     key::{LeaseId, Name, SessionId},
     time::Revision,
@@ -83,6 +80,8 @@ pub(crate) struct Inner {
     core: Mutex<Core>,
     phase: watch::Sender<Phase>,
     contact: watch::Sender<Contact>,
+    /// Counts the times that the authority told of news.
+    told: watch::Sender<u64>,
     /// The newest answer to a heartbeat.
     sets: watch::Sender<Option<Beat>>,
     /// Of the present incarnation.
@@ -120,6 +119,7 @@ impl Inner {
             core: Mutex::default(),
             phase: watch::Sender::new(Phase::Reopening),
             contact: watch::Sender::new(Contact::Kept),
+            told: watch::Sender::new(0),
             sets: watch::Sender::new(None),
             window: Mutex::default(),
             changed: Arc::default(),
@@ -179,7 +179,7 @@ impl Inner {
             .map_err(|older| AuthorityError::Unreachable { why: older.to_string(), retry_after: None })?;
         let window = Arc::<Window>::default();
         window.show(&renewer);
-        *self.window.lock().unwrap_or_else(|e| e.into_inner()) = window;
+        *self.window.lock() = window;
         core.renewer = Some(renewer);
         self.sets.send_replace(Some(beat.clone()));
         self.phase.send_replace(Phase::Live(beat.session));
@@ -188,13 +188,13 @@ impl Inner {
     }
 
     pub fn timing(&self) -> Timing {
-        *self.timing.lock().unwrap_or_else(|e| e.into_inner())
+        *self.timing.lock()
     }
 
     /// Renews this often from now on; the ttl is that of the next session.
     pub fn set_timing(&self, ttl: Duration, every: Duration) {
         let policy = self.config.policy;
-        *self.timing.lock().unwrap_or_else(|e| e.into_inner()) = Timing { ttl, every, policy };
+        *self.timing.lock() = Timing { ttl, every, policy };
         self.with_renewer(|renewer| renewer.set_every(every));
         self.changed.notify_one();
     }
@@ -205,7 +205,7 @@ impl Inner {
     }
 
     fn window(&self) -> Arc<Window> {
-        self.window.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.window.lock().clone()
     }
 
     pub fn clock(&self) -> &dyn AlarmClock {
@@ -240,15 +240,15 @@ impl Inner {
     }
 
     pub fn metrics(&self) -> Metrics {
-        self.metrics.lock().unwrap_or_else(|e| e.into_inner()).clone()
+        self.metrics.lock().clone()
     }
 
     pub fn set_metrics(&self, metrics: Metrics) {
-        *self.metrics.lock().unwrap_or_else(|e| e.into_inner()) = metrics;
+        *self.metrics.lock() = metrics;
     }
 
     fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(|e| e.into_inner())
+        self.core.lock()
     }
 
     pub fn trusted_until(&self) -> BootTime {
@@ -309,6 +309,16 @@ impl Inner {
         let now = self.clock().now();
         self.with_renewer(|renewer| renewer.on_news(now));
         self.changed.notify_one();
+    }
+
+    /// The authority has told that something happened to the session.
+    pub fn is_told(&self) {
+        self.told.send_modify(|count| *count += 1);
+        self.has_news();
+    }
+
+    pub fn told(&self) -> watch::Receiver<u64> {
+        self.told.subscribe()
     }
 
     pub fn phases(&self) -> watch::Receiver<Phase> {

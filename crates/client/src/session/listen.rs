@@ -45,7 +45,7 @@ async fn beat_now(session: &Weak<Inner>) {
     let Some(inner) = session.upgrade() else { return };
     let mut sets = inner.sets();
     sets.mark_unchanged();
-    inner.has_news();
+    inner.is_told();
     drop(inner);
     let _ = tokio::time::timeout(BEAT_WITHIN, sets.changed()).await;
 }

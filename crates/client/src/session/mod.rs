@@ -96,6 +96,12 @@ impl Session {
         self.inner.contact()
     }
 
+    /// Counts the times that the authority told at once of something that happened to what this session holds: for
+    /// programs that read more than leases, such as declarations.
+    pub fn told(&self) -> watch::Receiver<u64> {
+        self.inner.told()
+    }
+
     /// Sets what the next heartbeats report about this program.
     pub fn set_metrics(&self, metrics: Metrics) {
         self.inner.set_metrics(metrics);

@@ -27,6 +27,7 @@ impl Planned {
             revision: self.revision,
             algorithm: self.plan.algorithm,
             plan_revision: self.revision,
+            version: self.version(runner),
             keep: Vec::new(),
             acquire: Vec::new(),
             release: Vec::new(),
@@ -65,7 +66,8 @@ impl Planned {
     }
 }
 
-fn is_now(step: Step) -> bool {
+/// Whether something is to be done at once.
+pub(super) fn is_now(step: Step) -> bool {
     matches!(step, Step::Acquire | Step::Move | Step::Moving)
 }
 

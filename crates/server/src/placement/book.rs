@@ -1,11 +1,13 @@
 //! The plans that were made lately.
 //!
-//! A thousand runners that ask at once are answered from one plan. A plan is made again when the store has gone on, but
-//! not more often than planning can keep up with, and after a second in any case, because time passes, too.
+//! A thousand runners that ask at once are answered from one plan. A plan is made again when the store has gone on or
+//! the registry has changed, but not more often than planning can keep up with, and after a second in any case, because
+//! time passes, too. For those who wait for another plan, one task for each tenant makes it (`follow.rs`).
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -16,16 +18,17 @@ use solehold_core::{
     session::HolderStatus,
 };
 use solehold_engine::{Engine, clock::BootTime, store::LoadedRows};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use super::{
+    assign::is_now,
     facts::{Facts, Memory, Rows},
     records::ruling_algorithm,
 };
 use crate::http::ApiError;
 
 /// After this time a plan is made again in any case.
-const FRESH_FOR: Duration = Duration::from_secs(1);
+pub(super) const FRESH_FOR: Duration = Duration::from_secs(1);
 /// However fast the store changes, a plan is used for this long, and for twice as long as it took to make.
 const USED_FOR: Duration = Duration::from_millis(50);
 /// Tenants whose plans are kept; beyond it all are forgotten and made again.
@@ -42,8 +45,63 @@ pub(crate) struct Planned {
     pub sessions: BTreeMap<Name, SessionId>,
     /// Milliseconds that each held resource's lease has left.
     pub left_ms: BTreeMap<ResourceKey, u64>,
+    /// The state of the registry that it was made from.
+    registry: u64,
     at: BootTime,
     took: Duration,
+    versions: OnceLock<HashMap<Name, u64>>,
+}
+
+impl Planned {
+    /// Changes with what is planned for a runner.
+    pub fn version(&self, runner: &Name) -> String {
+        let versions = self.versions.get_or_init(|| self.all_versions());
+        format!("{:016x}", versions.get(runner).copied().unwrap_or_default())
+    }
+
+    fn all_versions(&self) -> HashMap<Name, u64> {
+        let mut versions: HashMap<Name, u64> = HashMap::with_capacity(self.sessions.len());
+        let mut add = |runner: &Name, what: u64| match versions.get_mut(runner) {
+            // A sum does not depend on the order.
+            Some(version) => *version = version.wrapping_add(what),
+            None => drop(versions.insert(runner.clone(), what)),
+        };
+        for (runner, session) in &self.sessions {
+            add(runner, hash(session));
+        }
+        for placement in &self.plan.placements {
+            let what = hash(&(&placement.key, is_now(placement.step), &placement.target, &placement.holder));
+            for runner in [&placement.target, &placement.holder].into_iter().flatten() {
+                add(runner, what);
+            }
+        }
+        versions
+    }
+
+    /// How much longer it is used, however fast the store changes.
+    pub(super) fn is_used_for(&self) -> Duration {
+        self.used_in_all().saturating_sub(BootTime::now().since(self.at))
+    }
+
+    fn used_in_all(&self) -> Duration {
+        USED_FOR.max(self.took * 2).min(FRESH_FOR)
+    }
+}
+
+fn hash(what: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    what.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// What is known of one tenant's plans.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    present: Mutex<Present>,
+    /// Counts the plans that were made.
+    pub(super) made: watch::Sender<u64>,
+    /// Whether a task makes plans for those who wait for them.
+    pub(super) is_followed: parking_lot::Mutex<bool>,
 }
 
 /// A runner as it is now. That it came, or drains, is no event, so a plan of the same revision may not know it yet.
@@ -81,7 +139,7 @@ impl Planned {
 }
 
 #[derive(Debug, Default)]
-struct Page {
+struct Present {
     last: Option<Arc<Planned>>,
     memory: Memory,
 }
@@ -89,10 +147,22 @@ struct Page {
 /// The plans of all tenants that were asked for.
 #[derive(Debug, Default)]
 pub(crate) struct PlanBook {
-    pages: Mutex<HashMap<Name, Arc<Mutex<Page>>>>,
+    pages: Mutex<HashMap<Name, Arc<Page>>>,
+    /// Counts changes of the registry that no event tells of.
+    registry: watch::Sender<u64>,
 }
 
 impl PlanBook {
+    /// A runner has come, gone or changed its status, or the settings have changed: plans are made again.
+    pub fn registry_changed(&self) {
+        self.registry.send_modify(|count| *count += 1);
+    }
+
+    /// Follows changes of the registry.
+    pub(super) fn registry(&self) -> watch::Receiver<u64> {
+        self.registry.subscribe()
+    }
+
     /// The present plan of a tenant. One caller at a time makes it; those who wait find it made.
     pub async fn plan(
         &self,
@@ -102,26 +172,29 @@ impl PlanBook {
         asker: Option<&KnownRunner>,
     ) -> Result<Arc<Planned>, ApiError> {
         let page = self.page(tenant).await;
-        let mut page = page.lock().await;
+        let mut present = page.present.lock().await;
+        let registry = *self.registry.borrow();
         let is_good = |planned: &&Arc<Planned>| {
-            is_fresh(planned, engine) && asker.is_none_or(|asker| planned.knows(asker))
+            is_fresh(planned, engine, registry) && asker.is_none_or(|asker| planned.knows(asker))
         };
-        if let Some(planned) = page.last.as_ref().filter(is_good) {
+        if let Some(planned) = present.last.as_ref().filter(is_good) {
             return Ok(planned.clone());
         }
         let began = BootTime::now();
         let rows = Rows::read(engine, tenant).await?;
         check_algorithm(ruling_algorithm(engine, node, rows.now()).await?)?;
-        let mut memory = std::mem::take(&mut page.memory);
+        let mut memory = std::mem::take(&mut present.memory);
         let (mut planned, memory) = in_background(move || (make(rows, &mut memory), memory)).await?;
-        page.memory = memory;
+        present.memory = memory;
         (planned.at, planned.took) = (BootTime::now(), BootTime::now().since(began));
+        planned.registry = registry;
         let planned = Arc::new(planned);
-        page.last = Some(planned.clone());
+        present.last = Some(planned.clone());
+        page.made.send_modify(|count| *count += 1);
         Ok(planned)
     }
 
-    async fn page(&self, tenant: &Name) -> Arc<Mutex<Page>> {
+    pub(super) async fn page(&self, tenant: &Name) -> Arc<Page> {
         let mut pages = self.pages.lock().await;
         if pages.len() >= TENANTS_MAX && !pages.contains_key(tenant) {
             pages.clear();
@@ -130,10 +203,10 @@ impl PlanBook {
     }
 }
 
-fn is_fresh(planned: &Planned, engine: &Engine) -> bool {
+fn is_fresh(planned: &Planned, engine: &Engine, registry: u64) -> bool {
     let age = BootTime::now().since(planned.at);
-    let is_same = engine.cursor().revision.0 == planned.revision;
-    age < USED_FOR.max(planned.took * 2).min(FRESH_FOR) || (is_same && age < FRESH_FOR)
+    let is_same = engine.cursor().revision.0 == planned.revision && registry == planned.registry;
+    age < planned.used_in_all() || (is_same && age < FRESH_FOR)
 }
 
 /// There is one version so far; a later one will plan by an older one's rules.
@@ -149,8 +222,9 @@ fn check_algorithm(ruling: u32) -> Result<(), ApiError> {
 
 fn make(rows: Rows, memory: &mut Memory) -> Planned {
     let Facts { snapshot, revision, sessions, left_ms } = rows.facts(memory);
-    let (at, took) = (BootTime::now(), Duration::ZERO);
-    Planned { plan: plan(&snapshot), snapshot, revision, sessions, left_ms, at, took }
+    let (at, took, registry) = (BootTime::now(), Duration::ZERO, 0);
+    let versions = OnceLock::new();
+    Planned { plan: plan(&snapshot), snapshot, revision, sessions, left_ms, registry, at, took, versions }
 }
 
 /// Computes something on a thread that may take its time, beside those that answer requests.

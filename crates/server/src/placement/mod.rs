@@ -4,6 +4,7 @@ mod assign;
 mod book;
 mod explain;
 mod facts;
+mod follow;
 mod records;
 
 pub(crate) use book::{KnownRunner, PlanBook, Planned};

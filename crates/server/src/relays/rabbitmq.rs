@@ -7,10 +7,7 @@
 
 mod transport;
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::{
@@ -21,6 +18,7 @@ use lapin::{
     },
     types::{AMQPValue, FieldTable, ShortString},
 };
+use parking_lot::Mutex;
 use solehold_core::key::Name;
 
 use super::{Destination, Message, config::RabbitMqConfig, link::SharedLink, window::Failure};
@@ -49,7 +47,7 @@ struct Link {
 
 impl Link {
     async fn channel(&self) -> lapin::Result<Channel> {
-        if let Some(channel) = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+        if let Some(channel) = self.idle.lock().pop() {
             return Ok(channel);
         }
         let channel = self.connection.create_channel().await?;
@@ -58,7 +56,7 @@ impl Link {
     }
 
     fn give_back(&self, channel: Channel) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
+        self.idle.lock().push(channel);
     }
 }
 

@@ -1,10 +1,8 @@
 //! Where resources are: events do not say it, and routing keys do.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashMap;
 
+use parking_lot::Mutex;
 use solehold_core::{
     event::{Event, What},
     key::{Name, ResourceKey},
@@ -30,7 +28,7 @@ impl Sites {
             }
             What::Deleted => {
                 let site = self.of(engine, &event.key).await?;
-                self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&event.key);
+                self.known.lock().remove(&event.key);
                 Ok(site)
             }
             _ => self.of(engine, &event.key).await,
@@ -39,7 +37,7 @@ impl Sites {
 
     /// The site of a resource.
     pub async fn of(&self, engine: &Engine, key: &ResourceKey) -> Result<Option<Name>, EngineError> {
-        if let Some(site) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(key) {
+        if let Some(site) = self.known.lock().get(key) {
             return Ok(site.clone());
         }
         let loaded = engine.resource(key).await?;
@@ -50,7 +48,7 @@ impl Sites {
     }
 
     fn learn(&self, key: &ResourceKey, site: Option<Name>) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if known.len() >= SITES_MAX {
             known.clear();
         }

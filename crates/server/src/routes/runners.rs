@@ -17,6 +17,7 @@ use solehold_api::{
         HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, RemoveRunner, RemovedRunner,
         Runner, RunnerHeartbeat, RunnerList, RunnerStatus,
     },
+    terms,
 };
 use solehold_core::{
     command::{Claim, Command, Footprint, OpenSession, Target},
@@ -352,21 +353,37 @@ async fn put_status(
     Ok(Json(see(context, &key).await?))
 }
 
+/// The query of a runner's assignments.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+struct AssignmentsQuery {
+    /// Whose, for a key that may see several tenants.
+    tenant: Option<String>,
+    /// The `version` of an earlier answer: wait for another one.
+    known: Option<String>,
+    /// How long to wait for it, in milliseconds.
+    wait_ms: Option<u64>,
+}
+
 /// Returns what a runner has to work on: what it holds now, and what the plan tells it to keep, acquire and release.
+///
+/// With `known` and `wait_ms` the answer comes as soon as something else is planned for the runner than in the answer
+/// of that version, and at the latest after `wait_ms`.
 #[utoipa::path(
     get, path = paths::RUNNER_ASSIGNMENTS, tag = "runners", operation_id = "runner_assignments",
-    params(("id" = String, Path, description = "The runner"), TenantQuery),
+    params(("id" = String, Path, description = "The runner"), AssignmentsQuery),
     responses((status = 200, description = "Its leases, and what is planned for it", body = Assignments))
 )]
 async fn assignments(
     caller: Caller<role::Reader>,
     NamePath(id): NamePath<String>,
-    Params(query): Params<TenantQuery>,
+    Params(query): Params<AssignmentsQuery>,
 ) -> Result<Json<Assignments>, ApiError> {
     let context = caller.context();
-    let key = runner_key(context, &query, &id).await?;
-    let loaded = find(context, &key).await?;
-    let planned = context.plan(&key.tenant, KnownRunner::of(&loaded, &key).as_ref()).await?;
+    let wait = terms::wait(query.wait_ms.map(Into::into).as_ref()).map_err(|fault| vec![fault])?;
+    let key = runner_key(context, &TenantQuery { tenant: query.tenant }, &id).await?;
+    let asker = KnownRunner::of(&find(context, &key).await?, &key);
+    let planned = context.other_plan(&key, asker.as_ref(), query.known.as_deref(), wait).await?;
     // Read after the plan: what was acquired since then is kept, not acquired again.
     let (leases, revision) = held_by(context, &key).await?;
     let cameras = leases.iter().filter(|lease| lease.key.kind.as_str() == kind::CAMERA);

@@ -99,6 +99,38 @@ async fn runners_are_told_what_to_acquire_keep_and_hand_over() {
 }
 
 #[tokio::test]
+async fn a_runner_that_waits_is_told_when_something_else_is_planned_for_it() {
+    let api = Api::start().await;
+    declare(&api, 4).await;
+    let one = register(&api, "r1", json!({})).await;
+    follow(&api, &[("r1", &one)]).await;
+    let known = told(&api, "r1").await["version"].as_str().expect("a version").to_owned();
+    let wait = |runner: &str, known: &str, ms: u64| {
+        let (api, path) = (&api, format!("/runners/{runner}/assignments?known={known}&wait_ms={ms}"));
+        async move { api.get(&path).await }
+    };
+    assert_eq!(wait("r1", &known, 200).await.is(200)["version"], known, "nothing has changed");
+    wait("r1", &known, 30_001).await.problem(400, "invalid_field");
+
+    // It is answered by what happens, long before its time is over.
+    let (answer, ()) = tokio::join!(tokio::time::timeout(SOON, wait("r1", &known, 30_000)), async {
+        register(&api, "r2", json!({})).await;
+    });
+    let answer = answer.expect("at once").is(200);
+    assert_ne!(answer["version"], known);
+    let given = |told: &Value| keys(&told["release"]).len() + keys(&told["keep"]).len();
+    assert_eq!(given(&answer), 4, "nothing is forgotten: {answer:#}");
+    let moving = told_when(&api, "r1", "a share to hand over", |told| told["release"] != json!([])).await;
+    let taken = told(&api, "r2").await;
+    let known = taken["version"].as_str().expect("a version");
+    let (answer, ()) = tokio::join!(tokio::time::timeout(SOON, wait("r2", known, 30_000)), async {
+        let key = keys(&moving["release"]).pop_first().expect("one");
+        api.call("DELETE", &format!("/resources/job/{key}/lease"), json!({"session_id": one})).await;
+    });
+    assert_ne!(answer.expect("at once").is(200)["version"], known);
+}
+
+#[tokio::test]
 async fn constraints_come_from_the_declaration() {
     let api = Api::start().await;
     let needs = json!({"weight": 2, "labels": {"gpu": "yes"}, "capabilities": ["night"]});
