@@ -325,7 +325,7 @@ impl Holder {
         if let Some(cgroup) = &self.cgroup {
             cgroup::kill(cgroup);
         }
-        proc::signal_below(self.keeper(), &BTreeSet::new(), Signal::KILL);
+        proc::kill_below(self.keeper(), &BTreeSet::new());
         let silent_ms = BootTime::now().as_ms().saturating_sub(self.plan.kill_at_ms());
         if silent_ms > KEEPER_SILENT_MAX_MS && !proc::any_below(self.keeper(), &BTreeSet::new()) {
             let _ = self.keeper.kill();

@@ -21,7 +21,7 @@ use rustix::{
     io::Errno,
     process::{
         Pid, Signal, WaitOptions, WaitStatus, getpgrp, getpid, getpriority_process, set_child_subreaper,
-        setpriority_process, setsid, wait,
+        setsid, wait,
     },
     time::Timespec,
 };
@@ -49,7 +49,9 @@ fn run() -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
     rustix::thread::set_name(&std::ffi::CString::new(super::KEEPER_NAME)?)?;
     let has_session = getpgrp() != getpid() && setsid().is_ok();
-    let nice = hurry(has_session);
+    let nice = getpriority_process(None).unwrap_or_default();
+    // One that wakes late on a busy machine ends its command late.
+    proc::hurry(None);
     let signals = Signals::take()?;
     let holder = UnixStream::from(stdin().as_fd().try_clone_to_owned()?);
     rustix::stdio::dup2_stdin(fs::File::open("/dev/null")?)?;
@@ -66,18 +68,6 @@ fn run() -> io::Result<()> {
             Err(error)
         }
     }
-}
-
-/// Goes before everything else, and returns how nice this process was: a keeper that wakes late on a busy machine ends
-/// its command late. Not everyone may do this.
-fn hurry(has_session: bool) -> i32 {
-    let nice = getpriority_process(None).unwrap_or_default();
-    let _ = setpriority_process(None, proc::NICE);
-    if has_session {
-        // Where the kernel groups processes by session, priorities count within the session only.
-        let _ = fs::write("/proc/self/autogroup", proc::NICE.to_string());
-    }
-    nice
 }
 
 struct Keeper {
@@ -280,7 +270,6 @@ impl Keeper {
 
     /// SIGKILL to the group and to everything else.
     fn kill(&self) {
-        proc::hurry_below(getpid());
         if let Some(cgroup) = &self.cgroup {
             cgroup::kill(cgroup);
         }

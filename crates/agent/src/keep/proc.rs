@@ -1,6 +1,10 @@
 //! Finding and signalling the processes below one, whatever sessions and groups they made for themselves.
 
-use std::{collections::BTreeSet, fs, process::Command};
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    fs,
+    process::Command,
+};
 
 use rustix::{
     io::Errno,
@@ -48,18 +52,45 @@ struct Found {
     parent: Pid,
 }
 
+/// Who is whose child.
+#[derive(Debug, Default)]
+struct Family {
+    /// Of all processes, read when a list of children could not be: not every kernel has them.
+    of: Option<HashMap<Pid, Vec<Pid>>>,
+}
+
+impl Family {
+    fn children(&mut self, pid: Pid) -> Vec<Pid> {
+        if self.of.is_none()
+            && let Some(listed) = listed_children(pid)
+        {
+            return listed;
+        }
+        self.of.get_or_insert_with(families).get(&pid).cloned().unwrap_or_default()
+    }
+}
+
 /// The children of a process.
 pub fn children(pid: Pid) -> Vec<Pid> {
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    Family::default().children(pid)
+}
+
+/// The children of a process by the kernel's lists; none where it has none, or a thread has just ended.
+fn listed_children(pid: Pid) -> Option<Vec<Pid>> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Some(Vec::new()) };
     let lists = threads.flatten().map(|thread| fs::read_to_string(thread.path().join("children")));
-    let lists: Result<Vec<String>, _> = lists.collect();
-    match lists {
-        Ok(lists) => lists.iter().flat_map(|list| list.split_whitespace()).filter_map(pid_of).collect(),
-        // A kernel without these lists, or a thread that has just ended.
-        Err(_) => {
-            all().into_iter().filter(|one| Stat::of(*one).is_some_and(|s| s.parent == Some(pid))).collect()
+    let lists: Vec<String> = lists.collect::<Result<_, _>>().ok()?;
+    Some(lists.iter().flat_map(|list| list.split_whitespace()).filter_map(pid_of).collect())
+}
+
+fn families() -> HashMap<Pid, Vec<Pid>> {
+    let mut of: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for pid in all() {
+        if let Some(parent) = Stat::of(pid).and_then(|stat| stat.parent) {
+            of.entry(parent).or_default().push(pid);
         }
     }
+    of
 }
 
 fn all() -> Vec<Pid> {
@@ -76,9 +107,9 @@ fn pid_of(text: &str) -> Option<Pid> {
 fn below(root: Pid, except: &BTreeSet<i32>) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     let mut seen = except.clone();
-    let mut parents = vec![root];
+    let (mut family, mut parents) = (Family::default(), vec![root]);
     while let Some(parent) = parents.pop() {
-        for pid in children(parent) {
+        for pid in family.children(parent) {
             if seen.insert(pid.as_raw_nonzero().get()) {
                 found.push(Found { pid, parent });
                 parents.push(pid);
@@ -116,28 +147,31 @@ pub fn usage_below(root: Pid) -> Usage {
     usage
 }
 
-/// Sends a signal to all below `root`, and says how many of them it reached that have not ended.
-pub fn signal_below(root: Pid, except: &BTreeSet<i32>, signal: Signal) -> usize {
-    below(root, except).into_iter().filter(|found| signal_found(*found, root, None, signal)).count()
-}
-
-/// Lets all below `root` run before everything else, where that is allowed: what is killed has ended only when it has
-/// run once more.
-pub fn hurry_below(root: Pid) {
-    for Found { pid, parent } in below(root, &BTreeSet::new()) {
-        if Stat::of(pid).is_some_and(|stat| stat.parent == Some(parent)) {
-            let _ = setpriority_process(Some(pid), NICE);
-        }
-    }
-}
-
-/// Kills all below `root`; some may still be dying.
+/// Kills all below `root`; some may still be dying. What has a SIGKILL waiting forks no more: once a pass finds nobody
+/// new, there is nobody new.
 pub fn kill_below(root: Pid, except: &BTreeSet<i32>) {
+    let mut killed = HashSet::new();
     for _ in 0..PASSES_AT_ONCE {
-        if signal_below(root, except, Signal::KILL) == 0 {
+        let before = killed.len();
+        for found in below(root, except) {
+            if !killed.contains(&found.pid) && signal_found(found, root, None, Signal::KILL) {
+                hurry(Some(found.pid));
+                killed.insert(found.pid);
+            }
+        }
+        if killed.len() == before {
             break;
         }
     }
+}
+
+/// Lets a process, or this one, run before everything else, where that is allowed: what is killed has ended only when
+/// it has run once more.
+pub fn hurry(pid: Option<Pid>) {
+    let _ = setpriority_process(pid, NICE);
+    // Where the kernel groups processes by session, a priority counts within the session only.
+    let name = pid.map_or_else(|| "self".to_owned(), |pid| pid.to_string());
+    let _ = fs::write(format!("/proc/{name}/autogroup"), NICE.to_string());
 }
 
 /// Sends a signal once to a process group, and to all below `root` that are not in it.

@@ -94,7 +94,7 @@ pub enum FromWorker {
         #[serde(default)]
         stats: Map<String, Value>,
     },
-    /// A checkpoint, for whoever works on it next.
+    /// A checkpoint for the next holder.
     State {
         /// As `KIND/KEY`; not needed by a worker with one resource.
         #[serde(default)]
