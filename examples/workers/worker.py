@@ -2,7 +2,7 @@
 """A worker for `solehold agent` with the standard library alone.
 
 It counts, once per second and resource, and prints each number with the fencing token. A real worker would process
-frames, and show the token to whatever it writes to. The count is its state: whoever works on the resource next goes on
+frames, and show the token to whatever it writes to. The count is its state: the next holder goes on
 from there. docs/guides/workers.md describes what is said over the socket.
 """
 

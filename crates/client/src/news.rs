@@ -112,7 +112,7 @@ impl Newsroom {
         let told = (&mut word).await;
         word.close();
         drop(place);
-        // Whoever asked for us is gone: a heartbeat does no harm.
+        // The task that asked for us is gone: a heartbeat does no harm.
         told.unwrap_or(Word::News)
     }
 }

@@ -52,7 +52,7 @@ pub enum ResourceCommand {
     Put(PutArgs),
     /// Hand a held resource over to its next holder, with no moment in which nobody holds it
     HandOver(HandOverArgs),
-    /// Place a resource nowhere until it is cleared; whoever holds it keeps it
+    /// Place a resource nowhere until it is cleared; its present holder keeps it
     Quarantine {
         /// The resource, as KIND/KEY
         resource: ResourceArg,

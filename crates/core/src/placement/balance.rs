@@ -1,9 +1,9 @@
 //! The fewest moves that bring every load into its band.
 //!
 //! First those with too much give to those with too little; then, if there still are any, those with too much to
-//! whoever has room in its band, and whoever has some to spare to those with too little. Moves from one runner straight
-//! to another are found by comparing loads; where the constraints leave none, load is passed on along the path with the
-//! fewest moves. Each step takes a cheapest path, so that the whole costs least.
+//! others with room in their bands, and others with some to spare to those with too little. Moves from one runner
+//! straight to another are found by comparing loads; where the constraints leave none, load is passed on along the path
+//! with the fewest moves. Each step takes a cheapest path, so that the whole costs least.
 
 use std::{
     cmp::Reverse,
@@ -187,7 +187,7 @@ impl Balance<'_> {
         None
     }
 
-    /// Runners with too little are given straight from whoever has most to spare.
+    /// Runners with too little are given straight from those that have most to spare.
     fn straight_to_short(&mut self, board: &mut Board<'_>, most: i64) {
         let short = self.shares.runners.iter().filter(|runner| self.bands.is_short(board, *runner));
         let mut takers: BinaryHeap<Reverse<(u64, usize)>> =
@@ -261,7 +261,7 @@ impl Balance<'_> {
         }
     }
 
-    /// Runners with too little get it from whoever can spare it.
+    /// Runners with too little get it from those that can spare it.
     fn along_paths_to_short(&mut self, board: &mut Board<'_>, most: i64) {
         loop {
             let is_short = self.shares.runners.iter().any(|runner| self.bands.is_short(board, runner));

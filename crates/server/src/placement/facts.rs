@@ -30,11 +30,11 @@ const RESOURCES_MAX: usize = 100_000;
 const RUNNERS_MAX: usize = 10_000;
 /// How often holders and resources are read again until both are as of one revision; then they are taken as they are.
 const ATTEMPTS: usize = 3;
-/// Kinds that are never placed: zones are configuration, and locks are taken by whoever wants them.
+/// Kinds that are never placed: zones are configuration, and locks are taken as they are needed.
 const UNPLACED: [&str; 2] = [kind::ZONE, "lock"];
 
 /// What a replica remembers between two snapshots, because the store forgets it. Another replica may remember less;
-/// then it plans otherwise for as long as a return window lasts, and whoever acquires first has it.
+/// then it plans otherwise for as long as a return window lasts, and the first to acquire has it.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     /// The last holder of what nobody holds.

@@ -1,4 +1,4 @@
-//! How far all relays have come, as every replica sees it: whoever sends, and also when nobody does.
+//! How far all relays have come, as every replica sees it, whether it sends or not.
 
 use std::time::Duration;
 

@@ -128,7 +128,7 @@ async fn group_of(context: &Context, tenant: &Name, runner: &Name) -> Result<Opt
     Ok(about.and_then(|about| about.deployment_group))
 }
 
-/// Puts a resource into quarantine: it is placed nowhere until it is cleared. Whoever holds it keeps it.
+/// Puts a resource into quarantine: it is placed nowhere until it is cleared. Its present holder keeps it.
 #[utoipa::path(
     put, path = paths::RESOURCE_QUARANTINE, tag = "placement", operation_id = "put_quarantine",
     params(PlacedPath, TenantQuery), request_body = PutQuarantine,
