@@ -16,6 +16,15 @@ pub fn ttl(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// A time above zero, for the options that say how long something may take.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if time > Duration::ZERO && time <= *TTL.end() => Ok(time),
+        Ok(_) => Err("it must be above 0 and at most 24h".to_owned()),
+        Err(error) => Err(format!("{error}; write it as in 30s")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};

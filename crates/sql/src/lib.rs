@@ -19,7 +19,7 @@
 //!   PgBouncer in transaction mode.
 //!
 //! [`ClaimTable`] describes a table, [`migrations`] prepares it, [`Claims`] claims, [`reconciler`] is the worker's
-//! loop, and [`inbox`] makes commands idempotent.
+//! loop, [`inbox`] makes commands idempotent, and [`fenced`] refuses writes under an old token.
 //!
 //! ```
 //! use solehold_sql::{ClaimTable, Claims};
@@ -38,6 +38,7 @@
 
 pub mod claims;
 mod error;
+pub mod fenced;
 mod floor;
 mod ident;
 pub mod inbox;

@@ -44,3 +44,5 @@ pub const INBOX_KEY_BYTES_MAX: usize = 255;
 pub const INBOX_RESULT_BYTES_MAX: usize = 1024 * 1024;
 /// The largest body of an HTTP request with an `Idempotency-Key`.
 pub const IDEMPOTENT_BODY_BYTES_MAX: usize = 1024 * 1024;
+/// Longest name of a fenced resource, `KIND/KEY`, in bytes.
+pub const RESOURCE_BYTES_MAX: usize = 511;

@@ -1,0 +1,283 @@
+//! `solehold gate http`: a reverse proxy in front of a service that cannot change.
+//!
+//! ```text
+//!   request ── headers and body, bounded ──> judge ──> wait for lower tokens ──> service ──> answer, bounded
+//!                                              |412, 409, 503                       |504: unknown
+//! ```
+
+use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+
+use clap::Args;
+use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::{
+    body::{Bytes, Incoming},
+    server::conn::http1,
+    service::service_fn,
+};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use reqwest::Url;
+use solehold_client::{
+    gate::{GateLayer, Refused},
+    transport::root_cause,
+};
+use tokio::{net::TcpListener, sync::Semaphore};
+
+use super::GateArgs;
+use crate::{
+    client::ServerArgs,
+    ending::EndingSignals,
+    error::{CommandError, CommandResult},
+    global::GlobalArgs,
+    output,
+    times::duration,
+};
+
+/// Most bytes of the headers of a request.
+const HEAD_BYTES_MAX: usize = 64 * 1024;
+/// Most headers of a request.
+const HEADERS_MAX: usize = 100;
+/// How long the headers of a request may take to arrive, and its body.
+const ARRIVAL_MAX: Duration = Duration::from_secs(30);
+/// How long a connection to the service may take to be made.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How long requests that are under way may take when the proxy stops.
+const STOP_MAX: Duration = Duration::from_secs(30);
+/// Headers that are for one connection only.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    header::PROXY_AUTHENTICATE,
+    header::PROXY_AUTHORIZATION,
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
+/// Where to listen, and what to stand in front of.
+#[derive(Debug, Args)]
+pub struct HttpArgs {
+    /// The service that requests are passed on to
+    #[arg(long, value_name = "URL")]
+    upstream: Url,
+    /// Where to listen
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7080")]
+    listen: SocketAddr,
+    /// How long the service may take to answer; after that the outcome is unknown, and 504 says so
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
+    answer_within: Duration,
+    /// How long a request waits for requests with a lower token that are under way, before those are cut off
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
+    patience: Duration,
+    /// Most bytes of the body of a request or an answer
+    #[arg(long, value_name = "BYTES", default_value_t = 8 * 1024 * 1024)]
+    body_max: usize,
+    /// Most connections at once
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    connections: u32,
+    #[command(flatten)]
+    gate: GateArgs,
+}
+
+/// Runs the proxy until SIGTERM or Ctrl-C.
+pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
+    global.logs("info")?.start("gate").map_err(CommandError::usage)?;
+    let upstream = checked(&args.upstream)?;
+    let service = reqwest::Client::builder()
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_MAX)
+        .no_proxy()
+        .build()
+        .map_err(|error| CommandError::broken(root_cause(&error)))?;
+    let layer = GateLayer::new(args.gate.open(server)?).patience(args.patience);
+    let listener = TcpListener::bind(args.listen).await.map_err(|error| {
+        CommandError::usage(format!("--listen {}: {error}; choose another address", args.listen))
+    })?;
+    let proxy = Arc::new(Proxy {
+        layer,
+        service,
+        upstream,
+        body_max: args.body_max,
+        answer_within: args.answer_within,
+    });
+    let address = listener.local_addr().unwrap_or(args.listen);
+    output::say(format!("solehold gate http listening on http://{address}, in front of {}", proxy.upstream));
+    let connections = Arc::new(Semaphore::new(args.connections as usize));
+    let mut signals = EndingSignals::new()?;
+    tokio::select! {
+        () = accept(&listener, &proxy, &connections) => {}
+        () = signals.next() => {}
+    }
+    drop(listener);
+    // All permits are back when nothing is under way.
+    let _ = tokio::time::timeout(STOP_MAX, connections.acquire_many(args.connections)).await;
+    output::say("solehold gate http stopped");
+    Ok(())
+}
+
+/// The service's URL without a slash at its end.
+fn checked(upstream: &Url) -> CommandResult<String> {
+    let is_good = matches!(upstream.scheme(), "http" | "https")
+        && upstream.query().is_none()
+        && upstream.fragment().is_none()
+        && upstream.username().is_empty();
+    if !is_good {
+        let wanted = "write http://HOST:PORT or https://HOST, without a user, a query or a fragment";
+        return Err(CommandError::usage(format!("--upstream will not do: {wanted}")));
+    }
+    Ok(upstream.as_str().trim_end_matches('/').to_owned())
+}
+
+async fn accept(listener: &TcpListener, proxy: &Arc<Proxy>, connections: &Arc<Semaphore>) {
+    loop {
+        let Ok(permit) = connections.clone().acquire_owned().await else { return };
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Files may have run out: those that are under way will give some back.
+                tracing::warn!(%error, "a connection could not be accepted");
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                continue;
+            }
+        };
+        let proxy = proxy.clone();
+        tokio::spawn(async move {
+            let _permit = permit;
+            let answer = service_fn(move |request| {
+                let proxy = proxy.clone();
+                async move { Ok::<_, Infallible>(proxy.answer(request).await) }
+            });
+            let served = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(ARRIVAL_MAX)
+                .max_buf_size(HEAD_BYTES_MAX)
+                .max_headers(HEADERS_MAX)
+                .serve_connection(TokioIo::new(stream), answer);
+            if let Err(error) = served.await {
+                tracing::debug!(%error, "a connection broke off");
+            }
+        });
+    }
+}
+
+/// What stands between the callers and the service.
+struct Proxy {
+    layer: GateLayer,
+    service: reqwest::Client,
+    upstream: String,
+    body_max: usize,
+    answer_within: Duration,
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Proxy {
+    async fn answer(&self, request: Request<Incoming>) -> Answer {
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+        let answer = self.judged(request).await.unwrap_or_else(|refused| refused.response());
+        tracing::debug!(%method, path, status = answer.status().as_u16(), "answered");
+        answer
+    }
+
+    /// Reads a request, has it judged, and passes it on.
+    async fn judged(&self, request: Request<Incoming>) -> Result<Answer, Refused> {
+        let (head, body) = request.into_parts();
+        if head.method == Method::CONNECT || head.headers.contains_key(header::UPGRADE) {
+            return Err(refused(
+                StatusCode::NOT_IMPLEMENTED,
+                "no_upgrade",
+                "the gate passes on plain requests only",
+            ));
+        }
+        let body = self.body(body).await?;
+        let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
+        let sent = self
+            .service
+            .request(head.method.clone(), format!("{}{path}", self.upstream))
+            .headers(passed_on(&head.headers))
+            .body(body)
+            .timeout(self.answer_within);
+        // From here on until it has answered, one with a higher token waits.
+        match self.layer.admit(&head.method, &head.headers).await? {
+            None => self.pass(sent).await,
+            Some(flight) => tokio::select! {
+                answer = self.pass(sent) => answer,
+                () = flight.cut() => Err(unknown(
+                    "cut",
+                    "a request with a newer token came while this one was under way: it may have taken effect or not",
+                )),
+            },
+        }
+    }
+
+    async fn body(&self, body: Incoming) -> Result<Bytes, Refused> {
+        let read = Limited::new(body, self.body_max).collect();
+        match tokio::time::timeout(ARRIVAL_MAX, read).await {
+            Ok(Ok(body)) => Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                let detail = format!("the body has more than {} bytes (--body-max)", self.body_max);
+                Err(refused(StatusCode::PAYLOAD_TOO_LARGE, "too_large", &detail))
+            }
+            Ok(Err(_)) => Err(refused(StatusCode::BAD_REQUEST, "bad_request", "the body broke off")),
+            Err(_) => Err(refused(StatusCode::REQUEST_TIMEOUT, "timeout", "the body did not arrive in time")),
+        }
+    }
+
+    /// Passes a request on to the service, and gives its whole answer.
+    async fn pass(&self, request: reqwest::RequestBuilder) -> Result<Answer, Refused> {
+        let mut answered = request.send().await.map_err(|error| self.failed(&error))?;
+        let mut answer = Response::new(Full::default());
+        *answer.status_mut() = answered.status();
+        *answer.headers_mut() = passed_on(answered.headers());
+        let mut body = Vec::new();
+        while let Some(piece) = answered.chunk().await.map_err(|error| self.failed(&error))? {
+            if body.len() + piece.len() > self.body_max {
+                let detail =
+                    "the service answered with more than --body-max bytes; it has done what it was asked";
+                return Err(refused(StatusCode::BAD_GATEWAY, "answer_too_large", detail));
+            }
+            body.extend_from_slice(&piece);
+        }
+        *answer.body_mut() = Full::from(body);
+        Ok(answer)
+    }
+
+    /// Why the service gave no answer, and what that means.
+    fn failed(&self, error: &reqwest::Error) -> Refused {
+        if error.is_connect() {
+            let detail = format!("the service cannot be reached, nothing was done: {}", root_cause(error));
+            return refused(StatusCode::BAD_GATEWAY, "unreachable", &detail);
+        }
+        let why = if error.is_timeout() {
+            format!("the service did not answer within {:?}", self.answer_within)
+        } else {
+            format!("the service broke off: {}", root_cause(error))
+        };
+        unknown("unknown_outcome", &format!("{why}; the request may have taken effect or not"))
+    }
+}
+
+fn refused(status: StatusCode, code: &'static str, detail: &str) -> Refused {
+    Refused { status, code, detail: detail.to_owned(), newest: None }
+}
+
+fn unknown(code: &'static str, detail: &str) -> Refused {
+    refused(StatusCode::GATEWAY_TIMEOUT, code, detail)
+}
+
+/// The headers that are meant for the other side.
+fn passed_on(headers: &HeaderMap) -> HeaderMap {
+    let named: Vec<String> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(',').map(|name| name.trim().to_ascii_lowercase()))
+        .collect();
+    let is_passed_on = |name: &HeaderName| {
+        let is_ours = [header::HOST, header::CONTENT_LENGTH, header::EXPECT].contains(name);
+        !is_ours && !HOP_BY_HOP.contains(name) && !named.iter().any(|named| named == name.as_str())
+    };
+    let passed = headers.iter().filter(|(name, _)| is_passed_on(name));
+    passed.map(|(name, value)| (name.clone(), value.clone())).collect()
+}

@@ -1,0 +1,193 @@
+//! Fenced writes: the newest token of a resource is a row of the application's own database, and is compared and raised
+//! in the same transaction as the write (rule 21). This is the strongest form of a gate: a write under an older token
+//! never commits after one under a newer token, whatever was paused where.
+//!
+//! ```text
+//!   BEGIN
+//!     raise the mark, or find it above      one statement; its row is locked until the end
+//!     the application's own writes
+//!   COMMIT                                  both or neither
+//! ```
+//! Three ways to do it, from the least change of the application to the most:
+//!
+//! - *By trigger*: [`Marks::trigger`] guards a table, whoever writes to it. A writer says its token once per
+//!   transaction ([`Marks::show`]); one that says none is refused.
+//! - *By statement*: [`Marks::admit`] at the beginning of the transaction.
+//! - *By column*: the mark is a column of the written row itself ([`guarded_update`]). No other table, but a row that is
+//!   deleted takes its mark along.
+//!
+//! A mark is raised by the first write under a new token, not by the grant. Until then a writer with the former token
+//! still passes: in the order of commits it comes first, so nothing is overwritten. A new holder that must keep the
+//! former one out before its own first write calls [`Marks::admit`] when it takes over.
+
+use tokio_postgres::GenericClient;
+use uuid::Uuid;
+
+use crate::{Error, ident, limits::RESOURCE_BYTES_MAX};
+
+/// The SQLSTATE of a write under an old token.
+pub const STALE: &str = "SH412";
+/// The SQLSTATE of a write that shows no token, to a table that needs one.
+pub const NO_TOKEN: &str = "SH428";
+
+/// Whether a write may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fencing {
+    /// It may. The mark is this token or was raised to it; the row is locked until the transaction ends.
+    Admitted,
+    /// It may not: roll back. A newer token has been used, or this one by another session.
+    Stale {
+        /// The newest token that was used.
+        newest: u64,
+    },
+}
+
+/// The table of marks in the application's database.
+///
+/// ```
+/// use solehold_sql::fenced::Marks;
+///
+/// let marks = Marks::new("app.fences")?;
+/// assert!(marks.schema().starts_with("CREATE TABLE IF NOT EXISTS \"app\".\"fences\""));
+/// assert!(marks.trigger("app.tracks", "scene", "scene_id")?.contains("'scene', 'scene_id'"));
+/// # Ok::<(), solehold_sql::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Marks {
+    quoted: String,
+    function: String,
+}
+
+impl Marks {
+    /// Marks in that table, `name` or `schema.name`.
+    pub fn new(table: &str) -> Result<Self, Error> {
+        // The name of its function has a suffix.
+        let function = ident::table(&format!("{table}_admit"))?;
+        Ok(Self { quoted: ident::table(table)?, function })
+    }
+
+    /// The table and its function, to be made once. It may be applied again.
+    pub fn schema(&self) -> String {
+        let Self { quoted, function } = self;
+        format!(
+            r#"CREATE TABLE IF NOT EXISTS {quoted} (resource text PRIMARY KEY, token bigint NOT NULL, session uuid);
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $body$
+DECLARE
+    shown text := current_setting('solehold.token', true);
+    rows jsonb[] := CASE TG_OP WHEN 'INSERT' THEN ARRAY[to_jsonb(NEW)] WHEN 'DELETE' THEN ARRAY[to_jsonb(OLD)]
+        ELSE ARRAY[to_jsonb(OLD), to_jsonb(NEW)] END;
+    written jsonb;
+    guarded text;
+    newest bigint;
+BEGIN
+    IF coalesce(shown, '') = '' THEN
+        RAISE EXCEPTION '% is fenced, and this transaction shows no token', TG_TABLE_NAME
+            USING ERRCODE = '{NO_TOKEN}', HINT = 'SET LOCAL solehold.token = ''42''';
+    END IF;
+    FOREACH written IN ARRAY rows LOOP
+        guarded := TG_ARGV[0] || '/' || (written ->> TG_ARGV[1]);
+        INSERT INTO {quoted} AS kept (resource, token) VALUES (guarded, shown::bigint)
+            ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE kept.token <= excluded.token;
+        IF NOT FOUND THEN
+            SELECT token INTO newest FROM {quoted} WHERE resource = guarded;
+            RAISE EXCEPTION 'token % of % is stale, the newest is %', shown, guarded, newest
+                USING ERRCODE = '{STALE}';
+        END IF;
+    END LOOP;
+    IF TG_OP = 'DELETE' THEN
+        RETURN OLD;
+    END IF;
+    RETURN NEW;
+END $body$;
+"#
+        )
+    }
+
+    /// A trigger that guards a table: a row belongs to the resource `kind/` and the value of a column. Rows whose
+    /// column is null belong to no resource and are refused.
+    pub fn trigger(&self, table: &str, kind: &str, column: &str) -> Result<String, Error> {
+        let guarded = ident::table(table)?;
+        ident::column(column)?;
+        let kind = kind.replace('\'', "''");
+        let function = &self.function;
+        Ok(format!(
+            "CREATE OR REPLACE TRIGGER solehold_fence BEFORE INSERT OR UPDATE OR DELETE ON {guarded} \
+             FOR EACH ROW EXECUTE FUNCTION {function}('{kind}', '{column}');\n"
+        ))
+    }
+
+    /// Compares and raises the mark of a resource, as in `scene/lobby`, in the caller's transaction. It waits for a
+    /// writer of the same resource that has not committed yet.
+    pub async fn admit(
+        &self,
+        transaction: &impl GenericClient,
+        resource: &str,
+        token: u64,
+        session: Option<Uuid>,
+    ) -> Result<Fencing, Error> {
+        if resource.is_empty() || resource.len() > RESOURCE_BYTES_MAX {
+            let wanted = format!("name it as KIND/KEY, in 1 to {RESOURCE_BYTES_MAX} bytes");
+            return Err(Error::invalid("resource", resource, wanted));
+        }
+        let token = signed(token)?;
+        let quoted = &self.quoted;
+        let raise = format!(
+            "INSERT INTO {quoted} AS kept (resource, token, session) VALUES ($1, $2, $3) \
+             ON CONFLICT (resource) DO UPDATE SET token = excluded.token, \
+             session = CASE WHEN kept.token = excluded.token THEN coalesce(kept.session, excluded.session) \
+             ELSE excluded.session END \
+             WHERE kept.token < excluded.token OR kept.token = excluded.token \
+             AND coalesce(kept.session = excluded.session, true)"
+        );
+        if transaction.execute(&raise, &[&resource, &token, &session]).await? > 0 {
+            return Ok(Fencing::Admitted);
+        }
+        let read = format!("SELECT token FROM {quoted} WHERE resource = $1");
+        let newest: i64 = transaction.query_one(&read, &[&resource]).await?.get(0);
+        Ok(Fencing::Stale { newest: newest.unsigned_abs() })
+    }
+
+    /// Says the token of this transaction, for tables that a trigger guards.
+    pub async fn show(&self, transaction: &impl GenericClient, token: u64) -> Result<(), Error> {
+        let token = signed(token)?.to_string();
+        transaction.execute("SELECT set_config('solehold.token', $1, true)", &[&token]).await?;
+        Ok(())
+    }
+}
+
+/// A token as PostgreSQL keeps it.
+fn signed(token: u64) -> Result<i64, Error> {
+    let odd = || Error::invalid("token", token.to_string(), "a token is at least 1 and below 2^63");
+    i64::try_from(token).ok().filter(|token| *token > 0).ok_or_else(odd)
+}
+
+/// The column form: adds the mark to a table, at 0.
+pub fn column(table: &str, mark: &str) -> Result<String, Error> {
+    let (table, mark) = (ident::table(table)?, ident::column(mark)?);
+    Ok(format!("ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {mark} bigint NOT NULL DEFAULT 0"))
+}
+
+/// The column form: an update of one row by its id (`$1`) under a token (`$2`), with the values of the other columns
+/// from `$3` on. It changes no row if the row has seen a newer token, or is not there.
+///
+/// ```
+/// let sql = solehold_sql::fenced::guarded_update("tracks", "scene_id", "fence", &["positions"])?;
+/// assert_eq!(
+///     sql,
+///     "UPDATE \"tracks\" SET \"fence\" = $2, \"positions\" = $3 WHERE \"scene_id\" = $1 AND \"fence\" <= $2"
+/// );
+/// # Ok::<(), solehold_sql::Error>(())
+/// ```
+pub fn guarded_update(table: &str, id: &str, mark: &str, columns: &[&str]) -> Result<String, Error> {
+    let (table, id, mark) = (ident::table(table)?, ident::column(id)?, ident::column(mark)?);
+    let mut set = vec![format!("{mark} = $2")];
+    for (at, name) in columns.iter().enumerate() {
+        set.push(format!("{} = ${}", ident::column(name)?, at + 3));
+    }
+    Ok(format!("UPDATE {table} SET {} WHERE {id} = $1 AND {mark} <= $2", set.join(", ")))
+}
+
+/// Whether PostgreSQL refused a write because its token is old.
+pub fn is_stale(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|code| code.code() == STALE)
+}

@@ -1,0 +1,125 @@
+//! Fenced writes in PostgreSQL, in every form, with a paused writer and the unfenced control beside it.
+
+#![allow(clippy::unwrap_used, reason = "a test that panics says where")]
+
+use solehold_sql::fenced::{Fencing, Marks, NO_TOKEN, STALE, column, guarded_update, is_stale};
+use solehold_testkit::Postgres;
+use tokio_postgres::{Client, NoTls};
+use uuid::Uuid;
+
+async fn database() -> (Client, String) {
+    let url = Postgres::shared().await.unwrap().create_database("fenced").await.unwrap();
+    (connect(&url).await, url)
+}
+
+async fn connect(url: &str) -> Client {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+async fn text(client: &Client, sql: &str) -> String {
+    client.query_one(sql, &[]).await.unwrap().get(0)
+}
+
+#[tokio::test]
+async fn a_paused_writer_is_refused_by_the_column() {
+    let (client, _) = database().await;
+    let tables = "CREATE TABLE tracks (scene_id text PRIMARY KEY, positions text); \
+         CREATE TABLE unfenced (scene_id text PRIMARY KEY, positions text); \
+         INSERT INTO tracks VALUES ('lobby', ''); INSERT INTO unfenced VALUES ('lobby', '')";
+    client.batch_execute(tables).await.unwrap();
+    client.batch_execute(&column("tracks", "fence").unwrap()).await.unwrap();
+    let fenced = guarded_update("tracks", "scene_id", "fence", &["positions"]).unwrap();
+    let control = "UPDATE unfenced SET positions = $2 WHERE scene_id = $1";
+    let write = async |token: i64, what: &str| {
+        client.execute(control, &[&"lobby", &what]).await.unwrap();
+        client.execute(&fenced, &[&"lobby", &token, &what]).await.unwrap()
+    };
+    assert_eq!(write(7, "of the first").await, 1);
+    assert_eq!(write(9, "of the second").await, 1);
+    // The first was paused after it had looked at its clock.
+    assert_eq!(write(7, "of the first, late").await, 0);
+    assert_eq!(write(9, "of the second again").await, 1);
+    assert_eq!(write(7, "late again").await, 0);
+    assert_eq!(text(&client, "SELECT positions FROM tracks").await, "of the second again");
+    assert_eq!(text(&client, "SELECT positions FROM unfenced").await, "late again", "without a fence");
+}
+
+#[tokio::test]
+async fn a_paused_writer_is_refused_by_the_trigger_whatever_it_writes() {
+    let (mut client, _) = database().await;
+    let marks = Marks::new("fences").unwrap();
+    client.batch_execute("CREATE TABLE tracks (id int PRIMARY KEY, scene_id text, at int)").await.unwrap();
+    for _ in 0..2 {
+        client.batch_execute(&marks.schema()).await.unwrap();
+        client.batch_execute(&marks.trigger("tracks", "scene", "scene_id").unwrap()).await.unwrap();
+    }
+    let mut write = async |token: Option<u64>, sql: &str| {
+        let transaction = client.transaction().await.unwrap();
+        if let Some(token) = token {
+            marks.show(&transaction, token).await.unwrap();
+        }
+        match transaction.execute(sql, &[]).await {
+            Ok(_) => transaction.commit().await.map(|()| "done".to_owned()).unwrap(),
+            Err(error) => {
+                assert_eq!(is_stale(&error), error.code().unwrap().code() == STALE);
+                let words = error.as_db_error().unwrap().message().to_owned();
+                format!("{}: {words}", error.code().unwrap().code())
+            }
+        }
+    };
+    let stale = |shown: u64| format!("{STALE}: token {shown} of scene/lobby is stale, the newest is 9");
+    assert_eq!(write(Some(7), "INSERT INTO tracks VALUES (1, 'lobby', 1)").await, "done");
+    assert_eq!(write(Some(9), "UPDATE tracks SET at = 2").await, "done");
+    assert_eq!(write(Some(7), "UPDATE tracks SET at = 3").await, stale(7));
+    assert_eq!(write(Some(8), "INSERT INTO tracks VALUES (2, 'lobby', 1)").await, stale(8));
+    assert_eq!(write(Some(7), "DELETE FROM tracks").await, stale(7));
+    assert_eq!(write(Some(7), "INSERT INTO tracks VALUES (3, 'hall', 1)").await, "done", "another resource");
+    // A row cannot be moved out of its scene, nor into another, under an old token.
+    assert_eq!(write(Some(8), "UPDATE tracks SET scene_id = 'hall' WHERE id = 1").await, stale(8));
+    assert_eq!(write(Some(8), "UPDATE tracks SET scene_id = 'lobby' WHERE id = 3").await, stale(8));
+    let none = format!("{NO_TOKEN}: tracks is fenced, and this transaction shows no token");
+    assert_eq!(write(None, "DELETE FROM tracks").await, none);
+    // The mark stays when the last row is gone.
+    assert_eq!(write(Some(9), "DELETE FROM tracks WHERE scene_id = 'lobby'").await, "done");
+    assert_eq!(write(Some(7), "INSERT INTO tracks VALUES (1, 'lobby', 1)").await, stale(7));
+}
+
+#[tokio::test]
+async fn a_mark_is_raised_in_the_transaction_of_the_write() {
+    let (mut client, url) = database().await;
+    let mut other = connect(&url).await;
+    let marks = Marks::new("fences").unwrap();
+    client.batch_execute(&marks.schema()).await.unwrap();
+    let (one, two) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
+
+    // A write that is rolled back has raised nothing.
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(marks.admit(&transaction, "scene/lobby", 9, one).await.unwrap(), Fencing::Admitted);
+    transaction.rollback().await.unwrap();
+    assert_eq!(marks.admit(&client, "scene/lobby", 7, None).await.unwrap(), Fencing::Admitted);
+
+    // While one under a newer token is under way, an older one waits for its end, and is refused.
+    let transaction = client.transaction().await.unwrap();
+    assert_eq!(marks.admit(&transaction, "scene/lobby", 9, one).await.unwrap(), Fencing::Admitted);
+    let late = tokio::spawn({
+        let marks = marks.clone();
+        async move {
+            let transaction = other.transaction().await.unwrap();
+            marks.admit(&transaction, "scene/lobby", 7, None).await.unwrap()
+        }
+    });
+    transaction.commit().await.unwrap();
+    assert_eq!(late.await.unwrap(), Fencing::Stale { newest: 9 });
+
+    assert_eq!(marks.admit(&client, "scene/lobby", 9, two).await.unwrap(), Fencing::Stale { newest: 9 });
+    assert_eq!(marks.admit(&client, "scene/lobby", 9, one).await.unwrap(), Fencing::Admitted);
+    assert_eq!(marks.admit(&client, "scene/lobby", 9, None).await.unwrap(), Fencing::Admitted);
+    assert_eq!(marks.admit(&client, "scene/lobby", 10, two).await.unwrap(), Fencing::Admitted);
+    for (resource, token) in [("", 1), ("scene/lobby", 0), ("scene/lobby", u64::MAX)] {
+        let refused = marks.admit(&client, resource, token, None).await.unwrap_err().to_string();
+        assert!(refused.contains("will not do"), "{refused}");
+    }
+    assert!(Marks::new("fences; DROP TABLE x").is_err());
+}
