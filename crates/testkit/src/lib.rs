@@ -5,6 +5,7 @@
 //!                   Solehold ──┼── Server ───┤
 //!                   RabbitMq   │             │
 //!                   Mosquitto  │             │
+//!                   Redis      │             │
 //!                   Proxy      │             └── watchdog shell, reads a pipe that the test process holds
 //! ```
 //!
@@ -32,6 +33,7 @@ mod proc;
 mod program;
 mod proxy;
 mod rabbitmq;
+mod redis;
 mod server;
 mod solehold;
 mod wait;
@@ -45,6 +47,7 @@ pub use postgres::{Postgres, PostgresBuilder};
 pub use program::Program;
 pub use proxy::Proxy;
 pub use rabbitmq::RabbitMq;
+pub use redis::Redis;
 pub use solehold::{Solehold, SoleholdBuilder};
 pub use tempfile::TempDir;
 pub use wait::{Ready, wait_for};

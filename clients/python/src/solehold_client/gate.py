@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 # How often the store is asked how far it is.
 HEAD_SECONDS = 1.0
-# How long the store counts as away after it was not reached, when nobody asks in between.
+# How long the store counts as away after it was not reached, besides the time that the next question may take.
 AWAY_SECONDS = 2.0
 # How long to wait before another attempt.
 AGAIN = BackoffConfig(first=0.1, cap=5.0)
@@ -201,7 +201,7 @@ class Gate:
 
     def _is_away(self, error: BaseException) -> None:
         LOG.debug("the gate cannot reach the store: %s", error)
-        self._fence.store_is_away(self._client.clock.now() + AWAY_SECONDS)
+        self._fence.store_is_away(self._client.clock.now() + AWAY_SECONDS + self._within)
 
     async def _follow(self) -> None:
         """Watches, however often the connection is lost."""
@@ -257,7 +257,7 @@ class Gate:
                 epoch, head = position(wire.cursor_of(answer.value))
                 if not self._fence.head_was(epoch, head, answer.sent):
                     LOG.warning("the gate does not follow the store: it answered from an older history")
-                    self._fence.store_is_away(now + AWAY_SECONDS)
+                    self._fence.store_is_away(now + AWAY_SECONDS + self._within)
                 if self._watch is not None and self._watch.cursor is not None:
                     # Marks of progress move the cursor without being told.
                     at, revision = position(self._watch.cursor)

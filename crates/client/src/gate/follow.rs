@@ -20,8 +20,9 @@ const HEAD_EVERY: Duration = Duration::from_secs(1);
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How long to wait before another attempt.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(100), cap: Duration::from_secs(5) };
-/// How long the store counts as away after it was not reached, when nobody asks in between.
-pub(super) const AWAY_FOR: Duration = Duration::from_secs(2);
+/// How long the store counts as away after it was not reached, besides the time that the next question may take: longer
+/// than until that is asked.
+const AWAY_FOR: Duration = Duration::from_secs(2);
 
 /// Watches, however often the connection is lost.
 pub(super) async fn watch(shared: Arc<Shared>) {
@@ -200,6 +201,7 @@ pub(super) async fn ask_for_heads(shared: Arc<Shared>) {
 
 /// The store was not reached.
 pub(super) fn is_away(shared: &Shared) {
-    let until = shared.now().plus(AWAY_FOR.as_nanos() as u64);
+    let time = AWAY_FOR + shared.options.refresh_within;
+    let until = shared.now().plus(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
     shared.write().store_is_away(until);
 }

@@ -1,0 +1,115 @@
+//! The gate as a layer of an HTTP service.
+
+use std::sync::Arc;
+
+use axum::{
+    Router,
+    body::{Body, to_bytes},
+    extract::State,
+    http::{Request, StatusCode},
+    routing::put,
+};
+use serde_json::Value;
+use solehold_client::{
+    Embedded, Session, SessionConfig, Token,
+    gate::{Gate, GateLayer, GateOptions},
+};
+use tokio::sync::Notify;
+use tower::ServiceExt;
+
+/// Lets a request to `/slow` end, and tells that it has begun.
+#[derive(Clone, Default)]
+struct Slow {
+    has_begun: Arc<Notify>,
+    may_end: Arc<Notify>,
+}
+
+async fn slow(State(slow): State<Slow>) -> &'static str {
+    slow.has_begun.notify_one();
+    slow.may_end.notified().await;
+    "slow"
+}
+
+async fn ask(router: &Router, method: &str, path: &str, headers: &[(&str, &str)]) -> (StatusCode, Value) {
+    let mut request = Request::builder().method(method).uri(path);
+    for (name, value) in headers {
+        request = request.header(*name, *value);
+    }
+    let request = request.body(Body::empty()).expect("a request");
+    let answer = router.clone().oneshot(request).await.expect("an answer");
+    let status = answer.status();
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        assert!(answer.headers().contains_key("retry-after"));
+    }
+    let body = to_bytes(answer.into_body(), 10_000).await.expect("a body");
+    (status, serde_json::from_slice(&body).unwrap_or_default())
+}
+
+async fn write(router: &Router, path: &str, token: Token) -> (StatusCode, Value) {
+    let token = token.to_string();
+    ask(router, "PUT", path, &[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", &token)]).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn old_tokens_do_not_reach_the_service() {
+    let engine = Arc::new(Embedded::open("memory:").await.expect("an engine"));
+    let gate = Gate::open(engine.clone(), GateOptions::new(["scene"]).expect("a kind")).expect("a gate");
+    let slow_gate = Slow::default();
+    let router = Router::new()
+        .route("/", put(async || "written").get(async || "read"))
+        .route("/slow", put(slow))
+        .with_state(slow_gate.clone())
+        .layer(GateLayer::new(Arc::new(gate)));
+    let session = Session::open(engine, SessionConfig::new("one")).await.expect("a session");
+    let first = session.acquire("scene", "lobby").await.expect("granted");
+    let old = first.token();
+    assert_eq!(write(&router, "/", old).await.0, StatusCode::OK);
+
+    // A request that was admitted in time is still under way when the next holder's comes.
+    let under_way = tokio::spawn({
+        let router = router.clone();
+        async move { write(&router, "/slow", old).await.0 }
+    });
+    slow_gate.has_begun.notified().await;
+    first.release().await.expect("released");
+    let second = session.acquire("scene", "lobby").await.expect("granted");
+    let new = second.token();
+    let next = tokio::spawn({
+        let router = router.clone();
+        async move { write(&router, "/", new).await.0 }
+    });
+    // As soon as the gate knows of the newer token, the older one is refused, though the newer still waits.
+    let (status, problem) = loop {
+        match write(&router, "/", old).await {
+            (StatusCode::OK, _) => tokio::task::yield_now().await,
+            refused => break refused,
+        }
+    };
+    assert_eq!((status, &problem["code"]), (StatusCode::PRECONDITION_FAILED, &"stale".into()));
+    assert_eq!(problem["token"], new.0);
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("stop this work")), "{problem}");
+    assert!(!next.is_finished(), "one with a lower token is under way");
+    slow_gate.may_end.notify_one();
+    assert_eq!(under_way.await.expect("answered"), StatusCode::OK);
+    assert_eq!(next.await.expect("answered"), StatusCode::OK);
+
+    let (status, problem) = write(&router, "/", Token(new.0 + 1_000)).await;
+    assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &"never_given".into()));
+    assert_eq!(ask(&router, "GET", "/", &[]).await.0, StatusCode::OK, "reads need no token");
+    for (headers, wanted) in [
+        (&[][..], "are missing"),
+        (&[("Solehold-Resource", "scene/lobby")][..], "are missing"),
+        (&[("Solehold-Resource", "lobby"), ("Solehold-Token", "1")][..], "write KIND/KEY"),
+        (&[("Solehold-Resource", "scene/"), ("Solehold-Token", "1")][..], "the key is empty"),
+        (&[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "-1")][..], "write the token of the grant"),
+        (&[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "+1")][..], "write the token of the grant"),
+        (
+            &[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "1"), ("Solehold-Token", "2")][..],
+            "must be given once",
+        ),
+    ] {
+        let (status, problem) = ask(&router, "PUT", "/", headers).await;
+        let detail = problem["detail"].as_str().unwrap_or_default();
+        assert!(status == StatusCode::BAD_REQUEST && detail.contains(wanted), "{headers:?}: {status} {problem}");
+    }
+}
