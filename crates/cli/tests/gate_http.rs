@@ -56,7 +56,8 @@ async fn serve(stream: TcpStream, hangs: Arc<Notify>) -> Result<()> {
             "/large" => "x".repeat(2_000),
             _ => format!("{}{}", head.concat(), String::from_utf8(body)?),
         };
-        let text = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nx-from: service\r\n\r\n{answer}", answer.len());
+        let text =
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nx-from: service\r\n\r\n{answer}", answer.len());
         stream.write_all(text.as_bytes()).await?;
     }
 }
@@ -70,7 +71,16 @@ struct Proxy {
 impl Proxy {
     async fn start(server: &Solehold, upstream: &str, args: &str) -> Result<Self> {
         let mut command = Command::new(BINARY);
-        command.args(["gate", "http", "--kind", "scene", "--listen", "127.0.0.1:0", "--server", server.url()]);
+        command.args([
+            "gate",
+            "http",
+            "--kind",
+            "scene",
+            "--listen",
+            "127.0.0.1:0",
+            "--server",
+            server.url(),
+        ]);
         command.args(["--upstream", upstream]).args(args.split_whitespace());
         let program = Program::start("gate", &command, "solehold gate http listening on ").await?;
         let url = program.said().split(',').next().context("an address")?.to_owned();
@@ -112,7 +122,10 @@ async fn a_service_that_cannot_change_is_fenced() -> Result<()> {
     let proxy = Proxy::start(&server, &upstream, "--patience 1s --body-max 1000").await?;
     let old = grant(&server, "one").await?;
     let (status, seen) = answer(proxy.put("/a?b=c", old).body("hello").header("connection", "x-hop")).await?;
-    assert!(status == 200 && seen.starts_with("PUT /a?b=c HTTP/1.1") && seen.ends_with("hello"), "{status} {seen}");
+    assert!(
+        status == 200 && seen.starts_with("PUT /a?b=c HTTP/1.1") && seen.ends_with("hello"),
+        "{status} {seen}"
+    );
     assert_eq!(answer(proxy.http.get(format!("{}/", proxy.url))).await?.0, 200, "reads need no token");
     let (status, code, _) = problem(proxy.http.put(&proxy.url)).await?;
     assert_eq!((status, code.as_str()), (400, "bad_request"));

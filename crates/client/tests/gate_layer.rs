@@ -101,8 +101,14 @@ async fn old_tokens_do_not_reach_the_service() {
         (&[("Solehold-Resource", "scene/lobby")][..], "are missing"),
         (&[("Solehold-Resource", "lobby"), ("Solehold-Token", "1")][..], "write KIND/KEY"),
         (&[("Solehold-Resource", "scene/"), ("Solehold-Token", "1")][..], "the key is empty"),
-        (&[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "-1")][..], "write the token of the grant"),
-        (&[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "+1")][..], "write the token of the grant"),
+        (
+            &[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "-1")][..],
+            "write the token of the grant",
+        ),
+        (
+            &[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "+1")][..],
+            "write the token of the grant",
+        ),
         (
             &[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", "1"), ("Solehold-Token", "2")][..],
             "must be given once",
@@ -110,6 +116,9 @@ async fn old_tokens_do_not_reach_the_service() {
     ] {
         let (status, problem) = ask(&router, "PUT", "/", headers).await;
         let detail = problem["detail"].as_str().unwrap_or_default();
-        assert!(status == StatusCode::BAD_REQUEST && detail.contains(wanted), "{headers:?}: {status} {problem}");
+        assert!(
+            status == StatusCode::BAD_REQUEST && detail.contains(wanted),
+            "{headers:?}: {status} {problem}"
+        );
     }
 }

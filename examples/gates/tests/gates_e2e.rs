@@ -232,13 +232,19 @@ impl Proxied {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let service = format!("http://{}", listener.local_addr().unwrap());
         let router = Router::new()
-            .route("/{name}", put(async |State(values): State<Values>, axum::extract::Path(name), body| {
-                values.lock().await.insert(name, body);
-            }))
-            .route("/{name}", get(async |State(values): State<Values>, axum::extract::Path(name)| {
-                let name: String = name;
-                values.lock().await.get(&name).cloned().unwrap_or_default()
-            }))
+            .route(
+                "/{name}",
+                put(async |State(values): State<Values>, axum::extract::Path(name), body| {
+                    values.lock().await.insert(name, body);
+                }),
+            )
+            .route(
+                "/{name}",
+                get(async |State(values): State<Values>, axum::extract::Path(name)| {
+                    let name: String = name;
+                    values.lock().await.get(&name).cloned().unwrap_or_default()
+                }),
+            )
             .with_state(Values::default());
         tokio::spawn(async move { axum::serve(listener, router).await });
         let mut command = Command::new(Solehold::binary().unwrap());
@@ -246,7 +252,12 @@ impl Proxied {
         command.args(["--server", server.url()]);
         let program = Program::start("gate", &command, "solehold gate http listening on ").await.unwrap();
         let proxy = program.said().split(',').next().unwrap().to_owned();
-        Self { service, proxy, http: reqwest::Client::builder().no_proxy().build().unwrap(), _program: program }
+        Self {
+            service,
+            proxy,
+            http: reqwest::Client::builder().no_proxy().build().unwrap(),
+            _program: program,
+        }
     }
 
     async fn get(&self, name: &str) -> String {
@@ -332,7 +343,10 @@ async fn a_paused_writer_is_refused_in_every_form() {
         paused = present;
     }
     for (place, (refused, overwritten)) in places.iter().zip(refused.iter().zip(&overwritten)) {
-        println!("{:<26} {refused} late writes refused; without a gate {overwritten} got through", place.name());
+        println!(
+            "{:<26} {refused} late writes refused; without a gate {overwritten} got through",
+            place.name()
+        );
         assert_eq!((*refused, *overwritten), (pauses, pauses));
     }
 }
