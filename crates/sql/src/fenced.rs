@@ -13,8 +13,8 @@
 //! - *By trigger*: [`Marks::trigger`] guards a table, whoever writes to it. A writer says its token once per
 //!   transaction ([`Marks::show`]); one that says none is refused.
 //! - *By statement*: [`Marks::admit`] at the beginning of the transaction.
-//! - *By column*: the mark is a column of the written row itself ([`guarded_update`]). No other table, but a row that is
-//!   deleted takes its mark along.
+//! - *By column*: the mark is a column of the written row itself ([`guarded_update`]). No other table, but a row that
+//!   is deleted takes its mark along.
 //!
 //! A mark is raised by the first write under a new token, not by the grant. Until then a writer with the former token
 //! still passes: in the order of commits it comes first, so nothing is overwritten. A new holder that must keep the

@@ -8,8 +8,8 @@
 //! ```
 //! The mark is on the disk before the file is in place. A crash between the two leaves the former file under the newer
 //! mark, so that the former holder is refused and the present one writes again. The lock is the kernel's, so a writer
-//! that dies holds up nobody. One machine, and writers that all come through here: a network file system is only as good
-//! as its locks.
+//! that dies holds up nobody. One machine, and writers that all come through here: a network file system is only as
+//! good as its locks.
 
 use std::{
     fs::{self, File, OpenOptions},

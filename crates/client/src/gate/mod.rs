@@ -8,8 +8,8 @@
 //! ```
 //! [`Gate::judge`] says at once what is known: [`Verdict::Admit`], [`Verdict::Stale`] or [`Verdict::Undecidable`].
 //! [`Gate::decide`] asks the store where that settles it. Work that stays undecidable is held back by a transport that
-//! can wait ([`Gate::changed`]), and refused by one that cannot. The watch pushes every grant, so the store is read only
-//! for a token that comes before its event, and while the watch is away.
+//! can wait ([`Gate::changed`]), and refused by one that cannot. The watch pushes every grant, so the store is read
+//! only for a token that comes before its event, and while the watch is away.
 //!
 //! Knowledge admits for [`GateOptions::cache_ttl`] after the question that it answers. The store is asked every second
 //! how far it is; when the watch has told everything up to there, everything before the question is known. So a gate

@@ -51,18 +51,18 @@ struct Entry {
 /// use solehold_core::{fence::*, key::{Name, ResourceKey}, time::*};
 ///
 /// let name = |text: &str| Name::new(text).expect("a short name");
-/// let scene = ResourceKey { tenant: name("default"), kind: name("scene"), key: name("lobby") };
+/// let job = ResourceKey { tenant: name("default"), kind: name("job"), key: name("nightly") };
 /// let mut fence = Fence::new(Rules::default());
 /// let now = Tick(0);
-/// assert_eq!(fence.judge(&scene, Token(7), None, now), Some(Verdict::Undecidable(Doubt::Unknown)));
+/// assert_eq!(fence.judge(&job, Token(7), None, now), Some(Verdict::Undecidable(Doubt::Unknown)));
 ///
 /// // The watch begins with a snapshot, and tells of a grant later on.
 /// fence.snapshot_begins(1);
-/// fence.learn(&scene, Mark { token: Token(7), session: None });
+/// fence.learn(&job, Mark { token: Token(7), session: None });
 /// fence.snapshot_ends(Revision(9), now);
-/// assert_eq!(fence.judge(&scene, Token(7), None, now), Some(Verdict::Admit));
-/// fence.learn(&scene, Mark { token: Token(12), session: None });
-/// assert_eq!(fence.judge(&scene, Token(7), None, now), Some(Verdict::Stale { newest: Token(12) }));
+/// assert_eq!(fence.judge(&job, Token(7), None, now), Some(Verdict::Admit));
+/// fence.learn(&job, Mark { token: Token(12), session: None });
+/// assert_eq!(fence.judge(&job, Token(7), None, now), Some(Verdict::Stale { newest: Token(12) }));
 /// ```
 #[derive(Debug)]
 pub struct Fence {
@@ -168,7 +168,8 @@ impl Fence {
     }
 
     /// The same as [`Self::judge`], and raises the mark where that is part of the verdict: a session is bound to its
-    /// token when it is first shown, and a gate that fails open takes a newer token for granted while the store is away.
+    /// token when it is first shown, and a gate that fails open takes a newer token for granted while the store is
+    /// away.
     pub fn admit(
         &mut self,
         key: &ResourceKey,
