@@ -24,6 +24,8 @@ use crate::{worker::Bounds, yaml};
 /// What service managers give a program between SIGTERM and SIGKILL unless they are told otherwise: Kubernetes by
 /// `terminationGracePeriodSeconds`, and units of systemd that set `TimeoutStopSec` as most do.
 pub const MANAGERS_WAIT: Duration = Duration::from_secs(30);
+/// How often heartbeats are sent unless the file says, or the ttl needs it more often.
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
 /// The placeholders in a worker's command line.
 const PLACEHOLDERS: [&str; 6] =
     ["{config}", "{runner_id}", "{shard_id}", "{manager_pid}", "{resource}", "{worker}"];
@@ -257,7 +259,10 @@ fn lease(file: &AgentFile) -> Result<LeaseSettings, Wrong> {
             format!("lease_ttl_seconds is {}; it must be {} to {}", shown(ttl), shown(least), shown(most));
         return wrong("lease_ttl_seconds", what);
     }
-    let interval = seconds(file.heartbeat_interval_seconds, 30.0);
+    let interval = match file.heartbeat_interval_seconds {
+        Some(Seconds(given)) => given,
+        None => HEARTBEAT_INTERVAL.min(ttl / 3),
+    };
     if interval.is_zero() || interval >= ttl {
         let what = "heartbeat_interval_seconds must be above 0 and below lease_ttl_seconds";
         return wrong("heartbeat_interval_seconds", what);

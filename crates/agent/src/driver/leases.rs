@@ -21,6 +21,8 @@ use crate::{
 const ORDERS_MAX: usize = 64;
 /// How long the configuration is waited for before the work begins without it; it is told later then.
 const CONFIGURATION_MAX: Duration = Duration::from_secs(1);
+/// When the configuration is read again of what was handed over.
+const REFRESH_AFTER: Duration = Duration::from_secs(1);
 /// How long a release is waited for; then the lease runs out.
 const RELEASE_MAX: Duration = Duration::from_secs(10);
 /// After the holder's last moment, so that the next attempt comes when it is over.
@@ -78,17 +80,22 @@ pub fn adopt(session: Session, http: Arc<Http>, lease: HeldLease, news: mpsc::Se
 pub fn take_over(
     session: Session,
     http: Arc<Http>,
-    resource: Resource,
+    (resource, config): (Resource, Option<Value>),
     within: Duration,
     news: mpsc::Sender<LeaseNews>,
 ) {
     tokio::spawn(async move {
         let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
         // Read before, since nobody works on the resource from when its holder stops to when the worker is told.
-        let config = timeout(CONFIGURATION_MAX, configuration(&http, &resource)).await.ok().flatten();
+        let config = match config {
+            Some(known) => Some(known),
+            None => timeout(CONFIGURATION_MAX, configuration(&http, &resource)).await.ok().flatten(),
+        };
         let taken = match session.take_over(kind, key, within).await {
             Ok(Some(guard)) => {
                 let _ = news.send(LeaseNews::Won(resource.clone(), Box::new(guard), config)).await;
+                // It may have changed since it was read. Others may be on their way at this moment: they come first.
+                tokio::time::sleep(REFRESH_AFTER).await;
                 return refresh(http, vec![resource], news);
             }
             Ok(None) => {

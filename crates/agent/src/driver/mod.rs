@@ -21,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use solehold_client::{Contact, HeldLease, Http, LeaseId, OpenError, Resource, Session, SessionConfig};
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
@@ -146,6 +147,8 @@ struct Driver {
     worker_news: (mpsc::Sender<WorkerNews>, mpsc::Receiver<WorkerNews>),
     /// What the session was seen to hold without having asked for it, by the heartbeat before the last.
     strays: BTreeSet<LeaseId>,
+    /// The configuration of what workers prepare for.
+    prepared: BTreeMap<Resource, Value>,
     /// The server was asked what it assigns, and has not answered yet.
     asking: Option<AbortHandle>,
     /// The version of what the server assigned last.
@@ -187,6 +190,7 @@ impl Driver {
             lease_news: mpsc::channel(NEWS_MAX),
             worker_news: mpsc::channel(NEWS_MAX),
             strays: BTreeSet::new(),
+            prepared: BTreeMap::new(),
             asking: None,
             known_version: None,
             is_drain_known: false,
@@ -214,6 +218,8 @@ impl Driver {
                 _ = looks.tick() => self.look(),
                 _ = reloads.tick() => {
                     self.reload(reloader);
+                    // All processes of the workers are looked at: not more often than this.
+                    self.session.set_metrics(self.status.metrics());
                     if self.settings.source == Source::Assigned {
                         self.follow_source();
                     }
@@ -270,7 +276,8 @@ impl Driver {
             Action::TakeOver(resource) => {
                 let (session, http) = (self.session.clone(), self.http.clone());
                 let within = self.settings.worker.bounds.stop.max(TAKE_OVER_MIN);
-                leases::take_over(session, http, resource, within, self.lease_news.0.clone());
+                let config = self.prepared.remove(&resource);
+                leases::take_over(session, http, (resource, config), within, self.lease_news.0.clone());
             }
             Action::Adopt(resource) => self.adopt(resource),
             Action::Release { resource, state, why } => self.release(resource, state, &why),
@@ -307,7 +314,7 @@ impl Driver {
         }
     }
 
-    fn release(&mut self, resource: Resource, state: Option<serde_json::Value>, why: &str) {
+    fn release(&mut self, resource: Resource, state: Option<Value>, why: &str) {
         tracing::info!(%resource, why, "releasing");
         match self.leases.remove(&resource) {
             Some(lease) => lease.release(state, self.lease_news.0.clone()),
@@ -342,6 +349,14 @@ impl Driver {
         for lease in strays.into_iter().filter(|lease| before.contains(&lease.lease)) {
             self.tell(Event::Found(lease.resource.clone()));
         }
+    }
+
+    /// Keeps the configuration that a worker prepares with, for the grant: then it need not be read while nobody works.
+    fn remember(&mut self, message: &ToWorker) {
+        let ToWorker::Prepare { resource, config: Some(config), .. } = message else { return };
+        let named = resource.split_once('/').and_then(|(kind, key)| Resource::new(kind, key).ok());
+        self.prepared.retain(|resource, _| self.machine.knows(resource));
+        self.prepared.extend(named.map(|resource| (resource, config.clone())));
     }
 
     fn name(&self, worker: WorkerId) -> String {
@@ -409,6 +424,7 @@ impl Driver {
                 self.hand_over_nothing();
             }
             LeaseNews::Prepare(worker, run, message) => {
+                self.remember(&message);
                 if let Some(host) = self.hosts.get(&worker).filter(|host| host.run == run) {
                     host.tell(*message);
                 }
@@ -441,7 +457,6 @@ impl Driver {
             return self.find_strays();
         }
         self.show();
-        self.session.set_metrics(self.status.metrics());
     }
 
     fn read_configurations(&self) {

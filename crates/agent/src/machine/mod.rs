@@ -497,6 +497,11 @@ impl Machine {
         self.actions.push(Action::Adopt(resource));
     }
 
+    /// Whether a resource concerns this agent.
+    pub fn knows(&self, resource: &Resource) -> bool {
+        self.slots.contains_key(resource)
+    }
+
     /// Whether a lease is being asked for, held or released.
     pub fn is_busy_with(&self, resource: &Resource) -> bool {
         let is_free = |slot: &Slot| matches!(slot.lease, Lease::None | Lease::Preparing(_));
