@@ -61,7 +61,9 @@ impl Walk {
             let odd = changes.iter().find(|change| !change.is_planned);
             ensure!(odd.is_none(), "a camera was without a holder: {odd:?}");
         }
-        self.moves.extend(self.world.move_pauses(&changes).await?);
+        let pauses = self.world.move_pauses(&changes).await?;
+        tell("  last frame to first frame", spread(pauses.clone()));
+        self.moves.extend(pauses);
         Ok(changes)
     }
 
