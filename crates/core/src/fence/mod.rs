@@ -19,10 +19,10 @@
 //! Knowledge is as old as the question that it answers: the time is taken before the store is asked, never when the
 //! answer comes, so that a gate that was paused does not take what lay in its buffers for news.
 
-mod fence;
+mod marks;
 mod verdict;
 
-pub use fence::{Answer, Fence, Record};
+pub use marks::{Answer, Fence, Record};
 pub use verdict::{Doubt, Verdict};
 
 use crate::{key::SessionId, time::Token};

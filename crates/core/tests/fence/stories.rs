@@ -162,6 +162,22 @@ fn another_history_refuses_by_what_is_known_and_admits_by_what_it_says() {
 }
 
 #[test]
+fn a_floor_is_remembered() {
+    let rules = Rules { remembers: true, fail_open: true, marks_max: 1, ..rules() };
+    let mut fence = watching(rules, 7);
+    fence.learn(&key(1), mark(9));
+    let (records, _) = fence.unsaved();
+    assert!(records.contains(&Record::Floor(Token(7))), "{records:?}");
+    // What is written anew, in place of everything before, says no more of the dropped mark than that.
+    let mut again = Fence::new(rules);
+    fence.records().for_each(|record| again.restore(record));
+    assert_eq!((again.marks(), again.floor(), again.epoch()), (1, Token(7), 1));
+    again.store_is_away(Tick(100));
+    let forgotten = Verdict::Undecidable(Doubt::Forgotten);
+    assert_eq!(again.admit(&key(0), Token(6), None, Tick(0)), forgotten, "an older one was admitted before");
+}
+
+#[test]
 fn a_dropped_mark_comes_back_by_a_read() {
     let mut fence = Fence::new(Rules { marks_max: 8, ..rules() });
     let ask = |fence: &mut Fence, resource: usize, token: u64| {
