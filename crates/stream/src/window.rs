@@ -23,8 +23,12 @@ use crate::{
     routes::{Publication, Routes},
 };
 
-/// The most messages that one connection can have unacknowledged: MQTT numbers them with 16 bits.
+/// The most messages that one connection should have unacknowledged: MQTT numbers them with 16 bits. There are brokers
+/// that send more, a whole backlog at once, and number them anew.
 pub const MESSAGES_MAX: usize = 65_535;
+
+/// What a message takes beside its payload, about.
+const ENTRY_BYTES: usize = 256;
 
 /// What was received and not yet acknowledged. `A` is what an acknowledgement takes.
 #[derive(Debug)]
@@ -199,7 +203,7 @@ impl<A> Window<A> {
 
     /// Whether the broker sends more than it should without being acknowledged: then the connection must be given up.
     pub fn is_overfull(&self) -> bool {
-        self.bytes > self.bytes_max || self.entries.len() > 2 * MESSAGES_MAX
+        self.bytes > self.bytes_max || self.entries.len() > MESSAGES_MAX.max(self.bytes_max / ENTRY_BYTES)
     }
 
     /// What became of messages since this was last asked.

@@ -25,7 +25,7 @@ impl Mosquitto {
     /// Starts one that loses nothing when it is stopped, and waits until it takes clients. By default Mosquitto
     /// persists nothing, drops messages beyond a thousand, and has twenty in flight.
     pub async fn start() -> Result<Self> {
-        let lines = "allow_anonymous true\nautosave_interval 1\nautosave_on_changes true\nmax_queued_messages 0\n\
+        let lines = "allow_anonymous true\nautosave_interval 1\nmax_queued_messages 0\n\
              max_inflight_messages 1000\n";
         Self::configured(|folder, port| {
             let folder = folder.display();
@@ -64,6 +64,11 @@ impl Mosquitto {
     /// Such as `mqtt://127.0.0.1:21234`.
     pub fn url(&self) -> String {
         format!("mqtt://127.0.0.1:{}", self.port.number)
+    }
+
+    /// The process, if it runs.
+    pub fn pid(&self) -> Result<u32> {
+        Ok(self.server.pid()?.as_raw_nonzero().get().unsigned_abs())
     }
 
     /// Stops it, as an administrator would: what it has is written to its file.

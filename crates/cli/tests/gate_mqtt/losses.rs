@@ -59,10 +59,11 @@ async fn while_the_server_is_away_messages_are_held_and_then_pass() -> Result<()
     world.inbox.has_all("gated/", 0..50).await?;
     ensure!(world.inbox.all("dead/").is_empty(), "{:?}", world.inbox.all("dead/"));
     let newer = world.server.pass_on("a", token).await?;
-    world.publisher.position("a", 50, token).await?;
-    world.publisher.position("a", 51, newer).await?;
-    world.inbox.has_all("gated/", 51..52).await?;
-    ensure!(!world.inbox.numbers("gated/").contains(&50));
+    world.publisher.position("a", 50, newer).await?;
+    world.inbox.has_all("gated/", 50..51).await?;
+    world.publisher.position("a", 51, token).await?;
+    world.inbox.count("dead/stale/", 1).await?;
+    ensure!(!world.inbox.numbers("gated/").contains(&51));
     Ok(())
 }
 

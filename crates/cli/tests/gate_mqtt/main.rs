@@ -6,4 +6,5 @@ mod fates;
 mod limits;
 mod losses;
 mod secured;
+mod throughput;
 mod world;

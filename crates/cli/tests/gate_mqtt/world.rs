@@ -246,6 +246,27 @@ impl Publisher {
         self.send_with(topic, payload, PublishOptions::new(QoS::AtLeastOnce)).await
     }
 
+    /// Publishes many positions of some keys, without waiting for each; the broker has them when it has confirmed all.
+    pub async fn flood(port: u16, keys: &[(String, u64)], count: usize) -> Result<()> {
+        let mut options = options(port, "flood", None);
+        options.set_inflight(1_000).set_max_request_batch(128);
+        let (client, mut events) = AsyncClient::builder(options).capacity(1_000).build();
+        let (mut given, mut confirmed) = (0, 0);
+        while confirmed < count {
+            while given < count && given - confirmed < 1_000 {
+                let (key, token) = &keys[given % keys.len()];
+                let body =
+                    json!({ "scene_id": key, "n": given, "data": { "objects": [] }, "_version": token });
+                client.try_publish(topic(key), body.to_string(), PublishOptions::new(QoS::AtLeastOnce))?;
+                given += 1;
+            }
+            if let Event::Incoming(Incoming::PubAck(_)) = events.poll().await? {
+                confirmed += 1;
+            }
+        }
+        Ok(())
+    }
+
     pub async fn send_with(
         &self,
         topic: &str,

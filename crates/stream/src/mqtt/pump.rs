@@ -30,7 +30,7 @@ use crate::{
     window::Window,
 };
 
-/// How long the broker may take to answer the first subscription.
+/// How long the broker may say nothing before it has answered the subscription.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 /// How long what is published gets to be confirmed when the gate ends.
 const SETTLE_WITHIN: Duration = Duration::from_secs(2);
@@ -131,6 +131,10 @@ impl Pump {
                     return Ok(());
                 }
             };
+            if connected.is_some() {
+                // A broker may send a whole backlog before it answers: only silence is too late.
+                too_late.set(sleep(CONNECT_WITHIN));
+            }
             match event {
                 Event::Incoming(Incoming::Publish(publish)) => self.arrived(publish),
                 Event::Incoming(Incoming::PubAck(ack)) => {
