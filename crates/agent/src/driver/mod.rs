@@ -55,6 +55,8 @@ const LOOK_EVERY_MAX: Duration = Duration::from_secs(1);
 const RELOAD_EVERY: Duration = Duration::from_secs(1);
 /// How often the configuration of what is worked on is read again, if nobody tells of a change.
 const CONFIGURATIONS_EVERY: Duration = Duration::from_secs(30);
+/// How long after a word it is read again.
+const READ_WITHIN: Duration = Duration::from_millis(200);
 /// How long the present holder of a resource has to hand it over, at least.
 const TAKE_OVER_MIN: Duration = Duration::from_secs(5);
 /// How long the server may take to close the session in the end; otherwise it runs out.
@@ -204,7 +206,7 @@ impl Driver {
         let (mut contact, mut told) = (self.session.contact(), self.session.told());
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
         let (mut looks, mut reloads) = (interval(every), interval(RELOAD_EVERY));
-        let mut configurations = interval(CONFIGURATIONS_EVERY);
+        let (mut configurations, mut is_told) = (interval(CONFIGURATIONS_EVERY), false);
         configurations.set_missed_tick_behavior(MissedTickBehavior::Delay);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         reloads.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -224,9 +226,15 @@ impl Driver {
                         self.follow_source();
                     }
                 }
-                _ = configurations.tick() => self.read_configurations(),
-                // What happened may be that a configuration has changed.
-                Ok(()) = told.changed() => configurations.reset_immediately(),
+                _ = configurations.tick() => {
+                    is_told = false;
+                    self.read_configurations();
+                }
+                // What happened may be that a configuration has changed. All are read again, so not after every word:
+                // while many resources move there are many words, and the moves come first.
+                Ok(()) = told.changed() => if !std::mem::replace(&mut is_told, true) {
+                    configurations.reset_after(READ_WITHIN);
+                },
                 () = &mut ending, if !self.machine.is_draining() => self.drain("it was asked to end"),
                 Ok(()) = contact.changed() => follow_contact(&contact),
             }
