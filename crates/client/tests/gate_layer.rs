@@ -88,6 +88,10 @@ async fn old_tokens_do_not_reach_the_service() {
     assert_eq!((status, &problem["code"]), (StatusCode::PRECONDITION_FAILED, &"stale".into()));
     assert_eq!(problem["token"], new.0);
     assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains("stop this work")), "{problem}");
+    // Long enough for the newer one to get through, if it did not wait.
+    for _ in 0..1_000 {
+        assert_eq!(write(&router, "/", old).await.0, StatusCode::PRECONDITION_FAILED);
+    }
     assert!(!next.is_finished(), "one with a lower token is under way");
     slow_gate.may_end.notify_one();
     assert_eq!(under_way.await.expect("answered"), StatusCode::OK);
