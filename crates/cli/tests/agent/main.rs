@@ -4,6 +4,7 @@
 mod common;
 
 mod configuration;
+mod crashing;
 mod ending;
 mod examples;
 mod failing;
