@@ -68,6 +68,8 @@ pub struct AgentFile {
     pub lease_retry_interval_seconds: Option<Seconds>,
     /// How long workers go on past the deadline while no server answers.
     pub grace_seconds: Option<Seconds>,
+    /// A folder in which configurations are kept.
+    pub cache_dir: Option<PathBuf>,
     /// How long everything may take from SIGTERM to the end.
     pub drain_budget_seconds: Option<Seconds>,
     /// The workers' command line ends with `--config`, `--runner-id`, `--shard-id` and `--manager-pid`.

@@ -47,6 +47,8 @@ pub struct Settings {
     pub drain: Duration,
     /// Where health and metrics are served.
     pub metrics: Option<(String, u16)>,
+    /// A folder in which configurations are kept.
+    pub cache: Option<PathBuf>,
 }
 
 /// How servers are reached.
@@ -208,7 +210,7 @@ fn settle(file: AgentFile) -> Result<Settings, Wrong> {
     }
     let metrics_host = file.metrics_host.unwrap_or_else(|| "127.0.0.1".to_owned());
     let metrics = file.metrics_port.map(|port| (metrics_host, port));
-    Ok(Settings { runner, server, lease, source, worker, drain, metrics })
+    Ok(Settings { runner, server, lease, source, worker, drain, metrics, cache: file.cache_dir })
 }
 
 fn seconds(given: Option<Seconds>, default: f64) -> Duration {
@@ -394,6 +396,7 @@ impl Settings {
             ("capacity", now.capacity != then.capacity),
             ("capabilities", now.capabilities != then.capabilities),
             ("labels", now.labels != then.labels),
+            ("cache_dir", self.cache != next.cache),
             ("grace_seconds", self.lease.policy != next.lease.policy),
             ("placement", matches!(self.source, Source::Assigned) != matches!(next.source, Source::Assigned)),
         ];

@@ -4,13 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use solehold_api::problem::ErrorCode;
-use solehold_client::{AcquireError, Guard, GuardError, HeldLease, Http, LeaseId, Resource, Session, Token};
+use solehold_client::{AcquireError, Guard, GuardError, HeldLease, LeaseId, Resource, Session, Token};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     assignments::Assigned,
-    sync::{configuration, refresh},
+    sync::{Configurations, refresh},
 };
 use crate::{
     machine::{Granted, WorkerId},
@@ -19,8 +19,6 @@ use crate::{
 
 /// Orders that wait for a lease's task; more checkpoints than this at once are not written.
 const ORDERS_MAX: usize = 64;
-/// How long the configuration is waited for before the work begins without it; it is told later then.
-const CONFIGURATION_MAX: Duration = Duration::from_secs(1);
 /// When the configuration is read again of what was handed over.
 const REFRESH_AFTER: Duration = Duration::from_secs(1);
 /// How long a release is waited for; then the lease runs out.
@@ -56,21 +54,31 @@ pub enum LeaseNews {
 }
 
 /// Asks for a lease.
-pub fn acquire(session: Session, http: Arc<Http>, resource: Resource, news: mpsc::Sender<LeaseNews>) {
+pub fn acquire(
+    session: Session,
+    configurations: Arc<Configurations>,
+    resource: Resource,
+    news: mpsc::Sender<LeaseNews>,
+) {
     tokio::spawn(async move {
         let acquired = session.try_acquire(resource.kind.as_str(), resource.key.as_str()).await;
-        let _ = news.send(told(&http, resource, acquired).await).await;
+        let _ = news.send(told(&configurations, resource, acquired).await).await;
     });
 }
 
 /// Takes up a lease that the session holds.
-pub fn adopt(session: Session, http: Arc<Http>, lease: HeldLease, news: mpsc::Sender<LeaseNews>) {
+pub fn adopt(
+    session: Session,
+    configurations: Arc<Configurations>,
+    lease: HeldLease,
+    news: mpsc::Sender<LeaseNews>,
+) {
     tokio::spawn(async move {
         let resource = lease.resource.clone();
         let adopted = match session.adopt(&lease).await {
             Ok(None) => LeaseNews::NotWon(resource, "it is no longer held".to_owned(), None),
-            Ok(Some(guard)) => told(&http, resource, Ok(guard)).await,
-            Err(error) => told(&http, resource, Err(error)).await,
+            Ok(Some(guard)) => told(&configurations, resource, Ok(guard)).await,
+            Err(error) => told(&configurations, resource, Err(error)).await,
         };
         let _ = news.send(adopted).await;
     });
@@ -79,7 +87,7 @@ pub fn adopt(session: Session, http: Arc<Http>, lease: HeldLease, news: mpsc::Se
 /// Asks the present holder for a lease, and acquires what nobody holds any more.
 pub fn take_over(
     session: Session,
-    http: Arc<Http>,
+    configurations: Arc<Configurations>,
     (resource, config): (Resource, Option<Value>),
     within: Duration,
     news: mpsc::Sender<LeaseNews>,
@@ -89,14 +97,14 @@ pub fn take_over(
         // Read before, since nobody works on the resource from when its holder stops to when the worker is told.
         let config = match config {
             Some(known) => Some(known),
-            None => timeout(CONFIGURATION_MAX, configuration(&http, &resource)).await.ok().flatten(),
+            None => configurations.of(&resource).await,
         };
         let taken = match session.take_over(kind, key, within).await {
             Ok(Some(guard)) => {
                 let _ = news.send(LeaseNews::Won(resource.clone(), Box::new(guard), config)).await;
                 // It may have changed since it was read. Others may be on their way at this moment: they come first.
                 tokio::time::sleep(REFRESH_AFTER).await;
-                return refresh(http, vec![resource], news);
+                return refresh(configurations, vec![resource], news);
             }
             Ok(None) => {
                 let why = "its holder did not release it in time".to_owned();
@@ -109,16 +117,20 @@ pub fn take_over(
             }
             Err(error) => Err(error),
         };
-        let _ = news.send(told(&http, resource, taken).await).await;
+        let _ = news.send(told(&configurations, resource, taken).await).await;
     });
 }
 
 /// What became of an acquire.
-async fn told(http: &Http, resource: Resource, acquired: Result<Guard, AcquireError>) -> LeaseNews {
+async fn told(
+    configurations: &Configurations,
+    resource: Resource,
+    acquired: Result<Guard, AcquireError>,
+) -> LeaseNews {
     match acquired {
         Ok(guard) => {
-            let config = timeout(CONFIGURATION_MAX, configuration(http, &resource)).await;
-            LeaseNews::Won(resource, Box::new(guard), config.ok().flatten())
+            let config = configurations.of(&resource).await;
+            LeaseNews::Won(resource, Box::new(guard), config)
         }
         Err(AcquireError::SessionOver(lost)) => LeaseNews::SessionOver(lost.to_string()),
         Err(AcquireError::Refused { refusal, .. }) => {

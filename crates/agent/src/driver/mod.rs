@@ -7,6 +7,7 @@
 //! ```
 
 mod assignments;
+mod cache;
 mod leases;
 mod reload;
 mod sync;
@@ -34,8 +35,10 @@ use uuid::Uuid;
 pub use self::reload::Reloader;
 use self::{
     assignments::Assigned,
+    cache::Cache,
     leases::{Lease, LeaseNews},
     reload::Reloaded,
+    sync::Configurations,
 };
 use crate::{
     config::{Settings, Source},
@@ -136,6 +139,7 @@ struct Driver {
     machine: Machine,
     session: Session,
     http: Arc<Http>,
+    configurations: Arc<Configurations>,
     keepers: Keepers,
     leases: BTreeMap<Resource, Lease>,
     hosts: BTreeMap<WorkerId, Host>,
@@ -176,8 +180,11 @@ impl Driver {
         // Sockets are in it: nobody else may connect to them.
         let made = fs::DirBuilder::new().mode(0o700).create(&folder);
         made.map_err(|error| AgentError::Io("cannot make a folder for the workers", error))?;
+        let cache = Cache::open(settings.cache.as_deref());
+        let cache = cache.map_err(|error| AgentError::Io("cannot use cache_dir", error))?;
         let trusted_until = session.deadline();
         Ok(Self {
+            configurations: Arc::new(Configurations::new(http.clone(), cache)),
             machine: Machine::new(rules(&settings), trusted_until),
             settings,
             session,
@@ -278,14 +285,20 @@ impl Driver {
     fn act(&mut self, action: Action) {
         match action {
             Action::Acquire(resource) => {
-                let (session, http) = (self.session.clone(), self.http.clone());
-                leases::acquire(session, http, resource, self.lease_news.0.clone());
+                let (session, configurations) = (self.session.clone(), self.configurations.clone());
+                leases::acquire(session, configurations, resource, self.lease_news.0.clone());
             }
             Action::TakeOver(resource) => {
-                let (session, http) = (self.session.clone(), self.http.clone());
+                let (session, configurations) = (self.session.clone(), self.configurations.clone());
                 let within = self.settings.worker.bounds.stop.max(TAKE_OVER_MIN);
                 let config = self.prepared.remove(&resource);
-                leases::take_over(session, http, (resource, config), within, self.lease_news.0.clone());
+                leases::take_over(
+                    session,
+                    configurations,
+                    (resource, config),
+                    within,
+                    self.lease_news.0.clone(),
+                );
             }
             Action::Adopt(resource) => self.adopt(resource),
             Action::Release { resource, state, why } => self.release(resource, state, &why),
@@ -297,7 +310,12 @@ impl Driver {
             Action::Start { worker, run, assignments } => self.start(worker, run, &assignments),
             Action::Tell { worker, message: message @ ToWorker::Prepare { .. } } => {
                 let Some(host) = self.hosts.get(&worker) else { return };
-                sync::prepare(self.http.clone(), (worker, host.run), message, self.lease_news.0.clone());
+                sync::prepare(
+                    self.configurations.clone(),
+                    (worker, host.run),
+                    message,
+                    self.lease_news.0.clone(),
+                );
             }
             Action::Tell { worker, message } => {
                 if let Some(host) = self.hosts.get(&worker)
@@ -335,8 +353,8 @@ impl Driver {
         match held.iter().find(|lease| lease.resource == resource) {
             Some(lease) => {
                 tracing::info!(%resource, "it was handed over to this runner");
-                let (session, http) = (self.session.clone(), self.http.clone());
-                leases::adopt(session, http, lease.clone(), self.lease_news.0.clone());
+                let (session, configurations) = (self.session.clone(), self.configurations.clone());
+                leases::adopt(session, configurations, lease.clone(), self.lease_news.0.clone());
             }
             None => self.tell(Event::NotGranted { resource, retry_after: None }),
         }
@@ -469,7 +487,7 @@ impl Driver {
 
     fn read_configurations(&self) {
         let held = self.leases.keys().cloned().collect();
-        sync::refresh(self.http.clone(), held, self.lease_news.0.clone());
+        sync::refresh(self.configurations.clone(), held, self.lease_news.0.clone());
     }
 
     /// What this agent is to work on.

@@ -7,46 +7,83 @@ use serde_json::{Map, Value};
 use solehold_api::{
     config::{Camera, ConfigVersion},
     kind, paths,
+    problem::ErrorCode,
 };
 use solehold_client::{Http, Resource};
 use tokio::{sync::mpsc, time::timeout};
 
-use super::leases::LeaseNews;
+use super::{cache::Cache, leases::LeaseNews};
 use crate::{machine::WorkerId, worker::ToWorker};
 
-/// How long is waited for what a worker prepares with.
+/// How long the server may take for a configuration, or for a state to prepare with.
 const READ_MAX: Duration = Duration::from_secs(1);
 /// Configurations that are read at once.
 const READS_AT_ONCE: usize = 8;
 
-/// The configuration of a resource: the document of a camera, with its zones and versions, and the attributes of
-/// anything else. None if it has none, or if it cannot be read now.
-pub async fn configuration(http: &Http, resource: &Resource) -> Option<Value> {
-    let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
-    let is_camera = kind == kind::CAMERA;
-    let path = if is_camera { paths::camera(key) } else { paths::resource(kind, key) };
-    let document = match http.get::<Map<String, Value>>(path).await {
-        Ok(Ok(document)) => document,
-        Ok(Err(refusal)) => {
-            tracing::debug!(%resource, %refusal, "it has no configuration");
-            return None;
-        }
-        Err(error) => {
-            tracing::debug!(%resource, %error, "its configuration cannot be read now");
-            return None;
-        }
-    };
-    if is_camera {
-        return Some(with_versions(document));
+/// Where configurations come from: the server, and what it said last.
+#[derive(Debug)]
+pub struct Configurations {
+    http: Arc<Http>,
+    cache: Cache,
+}
+
+impl Configurations {
+    pub fn new(http: Arc<Http>, cache: Cache) -> Self {
+        Self { http, cache }
     }
-    let attributes = document.get("attributes").cloned();
-    attributes.filter(|attributes| attributes.as_object().is_some_and(|fields| !fields.is_empty()))
+
+    /// The configuration of a resource, for which is waited for a second. None if it has none, or if it cannot be read
+    /// now and never was.
+    pub async fn of(&self, resource: &Resource) -> Option<Value> {
+        match timeout(READ_MAX, self.read(resource)).await {
+            Ok(Ok(Some(config))) => {
+                self.cache.keep(resource, &config);
+                Some(config)
+            }
+            Ok(Ok(None)) => {
+                self.cache.forget(resource);
+                None
+            }
+            Ok(Err(error)) => self.last(resource, &error),
+            Err(_) => self.last(resource, "the server does not answer"),
+        }
+    }
+
+    fn last(&self, resource: &Resource, why: &str) -> Option<Value> {
+        let last = self.cache.last(resource);
+        tracing::debug!(%resource, why, is_kept = last.is_some(), "its configuration cannot be read now");
+        last
+    }
+
+    /// The document of a camera, with its zones and versions, and the attributes of anything else.
+    async fn read(&self, resource: &Resource) -> Result<Option<Value>, String> {
+        let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
+        let is_camera = kind == kind::CAMERA;
+        let path = if is_camera { paths::camera(key) } else { paths::resource(kind, key) };
+        let document = match self.http.get::<Map<String, Value>>(path).await {
+            Ok(Ok(document)) => document,
+            Ok(Err(refusal)) if refusal.code == ErrorCode::NotFound => return Ok(None),
+            Ok(Err(refusal)) => return Err(refusal.detail),
+            Err(error) => return Err(error.to_string()),
+        };
+        if is_camera {
+            return Ok(Some(with_versions(document)));
+        }
+        let attributes = document.get("attributes").cloned();
+        Ok(attributes.filter(|attributes| attributes.as_object().is_some_and(|fields| !fields.is_empty())))
+    }
+
+    async fn last_state(&self, resource: &Resource) -> Option<Value> {
+        let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
+        let mut state = self.http.get::<Map<String, Value>>(path).await.ok()?.ok()?;
+        state.remove("document")
+    }
 }
 
 /// Reads what a worker prepares with, and then lets it be told: configuration and state as they are now. What cannot be
 /// read is left out; the final word comes with the grant.
 pub fn prepare(
-    http: Arc<Http>,
+    configurations: Arc<Configurations>,
     (worker, run): (WorkerId, u32),
     message: ToWorker,
     news: mpsc::Sender<LeaseNews>,
@@ -56,18 +93,13 @@ pub fn prepare(
         let named = resource.split_once('/').and_then(|(kind, key)| Resource::new(kind, key).ok());
         let (mut config, mut state) = (None, None);
         if let Some(named) = named {
-            let both = async { tokio::join!(configuration(&http, &named), last_state(&http, &named)) };
-            (config, state) = timeout(READ_MAX, both).await.unwrap_or_default();
+            let last_state = timeout(READ_MAX, configurations.last_state(&named));
+            let (read, last) = tokio::join!(configurations.of(&named), last_state);
+            (config, state) = (read, last.ok().flatten());
         }
         let message = ToWorker::Prepare { id, resource, state, config, deadline_boottime_ms };
         let _ = news.send(LeaseNews::Prepare(worker, run, Box::new(message))).await;
     });
-}
-
-async fn last_state(http: &Http, resource: &Resource) -> Option<Value> {
-    let path = paths::resource_state(resource.kind.as_str(), resource.key.as_str());
-    let mut state = http.get::<Map<String, Value>>(path).await.ok()?.ok()?;
-    state.remove("document")
 }
 
 /// A camera's document with the versions of it and of its zones, by which a worker sees what has changed.
@@ -81,14 +113,14 @@ fn with_versions(mut document: Map<String, Value>) -> Value {
 }
 
 /// Reads the configurations of all these again, a few at a time.
-pub fn refresh(http: Arc<Http>, resources: Vec<Resource>, news: mpsc::Sender<LeaseNews>) {
+pub fn refresh(configurations: Arc<Configurations>, resources: Vec<Resource>, news: mpsc::Sender<LeaseNews>) {
     tokio::spawn(async move {
         for some in resources.chunks(READS_AT_ONCE) {
             let reads: Vec<_> = some
                 .iter()
                 .map(|resource| {
-                    let (http, resource) = (http.clone(), resource.clone());
-                    tokio::spawn(async move { (configuration(&http, &resource).await, resource) })
+                    let (configurations, resource) = (configurations.clone(), resource.clone());
+                    tokio::spawn(async move { (configurations.of(&resource).await, resource) })
                 })
                 .collect();
             for read in reads {
