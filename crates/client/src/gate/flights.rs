@@ -6,10 +6,11 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use solehold_core::{key::ResourceKey, time::Token};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -75,7 +76,7 @@ pub struct StillUnderWay {
 
 impl Flights {
     fn by_resource(&self) -> MutexGuard<'_, HashMap<ResourceKey, UnderWay>> {
-        self.by_resource.lock().unwrap_or_else(PoisonError::into_inner)
+        self.by_resource.lock()
     }
 
     /// Begins, if nothing with a lower token is under way.

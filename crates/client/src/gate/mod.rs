@@ -54,11 +54,9 @@ mod options;
 mod refresh;
 mod source;
 
-use std::{
-    sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use solehold_core::fence::{Doubt, Mark, Verdict};
 use solehold_core::{
     fence::{Fence, Tick},
@@ -212,11 +210,11 @@ impl Shared {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Fence> {
-        self.fence.read().unwrap_or_else(PoisonError::into_inner)
+        self.fence.read()
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Fence> {
-        self.fence.write().unwrap_or_else(PoisonError::into_inner)
+        self.fence.write()
     }
 
     /// What is known has changed.

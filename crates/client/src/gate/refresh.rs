@@ -1,11 +1,8 @@
 //! Asking the store for one resource: one question per resource at a time, and not too many at once.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use solehold_core::{
     fence::{Answer, Doubt, Tick, Verdict},
     key::{ResourceKey, SessionId},
@@ -92,7 +89,7 @@ impl Refreshes {
     }
 
     fn under_way(&self) -> MutexGuard<'_, HashMap<ResourceKey, Last>> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        self.under_way.lock()
     }
 }
 
