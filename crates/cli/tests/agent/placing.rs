@@ -75,7 +75,7 @@ impl Operator {
             (is_so && leases.len() == total).then_some(())
         };
         let waited = wait_for(&format!("{wanted:?}"), SOON, look).await;
-        waited.with_context(|| format!("{}", self.server.logs()))
+        waited.with_context(|| self.server.logs())
     }
 
     /// The events of a job, without those of its state: their names, holders and times.
