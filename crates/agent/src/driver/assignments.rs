@@ -10,8 +10,11 @@ use solehold_api::{
 use solehold_client::{Http, Resource, SessionId};
 use tokio::{sync::mpsc, task::AbortHandle};
 
-use super::leases::LeaseNews;
-use crate::machine::Want;
+use super::{Driver, leases::LeaseNews};
+use crate::{
+    config::Source,
+    machine::{Event, Want},
+};
 
 /// How long the server may wait until it plans something else for this runner.
 const CHANGE_MAX: Duration = Duration::from_secs(10);
@@ -78,6 +81,65 @@ impl Assigned {
             }
         }
         assigned
+    }
+}
+
+impl Driver {
+    /// What this agent is to work on.
+    pub(super) fn follow_source(&mut self) {
+        match &self.settings.source {
+            Source::Static(resources) => {
+                let wanted = resources.iter().map(|resource| (resource.clone(), Want::Free)).collect();
+                self.tell(Event::Wanted(wanted));
+            }
+            Source::Assigned if self.asking.is_some() => {}
+            Source::Assigned => {
+                let (http, runner) = (self.http.clone(), self.settings.runner.runner_id.clone());
+                let (known, news) = (self.known_version.clone(), self.lease_news.0.clone());
+                self.asking = Some(ask(http, runner, known, self.is_drain_known, news));
+            }
+        }
+    }
+
+    /// Asks for an answer at once, in place of one that may take a while.
+    pub(super) fn ask_anew(&mut self) {
+        if let Some(asking) = self.asking.take() {
+            asking.abort();
+        }
+        self.known_version = None;
+        self.follow_source();
+    }
+
+    pub(super) fn take_assignments(&mut self, told: Result<Assigned, String>, as_draining: bool) {
+        self.asking = None;
+        let assigned = match told {
+            Ok(assigned) => assigned,
+            Err(why) => {
+                if self.no_assignments.as_ref() != Some(&why) {
+                    tracing::warn!(why, "the server does not say what to work on; what is held is kept");
+                }
+                self.no_assignments = Some(why);
+                self.known_version = None;
+                if self.machine.is_draining() {
+                    self.hand_over_nothing();
+                }
+                return;
+            }
+        };
+        self.no_assignments = None;
+        let mut wanted: BTreeMap<Resource, Want> =
+            self.leases.keys().map(|resource| (resource.clone(), Want::Free)).collect();
+        wanted.extend(assigned.wanted);
+        // While it drains, what nobody will take over is not waited for.
+        let stays = assigned.stays.iter().filter(|_| as_draining && self.machine.is_draining());
+        for resource in assigned.unwanted.iter().chain(stays) {
+            wanted.remove(resource);
+        }
+        self.tell(Event::Wanted(wanted));
+        // The next one at once, unless the server has not waited.
+        if std::mem::replace(&mut self.known_version, assigned.version.clone()) != assigned.version {
+            self.follow_source();
+        }
     }
 }
 

@@ -34,7 +34,6 @@ use uuid::Uuid;
 
 pub use self::reload::Reloader;
 use self::{
-    assignments::Assigned,
     cache::Cache,
     leases::{Lease, LeaseNews},
     reload::Reloaded,
@@ -44,7 +43,7 @@ use crate::{
     config::{Settings, Source},
     health::Status,
     keep::Keepers,
-    machine::{Action, Event, Machine, News, Rules, Want, WorkerId},
+    machine::{Action, Event, Machine, News, Rules, WorkerId},
     worker::{Assignment, Host, ToWorker},
 };
 
@@ -488,63 +487,6 @@ impl Driver {
     fn read_configurations(&self) {
         let held = self.leases.keys().cloned().collect();
         sync::refresh(self.configurations.clone(), held, self.lease_news.0.clone());
-    }
-
-    /// What this agent is to work on.
-    fn follow_source(&mut self) {
-        match &self.settings.source {
-            Source::Static(resources) => {
-                let wanted = resources.iter().map(|resource| (resource.clone(), Want::Free)).collect();
-                self.tell(Event::Wanted(wanted));
-            }
-            Source::Assigned if self.asking.is_some() => {}
-            Source::Assigned => {
-                let (http, runner) = (self.http.clone(), self.settings.runner.runner_id.clone());
-                let (known, news) = (self.known_version.clone(), self.lease_news.0.clone());
-                self.asking = Some(assignments::ask(http, runner, known, self.is_drain_known, news));
-            }
-        }
-    }
-
-    /// Asks for an answer at once, in place of one that may take a while.
-    fn ask_anew(&mut self) {
-        if let Some(asking) = self.asking.take() {
-            asking.abort();
-        }
-        self.known_version = None;
-        self.follow_source();
-    }
-
-    fn take_assignments(&mut self, told: Result<Assigned, String>, as_draining: bool) {
-        self.asking = None;
-        let assigned = match told {
-            Ok(assigned) => assigned,
-            Err(why) => {
-                if self.no_assignments.as_ref() != Some(&why) {
-                    tracing::warn!(why, "the server does not say what to work on; what is held is kept");
-                }
-                self.no_assignments = Some(why);
-                self.known_version = None;
-                if self.machine.is_draining() {
-                    self.hand_over_nothing();
-                }
-                return;
-            }
-        };
-        self.no_assignments = None;
-        let mut wanted: BTreeMap<Resource, Want> =
-            self.leases.keys().map(|resource| (resource.clone(), Want::Free)).collect();
-        wanted.extend(assigned.wanted);
-        // While it drains, what nobody will take over is not waited for.
-        let stays = assigned.stays.iter().filter(|_| as_draining && self.machine.is_draining());
-        for resource in assigned.unwanted.iter().chain(stays) {
-            wanted.remove(resource);
-        }
-        self.tell(Event::Wanted(wanted));
-        // The next one at once, unless the server has not waited.
-        if std::mem::replace(&mut self.known_version, assigned.version.clone()) != assigned.version {
-            self.follow_source();
-        }
     }
 
     fn reload(&mut self, reloader: &mut Reloader) {
