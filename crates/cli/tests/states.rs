@@ -23,6 +23,7 @@ const NOT_READS: &[&str] = &[
     "serve",
     "agent",
     "explain",
+    "gate",
     "deploy status",
     "deploy shift",
     "deploy promote",

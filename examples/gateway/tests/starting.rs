@@ -53,7 +53,14 @@ async fn without_cluster_mode_there_is_one() {
     assert!(odd.text().await.expect("a text").contains("the id has 0 bytes"));
 
     assert!(first.terminate().await.expect("it ends").success());
-    let after = Program::start("gateway", &command(&database, None), READY).await;
+    // A busy machine may need more than one attempt; a place that was not left would be taken for 15 s.
+    let mut after = Err(anyhow::anyhow!("it was not started"));
+    for _ in 0..3 {
+        after = Program::start("gateway", &command(&database, None), READY).await;
+        if after.is_ok() {
+            break;
+        }
+    }
     after.expect("a gateway that was stopped leaves its place at once");
 }
 
