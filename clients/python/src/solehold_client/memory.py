@@ -97,8 +97,9 @@ class Memory:
         else:
             assert record.key is not None and record.mark is not None
             kind, key = record.key
-            mark = {"token": record.mark.token, "session": record.mark.session}
-            line = {"mark": {"tenant": self._tenant, "kind": kind, "key": key, **mark}}
+            mark: dict[str, object] = {"token": record.mark.token, "session": record.mark.session}
+            mark.update(tenant=self._tenant, kind=kind, key=key)
+            line = {"mark": mark}
         return json.dumps(line, separators=(",", ":")) + "\n"
 
     def close(self) -> None:
