@@ -21,7 +21,7 @@ use solehold_api::{
 };
 use solehold_core::{
     command::{Claim, Command, Footprint, OpenSession, Target},
-    key::{Document, HolderKey, SessionId},
+    key::{Document, HolderKey, Name, SessionId},
     outcome::{LeaseView, Refusal, SessionView},
     session::{Holder, HolderStatus, Session, SessionOver, Standing},
     time::Revision,
@@ -380,10 +380,11 @@ async fn assignments(
     Params(query): Params<AssignmentsQuery>,
 ) -> Result<Json<Assignments>, ApiError> {
     let context = caller.context();
+    let known = field::maybe_name("known", query.known.as_deref())?;
     let wait = terms::wait(query.wait_ms.map(Into::into).as_ref()).map_err(|fault| vec![fault])?;
     let key = runner_key(context, &TenantQuery { tenant: query.tenant }, &id).await?;
     let asker = KnownRunner::of(&find(context, &key).await?, &key);
-    let planned = context.other_plan(&key, asker.as_ref(), query.known.as_deref(), wait).await?;
+    let planned = context.other_plan(&key, asker.as_ref(), known.as_ref().map(Name::as_str), wait).await?;
     // Read after the plan: what was acquired since then is kept, not acquired again.
     let (leases, revision) = held_by(context, &key).await?;
     let cameras = leases.iter().filter(|lease| lease.key.kind.as_str() == kind::CAMERA);

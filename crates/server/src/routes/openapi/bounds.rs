@@ -158,7 +158,6 @@ fn text(owner: &str, field: &str) -> Value {
         (operation, "id") if operation.ends_with("_session") => json!({"format": "uuid", "pattern": UUID}),
         (_, "reason") => json!({"maxLength": REASON_BYTES_MAX}),
         (_, "rtsp_url") => json!({"maxLength": URL_BYTES_MAX}),
-        (_, "known") => json!({"maxLength": NAME_BYTES_MAX}),
         (_, "sealed_cursor") => json!({"maxLength": SEALED_CURSOR_BYTES_MAX}),
         (_, "cursor") => json!({"minLength": 1, "maxLength": PAGE_CURSOR_BYTES_MAX, "pattern": "^[!-~]+$"}),
         (_, "from") => json!({"pattern": r"^[0-9]{1,19}\.[0-9]{1,19}$"}),
