@@ -130,11 +130,13 @@ impl Planned {
         is_so && self.sessions.get(&runner.name) == runner.session.as_ref()
     }
 
-    /// Whether a resource should move to the runner that has this session, now.
-    pub fn moves_to(&self, key: &ResourceKey, session: SessionId) -> bool {
+    /// Whether a resource should move from its present holder to the runner that has this session, now. A plan that
+    /// was made before the holder got it says nothing of that holder.
+    pub fn moves(&self, key: &ResourceKey, from: Option<&Name>, to: SessionId) -> bool {
         let Some(placement) = self.plan.placement(key) else { return false };
         let target = placement.target.as_ref().and_then(|target| self.sessions.get(target));
-        matches!(placement.step, Step::Move | Step::Moving) && target == Some(&session)
+        let is_now = matches!(placement.step, Step::Move | Step::Moving);
+        is_now && placement.holder.as_ref() == from && target == Some(&to)
     }
 }
 

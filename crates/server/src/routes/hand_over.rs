@@ -85,7 +85,8 @@ async fn is_planned(
     if context.caller().actor().may_act_for(owner) {
         return Ok(false);
     }
-    Ok(context.plan(&key.tenant, None).await?.moves_to(key, to))
+    let from = present.map(|lease| &lease.lease.holder);
+    Ok(context.plan(&key.tenant, None).await?.moves(key, from, to))
 }
 
 /// The session of the next holder.
