@@ -2,7 +2,7 @@
 """A camera worker for `solehold agent`, with the standard library alone.
 
 It "processes" frames of several cameras and writes each with the fencing token to the sink (SINK_URL). The number of the
-last frame is its state: whoever works on the camera next goes on from there. Since the sink refuses old tokens, the
+last frame is its state: the next holder goes on from there. Since the sink refuses old tokens, the
 worker does not look at its deadline: with `grace_seconds` it goes on while the control plane is away.
 """
 

@@ -106,7 +106,7 @@ async fn problem(request: reqwest::RequestBuilder) -> Result<(u16, String, Strin
     Ok((status, part("code"), part("detail")))
 }
 
-/// Acquires the lobby, after whoever holds it has lost it, and gives the token.
+/// Acquires the lobby once its present holder has lost it, and returns the token.
 async fn grant(server: &Solehold, holder: &str) -> Result<u64> {
     let http = reqwest::Client::builder().no_proxy().build()?;
     let lease = format!("{}/api/v1/resources/scene/lobby/lease", server.url());

@@ -10,7 +10,7 @@
 //! ```
 //! Three ways to do it, from the least change of the application to the most:
 //!
-//! - *By trigger*: [`Marks::trigger`] guards a table, whoever writes to it. A writer says its token once per
+//! - *By trigger*: [`Marks::trigger`] guards a table against all writers. A writer says its token once per
 //!   transaction ([`Marks::show`]); one that says none is refused.
 //! - *By statement*: [`Marks::admit`] at the beginning of the transaction.
 //! - *By column*: the mark is a column of the written row itself ([`guarded_update`]). No other table, but a row that

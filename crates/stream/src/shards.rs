@@ -7,7 +7,7 @@
 use solehold_core::key::ResourceKey;
 use xxhash_rust::xxh3::xxh3_64;
 
-/// The most shards of a gate. Each one is sent every message, so many cost much.
+/// The most shards of a gate. Each one is sent every message, so a large number is expensive.
 pub const SHARDS_MAX: u32 = 64;
 
 /// The kind of the leases that shards are held by.

@@ -75,7 +75,7 @@ pub struct Counts {
 pub type ByKnowledge<'a> = &'a mut dyn FnMut(&ResourceKey, Token) -> Verdict;
 
 impl<A> Window<A> {
-    /// An empty window, for payloads of so many bytes.
+    /// An empty window, for payloads up to a number of bytes in all.
     pub fn new(routes: Routes, bytes_max: usize) -> Self {
         let (entries, held, outbox) = (VecDeque::new(), HashMap::new(), VecDeque::new());
         Self { routes, bytes_max, entries, first: 0, held, outbox, bytes: 0, counts: Counts::default() }

@@ -9,8 +9,8 @@
 //!
 //! A tracker holds scenes by one session. Each scene is a task that follows the objects in it and publishes where they
 //! are, under the scene's guard: when the lease is lost the task is dropped. Every message bears the lease's token, so
-//! that a gate can refuse what a paused tracker still sends. The tracks are the resource's state document, so whoever
-//! takes the scene over goes on with the same track ids.
+//! that a gate can refuse what a paused tracker still sends. The tracks are the resource's state document, so the
+//! next holder of the scene goes on with the same track ids.
 
 pub mod fleet;
 pub mod scene;

@@ -27,7 +27,8 @@ impl Position {
     }
 }
 
-/// Where the objects of every scene are, so many milliseconds after the epoch: each goes round in a circle of its own.
+/// Where the objects of every scene are at a time, in milliseconds since the epoch. Each goes round in a circle of its
+/// own.
 pub fn seen_at(unix_ms: u64) -> [Position; OBJECTS] {
     std::array::from_fn(|object| {
         let turn = (unix_ms % 6_000) as f64 / 6_000.0 * std::f64::consts::TAU;

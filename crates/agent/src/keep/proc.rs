@@ -147,8 +147,8 @@ pub fn usage_below(root: Pid) -> Usage {
     usage
 }
 
-/// Kills all below `root`; some may still be dying. What has a SIGKILL waiting forks no more: once a pass finds nobody
-/// new, there is nobody new.
+/// Kills all below `root`; some may still be dying afterwards. A process with a pending SIGKILL cannot fork, so the
+/// passes end when one of them finds no new process.
 pub fn kill_below(root: Pid, except: &BTreeSet<i32>) {
     let mut killed = HashSet::new();
     for _ in 0..PASSES_AT_ONCE {

@@ -63,7 +63,7 @@ async fn every_odd_message_has_a_fate_and_none_stops_the_others() -> Result<()> 
     }
     world.publisher.position("a", 1, token).await?;
     world.inbox.has_all("gated/", 1..2).await?;
-    // A live copy of a message that is to be retained is a message like any other.
+    // A message that is published live with the retain flag is treated like any other.
     world
         .publisher
         .send_with(&topic("a"), json!({ "n": 2, "_version": token }).to_string(), retained)

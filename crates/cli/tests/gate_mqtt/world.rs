@@ -160,7 +160,7 @@ impl Inbox {
         came.with_context(|| format!("{} of {} lack: {lacking:?}", lacking.len(), wanted.len()))
     }
 
-    /// Waits until so many messages have come.
+    /// Waits until this number of messages has come.
     pub async fn count(&self, prefix: &str, count: usize) -> Result<Vec<(String, String)>> {
         let what = format!("{count} messages below {prefix}");
         wait_for(&what, PATIENCE, async || Some(self.all(prefix)).filter(|all| all.len() >= count)).await

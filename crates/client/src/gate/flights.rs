@@ -2,7 +2,7 @@
 //!
 //! A gate that lets a request pass does not know when the service has done it. A request with an old token that was
 //! admitted in time may still be under way when the next holder's first request comes, and take effect after it. So
-//! whoever carries a higher token waits until nothing with a lower one is under way.
+//! a request with a higher token waits until none with a lower one is under way.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -43,7 +43,7 @@ impl GateLayer {
         Self { patience, ..self }
     }
 
-    /// Whether a request may pass. The flight is to be kept until the service has answered.
+    /// Whether a request may pass. Keep the flight until the service has answered.
     pub async fn admit(
         &self,
         method: &http::Method,

@@ -169,7 +169,7 @@ impl Gate {
     pub fn changed(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut changes = self.shared.changes.subscribe();
         async move {
-            // The gate is gone: nothing will change, and whoever waits had better look.
+            // The gate is gone: nothing will change, so those who wait look once more.
             let _ = changes.changed().await;
         }
     }

@@ -72,7 +72,7 @@ async fn ask(shared: &Shared, key: &ResourceKey, arrived: Tick) -> Result<Told, 
     Ok((asked, answer, epoch))
 }
 
-/// The last answer for a resource. Whoever holds the lock asks.
+/// The last answer for a resource. The task that holds the lock asks.
 type Last = Arc<tokio::sync::Mutex<Option<Told>>>;
 
 /// One who asks for a resource. The last one to leave takes the answer along.

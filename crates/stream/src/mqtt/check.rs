@@ -81,7 +81,7 @@ async fn connected(events: &mut EventLoop) -> Result<bool, BrokerError> {
     }
 }
 
-/// Publishes so many messages, and waits until the broker has them.
+/// Publishes a number of messages, and waits until the broker has them.
 async fn publish(broker: &Broker, id: &str, topic: &str, count: usize) -> Result<(), BrokerError> {
     let (client, mut events) = broker.connection(&format!("{id}-w"), false)?;
     let (mut given, mut confirmed) = (0, 0);

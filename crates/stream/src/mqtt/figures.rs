@@ -113,7 +113,7 @@ impl Figures {
         self.refused.iter().zip(counts.refused).for_each(|(counter, count)| add(counter, count));
     }
 
-    /// A shard that had so many held back and unacknowledged has others now.
+    /// By how much the messages that a shard holds back and has not acknowledged have changed.
     pub(crate) fn moved(&self, (held, unacknowledged): (i64, i64)) {
         self.held.inc_by(held);
         self.unacknowledged.inc_by(unacknowledged);
