@@ -45,6 +45,7 @@ pub mod inbox;
 pub mod limits;
 pub mod migrations;
 mod outcome;
+pub mod partitions;
 pub mod reconciler;
 pub mod retry;
 mod row;

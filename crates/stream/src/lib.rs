@@ -17,9 +17,13 @@
 //! [`window`] is the heart, a machine without a clock or any I/O. `mqtt` drives it.
 
 mod intake;
+#[cfg(feature = "kafka")]
+pub mod kafka;
 pub mod message;
 #[cfg(feature = "mqtt")]
 pub mod mqtt;
+#[cfg(feature = "kafka")]
+pub mod orchestrator;
 mod refusal;
 mod routes;
 pub mod shards;

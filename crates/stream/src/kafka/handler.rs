@@ -1,0 +1,76 @@
+//! What an application does with messages.
+
+use std::{future::Future, sync::Arc};
+
+use bytes::Bytes;
+use deadpool_postgres::Transaction;
+use solehold_sql::partitions::Tenure;
+use tokio::sync::watch;
+
+/// A message as the broker keeps it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Its topic.
+    pub topic: Arc<str>,
+    /// Its partition.
+    pub partition: i32,
+    /// Its offset there.
+    pub offset: i64,
+    /// Messages with the same key are handled in order.
+    pub key: Option<Bytes>,
+    /// What it says; nothing in a tombstone.
+    pub payload: Option<Bytes>,
+    /// Empty with brokers that are older than headers.
+    pub headers: Vec<(String, Bytes)>,
+    /// When it was written, by the broker or the producer, in milliseconds since 1970.
+    pub timestamp_ms: Option<i64>,
+}
+
+/// Why a message could not be handled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// It will never work: it becomes a dead letter at once.
+    #[error("{0}")]
+    Poison(String),
+    /// It may work later: it is tried again a bounded number of times, then it becomes a dead letter.
+    #[error("{0}")]
+    Again(String),
+}
+
+/// A message that was worked on, and what came of it: an effect to commit, or the reason why it is a dead letter.
+#[derive(Debug)]
+pub struct Done<E> {
+    /// The message.
+    pub message: Message,
+    /// What to commit. A dead letter is committed, too: what follows under its key depends on it.
+    pub effect: Result<E, Failure>,
+}
+
+/// Turns true when a partition is to be given up. What is under way may be finished, nothing new is begun.
+pub type Leaving = watch::Receiver<bool>;
+
+/// What an application does with the messages of its partitions.
+pub trait Handler: Send + Sync + 'static {
+    /// What a message comes to, before it is committed.
+    type Effect: Send + 'static;
+
+    /// Works on one message. Messages of one key are worked on one after the other, each after the commit of the one
+    /// before; those of different keys at the same time. An effect outside the database that happens here may happen
+    /// twice; let [`Redis`](super) or a gate guard it.
+    fn work(&self, message: &Message) -> impl Future<Output = Result<Self::Effect, Failure>> + Send;
+
+    /// Commits what several messages of one partition came to. The epoch of the tenure has been checked in this
+    /// transaction, and the position is written by it. The messages stand in the order of their offsets; there may be
+    /// gaps, and a message may have been committed before: its inbox mark tells. An error rolls everything back, and the
+    /// messages come again, one per transaction, so that one bad message does not stop the others.
+    fn commit(
+        &self,
+        transaction: &Transaction<'_>,
+        tenure: &Tenure,
+        done: &[Done<Self::Effect>],
+    ) -> impl Future<Output = Result<(), solehold_sql::Error>> + Send;
+
+    /// Whatever else is to be done for a partition while it is ours, such as sweeps and the sending of outgoing
+    /// messages. It ends soon after `leaving` turns true, and is dropped when the partition was lost.
+    fn attend(&self, tenure: Tenure, leaving: Leaving) -> impl Future<Output = ()> + Send;
+}

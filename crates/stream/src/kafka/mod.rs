@@ -1,0 +1,13 @@
+//! A consumer of Kafka partitions whose effects happen once.
+//!
+//! ```text
+//!   owners (a consumer group, or leases) ──> tenure of a partition (epoch)
+//!                                               │
+//!   broker ──> lane of the partition ──> work, in parallel by key ──> one transaction: epoch, inbox, effects, position
+//!                  │ what is finished                                     │
+//!                  └── pause and resume                                   └──> position to the broker, for display
+//! ```
+
+mod handler;
+
+pub use handler::{Done, Failure, Handler, Leaving, Message};

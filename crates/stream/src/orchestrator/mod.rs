@@ -1,0 +1,16 @@
+//! The orchestrator: jobs of several stages, each stage carried out by workers elsewhere.
+//!
+//! ```text
+//!   commands (Kafka) ──┐                                        ┌──> tasks: Celery, Kafka, HTTP
+//!   reports of tasks ──┼──> the owner of the job's partition ───┤
+//!   operators (HTTP) ──┘    one transaction per batch:          └──> job events (Kafka)
+//!                           epoch, inbox, job, outbox
+//! ```
+//!
+//! A job belongs to the partition that its command came from, and only the owner of that partition changes it. What
+//! others have to say to it (a worker's report, an operator's cancel) is put into the partition's mailbox, a table.
+
+pub mod dispatch;
+mod task;
+
+pub use task::{Report, ReportKind, Task, TaskId};

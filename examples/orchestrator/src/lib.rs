@@ -1,0 +1,1 @@
+//! The video pipeline of the orchestrator's document.
