@@ -48,7 +48,7 @@ impl Error {
 
     /// Whether the data or the statement is at fault, so that trying the same again is of no use: what was asked for is
     /// invalid, or a value, a constraint, a column, or the application's own code refused it.
-    pub(crate) fn is_of_the_data(&self) -> bool {
+    pub fn is_of_the_data(&self) -> bool {
         let classes = ["21", "22", "23", "42", "44", "P0"];
         match self {
             Self::Invalid { .. } | Self::Effect(_) => true,

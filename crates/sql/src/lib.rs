@@ -19,7 +19,8 @@
 //!   PgBouncer in transaction mode.
 //!
 //! [`ClaimTable`] describes a table, [`migrations`] prepares it, [`Claims`] claims, [`reconciler`] is the worker's
-//! loop, [`inbox`] makes commands idempotent, and [`fenced`] refuses writes under an old token.
+//! loop, [`inbox`] makes commands idempotent, [`fenced`] refuses writes under an old token, and [`partitions`] keeps
+//! the position of a topic's consumer beside the effects of its messages.
 //!
 //! ```
 //! use solehold_sql::{ClaimTable, Claims};

@@ -46,3 +46,5 @@ pub const INBOX_RESULT_BYTES_MAX: usize = 1024 * 1024;
 pub const IDEMPOTENT_BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Longest name of a fenced resource, `KIND/KEY`, in bytes.
 pub const RESOURCE_BYTES_MAX: usize = 511;
+/// Longest name of a topic or of a group of consumers, in bytes.
+pub const PARTITION_NAME_BYTES_MAX: usize = 255;

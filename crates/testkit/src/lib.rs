@@ -3,6 +3,7 @@
 //! ```text
 //!   test process ── Postgres ──┐             ┌── postgres, in a temporary folder, on a reserved port
 //!                   Solehold ──┼── Server ───┤
+//!                   Kafka      │             │
 //!                   RabbitMq   │             │
 //!                   Mosquitto  │             │
 //!                   Redis      │             │
@@ -24,6 +25,7 @@
 
 mod cache;
 mod fake_clock;
+mod kafka;
 mod mosquitto;
 mod output;
 mod pgbouncer;
@@ -40,6 +42,7 @@ mod wait;
 mod watchdog;
 
 pub use fake_clock::FakeClock;
+pub use kafka::{Kafka, KafkaBuilder};
 pub use mosquitto::Mosquitto;
 pub use pgbouncer::PgBouncer;
 pub use port::free_port;

@@ -9,5 +9,8 @@
 //! ```
 
 mod handler;
+pub mod lane;
+mod settings;
 
 pub use handler::{Done, Failure, Handler, Leaving, Message};
+pub use settings::{Begin, Brokers, ConsumerSettings, PartitionAssignment};

@@ -1,0 +1,298 @@
+//! What a consumer is told: where the brokers are, what to read, and how much at once.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use rdkafka::ClientConfig;
+use serde::{Deserialize, Serialize};
+use solehold_clock::Backoff;
+
+use super::lane::Bounds;
+
+/// Where the brokers are, and how to speak to them: for consumers and producers alike.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Brokers {
+    /// One or more of them, as `host:port`, with commas in between.
+    pub brokers: String,
+    /// How this program is called in the brokers' logs.
+    pub client_id: String,
+    /// The version of brokers that are too old to be asked for it (before 0.10), such as `0.9.0.1`.
+    pub broker_version: Option<String>,
+    /// More properties, by the names that librdkafka gives them: certificates, passwords, timeouts.
+    pub librdkafka: BTreeMap<String, String>,
+}
+
+impl Default for Brokers {
+    fn default() -> Self {
+        Self {
+            brokers: "127.0.0.1:9092".to_owned(),
+            client_id: "solehold".to_owned(),
+            broker_version: None,
+            librdkafka: BTreeMap::new(),
+        }
+    }
+}
+
+impl Brokers {
+    /// Brokers at this address.
+    pub fn at(brokers: impl Into<String>) -> Self {
+        Self { brokers: brokers.into(), ..Self::default() }
+    }
+
+    /// What every client of theirs begins with.
+    pub fn client(&self) -> ClientConfig {
+        let mut client = ClientConfig::new();
+        client.set("bootstrap.servers", &self.brokers).set("client.id", &self.client_id);
+        // A broker that comes back is noticed soon.
+        client.set("reconnect.backoff.max.ms", "1000");
+        if let Some(version) = &self.broker_version {
+            client.set("api.version.request", "false").set("broker.version.fallback", version);
+        }
+        for (name, value) in &self.librdkafka {
+            client.set(name, value);
+        }
+        client
+    }
+}
+
+/// Who says which consumer has a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PartitionAssignment {
+    /// The broker: a consumer group.
+    #[default]
+    Group,
+    /// A Solehold server: each partition is a lease.
+    Leases,
+}
+
+/// Where to begin with a partition of which nothing is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Begin {
+    /// With its first message.
+    #[default]
+    Earliest,
+    /// With what comes from now on.
+    Latest,
+}
+
+/// What a consumer does. Times are in seconds.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ConsumerSettings {
+    /// The topic.
+    pub topic: String,
+    /// The group: consumers of one group share the partitions, and the rows of their positions.
+    pub group: String,
+    /// How many partitions the topic must have. A key belongs to another partition when their number changes.
+    pub partitions: i32,
+    /// Who says which consumer has a partition.
+    pub partition_assignment: PartitionAssignment,
+    /// A fixed name for this member of the group, for deployments whose pods keep theirs. A member with a fixed name
+    /// does not leave: when it ends, its partitions wait for it until the session times out.
+    pub group_instance_id: Option<String>,
+    /// How long a member of the group that is not heard of keeps its partitions; with leases, the ttl.
+    #[serde(with = "seconds")]
+    pub session_timeout: Duration,
+    /// Where to begin with a partition of which nothing is known.
+    pub auto_offset_reset: Begin,
+    /// With leases: the most partitions that this consumer takes.
+    pub capacity: u32,
+    /// Messages of one partition that are worked on at the same time, of different keys.
+    pub parallel: usize,
+    /// Messages of one partition that are kept in memory; then it is paused.
+    pub buffered_messages: usize,
+    /// The same, in bytes.
+    pub buffered_bytes: usize,
+    /// The most offsets between the first message that has not taken effect and the last that has.
+    pub span: i64,
+    /// The most messages in one transaction.
+    pub batch: usize,
+    /// How often a message is tried before it is a dead letter.
+    pub attempts: u32,
+    /// The first pause between two attempts; it doubles.
+    #[serde(with = "seconds")]
+    pub retry_first: Duration,
+    /// The longest pause between two attempts.
+    #[serde(with = "seconds")]
+    pub retry_max: Duration,
+    /// How long the work on a partition that is to be given up may still take.
+    #[serde(with = "seconds")]
+    pub leave_timeout: Duration,
+}
+
+impl Default for ConsumerSettings {
+    fn default() -> Self {
+        Self {
+            topic: "polyvision.jobs.commands".to_owned(),
+            group: "polyvision-orchestrator".to_owned(),
+            partitions: 12,
+            partition_assignment: PartitionAssignment::Group,
+            group_instance_id: None,
+            session_timeout: Duration::from_secs(10),
+            auto_offset_reset: Begin::Earliest,
+            capacity: 1_000,
+            parallel: 32,
+            buffered_messages: 2_000,
+            buffered_bytes: 16 * 1024 * 1024,
+            span: 10_000,
+            batch: 500,
+            attempts: 5,
+            retry_first: Duration::from_millis(200),
+            retry_max: Duration::from_secs(10),
+            leave_timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+impl ConsumerSettings {
+    /// What is wrong with them, if something is.
+    pub fn fault(&self) -> Option<String> {
+        let is_name = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let is_between = |what: &str, value: u64, least: u64, most: u64| {
+            (!(least..=most).contains(&value))
+                .then(|| format!("{what} is {value}; it must be {least} to {most}"))
+        };
+        if self.topic.is_empty() || self.topic.len() > 249 || !self.topic.bytes().all(is_name) {
+            let topic = &self.topic;
+            return Some(format!(
+                "topic is {topic:?}; write 1 to 249 letters, digits, dots, dashes, underscores"
+            ));
+        }
+        if self.group.is_empty() || self.group.len() > 200 || self.group.chars().any(char::is_control) {
+            return Some(format!("group is {:?}; write 1 to 200 printable characters", self.group));
+        }
+        if self.group_instance_id.is_some() && self.partition_assignment == PartitionAssignment::Leases {
+            return Some(
+                "group_instance_id is for partition_assignment: group; leases go by the holder's name"
+                    .to_owned(),
+            );
+        }
+        let (session, leave) = (self.session_timeout.as_millis(), self.leave_timeout.as_millis());
+        if leave * 2 > session {
+            return Some(format!(
+                "leave_timeout is {:?}; it must be at most half of session_timeout, {:?}: a member that takes longer \
+                 over a revoked partition is put out of the group",
+                self.leave_timeout, self.session_timeout
+            ));
+        }
+        let session = session.min(u128::from(u64::MAX)) as u64;
+        is_between("session_timeout (ms)", session, 1_000, 3_600_000)
+            .or_else(|| is_between("partitions", self.partitions.max(0) as u64, 1, 10_000))
+            .or_else(|| is_between("capacity", self.capacity.into(), 1, 10_000))
+            .or_else(|| is_between("parallel", self.parallel as u64, 1, 10_000))
+            .or_else(|| is_between("buffered_messages", self.buffered_messages as u64, 2, 1_000_000))
+            .or_else(|| is_between("buffered_bytes", self.buffered_bytes as u64, 1_024, 1 << 32))
+            .or_else(|| is_between("span", self.span.max(0) as u64, 1, 1_000_000))
+            .or_else(|| is_between("batch", self.batch as u64, 1, 10_000))
+            .or_else(|| is_between("attempts", self.attempts.into(), 1, 1_000))
+    }
+
+    /// The bounds of a partition.
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds {
+            parallel: self.parallel,
+            messages: self.buffered_messages,
+            bytes: self.buffered_bytes,
+            span: self.span,
+            batch: self.batch,
+            attempts: self.attempts,
+            backoff: Backoff { first: self.retry_first, cap: self.retry_max },
+        }
+    }
+
+    /// What librdkafka is told.
+    pub(super) fn client(&self, brokers: &Brokers) -> ClientConfig {
+        let mut client = brokers.client();
+        let ms = |time: Duration| time.as_millis().to_string();
+        client
+            .set("group.id", &self.group)
+            .set("session.timeout.ms", ms(self.session_timeout))
+            .set("heartbeat.interval.ms", ms((self.session_timeout / 5).min(Duration::from_secs(3))))
+            .set("partition.assignment.strategy", "cooperative-sticky")
+            // Positions are committed by us. Where to begin is always said; anything else is an error to be told.
+            .set("enable.auto.commit", "false")
+            .set("enable.auto.offset.store", "false")
+            .set("auto.offset.reset", "error")
+            .set("statistics.interval.ms", "1000")
+            // What is fetched ahead is lost with a pause: as much as fits into the lanes.
+            .set("queued.min.messages", self.buffered_messages.to_string())
+            .set("queued.max.messages.kbytes", (self.buffered_bytes / 1024).clamp(1, 2_097_151).to_string())
+            .set("fetch.wait.max.ms", "100")
+            .set("topic.metadata.refresh.interval.ms", "30000");
+        if let Some(name) = &self.group_instance_id {
+            client.set("group.instance.id", name);
+        }
+        for (name, value) in &brokers.librdkafka {
+            client.set(name, value);
+        }
+        client
+    }
+}
+
+/// A time as a number of seconds.
+mod seconds {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(time.as_secs_f64())
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        let seconds = f64::deserialize(deserializer)?;
+        Duration::try_from_secs_f64(seconds)
+            .map_err(|_| D::Error::custom(format!("{seconds} is not a number of seconds")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_the_document() {
+        let settings: ConsumerSettings = serde_json::from_str("{}").expect("all have defaults");
+        assert_eq!(settings.fault(), None);
+        assert_eq!((settings.topic.as_str(), settings.partitions), ("polyvision.jobs.commands", 12));
+        assert_eq!(settings.group, "polyvision-orchestrator");
+        assert_eq!(settings.session_timeout, Duration::from_secs(10));
+        let client = settings.client(&Brokers::default());
+        assert_eq!(client.get("enable.auto.commit"), Some("false"));
+        assert_eq!(client.get("partition.assignment.strategy"), Some("cooperative-sticky"));
+        assert_eq!(client.get("group.instance.id"), None);
+        assert_eq!(client.get("api.version.request"), None);
+    }
+
+    #[test]
+    fn more_properties_and_old_brokers_are_told_to_every_client() {
+        let text = r#"{"brokers": "a:1,b:2", "broker_version": "0.9.0.1", "librdkafka": {"fetch.wait.max.ms": "5"}}"#;
+        let brokers: Brokers = serde_json::from_str(text).expect("good");
+        let client = ConsumerSettings::default().client(&brokers);
+        let told =
+            ["bootstrap.servers", "api.version.request", "broker.version.fallback", "fetch.wait.max.ms"]
+                .map(|name| client.get(name).unwrap_or_default());
+        assert_eq!(told, ["a:1,b:2", "false", "0.9.0.1", "5"]);
+        assert!(serde_json::from_str::<Brokers>(r#"{"broker": "a:1"}"#).is_err(), "not a setting");
+    }
+
+    #[test]
+    fn odd_settings_are_refused_in_their_own_words() {
+        let fault = |change: &dyn Fn(&mut ConsumerSettings)| {
+            let mut settings = ConsumerSettings::default();
+            change(&mut settings);
+            settings.fault().unwrap_or_default()
+        };
+        assert!(fault(&|s| s.topic = "a b".to_owned()).contains("topic is \"a b\""));
+        assert!(fault(&|s| s.group = String::new()).contains("group"));
+        assert!(fault(&|s| s.partitions = 0).contains("partitions is 0; it must be 1 to"));
+        assert!(fault(&|s| s.session_timeout = Duration::from_secs(3)).contains("at most half"));
+        let named = |s: &mut ConsumerSettings| {
+            s.group_instance_id = Some("pod-1".to_owned());
+            s.partition_assignment = PartitionAssignment::Leases;
+        };
+        assert!(fault(&named).contains("group_instance_id"));
+    }
+}
