@@ -52,7 +52,7 @@ pub type Leaving = watch::Receiver<bool>;
 /// What an application does with the messages of its partitions.
 pub trait Handler: Send + Sync + 'static {
     /// What a message comes to, before it is committed.
-    type Effect: Send + 'static;
+    type Effect: Send + Sync + 'static;
 
     /// Works on one message. Messages of one key are worked on one after the other, each after the commit of the one
     /// before; those of different keys at the same time. An effect outside the database that happens here may happen
