@@ -445,3 +445,45 @@ fn what_the_server_assigns_is_asked_for_again_soon() {
     world.does(Event::NotGranted { resource: camera("a"), retry_after: None });
     assert_eq!(world.machine.due(), Some(at(1)));
 }
+
+#[test]
+fn a_hand_over_ends_whatever_state_its_worker_is_in() {
+    let asked = || Event::Asked { resource: camera("a"), id: None, why: "it is handed over".to_owned() };
+    let held = || {
+        let mut world = World::new(1, 1);
+        world.want(&["a"]);
+        world.grant("a", 1);
+        world
+    };
+    let crash = |world: &mut World, run| world.news(1, run, News::Ended(JobEnd::Exited(1)));
+
+    // Not started yet: it is stopped, and its end is the proof.
+    let mut starting = held();
+    let actions = starting.does(asked());
+    assert!(matches!(&actions[..], [Action::Stop { worker: 1, .. }]), "{actions:?}");
+    assert_eq!(released(&starting.news(1, 1, News::Ended(JobEnd::Lost(None)))), ["camera/a"]);
+
+    // Connected, but not ready: it can be asked, and is stopped if it does not answer.
+    let mut connected = held();
+    connected.news(1, 1, News::Connected);
+    assert!(revoked(&connected.does(asked())).is_some());
+    assert!(matches!(&connected.after(20, Event::Tick)[..], [Action::Stop { worker: 1, .. }]));
+    assert_eq!(released(&connected.news(1, 1, News::Ended(JobEnd::Lost(None)))), ["camera/a"]);
+
+    // Between two runs of a crash loop: nothing is left that works on it.
+    let mut looping = held();
+    crash(&mut looping, 1);
+    crash(&mut looping, 2);
+    assert_eq!(released(&looping.does(asked())), ["camera/a"]);
+    let later = looping.after(60, Event::Tick);
+    assert!(!later.iter().any(|action| is_start(action, 1, 3)), "{later:?}");
+
+    // Being stopped for another reason: its end releases it, once.
+    let mut stopping = World::speaking(1, 1);
+    let id = revoked(&stopping.want(&[])).expect("asked");
+    assert_eq!(stopping.does(asked()), [], "the first question stands");
+    stopping.after(20, Event::Tick);
+    assert_eq!(released(&stopping.news(1, 1, News::Ended(JobEnd::Lost(None)))), ["camera/a"]);
+    let line = json!({"type": "drained", "id": id}).to_string();
+    assert_eq!(released(&stopping.says(1, 1, &line)), [""; 0]);
+}
