@@ -30,7 +30,7 @@
 //!   Session (one heartbeat) ── acquire ──> Guard { token, deadline, lost(), run(), state() }
 //!      |            └── Locks (wait in line) ──> Guard          Cluster: configuration, routing, presence
 //!      Authority: Http (servers, failover) | Embedded (the engine in this process)       elect(): one leader
-//!      Gate: refuses work that carries an old token
+//!      Gate: refuses work that carries an old token            Runner: holds what the server places on it
 //! ```
 //! ```
 //! # tokio::runtime::Runtime::new().expect("a runtime").block_on(async {
@@ -65,6 +65,7 @@
 //!   holding      Lost,    Refusal, AuthorityError ──> GuardError           OlderHistory ──> AuthorityError
 //! ```
 
+pub mod assignments;
 pub mod authority;
 pub mod chance;
 #[cfg(feature = "cluster")]
@@ -79,6 +80,7 @@ mod http;
 mod locks;
 pub mod news;
 pub mod renewer;
+mod runner;
 mod session;
 
 pub use authority::{
@@ -95,6 +97,7 @@ pub use history::OlderHistory;
 pub use http::{Http, HttpConfig, HttpError, transport};
 pub use locks::{LOCK_KIND, LockConfig, Locks};
 pub use renewer::{Lost, Policy};
+pub use runner::{Assignment, Runner, RunnerConfig};
 pub use session::{
     AcquireError, Contact, Guard, GuardError, OpenError, Session, SessionConfig, Surroundings,
 };

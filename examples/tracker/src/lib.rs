@@ -1,10 +1,8 @@
 //! A scene tracker that runs in many instances.
 //!
 //! ```text
-//!   settings -> fleet (which scenes?) -> watch one scene under its guard -> wire (MQTT, with the token)
-//!                 |  free ones, up to capacity        |
-//!                 |  those of a draining tracker      tracks: objects and their ids, kept as the resource's state
-//!                 |  one of the busiest tracker
+//!   settings -> fleet (a runner: the server says which scenes) -> scene, under its guard -> wire (MQTT, with the token)
+//!                                                                   tracks: objects and their ids, kept as its state
 //! ```
 //!
 //! A tracker holds scenes by one session. Each scene is a task that follows the objects in it and publishes where they

@@ -20,7 +20,7 @@ pub struct Settings {
     pub id: String,
     /// How many scenes it takes at most
     #[arg(long, default_value_t = 8)]
-    pub capacity: usize,
+    pub capacity: u32,
     /// How long the scenes of a tracker that was killed wait
     #[arg(long, default_value = "30s", value_parser = humantime::parse_duration)]
     pub ttl: Duration,
@@ -36,9 +36,6 @@ pub struct Settings {
     /// How often it keeps the tracks of a scene for its next tracker
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     pub keep_every: Duration,
-    /// How often it looks for scenes to take
-    #[arg(long, default_value = "500ms", value_parser = humantime::parse_duration)]
-    pub look_every: Duration,
     /// How long others get to take its scenes over when it is told to end
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
     pub drain: Duration,

@@ -56,8 +56,10 @@ pub struct Tracks {
 }
 
 impl Tracks {
-    /// Follows what is seen now. `scene` and `token` make new ids unique: no other tracker of the scene has that token.
-    pub fn follow(&mut self, scene: &str, token: u64, seen: &[Position]) {
+    /// Follows what is seen now, and tells whether there are new ids. `scene` and `token` make them unique: no other
+    /// tracker of the scene has that token.
+    pub fn follow(&mut self, scene: &str, token: u64, seen: &[Position]) -> bool {
+        let known = self.next;
         let mut before = std::mem::take(&mut self.tracks);
         for at in seen {
             let near = |track: &Track| track.at.distance(*at);
@@ -71,6 +73,7 @@ impl Tracks {
             };
             self.tracks.push(Track { id, at: *at });
         }
+        self.next > known
     }
 }
 
@@ -81,7 +84,8 @@ mod tests {
     #[test]
     fn ids_stay_with_their_objects_and_survive_a_change_of_tracker() {
         let mut first = Tracks::default();
-        (0..60).for_each(|step| first.follow("s", 7, &seen_at(step * 100)));
+        let is_new: Vec<bool> = (0..60).map(|step| first.follow("s", 7, &seen_at(step * 100))).collect();
+        assert_eq!(is_new.iter().position(|is_new| !is_new), Some(1));
         let ids: Vec<_> = first.tracks.iter().map(|track| track.id.clone()).collect();
         assert_eq!(ids, ["s-7-1", "s-7-2", "s-7-3", "s-7-4", "s-7-5"]);
         // What the next one is given is half a second old.

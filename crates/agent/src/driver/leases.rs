@@ -4,14 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Value;
 use solehold_api::problem::ErrorCode;
-use solehold_client::{AcquireError, Guard, GuardError, HeldLease, LeaseId, Resource, Session, Token};
+use solehold_client::{
+    AcquireError, Guard, GuardError, HeldLease, LeaseId, Resource, Session, Token, assignments::Assigned,
+};
 use tokio::{sync::mpsc, time::timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    assignments::Assigned,
-    sync::{Configurations, refresh},
-};
+use super::sync::{Configurations, refresh};
 use crate::{
     machine::{Granted, WorkerId},
     worker::ToWorker,

@@ -17,7 +17,7 @@ mod workers;
 use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::Value;
-use solehold_client::Resource;
+use solehold_client::{Resource, assignments::Want};
 use solehold_clock::BootTime;
 use uuid::Uuid;
 
@@ -61,15 +61,6 @@ impl Rules {
     fn pause(&self) -> Duration {
         if self.hands_over { self.retry.min(ASSIGNED_RETRY_MAX) } else { self.retry }
     }
-}
-
-/// How to get a resource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
-    /// It is free, or will be.
-    Free,
-    /// Another runner holds it, and hands it over.
-    Moves,
 }
 
 /// A lease that was granted.

@@ -39,24 +39,21 @@ impl World {
     async fn start(&mut self, id: &str, policy: &str) -> Result<()> {
         let ttl = format!("{}s", TTL.as_secs());
         let more = ["--ttl", &ttl, "--renew-every", "1s", "--capacity", "12", "--policy", policy];
-        let more: Vec<&str> =
-            more.into_iter().chain(["--publish-every", "50ms", "--look-every", "200ms"]).collect();
+        let more: Vec<&str> = more.into_iter().chain(["--publish-every", "50ms"]).collect();
         let ready = format!("tracker {id} is registered");
         let program = tracker(Kind::Rust, &self.server, &self.broker, id, &more, &ready).await?;
         self.trackers.insert(id.to_owned(), program);
         Ok(())
     }
 
-    /// Waits until every scene has an owner and no tracker has two more than another.
+    /// Waits until every scene has an owner and each tracker is within one scene of its fair share.
     async fn is_even(&self) -> Result<()> {
         let trackers = self.trackers.len();
         wait_for("the load to be even", PATIENCE, async || {
             let Ok(loads) = self.server.loads().await else { return false };
-            let (least, most) = (loads.values().min(), loads.values().max());
-            let all: usize = loads.values().sum();
-            all == SCENES
+            loads.values().sum::<usize>() == SCENES
                 && loads.len() == trackers
-                && most.zip(least).is_some_and(|(most, least)| most - least < 2)
+                && loads.values().all(|load| load.abs_diff(SCENES / trackers) <= 1)
         })
         .await?;
         println!("  loads: {:?}", self.server.loads().await?);

@@ -43,6 +43,9 @@ impl Server {
         let mut server = Self::away()?;
         server.come_back().await?;
         server.declare(count).await?;
+        // A tracker that was restarted gets its share back soon, and not after a minute.
+        let url = format!("{}/api/v1/placement", server.url());
+        server.http.put(url).json(&json!({ "settle_ms": 500 })).send().await?.error_for_status()?;
         Ok(server)
     }
 
