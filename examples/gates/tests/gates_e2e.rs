@@ -15,6 +15,7 @@ use axum::{
 };
 use gates::{
     files::{Written, write_fenced},
+    objects::{self, Bucket},
     redis::{Redis, Reply},
 };
 use solehold_client::{
@@ -217,6 +218,72 @@ impl Place for Library {
     }
 }
 
+/// A real S3 server: objects are files in a folder.
+struct Objects {
+    bucket: Bucket,
+    url: String,
+    http: reqwest::Client,
+    _folder: TempDir,
+}
+
+impl Objects {
+    async fn new() -> Self {
+        let folder = TempDir::new().unwrap();
+        std::fs::create_dir(folder.path().join("tracks")).unwrap();
+        let service =
+            s3s::service::S3ServiceBuilder::new(s3s_fs::FileSystem::new(folder.path()).unwrap()).build();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/tracks", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let service = service.clone();
+                tokio::spawn(async move {
+                    let builder =
+                        hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
+                    let _ = builder.serve_connection(hyper_util::rt::TokioIo::new(stream), service).await;
+                });
+            }
+        });
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        Self { bucket: Bucket::open(http.clone(), &url).await.unwrap(), url, http, _folder: folder }
+    }
+
+    /// A put whose token is metadata, on condition that the content has this ETag.
+    async fn put_with_metadata(&self, token: u64, value: &str, etag: Option<&str>) -> bool {
+        let request = self.http.put(format!("{}/by-metadata", self.url)).header("x-amz-meta-token", token);
+        let request = match etag {
+            Some(etag) => request.header("If-Match", etag),
+            None => request,
+        };
+        request.body(value.to_owned()).send().await.unwrap().status().is_success()
+    }
+}
+
+#[async_trait]
+impl Place for Objects {
+    fn name(&self) -> &'static str {
+        "object store"
+    }
+
+    async fn write(&mut self, token: u64, value: &str) -> bool {
+        self.bucket.write_fenced("lobby", token, value).await.unwrap() == objects::Written::InPlace
+    }
+
+    async fn read(&mut self) -> String {
+        self.bucket.read("lobby").await.unwrap().unwrap().content
+    }
+
+    async fn write_unfenced(&mut self, value: &str) {
+        let request = self.http.put(format!("{}/unfenced", self.url)).body(value.to_owned());
+        assert!(request.send().await.unwrap().status().is_success());
+    }
+
+    async fn read_unfenced(&mut self) -> String {
+        let answer = self.http.get(format!("{}/unfenced", self.url)).send().await.unwrap();
+        answer.text().await.unwrap()
+    }
+}
+
 type Values = Arc<Mutex<BTreeMap<String, String>>>;
 
 /// A service that knows nothing of tokens, and the proxy in front of it.
@@ -304,6 +371,7 @@ async fn places(server: &Solehold, authority: Arc<Http>) -> Vec<Box<dyn Place>> 
         Box::new(Sql::new(SqlForm::Trigger).await),
         Box::new(InRedis { redis, _server: redis_server }),
         Box::new(Files(TempDir::new().unwrap())),
+        Box::new(Objects::new().await),
         Box::new(Library { gate, values: Default::default() }),
         Box::new(Proxied::new(server).await),
     ]
@@ -349,4 +417,38 @@ async fn a_paused_writer_is_refused_in_every_form() {
         );
         assert_eq!((*refused, *overwritten), (pauses, pauses));
     }
+}
+
+#[tokio::test]
+async fn a_writer_that_was_paused_before_its_put_is_refused_by_the_store() {
+    let store = Objects::new().await;
+    let bucket = &store.bucket;
+    for token in 1..=50 {
+        // Read, paused; the next holder writes the same content twice; woken up with what was read.
+        assert_eq!(bucket.write_fenced("lobby", token, "same").await.unwrap(), objects::Written::InPlace);
+        let seen = bucket.read("lobby").await.unwrap();
+        for content in ["other", "same"] {
+            let written = bucket.write_fenced("lobby", token + 1, content).await.unwrap();
+            assert_eq!(written, objects::Written::InPlace);
+        }
+        assert_eq!(bucket.write_over("lobby", seen.as_ref(), token, "late").await.unwrap(), None);
+        let written = bucket.write_fenced("lobby", token, "late").await.unwrap();
+        assert_eq!(written, objects::Written::Stale(token + 1));
+        // Its own write, when the answer was lost.
+        let seen = bucket.read("lobby").await.unwrap();
+        let again = bucket.write_over("lobby", seen.as_ref(), token + 1, "same").await.unwrap();
+        assert_eq!(again, Some(objects::Written::InPlace));
+    }
+}
+
+#[tokio::test]
+async fn a_token_in_the_metadata_lets_a_paused_writer_through() {
+    let store = Objects::new().await;
+    assert!(store.put_with_metadata(1, "same", None).await);
+    let seen = store.http.get(format!("{}/by-metadata", store.url)).send().await.unwrap();
+    let etag = seen.headers()["etag"].to_str().unwrap().to_owned();
+    for content in ["other", "same"] {
+        assert!(store.put_with_metadata(2, content, None).await);
+    }
+    assert!(store.put_with_metadata(1, "late", Some(&etag)).await, "the recipe's reason would be gone");
 }

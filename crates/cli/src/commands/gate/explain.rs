@@ -31,7 +31,7 @@ const FORMS: [Form; 8] = [
     Form {
         name: "object store (by conditional put)",
         strength: "atomic for one object",
-        means: "The object carries the token; a put names the version that was read (If-Match) and fails if another \
+        means: "The first line of the object carries the token; a put names the version that was read (If-Match) and fails if another \
                 came first.",
         gap: "Two objects are two decisions. 409 is tried again from the read; 404 on If-Match means that the object \
               was deleted; after a timeout, 412 may be your own write: read before you believe it.",
