@@ -96,7 +96,7 @@ impl<A> Window<A> {
                 };
                 match verdict {
                     Some(verdict) => self.settle(number, message, verdict),
-                    None if !has_ack && !self.has_room(&message) => {
+                    None if !has_ack && !self.may_hold_unasked(&message) => {
                         self.refuse(number, message, Reason::NoRoom);
                     }
                     None => self.hold(number, resource, token, message),
@@ -203,7 +203,13 @@ impl<A> Window<A> {
 
     /// Whether the broker sends more than it should without being acknowledged: then the connection must be given up.
     pub fn is_overfull(&self) -> bool {
-        self.bytes > self.bytes_max || self.entries.len() > MESSAGES_MAX.max(self.bytes_max / ENTRY_BYTES)
+        self.entries.len() > MESSAGES_MAX.max(self.bytes_max / ENTRY_BYTES)
+    }
+
+    /// Whether more should be read. What is published makes room when it is confirmed, what is held back when it is
+    /// decided.
+    pub fn has_room(&self) -> bool {
+        self.bytes <= self.bytes_max
     }
 
     /// What became of messages since this was last asked.
@@ -212,7 +218,7 @@ impl<A> Window<A> {
     }
 
     /// Whether a message may be held that the broker does not count as unacknowledged.
-    fn has_room(&self, message: &Message) -> bool {
+    fn may_hold_unasked(&self, message: &Message) -> bool {
         self.bytes + message.payload.len() <= self.bytes_max / 2 && self.entries.len() <= MESSAGES_MAX
     }
 

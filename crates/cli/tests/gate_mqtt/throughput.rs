@@ -18,7 +18,15 @@ fn cpu_seconds(pid: u32) -> Result<f64> {
 #[tokio::test]
 async fn a_backlog_is_worked_off() -> Result<()> {
     let is_full = std::env::var("SOLEHOLD_E2E").is_ok_and(|size| size == "full");
-    let count = if is_full { 200_000 } else { 2_000 };
+    work_off(if is_full { 200_000 } else { 2_000 }, &[]).await
+}
+
+#[tokio::test]
+async fn a_backlog_is_worked_off_that_is_larger_than_what_may_be_held() -> Result<()> {
+    work_off(5_000, &["--held-max", "20000"]).await
+}
+
+async fn work_off(count: usize, more: &[&str]) -> Result<()> {
     let lines = "allow_anonymous true\nmax_queued_messages 0\nmax_inflight_messages 1000\n";
     let broker = Mosquitto::configured(|_, port| Ok(format!("listener {port} 127.0.0.1\n{lines}"))).await?;
     let server = Server::start().await?;
@@ -31,7 +39,7 @@ async fn a_backlog_is_worked_off() -> Result<()> {
     // Its session stays, and with it what comes for it.
     Gate::flowing(&server, &broker.url(), &[]).await?.program.terminate().await?;
     Publisher::flood(broker.port(), &keys, count).await?;
-    let gate = Gate::start(&server, &broker.url(), &[]).await?;
+    let gate = Gate::start(&server, &broker.url(), more).await?;
     gate.measures("messages_passed_total", |passed| passed > 0.0).await?;
     let (gate_pid, broker_pid) = (gate.program.pid()?, broker.pid()?);
     let (before, began) = ((cpu_seconds(gate_pid)?, cpu_seconds(broker_pid)?), Instant::now());

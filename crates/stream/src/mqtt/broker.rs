@@ -133,14 +133,12 @@ pub enum BrokerError {
     MayNotWrite(String),
     /// The broker sends more without acknowledgement than the gate may hold.
     #[error(
-        "{messages} messages are not acknowledged and take more than the {bytes_max} bytes that may be held: the broker \
-         keeps them; a lower max_inflight_messages lets it send fewer at once"
+        "{messages} messages are not acknowledged, which is more than may be held: the broker keeps them; a lower \
+         max_inflight_messages lets it send fewer at once"
     )]
     Overfull {
         /// How many came.
         messages: usize,
-        /// How much may be held.
-        bytes_max: usize,
     },
 }
 

@@ -1,12 +1,12 @@
 //! The gate for MQTT 3.1.1: `solehold gate mqtt`.
 //!
 //! ```text
-//!   run ── standing: a shard's lease ──> tenure: connect, again and again ──> pump: one connection, one window
+//!   run ── standing: a shard's lease ──> tenure: connect, again and again ──> pump: two connections, one window
 //!                    (one gate at a time)         (only while the lease lives)       |
 //!                                                  probe: may we write at all?       +── Gate: the newest tokens
 //! ```
 //!
-//! Every shard has one connection, over which it reads and publishes: when that is lost, everything that was not
+//! Every shard has two connections, one to read and one to publish. When either is lost, everything that was not
 //! acknowledged comes again, and nothing has to be remembered. Each shard subscribes to all topics, and acknowledges
 //! at once what other shards look after. That costs the broker a delivery to each shard for every message, and is right
 //! on every broker: shared subscriptions hand messages out in turn, and lose the order of a resource.

@@ -1,5 +1,9 @@
-//! Moves messages over one connection: drives the window by what the broker says, and the broker by what the window
-//! says.
+//! Moves messages over a pair of connections: drives the window by what the broker says, and the broker by what the
+//! window says.
+//!
+//! It reads over one connection and publishes over the other. A broker that sends a whole backlog at once hears nothing
+//! on that connection until it is done. So what was read is published and confirmed meanwhile, and while too much is
+//! not confirmed, nothing more is read.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -8,9 +12,10 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{Stream, StreamExt, stream};
 use rumqttc::{
-    AsyncClient, Event, EventLoop, Incoming, ManualAck, Outgoing, Publish, PublishOptions, QoS,
-    SubscribeFilterInput, SubscribeReasonCode,
+    AsyncClient, ConnectionError, Event, EventLoop, Incoming, ManualAck, Outgoing, Publish, PublishOptions,
+    QoS, SubscribeFilterInput, SubscribeReasonCode,
 };
 use solehold_client::gate::{Gate, Verdict};
 use solehold_clock::Backoff;
@@ -43,11 +48,11 @@ const ASK_AGAIN: Backoff = Backoff { first: Duration::from_millis(50), cap: Dura
 pub(crate) struct Pump {
     pub intake: Intake,
     pub window: Window<ManualAck>,
-    pub bytes_max: usize,
     pub gate: Arc<Gate>,
     pub figures: Arc<Figures>,
-    client: AsyncClient,
-    /// What was given to the client and has no packet number yet.
+    reader: AsyncClient,
+    writer: AsyncClient,
+    /// What was given to the writer and has no packet number yet.
     unnumbered: VecDeque<u64>,
     /// What was sent, by packet number.
     sent: HashMap<u16, u64>,
@@ -72,18 +77,17 @@ impl Pump {
     pub fn new(
         intake: Intake,
         window: Window<ManualAck>,
-        bytes_max: usize,
         gate: Arc<Gate>,
         figures: Arc<Figures>,
-        client: AsyncClient,
+        (reader, writer): (AsyncClient, AsyncClient),
     ) -> Self {
         Self {
             intake,
             window,
-            bytes_max,
             gate,
             figures,
-            client,
+            reader,
+            writer,
             unnumbered: VecDeque::new(),
             sent: HashMap::new(),
             acks: VecDeque::new(),
@@ -95,77 +99,69 @@ impl Pump {
         }
     }
 
-    /// Moves messages until the connection is lost, or the gate is to end. `connected` is called when messages flow.
+    /// Moves messages until a connection is lost, or the gate is to end. `connected` is called when messages flow.
     pub async fn run(
         &mut self,
-        events: &mut EventLoop,
+        (reading, writing): (&mut EventLoop, &mut EventLoop),
         mut ending: watch::Receiver<bool>,
         connected: impl FnOnce(),
     ) -> Result<(), BrokerError> {
         let filters: Vec<String> = self.intake.patterns.iter().map(|pattern| pattern.filter()).collect();
         let wanted = filters.iter().map(|filter| SubscribeFilterInput::new(filter, QoS::AtLeastOnce));
-        self.client.subscribe_many(wanted.collect::<Vec<_>>()).await?;
+        self.reader.subscribe_many(wanted.collect::<Vec<_>>()).await?;
+        let (mut read, mut written) = (pin!(events(reading)), pin!(events(writing)));
         let mut connected = Some(connected);
         let mut too_late = pin!(sleep(CONNECT_WITHIN));
         let mut news = Box::pin(self.gate.changed());
         let mut settled = None;
-        loop {
-            // It is not dropped before it is done: a packet that is half written would be lost.
-            let mut event = pin!(events.poll());
-            let event = loop {
-                tokio::select! {
-                    event = &mut event => break event?,
-                    () = &mut news => {
-                        news = Box::pin(self.gate.changed());
-                        self.reconsider();
+        while !self.has_ended() {
+            let has_room = self.window.has_room();
+            tokio::select! {
+                Some(event) = read.next(), if has_room => {
+                    match event? {
+                        Event::Incoming(Incoming::Publish(publish)) => self.arrived(publish)?,
+                        Event::Incoming(Incoming::SubAck(answer)) => {
+                            may_read(&answer.return_codes, &filters)?;
+                            connected.take().into_iter().for_each(|connected| connected());
+                        }
+                        _ => {}
                     }
-                    Some(Ok(answer)) = self.questions.join_next() => self.answered(answer),
-                    _ = ending.wait_for(|ending| *ending), if !self.is_ending => self.is_ending = true,
-                    () = &mut too_late, if connected.is_some() => {
-                        return Err(BrokerError::Silent(CONNECT_WITHIN));
-                    }
-                    () = over(&mut settled), if self.is_ending => return Ok(()),
-                }
-                self.give();
-                if self.has_ended() {
-                    return Ok(());
-                }
-            };
-            if connected.is_some() {
-                // A broker may send a whole backlog before it answers: only silence is too late.
-                too_late.set(sleep(CONNECT_WITHIN));
-            }
-            match event {
-                Event::Incoming(Incoming::Publish(publish)) => self.arrived(publish),
-                Event::Incoming(Incoming::PubAck(ack)) => {
-                    if let Some(number) = self.sent.remove(&ack.pkid) {
-                        self.window.confirmed(number);
+                    if connected.is_some() {
+                        // A broker may send a whole backlog before it answers: only silence is too late.
+                        too_late.set(sleep(CONNECT_WITHIN));
                     }
                 }
-                Event::Outgoing(Outgoing::Publish(packet)) => {
-                    if let Some(number) = self.unnumbered.pop_front() {
-                        self.sent.insert(packet, number);
-                    }
+                Some(event) = written.next() => self.has_written(event?),
+                () = &mut news => {
+                    news = Box::pin(self.gate.changed());
+                    self.reconsider();
                 }
-                Event::Incoming(Incoming::SubAck(answer)) => {
-                    let refused = |code: &SubscribeReasonCode| *code == SubscribeReasonCode::Failure;
-                    if let Some(at) = answer.return_codes.iter().position(refused) {
-                        return Err(BrokerError::MayNotRead(filters[at].clone()));
-                    }
-                    if let Some(connected) = connected.take() {
-                        connected();
-                    }
+                Some(Ok(answer)) = self.questions.join_next() => self.answered(answer),
+                _ = ending.wait_for(|ending| *ending), if !self.is_ending => self.is_ending = true,
+                () = &mut too_late, if connected.is_some() && has_room => {
+                    return Err(BrokerError::Silent(CONNECT_WITHIN));
                 }
-                _ => {}
+                () = over(&mut settled), if self.is_ending => return Ok(()),
             }
             self.give();
-            if self.window.is_overfull() {
-                let messages = self.window.unacknowledged();
-                return Err(BrokerError::Overfull { messages, bytes_max: self.bytes_max });
+        }
+        Ok(())
+    }
+
+    /// What became of what was published.
+    fn has_written(&mut self, event: Event) {
+        match event {
+            Event::Incoming(Incoming::PubAck(ack)) => {
+                if let Some(number) = self.sent.remove(&ack.pkid) {
+                    self.window.confirmed(number);
+                }
             }
-            if self.has_ended() {
-                return Ok(());
+            Event::Outgoing(Outgoing::Publish(packet)) => {
+                if let Some(number) = self.unnumbered.pop_front() {
+                    self.sent.insert(packet, number);
+                }
             }
+            _ => {}
         }
     }
 
@@ -174,12 +170,12 @@ impl Pump {
         self.is_ending && self.window.is_settled() && self.acks.is_empty()
     }
 
-    fn arrived(&mut self, publish: Publish) {
+    fn arrived(&mut self, publish: Publish) -> Result<(), BrokerError> {
         if self.is_ending {
             // The next gate gets it.
-            return;
+            return Ok(());
         }
-        let ack = self.client.prepare_ack(&publish);
+        let ack = self.reader.prepare_ack(&publish);
         // A topic that is not UTF-8 cannot name a resource; a broker does not let one pass.
         let topic = String::from_utf8_lossy(&publish.topic).into_owned();
         let message = Message { topic, payload: publish.payload, is_retained: publish.retain };
@@ -187,6 +183,10 @@ impl Pump {
         let gate = &self.gate;
         self.window.arrive(ack, message, fate, &mut |resource, token| gate.judge(resource, token, None));
         self.ask();
+        match self.window.is_overfull() {
+            true => Err(BrokerError::Overfull { messages: self.window.unacknowledged() }),
+            false => Ok(()),
+        }
     }
 
     fn reconsider(&mut self) {
@@ -228,14 +228,14 @@ impl Pump {
             && let Some((number, publication)) = self.window.next_publication()
         {
             let options = PublishOptions::new(QoS::AtLeastOnce).retain(publication.is_retained);
-            match self.client.try_publish(publication.topic, publication.payload, options) {
+            match self.writer.try_publish(publication.topic, publication.payload, options) {
                 Ok(()) => self.unnumbered.push_back(number),
                 // There is room, so the connection is about to be lost, and everything comes again.
                 Err(error) => tracing::debug!(%error, "a message was not published"),
             }
         }
         while let Some(ack) = self.acks.pop_front().or_else(|| self.window.next_ack()) {
-            if self.client.try_manual_ack(ack.clone()).is_err() {
+            if self.reader.try_manual_ack(ack.clone()).is_err() {
                 self.acks.push_front(ack);
                 break;
             }
@@ -249,6 +249,17 @@ impl Pump {
         self.figures.moved(moved);
         self.told = (held, unacknowledged);
     }
+}
+
+/// What happens on a connection. A step that has begun is not dropped: a packet that is half written would be lost.
+fn events(events: &mut EventLoop) -> impl Stream<Item = Result<Event, ConnectionError>> {
+    stream::unfold(events, async |events: &mut EventLoop| Some((events.poll().await, events)))
+}
+
+/// Whether the broker accepted all subscriptions.
+fn may_read(answers: &[SubscribeReasonCode], filters: &[String]) -> Result<(), BrokerError> {
+    let refused = answers.iter().position(|code| *code == SubscribeReasonCode::Failure);
+    refused.map_or(Ok(()), |at| Err(BrokerError::MayNotRead(filters[at].clone())))
 }
 
 /// Asks until there is an answer.

@@ -56,7 +56,7 @@ async fn stay_connected(context: &Context, shard: u32, id: &str, guard: &Guard) 
     }
 }
 
-/// One connection, from its beginning to its end.
+/// One pair of connections, from their beginning to their end.
 async fn connect_once(
     context: &Context,
     shard: u32,
@@ -68,11 +68,12 @@ async fn connect_once(
     for topic in config.probe_topics(shard) {
         probe::probe(&config.broker, id, &topic).await?;
     }
-    let (client, mut events) = config.broker.connection(id, true)?;
+    let (reader, mut reading) = config.broker.connection(id, true)?;
+    let (writer, mut writing) = config.broker.connection(&format!("{id}-out"), false)?;
     let window = Window::new(config.routes.clone(), config.held_bytes_max);
     let (gate, figures) = (context.gate.clone(), context.figures.clone());
-    let mut pump =
-        Pump::new(config.intake(shard), window, config.held_bytes_max, gate, figures, client.clone());
+    let clients = (reader.clone(), writer.clone());
+    let mut pump = Pump::new(config.intake(shard), window, gate, figures, clients);
     if let Err(lost) = guard.check() {
         return Ok(Err(lost));
     }
@@ -82,8 +83,8 @@ async fn connect_once(
         context.figures.stands(shard, Standing::Connected);
         tracing::info!(shard = id, broker = %config.broker, "messages flow");
     };
-    pump.run(&mut events, context.ending.clone(), connected).await?;
+    pump.run((&mut reading, &mut writing), context.ending.clone(), connected).await?;
     drop(pump);
-    probe::leave(client, events).await;
+    tokio::join!(probe::leave(reader, reading), probe::leave(writer, writing));
     Ok(Ok(()))
 }

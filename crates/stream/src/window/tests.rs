@@ -249,11 +249,26 @@ fn what_nobody_would_send_again_is_held_only_while_there_is_room() {
 }
 
 #[test]
-fn a_broker_that_sends_more_than_fits_is_noticed() {
+fn no_more_is_read_than_fits_until_there_is_room_again() {
     let mut window = Window::new(routes(false), 100);
     for number in 0..11 {
-        assert!(!window.is_overfull());
+        assert!(window.has_room());
         window.arrive(Some(number), message("data/1/x", &"x".repeat(10)), claim(1, 5), &mut silent);
+    }
+    assert!(!window.has_room() && !window.is_overfull(), "what is held back can be decided");
+    window.reconsider(&mut |_, _| Verdict::Admit);
+    assert!(!window.has_room(), "nothing is confirmed yet");
+    let (number, _) = window.next_publication().expect("published");
+    window.confirmed(number);
+    assert!(window.has_room());
+}
+
+#[test]
+fn a_broker_that_sends_more_messages_than_can_be_numbered_is_noticed() {
+    let mut window = Window::new(routes(false), 100);
+    for number in 0..=MESSAGES_MAX {
+        assert!(!window.is_overfull());
+        window.arrive(Some(number), message("data/1/x", ""), claim(1, 5), &mut silent);
     }
     assert!(window.is_overfull());
 }
