@@ -24,6 +24,8 @@ pub mod message;
 pub mod mqtt;
 #[cfg(feature = "kafka")]
 pub mod orchestrator;
+#[cfg(feature = "kafka")]
+pub mod redis_inbox;
 mod refusal;
 mod routes;
 pub mod shards;

@@ -12,5 +12,6 @@
 
 pub mod dispatch;
 mod task;
+mod wire;
 
 pub use task::{Report, ReportKind, Task, TaskId};

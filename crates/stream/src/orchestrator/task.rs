@@ -1,6 +1,6 @@
 //! What goes to a worker, and what comes back.
 
-use std::time::Duration;
+use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -15,6 +15,30 @@ pub struct TaskId {
     pub stage: String,
     /// From 1; raised by a retry, a timeout and a cancel.
     pub attempt: u32,
+}
+
+/// As brokers and workers see it: `match-17:detect:2`. The same attempt always has the same id, so that a task that is
+/// sent twice can be recognised.
+impl fmt::Display for TaskId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.job, self.stage, self.attempt)
+    }
+}
+
+/// A job may have colons in its id; a stage has none in its name.
+impl FromStr for TaskId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.rsplitn(3, ':');
+        let attempt = parts.next().and_then(|attempt| attempt.parse().ok());
+        match (attempt, parts.next(), parts.next()) {
+            (Some(attempt), Some(stage), Some(job)) if !stage.is_empty() && !job.is_empty() => {
+                Ok(Self { job: job.to_owned(), stage: stage.to_owned(), attempt })
+            }
+            _ => Err(format!("{text:?} is not the id of a task: it looks like JOB:STAGE:ATTEMPT")),
+        }
+    }
 }
 
 /// What a worker is asked to do.
@@ -36,12 +60,15 @@ pub struct Task {
     pub run_timeout: Duration,
 }
 
-/// What a worker says of a task.
-#[derive(Debug, Clone, PartialEq)]
+/// What a worker says of a task. In JSON it is one object:
+/// `{"job": "match-17", "stage": "detect", "attempt": 2, "kind": "succeeded", "result": {}}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Of which task.
+    #[serde(flatten)]
     pub id: TaskId,
     /// What it says.
+    #[serde(flatten)]
     pub kind: ReportKind,
 }
 
@@ -66,4 +93,37 @@ pub enum ReportKind {
         /// Why, in the worker's words.
         reason: String,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_id_is_read_as_it_was_written() {
+        for job in ["match-17", "org:match", "a/b", "ü", "x:y:3"] {
+            let id = TaskId { job: job.to_owned(), stage: "detect".to_owned(), attempt: 2 };
+            assert_eq!(id.to_string().parse(), Ok(id));
+        }
+        for text in
+            ["", "a", "a:b", "a:b:c", ":b:1", "a::1", "a:b:-1", "4d1e6fd2-ffae-4a3c-bf53-0d21a5ff1a4e"]
+        {
+            assert!(text.parse::<TaskId>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_one_object() {
+        let text = json!({
+            "job": "match-17", "stage": "detect", "attempt": 2, "kind": "succeeded", "result": { "frames": 9 },
+        });
+        let report: Report = serde_json::from_value(text.clone()).expect("a report");
+        assert_eq!(report.id.to_string(), "match-17:detect:2");
+        assert_eq!(report.kind, ReportKind::Succeeded { result: json!({ "frames": 9 }) });
+        assert_eq!(serde_json::to_value(&report).expect("JSON"), text);
+        let started = json!({ "job": "j", "stage": "s", "attempt": 1, "kind": "started" });
+        assert!(serde_json::from_value::<Report>(started).is_ok());
+    }
 }

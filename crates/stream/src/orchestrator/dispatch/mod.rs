@@ -1,14 +1,20 @@
 //! How tasks reach workers, and how reports come back.
 //!
-//! Sending is at least once: a task is sent again if it is not known whether it arrived. So a report counts only for the
-//! present attempt of its stage, and only the first one.
+//! Sending is at least once: a task is sent again if it is not known whether it arrived. So a report counts only for
+//! the present attempt of its stage, and only the first one.
+
+pub mod celery;
+mod check;
+pub mod http;
+pub mod kafka;
 
 use async_trait::async_trait;
 
 use super::{Report, Task, TaskId};
+pub use check::{Finding, StageLimits, Weight};
 
 /// Why a task was not sent.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DispatchError {
     /// The broker or service cannot be reached, or does not confirm. It is tried again.
     #[error("{0}")]
@@ -30,6 +36,9 @@ pub trait Dispatch: Send + Sync {
 
     /// Delivers reports until it is dropped. It acknowledges them to the broker only after [`Reports::deliver`].
     async fn reports(&self, to: &dyn Reports) -> DispatchError;
+
+    /// Compares what brokers and workers are set to with what the stages need.
+    async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError>;
 }
 
 /// Where reports go.

@@ -1,0 +1,95 @@
+//! Workers that read a topic and write reports to another.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use rdkafka::{
+    ClientConfig, Message as _,
+    consumer::{Consumer as _, StreamConsumer},
+    producer::{FutureProducer, FutureRecord},
+};
+use serde_json::{Value, json};
+use solehold_stream::orchestrator::{
+    ReportKind,
+    dispatch::{
+        Dispatch as _, DispatchError, StageLimits,
+        kafka::{Kafka, KafkaConfig},
+    },
+};
+use solehold_testkit::wait_for;
+
+use crate::world::{Kept, PATIENCE, deliver, id, refusal, send, task};
+
+fn properties(broker: &solehold_testkit::Kafka) -> BTreeMap<String, String> {
+    let old = |version: &str| {
+        let pairs = [("api.version.request", "false"), ("broker.version.fallback", version)];
+        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect()
+    };
+    broker.broker_version().map(old).unwrap_or_default()
+}
+
+fn client(broker: &solehold_testkit::Kafka) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", broker.address());
+    for (name, value) in properties(broker) {
+        client.set(name, value);
+    }
+    client
+}
+
+#[tokio::test]
+async fn tasks_go_to_a_topic_and_reports_come_back() -> Result<()> {
+    let broker = solehold_testkit::Kafka::shared().await?;
+    let (tasks, reports) = (broker.create_topic("tasks", 3).await?, broker.create_topic("reports", 2).await?);
+    let config = KafkaConfig {
+        brokers: broker.address().to_owned(),
+        reports_topic: reports.clone(),
+        group: format!("{reports}-group"),
+        session_timeout: Duration::from_secs(6),
+        properties: properties(broker),
+    };
+    let sender = Arc::new(Kafka::new(&config).map_err(anyhow::Error::msg)?);
+    let job = id("j", "decode", 3);
+    send(sender.as_ref(), &task(job.clone(), &tasks, json!({ "file": "a.mp4" }))).await?;
+
+    let worker: StreamConsumer = client(broker)
+        .set("group.id", format!("{tasks}-group"))
+        .set("auto.offset.reset", "earliest")
+        .create()?;
+    worker.subscribe(&[&tasks])?;
+    let message = tokio::time::timeout(PATIENCE, worker.recv()).await.context("a task")??;
+    ensure!(message.key() == Some(b"acme:final".as_slice()));
+    let said: Value = serde_json::from_slice(message.payload().unwrap_or_default())?;
+    ensure!((&said["id"], &said["attempt"]) == (&json!("j:decode:3"), &json!(3)), "{said}");
+    ensure!(said["input"] == json!({ "file": "a.mp4" }), "{said}");
+
+    // Reports that are not kept come again; what is no report is passed over.
+    let producer: FutureProducer = client(broker).create()?;
+    let done = json!({ "job": "j", "stage": "decode", "attempt": 3, "kind": "succeeded", "result": 7 });
+    for payload in ["{", "{\"job\": \"j\"}", &done.to_string()] {
+        let record = FutureRecord::to(&reports).key("acme:final").payload(payload);
+        let sent = producer.send(record, PATIENCE).await;
+        sent.map_err(|(error, _)| error)?;
+    }
+    let kept = Kept::default();
+    kept.go_away();
+    let delivering = deliver(&sender, &kept);
+    wait_for("a report that is not kept", PATIENCE, async || kept.refused() > 0).await?;
+    drop(delivering);
+    kept.come_back();
+    let _delivering = deliver(&sender, &kept);
+    ensure!(kept.end(&job).await? == ReportKind::Succeeded { result: json!(7) });
+
+    let stage = StageLimits {
+        stage: "detect".to_owned(),
+        name: "nowhere".to_owned(),
+        queue: None,
+        queue_timeout: PATIENCE,
+        run_timeout: PATIENCE,
+    };
+    let findings = sender.check(&[stage]).await?;
+    ensure!(findings.len() == 1 && findings[0].text.contains("no topic nowhere"), "{findings:?}");
+    let nowhere = refusal(sender.as_ref(), &task(job, &"t".repeat(300), json!({}))).await;
+    ensure!(matches!(nowhere, Some(DispatchError::Refused(_))), "{nowhere:?}");
+    Ok(())
+}
