@@ -48,3 +48,5 @@ pub const IDEMPOTENT_BODY_BYTES_MAX: usize = 1024 * 1024;
 pub const RESOURCE_BYTES_MAX: usize = 511;
 /// Longest name of a topic or of a group of consumers, in bytes.
 pub const PARTITION_NAME_BYTES_MAX: usize = 255;
+/// How long a writer of a partition may pause in its transaction, in milliseconds; then PostgreSQL ends it.
+pub const WRITER_PAUSE_MS_MAX: u32 = 1_500;

@@ -14,16 +14,21 @@
 //! How an epoch is raised depends on who says that the partition is ours:
 //!
 //! - *A lease* ([`Partitions::raise_to`]): its token is compared with the highest one that was shown before.
-//! - *A consumer group* ([`Partitions::raise_from`]): a group gives no token. The consumer reads the row, then makes the
-//!   broker prove that it is still a member, then raises the epoch if the row is still as it was read. A consumer that
-//!   slept between the proof and the raise finds that its successor has raised it, and must ask for a new proof, which
-//!   the broker refuses.
+//! - *A consumer group* ([`Partitions::raise_from`]): a group gives no token. The consumer reads the row, then makes
+//!   the broker prove that it is still a member, then raises the epoch if the row is still as it was read. A consumer
+//!   that slept between the proof and the raise finds that its successor has raised it, and must ask for a new proof,
+//!   which the broker refuses.
 //!
-//! The check locks the row until the transaction ends: one writer per partition at a time, in the order of commits.
+//! The check locks the row until the transaction ends: one writer per partition at a time, in the order of commits. A
+//! writer that is paused in its transaction would keep its successor waiting, so PostgreSQL ends a transaction that
+//! nothing is heard of for [`WRITER_PAUSE_MS_MAX`].
 
-use tokio_postgres::{GenericClient, Row};
+use tokio_postgres::{GenericClient, Row, types::ToSql};
 
-use crate::{Error, ident, limits::PARTITION_NAME_BYTES_MAX};
+use crate::{
+    Error, ident,
+    limits::{PARTITION_NAME_BYTES_MAX, WRITER_PAUSE_MS_MAX},
+};
 
 /// The partition of a topic, as a group of consumers sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -209,11 +214,18 @@ impl Partitions {
     }
 
     /// Checks a tenure in the caller's transaction, before anything is written for its partition, and locks the row. It
-    /// waits for a writer of the same partition that has not committed yet.
+    /// waits for a writer of the same partition that has not committed yet. From then on the transaction should wait
+    /// for nothing but PostgreSQL.
     pub async fn check(&self, transaction: &impl GenericClient, tenure: &Tenure) -> Result<Standing, Error> {
         let lock = format!("SELECT 1 FROM {} WHERE {THIS_ONE} AND epoch = $4 FOR NO KEY UPDATE", self.quoted);
         let Partition { group, topic, number } = &tenure.partition;
-        let found = transaction.query_opt(&lock, &[group, topic, number, &tenure.epoch]).await?;
+        let values: [&(dyn ToSql + Sync); 4] = [group, topic, number, &tenure.epoch];
+        // Both are on their way before the first is answered.
+        let bound = bound_pause();
+        let (bounded, found) =
+            tokio::join!(transaction.batch_execute(&bound), transaction.query_opt(&lock, &values));
+        bounded?;
+        let found = found?;
         Ok(if found.is_some() { Standing::Ours } else { Standing::Fenced })
     }
 
@@ -233,10 +245,13 @@ impl Partitions {
         );
         let Partition { group, topic, number } = &tenure.partition;
         let (at, digest) = (landmark.map(|mark| mark.offset), landmark.map(|mark| mark.digest));
-        let values: [&(dyn tokio_postgres::types::ToSql + Sync); 7] =
+        let values: [&(dyn ToSql + Sync); 7] =
             [group, topic, number, &tenure.epoch, &next_offset, &at, &digest];
-        let changed = transaction.execute(&advance, &values).await?;
-        Ok(if changed > 0 { Standing::Ours } else { Standing::Fenced })
+        let bound = bound_pause();
+        let (bounded, changed) =
+            tokio::join!(transaction.batch_execute(&bound), transaction.execute(&advance, &values));
+        bounded?;
+        Ok(if changed? > 0 { Standing::Ours } else { Standing::Fenced })
     }
 
     /// Draws `count` numbers that no other transaction of this partition has drawn or will draw, and returns the first:
@@ -273,6 +288,10 @@ impl Partitions {
         );
         Ok(client.execute(&forget, &[&group, &topic]).await?)
     }
+}
+
+fn bound_pause() -> String {
+    format!("SET LOCAL idle_in_transaction_session_timeout = {WRITER_PAUSE_MS_MAX}")
 }
 
 fn row_of(row: &Row) -> PartitionRow {

@@ -118,6 +118,21 @@ async fn a_write_that_is_under_way_commits_before_its_successor_begins() {
 }
 
 #[tokio::test]
+async fn a_writer_that_is_paused_in_its_transaction_holds_up_nobody_for_long() {
+    let kit = Kit::new().await;
+    let first = kit.raise("first").await;
+    let mut paused = connect(&kit.url).await;
+    let transaction = paused.transaction().await.unwrap();
+    assert_eq!(kit.partitions.advance(&transaction, &first, 41, None).await.unwrap(), Standing::Ours);
+    // Nothing more is heard of it. Its successor need not wait for its connection to be lost.
+    let raised = kit.partitions.raise_from(&kit.client, &kit.partition, 1, "second", 0);
+    let second = tokio::time::timeout(Duration::from_secs(60), raised).await.expect("the lock is released");
+    assert_eq!(ours(second.unwrap()).next_offset, 40);
+    assert!(transaction.commit().await.is_err());
+    assert_eq!(kit.count("SELECT next_offset FROM partitions").await, 40);
+}
+
+#[tokio::test]
 async fn of_two_that_saw_the_same_epoch_one_raises_it() {
     let kit = Kit::new().await;
     for _ in 0..50 {

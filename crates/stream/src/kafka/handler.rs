@@ -61,8 +61,9 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Commits what several messages of one partition came to. The epoch of the tenure has been checked in this
     /// transaction, and the position is written by it. The messages stand in the order of their offsets; there may be
-    /// gaps, and a message may have been committed before: its inbox mark tells. An error rolls everything back, and the
-    /// messages come again, one per transaction, so that one bad message does not stop the others.
+    /// gaps, and a message may have been committed before: its inbox mark tells. An error rolls everything back, and
+    /// the messages come again, one per transaction, so that one bad message does not stop the others. It should wait
+    /// for nothing but PostgreSQL, which ends a transaction that nothing is heard of for 1.5 s.
     fn commit(
         &self,
         transaction: &Transaction<'_>,

@@ -247,8 +247,8 @@ impl Lane {
             let Some(line) = self.keys.get_mut(&key) else { continue };
             line.pop_front();
             match line.front() {
-                Some(next) => drop(self.ready.insert(*next)),
-                None => drop(self.keys.remove(&key)),
+                Some(next) => _ = self.ready.insert(*next),
+                None => _ = self.keys.remove(&key),
             }
         }
     }
@@ -333,6 +333,3 @@ fn digest(message: &Message) -> i64 {
     hasher.update(&message.timestamp_ms.unwrap_or(-1).to_le_bytes());
     hasher.digest().cast_signed()
 }
-
-#[cfg(test)]
-mod tests;

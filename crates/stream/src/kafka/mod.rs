@@ -8,9 +8,20 @@
 //!                  └── pause and resume                                   └──> position to the broker, for display
 //! ```
 
+mod consumer;
+mod desk;
+mod figures;
+mod group;
 mod handler;
 pub mod lane;
+mod leases;
+mod poll;
 mod settings;
+mod tenure;
 
+pub use consumer::{Consumer, ConsumerError};
+pub use desk::{Hook, Moment};
+pub use figures::{Figures, PartitionFigures};
 pub use handler::{Done, Failure, Handler, Leaving, Message};
+pub use leases::PARTITION_KIND;
 pub use settings::{Begin, Brokers, ConsumerSettings, PartitionAssignment};

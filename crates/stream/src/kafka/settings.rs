@@ -132,7 +132,7 @@ impl Default for ConsumerSettings {
             group_instance_id: None,
             session_timeout: Duration::from_secs(10),
             auto_offset_reset: Begin::Earliest,
-            capacity: 1_000,
+            capacity: 100,
             parallel: 32,
             buffered_messages: 2_000,
             buffered_bytes: 16 * 1024 * 1024,
@@ -180,7 +180,7 @@ impl ConsumerSettings {
         let session = session.min(u128::from(u64::MAX)) as u64;
         is_between("session_timeout (ms)", session, 1_000, 3_600_000)
             .or_else(|| is_between("partitions", self.partitions.max(0) as u64, 1, 10_000))
-            .or_else(|| is_between("capacity", self.capacity.into(), 1, 10_000))
+            .or_else(|| is_between("capacity", self.capacity.into(), 1, 100))
             .or_else(|| is_between("parallel", self.parallel as u64, 1, 10_000))
             .or_else(|| is_between("buffered_messages", self.buffered_messages as u64, 2, 1_000_000))
             .or_else(|| is_between("buffered_bytes", self.buffered_bytes as u64, 1_024, 1 << 32))

@@ -1,0 +1,293 @@
+//! Partitions by leases: each one is a resource of a Solehold server, which plans who has it.
+//!
+//! ```text
+//!   register as a runner ──> what is planned for it ──> acquire, or take over ──> raise the epoch under the token
+//!                                                  └──> hand over, release
+//! ```
+//! The server says where partitions should be (rule 27), the leases decide who has them, and the row in PostgreSQL
+//! refuses the writes of a former holder.
+
+use std::{
+    collections::HashSet,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use solehold_api::{paths, resources::PutResource, runners::RegisterRunner};
+use solehold_client::{AcquireError, Guard, Http, OpenError, Session, SessionConfig};
+use solehold_clock::Backoff;
+use solehold_sql::partitions::{Landmark, Partition, Raised, Tenure};
+
+use super::{
+    Handler,
+    desk::{Entered, Leave},
+    group::{NotWon, Terms, start, work},
+    poll::{Client, Order},
+    tenure::{Ended, Office},
+};
+
+/// The kind of the leases that partitions are held by.
+pub const PARTITION_KIND: &str = "partition";
+
+/// How long the server may wait until it plans something else.
+const CHANGE_MAX: Duration = Duration::from_secs(10);
+/// How long a holder may take to hand a partition over.
+const HAND_OVER_MAX: Duration = Duration::from_secs(10);
+/// How long a release is waited for; then the lease runs out.
+const RELEASE_MAX: Duration = Duration::from_millis(150);
+const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(1) };
+
+/// The answer of `GET /runners/{id}/assignments`, as far as it matters here.
+#[derive(Debug, Default, Deserialize)]
+struct Assignments {
+    #[serde(default)]
+    version: Option<String>,
+    #[serde(default)]
+    acquire: Vec<Item>,
+    #[serde(default)]
+    release: Vec<Item>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Item {
+    kind: String,
+    key: String,
+    /// In `acquire`: its present holder, which hands it over.
+    #[serde(default)]
+    holder: Option<String>,
+    /// In `release`: who takes it over.
+    #[serde(default)]
+    next: Option<String>,
+}
+
+/// The partitions of one topic and group, as resources.
+#[derive(Debug, Clone)]
+pub(super) struct Resources {
+    pub prefix: String,
+    pub count: i32,
+}
+
+impl Resources {
+    pub fn new(group: &str, topic: &str, count: i32) -> Self {
+        Self { prefix: format!("{group}/{topic}/"), count }
+    }
+
+    fn key(&self, number: i32) -> String {
+        format!("{}{number}", self.prefix)
+    }
+
+    fn number(&self, item: &Item) -> Option<i32> {
+        let number = item.key.strip_prefix(&self.prefix)?.parse().ok()?;
+        (item.kind == PARTITION_KIND && (0..self.count).contains(&number)).then_some(number)
+    }
+}
+
+/// The runner that a consumer registers as.
+pub(super) fn runner(name: &str, capacity: u32) -> RegisterRunner {
+    RegisterRunner {
+        runner_id: name.to_owned(),
+        capacity: Some(capacity.into()),
+        kinds: vec![PARTITION_KIND.to_owned()],
+        ..RegisterRunner::default()
+    }
+}
+
+/// Opens the session that the partitions are attached to; a server that does not answer is waited for.
+pub(super) async fn open(http: Arc<Http>, name: &str, ttl: Duration) -> Result<Session, OpenError> {
+    let session = SessionConfig { ttl, ..SessionConfig::new(name) };
+    loop {
+        match Session::open(http.clone(), session.clone()).await {
+            Err(OpenError::Authority(error)) => tracing::warn!(%error, "the consumer waits for a server"),
+            opened => return opened,
+        }
+    }
+}
+
+/// What does not change between partitions.
+pub(super) struct Following<H> {
+    pub office: Arc<Office<H>>,
+    pub client: Weak<Client>,
+    pub terms: Arc<Terms>,
+    pub http: Arc<Http>,
+    pub session: Session,
+    pub resources: Resources,
+}
+
+impl<H: Handler> Following<H> {
+    /// Follows what the server plans, until this is dropped. The error says why there is no more to follow.
+    pub async fn follow(self: Arc<Self>) -> String {
+        self.declare().await;
+        let (mut known, mut failures) = (None::<String>, 0);
+        loop {
+            if let Err(lost) = self.session.ready().await {
+                return format!("the consumer's session is over: {lost}");
+            }
+            match self.ask(known.as_deref()).await {
+                Ok(answer) => {
+                    failures = 0;
+                    self.office.desk.figures.told(true);
+                    // What was planned and not carried out is planned again, after a while and not at once.
+                    if known == answer.version && !answer.acquire.is_empty() {
+                        tokio::time::sleep(RETRY.wait(3, rand::random())).await;
+                    }
+                    known.clone_from(&answer.version);
+                    self.carry_out(answer);
+                }
+                Err(why) => {
+                    known = None;
+                    failures += 1;
+                    tracing::warn!(
+                        why,
+                        "the server does not say which partitions to take; what is held is kept"
+                    );
+                    tokio::time::sleep(RETRY.wait(failures, rand::random())).await;
+                }
+            }
+        }
+    }
+
+    /// Makes the partitions known to the server, which plans what is declared.
+    async fn declare(&self) {
+        for number in 0..self.resources.count {
+            let mut failures = 0;
+            let path = paths::resource(PARTITION_KIND, &self.resources.key(number));
+            loop {
+                let why = match self.http.put(path.clone(), &PutResource::default()).await {
+                    Ok(Ok(())) => break,
+                    Ok(Err(refusal)) => refusal.detail,
+                    Err(error) => error.to_string(),
+                };
+                failures += 1;
+                tracing::warn!(partition = number, why, "the partition is not declared yet");
+                tokio::time::sleep(RETRY.wait(failures, rand::random())).await;
+            }
+        }
+    }
+
+    async fn ask(&self, known: Option<&str>) -> Result<Assignments, String> {
+        let path = paths::runner_assignments(self.session.holder());
+        let asked = match known {
+            None => self.http.get::<Assignments>(path).await,
+            Some(known) => {
+                let path = format!("{path}?wait_ms={}&known={known}", CHANGE_MAX.as_millis());
+                self.http.get_waiting(path, CHANGE_MAX).await
+            }
+        };
+        match asked {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(refusal)) => Err(refusal.detail),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, answer: Assignments) {
+        // With a next holder it is handed over, when that one asks.
+        let unwanted = answer.release.iter().filter(|item| item.next.is_none());
+        let unwanted: HashSet<i32> = unwanted.filter_map(|item| self.resources.number(item)).collect();
+        self.office.desk.leave(&unwanted, Leave::Finish);
+        for item in &answer.acquire {
+            let Some(number) = self.resources.number(item) else { continue };
+            if let Some(entered) = self.office.desk.enter_if_absent(number) {
+                tokio::spawn(self.clone().hold(entered, item.holder.is_some()));
+            }
+        }
+    }
+
+    /// Takes a partition and works on it until it is handed over, released or lost.
+    async fn hold(self: Arc<Self>, mut entered: Entered, moves: bool) {
+        let key = self.resources.key(entered.number);
+        let acquired = tokio::select! {
+            acquired = self.acquire(&key, moves) => acquired,
+            () = entered.left() => return,
+        };
+        let guard = match acquired {
+            Ok(Some(guard)) => guard,
+            Ok(None) => return,
+            Err(error) => return tracing::debug!(key, %error, "the partition is not granted"),
+        };
+        let work = self.work_under(&guard, &mut entered);
+        let asked = async {
+            let asked = guard.hand_over_asked().await;
+            tracing::info!(key, to = asked.to, "the partition is handed over");
+            self.office.desk.leave(&HashSet::from([self.number_of(&key)]), Leave::Finish);
+            std::future::pending::<()>().await;
+        };
+        let lost = tokio::select! {
+            () = work => None,
+            lost = guard.lost() => Some(lost),
+            () = asked => None,
+        };
+        let (number, serial) = (entered.number, entered.serial);
+        let _ = self.office.orders.send(Order::Unfetch { number, serial }).await;
+        if let Some(lost) = lost {
+            self.office.desk.figures.lost(1);
+            return tracing::warn!(key, %lost, "the partition is lost");
+        }
+        match tokio::time::timeout(RELEASE_MAX, guard.release()).await {
+            Ok(Ok(())) => tracing::info!(key, "the partition is released"),
+            Ok(Err(error)) => {
+                tracing::warn!(key, %error, "the partition was not released: it is free after its ttl")
+            }
+            Err(_) => tracing::warn!(key, "the partition was not released in time: it is free after its ttl"),
+        }
+    }
+
+    fn number_of(&self, key: &str) -> i32 {
+        key.strip_prefix(&self.resources.prefix).and_then(|number| number.parse().ok()).unwrap_or(-1)
+    }
+
+    async fn acquire(&self, key: &str, moves: bool) -> Result<Option<Guard>, AcquireError> {
+        if moves && let Ok(taken) = self.session.take_over(PARTITION_KIND, key, HAND_OVER_MAX).await {
+            return Ok(taken);
+        }
+        self.session.try_acquire(PARTITION_KIND, key).await.map(Some)
+    }
+
+    async fn work_under(&self, guard: &Guard, entered: &mut Entered) {
+        let mut failures = 0;
+        loop {
+            match self.win(guard, entered.number).await {
+                Ok((tenure, landmark)) => {
+                    let ended = work(&self.office, &self.terms, entered, &tenure, landmark).await;
+                    if ended != Ended::Fenced {
+                        return;
+                    }
+                    tracing::warn!(partition = %tenure.partition, "another consumer wrote for it");
+                }
+                Err(NotWon::Never(why)) => return self.office.desk.fail(why),
+                Err(NotWon::Again(why)) => {
+                    tracing::debug!(partition = entered.number, why, "the partition is not won yet");
+                }
+            }
+            failures += 1;
+            tokio::select! {
+                () = tokio::time::sleep(RETRY.wait(failures, rand::random())) => {}
+                () = entered.left() => return,
+            }
+        }
+    }
+
+    /// Raises the epoch under the lease's token.
+    async fn win(&self, guard: &Guard, number: i32) -> Result<(Tenure, Option<Landmark>), NotWon> {
+        let (office, terms) = (&self.office, &self.terms);
+        let topic = office.desk.topic.clone();
+        let partition = Partition { group: terms.group.clone(), topic, number };
+        let row = office.partitions.look(&**office.pool.get().await?, &partition).await?;
+        let start = start(&self.client, &partition, &row, terms.begin).await?;
+        let token = guard.check().map_err(|lost| NotWon::Again(lost.to_string()))?;
+        let database = office.pool.get().await?;
+        let raised =
+            office.partitions.raise_to(&**database, &partition, token.0, &terms.owner, start.next_offset);
+        match raised.await? {
+            Raised::Ours(tenure) => Ok((tenure, start.landmark)),
+            Raised::Overtaken(row) if guard.is_live() => Err(NotWon::Never(format!(
+                "partition {partition} was held by {} under token {}, and the server gave {}: tokens of one server only \
+                 grow, so this is another server, or it was set back. Use the former one, or let the group begin under \
+                 this one: set token to 0 in the partition's row",
+                row.owner, row.token, token.0
+            ))),
+            Raised::Overtaken(_) => Err(NotWon::Again("the lease is over".to_owned())),
+        }
+    }
+}

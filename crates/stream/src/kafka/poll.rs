@@ -1,0 +1,307 @@
+//! The thread that polls: everything that is asked of librdkafka's consumer goes through it, but for commits.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use rdkafka::{
+    ClientContext, Message as _, Offset, Statistics, TopicPartitionList,
+    consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext},
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
+    message::{BorrowedMessage, Headers as _},
+    types::RDKafkaRespErr,
+};
+use solehold_clock::BootTime;
+use tokio::sync::mpsc;
+
+use super::{
+    Message,
+    desk::{Desk, Fetching, LaneCell, Leave, Moment},
+    lane::{Arrival, Flow},
+};
+
+/// Orders wait this long for a message to come.
+const POLL: Duration = Duration::from_millis(20);
+/// How often the broker is told positions.
+const DISPLAY_EVERY: Duration = Duration::from_secs(1);
+/// Orders that may wait for the thread.
+pub(super) const ORDERS_MAX: usize = 4_096;
+const WATERMARKS_MAX: Duration = Duration::from_secs(5);
+const SEEK_MAX: Duration = Duration::from_secs(5);
+
+/// What the thread is told by the tasks of partitions.
+#[derive(Debug)]
+pub(super) enum Order {
+    /// Fetch the messages of a partition from this offset on.
+    Fetch { number: i32, serial: u64, offset: i64, cell: Arc<LaneCell> },
+    /// Fetch no more of them.
+    Unfetch { number: i32, serial: u64 },
+    /// Fetch them again, after a pause.
+    Resume { number: i32, serial: u64 },
+    /// Leave the group and end.
+    Stop,
+}
+
+/// The callbacks of librdkafka.
+pub(super) struct Callbacks {
+    pub desk: Arc<Desk>,
+}
+
+/// librdkafka's consumer.
+pub(super) type Client = BaseConsumer<Callbacks>;
+
+impl ClientContext for Callbacks {
+    fn stats(&self, statistics: Statistics) {
+        let Some(topic) = statistics.topics.get(&self.desk.topic) else { return };
+        for partition in topic.partitions.values().filter(|partition| partition.hi_offset >= 0) {
+            self.desk.figures.end_is(partition.partition, partition.hi_offset);
+        }
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "the Kafka client");
+    }
+}
+
+impl ConsumerContext for Callbacks {
+    fn rebalance(&self, client: &Client, what: RDKafkaRespErr, partitions: &mut TopicPartitionList) {
+        let numbers: HashSet<i32> = partitions.elements().iter().map(|element| element.partition()).collect();
+        self.desk.figures.rebalanced();
+        let done = match what {
+            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assigned(client, &numbers),
+            // Asked first: letting go of a partition resets it.
+            _ => self.revoked(client, &numbers, client.assignment_lost()),
+        };
+        if let Err(error) = done {
+            tracing::warn!(%error, "a rebalance was not carried out");
+        }
+    }
+
+    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+        if let Err(error) = result {
+            tracing::debug!(%error, "the broker has not taken positions, which it only displays");
+        }
+    }
+}
+
+impl Callbacks {
+    /// Nothing is fetched yet: where to begin is known when the epoch has been raised.
+    fn assigned(&self, client: &Client, numbers: &HashSet<i32>) -> KafkaResult<()> {
+        tracing::info!(topic = self.desk.topic, partitions = ?sorted(numbers), "the group assigned partitions");
+        self.desk.at(Moment::Assigned);
+        let accepted = client.incremental_assign(&TopicPartitionList::new());
+        if let Some(start) = self.desk.start.get() {
+            numbers.iter().for_each(|number| start(*number));
+        }
+        self.desk.figures.told(true);
+        accepted
+    }
+
+    fn revoked(&self, client: &Client, numbers: &HashSet<i32>, is_lost: bool) -> KafkaResult<()> {
+        let partitions = sorted(numbers);
+        tracing::info!(topic = self.desk.topic, ?partitions, is_lost, "the group took partitions back");
+        self.desk.at(if is_lost { Moment::Lost } else { Moment::Revoked });
+        if is_lost {
+            self.desk.figures.lost(numbers.len() as u64);
+            self.desk.figures.told(false);
+            // Others may have them already: nothing is finished, and nothing is committed.
+            self.desk.let_go(numbers, Leave::Drop);
+            let mut positions = self.desk.positions.lock();
+            positions.retain(|number, _| !numbers.contains(number));
+        } else {
+            self.desk.let_go(numbers, Leave::Finish);
+            display(client, &self.desk);
+        }
+        let mut fetching = self.desk.fetching.lock();
+        let mut dropped = TopicPartitionList::new();
+        for number in numbers {
+            if let Some(was) = fetching.remove(number) {
+                dropped.add_partition(&self.desk.topic, *number);
+                if was.is_paused {
+                    let _ = client.resume(&only(&self.desk.topic, *number));
+                }
+            }
+        }
+        client.incremental_unassign(&dropped)
+    }
+}
+
+/// Polls until it is told to stop, and leaves the group. The error is one from which the client does not recover.
+pub(super) fn poll(client: Arc<Client>, mut orders: mpsc::Receiver<Order>) -> Result<(), String> {
+    let desk = client.context().desk.clone();
+    let mut displayed = BootTime::now();
+    loop {
+        match client.poll(POLL) {
+            Some(Ok(message)) => deliver(&client, &desk, &message),
+            Some(Err(error)) => trouble(&client, &desk, &error)?,
+            None => {}
+        }
+        let now = BootTime::now();
+        desk.figures.polled(now);
+        while let Ok(order) = orders.try_recv() {
+            if matches!(order, Order::Stop) {
+                display(&client, &desk);
+                return Ok(());
+            }
+            carry_out(&client, &desk, order);
+        }
+        if now.since(displayed) >= DISPLAY_EVERY {
+            displayed = now;
+            display(&client, &desk);
+            if let Some((code, reason)) = client.client().fatal_error() {
+                return Err(format!("the Kafka client has failed for good: {reason} ({code})"));
+            }
+        }
+    }
+}
+
+fn deliver(client: &Client, desk: &Desk, message: &BorrowedMessage<'_>) {
+    let number = message.partition();
+    let mut fetching = desk.fetching.lock();
+    let Some(fetched) = fetching.get_mut(&number) else { return };
+    let mut lane = fetched.cell.lane.lock();
+    let arrival = lane.arrive(owned(message));
+    let flow = lane.flow();
+    drop(lane);
+    if arrival == Arrival::Foreign {
+        fetched.cell.is_foreign.store(true, Ordering::SeqCst);
+    }
+    fetched.cell.wake.notify_one();
+    if flow == Some(Flow::Pause) && !fetched.is_paused {
+        fetched.is_paused = true;
+        desk.figures.paused();
+        if let Err(error) = client.pause(&only(&desk.topic, number)) {
+            tracing::warn!(partition = number, %error, "a full partition could not be paused");
+        }
+    }
+}
+
+fn trouble(client: &Client, desk: &Desk, error: &KafkaError) -> Result<(), String> {
+    match error {
+        KafkaError::MessageConsumptionFatal(code) => {
+            let reason = client.client().fatal_error().map(|(_, reason)| reason).unwrap_or_default();
+            return Err(format!("the Kafka client has failed for good: {reason} ({code})"));
+        }
+        KafkaError::MessageConsumption(
+            RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange,
+        ) => {
+            let fetching: Vec<(i32, i64)> = desk
+                .fetching
+                .lock()
+                .iter()
+                .map(|(number, of)| (*number, of.cell.lane.lock().position()))
+                .collect();
+            for (number, position) in fetching {
+                if let Ok((low, high)) = client.fetch_watermarks(&desk.topic, number, WATERMARKS_MAX)
+                    && !(low..=high).contains(&position)
+                {
+                    desk.fail(out_of_range(&desk.topic, number, position, low, high));
+                }
+            }
+        }
+        error => tracing::debug!(%error, "no messages"),
+    }
+    Ok(())
+}
+
+/// The broker does not have the messages that come next.
+pub(super) fn out_of_range(topic: &str, number: i32, position: i64, low: i64, high: i64) -> String {
+    let what = if position > high {
+        "it was made anew under its name, or its broker lost messages"
+    } else {
+        "messages were deleted before they took effect, or it was made anew under its name"
+    };
+    format!(
+        "topic {topic} is not the one that it was: {what}. Everything below offset {position} of partition {number} has \
+         taken effect, and the broker has {low} to {high}. If that is meant, let the group begin anew with what is \
+         there (docs/guides/partitions.md, \"A topic that was made anew\")"
+    )
+}
+
+fn carry_out(client: &Client, desk: &Desk, order: Order) {
+    let topic = &desk.topic;
+    let mut fetching = desk.fetching.lock();
+    let is_of = |fetching: &HashMap<i32, Fetching>, number: i32, serial: u64| {
+        fetching.get(&number).is_some_and(|fetched| fetched.serial == serial)
+    };
+    let done = match order {
+        Order::Fetch { number, serial, offset, cell } => {
+            match fetching.insert(number, Fetching { serial, cell, is_paused: false }) {
+                None => {
+                    let mut one = TopicPartitionList::new();
+                    one.add_partition_offset(topic, number, Offset::Offset(offset))
+                        .and_then(|()| client.incremental_assign(&one))
+                }
+                // To unassign it now could end a rebalance whose callback has not run yet.
+                Some(former) => {
+                    if former.is_paused {
+                        let _ = client.resume(&only(topic, number));
+                    }
+                    client.seek(topic, number, Offset::Offset(offset), SEEK_MAX)
+                }
+            }
+        }
+        Order::Unfetch { number, serial } if is_of(&fetching, number, serial) => {
+            let was_paused = fetching.remove(&number).is_some_and(|fetched| fetched.is_paused);
+            if was_paused {
+                let _ = client.resume(&only(topic, number));
+            }
+            client.incremental_unassign(&only(topic, number))
+        }
+        Order::Resume { number, serial } if is_of(&fetching, number, serial) => {
+            fetching.entry(number).and_modify(|fetched| fetched.is_paused = false);
+            client.resume(&only(topic, number))
+        }
+        Order::Unfetch { .. } | Order::Resume { .. } | Order::Stop => Ok(()),
+    };
+    if let Err(error) = done {
+        tracing::warn!(%error, "the client did not do what it was told");
+    }
+}
+
+/// Tells the broker how far we are. Nobody relies on it.
+fn display(client: &Client, desk: &Desk) {
+    let positions = std::mem::take(&mut *desk.positions.lock());
+    if positions.is_empty() {
+        return;
+    }
+    let mut list = TopicPartitionList::new();
+    for (number, position) in positions {
+        let _ = list.add_partition_offset(&desk.topic, number, Offset::Offset(position));
+    }
+    if let Err(error) = client.commit(&list, CommitMode::Async) {
+        tracing::debug!(%error, "the broker is not told positions");
+    }
+}
+
+fn only(topic: &str, number: i32) -> TopicPartitionList {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, number);
+    list
+}
+
+fn sorted(numbers: &HashSet<i32>) -> Vec<i32> {
+    let mut sorted: Vec<i32> = numbers.iter().copied().collect();
+    sorted.sort_unstable();
+    sorted
+}
+
+fn owned(message: &BorrowedMessage<'_>) -> Message {
+    let bytes = |part: Option<&[u8]>| part.map(Bytes::copy_from_slice);
+    let headers = message.headers().map(|headers| {
+        let value = |value: Option<&[u8]>| bytes(value).unwrap_or_default();
+        headers.iter().map(|header| (header.key.to_owned(), value(header.value))).collect()
+    });
+    Message {
+        topic: message.topic().into(),
+        partition: message.partition(),
+        offset: message.offset(),
+        key: bytes(message.key()),
+        payload: bytes(message.payload()),
+        headers: headers.unwrap_or_default(),
+        timestamp_ms: message.timestamp().to_millis(),
+    }
+}
