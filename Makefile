@@ -45,7 +45,7 @@ fix: ## format, and apply what clippy can repair
 	cargo clippy --workspace --all-targets --fix --allow-dirty --allow-staged
 
 # `make test` runs the same tests with less load.
-e2e: ## one example under full load: EXAMPLE=gateway, reconciler, pipeline or tracker
+e2e: ## one example under full load: EXAMPLE=gateway, reconciler, pipeline, tracker or orchestrator
 	@test -n "$(EXAMPLE)" && test -d "examples/$(EXAMPLE)" || \
 		{ echo "name an example: make e2e EXAMPLE=gateway (or $(notdir $(wildcard examples/*)))" >&2; exit 2; }
 	@$(STAGE) build-binaries cargo build --workspace --bins
