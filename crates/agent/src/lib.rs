@@ -14,4 +14,3 @@ pub mod health;
 pub mod keep;
 pub mod machine;
 pub mod worker;
-pub mod yaml;

@@ -62,7 +62,7 @@ fn read_file(path: &Path) -> CommandResult<Layer> {
     let text = fs::read_to_string(path).map_err(|error| {
         CommandError::usage(format!("cannot read the configuration file {shown}: {error}"))
     })?;
-    let layer: Layer = solehold_agent::yaml::parse(&text).map_err(|(line, what)| {
+    let layer: Layer = solehold_yaml::parse(&text).map_err(|(line, what)| {
         let at = line.map_or_else(String::new, |line| format!(":{line}"));
         CommandError::usage(format!("{shown}{at}: {what}"))
     })?;

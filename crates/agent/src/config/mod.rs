@@ -17,9 +17,10 @@ use solehold_api::{
 use solehold_client::{Http, HttpConfig, Policy, Resource, transport};
 use solehold_clock::Backoff;
 use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
+use solehold_yaml::line_of;
 
 pub use self::file::{AgentFile, OneOrMore, Placement, Seconds};
-use crate::{worker::Bounds, yaml};
+use crate::worker::Bounds;
 
 /// What service managers give a program between SIGTERM and SIGKILL unless they are told otherwise: Kubernetes by
 /// `terminationGracePeriodSeconds`, and units of systemd that set `TimeoutStopSec` as most do.
@@ -137,7 +138,7 @@ pub fn load(path: &Path, change: impl FnOnce(&mut AgentFile)) -> Result<Settings
     let shown = path.display();
     let text = fs::read_to_string(path)
         .map_err(|error| ConfigError(format!("cannot read the configuration file {shown}: {error}")))?;
-    let mut file: AgentFile = yaml::parse(&text).map_err(|(line, what)| {
+    let mut file: AgentFile = solehold_yaml::parse(&text).map_err(|(line, what)| {
         let at = line.map_or_else(String::new, |line| format!(":{line}"));
         ConfigError(format!("{shown}{at}: {what}"))
     })?;
@@ -146,17 +147,6 @@ pub fn load(path: &Path, change: impl FnOnce(&mut AgentFile)) -> Result<Settings
         let at = key.and_then(|key| line_of(&text, key)).map_or_else(String::new, |line| format!(":{line}"));
         ConfigError(format!("{shown}{at}: {what}"))
     })
-}
-
-/// The line on which a key stands, wherever it is nested.
-fn line_of(text: &str, key: &str) -> Option<usize> {
-    let is_it = |line: &str| {
-        line.trim_start()
-            .trim_start_matches("- ")
-            .strip_prefix(key)
-            .is_some_and(|rest| rest.trim_start().starts_with(':'))
-    };
-    text.lines().position(is_it).map(|at| at + 1)
 }
 
 /// What is wrong, and the key at which.

@@ -24,6 +24,17 @@ pub fn parse<T: DeserializeOwned + Default>(text: &str) -> Result<T, (Option<u64
     })
 }
 
+/// The line on which a key stands, wherever it is nested.
+pub fn line_of(text: &str, key: &str) -> Option<usize> {
+    let is_it = |line: &str| {
+        line.trim_start()
+            .trim_start_matches("- ")
+            .strip_prefix(key)
+            .is_some_and(|rest| rest.trim_start().starts_with(':'))
+    };
+    text.lines().position(is_it).map(|at| at + 1)
+}
+
 /// The line and the character of the last bracket or quote that is opened and never closed.
 fn unclosed(text: &str) -> Option<(u64, char)> {
     let mut open: Vec<(u64, char)> = Vec::new();
