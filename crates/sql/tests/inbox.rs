@@ -15,7 +15,7 @@ use deadpool_postgres::Pool;
 use kit::{Kit, PATIENCE, connect, pool};
 use serde_json::{Value, json};
 use solehold_sql::inbox::http::{IDEMPOTENCY_REPLAYED, IdempotencyLayer, Idempotent, StoredResponse};
-use solehold_sql::inbox::{CommandStatus, Inbox, Key, PayloadHash, Ticket};
+use solehold_sql::inbox::{CommandStatus, Inbox, Key, Mark, Marked, PayloadHash, Ticket};
 use solehold_sql::{ClaimOutcome, Error, LossReason, limits};
 use solehold_testkit::wait_for;
 use tower::ServiceExt;
@@ -247,4 +247,51 @@ async fn over_http_many_at_once_take_effect_once() {
     }
     assert!(created >= 1);
     assert_eq!(kit.one::<i64>("SELECT count(*) FROM app.outbox", &[]).await, 1);
+}
+
+fn mark(command: &str, id: &str, payload: &[u8], position: i64) -> Mark {
+    Mark { key: Key::new("0", command, id).unwrap(), payload: PayloadHash::of(payload), position }
+}
+
+#[tokio::test]
+async fn many_commands_are_marked_at_once() {
+    let (mut kit, inbox) = inbox().await;
+    let first = [
+        mark("CREATE", "a", b"1", 10),
+        mark("CREATE", "b", b"1", 11),
+        mark("CREATE", "a", b"1", 12),
+        mark("CANCEL", "a", b"1", 13),
+        mark("CREATE", "b", b"2", 14),
+    ];
+    let tx = kit.client.transaction().await.unwrap();
+    let met = inbox.mark_all(&tx, &first).await.unwrap();
+    assert_eq!(met, [Marked::New, Marked::New, Marked::Seen, Marked::New, Marked::Conflict]);
+    tx.rollback().await.unwrap();
+    assert_eq!(inbox.look_for(&kit.client, &first[..1]).await.unwrap(), [Marked::New], "rolled back");
+    inbox.mark_all(&kit.client, &first).await.unwrap();
+    let met = inbox.look_for(&kit.client, &first).await.unwrap();
+    assert_eq!(met, [Marked::Seen, Marked::Seen, Marked::Seen, Marked::Seen, Marked::Conflict]);
+    inbox.unmark(&kit.client, &first[..1]).await.unwrap();
+    assert_eq!(inbox.mark_all(&kit.client, &first[..1]).await.unwrap(), [Marked::New]);
+    assert_eq!(inbox.mark_all(&kit.client, &[]).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn marks_are_deleted_behind_the_position_only_and_listed_and_cleared() {
+    let (kit, inbox) = inbox().await;
+    let marks: Vec<Mark> = (0..10).map(|n| mark("CREATE", &format!("job-{n}"), b"1", n)).collect();
+    inbox.mark_all(&kit.client, &marks).await.unwrap();
+    let prune = async |position, age, limit| inbox.prune_below(&kit.client, "0", position, age, limit).await;
+    assert_eq!(prune(10, LEASE, 100).await.unwrap(), 0, "they are young");
+    assert_eq!(prune(4, Duration::ZERO, 3).await.unwrap(), 3, "a bite at a time");
+    assert_eq!(prune(4, Duration::ZERO, 100).await.unwrap(), 1, "those above may be needed");
+    let listed = inbox.list_marks(&kit.client, None, ("", "", ""), 2).await.unwrap();
+    assert_eq!(listed.iter().map(|mark| mark.id.as_str()).collect::<Vec<_>>(), ["job-4", "job-5"]);
+    let last = &listed[1];
+    let after = (last.scope.as_str(), last.command.as_str(), last.id.as_str());
+    let next = inbox.list_marks(&kit.client, None, after, 100).await.unwrap();
+    assert_eq!((next.len(), next[0].position), (4, Some(6)));
+    assert_eq!(inbox.clear_marks(&kit.client, "job-7", Some("CANCEL")).await.unwrap(), 0);
+    assert_eq!(inbox.clear_marks(&kit.client, "job-7", None).await.unwrap(), 1);
+    assert!(inbox.list_marks(&kit.client, Some("job-7"), ("", "", ""), 100).await.unwrap().is_empty());
 }

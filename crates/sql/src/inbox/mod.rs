@@ -9,15 +9,20 @@
 //!
 //! A ticket has an epoch. A worker that takes over an expired one gets a larger epoch, and the old ticket can no longer
 //! complete anything: its transaction sees [`ClaimOutcome::Lost`] and must roll back.
+//!
+//! Where an effect has one transaction and no other worker can be at it, such as that of a partition's message, a
+//! command needs no ticket: [`Inbox::mark_all`] marks many at once.
 
 #[cfg(feature = "axum")]
 pub mod http;
+mod marks;
 
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio_postgres::{Client, GenericClient, types::Type};
 
+pub use self::marks::{ListedMark, Mark, Marked};
 use crate::{
     ClaimOutcome, Error, LossReason, ident,
     limits::{INBOX_KEY_BYTES_MAX, INBOX_RESULT_BYTES_MAX, LEASE_MAX, LEASE_MIN},
@@ -147,8 +152,11 @@ impl Inbox {
         format!(
             "CREATE TABLE IF NOT EXISTS {table} (scope text NOT NULL, command text NOT NULL, id text NOT NULL, \
              payload_hash bytea NOT NULL, epoch bigint NOT NULL, until timestamptz, done_at timestamptz, result jsonb, \
-             PRIMARY KEY (scope, command, id)); \
-             CREATE INDEX IF NOT EXISTS \"{cut}_age\" ON {table} ((COALESCE(done_at, until)))"
+             position bigint, PRIMARY KEY (scope, command, id)); \
+             ALTER TABLE {table} ADD COLUMN IF NOT EXISTS position bigint; \
+             CREATE INDEX IF NOT EXISTS \"{cut}_age\" ON {table} ((COALESCE(done_at, until))); \
+             CREATE INDEX IF NOT EXISTS \"{cut}_scope_age\" ON {table} (scope, (COALESCE(done_at, until))) \
+             WHERE position IS NOT NULL"
         )
     }
 
