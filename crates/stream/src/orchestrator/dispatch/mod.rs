@@ -8,8 +8,11 @@ mod check;
 pub mod http;
 pub mod kafka;
 
+mod settings;
+
 use async_trait::async_trait;
 
+pub use self::settings::{CeleryFile, DispatchersFile, HttpTasksFile, KafkaTasksFile};
 use super::{Report, Task, TaskId};
 pub use check::{Finding, StageLimits, Weight};
 

@@ -1,0 +1,394 @@
+//! How the orchestrator is configured: one YAML file, checked whole, with the line of what is wrong.
+
+mod file;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use secrecy::{ExposeSecret, SecretString};
+use solehold_client::{HttpConfig, transport};
+
+pub use self::file::{Assignment, OrchestratorFile, Time};
+use super::{
+    dispatch::DispatchersFile,
+    pipeline::{Pipeline, StagePlan},
+};
+
+/// Everything that the orchestrator needs to know.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The name of this process.
+    pub name: String,
+    /// Where commands come from.
+    pub kafka: KafkaSettings,
+    /// Where jobs are kept.
+    pub postgres: PostgresSettings,
+    /// Who says which partition is whose.
+    pub ownership: Ownership,
+    /// How workers are reached.
+    pub dispatchers: DispatchersFile,
+    /// The stages of jobs that are created from now on.
+    pub pipeline: Arc<Pipeline>,
+    /// Where jobs can be read and steered.
+    pub http: HttpSettings,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// Where commands come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KafkaSettings {
+    /// Brokers to begin with.
+    pub brokers: String,
+    /// The topic of commands.
+    pub topic: String,
+    /// The group of consumers.
+    pub group: String,
+    /// How many partitions the topic has.
+    pub partitions: i32,
+    /// After this time a process that does not answer has lost its partitions.
+    pub session_timeout: Duration,
+    /// The name of a fixed member of the group.
+    pub static_member: Option<String>,
+    /// Where job events go, if anywhere.
+    pub events_topic: Option<String>,
+    /// Where copies of dead letters go, if anywhere.
+    pub dead_letter_topic: Option<String>,
+    /// The version of brokers that are too old to be asked for it.
+    pub broker_version: Option<String>,
+    /// Whether the brokers know headers of messages.
+    pub headers: bool,
+    /// Further settings of librdkafka.
+    pub properties: BTreeMap<String, String>,
+}
+
+/// Where jobs are kept.
+#[derive(Debug, Clone)]
+pub struct PostgresSettings {
+    /// The database.
+    pub url: SecretString,
+    /// The schema of its tables.
+    pub schema: String,
+    /// The most connections of this process.
+    pub connections: usize,
+}
+
+/// Who says which partition is whose.
+#[derive(Debug, Clone)]
+pub enum Ownership {
+    /// The broker's consumer group.
+    Group,
+    /// Leases of a Solehold server.
+    Leases(LeaseSettings),
+}
+
+/// How partitions are leased.
+#[derive(Debug, Clone)]
+pub struct LeaseSettings {
+    /// The servers.
+    pub servers: Vec<String>,
+    /// The key to show them.
+    pub api_key: Option<SecretString>,
+    /// The tenant to act for.
+    pub tenant: Option<String>,
+    /// Certificates to trust besides the system's.
+    pub ca_certs: Option<Vec<u8>>,
+    /// How long a process that was killed keeps its partitions.
+    pub ttl: Duration,
+    /// The most partitions of this process.
+    pub capacity: u32,
+}
+
+impl LeaseSettings {
+    /// For the client.
+    pub fn http(&self) -> HttpConfig {
+        HttpConfig {
+            api_key: self.api_key.clone(),
+            tenant: self.tenant.clone(),
+            ca_certs: self.ca_certs.clone(),
+            ..HttpConfig::new(self.servers.clone())
+        }
+    }
+}
+
+/// Where jobs can be read and steered.
+#[derive(Debug, Clone)]
+pub struct HttpSettings {
+    /// The address.
+    pub listen: SocketAddr,
+    /// The key that requests must show.
+    pub api_key: Option<SecretString>,
+}
+
+/// Bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// How many messages one transaction takes.
+    pub batch: usize,
+    /// How many messages of one partition are worked on at the same time.
+    pub parallel: usize,
+    /// How far the highest finished offset may be ahead of the lowest unfinished one.
+    pub span: i64,
+    /// How often a command that failed is tried before it is a dead letter.
+    pub attempts: u32,
+    /// How long inbox marks are kept.
+    pub inbox_retention: Duration,
+}
+
+/// Why a file is of no use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// Reads a file; `change` may change what it says, such as by flags.
+pub fn load(path: &Path, change: impl FnOnce(&mut OrchestratorFile)) -> Result<Settings, ConfigError> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| ConfigError(format!("cannot read the configuration file {shown}: {error}")))?;
+    let at = |line: Option<usize>| line.map_or_else(String::new, |line| format!(":{line}"));
+    let mut file: OrchestratorFile = solehold_yaml::parse(&text).map_err(|(line, what)| {
+        ConfigError(format!("{shown}{}: {what}", at(line.and_then(|line| usize::try_from(line).ok()))))
+    })?;
+    change(&mut file);
+    settle(file).map_err(|(key, what)| {
+        let line = key.and_then(|key| solehold_yaml::line_of(&text, &key));
+        ConfigError(format!("{shown}{}: {what}", at(line)))
+    })
+}
+
+/// What is wrong, and the key at which.
+type Wrong = (Option<String>, String);
+
+fn wrong<T>(key: &str, what: impl Into<String>) -> Result<T, Wrong> {
+    Err((Some(key.to_owned()), what.into()))
+}
+
+/// Checks everything and fills in the defaults.
+fn settle(file: OrchestratorFile) -> Result<Settings, Wrong> {
+    let pipeline = pipeline(&file)?;
+    let (kafka, postgres) = (kafka(&file)?, postgres(&file)?);
+    let ownership = match file.kafka.partition_assignment.unwrap_or_default() {
+        Assignment::Group => Ownership::Group,
+        Assignment::Leases => Ownership::Leases(leases(&file, &kafka)?),
+    };
+    let (http, limits) = (http(&file)?, limits(&file)?);
+    let name = file.name.clone().unwrap_or_else(default_name);
+    Ok(Settings {
+        name,
+        kafka,
+        postgres,
+        ownership,
+        dispatchers: file.dispatchers,
+        pipeline: Arc::new(pipeline),
+        http,
+        limits,
+    })
+}
+
+/// Two processes must not have one name.
+fn default_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let host: String = host.chars().take(60).collect();
+    format!("orchestrator-{host}-{:08x}", rand::random::<u32>())
+}
+
+fn pipeline(file: &OrchestratorFile) -> Result<Pipeline, Wrong> {
+    if file.stages.is_empty() {
+        return wrong(
+            "stages",
+            "stages is missing: a job has at least one stage, with a task and a dispatch",
+        );
+    }
+    let hour = Duration::from_secs(60 * 60);
+    let time = |given: Option<Time>| given.map_or(hour, |Time(time)| time);
+    let stages = file.stages.iter().map(|(name, stage)| StagePlan {
+        name: name.clone(),
+        after: stage.after.clone(),
+        task: stage.task.clone(),
+        dispatch: stage.dispatch,
+        queue: stage.queue.clone(),
+        queue_timeout: time(stage.queue_timeout),
+        run_timeout: time(stage.run_timeout),
+        retries: stage.retries.unwrap_or(3),
+    });
+    let pipeline = Pipeline::new(stages.collect())
+        .map_err(|error| (error.stage.or(Some("stages".into())), error.what))?;
+    let missing = pipeline.stages().iter().find(|stage| !file.dispatchers.has(stage.dispatch));
+    match missing.map(|stage| (&stage.name, stage.dispatch.name())) {
+        Some((name, kind)) => {
+            wrong(name, format!("stage {name} is dispatched by {kind}, and dispatchers.{kind} is missing"))
+        }
+        None => Ok(pipeline),
+    }
+}
+
+fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
+    let asked = &file.kafka;
+    let Some(brokers) = asked.brokers.clone().filter(|brokers| !brokers.trim().is_empty()) else {
+        return wrong(
+            "kafka",
+            "kafka.brokers is missing: write it as HOST:PORT, with commas between several",
+        );
+    };
+    let text = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
+    let partitions = asked.partitions.unwrap_or(12);
+    if !(1..=100_000).contains(&partitions) {
+        return wrong("partitions", format!("partitions is {partitions}; it must be 1 to 100000"));
+    }
+    let session_timeout = asked.session_timeout.map_or(Duration::from_secs(10), |Time(time)| time);
+    if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&session_timeout) {
+        return wrong("session_timeout", "session_timeout must be 1s to 5m");
+    }
+    let topics = [("topic", &asked.topic), ("group", &asked.group), ("events_topic", &asked.events_topic)];
+    for (key, given) in topics.into_iter().chain([("dead_letter_topic", &asked.dead_letter_topic)]) {
+        if given.as_ref().is_some_and(|text| text.is_empty() || text.len() > 249) {
+            return wrong(key, format!("{key} must have 1 to 249 characters"));
+        }
+    }
+    if asked.static_member.is_some() && asked.partition_assignment == Some(Assignment::Leases) {
+        return wrong("static_member", "static_member is for partition_assignment: group");
+    }
+    Ok(KafkaSettings {
+        brokers,
+        topic: text(&asked.topic, "polyvision.jobs.commands"),
+        group: text(&asked.group, "polyvision-orchestrator"),
+        partitions,
+        session_timeout,
+        static_member: asked.static_member.clone(),
+        events_topic: asked.events_topic.clone(),
+        dead_letter_topic: asked.dead_letter_topic.clone(),
+        broker_version: asked.broker_version.clone(),
+        headers: asked.headers.unwrap_or(asked.broker_version.is_none()),
+        properties: asked.properties.clone(),
+    })
+}
+
+fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, Wrong> {
+    let asked = &file.postgres;
+    let url = match (&asked.url, &asked.url_file) {
+        (Some(_), Some(_)) => return wrong("url_file", "postgres has url and url_file: give one of them"),
+        (Some(url), None) => url.clone(),
+        (None, Some(path)) => read("url_file", path)?,
+        (None, None) => {
+            return wrong(
+                "postgres",
+                "postgres.url is missing: write it as postgres://USER@HOST:PORT/DATABASE",
+            );
+        }
+    };
+    // PostgreSQL's own words would show the password.
+    if url.parse::<tokio_postgres::Config>().is_err() {
+        return wrong("url", "postgres.url is not a URL such as postgres://USER@HOST:PORT/DATABASE");
+    }
+    let schema = asked.schema.clone().unwrap_or_else(|| "orchestrator".to_owned());
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if !schema.starts_with(|c: char| c.is_ascii_lowercase())
+        || !schema.chars().all(plain)
+        || schema.len() > 40
+    {
+        return wrong(
+            "schema",
+            format!("schema {schema:?} must be a lowercase letter, then letters, digits or `_`"),
+        );
+    }
+    let connections = asked.connections.unwrap_or(8);
+    if !(2..=1_000).contains(&connections) {
+        return wrong("connections", format!("connections is {connections}; it must be 2 to 1000"));
+    }
+    Ok(PostgresSettings { url: url.into(), schema, connections })
+}
+
+fn leases(file: &OrchestratorFile, kafka: &KafkaSettings) -> Result<LeaseSettings, Wrong> {
+    let asked = &file.leases;
+    let servers = vec![asked.server.clone().unwrap_or_else(|| "127.0.0.1:7070".to_owned())];
+    if let Err(error) = transport::server_urls(&servers) {
+        return wrong("server", format!("leases.server: {error}"));
+    }
+    let ttl = asked.ttl.map_or(Duration::from_secs(10), |Time(time)| time);
+    if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&ttl) {
+        return wrong("ttl", "leases.ttl must be 1s to 5m");
+    }
+    let ca_certs = match asked.ca_cert.as_ref().map(|path| (path, fs::read(path))) {
+        None => None,
+        Some((_, Ok(pem))) => Some(pem),
+        Some((path, Err(error))) => return wrong("ca_cert", format!("ca_cert {}: {error}", path.display())),
+    };
+    let capacity = asked.capacity.unwrap_or(kafka.partitions.unsigned_abs());
+    if capacity == 0 {
+        return wrong("capacity", "leases.capacity is 0; it must be 1 or more");
+    }
+    let api_key = key(&asked.api_key, &asked.api_key_file)?;
+    Ok(LeaseSettings { servers, api_key, tenant: asked.tenant.clone(), ca_certs, ttl, capacity })
+}
+
+fn http(file: &OrchestratorFile) -> Result<HttpSettings, Wrong> {
+    let listen = file.http.listen.clone().unwrap_or_else(|| "127.0.0.1:7073".to_owned());
+    let Ok(listen) = listen.parse::<SocketAddr>() else {
+        return wrong("listen", format!("listen {listen:?} is not IP:PORT, as in 127.0.0.1:7073"));
+    };
+    let api_key = key(&file.http.api_key, &file.http.api_key_file)?;
+    if api_key.is_none() && !listen.ip().to_canonical().is_loopback() {
+        let what = format!(
+            "listen {listen} can be reached from other machines, and there is no key: give http.api_key_file, or listen on 127.0.0.1"
+        );
+        return wrong("listen", what);
+    }
+    if api_key.as_ref().is_some_and(|key| key.expose_secret().len() < 16) {
+        return wrong("http", "the key of http has fewer than 16 characters: make a longer one");
+    }
+    Ok(HttpSettings { listen, api_key })
+}
+
+fn limits(file: &OrchestratorFile) -> Result<Limits, Wrong> {
+    let asked = &file.limits;
+    let limits = Limits {
+        batch: asked.batch.unwrap_or(500),
+        parallel: asked.parallel.unwrap_or(500),
+        span: asked.span.unwrap_or(10_000),
+        attempts: asked.attempts.unwrap_or(5),
+        // Kafka keeps messages for seven days unless it is told otherwise.
+        inbox_retention: asked
+            .inbox_retention
+            .map_or(Duration::from_secs(8 * 24 * 60 * 60), |Time(time)| time),
+    };
+    for (key, value, most) in [
+        ("batch", limits.batch, 10_000),
+        ("parallel", limits.parallel, 10_000),
+        ("span", usize::try_from(limits.span).unwrap_or_default(), 1_000_000),
+        ("attempts", limits.attempts as usize, 100),
+    ] {
+        if !(1..=most).contains(&value) {
+            return wrong(key, format!("limits.{key} is {value}; it must be 1 to {most}"));
+        }
+    }
+    Ok(limits)
+}
+
+/// A key that is given, or in a file.
+fn key(given: &Option<String>, file: &Option<PathBuf>) -> Result<Option<SecretString>, Wrong> {
+    let text = match (given, file) {
+        (Some(_), Some(_)) => {
+            return wrong("api_key_file", "api_key and api_key_file are both given: give one of them");
+        }
+        (Some(key), None) => Some(key.clone()),
+        (None, Some(path)) => Some(read("api_key_file", path)?),
+        (None, None) => None,
+    };
+    Ok(text.filter(|key| !key.is_empty()).map(SecretString::from))
+}
+
+fn read(key: &str, path: &Path) -> Result<String, Wrong> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) => wrong(key, format!("{key} {}: {error}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,227 @@
+//! What becomes of a job: a machine without a clock or any I/O.
+//!
+//! ```text
+//!   job       running ──> succeeded        all stages have
+//!                 │  ├───> failed           a stage has no attempt left; retry goes on from there
+//!                 │  └───> cancelled        by command; retry goes on from there
+//!   stage     waiting ──> queued ──> running ──> succeeded
+//!                ^           └─────┬────┘
+//!                │ retry           └── failed, timed out: queued again as the next attempt, or failed
+//! ```
+//!
+//! Everything arrives at least once and in any order, so that a report counts only if it is about the present attempt
+//! of its stage, and only the first result does. An input that comes too late or twice changes nothing.
+
+mod decide;
+mod event;
+#[cfg(test)]
+mod tests;
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+pub use self::{
+    decide::{Decision, Effect, Input, NewJob, Refusal, decide},
+    event::{EventKind, JobEvent},
+};
+use super::{
+    Task, TaskId,
+    pipeline::{Pipeline, StagePlan},
+};
+
+/// How a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// It has stages to go.
+    Running,
+    /// All its stages have succeeded.
+    Succeeded,
+    /// A stage has failed, and has no attempt left.
+    Failed,
+    /// Someone has cancelled it.
+    Cancelled,
+}
+
+impl JobState {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+
+    /// Its name on the wire and in the database.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// How a stage stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StageState {
+    /// Other stages come first.
+    Waiting,
+    /// Its task is on its way to a worker.
+    Queued,
+    /// A worker has begun.
+    Running,
+    /// It is done.
+    Succeeded,
+    /// It has no attempt left.
+    Failed,
+    /// The job was cancelled, or another stage has failed.
+    Cancelled,
+}
+
+impl StageState {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Waiting, Self::Queued, Self::Running, Self::Succeeded, Self::Failed, Self::Cancelled];
+
+    /// Its name on the wire and in the database.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Queued => "queued",
+            Self::Running => "running",
+            Self::Succeeded => "succeeded",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// A stage of a job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stage {
+    /// How it stands.
+    pub state: StageState,
+    /// The present attempt, 0 before the first.
+    pub attempt: u32,
+    /// Attempts that failed since the job was created or retried.
+    pub failures: u32,
+    /// From 0 to 1.
+    pub progress: f64,
+    /// What came of it.
+    pub result: Option<Arc<Value>>,
+    /// Why the last attempt failed.
+    pub reason: Option<String>,
+    /// When the present attempt was queued, in the database's milliseconds since 1970.
+    pub queued_ms: Option<i64>,
+    /// When a worker began with it.
+    pub started_ms: Option<i64>,
+    /// When it ended.
+    pub finished_ms: Option<i64>,
+    /// When its worker, or the queue, has taken too long.
+    pub deadline_ms: Option<i64>,
+}
+
+impl Default for Stage {
+    fn default() -> Self {
+        Self {
+            state: StageState::Waiting,
+            attempt: 0,
+            failures: 0,
+            progress: 0.0,
+            result: None,
+            reason: None,
+            queued_ms: None,
+            started_ms: None,
+            finished_ms: None,
+            deadline_ms: None,
+        }
+    }
+}
+
+impl Stage {
+    /// Whether a report on its present attempt would count.
+    pub fn is_under_way(&self) -> bool {
+        matches!(self.state, StageState::Queued | StageState::Running)
+    }
+}
+
+/// A job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Job {
+    /// Its id, given by the command that created it.
+    pub id: String,
+    /// Whose it is.
+    pub organization_id: String,
+    /// What it is about.
+    pub match_id: String,
+    /// What it works on.
+    pub input: Arc<Value>,
+    /// The stages, as they were configured when it was created.
+    pub pipeline: Arc<Pipeline>,
+    /// How it stands.
+    pub state: JobState,
+    /// Why it failed.
+    pub reason: Option<String>,
+    /// The number of its last event.
+    pub revision: i64,
+    /// When it was created.
+    pub created_ms: i64,
+    /// When it ended.
+    pub finished_ms: Option<i64>,
+    /// One for each stage of the pipeline, in its order.
+    pub stages: Vec<Stage>,
+}
+
+impl Job {
+    /// The key of its commands: what has the same key is in order, and in one partition.
+    pub fn key(&self) -> String {
+        key(&self.organization_id, &self.match_id)
+    }
+
+    /// How far it is, from 0 to 1.
+    pub fn progress(&self) -> f64 {
+        let sum: f64 = self.stages.iter().map(|stage| stage.progress).sum();
+        if self.stages.is_empty() { 0.0 } else { sum / self.stages.len() as f64 }
+    }
+
+    /// The plan and the standing of each stage, in order.
+    pub fn each_stage(&self) -> impl Iterator<Item = (&StagePlan, &Stage)> {
+        self.pipeline.stages().iter().zip(&self.stages)
+    }
+
+    /// The task of an attempt, if it is the present one and nobody has reported its end.
+    pub fn task(&self, stage: &str, attempt: u32) -> Option<Task> {
+        let at = self.position(stage)?;
+        let (plan, stage) = (&self.pipeline.stages()[at], &self.stages[at]);
+        (stage.is_under_way() && stage.attempt == attempt).then(|| Task {
+            id: self.task_id(at),
+            name: plan.task.clone(),
+            queue: plan.queue.clone(),
+            input: json!({ "input": &*self.input, "results": self.results_for(plan) }),
+            key: self.key(),
+            queue_timeout: plan.queue_timeout,
+            run_timeout: plan.run_timeout,
+        })
+    }
+
+    fn results_for(&self, plan: &StagePlan) -> BTreeMap<&str, &Value> {
+        let before = self.each_stage().filter(|(other, _)| plan.after.contains(&other.name));
+        before
+            .map(|(other, stage)| (other.name.as_str(), stage.result.as_deref().unwrap_or(&Value::Null)))
+            .collect()
+    }
+
+    fn task_id(&self, at: usize) -> TaskId {
+        let (plan, stage) = (&self.pipeline.stages()[at], &self.stages[at]);
+        TaskId { job: self.id.clone(), stage: plan.name.clone(), attempt: stage.attempt }
+    }
+
+    fn position(&self, stage: &str) -> Option<usize> {
+        self.pipeline.stages().iter().position(|plan| plan.name == stage)
+    }
+}
+
+/// The key of a job's commands.
+pub fn key(organization_id: &str, match_id: &str) -> String {
+    format!("{organization_id}:{match_id}")
+}

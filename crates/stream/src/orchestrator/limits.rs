@@ -1,0 +1,47 @@
+//! Every bound of the orchestrator, by name.
+
+use std::time::Duration;
+
+/// The most stages of a pipeline.
+pub const STAGES_MAX: usize = 64;
+/// The longest name of a stage.
+pub const STAGE_NAME_BYTES_MAX: usize = 64;
+/// The most attempts that a stage's configuration may allow after the first.
+pub const RETRIES_MAX: u32 = 100;
+/// The longest job id, organization id and match id.
+pub const ID_BYTES_MAX: usize = 255;
+/// The largest command.
+pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
+/// The largest result of a stage that is kept.
+pub const RESULT_BYTES_MAX: usize = 256 * 1024;
+/// The longest reason that is kept; what is longer is cut, and says so.
+pub const REASON_BYTES_MAX: usize = 2_000;
+/// The longest time that a stage may be given.
+pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// How many entries of the mailbox one transaction takes.
+pub const MAILBOX_BATCH: i64 = 500;
+/// How many entries of the outbox are sent at once, for each channel of a partition.
+pub const OUTBOX_BATCH: i64 = 500;
+/// How many stages one sweep looks at.
+pub const SWEEP_BATCH: i64 = 500;
+/// How many inbox marks and old letters are deleted at once.
+pub const CLEANING_BATCH: i64 = 500;
+/// How many parked commands one redrive applies in one transaction; the rest follow in the next.
+pub const REDRIVE_BATCH: i64 = 500;
+
+/// Polling guarantees that nothing in the mailbox or outbox is missed; hints make it faster.
+pub const POLL_EVERY: Duration = Duration::from_millis(250);
+/// How often deadlines are looked at.
+pub const SWEEP_EVERY: Duration = Duration::from_millis(500);
+/// How often inbox marks are cleaned, a bite at a time.
+pub const CLEANING_EVERY: Duration = Duration::from_secs(5);
+/// How often processes tell each other of new mail at most: each NOTIFY takes a lock that all of PostgreSQL shares.
+pub const NOTIFY_EVERY: Duration = Duration::from_millis(20);
+
+/// The most entries of a page of a list.
+pub const PAGE_MAX: i64 = 1_000;
+/// A page of a list unless the request says otherwise.
+pub const PAGE_DEFAULT: i64 = 100;
+/// How long a request over HTTP may take.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
