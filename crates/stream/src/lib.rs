@@ -26,8 +26,12 @@ pub mod mqtt;
 pub mod orchestrator;
 #[cfg(feature = "kafka")]
 pub mod redis_inbox;
+#[cfg(not(feature = "kafka"))]
+#[path = "orchestrator_missing.rs"]
+pub mod orchestrator;
 mod refusal;
 mod routes;
+pub mod running;
 pub mod shards;
 pub mod topic;
 pub mod window;

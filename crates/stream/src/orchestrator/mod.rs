@@ -10,8 +10,25 @@
 //! A job belongs to the partition that its command came from, and only the owner of that partition changes it. What
 //! others have to say to it (a worker's report, an operator's cancel) is put into the partition's mailbox, a table.
 
+mod attend;
+pub mod command;
+pub mod config;
 pub mod dispatch;
+pub mod http;
+pub mod job;
+mod jobs;
+pub mod limits;
+mod metrics;
+pub mod pipeline;
+pub mod publish;
+mod run;
+mod sender;
+pub mod store;
 mod task;
 mod wire;
+pub mod wake;
 
+pub use jobs::{Desk, Jobs, Parts};
+pub use metrics::Figures;
+pub use run::{check, run};
 pub use task::{Report, ReportKind, Task, TaskId};

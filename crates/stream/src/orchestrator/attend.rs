@@ -1,0 +1,214 @@
+//! What an owner does for a partition beside taking its messages, as long as the partition is its own: read the
+//! mailbox, send the outbox, sweep deadlines, delete old marks. All of it goes on continuously, so that a new owner
+//! needs no pass of recovery: it finds jobs as the last one committed them, and goes on.
+
+use std::{sync::Arc, time::Duration};
+
+use solehold_sql::partitions::Tenure;
+use tokio::sync::watch;
+
+use super::{
+    job::Input,
+    jobs::{Jobs, StepError},
+    limits::{CLEANING_BATCH, CLEANING_EVERY, MAILBOX_BATCH, POLL_EVERY, SWEEP_BATCH, SWEEP_EVERY},
+    sender::Channel,
+    wake::Bells,
+};
+use crate::kafka::Leaving;
+
+/// After a failure of the database or a broker.
+const PAUSE: Duration = Duration::from_millis(500);
+/// What is under way may take this long when the partition is to be given up; what is cut off is done again by the
+/// next owner.
+const LEAVING_WITHIN: Duration = Duration::from_millis(300);
+
+/// What a step came to.
+pub(super) enum Next {
+    /// There may be more.
+    More,
+    /// There is nothing to do now.
+    Idle,
+    /// It did not work; not so fast.
+    Pause,
+}
+
+/// What is done continuously.
+#[derive(Clone, Copy)]
+enum Chore<'a> {
+    /// Read the mailbox.
+    Mail,
+    /// Look for attempts that have taken too long.
+    Sweep,
+    /// Delete what can no longer be needed.
+    Clean,
+    /// Send one channel of the outbox.
+    Send(&'a Channel),
+}
+
+/// The care of one partition.
+pub(super) struct Attendance<'a> {
+    pub jobs: &'a Jobs,
+    pub tenure: &'a Tenure,
+    bells: Arc<Bells>,
+}
+
+impl<'a> Attendance<'a> {
+    pub fn new(jobs: &'a Jobs, tenure: &'a Tenure) -> Self {
+        let bells = jobs.desk().wakes().enter(tenure.partition.number);
+        Self { jobs, tenure, bells }
+    }
+
+    pub fn partition(&self) -> i32 {
+        self.tenure.partition.number
+    }
+
+    /// Goes on until the partition is given up, or is found to have another owner.
+    pub async fn run(&self, leaving: Leaving) {
+        let mut told = leaving.clone();
+        let channels = Channel::of(self.jobs);
+        let chores =
+            [Chore::Mail, Chore::Sweep, Chore::Clean].into_iter().chain(channels.iter().map(Chore::Send));
+        let all = futures_util::future::try_join_all(chores.map(|chore| self.repeat(&leaving, chore)));
+        let gone = async {
+            // An error means that there is no one left who could say so: the same.
+            let _ = told.wait_for(|leaving| *leaving).await;
+            tokio::time::sleep(LEAVING_WITHIN).await;
+        };
+        tokio::select! {
+            ended = all => {
+                if ended.is_err() {
+                    tracing::info!(partition = %self.partition(), "the partition has another owner");
+                }
+            }
+            () = gone => {}
+        }
+    }
+
+    /// Does a chore until `leaving`, when there is something to do: at once while there is more, at its bell, and from
+    /// time to time in any case.
+    async fn repeat(&self, leaving: &Leaving, chore: Chore<'_>) -> Result<(), StepError> {
+        let (mut bell, every) = match chore {
+            Chore::Mail => (self.bells.mail.listen(), POLL_EVERY),
+            Chore::Sweep => (never(), SWEEP_EVERY),
+            Chore::Clean => (never(), CLEANING_EVERY),
+            Chore::Send(_) => (self.bells.outbox.listen(), POLL_EVERY),
+        };
+        let mut leaving = leaving.clone();
+        while !*leaving.borrow() {
+            bell.mark_unchanged();
+            let done = match chore {
+                Chore::Mail => self.read_mail().await,
+                Chore::Sweep => self.sweep().await,
+                Chore::Clean => self.clean().await,
+                Chore::Send(channel) => channel.send(self).await,
+            };
+            let wait = match done {
+                Ok(Next::More) => continue,
+                Ok(Next::Idle) => every,
+                Ok(Next::Pause) => PAUSE,
+                Err(StepError::Fenced) => return Err(StepError::Fenced),
+                Err(error) => {
+                    tracing::warn!(partition = %self.partition(), %error, "jobs wait for the database");
+                    PAUSE
+                }
+            };
+            let rung = async {
+                if wait == PAUSE || bell.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = rung => {}
+                _ = leaving.wait_for(|leaving| *leaving) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what others have to say to the jobs of the partition.
+    async fn read_mail(&self) -> Result<Next, StepError> {
+        let store = self.jobs.store();
+        let partition = self.partition();
+        let client = store.pool().get().await?;
+        let mail = store.mailbox(&client, partition, MAILBOX_BATCH).await?;
+        drop(client);
+        if mail.is_empty() {
+            return Ok(Next::Idle);
+        }
+        self.jobs
+            .under_epoch(self.tenure, async |batch, client| {
+                batch.load(mail.iter().map(|(_, mail)| mail.subject.as_str())).await?;
+                let mut done = Vec::with_capacity(mail.len());
+                for (arrival, mail) in &mail {
+                    if batch.read(mail).await? {
+                        done.push(*arrival);
+                    }
+                }
+                store.delete_mail(client, partition, &done).await
+            })
+            .await?;
+        Ok(Next::More)
+    }
+
+    /// Ends attempts that have taken too long. The machine judges; this only nominates.
+    async fn sweep(&self) -> Result<Next, StepError> {
+        let store = self.jobs.store();
+        let client = store.pool().get().await?;
+        let overdue = store.overdue(&client, self.partition(), SWEEP_BATCH).await?;
+        drop(client);
+        if overdue.is_empty() {
+            return Ok(Next::Idle);
+        }
+        self.jobs
+            .under_epoch(self.tenure, async |batch, _| {
+                batch.load(overdue.iter().map(|(job, ..)| job.as_str())).await?;
+                for (job, stage, attempt) in &overdue {
+                    let input = Input::Timeout { stage: stage.clone(), attempt: *attempt };
+                    if let Err(refusal) = batch.apply(job, &input) {
+                        tracing::debug!(job, %refusal, "a timeout was refused");
+                    }
+                }
+                Ok(())
+            })
+            .await?;
+        self.jobs.figures.timeouts(overdue.len());
+        Ok(Next::More)
+    }
+
+    /// Deletes a bite of what can no longer be needed: behind the position, and older than the retention.
+    async fn clean(&self) -> Result<Next, StepError> {
+        let parts = &self.jobs.parts;
+        let client = self.jobs.store().pool().get().await?;
+        let row = self.jobs.store().partitions().look(&**client, &self.tenure.partition).await?;
+        let Some(below) = row.next_offset else { return Ok(Next::Idle) };
+        let (partition, retention) = (self.partition(), parts.inbox_retention);
+        let scope = partition.to_string();
+        self.jobs.store().inbox().prune_below(&**client, &scope, below, retention, CLEANING_BATCH).await?;
+        self.jobs.store().prune_letters(&client, partition, below, retention, CLEANING_BATCH).await?;
+        Ok(Next::Idle)
+    }
+
+    /// Waits for a transaction of this partition that has not committed yet: what it writes is seen afterwards.
+    pub async fn after_commits(&self) -> Result<(), StepError> {
+        let mut client = self.jobs.store().pool().get().await?;
+        let tx = client.transaction().await?;
+        let standing = self.jobs.store().partitions().check(&*tx, self.tenure).await?;
+        tx.rollback().await?;
+        match standing {
+            solehold_sql::partitions::Standing::Ours => Ok(()),
+            solehold_sql::partitions::Standing::Fenced => Err(StepError::Fenced),
+        }
+    }
+}
+
+impl Drop for Attendance<'_> {
+    fn drop(&mut self) {
+        self.jobs.desk().wakes().leave(self.partition());
+    }
+}
+
+/// A bell that nobody rings.
+fn never() -> watch::Receiver<u64> {
+    watch::channel(0).1
+}

@@ -1,0 +1,234 @@
+//! The owner's side: commands become jobs, and reports move them on.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use deadpool_postgres::Transaction;
+use solehold_sql::{
+    Error,
+    partitions::{Standing, Tenure},
+};
+use tokio_postgres::Client;
+
+use super::{
+    Report,
+    attend::Attendance,
+    command::Command,
+    dispatch::{Dispatch, Reports},
+    limits,
+    metrics::Figures,
+    pipeline::{DispatchKind, Pipeline},
+    publish::Publish,
+    store::{Arrival, Batch, Mail, Outlets, Store, Tally},
+    wake::Wakes,
+};
+use crate::kafka::{Done, Failure, Handler, Leaving, Message};
+
+/// What an orchestrator works with.
+#[derive(Clone)]
+pub struct Parts {
+    /// Where jobs are kept, and where mail to them goes.
+    pub desk: Arc<Desk>,
+    /// The stages of new jobs.
+    pub pipeline: Arc<Pipeline>,
+    /// How workers are reached.
+    pub dispatchers: Vec<(DispatchKind, Arc<dyn Dispatch>)>,
+    /// Where events and letters go.
+    pub publisher: Arc<dyn Publish>,
+    /// The topic of events.
+    pub events_topic: Option<String>,
+    /// The topic of copies of dead letters.
+    pub dead_letter_topic: Option<String>,
+    /// How long inbox marks are kept.
+    pub inbox_retention: std::time::Duration,
+}
+
+/// Takes mail for jobs, whoever owns their partitions.
+#[derive(Debug)]
+pub struct Desk {
+    store: Arc<Store>,
+    wakes: Wakes,
+}
+
+impl Desk {
+    /// For the jobs in this store.
+    pub fn new(store: Arc<Store>) -> Self {
+        Self { store, wakes: Wakes::default() }
+    }
+
+    /// Where jobs are kept.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// Hints of new mail.
+    pub fn wakes(&self) -> &Wakes {
+        &self.wakes
+    }
+
+    /// Puts mail into the boxes of jobs, and wakes their owners.
+    pub async fn deliver_mail(&self, mail: Vec<Mail>) -> Result<(), Error> {
+        if mail.is_empty() {
+            return Ok(());
+        }
+        let client = self.store.pool().get().await?;
+        let partitions = self.store.deliver(&client, mail).await?;
+        drop(client);
+        self.wakes.mail(&partitions);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Reports for Desk {
+    async fn deliver(&self, reports: Vec<Report>) -> Result<(), Error> {
+        let mut reports = reports.into_iter().map(Mail::report).peekable();
+        while reports.peek().is_some() {
+            let some = reports.by_ref().take(limits::MAILBOX_BATCH.unsigned_abs() as usize).collect();
+            self.deliver_mail(some).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Jobs of the partitions that this process owns.
+#[derive(Clone)]
+pub struct Jobs {
+    pub(super) parts: Parts,
+    pub(super) figures: Arc<Figures>,
+}
+
+/// Why a step of an owner was not done.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StepError {
+    /// The partition has another owner.
+    #[error("the partition has another owner")]
+    Fenced,
+    /// It may work later.
+    #[error(transparent)]
+    Database(#[from] Error),
+}
+
+impl From<tokio_postgres::Error> for StepError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for StepError {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        Self::Database(error.into())
+    }
+}
+
+impl std::fmt::Debug for Jobs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Jobs").field("store", self.store()).finish_non_exhaustive()
+    }
+}
+
+impl Jobs {
+    /// Jobs of these parts.
+    pub fn new(parts: Parts) -> Self {
+        Self { parts, figures: Arc::default() }
+    }
+
+    /// What it works with.
+    pub fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    /// Where jobs are kept.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.parts.desk.store
+    }
+
+    /// Where mail to jobs goes.
+    pub fn desk(&self) -> &Arc<Desk> {
+        &self.parts.desk
+    }
+
+    /// What they have come to.
+    pub fn figures(&self) -> &Arc<Figures> {
+        &self.figures
+    }
+
+    fn outlets(&self) -> Outlets {
+        Outlets { events: self.parts.events_topic.is_some(), letters: self.parts.dead_letter_topic.is_some() }
+    }
+
+    pub(super) async fn batch<'a>(
+        &'a self,
+        client: &'a Client,
+        tenure: &'a Tenure,
+    ) -> Result<Batch<'a>, Error> {
+        Batch::begin(self.store(), client, tenure, &self.parts.pipeline, self.outlets()).await
+    }
+
+    /// One transaction under the epoch. What it came to counts only after the commit.
+    pub(super) async fn under_epoch(
+        &self,
+        tenure: &Tenure,
+        work: impl AsyncFnOnce(&mut Batch<'_>, &Client) -> Result<(), Error>,
+    ) -> Result<(), StepError> {
+        let mut client = self.store().pool().get().await?;
+        let tx = client.transaction().await?;
+        if self.store().partitions().check(&*tx, tenure).await? == Standing::Fenced {
+            return Err(StepError::Fenced);
+        }
+        let tally = {
+            let client = tokio_postgres::GenericClient::client(&*tx);
+            let mut batch = self.batch(client, tenure).await?;
+            work(&mut batch, client).await?;
+            batch.write().await?
+        };
+        tx.commit().await?;
+        self.count(&tally);
+        self.parts.desk.wakes.outbox(tenure.partition.number);
+        Ok(())
+    }
+
+    fn count(&self, tally: &Tally) {
+        self.figures.add(tally);
+    }
+}
+
+impl Handler for Jobs {
+    type Effect = Command;
+
+    async fn work(&self, message: &Message) -> Result<Command, Failure> {
+        Command::of(message)
+    }
+
+    async fn commit(
+        &self,
+        transaction: &Transaction<'_>,
+        tenure: &Tenure,
+        done: &[Done<Command>],
+    ) -> Result<(), Error> {
+        let client = tokio_postgres::GenericClient::client(&**transaction);
+        let mut batch = self.batch(client, tenure).await?;
+        let arrivals = done.iter().map(|done| Arrival {
+            position: done.message.offset,
+            key: key_of(&done.message),
+            payload: done.message.payload.as_ref().map(|payload| payload.to_vec()),
+            command: done.effect.clone().map_err(|failure| failure.to_string()),
+        });
+        batch.take(arrivals.collect()).await?;
+        let tally = batch.write().await?;
+        // If the transaction is rolled back after all, this counts twice: it is for display.
+        self.count(&tally);
+        // The partition's row is locked until the commit, and the sender waits for that lock.
+        self.parts.desk.wakes.outbox(tenure.partition.number);
+        Ok(())
+    }
+
+    async fn attend(&self, tenure: Tenure, leaving: Leaving) {
+        Attendance::new(self, &tenure).run(leaving).await;
+    }
+}
+
+/// The key of a message, as text. PostgreSQL keeps no zero characters.
+fn key_of(message: &Message) -> String {
+    String::from_utf8_lossy(message.key.as_deref().unwrap_or_default()).replace('\0', "\u{fffd}")
+}

@@ -1,0 +1,93 @@
+//! What an orchestrator counts, in the format of Prometheus.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use prometheus_client::{
+    encoding::{EncodeLabelSet, text::encode},
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::{Registry, Unit},
+};
+
+use super::store::Tally;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfState {
+    state: &'static str,
+}
+
+/// What an orchestrator counts. `consumer_lag` and `rebalance_count` are registered by the consumer.
+#[derive(Debug)]
+pub struct Figures {
+    registry: Mutex<Registry>,
+    commands: Counter,
+    hits: Counter,
+    letters: Counter,
+    timeouts: Counter,
+    times: Family<OfState, Histogram>,
+}
+
+/// From a tenth of a second to a day.
+fn times() -> Histogram {
+    Histogram::new([
+        0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 7_200.0,
+        14_400.0, 43_200.0, 86_400.0,
+    ])
+}
+
+impl Default for Figures {
+    fn default() -> Self {
+        let mut registry = Registry::default();
+        let figures = Self {
+            registry: Mutex::default(),
+            commands: Counter::default(),
+            hits: Counter::default(),
+            letters: Counter::default(),
+            timeouts: Counter::default(),
+            times: Family::new_with_constructor(times),
+        };
+        registry.register("job_commands", "Commands that arrived", figures.commands.clone());
+        registry.register("idempotency_hits", "Commands that had taken effect before", figures.hits.clone());
+        registry.register("dead_letters", "Commands that could not take effect", figures.letters.clone());
+        registry.register("stage_timeouts", "Attempts that took too long", figures.timeouts.clone());
+        registry.register_with_unit(
+            "job_processing_time",
+            "How long jobs took from their creation to their end, by how they ended",
+            Unit::Seconds,
+            figures.times.clone(),
+        );
+        Self { registry: Mutex::new(registry), ..figures }
+    }
+}
+
+impl Figures {
+    /// Adds the metrics of another part, such as those of the consumer.
+    pub fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, tally: &Tally) {
+        let arrived = tally.commands + tally.duplicates + tally.dead + tally.parked;
+        for (counter, count) in
+            [(&self.commands, arrived), (&self.hits, tally.duplicates), (&self.letters, tally.dead)]
+        {
+            if count > 0 {
+                counter.inc_by(count);
+            }
+        }
+        for (state, took_ms) in &tally.finished {
+            let took = *took_ms as f64 / 1_000.0;
+            self.times.get_or_create(&OfState { state: state.name() }).observe(took);
+        }
+    }
+
+    pub(super) fn timeouts(&self, count: usize) {
+        self.timeouts.inc_by(count as u64);
+    }
+
+    /// Everything, for a scrape.
+    pub fn text(&self) -> Option<String> {
+        let mut text = String::new();
+        encode(&mut text, &self.registry()).ok()?;
+        Some(text)
+    }
+}

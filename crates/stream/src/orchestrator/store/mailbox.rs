@@ -1,0 +1,184 @@
+//! What others have to say to jobs. Anyone may write it; only the owner of a partition takes it, under its epoch.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use solehold_sql::Error;
+use tokio_postgres::{
+    Client,
+    types::{ToSql, Type},
+};
+
+use super::Store;
+use crate::orchestrator::{Report, ReportKind, command::Command};
+
+/// What is said.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "mail", rename_all = "snake_case")]
+pub enum MailBody {
+    /// A worker's report.
+    Report {
+        /// Of which stage.
+        stage: String,
+        /// Of which attempt.
+        attempt: u32,
+        /// What.
+        report: ReportKind,
+    },
+    /// A command that came by another partition than the job's own, since the topic has more of them now.
+    Command {
+        /// The command.
+        command: Command,
+    },
+    /// An operator cancels a job.
+    Cancel,
+    /// An operator retries a job.
+    Retry,
+    /// An operator applies a letter again, and then what is parked behind it.
+    Redrive {
+        /// The letter.
+        position: i64,
+    },
+    /// An operator drops a letter.
+    Discard {
+        /// The letter.
+        position: i64,
+    },
+}
+
+/// One entry. What has the same subject and name is the same: delivered twice, it counts once.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Mail {
+    /// The job, or nothing for letters.
+    pub subject: String,
+    /// What tells it apart from others of its subject.
+    pub name: String,
+    /// What it says.
+    pub body: MailBody,
+}
+
+impl Mail {
+    /// To a job.
+    pub fn to_job(job: &str, body: MailBody) -> Self {
+        let name = match &body {
+            MailBody::Report { stage, attempt, report } => {
+                let kind = match report {
+                    ReportKind::Started => "started",
+                    ReportKind::Progress { .. } => PROGRESS,
+                    ReportKind::Succeeded { .. } => "succeeded",
+                    ReportKind::Failed { .. } => "failed",
+                };
+                format!("{kind}/{stage}/{attempt}")
+            }
+            MailBody::Command { command } => format!("command/{}/{}", command.kind.name(), command.id()),
+            MailBody::Cancel => "cancel".to_owned(),
+            MailBody::Retry => "retry".to_owned(),
+            MailBody::Redrive { position } => format!("redrive/{position}"),
+            MailBody::Discard { position } => format!("discard/{position}"),
+        };
+        Self { subject: job.to_owned(), name, body }
+    }
+
+    /// A worker's report.
+    pub fn report(report: Report) -> Self {
+        let Report { id, kind } = report;
+        Self::to_job(&id.job, MailBody::Report { stage: id.stage, attempt: id.attempt, report: kind })
+    }
+}
+
+/// Of progress only the last matters.
+const PROGRESS: &str = "progress";
+
+impl Store {
+    /// Puts mail into the boxes of its jobs' partitions, and returns those partitions. Mail to jobs that are not known
+    /// is dropped: a job is committed before its tasks are sent.
+    pub async fn deliver(&self, client: &Client, mail: Vec<Mail>) -> Result<Vec<i32>, Error> {
+        // One statement cannot write a row twice: the first one counts, but of progress the last.
+        let mut distinct: HashMap<(String, String), MailBody> = HashMap::new();
+        for Mail { subject, name, body } in mail {
+            let is_progress = name.starts_with(PROGRESS);
+            let entry = distinct.entry((subject, name));
+            match is_progress {
+                true => drop(entry.insert_entry(body)),
+                false => drop(entry.or_insert(body)),
+            }
+        }
+        // In one order, so that two deliveries never wait for each other.
+        let mut mail: Vec<_> = distinct.into_iter().collect();
+        mail.sort_by(|(a, _), (b, _)| a.cmp(b));
+        let mut columns: (Vec<&str>, Vec<&str>, Vec<Value>) = Default::default();
+        for ((subject, name), body) in &mail {
+            columns.0.push(subject);
+            columns.1.push(name);
+            columns.2.push(document(body)?);
+        }
+        let insert = format!(
+            "INSERT INTO {} AS kept (partition, subject, name, body) SELECT jobs.partition, subject, name, body \
+             FROM unnest($1::text[], $2::text[], $3::json[]) AS given (subject, name, body) \
+             JOIN {} AS jobs ON jobs.job_id = given.subject ORDER BY jobs.partition, subject, name \
+             ON CONFLICT (partition, subject, name) DO UPDATE SET body = EXCLUDED.body, arrival = EXCLUDED.arrival \
+             WHERE kept.name LIKE '{PROGRESS}/%' RETURNING partition",
+            self.table("mailbox"),
+            self.table("jobs")
+        );
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&columns.0, Type::TEXT_ARRAY), (&columns.1, Type::TEXT_ARRAY), (&columns.2, Type::JSON_ARRAY)];
+        let rows = client.query_typed(&insert, &parameters).await?;
+        let mut partitions: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
+        partitions.sort_unstable();
+        partitions.dedup();
+        Ok(partitions)
+    }
+
+    /// Puts mail about a letter into the box of its partition.
+    pub async fn deliver_to(&self, client: &Client, partition: i32, mail: &Mail) -> Result<(), Error> {
+        let insert = format!(
+            "INSERT INTO {} (partition, subject, name, body) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING",
+            self.table("mailbox")
+        );
+        let body = document(&mail.body)?;
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&partition, Type::INT4),
+            (&mail.subject, Type::TEXT),
+            (&mail.name, Type::TEXT),
+            (&body, Type::JSON),
+        ];
+        client.execute_typed(&insert, &parameters).await?;
+        Ok(())
+    }
+
+    /// The first entries of a partition's mailbox, with their arrivals.
+    pub async fn mailbox(
+        &self,
+        client: &Client,
+        partition: i32,
+        limit: i64,
+    ) -> Result<Vec<(i64, Mail)>, Error> {
+        let read = format!(
+            "SELECT arrival, subject, name, body FROM {} WHERE partition = $1 ORDER BY arrival LIMIT $2",
+            self.table("mailbox")
+        );
+        let rows = client.query_typed(&read, &[(&partition, Type::INT4), (&limit, Type::INT8)]).await?;
+        let mut mail = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let body = serde_json::from_value(row.try_get(3)?);
+            let body =
+                body.map_err(|error| Error::Effect(format!("mail that nobody understands: {error}")))?;
+            mail.push((row.get(0), Mail { subject: row.get(1), name: row.get(2), body }));
+        }
+        Ok(mail)
+    }
+
+    /// Deletes entries that were taken. One that was written anew meanwhile has another arrival, and stays.
+    pub async fn delete_mail(&self, client: &Client, partition: i32, arrivals: &[i64]) -> Result<(), Error> {
+        let delete =
+            format!("DELETE FROM {} WHERE partition = $1 AND arrival = ANY($2)", self.table("mailbox"));
+        client.execute_typed(&delete, &[(&partition, Type::INT4), (&arrivals, Type::INT8_ARRAY)]).await?;
+        Ok(())
+    }
+}
+
+fn document(body: &MailBody) -> Result<Value, Error> {
+    serde_json::to_value(body).map_err(|error| Error::Effect(error.to_string()))
+}

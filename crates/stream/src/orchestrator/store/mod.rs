@@ -1,0 +1,181 @@
+//! Jobs in PostgreSQL, in a schema of their own.
+//!
+//! ```text
+//!   partitions   who may write for a partition, and its position     (crates/sql)
+//!   inbox        which commands have taken effect                    (crates/sql)
+//!   pipelines    the stages that jobs started with, by digest
+//!   jobs, stages how jobs stand
+//!   mailbox      what others have to say to jobs, until the owner of their partition takes it
+//!   outbox       tasks, events and copies of letters, until they are sent and confirmed
+//!   letters      commands that cannot take effect, and those that are parked behind them
+//! ```
+//!
+//! Every transaction that changes jobs checks the epoch of its partition first, and so holds the lock of that row until
+//! it ends. What is not kept: how a task was sent, and what workers said of old attempts.
+
+mod batch;
+mod letters;
+mod mailbox;
+mod outbox;
+mod read;
+mod rows;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use deadpool_postgres::Pool;
+use solehold_sql::{Error, inbox::Inbox, partitions::Partitions};
+use tokio_postgres::{Client, types::Type};
+
+pub(super) use self::batch::{Arrival, EVENTS, LETTERS, Outlets};
+pub use self::{
+    batch::{Batch, Tally},
+    letters::{Letter, LetterState},
+    mailbox::{Mail, MailBody},
+    outbox::{OutboxKind, OutboxRow},
+    read::{JobFilter, JobSummary},
+};
+use super::{config::ConfigError, pipeline::Pipeline};
+
+/// How many pipelines are remembered.
+const PIPELINES_KEPT: usize = 1_000;
+
+/// The tables of an orchestrator.
+#[derive(Debug)]
+pub struct Store {
+    pool: Pool,
+    schema: String,
+    partitions: Partitions,
+    inbox: Inbox,
+    pipelines: Mutex<HashMap<String, Arc<Pipeline>>>,
+}
+
+impl Store {
+    /// The tables in a schema, whose name was checked by the configuration.
+    pub fn new(pool: Pool, schema: &str) -> Result<Self, Error> {
+        Ok(Self {
+            pool,
+            schema: schema.to_owned(),
+            partitions: Partitions::new(&format!("{schema}.partitions"))?,
+            inbox: Inbox::new(&format!("{schema}.inbox"))?,
+            pipelines: Mutex::default(),
+        })
+    }
+
+    /// Connections to the database.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// Who may write for a partition.
+    pub fn partitions(&self) -> &Partitions {
+        &self.partitions
+    }
+
+    /// Which commands have taken effect.
+    pub fn inbox(&self) -> &Inbox {
+        &self.inbox
+    }
+
+    /// The channel on which processes tell each other of new mail.
+    pub fn channel(&self) -> String {
+        format!("{}_mail", self.schema)
+    }
+
+    fn table(&self, name: &str) -> String {
+        format!("\"{}\".{name}", self.schema)
+    }
+
+    /// Makes the tables that are missing. Several processes may do so at once. A schema belongs to one group and topic.
+    pub async fn prepare(&self, group: &str, topic: &str) -> Result<Result<(), ConfigError>, Error> {
+        let mut client = self.pool.get().await?;
+        let tx = client.transaction().await?;
+        let schema = &self.schema;
+        let lock = format!("solehold orchestrator {schema}");
+        tx.query_typed("SELECT pg_advisory_xact_lock(hashtext($1))", &[(&lock, Type::TEXT)]).await?;
+        let tables = SCHEMA.replace("SCHEMA", &format!("\"{schema}\""));
+        let (partitions, inbox) = (self.partitions.schema(), self.inbox.migration());
+        let all = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n{partitions};\n{inbox};\n{tables}");
+        tx.batch_execute(&all).await?;
+        let about = format!(
+            "INSERT INTO {} (consumer_group, topic) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            self.table("about")
+        );
+        tx.execute_typed(&about, &[(&group, Type::TEXT), (&topic, Type::TEXT)]).await?;
+        let read = format!("SELECT consumer_group, topic FROM {}", self.table("about"));
+        let row = tx.query_one(&read, &[]).await?;
+        let (their_group, their_topic): (String, String) = (row.get(0), row.get(1));
+        tx.commit().await?;
+        if (their_group.as_str(), their_topic.as_str()) == (group, topic) {
+            return Ok(Ok(()));
+        }
+        Ok(Err(ConfigError(format!(
+            "the schema {schema} has the jobs of group {their_group} and topic {their_topic}, not of {group} and {topic}: \
+             give postgres.schema another name"
+        ))))
+    }
+
+    /// Keeps a pipeline, and returns its digest. Written each time: what this process remembers may have been rolled
+    /// back.
+    async fn keep_pipeline(&self, client: &Client, pipeline: &Arc<Pipeline>) -> Result<String, Error> {
+        let text = serde_json::to_string(pipeline).map_err(|error| Error::Effect(error.to_string()))?;
+        let digest = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
+        let insert = format!(
+            "INSERT INTO {} (digest, stages) VALUES ($1, $2) ON CONFLICT DO NOTHING",
+            self.table("pipelines")
+        );
+        let stages = serde_json::to_value(pipeline).map_err(|error| Error::Effect(error.to_string()))?;
+        client.execute_typed(&insert, &[(&digest, Type::TEXT), (&stages, Type::JSON)]).await?;
+        Ok(digest)
+    }
+
+    /// The pipeline with this digest.
+    async fn pipeline(&self, client: &Client, digest: &str) -> Result<Arc<Pipeline>, Error> {
+        let lock = || self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = lock().get(digest) {
+            return Ok(known.clone());
+        }
+        let read = format!("SELECT stages FROM {} WHERE digest = $1", self.table("pipelines"));
+        let row = client.query_typed_one(&read, &[(&digest, Type::TEXT)]).await?;
+        let pipeline = serde_json::from_value(row.try_get(0)?);
+        let pipeline: Arc<Pipeline> = Arc::new(pipeline.map_err(|error| Error::Effect(error.to_string()))?);
+        let mut kept = lock();
+        if kept.len() >= PIPELINES_KEPT {
+            kept.clear();
+        }
+        kept.insert(digest.to_owned(), pipeline.clone());
+        Ok(pipeline)
+    }
+}
+
+/// Deadlines and states change often: rows have room for their next versions.
+const SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS SCHEMA.about (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one), consumer_group text NOT NULL, topic text NOT NULL);
+CREATE TABLE IF NOT EXISTS SCHEMA.pipelines (digest text PRIMARY KEY, stages json NOT NULL);
+CREATE TABLE IF NOT EXISTS SCHEMA.jobs (
+    job_id text PRIMARY KEY, partition integer NOT NULL, organization_id text NOT NULL, match_id text NOT NULL,
+    input json NOT NULL, pipeline text NOT NULL, state text NOT NULL, reason text, revision bigint NOT NULL,
+    created_ms bigint NOT NULL, finished_ms bigint) WITH (fillfactor = 70);
+CREATE INDEX IF NOT EXISTS jobs_state ON SCHEMA.jobs (state, job_id);
+CREATE TABLE IF NOT EXISTS SCHEMA.stages (
+    job_id text NOT NULL, place integer NOT NULL, stage text NOT NULL, partition integer NOT NULL,
+    state text NOT NULL, attempt integer NOT NULL, failures integer NOT NULL, progress double precision NOT NULL,
+    result json, reason text, queued_ms bigint, started_ms bigint, finished_ms bigint, deadline_ms bigint,
+    PRIMARY KEY (job_id, place)) WITH (fillfactor = 60);
+CREATE INDEX IF NOT EXISTS stages_deadline ON SCHEMA.stages (partition, deadline_ms) WHERE deadline_ms IS NOT NULL;
+CREATE TABLE IF NOT EXISTS SCHEMA.mailbox (
+    partition integer NOT NULL, subject text NOT NULL, name text NOT NULL, body json NOT NULL,
+    arrival bigint GENERATED BY DEFAULT AS IDENTITY, PRIMARY KEY (partition, subject, name));
+CREATE INDEX IF NOT EXISTS mailbox_arrival ON SCHEMA.mailbox (partition, arrival);
+CREATE TABLE IF NOT EXISTS SCHEMA.outbox (
+    partition integer NOT NULL, channel text NOT NULL, sequence bigint NOT NULL, job_id text NOT NULL,
+    kind text NOT NULL, stage text, attempt integer, document json, PRIMARY KEY (partition, channel, sequence));
+CREATE TABLE IF NOT EXISTS SCHEMA.letters (
+    partition integer NOT NULL, position bigint NOT NULL, key text NOT NULL, payload bytea,
+    state text NOT NULL, reason text NOT NULL, at_ms bigint NOT NULL, resolved_ms bigint,
+    PRIMARY KEY (partition, position));
+CREATE INDEX IF NOT EXISTS letters_open ON SCHEMA.letters (partition, key, position) WHERE resolved_ms IS NULL;
+";

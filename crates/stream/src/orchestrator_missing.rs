@@ -1,0 +1,23 @@
+//! In place of the orchestrator, where it was not built in.
+
+use std::path::Path;
+
+use crate::running::{Flags, RunError};
+
+const MISSING: &str = "this solehold was built without the orchestrator, since that builds librdkafka; build one with \
+                       `cargo build --release --features kafka` (it needs a C compiler and make)";
+
+/// Says how to build it in.
+pub async fn run(
+    _config: &Path,
+    _flags: Flags,
+    _say: impl Fn(&str),
+    _ending: impl Future<Output = ()>,
+) -> Result<(), RunError> {
+    Err(RunError::Usage(MISSING.to_owned()))
+}
+
+/// Says how to build it in.
+pub async fn check(_config: &Path, _flags: Flags) -> Result<Vec<String>, RunError> {
+    Err(RunError::Usage(MISSING.to_owned()))
+}
