@@ -8,8 +8,8 @@ use clap::{
 use crate::{
     client::ServerArgs,
     commands::{
-        admin, agent, bench, completions, deploy, explain, gate, hold, lease, node, resource, runner, serve,
-        session, watch,
+        admin, agent, bench, completions, deploy, explain, gate, hold, job, lease, node, orchestrator,
+        resource, runner, serve, session, watch,
     },
     exit,
     global::GlobalArgs,
@@ -93,6 +93,10 @@ pub enum Command {
     /// Refuse work that bears an old token
     #[command(subcommand)]
     Gate(gate::GateCommand),
+    /// Turn job commands from Kafka into tasks for workers, stage by stage
+    Orchestrator(orchestrator::OrchestratorArgs),
+    /// List, show and steer the jobs of an orchestrator
+    Job(job::JobArgs),
     /// List, acquire, renew and end leases
     #[command(subcommand)]
     Lease(lease::LeaseCommand),

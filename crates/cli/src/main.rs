@@ -29,8 +29,8 @@ use crate::{
     args::{Cli, Command},
     client::{Client, ServerArgs},
     commands::{
-        admin, agent, bench, completions, deploy, explain, gate, hold as holding, lease, lock, node,
-        resource, runner, serve, session, watch,
+        admin, agent, bench, completions, deploy, explain, gate, hold as holding, job, lease, lock, node,
+        orchestrator, resource, runner, serve, session, watch,
     },
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -69,7 +69,12 @@ fn misused(error: &clap::Error) -> ! {
 fn run(cli: Cli) -> CommandResult<u8> {
     let asks_only = !matches!(
         cli.command,
-        Command::Serve(_) | Command::Agent(_) | Command::Gate(_) | Command::Admin(_) | Command::Bench(_)
+        Command::Serve(_)
+            | Command::Agent(_)
+            | Command::Gate(_)
+            | Command::Orchestrator(_)
+            | Command::Admin(_)
+            | Command::Bench(_)
     );
     let mut runtime = if asks_only {
         tokio::runtime::Builder::new_current_thread()
@@ -82,7 +87,11 @@ fn run(cli: Cli) -> CommandResult<u8> {
 }
 
 async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) -> CommandResult<u8> {
-    if !matches!(command, Command::Serve(_) | Command::Agent(_) | Command::Gate(_)) {
+    let logs_by_itself = matches!(
+        command,
+        Command::Serve(_) | Command::Agent(_) | Command::Gate(_) | Command::Orchestrator(_)
+    );
+    if !logs_by_itself {
         // They tell people what matters in words of their own.
         let level = if command.runs_a_command() { "off" } else { "warn" };
         global.logs(level)?.start("cli").map_err(CommandError::usage)?;
@@ -101,6 +110,8 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Deploy(command) => deploy::run(command, &client()?, global).await,
         Command::Explain(args) => explain::run(args, &client()?, global).await,
         Command::Gate(command) => gate::run(command, server, global).await,
+        Command::Orchestrator(args) => orchestrator::run(args, server, global).await,
+        Command::Job(args) => job::run(args, server, global).await,
         Command::Session(command) => session::run(command, &client()?, global).await,
         Command::Node(command) => node::run(command, &client()?, global).await,
         Command::Admin(args) => admin::run(args, server, global).await,

@@ -24,6 +24,8 @@ const NOT_READS: &[&str] = &[
     "agent",
     "explain",
     "gate",
+    "orchestrator",
+    "job",
     "deploy status",
     "deploy shift",
     "deploy promote",

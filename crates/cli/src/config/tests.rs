@@ -22,7 +22,7 @@ fn the_defaults_are_the_server_s() {
 
 #[test]
 fn the_documented_file_has_the_defaults() {
-    let layer = solehold_agent::yaml::parse(include_str!("../../../../docs/solehold.yaml")).expect("good");
+    let layer = solehold_yaml::parse(include_str!("../../../../docs/solehold.yaml")).expect("good");
     let settings = settle(layer).expect("good");
     let server = ServerConfig::default();
     assert_eq!((settings.server.listen, settings.server.limits), (server.listen, server.limits));
@@ -45,7 +45,7 @@ fn the_last_layer_that_chooses_a_store_overrides_both_parts() {
 fn every_known_variable_is_read_by_someone() {
     let ours =
         variables::KNOWN.iter().filter(|name| !["SOLEHOLD_CONFIG", "SOLEHOLD_BOOTSTRAP_KEY"].contains(name));
-    let of_others = ["API_KEY", "CA_CERT", "MQTT_URL", "SERVER", "TENANT", "TIMEOUT"];
+    let of_others = ["API_KEY", "CA_CERT", "MQTT_URL", "ORCHESTRATOR", "SERVER", "TENANT", "TIMEOUT"];
     let of_others = of_others.map(|name| format!("SOLEHOLD_{name}"));
     for name in ours.filter(|name| !of_others.contains(&(**name).to_owned())) {
         // A value that some reader refuses, or that changes what it read.
