@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use solehold_sql::partitions::Tenure;
+use solehold_sql::partitions::{Standing, Tenure};
 use tokio::sync::watch;
 
 use super::{
@@ -95,12 +95,13 @@ impl<'a> Attendance<'a> {
         };
         let mut leaving = leaving.clone();
         while !*leaving.borrow() {
+            let is_rung = bell.has_changed().unwrap_or_default();
             bell.mark_unchanged();
             let done = match chore {
                 Chore::Mail => self.read_mail().await,
                 Chore::Sweep => self.sweep().await,
                 Chore::Clean => self.clean().await,
-                Chore::Send(channel) => channel.send(self).await,
+                Chore::Send(channel) => channel.send(self, is_rung).await,
             };
             let wait = match done {
                 Ok(Next::More) => continue,
@@ -181,6 +182,9 @@ impl<'a> Attendance<'a> {
         let parts = &self.jobs.parts;
         let client = self.jobs.store().pool().get().await?;
         let row = self.jobs.store().partitions().look(&**client, &self.tenure.partition).await?;
+        if row.epoch != self.tenure.epoch {
+            return Err(StepError::Fenced);
+        }
         let Some(below) = row.next_offset else { return Ok(Next::Idle) };
         let (partition, retention) = (self.partition(), parts.inbox_retention);
         let scope = partition.to_string();
@@ -196,9 +200,17 @@ impl<'a> Attendance<'a> {
         let standing = self.jobs.store().partitions().check(&*tx, self.tenure).await?;
         tx.rollback().await?;
         match standing {
-            solehold_sql::partitions::Standing::Ours => Ok(()),
-            solehold_sql::partitions::Standing::Fenced => Err(StepError::Fenced),
+            Standing::Ours => Ok(()),
+            Standing::Fenced => Err(StepError::Fenced),
         }
+    }
+
+    /// Looks whether the partition has another owner, without a lock: to spare workers what they would get twice.
+    pub async fn still_ours(&self) -> Result<(), StepError> {
+        let store = self.jobs.store();
+        let client = store.pool().get().await?;
+        let row = store.partitions().look(&**client, &self.tenure.partition).await?;
+        if row.epoch == self.tenure.epoch { Ok(()) } else { Err(StepError::Fenced) }
     }
 }
 

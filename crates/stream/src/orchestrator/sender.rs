@@ -48,15 +48,17 @@ impl Channel {
         workers.chain(topics).collect()
     }
 
-    fn name(&self) -> &'static str {
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Workers(name, _) | Self::Topic(name, ..) => name,
         }
     }
 
-    /// Sends the first rows of the channel.
-    pub async fn send(&self, attendance: &Attendance<'_>) -> Result<Next, StepError> {
-        attendance.after_commits().await?;
+    /// Sends the first rows of the channel. If something was written just now, its commit is waited for.
+    pub async fn send(&self, attendance: &Attendance<'_>, is_rung: bool) -> Result<Next, StepError> {
+        if is_rung {
+            attendance.after_commits().await?;
+        }
         let (jobs, partition) = (attendance.jobs, attendance.partition());
         let store = jobs.store();
         let client = store.pool().get().await?;
@@ -65,6 +67,7 @@ impl Channel {
         if rows.is_empty() {
             return Ok(Next::Idle);
         }
+        attendance.still_ours().await?;
         let count = rows.len();
         let sent = self.send_rows(attendance, rows).await?;
         let (done, refused) = (&sent.done, &sent.refused);

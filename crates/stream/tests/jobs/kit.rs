@@ -226,7 +226,7 @@ impl Kit {
         let mut client = self.store().pool().get().await.unwrap();
         let tx = client.transaction().await.unwrap();
         let next = messages.iter().map(|message| message.offset + 1).max().unwrap_or_default();
-        let standing = self.store().partitions().advance(&**tx, tenure, next, None).await.unwrap();
+        let standing = self.store().partitions().advance(&*tx, tenure, next, None).await.unwrap();
         if standing == Standing::Fenced {
             return standing;
         }

@@ -297,7 +297,7 @@ fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, Wrong> {
             format!("schema {schema:?} must be a lowercase letter, then letters, digits or `_`"),
         );
     }
-    let connections = asked.connections.unwrap_or(8);
+    let connections = asked.connections.unwrap_or(16);
     if !(2..=1_000).contains(&connections) {
         return wrong("connections", format!("connections is {connections}; it must be 2 to 1000"));
     }

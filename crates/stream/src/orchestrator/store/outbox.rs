@@ -120,6 +120,14 @@ impl Store {
         Ok(found)
     }
 
+    /// The channels that have something to send, of all partitions.
+    pub async fn channels(&self) -> Result<Vec<String>, Error> {
+        let client = self.pool.get().await?;
+        let read = format!("SELECT DISTINCT channel FROM {}", self.table("outbox"));
+        let rows = client.query_typed(&read, &[]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
     /// Deletes rows that were sent, in a transaction that has checked the epoch.
     pub async fn delete_outbox(
         &self,
