@@ -95,6 +95,7 @@ async fn a_new_owner_goes_on_from_the_last_committed_stage_with_the_pipeline_of_
     let tenure = kit.tenure(3).await;
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "a")]).await;
     let attending = kit.attend(&tenure);
+    kit.taken_when("a", "decode", 1).await;
     kit.succeed("a", "decode", 1).await;
     kit.taken_when("a", "detect", 1).await;
     attending.kill();
