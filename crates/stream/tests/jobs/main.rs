@@ -111,11 +111,9 @@ async fn a_new_owner_goes_on_from_the_last_committed_stage_with_the_pipeline_of_
     other.succeed("a", "detect", 1).await;
     let job = other.state_when("a", JobState::Succeeded).await;
     assert_eq!(job.stages.len(), 2);
-    assert_eq!(
-        other.workers.took("a"),
-        [("decode".to_owned(), 1), ("detect".to_owned(), 1)],
-        "resumed, not restarted"
-    );
+    let took: HashSet<(String, u32)> = other.workers.took("a").into_iter().collect();
+    let once = HashSet::from([("decode".to_owned(), 1), ("detect".to_owned(), 1)]);
+    assert_eq!(took, once, "resumed, not restarted");
     other.take(&tenure, &[other.command(&tenure, "CREATE", "b")]).await;
     other.taken_when("b", "everything", 1).await;
     attending.leave().await;
