@@ -24,11 +24,11 @@ pub mod message;
 pub mod mqtt;
 #[cfg(feature = "kafka")]
 pub mod orchestrator;
-#[cfg(feature = "kafka")]
-pub mod redis_inbox;
 #[cfg(not(feature = "kafka"))]
 #[path = "orchestrator_missing.rs"]
 pub mod orchestrator;
+#[cfg(feature = "kafka")]
+pub mod redis_inbox;
 mod refusal;
 mod routes;
 pub mod running;

@@ -25,8 +25,8 @@ mod run;
 mod sender;
 pub mod store;
 mod task;
-mod wire;
 pub mod wake;
+mod wire;
 
 pub use jobs::{Desk, Jobs, Parts};
 pub use metrics::Figures;

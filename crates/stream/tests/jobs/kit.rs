@@ -15,7 +15,7 @@ use solehold_stream::{
     orchestrator::{
         Desk, Jobs, Parts, Report, ReportKind, Task, TaskId,
         command::Command,
-        dispatch::{Dispatch, DispatchError, Reports},
+        dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
         job::{Job, JobState},
         pipeline::{DispatchKind, Pipeline, StagePlan},
         publish::{Outgoing, Publish},
@@ -61,6 +61,10 @@ impl Dispatch for Workers {
 
     async fn reports(&self, _to: &dyn Reports) -> DispatchError {
         std::future::pending().await
+    }
+
+    async fn check(&self, _stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
+        Ok(Vec::new())
     }
 }
 

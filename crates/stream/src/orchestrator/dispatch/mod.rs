@@ -7,7 +7,6 @@ pub mod celery;
 mod check;
 pub mod http;
 pub mod kafka;
-
 mod settings;
 
 use async_trait::async_trait;

@@ -1,10 +1,22 @@
 //! How workers are reached, as `orchestrator.yaml` says it under `dispatchers`.
 
-use std::{collections::BTreeMap, fmt};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use serde::Deserialize;
 
-use super::super::{config::Time, pipeline::DispatchKind};
+use super::{
+    Dispatch, Reports,
+    celery::{Celery, CeleryConfig},
+    http::{Http, HttpConfig},
+    kafka::{Kafka, KafkaConfig},
+};
+use crate::orchestrator::{
+    config::{KafkaSettings, Time},
+    pipeline::DispatchKind,
+};
+
+/// How long one request to a service may take, unless the file says otherwise.
+const HTTP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// One section for each way of reaching workers; those that no stage uses may be missing.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -80,6 +92,72 @@ impl DispatchersFile {
             DispatchKind::Celery => self.celery.is_some(),
             DispatchKind::Kafka => self.kafka.is_some(),
             DispatchKind::Http => self.http.is_some(),
+        }
+    }
+
+    /// Every way to workers that there is a section for. Nothing is connected yet; an error is a mistake in the file.
+    pub fn open(
+        &self,
+        kafka: &KafkaSettings,
+        reports: &Arc<dyn Reports>,
+    ) -> Result<Vec<(DispatchKind, Arc<dyn Dispatch>)>, String> {
+        let mut ways: Vec<(DispatchKind, Arc<dyn Dispatch>)> = Vec::new();
+        if let Some(file) = &self.celery {
+            let celery = Celery::new(&file.config()).map_err(|what| format!("dispatchers.celery: {what}"))?;
+            ways.push((DispatchKind::Celery, Arc::new(celery)));
+        }
+        if let Some(file) = &self.kafka {
+            let way = Kafka::new(&file.config(kafka)).map_err(|what| format!("dispatchers.kafka: {what}"))?;
+            ways.push((DispatchKind::Kafka, Arc::new(way)));
+        }
+        if let Some(file) = &self.http {
+            let http = Http::new(&file.config(), reports.clone());
+            ways.push((
+                DispatchKind::Http,
+                Arc::new(http.map_err(|what| format!("dispatchers.http: {what}"))?),
+            ));
+        }
+        Ok(ways)
+    }
+}
+
+impl CeleryFile {
+    fn config(&self) -> CeleryConfig {
+        let defaults = CeleryConfig::new(&self.broker);
+        CeleryConfig {
+            queue: self.queue.clone().unwrap_or(defaults.queue),
+            result_queue: self.result_queue.clone().unwrap_or(defaults.result_queue),
+            terminate: self.terminate.unwrap_or(defaults.terminate),
+            consumer_timeout: self.consumer_timeout.map(|Time(time)| time),
+            broker: defaults.broker,
+        }
+    }
+}
+
+impl KafkaTasksFile {
+    fn config(&self, kafka: &KafkaSettings) -> KafkaConfig {
+        let mut properties = kafka.properties.clone();
+        if let Some(version) = &kafka.broker_version {
+            properties.insert("api.version.request".to_owned(), "false".to_owned());
+            properties.insert("broker.version.fallback".to_owned(), version.clone());
+        }
+        KafkaConfig {
+            brokers: kafka.brokers.clone(),
+            reports_topic: self.reports_topic.clone(),
+            group: self.group.clone().unwrap_or_else(|| format!("{}-reports", kafka.group)),
+            session_timeout: kafka.session_timeout,
+            properties,
+        }
+    }
+}
+
+impl HttpTasksFile {
+    fn config(&self) -> HttpConfig {
+        HttpConfig {
+            url: self.url.clone(),
+            headers: self.headers.clone(),
+            timeout: self.timeout.map_or(HTTP_TIMEOUT, |Time(time)| time),
+            report_to: self.report_to.clone(),
         }
     }
 }
