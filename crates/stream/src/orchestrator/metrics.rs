@@ -1,6 +1,6 @@
 //! What an orchestrator counts, in the format of Prometheus.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -9,18 +9,19 @@ use prometheus_client::{
 };
 
 use super::store::Tally;
+use crate::kafka;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OfState {
     state: &'static str,
 }
 
-/// What an orchestrator counts. `consumer_lag` and `rebalance_count` are registered by the consumer.
+/// What an orchestrator counts, beside what its consumer does: `consumer_lag`, `rebalance_count`, `idempotency_hits`.
 #[derive(Debug)]
 pub struct Figures {
     registry: Mutex<Registry>,
+    consumer: Arc<kafka::Figures>,
     commands: Counter,
-    hits: Counter,
     letters: Counter,
     timeouts: Counter,
     times: Family<OfState, Histogram>,
@@ -39,14 +40,14 @@ impl Default for Figures {
         let mut registry = Registry::default();
         let figures = Self {
             registry: Mutex::default(),
+            consumer: Arc::default(),
             commands: Counter::default(),
-            hits: Counter::default(),
             letters: Counter::default(),
             timeouts: Counter::default(),
             times: Family::new_with_constructor(times),
         };
         registry.register("job_commands", "Commands that arrived", figures.commands.clone());
-        registry.register("idempotency_hits", "Commands that had taken effect before", figures.hits.clone());
+        figures.consumer.register(&mut registry);
         registry.register("dead_letters", "Commands that could not take effect", figures.letters.clone());
         registry.register("stage_timeouts", "Attempts that took too long", figures.timeouts.clone());
         registry.register_with_unit(
@@ -60,16 +61,19 @@ impl Default for Figures {
 }
 
 impl Figures {
-    /// Adds the metrics of another part, such as those of the consumer.
-    pub fn registry(&self) -> MutexGuard<'_, Registry> {
+    /// What the consumer counts.
+    pub fn consumer(&self) -> &Arc<kafka::Figures> {
+        &self.consumer
+    }
+
+    fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn add(&self, tally: &Tally) {
         let arrived = tally.commands + tally.duplicates + tally.dead + tally.parked;
-        for (counter, count) in
-            [(&self.commands, arrived), (&self.hits, tally.duplicates), (&self.letters, tally.dead)]
-        {
+        self.consumer.duplicates(tally.duplicates);
+        for (counter, count) in [(&self.commands, arrived), (&self.letters, tally.dead)] {
             if count > 0 {
                 counter.inc_by(count);
             }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rdkafka::{
-    ClientConfig,
     error::{KafkaError, RDKafkaErrorCode},
     message::{Header, OwnedHeaders},
     producer::{FutureProducer, FutureRecord, Producer},
 };
 use serde_json::json;
 
-use super::{config::KafkaSettings, dispatch::DispatchError, store::Letter};
+use super::{dispatch::DispatchError, store::Letter};
+use crate::kafka::Brokers;
 
 /// How long a message may take to be confirmed.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
@@ -73,18 +73,14 @@ impl std::fmt::Debug for KafkaPublisher {
 }
 
 impl KafkaPublisher {
-    /// A producer as the configuration says.
-    pub fn new(settings: &KafkaSettings) -> Result<Self, KafkaError> {
-        let mut config = ClientConfig::new();
+    /// A producer for these brokers. Nothing is connected yet.
+    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, KafkaError> {
+        let mut config = brokers.client();
         config
-            .set("bootstrap.servers", &settings.brokers)
             .set("message.timeout.ms", CONFIRMED_WITHIN.as_millis().to_string())
             .set("acks", "all")
             .set("linger.ms", "2");
-        for (name, value) in &settings.properties {
-            config.set(name, value);
-        }
-        Ok(Self { producer: config.create()?, has_headers: settings.headers })
+        Ok(Self { producer: config.create()?, has_headers })
     }
 }
 

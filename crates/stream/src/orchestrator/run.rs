@@ -6,14 +6,29 @@ use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use secrecy::ExposeSecret;
 use tokio_postgres::NoTls;
 
+use solehold_client::Http;
+use solehold_clock::BootTime;
+use tokio::sync::watch;
+
 use super::{
-    config::{self, ConfigError, OrchestratorFile, PostgresSettings, Settings},
-    store::Store,
+    Desk, Jobs, Parts,
+    config::{self, ConfigError, OrchestratorFile, Ownership, PostgresSettings, Settings},
+    dispatch::{Reports, StageLimits, Weight},
+    http::{self, Readiness},
+    pipeline::StagePlan,
+    publish::KafkaPublisher,
+    sender::Channel,
+    store::{EVENTS, LETTERS, Store},
 };
-use crate::running::{Flags, RunError};
+use crate::{
+    kafka::{Brokers, Consumer, ConsumerError, ConsumerSettings, PartitionAssignment},
+    running::{Flags, RunError},
+};
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// After a way to workers gave up.
+const REPORTS_PAUSE: Duration = Duration::from_secs(1);
 
 impl From<ConfigError> for RunError {
     fn from(error: ConfigError) -> Self {
@@ -62,27 +77,202 @@ async fn open(settings: &Settings) -> Result<(Arc<Store>, tokio_postgres::Config
     Ok((Arc::new(store), config))
 }
 
+fn brokers(settings: &Settings) -> Brokers {
+    Brokers {
+        brokers: settings.kafka.brokers.clone(),
+        client_id: settings.name.clone(),
+        broker_version: settings.kafka.broker_version.clone(),
+        librdkafka: settings.kafka.properties.clone(),
+    }
+}
+
+fn consumer_settings(settings: &Settings) -> ConsumerSettings {
+    let (kafka, limits) = (&settings.kafka, &settings.limits);
+    let (assignment, capacity, session_timeout) = match &settings.ownership {
+        Ownership::Group => (PartitionAssignment::Group, 10_000, kafka.session_timeout),
+        Ownership::Leases(leases) => (PartitionAssignment::Leases, leases.capacity, leases.ttl),
+    };
+    let defaults = ConsumerSettings::default();
+    ConsumerSettings {
+        topic: kafka.topic.clone(),
+        group: kafka.group.clone(),
+        partitions: kafka.partitions,
+        partition_assignment: assignment,
+        group_instance_id: kafka.static_member.clone(),
+        session_timeout,
+        capacity,
+        parallel: limits.parallel,
+        span: limits.span,
+        batch: limits.batch,
+        attempts: limits.attempts,
+        leave_timeout: defaults.leave_timeout.min(session_timeout / 2),
+        ..defaults
+    }
+}
+
+/// Everything that an orchestrator is made of.
+struct Made {
+    settings: Settings,
+    jobs: Jobs,
+    listen: tokio_postgres::Config,
+    consumer: ConsumerSettings,
+}
+
+async fn make(path: &Path, flags: Flags) -> Result<Made, RunError> {
+    let settings = config::load(path, |file| apply(flags, file))?;
+    let consumer = consumer_settings(&settings);
+    if let Some(fault) = consumer.fault() {
+        return Err(RunError::Usage(format!("{}: {fault}", path.display())));
+    }
+    let (store, listen) = open(&settings).await?;
+    let desk = Arc::new(Desk::new(store));
+    let publisher = KafkaPublisher::new(&brokers(&settings), settings.kafka.headers);
+    let publisher = publisher.map_err(|error| RunError::Usage(format!("kafka: {error}")))?;
+    let reports: Arc<dyn Reports> = desk.clone();
+    let parts = Parts {
+        dispatchers: settings.dispatchers.open(&settings.kafka, &reports).map_err(RunError::Usage)?,
+        desk,
+        pipeline: settings.pipeline.clone(),
+        publisher: Arc::new(publisher),
+        events_topic: settings.kafka.events_topic.clone(),
+        dead_letter_topic: settings.kafka.dead_letter_topic.clone(),
+        inbox_retention: settings.limits.inbox_retention,
+    };
+    let jobs = Jobs::new(parts);
+    check_channels(&jobs).await?;
+    Ok(Made { settings, jobs, listen, consumer })
+}
+
+/// What jobs in flight wait for must still have a way out.
+async fn check_channels(jobs: &Jobs) -> Result<(), RunError> {
+    let waiting = jobs.store().channels().await;
+    let waiting = waiting.map_err(|error| RunError::Unavailable(format!("the database of jobs: {error}")))?;
+    let ways = Channel::of(jobs);
+    let Some(missing) = waiting.iter().find(|name| !ways.iter().any(|way| way.name() == name.as_str()))
+    else {
+        return Ok(());
+    };
+    let key = match missing.as_str() {
+        EVENTS => "kafka.events_topic".to_owned(),
+        LETTERS => "kafka.dead_letter_topic".to_owned(),
+        way => format!("dispatchers.{way}"),
+    };
+    Err(RunError::Usage(format!(
+        "jobs in flight have something to send by {key}, which the file no longer has"
+    )))
+}
+
 /// Reads the file, and makes sure of everything that it names.
 pub async fn check(path: &Path, flags: Flags) -> Result<Vec<String>, RunError> {
-    let settings = config::load(path, |file| apply(flags, file))?;
-    open(&settings).await?;
+    let Made { settings, jobs, .. } = make(path, flags).await?;
+    let mut said = Vec::new();
+    let mut worst = Weight::Note;
+    for (kind, way) in &jobs.parts().dispatchers {
+        let stages = settings.pipeline.stages().iter().filter(|stage| stage.dispatch == *kind);
+        let stages: Vec<StageLimits> = stages.map(limits_of).collect();
+        let findings = way.check(&stages).await;
+        let findings = findings
+            .map_err(|error| RunError::Unavailable(format!("dispatchers.{}: {error}", kind.name())))?;
+        worst = findings.iter().map(|finding| finding.weight).max().unwrap_or(worst).max(worst);
+        said.extend(findings.iter().map(|finding| format!("{}: {finding}", kind.name())));
+    }
+    if worst == Weight::Problem {
+        return Err(RunError::Usage(said.join("; ")));
+    }
     let stages: Vec<&str> = settings.pipeline.stages().iter().map(|stage| stage.name.as_str()).collect();
-    Ok(vec![format!(
+    said.push(format!(
         "the configuration is good: commands from {} in group {}, stages {}",
         settings.kafka.topic,
         settings.kafka.group,
         stages.join(", "),
-    )])
+    ));
+    Ok(said)
 }
 
-/// Runs until `ending`.
+fn limits_of(plan: &StagePlan) -> StageLimits {
+    StageLimits {
+        stage: plan.name.clone(),
+        name: plan.task.clone(),
+        queue: plan.queue.clone(),
+        queue_timeout: plan.queue_timeout,
+        run_timeout: plan.run_timeout,
+    }
+}
+
+/// Runs until `ending`, and then hands its partitions over.
 pub async fn run(
     path: &Path,
     flags: Flags,
-    _say: impl Fn(&str),
-    _ending: impl Future<Output = ()>,
+    say: impl Fn(&str),
+    ending: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let settings = config::load(path, |file| apply(flags, file))?;
-    open(&settings).await?;
-    Err(RunError::Failed("the consumer is not built yet".to_owned()))
+    let Made { settings, jobs, listen, consumer } = make(path, flags).await?;
+    let figures = jobs.figures().consumer().clone();
+    let ready = figures.clone();
+    let readiness: Readiness = Arc::new(move || ready.ready(BootTime::now()).err());
+    let address = http::serve(jobs.clone(), &settings.http, readiness).await.map_err(|error| {
+        RunError::Unavailable(format!(
+            "cannot listen on {}: {error}; http.listen names another",
+            settings.http.listen
+        ))
+    })?;
+    let leases = match &settings.ownership {
+        Ownership::Group => None,
+        Ownership::Leases(leases) => {
+            let http = Http::new(leases.http());
+            Some(http.map_err(|error| RunError::Usage(format!("leases: {error}")))?)
+        }
+    };
+    let consumer = Consumer {
+        settings: consumer,
+        brokers: brokers(&settings),
+        pool: jobs.store().pool().clone(),
+        partitions: jobs.store().partitions().clone(),
+        handler: Arc::new(jobs.clone()),
+        figures,
+        name: settings.name.clone(),
+        leases,
+        hook: None,
+    };
+    say(&format!("solehold orchestrator {} serves jobs on http://{address}", settings.name));
+    let (end, ended) = watch::channel(false);
+    let consume = async {
+        let consuming = consumer.run(ended);
+        let told = async {
+            ending.await;
+            end.send_replace(true);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            ended = consuming => ended.map_err(of_error),
+            () = told => Ok(()),
+        }
+    };
+    tokio::select! {
+        ended = consume => ended,
+        () = jobs.desk().wakes().connect(jobs.store(), listen) => Ok(()),
+        () = report(&jobs) => Ok(()),
+    }
+}
+
+/// Takes reports from all ways to workers. Never ends.
+async fn report(jobs: &Jobs) {
+    let reports = jobs.parts().dispatchers.iter().map(|(kind, way)| async move {
+        loop {
+            let error = way.reports(jobs.desk().as_ref()).await;
+            tracing::warn!(channel = kind.name(), %error, "reports wait");
+            tokio::time::sleep(REPORTS_PAUSE).await;
+        }
+    });
+    futures_util::future::join_all(reports).await;
+    // Without any, there is nothing to wait for.
+    std::future::pending::<()>().await;
+}
+
+fn of_error(error: ConsumerError) -> RunError {
+    match error {
+        ConsumerError::Settings(_) | ConsumerError::Topic(_) => RunError::Usage(error.to_string()),
+        ConsumerError::Open(_) => RunError::Unavailable(error.to_string()),
+        ConsumerError::Failed(_) => RunError::Failed(error.to_string()),
+    }
 }
