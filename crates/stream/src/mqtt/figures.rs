@@ -8,7 +8,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex, MutexGuard,
+        Arc,
         atomic::{AtomicI64, AtomicU64},
     },
     time::Duration,
@@ -21,6 +21,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -125,7 +126,7 @@ impl Figures {
 
     /// A shard stands like this now.
     pub(crate) fn stands(&self, shard: u32, standing: Standing) {
-        let mut standings = lock(&self.standings);
+        let mut standings = self.standings.lock();
         standings.insert(shard, standing);
         let count =
             |is: fn(&Standing) -> bool| standings.values().filter(|standing| is(standing)).count() as i64;
@@ -135,7 +136,7 @@ impl Figures {
 
     /// Why the gate is not ready, if it is not.
     fn not_ready(&self, knowledge: &Knowledge) -> Option<String> {
-        let standings = lock(&self.standings);
+        let standings = self.standings.lock();
         let down = standings.iter().find_map(|(shard, standing)| match standing {
             Standing::Down(why) => Some(format!("shard {shard}: {why}")),
             Standing::Waiting | Standing::Connected => None,
@@ -153,13 +154,9 @@ impl Figures {
         self.lag.set(lag.unwrap_or_default().as_secs_f64());
         self.is_known.set(lag.is_some().into());
         let mut text = String::new();
-        encode(&mut text, &lock(&self.registry)).ok()?;
+        encode(&mut text, &self.registry.lock()).ok()?;
         Some(text)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
 /// What the gate knows, and how old that may be.

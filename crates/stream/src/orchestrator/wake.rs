@@ -3,10 +3,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio_postgres::{AsyncMessage, types::Type};
 
@@ -47,29 +48,25 @@ pub struct Wakes {
     ring: Notify,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Wakes {
     /// A partition is attended to in this process from now on.
     pub fn enter(&self, partition: i32) -> Arc<Bells> {
-        lock(&self.here).entry(partition).or_default().clone()
+        self.here.lock().entry(partition).or_default().clone()
     }
 
     /// A partition is no longer attended to.
     pub fn leave(&self, partition: i32) {
-        lock(&self.here).remove(&partition);
+        self.here.lock().remove(&partition);
     }
 
     /// There is mail for these partitions.
     pub fn mail(&self, partitions: &[i32]) {
-        let here = lock(&self.here);
+        let here = self.here.lock();
         for partition in partitions {
             match here.get(partition) {
                 Some(bells) => bells.mail.ring(),
                 None => {
-                    lock(&self.elsewhere).insert(*partition);
+                    self.elsewhere.lock().insert(*partition);
                     self.ring.notify_one();
                 }
             }
@@ -78,14 +75,14 @@ impl Wakes {
 
     /// There is something to send for a partition of this process.
     pub fn outbox(&self, partition: i32) {
-        if let Some(bells) = lock(&self.here).get(&partition) {
+        if let Some(bells) = self.here.lock().get(&partition) {
             bells.outbox.ring();
         }
     }
 
     /// Something may have been missed.
     fn everyone(&self) {
-        lock(&self.here).values().for_each(|bells| bells.mail.ring());
+        self.here.lock().values().for_each(|bells| bells.mail.ring());
     }
 
     /// Tells other processes of their mail, and listens to them. Never ends.
@@ -98,7 +95,7 @@ impl Wakes {
         loop {
             self.ring.notified().await;
             let partitions: Vec<String> =
-                std::mem::take(&mut *lock(&self.elsewhere)).iter().map(ToString::to_string).collect();
+                std::mem::take(&mut *self.elsewhere.lock()).iter().map(ToString::to_string).collect();
             let told = async {
                 let client = store.pool().get().await?;
                 let parameters = [(&channel as _, Type::TEXT), (&partitions.join(",") as _, Type::TEXT)];
@@ -137,7 +134,7 @@ impl Wakes {
                 if let AsyncMessage::Notification(note) = message? {
                     let partitions: Vec<i32> =
                         note.payload().split(',').filter_map(|n| n.parse().ok()).collect();
-                    let here = lock(&self.here);
+                    let here = self.here.lock();
                     let bells = partitions.iter().filter_map(|partition| here.get(partition));
                     bells.for_each(|bells| bells.mail.ring());
                 }

@@ -20,12 +20,10 @@ mod outbox;
 mod read;
 mod rows;
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use deadpool_postgres::Pool;
+use parking_lot::Mutex;
 use solehold_sql::{Error, inbox::Inbox, partitions::Partitions};
 use tokio_postgres::{Client, types::Type};
 
@@ -133,15 +131,14 @@ impl Store {
 
     /// The pipeline with this digest.
     async fn pipeline(&self, client: &Client, digest: &str) -> Result<Arc<Pipeline>, Error> {
-        let lock = || self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = lock().get(digest) {
+        if let Some(known) = self.pipelines.lock().get(digest) {
             return Ok(known.clone());
         }
         let read = format!("SELECT stages FROM {} WHERE digest = $1", self.table("pipelines"));
         let row = client.query_typed_one(&read, &[(&digest, Type::TEXT)]).await?;
         let pipeline = serde_json::from_value(row.try_get(0)?);
         let pipeline: Arc<Pipeline> = Arc::new(pipeline.map_err(|error| Error::Effect(error.to_string()))?);
-        let mut kept = lock();
+        let mut kept = self.pipelines.lock();
         if kept.len() >= PIPELINES_KEPT {
             kept.clear();
         }

@@ -4,11 +4,7 @@
 //! it confirms it, and lapin hands it out with the next confirmation of the channel, whichever message that one is for.
 //! So the whole batch of a channel is confirmed before it is told what was returned, by id.
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures_util::{FutureExt as _, StreamExt as _};
@@ -21,6 +17,7 @@ use lapin::{
     },
     types::{AMQPValue, FieldArray, FieldTable, ShortString},
 };
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::{Broker, CeleryConfig, Message, REPORTS_MAX, control, in_time, read};
@@ -47,7 +44,7 @@ struct Link {
 
 impl Link {
     async fn channel(&self) -> lapin::Result<Channel> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let idle = self.idle.lock().pop();
         if let Some(channel) = idle {
             return Ok(channel);
         }
@@ -57,12 +54,12 @@ impl Link {
     }
 
     fn give_back(&self, channel: Channel) {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).push(channel);
+        self.idle.lock().push(channel);
     }
 
     /// Makes sure that there is a queue: as its workers have declared it, or else durable and plain.
     async fn declare(&self, queue: &str) -> lapin::Result<()> {
-        if self.queues.lock().unwrap_or_else(PoisonError::into_inner).contains(queue) {
+        if self.queues.lock().contains(queue) {
             return Ok(());
         }
         let (name, none) = (ShortString::from(queue), FieldTable::default());
@@ -73,7 +70,7 @@ impl Link {
             let channel = self.connection.create_channel().await?;
             channel.queue_declare(name, QueueDeclareOptions::durable(), none).await?;
         }
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner).insert(queue.to_owned());
+        self.queues.lock().insert(queue.to_owned());
         Ok(())
     }
 }
@@ -176,7 +173,7 @@ impl Broker for RabbitMq {
         };
         if !published.returned.is_empty() {
             // A queue was deleted: look again before the next batch.
-            link.queues.lock().unwrap_or_else(PoisonError::into_inner).clear();
+            link.queues.lock().clear();
         }
         let judge = |(message, is_stored): (&Message<'_>, &bool)| {
             let why = match published.returned.contains(&message.envelope.id) {
