@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     future::pending,
-    pin::Pin,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -60,6 +59,7 @@ pub(super) enum Ended {
     Broken(String),
 }
 
+type Worked<E> = (Message, Result<E, Failure>);
 type Transacted<E> = (Batch, Vec<Done<E>>, Result<Standing, Error>);
 
 /// Works on a partition until it is to be left, or the tenure is over.
@@ -141,14 +141,14 @@ struct Work<'a, H: Handler> {
     tenure: &'a Tenure,
     serial: u64,
     cell: &'a LaneCell,
-    running: FuturesUnordered<BoxFuture<'static, (Message, Result<H::Effect, Failure>)>>,
+    running: FuturesUnordered<BoxFuture<'static, Worked<H::Effect>>>,
     /// What messages came to, until it is committed.
     effects: HashMap<i64, Done<H::Effect>>,
     /// How often messages that are alone in a transaction were tried.
     commits: HashMap<i64, u32>,
     /// Transactions in a row that PostgreSQL could not carry out.
     failures: u32,
-    transaction: Option<Pin<Box<dyn Future<Output = Transacted<H::Effect>> + Send>>>,
+    transaction: Option<BoxFuture<'static, Transacted<H::Effect>>>,
 }
 
 impl<H: Handler> Work<'_, H> {
@@ -170,7 +170,7 @@ impl<H: Handler> Work<'_, H> {
             let done = batch.offsets.iter().filter_map(|offset| self.effects.remove(offset)).collect();
             let (office, tenure) = (self.office.clone(), self.tenure.clone());
             let pause = (self.failures > 0).then(|| RETRY.wait(self.failures, rand::random()));
-            self.transaction = Some(Box::pin(transact(office, tenure, batch, done, pause)));
+            self.transaction = Some(transact(office, tenure, batch, done, pause).boxed());
         }
     }
 

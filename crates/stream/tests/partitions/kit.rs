@@ -141,6 +141,9 @@ impl Kit {
              OVER (PARTITION BY key, split_part(message, '-', 1) ORDER BY number) AS before FROM effects) AS each \
              WHERE before > at";
         assert_eq!(self.count(overtaken).await, 0, "messages of a key overtook each other");
+        let late = "(SELECT epoch, max(epoch) OVER (PARTITION BY partition ORDER BY number) AS newest FROM effects) AS each \
+             WHERE epoch < newest";
+        assert_eq!(self.count(late).await, 0, "a former owner wrote after its successor");
         let at_end = async || {
             let sum = "SELECT coalesce(sum(next_offset), 0)::bigint FROM partitions";
             self.client.query_one(sum, &[]).await.expect("a sum").get::<_, i64>(0) >= count
