@@ -6,10 +6,10 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test deps verify suite python surface fix bench bench-claims e2e mutants
+.PHONY: help test deps verify suite python surface fix bench bench-claims bench-partitions e2e mutants
 
 help: ## this list
-	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 test: deps verify suite ## everything that must pass: dependencies, verify, the whole suite
 
@@ -56,6 +56,9 @@ bench: ## cycles per second of the embedded engine (solehold bench --engine comp
 
 bench-claims: ## row claims beside hand-written SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
 	cargo run --release -p solehold-bench-claims -- compare --peers
+
+bench-partitions: ## messages per second of the partitioned consumer, beside check, work, mark and commit (aiokafka, Redis)
+	cargo run --release -p solehold-bench-partitions
 
 # Two passes, since the examples take a second and the properties many: the second one tries only what the first left
 # alive. SHARD=0/8 runs one part of eight, FILES="decide/mod.rs apply.rs" only those files. A mutant whose tests hang is

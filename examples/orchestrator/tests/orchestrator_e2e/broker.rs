@@ -7,7 +7,7 @@ use rdkafka::ClientConfig;
 /// Long enough for anything that a busy machine does.
 pub const PATIENCE: Duration = Duration::from_secs(300);
 /// What clients must be told of a broker that is too old to be asked.
-pub const OLD_BROKER: [(&str, &str); 2] =
+const OLD_BROKER: [(&str, &str); 2] =
     [("api.version.request", "false"), ("broker.version.fallback", "0.9.0.1")];
 
 pub fn client(broker: &str) -> ClientConfig {
