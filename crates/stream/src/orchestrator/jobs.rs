@@ -14,10 +14,10 @@ use super::{
     Report,
     attend::Attendance,
     command::Command,
-    dispatch::{Dispatch, Reports},
+    dispatch::{Reports, Ways},
     limits,
     metrics::Figures,
-    pipeline::{DispatchKind, Pipeline},
+    pipeline::Pipeline,
     publish::Publish,
     store::{Arrival, Batch, Mail, Outlets, Store, Tally},
     wake::Wakes,
@@ -32,7 +32,7 @@ pub struct Parts {
     /// The stages of new jobs.
     pub pipeline: Arc<Pipeline>,
     /// How workers are reached.
-    pub dispatchers: Vec<(DispatchKind, Arc<dyn Dispatch>)>,
+    pub dispatchers: Ways,
     /// Where events and letters go.
     pub publisher: Arc<dyn Publish>,
     /// The topic of events.

@@ -270,7 +270,9 @@ impl Faults {
     fn committed(&self) -> Result<BTreeMap<i32, i64>> {
         let asking: BaseConsumer = client(self.world.kafka.address()).set("group.id", GROUP).create()?;
         let mut list = TopicPartitionList::new();
-        (0..PARTITIONS).for_each(|partition| drop(list.add_partition(TOPIC, partition)));
+        for partition in 0..PARTITIONS {
+            list.add_partition(TOPIC, partition);
+        }
         let committed = asking.committed_offsets(list, Duration::from_secs(10))?;
         let offset = |offset| if let Offset::Offset(at) = offset { at } else { 0 };
         Ok(committed

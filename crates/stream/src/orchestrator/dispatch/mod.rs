@@ -11,7 +11,7 @@ mod settings;
 
 use async_trait::async_trait;
 
-pub use self::settings::{CeleryFile, DispatchersFile, HttpTasksFile, KafkaTasksFile};
+pub use self::settings::{CeleryFile, DispatchersFile, HttpTasksFile, KafkaTasksFile, Ways};
 use super::{Report, Task, TaskId};
 pub use check::{Finding, StageLimits, Weight};
 

@@ -18,6 +18,9 @@ use crate::orchestrator::{
 /// How long one request to a service may take, unless the file says otherwise.
 const HTTP_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The ways to workers.
+pub type Ways = Vec<(DispatchKind, Arc<dyn Dispatch>)>;
+
 /// One section for each way of reaching workers; those that no stage uses may be missing.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -96,12 +99,8 @@ impl DispatchersFile {
     }
 
     /// Every way to workers that there is a section for. Nothing is connected yet; an error is a mistake in the file.
-    pub fn open(
-        &self,
-        kafka: &KafkaSettings,
-        reports: &Arc<dyn Reports>,
-    ) -> Result<Vec<(DispatchKind, Arc<dyn Dispatch>)>, String> {
-        let mut ways: Vec<(DispatchKind, Arc<dyn Dispatch>)> = Vec::new();
+    pub fn open(&self, kafka: &KafkaSettings, reports: &Arc<dyn Reports>) -> Result<Ways, String> {
+        let mut ways = Ways::new();
         if let Some(file) = &self.celery {
             let celery = Celery::new(&file.config()).map_err(|what| format!("dispatchers.celery: {what}"))?;
             ways.push((DispatchKind::Celery, Arc::new(celery)));

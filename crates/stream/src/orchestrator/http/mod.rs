@@ -47,16 +47,22 @@ struct Shared {
 type Answer = Result<Response, Refused>;
 
 /// A problem, as an answer.
-struct Refused(Problem);
+struct Refused(Box<Problem>);
 
 fn refused<T>(code: ErrorCode, detail: impl Into<String>) -> Result<T, Refused> {
-    Err(Refused(Problem::new(code, detail.into())))
+    Err(Refused::new(code, detail))
+}
+
+impl Refused {
+    fn new(code: ErrorCode, detail: impl Into<String>) -> Self {
+        Self(Box::new(Problem::new(code, detail.into())))
+    }
 }
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Self {
         tracing::warn!(%error, "a request could not be answered");
-        Self(Problem::new(ErrorCode::Unavailable, format!("the database cannot be asked: {error}")))
+        Self::new(ErrorCode::Unavailable, format!("the database cannot be asked: {error}"))
     }
 }
 
@@ -124,13 +130,14 @@ async fn guard(State(shared): State<Shared>, request: Request<Body>, next: Next)
         };
         if !shown(request.headers()).is_some_and(is_right) {
             let detail = "show the orchestrator's key as `Authorization: Bearer <key>` or `X-API-Key: <key>`";
-            return Refused(Problem::new(ErrorCode::Unauthorized, detail)).into_response();
+            return Refused::new(ErrorCode::Unauthorized, detail).into_response();
         }
     }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
-        Err(_) => Refused(Problem::new(ErrorCode::UnknownOutcome, "the database did not answer in time"))
-            .into_response(),
+        Err(_) => {
+            Refused::new(ErrorCode::UnknownOutcome, "the database did not answer in time").into_response()
+        }
     }
 }
 

@@ -117,15 +117,11 @@ impl Store {
 
     /// Writes how jobs stand that are there.
     pub(super) async fn update_jobs(&self, client: &Client, jobs: &[&Job]) -> Result<(), Error> {
-        let mut columns: (Vec<&str>, Vec<&str>, Vec<Option<&str>>, Vec<i64>, Vec<Option<i64>>) =
-            Default::default();
-        for job in jobs {
-            columns.0.push(&job.id);
-            columns.1.push(job.state.name());
-            columns.2.push(job.reason.as_deref());
-            columns.3.push(job.revision);
-            columns.4.push(job.finished_ms);
-        }
+        let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
+        let states: Vec<&str> = jobs.iter().map(|job| job.state.name()).collect();
+        let reasons: Vec<Option<&str>> = jobs.iter().map(|job| job.reason.as_deref()).collect();
+        let revisions: Vec<i64> = jobs.iter().map(|job| job.revision).collect();
+        let finished: Vec<Option<i64>> = jobs.iter().map(|job| job.finished_ms).collect();
         let update = format!(
             "UPDATE {} AS kept SET state = given.state, reason = given.reason, revision = given.revision, \
              finished_ms = given.finished_ms \
@@ -134,11 +130,11 @@ impl Store {
             self.table("jobs")
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
-            (&columns.0, Type::TEXT_ARRAY),
-            (&columns.1, Type::TEXT_ARRAY),
-            (&columns.2, Type::TEXT_ARRAY),
-            (&columns.3, Type::INT8_ARRAY),
-            (&columns.4, Type::INT8_ARRAY),
+            (&ids, Type::TEXT_ARRAY),
+            (&states, Type::TEXT_ARRAY),
+            (&reasons, Type::TEXT_ARRAY),
+            (&revisions, Type::INT8_ARRAY),
+            (&finished, Type::INT8_ARRAY),
         ];
         client.execute_typed(&update, &parameters).await?;
         Ok(())
