@@ -1,9 +1,9 @@
 //! Messages per second with inbox and commits, on one broker and in one run: the partitioned consumer of
-//! `solehold-stream` over PostgreSQL, and beside it the loop of check, work, mark and commit over Redis that it replaces
-//! (`examples/orchestrator/control/check_work_mark.py`, aiokafka, one commit per message).
+//! `solehold-stream` over PostgreSQL, and beside it the loop of check, work, mark and commit over Redis that it
+//! replaces (`examples/orchestrator/control/check_work_mark.py`, aiokafka, one commit per message).
 //!
-//! Both consume the same topic of 12 partitions, each in one process, and do the same work: they note the job. PostgreSQL
-//! syncs every commit; Redis keeps everything in memory.
+//! Both consume the same topic of 12 partitions, each in one process, and do the same work: they note the job.
+//! PostgreSQL syncs every commit; Redis keeps everything in memory.
 
 use std::{
     path::Path,
@@ -58,7 +58,7 @@ impl Handler for Notes {
             Ok(Mark { key: Key::new(&scope, "CREATE", job)?, payload, position: done.message.offset })
         };
         let marks = jobs.iter().map(mark).collect::<Result<Vec<_>, solehold_sql::Error>>()?;
-        let met = self.inbox.mark_all(transaction, &marks).await?;
+        let met = self.inbox.mark_all(&**transaction, &marks).await?;
         let new = jobs.iter().zip(met).filter(|(_, met)| *met == Marked::New);
         let new: Vec<&str> = new.map(|((_, job), _)| job.as_str()).collect();
         let note = "INSERT INTO effects SELECT unnest($1::text[])";

@@ -88,11 +88,11 @@ fn brokers(settings: &Settings) -> Brokers {
 
 fn consumer_settings(settings: &Settings) -> ConsumerSettings {
     let (kafka, limits) = (&settings.kafka, &settings.limits);
+    let defaults = ConsumerSettings::default();
     let (assignment, capacity, session_timeout) = match &settings.ownership {
-        Ownership::Group => (PartitionAssignment::Group, 10_000, kafka.session_timeout),
+        Ownership::Group => (PartitionAssignment::Group, defaults.capacity, kafka.session_timeout),
         Ownership::Leases(leases) => (PartitionAssignment::Leases, leases.capacity, leases.ttl),
     };
-    let defaults = ConsumerSettings::default();
     ConsumerSettings {
         topic: kafka.topic.clone(),
         group: kafka.group.clone(),

@@ -93,10 +93,17 @@ impl Store {
         let schema = &self.schema;
         let lock = format!("solehold orchestrator {schema}");
         tx.query_typed("SELECT pg_advisory_xact_lock(hashtext($1))", &[(&lock, Type::TEXT)]).await?;
-        let tables = SCHEMA.replace("SCHEMA", &format!("\"{schema}\""));
-        let (partitions, inbox) = (self.partitions.schema(), self.inbox.migration());
-        let all = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n{partitions};\n{inbox};\n{tables}");
-        tx.batch_execute(&all).await?;
+        // All of them are made in one transaction. `CREATE INDEX IF NOT EXISTS` would wait for every writer, and meet
+        // those that write in another order in a deadlock, only to find that there is nothing to do.
+        let last = self.table("letters_open");
+        let is_made =
+            tx.query_typed_one("SELECT to_regclass($1) IS NOT NULL", &[(&last, Type::TEXT)]).await?;
+        if !is_made.get::<_, bool>(0) {
+            let tables = SCHEMA.replace("SCHEMA", &format!("\"{schema}\""));
+            let (partitions, inbox) = (self.partitions.schema(), self.inbox.migration());
+            let all = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\";\n{partitions};\n{inbox};\n{tables}");
+            tx.batch_execute(&all).await?;
+        }
         let about = format!(
             "INSERT INTO {} (consumer_group, topic) VALUES ($1, $2) ON CONFLICT DO NOTHING",
             self.table("about")
