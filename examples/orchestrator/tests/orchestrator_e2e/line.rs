@@ -48,26 +48,28 @@ async fn forward(
     mut client: TcpStream,
     peer: SocketAddr,
     target: SocketAddr,
-    cut: watch::Receiver<HashSet<u32>>,
+    mut cut: watch::Receiver<HashSet<u32>>,
 ) {
-    let Some(inode) = inode(peer) else { return };
+    // The broker itself comes here, too: what nobody is known to own is only forwarded.
+    let inode = inode(peer).unwrap_or_default();
     let Ok(mut server) = TcpStream::connect(target).await else { return };
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
-    let mut cut = cut;
     tokio::select! {
         _ = copy_bidirectional(&mut client, &mut server) => {}
         _ = cut.wait_for(|cut| cut.iter().any(|pid| owns(*pid, &inode))) => {}
     }
 }
 
-/// What the kernel calls the client's end of a connection.
+/// What the kernel calls the client's end of a connection. Java connects to IPv4 by sockets of IPv6.
 fn inode(peer: SocketAddr) -> Option<String> {
-    let SocketAddr::V4(peer) = peer else { return None };
-    let ip = u32::from_le_bytes(peer.ip().octets());
-    let local = format!("{ip:08X}:{:04X}", peer.port());
-    let table = fs::read_to_string("/proc/net/tcp").ok()?;
-    let mut rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
-    rows.find(|row| row.get(1) == Some(&local.as_str())).map(|row| format!("socket:[{}]", row[9]))
+    let port = format!(":{:04X}", peer.port());
+    let find = |table: &str| {
+        let table = fs::read_to_string(table).ok()?;
+        let mut rows = table.lines().skip(1).map(|row| row.split_whitespace().collect::<Vec<_>>());
+        let row = rows.find(|row| row.get(1).is_some_and(|local| local.ends_with(&port)))?;
+        row.get(9).map(|inode| format!("socket:[{inode}]"))
+    };
+    find("/proc/net/tcp").or_else(|| find("/proc/net/tcp6"))
 }
 
 fn owns(pid: u32, inode: &str) -> bool {

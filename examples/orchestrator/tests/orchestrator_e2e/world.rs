@@ -210,10 +210,48 @@ impl World {
     /// Waits until that many jobs have succeeded.
     pub async fn succeeded(&self, count: u64) -> Result<()> {
         let done = "SELECT count(*) FROM orchestrator.jobs WHERE state = 'succeeded'";
-        wait_for(&format!("{count} jobs to succeed"), PATIENCE, async || {
+        let what = format!("{count} jobs to succeed");
+        let waiting = wait_for(&what, PATIENCE, async || {
             self.sql.query_one(done, &[]).await.is_ok_and(|row| row.get::<_, i64>(0) as u64 >= count)
-        })
-        .await
+        });
+        match waiting.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.context(self.standing().await?)),
+        }
+    }
+
+    /// How everything stands, for whoever must find out why it does not go on.
+    async fn standing(&self) -> Result<String> {
+        let mut told = String::new();
+        for (what, sql) in [
+            ("jobs", "SELECT state || ' ' || count(*) FROM orchestrator.jobs GROUP BY state"),
+            (
+                "stages",
+                "SELECT partition || ' ' || stage || ' ' || state || ' ' || count(*) FROM orchestrator.stages \
+                 WHERE state NOT IN ('succeeded', 'waiting') GROUP BY partition, stage, state ORDER BY 1",
+            ),
+            (
+                "partitions",
+                "SELECT partition || ' ' || owner || ' ' || epoch || ' ' || next_offset \
+                 FROM orchestrator.partitions ORDER BY partition",
+            ),
+            ("mailbox", "SELECT partition || ' ' || count(*) FROM orchestrator.mailbox GROUP BY partition"),
+            (
+                "outbox",
+                "SELECT partition || ' ' || kind || ' ' || count(*) FROM orchestrator.outbox GROUP BY partition, kind",
+            ),
+        ] {
+            let rows = self.sql.query(sql, &[]).await?;
+            let rows: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+            told.push_str(&format!("{what}: {rows:?}\n"));
+        }
+        told.push_str(&format!("ends: {:?}\n", self.ends()));
+        for (name, pod) in &self.pods {
+            let logs = pod.program.logs();
+            let lines: Vec<&str> = logs.lines().collect();
+            told.push_str(&format!("{name}:\n{}\n", lines[lines.len().saturating_sub(30)..].join("\n")));
+        }
+        Ok(told)
     }
 
     /// Which partitions a pod has, and the epoch of each.
@@ -228,11 +266,15 @@ impl World {
         let names: Vec<&str> = self.pods.keys().map(String::as_str).collect();
         let owners =
             "SELECT count(*), count(DISTINCT owner) FROM orchestrator.partitions WHERE owner = ANY($1)";
-        wait_for("every partition to have a pod, and every pod a partition", PATIENCE, async || {
-            let Ok(row) = self.sql.query_one(owners, &[&names]).await else { return false };
-            (row.get::<_, i64>(0), row.get::<_, i64>(1)) == (i64::from(PARTITIONS), names.len() as i64)
-        })
-        .await
+        let waiting =
+            wait_for("every partition to have a pod, and every pod a partition", PATIENCE, async || {
+                let Ok(row) = self.sql.query_one(owners, &[&names]).await else { return false };
+                (row.get::<_, i64>(0), row.get::<_, i64>(1)) == (i64::from(PARTITIONS), names.len() as i64)
+            });
+        match waiting.await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(error.context(self.standing().await?)),
+        }
     }
 
     /// Connects to the database again.
