@@ -93,9 +93,8 @@ impl<'a> Attendance<'a> {
             Chore::Clean => (never(), CLEANING_EVERY),
             Chore::Send(_) => (self.bells.outbox.listen(), POLL_EVERY),
         };
-        let mut leaving = leaving.clone();
+        let (mut leaving, mut is_rung) = (leaving.clone(), true);
         while !*leaving.borrow() {
-            let is_rung = bell.has_changed().unwrap_or_default();
             bell.mark_unchanged();
             let done = match chore {
                 Chore::Mail => self.read_mail().await,
@@ -103,6 +102,7 @@ impl<'a> Attendance<'a> {
                 Chore::Clean => self.clean().await,
                 Chore::Send(channel) => channel.send(self, is_rung).await,
             };
+            is_rung = true;
             let wait = match done {
                 Ok(Next::More) => continue,
                 Ok(Next::Idle) => every,
@@ -119,7 +119,7 @@ impl<'a> Attendance<'a> {
                 }
             };
             tokio::select! {
-                () = tokio::time::sleep(wait) => {}
+                () = tokio::time::sleep(wait) => is_rung = false,
                 () = rung => {}
                 _ = leaving.wait_for(|leaving| *leaving) => {}
             }
@@ -216,7 +216,7 @@ impl<'a> Attendance<'a> {
 
 impl Drop for Attendance<'_> {
     fn drop(&mut self) {
-        self.jobs.desk().wakes().leave(self.partition());
+        self.jobs.desk().wakes().leave(self.partition(), &self.bells);
     }
 }
 

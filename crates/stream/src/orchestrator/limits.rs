@@ -31,9 +31,9 @@ pub const CLEANING_BATCH: i64 = 500;
 pub const REDRIVE_BATCH: i64 = 500;
 
 /// Polling guarantees that nothing in the mailbox or outbox is missed; hints make it faster.
-pub const POLL_EVERY: Duration = Duration::from_millis(250);
+pub const POLL_EVERY: Duration = Duration::from_secs(1);
 /// How often deadlines are looked at.
-pub const SWEEP_EVERY: Duration = Duration::from_millis(500);
+pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How often inbox marks are cleaned, a bite at a time.
 pub const CLEANING_EVERY: Duration = Duration::from_secs(5);
 /// How often processes tell each other of new mail at most: each NOTIFY takes a lock that all of PostgreSQL shares.

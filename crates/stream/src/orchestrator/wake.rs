@@ -51,12 +51,17 @@ pub struct Wakes {
 impl Wakes {
     /// A partition is attended to in this process from now on.
     pub fn enter(&self, partition: i32) -> Arc<Bells> {
-        self.here.lock().entry(partition).or_default().clone()
+        let bells = Arc::<Bells>::default();
+        self.here.lock().insert(partition, bells.clone());
+        bells
     }
 
-    /// A partition is no longer attended to.
-    pub fn leave(&self, partition: i32) {
-        self.here.lock().remove(&partition);
+    /// A partition is no longer attended to by those who had these bells. Others may have entered meanwhile.
+    pub fn leave(&self, partition: i32, bells: &Arc<Bells>) {
+        let mut here = self.here.lock();
+        if here.get(&partition).is_some_and(|present| Arc::ptr_eq(present, bells)) {
+            here.remove(&partition);
+        }
     }
 
     /// There is mail for these partitions.
