@@ -276,3 +276,25 @@ fn of_error(error: ConsumerError) -> RunError {
         ConsumerError::Failed(_) => RunError::Failed(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_file_gives_settings_that_a_consumer_takes() {
+        let file = "kafka: {brokers: 'localhost:9092'}
+postgres: {url: 'postgres://me@localhost/jobs'}
+dispatchers: {http: {url: 'http://localhost:8000'}}
+stages: {decode: {task: /decode, dispatch: http}}
+";
+        let folder = tempfile::tempdir().expect("a folder");
+        for assignment in ["group", "leases"] {
+            let path = folder.path().join("o.yaml");
+            let text = file.replace("9092'", &format!("9092', partition_assignment: {assignment}"));
+            std::fs::write(&path, text).expect("written");
+            let settings = config::load(&path, |_| {}).expect("good");
+            assert_eq!(consumer_settings(&settings).fault(), None, "{assignment}");
+        }
+    }
+}

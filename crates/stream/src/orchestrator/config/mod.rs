@@ -12,6 +12,7 @@ use std::{
 };
 
 use secrecy::{ExposeSecret, SecretString};
+use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
 use solehold_client::{HttpConfig, transport};
 
 pub use self::file::{Assignment, OrchestratorFile, Time};
@@ -319,9 +320,10 @@ fn leases(file: &OrchestratorFile, kafka: &KafkaSettings) -> Result<LeaseSetting
         Some((_, Ok(pem))) => Some(pem),
         Some((path, Err(error))) => return wrong("ca_cert", format!("ca_cert {}: {error}", path.display())),
     };
-    let capacity = asked.capacity.unwrap_or(kafka.partitions.unsigned_abs());
-    if capacity == 0 {
-        return wrong("capacity", "leases.capacity is 0; it must be 1 or more");
+    let capacity = asked.capacity.unwrap_or(kafka.partitions.unsigned_abs().min(CAPACITY_MAX));
+    if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
+        let bounds = format!("it must be {CAPACITY_MIN} to {CAPACITY_MAX}");
+        return wrong("capacity", format!("leases.capacity is {capacity}; {bounds}"));
     }
     let api_key = key(&asked.api_key, &asked.api_key_file)?;
     Ok(LeaseSettings { servers, api_key, tenant: asked.tenant.clone(), ca_certs, ttl, capacity })
