@@ -39,11 +39,11 @@ pub struct DispatchersFile {
 pub struct CeleryFile {
     /// Their broker: `amqp://` or `redis://`.
     pub broker: String,
-    /// The queue of stages that name none [celery].
+    /// The queue of stages that name none: `celery` if not given.
     pub queue: Option<String>,
     /// Where workers send states and results [solehold.results].
     pub result_queue: Option<String>,
-    /// Whether a revoked task that already runs is ended together with the process that runs it [no].
+    /// Whether a revoked task that already runs is ended together with the process that runs it: not, unless it is set.
     pub terminate: Option<bool>,
     /// What `consumer_timeout` is in RabbitMQ's configuration, which cannot be asked for it.
     pub consumer_timeout: Option<Time>,
@@ -68,7 +68,7 @@ pub struct HttpTasksFile {
     /// Headers of every request.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
-    /// How long one request may take [10s].
+    /// How long one request may take: 10 s if not given.
     pub timeout: Option<Time>,
     /// Where the service reports what it did not answer at once: `/reports` of the orchestrators, as it reaches them.
     pub report_to: Option<String>,
