@@ -41,7 +41,7 @@ pub struct CeleryFile {
     pub broker: String,
     /// The queue of stages that name none: `celery` if not given.
     pub queue: Option<String>,
-    /// Where workers send states and results [solehold.results].
+    /// Where workers send states and results: `solehold.results` if not given.
     pub result_queue: Option<String>,
     /// Whether a revoked task that already runs is ended together with the process that runs it: not, unless it is set.
     pub terminate: Option<bool>,
