@@ -22,6 +22,8 @@ use crate::orchestrator::{Report, Task, TaskId, wire};
 /// How long a task may take to be confirmed.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
 const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// Heartbeats in the time of a session: librdkafka's own interval of 3 s would be too long for short sessions.
+const HEARTBEATS: u32 = 5;
 /// How many reports are delivered at once.
 const REPORTS_MAX: usize = 500;
 
@@ -78,7 +80,9 @@ impl Kafka {
 
     fn consumer(&self) -> Result<StreamConsumer, KafkaError> {
         let mut client = self.config.client();
-        client.set("session.timeout.ms", self.config.session_timeout.as_millis().to_string());
+        let session = self.config.session_timeout;
+        client.set("session.timeout.ms", session.as_millis().to_string());
+        client.set("heartbeat.interval.ms", (session / HEARTBEATS).as_millis().to_string());
         client.set("group.id", &self.config.group).set("enable.auto.commit", "false");
         client.set("auto.offset.reset", "earliest").set("partition.assignment.strategy", "roundrobin");
         let consumer: StreamConsumer = client.create()?;
@@ -147,11 +151,21 @@ async fn deliver(consumer: &StreamConsumer, topic: &str, to: &dyn Reports) -> Re
     for at in 0..REPORTS_MAX {
         let next = if at == 0 { Some(consumer.recv().await) } else { consumer.recv().now_or_never() };
         let Some(message) = next else { break };
-        let message = message.map_err(|error| unreachable("reading reports", error.to_string()))?;
+        let message = match message {
+            Ok(message) => message,
+            // The client connects again by itself.
+            Err(KafkaError::MessageConsumption(
+                RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure,
+            )) => break,
+            Err(error) => return Err(unreachable("reading reports", error.to_string())),
+        };
         reports.extend(read(&message));
         offsets.insert(message.partition(), message.offset() + 1);
     }
     to.deliver(reports).await.map_err(|error| unreachable("reports were not kept", error.to_string()))?;
+    if offsets.is_empty() {
+        return Ok(());
+    }
     let mut list = TopicPartitionList::new();
     for (partition, offset) in offsets {
         let offset = rdkafka::Offset::Offset(offset);
