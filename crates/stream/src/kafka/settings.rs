@@ -45,6 +45,8 @@ impl Brokers {
         client.set("bootstrap.servers", &self.brokers).set("client.id", &self.client_id);
         // A broker that comes back is noticed soon.
         client.set("reconnect.backoff.max.ms", "1000");
+        // It does not know its topics at once, and librdkafka believes it for this long.
+        client.set("topic.metadata.refresh.interval.ms", "5000");
         if let Some(version) = &self.broker_version {
             client.set("api.version.request", "false").set("broker.version.fallback", version);
         }

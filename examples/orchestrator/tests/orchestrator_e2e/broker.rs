@@ -13,6 +13,7 @@ const OLD_BROKER: [(&str, &str); 2] =
 pub fn client(broker: &str) -> ClientConfig {
     let mut client = ClientConfig::new();
     client.set("bootstrap.servers", broker).set("reconnect.backoff.max.ms", "500");
+    client.set("topic.metadata.refresh.interval.ms", "2000");
     for (name, value) in OLD_BROKER {
         client.set(name, value);
     }

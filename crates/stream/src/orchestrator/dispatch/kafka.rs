@@ -46,6 +46,8 @@ impl KafkaConfig {
     fn client(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", &self.brokers).set("client.id", "solehold-orchestrator");
+        // A broker that has just started does not know its topics yet, and librdkafka believes it for this long.
+        client.set("topic.metadata.refresh.interval.ms", "5000");
         for (name, value) in &self.properties {
             client.set(name, value);
         }
