@@ -80,9 +80,10 @@ impl ConsumerContext for Callbacks {
         }
     }
 
-    fn commit_callback(&self, result: KafkaResult<()>, _: &TopicPartitionList) {
+    fn commit_callback(&self, result: KafkaResult<()>, positions: &TopicPartitionList) {
         if let Err(error) = result {
             tracing::debug!(%error, "the broker has not taken positions, which it only displays");
+            again(&self.desk, positions);
         }
     }
 }
@@ -274,6 +275,20 @@ fn display(client: &Client, desk: &Desk) {
     }
     if let Err(error) = client.commit(&list, CommitMode::Async) {
         tracing::debug!(%error, "the broker is not told positions");
+        again(desk, &list);
+    }
+}
+
+/// Positions of partitions that are still ours are displayed later, unless there are newer ones by then.
+fn again(desk: &Desk, positions: &TopicPartitionList) {
+    let fetching = desk.fetching.lock();
+    let mut later = desk.positions.lock();
+    for element in positions.elements() {
+        if let Offset::Offset(offset) = element.offset()
+            && fetching.contains_key(&element.partition())
+        {
+            later.entry(element.partition()).or_insert(offset);
+        }
     }
 }
 
