@@ -1,5 +1,5 @@
-//! Runners inside programs: they hold what the server places on them. The ttl is so long that nothing here waits for
-//! one.
+//! Runners inside programs: they hold what the server places on them. With a ttl of 300 s, nothing here can be
+//! explained by an expired lease.
 
 mod common;
 

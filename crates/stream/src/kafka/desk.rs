@@ -164,7 +164,7 @@ impl Desk {
         }
     }
 
-    /// Takes no more partitions, and returns those that there are.
+    /// Refuses further partitions, and returns those that it has.
     pub fn close(&self) -> HashSet<i32> {
         let slots = self.slots.lock();
         self.is_closed.store(true, Ordering::SeqCst);

@@ -46,7 +46,7 @@ pub struct Done<E> {
     pub effect: Result<E, Failure>,
 }
 
-/// Turns true when a partition is to be given up. What is under way may be finished, nothing new is begun.
+/// Becomes true when a partition should be given up: finish what is under way, and begin nothing new.
 pub type Leaving = watch::Receiver<bool>;
 
 /// What an application does with the messages of its partitions.
@@ -71,7 +71,7 @@ pub trait Handler: Send + Sync + 'static {
         done: &[Done<Self::Effect>],
     ) -> impl Future<Output = Result<(), solehold_sql::Error>> + Send;
 
-    /// Whatever else is to be done for a partition while it is ours, such as sweeps and the sending of outgoing
+    /// Everything else that a partition needs while it is ours, such as sweeps and the sending of outgoing
     /// messages. It ends soon after `leaving` turns true, and is dropped when the partition was lost.
     fn attend(&self, tenure: Tenure, leaving: Leaving) -> impl Future<Output = ()> + Send;
 }

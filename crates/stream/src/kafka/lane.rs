@@ -66,7 +66,7 @@ pub enum Retry {
 /// Whether messages of the partition are to be fetched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// No more for now.
+    /// Stop fetching until there is room.
     Pause,
     /// There is room again.
     Resume,
@@ -210,7 +210,7 @@ impl Lane {
         Retry::NotBefore(time)
     }
 
-    /// What can be committed now: the lowest offsets first. It is to be [committed](Self::committed) or
+    /// What can be committed now: the lowest offsets first. Call [committed](Self::committed) for it, or
     /// [returned](Self::returned).
     pub fn batch(&mut self) -> Option<Batch> {
         let first = *self.finished.first()?;

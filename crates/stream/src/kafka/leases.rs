@@ -13,9 +13,11 @@ use std::{
     time::Duration,
 };
 
-use serde::Deserialize;
 use solehold_api::{paths, resources::PutResource, runners::RegisterRunner};
-use solehold_client::{AcquireError, Guard, Http, OpenError, Session, SessionConfig};
+use solehold_client::{
+    AcquireError, Guard, Http, OpenError, Resource, Session, SessionConfig,
+    assignments::{Assigned, Want},
+};
 use solehold_clock::Backoff;
 use solehold_sql::partitions::{Landmark, Partition, Raised, Tenure};
 
@@ -30,36 +32,11 @@ use super::{
 /// The kind of the leases that partitions are held by.
 pub const PARTITION_KIND: &str = "partition";
 
-/// How long the server may wait until it plans something else.
-const CHANGE_MAX: Duration = Duration::from_secs(10);
 /// How long a holder may take to hand a partition over.
 const HAND_OVER_MAX: Duration = Duration::from_secs(10);
 /// How long a release is waited for; then the lease runs out.
 const RELEASE_MAX: Duration = Duration::from_millis(150);
 const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(1) };
-
-/// The answer of `GET /runners/{id}/assignments`, as far as it matters here.
-#[derive(Debug, Default, Deserialize)]
-struct Assignments {
-    #[serde(default)]
-    version: Option<String>,
-    #[serde(default)]
-    acquire: Vec<Item>,
-    #[serde(default)]
-    release: Vec<Item>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Item {
-    kind: String,
-    key: String,
-    /// In `acquire`: its present holder, which hands it over.
-    #[serde(default)]
-    holder: Option<String>,
-    /// In `release`: who takes it over.
-    #[serde(default)]
-    next: Option<String>,
-}
 
 /// The partitions of one topic and group, as resources.
 #[derive(Debug, Clone)]
@@ -77,9 +54,9 @@ impl Resources {
         format!("{}{number}", self.prefix)
     }
 
-    fn number(&self, item: &Item) -> Option<i32> {
-        let number = item.key.strip_prefix(&self.prefix)?.parse().ok()?;
-        (item.kind == PARTITION_KIND && (0..self.count).contains(&number)).then_some(number)
+    fn number(&self, resource: &Resource) -> Option<i32> {
+        let number = resource.key.as_str().strip_prefix(&self.prefix)?.parse().ok()?;
+        (resource.kind.as_str() == PARTITION_KIND && (0..self.count).contains(&number)).then_some(number)
     }
 }
 
@@ -115,7 +92,7 @@ pub(super) struct Following<H> {
 }
 
 impl<H: Handler> Following<H> {
-    /// Follows what the server plans, until this is dropped. The error says why there is no more to follow.
+    /// Follows what the server plans, until this is dropped. Returns why the plan can no longer be followed.
     pub async fn follow(self: Arc<Self>) -> String {
         self.declare().await;
         let (mut known, mut failures) = (None::<String>, 0);
@@ -123,16 +100,16 @@ impl<H: Handler> Following<H> {
             if let Err(lost) = self.session.ready().await {
                 return format!("the consumer's session is over: {lost}");
             }
-            match self.ask(known.as_deref()).await {
-                Ok(answer) => {
+            match self.http.assignments(self.session.holder(), known.as_deref()).await {
+                Ok(assigned) => {
                     failures = 0;
                     self.office.desk.figures.told(true);
+                    let is_same = known == assigned.version;
+                    known.clone_from(&assigned.version);
                     // What was planned and not carried out is planned again, after a while and not at once.
-                    if known == answer.version && !answer.acquire.is_empty() {
+                    if self.carry_out(&assigned) > 0 && is_same {
                         tokio::time::sleep(RETRY.wait(3, rand::random())).await;
                     }
-                    known.clone_from(&answer.version);
-                    self.carry_out(answer);
                 }
                 Err(why) => {
                     known = None;
@@ -165,40 +142,27 @@ impl<H: Handler> Following<H> {
         }
     }
 
-    async fn ask(&self, known: Option<&str>) -> Result<Assignments, String> {
-        let path = paths::runner_assignments(self.session.holder());
-        let asked = match known {
-            None => self.http.get::<Assignments>(path).await,
-            Some(known) => {
-                let path = format!("{path}?wait_ms={}&known={known}", CHANGE_MAX.as_millis());
-                self.http.get_waiting(path, CHANGE_MAX).await
-            }
-        };
-        match asked {
-            Ok(Ok(answer)) => Ok(answer),
-            Ok(Err(refusal)) => Err(refusal.detail),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-
-    fn carry_out(self: &Arc<Self>, answer: Assignments) {
-        // With a next holder it is handed over, when that one asks.
-        let unwanted = answer.release.iter().filter(|item| item.next.is_none());
-        let unwanted: HashSet<i32> = unwanted.filter_map(|item| self.resources.number(item)).collect();
-        self.office.desk.leave(&unwanted, Leave::Finish);
-        for item in &answer.acquire {
-            let Some(number) = self.resources.number(item) else { continue };
+    /// Begins with what is new, and returns how much that is.
+    fn carry_out(self: &Arc<Self>, assigned: &Assigned) -> usize {
+        // What has a next holder is handed over when that one asks.
+        let unwanted = assigned.unwanted.iter().filter_map(|resource| self.resources.number(resource));
+        self.office.desk.leave(&unwanted.collect(), Leave::Finish);
+        let mut begun = 0;
+        for (resource, want) in &assigned.wanted {
+            let Some(number) = self.resources.number(resource) else { continue };
             if let Some(entered) = self.office.desk.enter_if_absent(number) {
-                tokio::spawn(self.clone().hold(entered, item.holder.is_some()));
+                begun += 1;
+                tokio::spawn(self.clone().hold(entered, *want));
             }
         }
+        begun
     }
 
     /// Takes a partition and works on it until it is handed over, released or lost.
-    async fn hold(self: Arc<Self>, mut entered: Entered, moves: bool) {
+    async fn hold(self: Arc<Self>, mut entered: Entered, want: Want) {
         let key = self.resources.key(entered.number);
         let acquired = tokio::select! {
-            acquired = self.acquire(&key, moves) => acquired,
+            acquired = self.acquire(&key, want) => acquired,
             () = entered.left() => return,
         };
         let guard = match acquired {
@@ -206,11 +170,12 @@ impl<H: Handler> Following<H> {
             Ok(None) => return,
             Err(error) => return tracing::debug!(key, %error, "the partition is not granted"),
         };
+        let number = entered.number;
         let work = self.work_under(&guard, &mut entered);
         let asked = async {
             let asked = guard.hand_over_asked().await;
             tracing::info!(key, to = asked.to, "the partition is handed over");
-            self.office.desk.leave(&HashSet::from([self.number_of(&key)]), Leave::Finish);
+            self.office.desk.leave(&HashSet::from([number]), Leave::Finish);
             std::future::pending::<()>().await;
         };
         let lost = tokio::select! {
@@ -218,7 +183,7 @@ impl<H: Handler> Following<H> {
             lost = guard.lost() => Some(lost),
             () = asked => None,
         };
-        let (number, serial) = (entered.number, entered.serial);
+        let serial = entered.serial;
         let _ = self.office.orders.send(Order::Unfetch { number, serial }).await;
         if let Some(lost) = lost {
             self.office.desk.figures.lost(1);
@@ -233,12 +198,10 @@ impl<H: Handler> Following<H> {
         }
     }
 
-    fn number_of(&self, key: &str) -> i32 {
-        key.strip_prefix(&self.resources.prefix).and_then(|number| number.parse().ok()).unwrap_or(-1)
-    }
-
-    async fn acquire(&self, key: &str, moves: bool) -> Result<Option<Guard>, AcquireError> {
-        if moves && let Ok(taken) = self.session.take_over(PARTITION_KIND, key, HAND_OVER_MAX).await {
+    async fn acquire(&self, key: &str, want: Want) -> Result<Option<Guard>, AcquireError> {
+        if want == Want::Moves
+            && let Ok(taken) = self.session.take_over(PARTITION_KIND, key, HAND_OVER_MAX).await
+        {
             return Ok(taken);
         }
         self.session.try_acquire(PARTITION_KIND, key).await.map(Some)

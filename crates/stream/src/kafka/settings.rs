@@ -119,7 +119,7 @@ pub struct ConsumerSettings {
     /// The longest pause between two attempts.
     #[serde(with = "seconds")]
     pub retry_max: Duration,
-    /// How long the work on a partition that is to be given up may still take.
+    /// How long the work on a partition may still take when it must be given up.
     #[serde(with = "seconds")]
     pub leave_timeout: Duration,
 }

@@ -62,7 +62,7 @@ pub(super) enum Ended {
 type Worked<E> = (Message, Result<E, Failure>);
 type Transacted<E> = (Batch, Vec<Done<E>>, Result<Standing, Error>);
 
-/// Works on a partition until it is to be left, or the tenure is over.
+/// Works on a partition until it should be left, or the tenure is over.
 pub(super) async fn serve<H: Handler>(
     office: &Arc<Office<H>>,
     tenure: &Tenure,
