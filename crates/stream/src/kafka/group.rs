@@ -120,6 +120,8 @@ pub(super) async fn work<H: Handler>(
     let next_offset = tenure.next_offset;
     tracing::info!(partition = %tenure.partition, epoch = tenure.epoch, next_offset, "this consumer has the partition");
     office.desk.figures.begins(number, tenure.epoch, next_offset);
+    // The former owner may have got further since we proved that we are a member, with an older position.
+    office.desk.positions.lock().insert(number, next_offset);
     let cell = Arc::new(LaneCell::new(Lane::new(next_offset, landmark, terms.bounds.clone())));
     let offset = landmark.map_or(next_offset, |landmark| landmark.offset.min(next_offset));
     let _ = office.orders.send(Order::Fetch { number, serial, offset, cell: cell.clone() }).await;

@@ -8,7 +8,11 @@ use std::{
 };
 
 use deadpool_postgres::{Pool, Transaction};
-use rdkafka::producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer};
+use rdkafka::{
+    Offset, TopicPartitionList,
+    consumer::{BaseConsumer, Consumer as _},
+    producer::{BaseRecord, DefaultProducerContext, Producer, ThreadedProducer},
+};
 use serde::{Deserialize, Serialize};
 use solehold_client::Http;
 use solehold_sql::{
@@ -159,6 +163,16 @@ impl Kit {
         rows.iter().map(|row| (row.get(0), row.get(1))).collect()
     }
 
+    /// The positions that the broker displays for the group.
+    pub fn displayed(&self) -> anyhow::Result<Vec<Offset>> {
+        let mut config = brokers(self.kafka).client();
+        let asking: BaseConsumer = config.set("group.id", &self.orders("").settings.group).create()?;
+        let mut list = TopicPartitionList::new();
+        list.add_partition_range(&self.topic, 0, PARTITIONS - 1);
+        let committed = asking.committed_offsets(list, PATIENCE)?;
+        Ok(committed.elements().iter().map(|element| element.offset()).collect())
+    }
+
     /// Waits until exactly these consumers have all partitions, each about its share.
     pub async fn shared_by(&self, names: &[&str]) {
         let what = format!("{names:?} to share the partitions");
@@ -288,7 +302,13 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn start(orders: Orders) -> Self {
+    pub fn start(mut orders: Orders) -> Self {
+        let hook = orders.stops_at.take().map(stopping);
+        Self::start_with(orders, hook)
+    }
+
+    /// The same, with a hook of the test.
+    pub fn start_with(orders: Orders, hook: Option<Hook>) -> Self {
         let (ending, told) = watch::channel(false);
         let figures = Arc::new(Figures::default());
         let pool = pool(&orders.database);
@@ -303,7 +323,7 @@ impl Running {
             figures: figures.clone(),
             name: orders.name,
             leases: orders.server.map(|server| Http::to(server).expect("a URL")),
-            hook: orders.stops_at.map(stopping),
+            hook,
         };
         let task = tokio::spawn(consumer.run(told));
         Self { figures, handler, ending, task }

@@ -1,10 +1,12 @@
 //! Who has which partition, and how it changes hands: by a group, and by leases.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
+use rdkafka::Offset;
+use solehold_stream::kafka::{Hook, Moment};
 use solehold_testkit::{Solehold, wait_for};
 
-use crate::kit::{Kit, Orders, PATIENCE, child};
+use crate::kit::{Kit, Orders, PARTITIONS, PATIENCE, Running, child, connect};
 
 /// Two consumers share the partitions; one leaves, one is killed, one is paused and resumes. Times are printed.
 async fn changes_of_hands(kit: &Kit, orders: impl Fn(&str) -> Orders) -> anyhow::Result<()> {
@@ -103,5 +105,29 @@ async fn a_consumer_that_sleeps_while_it_takes_partitions_is_fenced() -> anyhow:
     for moment in ["Assigned", "Proven", "Revoked"] {
         stops_at(&Kit::new().await?, moment).await?;
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_broker_displays_what_a_former_owner_did_last() -> anyhow::Result<()> {
+    let kit = Kit::new().await?;
+    (0..PARTITIONS).for_each(|number| kit.send_to(number, "key", "m-1"));
+    kit.flush().await;
+    // Between the proof, which tells the broker offset 0, and the raise, the former owner commits the only message.
+    let former = Arc::new(connect(&kit.database).await?);
+    let commits: Hook = Arc::new(move |moment| {
+        if moment == Moment::Proven {
+            let former = former.clone();
+            let commit = async move { former.execute("UPDATE partitions SET next_offset = 1", &[]).await };
+            let done = tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(commit));
+            done.expect("a position");
+        }
+    });
+    let one = Running::start_with(kit.orders("one"), Some(commits));
+    let at_the_end = vec![Offset::Offset(1); PARTITIONS as usize];
+    let is_displayed = async || kit.displayed().is_ok_and(|displayed| displayed == at_the_end);
+    wait_for("the positions to be displayed", PATIENCE, is_displayed).await?;
+    assert_eq!(kit.count("effects").await, 0, "no message takes effect again");
+    one.end().await?;
     Ok(())
 }

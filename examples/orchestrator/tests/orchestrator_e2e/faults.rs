@@ -261,10 +261,10 @@ impl Faults {
         let rows = self.world.sql.query(read, &[]).await?;
         let kept: BTreeMap<i32, i64> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
         ensure!(kept == ends, "in the database: {kept:?}, at the broker: {ends:?}");
-        wait_for("the offsets at the broker, which are for display", PATIENCE, async || {
+        let displayed = wait_for("the offsets at the broker, which are for display", PATIENCE, async || {
             self.committed().is_ok_and(|committed| committed == ends)
-        })
-        .await
+        });
+        displayed.await.with_context(|| format!("at the end: {ends:?}, displayed: {:?}", self.committed()))
     }
 
     fn committed(&self) -> Result<BTreeMap<i32, i64>> {
