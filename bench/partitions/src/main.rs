@@ -39,6 +39,7 @@ struct Notes {
 
 impl Handler for Notes {
     type Effect = String;
+    type Receipt = ();
 
     async fn work(&self, message: &Message) -> Result<String, Failure> {
         let payload = message.payload.as_deref().unwrap_or_default();

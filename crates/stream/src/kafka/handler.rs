@@ -54,6 +54,9 @@ pub trait Handler: Send + Sync + 'static {
     /// What a message comes to, before it is committed.
     type Effect: Send + Sync + 'static;
 
+    /// What a transaction came to, until it is committed.
+    type Receipt: Send + 'static;
+
     /// Works on one message. Messages of one key are worked on one after the other, each after the commit of the one
     /// before; those of different keys at the same time. An effect outside the database that happens here may happen
     /// twice; let [`Redis`](super) or a gate guard it.
@@ -69,7 +72,13 @@ pub trait Handler: Send + Sync + 'static {
         transaction: &Transaction<'_>,
         tenure: &Tenure,
         done: &[Done<Self::Effect>],
-    ) -> impl Future<Output = Result<(), solehold_sql::Error>> + Send;
+    ) -> impl Future<Output = Result<Self::Receipt, solehold_sql::Error>> + Send;
+
+    /// A transaction has been committed. For counters and hints: it is not called for every one, such as when the
+    /// process ends right then.
+    fn committed(&self, tenure: &Tenure, receipt: Self::Receipt) {
+        let _ = (tenure, receipt);
+    }
 
     /// Everything else that a partition needs while it is ours, such as sweeps and the sending of outgoing
     /// messages. It ends soon after `leaving` turns true, and is dropped when the partition was lost.

@@ -285,8 +285,9 @@ async fn transact<H: Handler>(
         if standing == Standing::Fenced {
             return Ok(Standing::Fenced);
         }
-        office.handler.commit(&transaction, &tenure, &done).await?;
+        let receipt = office.handler.commit(&transaction, &tenure, &done).await?;
         transaction.commit().await?;
+        office.handler.committed(&tenure, receipt);
         Ok::<_, Error>(Standing::Ours)
     };
     let result = commit.await;

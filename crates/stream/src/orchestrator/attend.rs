@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use solehold_sql::partitions::{Standing, Tenure};
+use solehold_sql::partitions::Tenure;
 use tokio::sync::watch;
 
 use super::{
@@ -93,16 +93,15 @@ impl<'a> Attendance<'a> {
             Chore::Clean => (never(), CLEANING_EVERY),
             Chore::Send(_) => (self.bells.outbox.listen(), POLL_EVERY),
         };
-        let (mut leaving, mut is_rung) = (leaving.clone(), true);
+        let mut leaving = leaving.clone();
         while !*leaving.borrow() {
             bell.mark_unchanged();
             let done = match chore {
                 Chore::Mail => self.read_mail().await,
                 Chore::Sweep => self.sweep().await,
                 Chore::Clean => self.clean().await,
-                Chore::Send(channel) => channel.send(self, is_rung).await,
+                Chore::Send(channel) => channel.send(self).await,
             };
-            is_rung = true;
             let wait = match done {
                 Ok(Next::More) => continue,
                 Ok(Next::Idle) => every,
@@ -119,7 +118,7 @@ impl<'a> Attendance<'a> {
                 }
             };
             tokio::select! {
-                () = tokio::time::sleep(wait) => is_rung = false,
+                () = tokio::time::sleep(wait) => {}
                 () = rung => {}
                 _ = leaving.wait_for(|leaving| *leaving) => {}
             }
@@ -191,18 +190,6 @@ impl<'a> Attendance<'a> {
         self.jobs.store().inbox().prune_below(&**client, &scope, below, retention, CLEANING_BATCH).await?;
         self.jobs.store().prune_letters(&client, partition, below, retention, CLEANING_BATCH).await?;
         Ok(Next::Idle)
-    }
-
-    /// Waits for a transaction of this partition that has not committed yet: what it writes is seen afterwards.
-    pub async fn after_commits(&self) -> Result<(), StepError> {
-        let mut client = self.jobs.store().pool().get().await?;
-        let tx = client.transaction().await?;
-        let standing = self.jobs.store().partitions().check(&*tx, self.tenure).await?;
-        tx.rollback().await?;
-        match standing {
-            Standing::Ours => Ok(()),
-            Standing::Fenced => Err(StepError::Fenced),
-        }
     }
 
     /// Looks whether the partition has another owner, without a lock: to spare workers what they would get twice.

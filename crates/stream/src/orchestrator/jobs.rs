@@ -165,7 +165,7 @@ impl Jobs {
         Batch::begin(self.store(), client, tenure, &self.parts.pipeline, self.outlets()).await
     }
 
-    /// One transaction under the epoch. What it came to counts only after the commit.
+    /// One transaction under the epoch.
     pub(super) async fn under_epoch(
         &self,
         tenure: &Tenure,
@@ -183,18 +183,14 @@ impl Jobs {
             batch.write().await?
         };
         tx.commit().await?;
-        self.count(&tally);
-        self.parts.desk.wakes.outbox(tenure.partition.number);
+        self.committed(tenure, tally);
         Ok(())
-    }
-
-    fn count(&self, tally: &Tally) {
-        self.figures.add(tally);
     }
 }
 
 impl Handler for Jobs {
     type Effect = Command;
+    type Receipt = Tally;
 
     async fn work(&self, message: &Message) -> Result<Command, Failure> {
         Command::of(message)
@@ -205,7 +201,7 @@ impl Handler for Jobs {
         transaction: &Transaction<'_>,
         tenure: &Tenure,
         done: &[Done<Command>],
-    ) -> Result<(), Error> {
+    ) -> Result<Tally, Error> {
         let client = tokio_postgres::GenericClient::client(&**transaction);
         let mut batch = self.batch(client, tenure).await?;
         let arrivals = done.iter().map(|done| Arrival {
@@ -215,12 +211,12 @@ impl Handler for Jobs {
             command: done.effect.clone().map_err(|failure| failure.to_string()),
         });
         batch.take(arrivals.collect()).await?;
-        let tally = batch.write().await?;
-        // If the transaction is rolled back after all, this counts twice: it is for display.
-        self.count(&tally);
-        // The partition's row is locked until the commit, and the sender waits for that lock.
+        batch.write().await
+    }
+
+    fn committed(&self, tenure: &Tenure, tally: Tally) {
+        self.figures.add(&tally);
         self.parts.desk.wakes.outbox(tenure.partition.number);
-        Ok(())
     }
 
     async fn attend(&self, tenure: Tenure, leaving: Leaving) {

@@ -54,11 +54,8 @@ impl Channel {
         }
     }
 
-    /// Sends the first rows of the channel. If something was written just now, its commit is waited for.
-    pub async fn send(&self, attendance: &Attendance<'_>, is_rung: bool) -> Result<Next, StepError> {
-        if is_rung {
-            attendance.after_commits().await?;
-        }
+    /// Sends the first rows of the channel.
+    pub async fn send(&self, attendance: &Attendance<'_>) -> Result<Next, StepError> {
         let (jobs, partition) = (attendance.jobs, attendance.partition());
         let store = jobs.store();
         let client = store.pool().get().await?;

@@ -234,11 +234,13 @@ impl Kit {
         if standing == Standing::Fenced {
             return standing;
         }
-        self.jobs.commit(&tx, tenure, &done).await.unwrap();
-        match crash {
-            true => tx.rollback().await.unwrap(),
-            false => tx.commit().await.unwrap(),
+        let tally = self.jobs.commit(&tx, tenure, &done).await.unwrap();
+        if crash {
+            tx.rollback().await.unwrap();
+            return standing;
         }
+        tx.commit().await.unwrap();
+        self.jobs.committed(tenure, tally);
         standing
     }
 

@@ -65,7 +65,14 @@ async fn a_crash_between_any_two_steps_loses_and_doubles_nothing() {
     for table in ["jobs", "stages", "inbox", "outbox", "pipelines"] {
         assert_eq!(kit.count(table).await, 0, "{table}");
     }
+    let counted = || kit.jobs.figures().text().unwrap();
+    assert!(
+        counted().contains("job_commands_total 0\n"),
+        "what was rolled back does not count: {}",
+        counted()
+    );
     kit.take(&first, &messages).await;
+    assert!(counted().contains("job_commands_total 2\n"), "{}", counted());
     // After the commit, before anything is sent: the next owner sends.
     let second = kit.restarted(|parts| parts);
     let tenure = second.tenure(0).await;

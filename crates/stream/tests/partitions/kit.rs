@@ -238,6 +238,7 @@ fn text(bytes: &Option<bytes::Bytes>) -> String {
 
 impl Handler for Table {
     type Effect = String;
+    type Receipt = ();
 
     async fn work(&self, message: &Message) -> Result<String, Failure> {
         let running = self.running.fetch_add(1, Ordering::SeqCst) + 1;

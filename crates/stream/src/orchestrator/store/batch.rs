@@ -21,7 +21,7 @@ use crate::orchestrator::{
     pipeline::Pipeline,
 };
 
-/// What a transaction came to, for metrics.
+/// What a transaction came to, for metrics. Each command counts once, when it arrives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Commands that took effect.
@@ -340,7 +340,6 @@ impl<'a> Batch<'a> {
                 }
                 return Ok(true);
             }
-            self.tally.commands += 1;
         }
         Ok(i64::try_from(open.len()).unwrap_or(i64::MAX) < REDRIVE_BATCH)
     }
