@@ -1,22 +1,24 @@
 //! What an owner does for a partition beside taking its messages, as long as the partition is its own: read the
-//! mailbox, send the outbox, sweep deadlines, delete old marks. All of it goes on continuously, so that a new owner
-//! needs no pass of recovery: it finds jobs as the last one committed them, and goes on.
+//! mailbox, send the outbox, sweep deadlines, delete old marks, letters and jobs. All of it goes on continuously, so that
+//! a new owner needs no pass of recovery: it finds jobs as the last one committed them, and goes on.
 
 use std::{sync::Arc, time::Duration};
 
 use solehold_sql::partitions::Tenure;
 use tokio::sync::watch;
+use tokio_postgres::Client;
 
 use super::{
     job::Input,
     jobs::{Jobs, StepError},
     limits::{CLEANING_BATCH, CLEANING_EVERY, MAILBOX_BATCH, POLL_EVERY, SWEEP_BATCH, SWEEP_EVERY},
     sender::Channel,
+    store::Batch,
     wake::Bells,
 };
 use crate::kafka::Leaving;
 
-/// After a failure of the database or a broker.
+/// After a failure of the database or a broker, or between bites of what is not urgent.
 const PAUSE: Duration = Duration::from_millis(500);
 /// What is under way may take this long when the partition is to be given up; what is cut off is done again by the
 /// next owner.
@@ -28,7 +30,7 @@ pub(super) enum Next {
     More,
     /// There is nothing to do now.
     Idle,
-    /// It did not work; not so fast.
+    /// It did not work, or there is more that is not urgent; not so fast.
     Pause,
 }
 
@@ -189,7 +191,26 @@ impl<'a> Attendance<'a> {
         let scope = partition.to_string();
         self.jobs.store().inbox().prune_below(&**client, &scope, below, retention, CLEANING_BATCH).await?;
         self.jobs.store().prune_letters(&client, partition, below, retention, CLEANING_BATCH).await?;
-        Ok(Next::Idle)
+        drop(client);
+        self.forget_jobs().await
+    }
+
+    /// Deletes a bite of the jobs that ended long ago. This nominates; under the epoch it is judged again.
+    async fn forget_jobs(&self) -> Result<Next, StepError> {
+        let (store, retention) = (self.jobs.store(), self.jobs.parts.job_retention);
+        let client = store.pool().get().await?;
+        let old = store.old_jobs(&client, self.partition(), retention, CLEANING_BATCH).await?;
+        drop(client);
+        if old.is_empty() {
+            return Ok(Next::Idle);
+        }
+        let delete = async |_: &mut Batch<'_>, client: &Client| {
+            let deleted = store.delete_jobs(client, self.partition(), retention, &old).await?;
+            tracing::debug!(partition = self.partition(), deleted, "old jobs were deleted");
+            Ok(())
+        };
+        self.jobs.under_epoch(self.tenure, delete).await?;
+        Ok(Next::Pause)
     }
 
     /// Looks whether the partition has another owner, without a lock: to spare workers what they would get twice.

@@ -41,6 +41,8 @@ pub struct Parts {
     pub dead_letter_topic: Option<String>,
     /// How long inbox marks are kept.
     pub inbox_retention: std::time::Duration,
+    /// How long jobs are kept after their end: no less than their marks.
+    pub job_retention: std::time::Duration,
 }
 
 /// Takes mail for jobs, whoever owns their partitions.

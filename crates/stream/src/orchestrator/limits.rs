@@ -25,7 +25,7 @@ pub const MAILBOX_BATCH: i64 = 500;
 pub const OUTBOX_BATCH: i64 = 500;
 /// How many stages one sweep looks at.
 pub const SWEEP_BATCH: i64 = 500;
-/// How many inbox marks and old letters are deleted at once.
+/// How many inbox marks, old letters and old jobs are deleted at once.
 pub const CLEANING_BATCH: i64 = 500;
 /// How many parked commands one redrive applies in one transaction; the rest follow in the next.
 pub const REDRIVE_BATCH: i64 = 500;
@@ -34,7 +34,7 @@ pub const REDRIVE_BATCH: i64 = 500;
 pub const POLL_EVERY: Duration = Duration::from_secs(1);
 /// How often deadlines are looked at.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How often inbox marks are cleaned, a bite at a time.
+/// How often inbox marks, letters and jobs are cleaned, a bite at a time.
 pub const CLEANING_EVERY: Duration = Duration::from_secs(5);
 /// How often processes tell each other of new mail at most: each NOTIFY takes a lock that all of PostgreSQL shares.
 pub const NOTIFY_EVERY: Duration = Duration::from_millis(20);

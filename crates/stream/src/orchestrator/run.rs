@@ -137,6 +137,7 @@ async fn make(path: &Path, flags: Flags) -> Result<Made, RunError> {
         events_topic: settings.kafka.events_topic.clone(),
         dead_letter_topic: settings.kafka.dead_letter_topic.clone(),
         inbox_retention: settings.limits.inbox_retention,
+        job_retention: settings.limits.job_retention,
     };
     let jobs = Jobs::new(parts);
     check_channels(&jobs).await?;

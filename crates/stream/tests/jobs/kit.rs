@@ -144,10 +144,15 @@ impl Kit {
     }
 
     pub async fn with(stages: Vec<StagePlan>) -> Self {
-        Self::with_retention(stages, Duration::from_secs(3_600)).await
+        let hour = Duration::from_secs(3_600);
+        Self::with_retention(stages, hour, hour).await
     }
 
-    pub async fn with_retention(stages: Vec<StagePlan>, inbox_retention: Duration) -> Self {
+    pub async fn with_retention(
+        stages: Vec<StagePlan>,
+        inbox_retention: Duration,
+        job_retention: Duration,
+    ) -> Self {
         let url = Postgres::shared().await.unwrap().create_database("jobs").await.unwrap();
         let store = Arc::new(Store::new(pool(&url), "orchestrator").unwrap());
         store.prepare(GROUP, TOPIC).await.unwrap().unwrap();
@@ -160,6 +165,7 @@ impl Kit {
             events_topic: Some("events".to_owned()),
             dead_letter_topic: Some("letters".to_owned()),
             inbox_retention,
+            job_retention,
         };
         Self { jobs: Jobs::new(parts), workers, topics, next_offsets: Mutex::default() }
     }
@@ -283,6 +289,10 @@ impl Kit {
         let wanted = (stage.to_owned(), attempt);
         let look = async || self.workers.took(job).contains(&wanted).then_some(());
         wait_for("the task to be sent", PATIENCE, look).await.unwrap();
+    }
+
+    pub async fn execute(&self, sql: &str) {
+        self.store().pool().get().await.unwrap().batch_execute(sql).await.unwrap();
     }
 
     pub async fn count(&self, what: &str) -> i64 {

@@ -11,13 +11,13 @@ use solehold_testkit::wait_for;
 
 use crate::kit::{Kit, PATIENCE, stage};
 
-async fn states(kit: &Kit) -> Vec<(i64, LetterState)> {
+pub async fn states(kit: &Kit) -> Vec<(i64, LetterState)> {
     let client = kit.store().pool().get().await.unwrap();
     let letters = kit.store().list_letters(&client, (-1, -1), 100).await.unwrap();
     letters.iter().map(|letter| (letter.position, letter.state)).collect()
 }
 
-async fn ask(kit: &Kit, body: MailBody) {
+pub async fn ask(kit: &Kit, body: MailBody) {
     let client = kit.store().pool().get().await.unwrap();
     kit.store().deliver_to(&client, 0, &Mail::to_job("", body)).await.unwrap();
     drop(client);
@@ -136,7 +136,8 @@ async fn what_is_no_command_or_says_something_else_is_a_letter() {
 
 #[tokio::test]
 async fn marks_and_letters_are_cleaned_behind_the_position_and_never_above_it() {
-    let kit = Kit::with_retention(vec![stage("decode", &[])], Duration::ZERO).await;
+    let kit =
+        Kit::with_retention(vec![stage("decode", &[])], Duration::ZERO, Duration::from_secs(3_600)).await;
     let tenure = kit.tenure(0).await;
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "a"), kit.command(&tenure, "CREATE", "b")]).await;
     let client = kit.store().pool().get().await.unwrap();

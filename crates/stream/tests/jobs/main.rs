@@ -3,6 +3,7 @@
 
 mod kit;
 mod letters;
+mod old;
 mod timing;
 
 use std::collections::HashSet;

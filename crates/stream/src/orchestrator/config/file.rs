@@ -150,6 +150,8 @@ pub struct LimitsFile {
     pub attempts: Option<u32>,
     /// How long inbox marks are kept: longer than the topic keeps its messages.
     pub inbox_retention: Option<Time>,
+    /// How long jobs are kept after their end: no less than their marks.
+    pub job_retention: Option<Time>,
 }
 
 /// A time such as `90s` or `1h 30m`.

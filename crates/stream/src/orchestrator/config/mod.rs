@@ -140,6 +140,8 @@ pub struct Limits {
     pub attempts: u32,
     /// How long inbox marks are kept.
     pub inbox_retention: Duration,
+    /// How long jobs are kept after their end.
+    pub job_retention: Duration,
 }
 
 /// Why a file is of no use.
@@ -347,17 +349,33 @@ fn http(file: &OrchestratorFile) -> Result<HttpSettings, Wrong> {
     Ok(HttpSettings { listen, api_key })
 }
 
+fn days(count: u64) -> Duration {
+    Duration::from_secs(count * 24 * 60 * 60)
+}
+
 fn limits(file: &OrchestratorFile) -> Result<Limits, Wrong> {
     let asked = &file.limits;
+    // Kafka keeps messages for seven days unless it is told otherwise.
+    let inbox_retention = asked.inbox_retention.map_or(days(8), |Time(time)| time);
+    let job_retention = asked.job_retention.map_or(days(30).max(inbox_retention), |Time(time)| time);
+    if job_retention < inbox_retention {
+        let shown = humantime::format_duration;
+        let (jobs, marks) = (shown(job_retention), shown(inbox_retention));
+        return wrong(
+            "job_retention",
+            format!(
+                "limits.job_retention is {jobs}, less than limits.inbox_retention, {marks}: a job outlives the marks of \
+                 its commands, so that one that comes again does not begin it anew"
+            ),
+        );
+    }
     let limits = Limits {
         batch: asked.batch.unwrap_or(500),
         parallel: asked.parallel.unwrap_or(500),
         span: asked.span.unwrap_or(10_000),
         attempts: asked.attempts.unwrap_or(5),
-        // Kafka keeps messages for seven days unless it is told otherwise.
-        inbox_retention: asked
-            .inbox_retention
-            .map_or(Duration::from_secs(8 * 24 * 60 * 60), |Time(time)| time),
+        inbox_retention,
+        job_retention,
     };
     for (key, value, most) in [
         ("batch", limits.batch, 10_000),

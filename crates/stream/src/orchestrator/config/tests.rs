@@ -34,6 +34,7 @@ fn defaults_are_those_of_the_guide() {
     assert_eq!(settings.postgres.schema, "orchestrator");
     assert_eq!(settings.http.listen.to_string(), "127.0.0.1:7073");
     assert!(settings.limits.inbox_retention > Duration::from_secs(7 * 24 * 60 * 60));
+    assert_eq!(settings.limits.job_retention, Duration::from_secs(30 * 24 * 60 * 60));
     let stage = &settings.pipeline.stages()[0];
     assert_eq!((stage.retries, stage.run_timeout), (3, Duration::from_secs(3_600)));
     assert!(!format!("{settings:?}").contains("hunter2"));
@@ -65,6 +66,21 @@ fn what_is_wrong_is_told_with_its_line() {
     assert!(told(&time).contains("is not a time such as 90s"), "{}", told(&time));
     assert!(told(&LEAST.replace("brokers", "broker")).starts_with("o.yaml:1: unknown field `broker`"));
     assert!(told("stages: {}\n").contains("stages is missing"));
+}
+
+#[test]
+fn jobs_are_kept_for_as_long_as_their_marks_at_least() {
+    let with = |limits: &str| format!("{LEAST}limits: {{{limits}}}\n");
+    let short = with("job_retention: 7days");
+    assert!(
+        told(&short).starts_with("o.yaml:7: limits.job_retention is 7days, less than"),
+        "{}",
+        told(&short)
+    );
+    let long = settings(&with("inbox_retention: 60days")).expect("good").limits;
+    assert_eq!(long.job_retention, long.inbox_retention);
+    let equal = settings(&with("inbox_retention: 1h, job_retention: 1h")).expect("good").limits;
+    assert_eq!(equal.job_retention, Duration::from_secs(3_600));
 }
 
 #[test]

@@ -1,0 +1,72 @@
+//! Jobs that ended long ago are deleted, by the database's clock.
+
+use std::time::Duration;
+
+use solehold_sql::Error;
+use tokio_postgres::{
+    Client,
+    types::{ToSql, Type},
+};
+
+use super::Store;
+
+impl Store {
+    /// What a job must be to be deleted: nobody has something to say to it, and nobody has to decide on a command of
+    /// its key. After the topic got more partitions, that command may stand in another one.
+    fn is_old(&self) -> String {
+        format!(
+            "jobs.partition = $1 AND jobs.finished_ms < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $2 \
+             AND NOT EXISTS (SELECT FROM {mailbox} AS mail WHERE mail.partition = $1 AND mail.subject = jobs.job_id) \
+             AND NOT EXISTS (SELECT FROM {letters} AS letter WHERE letter.resolved_ms IS NULL \
+             AND letter.key = jobs.organization_id || ':' || jobs.match_id)",
+            mailbox = self.table("mailbox"),
+            letters = self.table("letters")
+        )
+    }
+
+    /// Jobs of a partition that ended longer ago than that, the oldest first.
+    pub async fn old_jobs(
+        &self,
+        client: &Client,
+        partition: i32,
+        older_than: Duration,
+        limit: i64,
+    ) -> Result<Vec<String>, Error> {
+        let read = format!(
+            "SELECT job_id FROM {} AS jobs WHERE {} ORDER BY jobs.finished_ms LIMIT $3",
+            self.table("jobs"),
+            self.is_old()
+        );
+        let age_ms = millis(older_than);
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&partition, Type::INT4), (&age_ms, Type::INT8), (&limit, Type::INT8)];
+        let rows = client.query_typed(&read, &parameters).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
+    /// Deletes those of these jobs that are still old, with their stages, in a transaction that has checked the epoch.
+    pub async fn delete_jobs(
+        &self,
+        client: &Client,
+        partition: i32,
+        older_than: Duration,
+        ids: &[String],
+    ) -> Result<u64, Error> {
+        let delete = format!(
+            "WITH old AS (DELETE FROM {} AS jobs WHERE {} AND jobs.job_id = ANY($3) RETURNING job_id), \
+             of_old AS (DELETE FROM {} AS stages USING old WHERE stages.job_id = old.job_id) SELECT count(*) FROM old",
+            self.table("jobs"),
+            self.is_old(),
+            self.table("stages")
+        );
+        let age_ms = millis(older_than);
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&partition, Type::INT4), (&age_ms, Type::INT8), (&ids, Type::TEXT_ARRAY)];
+        let deleted: i64 = client.query_typed_one(&delete, &parameters).await?.get(0);
+        Ok(deleted.unsigned_abs())
+    }
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
