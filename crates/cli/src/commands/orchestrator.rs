@@ -38,7 +38,8 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
         ca_cert: server.ca_cert.clone().filter(|path| !path.is_empty()).map(PathBuf::from),
     };
     if args.check {
-        global.logs("warn")?.start("orchestrator").map_err(CommandError::usage)?;
+        // What the Kafka client has to say is in the answer.
+        global.logs("warn,librdkafka=off,rdkafka=off")?.start("orchestrator").map_err(CommandError::usage)?;
         let remarks = orchestrator::check(&args.config, flags).await.map_err(of_error)?;
         return remarks.iter().try_for_each(output::line);
     }

@@ -11,6 +11,7 @@
 //! others have to say to it (a worker's report, an operator's cancel) is put into the partition's mailbox, a table.
 
 mod attend;
+mod check;
 pub mod command;
 pub mod config;
 pub mod dispatch;
@@ -28,7 +29,8 @@ mod task;
 pub mod wake;
 mod wire;
 
+pub use check::check;
 pub use jobs::{Desk, Jobs, Parts};
 pub use metrics::Figures;
-pub use run::{check, run};
+pub use run::run;
 pub use task::{Report, ReportKind, Task, TaskId};

@@ -13,9 +13,8 @@ use tokio::sync::watch;
 use super::{
     Desk, Jobs, Parts,
     config::{self, ConfigError, OrchestratorFile, Ownership, PostgresSettings, Settings},
-    dispatch::{Reports, StageLimits, Weight},
+    dispatch::Reports,
     http::{self, Readiness},
-    pipeline::StagePlan,
     publish::KafkaPublisher,
     sender::Channel,
     store::{EVENTS, LETTERS, Store},
@@ -77,7 +76,7 @@ async fn open(settings: &Settings) -> Result<(Arc<Store>, tokio_postgres::Config
     Ok((Arc::new(store), config))
 }
 
-fn brokers(settings: &Settings) -> Brokers {
+pub(super) fn brokers(settings: &Settings) -> Brokers {
     Brokers {
         brokers: settings.kafka.brokers.clone(),
         client_id: settings.name.clone(),
@@ -111,14 +110,14 @@ fn consumer_settings(settings: &Settings) -> ConsumerSettings {
 }
 
 /// Everything that an orchestrator is made of.
-struct Made {
-    settings: Settings,
-    jobs: Jobs,
+pub(super) struct Made {
+    pub settings: Settings,
+    pub jobs: Jobs,
     listen: tokio_postgres::Config,
     consumer: ConsumerSettings,
 }
 
-async fn make(path: &Path, flags: Flags) -> Result<Made, RunError> {
+pub(super) async fn make(path: &Path, flags: Flags) -> Result<Made, RunError> {
     let settings = config::load(path, |file| apply(flags, file))?;
     let consumer = consumer_settings(&settings);
     if let Some(fault) = consumer.fault() {
@@ -161,43 +160,6 @@ async fn check_channels(jobs: &Jobs) -> Result<(), RunError> {
     Err(RunError::Usage(format!(
         "jobs in flight have something to send by {key}, which the file no longer has"
     )))
-}
-
-/// Reads the file, and makes sure of everything that it names.
-pub async fn check(path: &Path, flags: Flags) -> Result<Vec<String>, RunError> {
-    let Made { settings, jobs, .. } = make(path, flags).await?;
-    let mut said = Vec::new();
-    let mut worst = Weight::Note;
-    for (kind, way) in &jobs.parts().dispatchers {
-        let stages = settings.pipeline.stages().iter().filter(|stage| stage.dispatch == *kind);
-        let stages: Vec<StageLimits> = stages.map(limits_of).collect();
-        let findings = way.check(&stages).await;
-        let findings = findings
-            .map_err(|error| RunError::Unavailable(format!("dispatchers.{}: {error}", kind.name())))?;
-        worst = findings.iter().map(|finding| finding.weight).max().unwrap_or(worst).max(worst);
-        said.extend(findings.iter().map(|finding| format!("{}: {finding}", kind.name())));
-    }
-    if worst == Weight::Problem {
-        return Err(RunError::Usage(said.join("; ")));
-    }
-    let stages: Vec<&str> = settings.pipeline.stages().iter().map(|stage| stage.name.as_str()).collect();
-    said.push(format!(
-        "the configuration is good: commands from {} in group {}, stages {}",
-        settings.kafka.topic,
-        settings.kafka.group,
-        stages.join(", "),
-    ));
-    Ok(said)
-}
-
-fn limits_of(plan: &StagePlan) -> StageLimits {
-    StageLimits {
-        stage: plan.name.clone(),
-        name: plan.task.clone(),
-        queue: plan.queue.clone(),
-        queue_timeout: plan.queue_timeout,
-        run_timeout: plan.run_timeout,
-    }
 }
 
 /// Runs until `ending`, and then hands its partitions over.

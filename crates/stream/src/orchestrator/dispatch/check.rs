@@ -38,15 +38,15 @@ pub struct Finding {
 }
 
 impl Finding {
-    pub(super) fn note(text: impl Into<String>) -> Self {
+    pub(in crate::orchestrator) fn note(text: impl Into<String>) -> Self {
         Self { weight: Weight::Note, text: text.into() }
     }
 
-    pub(super) fn warning(text: impl Into<String>) -> Self {
+    pub(in crate::orchestrator) fn warning(text: impl Into<String>) -> Self {
         Self { weight: Weight::Warning, text: text.into() }
     }
 
-    pub(super) fn problem(text: impl Into<String>) -> Self {
+    pub(in crate::orchestrator) fn problem(text: impl Into<String>) -> Self {
         Self { weight: Weight::Problem, text: text.into() }
     }
 }
