@@ -1,5 +1,7 @@
 //! `solehold job`: see and steer the jobs of an orchestrator, over its HTTP.
 
+use std::num::NonZeroUsize;
+
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::Method;
 use serde::Deserialize;
@@ -38,7 +40,7 @@ pub enum JobCommand {
         state: Option<State>,
         /// At most N jobs [default: all]
         #[arg(long, value_name = "N")]
-        limit: Option<usize>,
+        limit: Option<NonZeroUsize>,
     },
     /// Show a job and its stages
     Get {
@@ -59,7 +61,7 @@ pub enum JobCommand {
     Letters {
         /// At most N letters [default: all]
         #[arg(long, value_name = "N")]
-        limit: Option<usize>,
+        limit: Option<NonZeroUsize>,
     },
     /// Apply a dead letter again, and then what is parked behind it, in order
     Redrive {
@@ -86,7 +88,7 @@ pub enum MarksCommand {
         id: Option<String>,
         /// At most N marks [default: all]
         #[arg(long, value_name = "N")]
-        limit: Option<usize>,
+        limit: Option<NonZeroUsize>,
     },
     /// Forget that commands have taken effect: if they come again, they take effect again
     Clear {
@@ -221,9 +223,9 @@ async fn list(
     client: &Client,
     what: &str,
     query: &[(&str, Option<String>)],
-    limit: Option<usize>,
+    limit: Option<NonZeroUsize>,
 ) -> CommandResult<Vec<Value>> {
-    let limit = limit.unwrap_or(usize::MAX);
+    let limit = limit.map_or(usize::MAX, NonZeroUsize::get);
     let (mut items, mut after) = (Vec::new(), None::<String>);
     while items.len() < limit {
         let size = (limit - items.len()).min(PAGE_MAX);
@@ -264,7 +266,7 @@ fn word(value: impl ValueEnum) -> Option<String> {
 
 async fn ls(
     state: Option<State>,
-    limit: Option<usize>,
+    limit: Option<NonZeroUsize>,
     client: &Client,
     global: &GlobalArgs,
 ) -> CommandResult {
@@ -337,7 +339,7 @@ async fn steer(client: &Client, global: &GlobalArgs, parts: &[&str], told: Strin
     output::line(told)
 }
 
-async fn letters(limit: Option<usize>, client: &Client, global: &GlobalArgs) -> CommandResult {
+async fn letters(limit: Option<NonZeroUsize>, client: &Client, global: &GlobalArgs) -> CommandResult {
     let letters = list(client, "letters", &[], limit).await;
     let letters = letters.map_err(|failure| failure.doing("list the letters"))?;
     if global.json {
@@ -355,7 +357,7 @@ async fn letters(limit: Option<usize>, client: &Client, global: &GlobalArgs) -> 
 
 async fn marks(
     id: Option<String>,
-    limit: Option<usize>,
+    limit: Option<NonZeroUsize>,
     client: &Client,
     global: &GlobalArgs,
 ) -> CommandResult {

@@ -1,6 +1,6 @@
 //! What an owner does for a partition beside taking its messages, as long as the partition is its own: read the
-//! mailbox, send the outbox, sweep deadlines, delete old marks, letters and jobs. All of it goes on continuously, so that
-//! a new owner needs no pass of recovery: it finds jobs as the last one committed them, and goes on.
+//! mailbox, send the outbox, sweep deadlines, delete old marks, letters and jobs. All of it goes on continuously, so
+//! that a new owner needs no pass of recovery: it finds jobs as the last one committed them, and goes on.
 
 use std::{sync::Arc, time::Duration};
 

@@ -25,6 +25,9 @@ pub enum CommandKind {
 }
 
 impl CommandKind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Create, Self::Cancel, Self::Retry];
+
     /// Its name on the wire.
     pub fn name(self) -> &'static str {
         match self {

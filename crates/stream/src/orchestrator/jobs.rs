@@ -84,13 +84,22 @@ impl Desk {
 #[async_trait]
 impl Reports for Desk {
     async fn deliver(&self, reports: Vec<Report>) -> Result<(), Error> {
-        let mut reports = reports.into_iter().map(Mail::report).peekable();
+        let mut reports = reports.into_iter().filter(is_sound).map(Mail::report).peekable();
         while reports.peek().is_some() {
             let some = reports.by_ref().take(limits::MAILBOX_BATCH.unsigned_abs() as usize).collect();
             self.deliver_mail(some).await?;
         }
         Ok(())
     }
+}
+
+/// What cannot be about any task is dropped, so that it does not keep the others back for good.
+fn is_sound(report: &Report) -> bool {
+    let fault = report.fault();
+    if let Some(fault) = &fault {
+        tracing::warn!(fault, "a report was dropped");
+    }
+    fault.is_none()
 }
 
 /// Jobs of the partitions that this process owns.

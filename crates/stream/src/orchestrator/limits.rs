@@ -14,6 +14,8 @@ pub const ID_BYTES_MAX: usize = 255;
 pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
 /// The largest result of a stage that is kept.
 pub const RESULT_BYTES_MAX: usize = 256 * 1024;
+/// The largest body of a request: reports of one or more tasks.
+pub const REPORTS_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The longest reason that is kept; what is longer is cut, and says so.
 pub const REASON_BYTES_MAX: usize = 2_000;
 /// The longest time that a stage may be given.

@@ -5,6 +5,8 @@ use std::{fmt, str::FromStr, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::limits::{ID_BYTES_MAX, STAGE_NAME_BYTES_MAX};
+
 /// One attempt at a stage of a job. Brokers deliver a task twice and workers outlive their orchestrator: only the
 /// report of the present attempt counts.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,6 +72,18 @@ pub struct Report {
     /// What it says.
     #[serde(flatten)]
     pub kind: ReportKind,
+}
+
+impl Report {
+    /// Why it cannot be about any task, if it cannot: PostgreSQL would not take it, however often it is asked.
+    pub fn fault(&self) -> Option<String> {
+        let ids = [("job", &self.id.job, ID_BYTES_MAX), ("stage", &self.id.stage, STAGE_NAME_BYTES_MAX)];
+        let odd =
+            ids.into_iter().find(|(_, id, most)| id.is_empty() || id.len() > *most || id.contains('\0'));
+        odd.map(|(what, id, most)| {
+            format!("{what} has {} bytes; it has 1 to {most}, and no zero characters", id.len())
+        })
+    }
 }
 
 /// What a worker says.

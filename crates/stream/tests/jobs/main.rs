@@ -156,6 +156,13 @@ async fn only_the_first_result_of_the_present_attempt_counts() {
     kit.take(&tenure, &[kit.command(&tenure, "CREATE", "a")]).await;
     let attending = kit.attend(&tenure);
     kit.taken_when("a", "decode", 1).await;
+    // What PostgreSQL cannot keep is dropped, and keeps nothing back that comes with it.
+    let long = "s".repeat(3_000);
+    let tasks = [("a\0", "decode"), ("a", &long), ("a", "decode")];
+    let tasks = tasks.map(|(job, stage)| TaskId { job: job.to_owned(), stage: stage.to_owned(), attempt: 1 });
+    let reports = tasks.map(|id| Report { id, kind: ReportKind::Started });
+    kit.jobs.desk().deliver(reports.into()).await.unwrap();
+    kit.job_when("a", |job| job.stages[0].state == StageState::Running).await;
     kit.report("a", "decode", 1, ReportKind::Failed { reason: "no GPU".to_owned() }).await;
     kit.taken_when("a", "decode", 2).await;
     // The old attempt's worker was only slow.

@@ -3,6 +3,7 @@
 //! Reads come from the database and may be a moment old. What changes something is put into the mailbox of the job's
 //! partition, so that any process may be asked: the owner does it.
 
+mod asked;
 mod views;
 
 use std::{io, net::SocketAddr, sync::Arc};
@@ -10,26 +11,27 @@ use std::{io, net::SocketAddr, sync::Arc};
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{Path, Query, Request, State},
+    extract::{DefaultBodyLimit, Request, State, rejection::BytesRejection},
     http::{HeaderMap, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Json, Response},
     routing::{delete, get, post},
 };
 use secrecy::{ExposeSecret, SecretString};
-use serde::Deserialize;
 use serde_json::{Value, json};
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_sql::{Error, inbox::PayloadHash};
 use tokio::net::TcpListener;
 
+use self::asked::{Asked, Id, PAGE};
 use super::{
     Report,
+    command::CommandKind,
     config::HttpSettings,
     dispatch::Reports,
     job::JobState,
     jobs::Jobs,
-    limits::{PAGE_DEFAULT, PAGE_MAX, REQUEST_TIMEOUT},
+    limits::{REPORTS_BYTES_MAX, REQUEST_TIMEOUT},
     store::{JobFilter, LetterState, Mail, MailBody},
 };
 
@@ -88,7 +90,7 @@ pub fn routes(jobs: Jobs, settings: &HttpSettings, readiness: Readiness) -> Rout
         .route("/jobs/{id}", get(get_job))
         .route("/jobs/{id}/cancel", post(cancel))
         .route("/jobs/{id}/retry", post(retry))
-        .route("/reports", post(report))
+        .route("/reports", post(report).layer(DefaultBodyLimit::max(REPORTS_BYTES_MAX)))
         .route("/letters", get(list_letters))
         .route("/letters/{id}", get(get_letter))
         .route("/letters/{id}/redrive", post(redrive))
@@ -121,7 +123,7 @@ pub async fn serve(jobs: Jobs, settings: &HttpSettings, readiness: Readiness) ->
     Ok(address)
 }
 
-/// Asks for the key where there is one, and bounds the time.
+/// Asks for the key where there is one, refuses what PostgreSQL cannot even be asked for, and bounds the time.
 async fn guard(State(shared): State<Shared>, request: Request<Body>, next: Next) -> Response {
     if let Some(key) = &shared.key {
         let is_right = |given: &str| {
@@ -133,10 +135,14 @@ async fn guard(State(shared): State<Shared>, request: Request<Body>, next: Next)
             return Refused::new(ErrorCode::Unauthorized, detail).into_response();
         }
     }
+    if request.uri().to_string().contains("%00") {
+        return Refused::new(ErrorCode::InvalidField, "no id has a zero character (%00)").into_response();
+    }
     match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
-            Refused::new(ErrorCode::UnknownOutcome, "the database did not answer in time").into_response()
+            let detail = format!("it was not done within {REQUEST_TIMEOUT:?}");
+            Refused::new(ErrorCode::UnknownOutcome, detail).into_response()
         }
     }
 }
@@ -164,64 +170,34 @@ async fn metrics(State(shared): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, format)], text).into_response()
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Asked {
-    state: Option<String>,
-    after: Option<String>,
-    limit: Option<i64>,
-    id: Option<String>,
-    #[serde(rename = "type")]
-    kind: Option<String>,
-}
-
-impl Asked {
-    fn limit(&self) -> Result<i64, Refused> {
-        let limit = self.limit.unwrap_or(PAGE_DEFAULT);
-        if (1..=PAGE_MAX).contains(&limit) {
-            return Ok(limit);
-        }
-        refused(ErrorCode::OutOfBounds, format!("limit is {limit}; it must be 1 to {PAGE_MAX}"))
-    }
-
-    fn state(&self) -> Result<Option<JobState>, Refused> {
-        let Some(name) = self.state.as_deref().filter(|name| !name.is_empty()) else { return Ok(None) };
-        match JobState::ALL.into_iter().find(|state| state.name() == name) {
-            Some(state) => Ok(Some(state)),
-            None => {
-                let known = JobState::ALL.map(JobState::name).join(", ");
-                refused(ErrorCode::InvalidField, format!("state {name:?} is none of {known}"))
-            }
-        }
-    }
-}
-
 /// Where the next page begins: after the last item, if there may be more.
 fn next<T>(items: &[T], limit: i64, name: impl Fn(&T) -> String) -> Option<String> {
     (i64::try_from(items.len()).is_ok_and(|count| count >= limit)).then(|| items.last().map(name)).flatten()
 }
 
-async fn list_jobs(State(shared): State<Shared>, Query(asked): Query<Asked>) -> Answer {
-    let filter = JobFilter { state: asked.state()?, after: asked.after.clone(), limit: asked.limit()? };
+async fn list_jobs(State(shared): State<Shared>, asked: Asked) -> Answer {
+    let asked = asked.only(&["state", PAGE[0], PAGE[1]])?;
+    let state = asked.one_of("state", &JobState::ALL, |state| state.name())?;
+    let filter = JobFilter { state, after: asked.text("after").map(str::to_owned), limit: asked.limit()? };
     let jobs = shared.jobs.store().list_jobs(&filter).await?;
     let next = next(&jobs, filter.limit, |job| job.id.clone());
     let jobs: Vec<Value> = jobs.iter().map(views::summary).collect();
     Ok(Json(json!({ "jobs": jobs, "next": next })).into_response())
 }
 
-async fn get_job(State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+async fn get_job(State(shared): State<Shared>, Id(id): Id) -> Answer {
     match shared.jobs.store().job(&id).await? {
         Some((job, partition)) => Ok(Json(views::job(&job, partition)).into_response()),
         None => refused(ErrorCode::NotFound, format!("there is no job {id}")),
     }
 }
 
-async fn cancel(State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+async fn cancel(State(shared): State<Shared>, Id(id): Id) -> Answer {
     let can = |state: JobState| state == JobState::Running;
     steer(&shared, &id, "cancel", MailBody::Cancel, can).await
 }
 
-async fn retry(State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+async fn retry(State(shared): State<Shared>, Id(id): Id) -> Answer {
     let can = |state: JobState| matches!(state, JobState::Failed | JobState::Cancelled);
     steer(&shared, &id, "retry", MailBody::Retry, can).await
 }
@@ -249,26 +225,33 @@ async fn steer(
     Ok((StatusCode::ACCEPTED, Json(json!({ "job_id": id, "asked": what }))).into_response())
 }
 
-/// What a worker says, for workers behind HTTP.
-async fn report(State(shared): State<Shared>, body: Bytes) -> Answer {
+/// What workers behind HTTP say: a report, or an array of them.
+async fn report(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Answer {
+    let body = body.map_err(asked::unread)?;
     let reports = match serde_json::from_slice::<Value>(&body) {
         Ok(Value::Array(reports)) => reports,
         Ok(report) => vec![report],
         Err(error) => return refused(ErrorCode::InvalidJson, format!("a report is JSON: {error}")),
     };
-    let mut read = Vec::with_capacity(reports.len());
-    for report in reports {
-        match serde_json::from_value::<Report>(report) {
+    let count = reports.len();
+    let mut read = Vec::with_capacity(count);
+    for (at, report) in reports.into_iter().enumerate() {
+        let report = serde_json::from_value::<Report>(report).map_err(|error| error.to_string());
+        match report.and_then(|report| report.fault().map_or(Ok(report), Err)) {
             Ok(report) => read.push(report),
-            Err(error) => return refused(ErrorCode::InvalidField, format!("this is not a report: {error}")),
+            Err(what) => {
+                let which = format!("report {} of {count}", at + 1);
+                return refused(ErrorCode::InvalidField, format!("{which} is none: {what}"));
+            }
         }
     }
     shared.jobs.desk().deliver(read).await?;
     Ok(StatusCode::ACCEPTED.into_response())
 }
 
-async fn list_letters(State(shared): State<Shared>, Query(asked): Query<Asked>) -> Answer {
-    let (after, limit) = (asked.after.as_deref().map(letter_id).transpose()?, asked.limit()?);
+async fn list_letters(State(shared): State<Shared>, asked: Asked) -> Answer {
+    let asked = asked.only(&PAGE)?;
+    let (after, limit) = (asked.text("after").map(letter_id).transpose()?, asked.limit()?);
     let store = shared.jobs.store();
     let client = store.pool().get().await?;
     let letters = store.list_letters(&client, after.unwrap_or((-1, -1)), limit).await?;
@@ -277,7 +260,7 @@ async fn list_letters(State(shared): State<Shared>, Query(asked): Query<Asked>) 
     Ok(Json(json!({ "letters": letters, "next": next })).into_response())
 }
 
-async fn get_letter(State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+async fn get_letter(State(shared): State<Shared>, Id(id): Id) -> Answer {
     let (partition, position) = letter_id(&id)?;
     let store = shared.jobs.store();
     let client = store.pool().get().await?;
@@ -287,11 +270,11 @@ async fn get_letter(State(shared): State<Shared>, Path(id): Path<String>) -> Ans
     }
 }
 
-async fn redrive(State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+async fn redrive(State(shared): State<Shared>, Id(id): Id) -> Answer {
     resolve(&shared, &id, "redrive", |position| MailBody::Redrive { position }).await
 }
 
-async fn discard(State(shared): State<Shared>, Path(id): Path<String>) -> Answer {
+async fn discard(State(shared): State<Shared>, Id(id): Id) -> Answer {
     resolve(&shared, &id, "discard", |position| MailBody::Discard { position }).await
 }
 
@@ -336,10 +319,10 @@ fn letter_id(text: &str) -> Result<(i32, i64), Refused> {
     }
 }
 
-async fn list_marks(State(shared): State<Shared>, Query(asked): Query<Asked>) -> Answer {
+async fn list_marks(State(shared): State<Shared>, asked: Asked) -> Answer {
+    let asked = asked.only(&["id", PAGE[0], PAGE[1]])?;
     let limit = asked.limit()?;
-    let after = asked.after.clone().unwrap_or_default();
-    let mut parts = after.splitn(3, '/');
+    let mut parts = asked.text("after").unwrap_or_default().splitn(3, '/');
     let after = (
         parts.next().unwrap_or_default(),
         parts.next().unwrap_or_default(),
@@ -347,22 +330,20 @@ async fn list_marks(State(shared): State<Shared>, Query(asked): Query<Asked>) ->
     );
     let store = shared.jobs.store();
     let client = store.pool().get().await?;
-    let marks = store.inbox().list_marks(&**client, asked.id.as_deref(), after, limit).await?;
+    let marks = store.inbox().list_marks(&**client, asked.text("id"), after, limit).await?;
     let next = next(&marks, limit, |mark| format!("{}/{}/{}", mark.scope, mark.command, mark.id));
     let marks: Vec<Value> = marks.iter().map(views::mark).collect();
     Ok(Json(json!({ "marks": marks, "next": next })).into_response())
 }
 
-async fn clear_marks(
-    State(shared): State<Shared>,
-    Path(id): Path<String>,
-    Query(asked): Query<Asked>,
-) -> Answer {
+async fn clear_marks(State(shared): State<Shared>, Id(id): Id, asked: Asked) -> Answer {
+    let kind = asked.only(&["type"])?.one_of("type", &CommandKind::ALL, |kind| kind.name())?;
     let store = shared.jobs.store();
     let client = store.pool().get().await?;
-    let cleared = store.inbox().clear_marks(&**client, &id, asked.kind.as_deref()).await?;
+    let cleared = store.inbox().clear_marks(&**client, &id, kind.map(CommandKind::name)).await?;
     if cleared == 0 {
-        return refused(ErrorCode::NotFound, format!("there is no mark of {id}"));
+        let what = kind.map_or_else(String::new, |kind| format!(" of a {}", kind.name()));
+        return refused(ErrorCode::NotFound, format!("there is no mark{what} of {id}"));
     }
     Ok(Json(json!({ "id": id, "cleared": cleared })).into_response())
 }

@@ -1,0 +1,56 @@
+//! `solehold orchestrator --check`.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use solehold_testkit::free_port;
+
+use crate::world::{Ran, TOPIC, World};
+
+async fn check(world: &World, change: impl FnOnce(&mut Value)) -> Result<Ran> {
+    let file = world.file(change)?;
+    world.run(&format!("orchestrator --check --config {file}")).await
+}
+
+pub async fn says_what_it_found(world: &World) -> Result<()> {
+    let good = check(world, |_| {}).await?.good()?;
+    assert_eq!(
+        good,
+        format!(
+            "commands: note: the broker answers, and topic {TOPIC} has 2 partitions, as configured\n\
+             the configuration is good: commands from {TOPIC} in group operators, stages decode, detect"
+        )
+    );
+    let missing = |config: &mut Value| {
+        config["kafka"]["events_topic"] = json!("no.events");
+        config["kafka"]["dead_letter_topic"] = json!(TOPIC);
+    };
+    let said = check(world, missing).await?.good()?;
+    let warning =
+        "commands: warning: there is no topic no.events (kafka.events_topic): events wait in the outbox";
+    assert!(said.contains(warning) && !said.contains("dead_letter_topic"), "{said}");
+
+    let more = check(world, |config| config["kafka"]["partitions"] = json!(12)).await?;
+    assert_eq!(more.code, Some(2), "{more:?}");
+    let said = format!(
+        "problem: topic {TOPIC} has 2 partitions, and kafka.partitions is 12: an orchestrator would not"
+    );
+    assert!(more.stderr.contains(&said), "{more:?}");
+    let absent = |config: &mut Value| {
+        config["kafka"]["topic"] = json!("no.commands");
+        config["postgres"]["schema"] = json!("other");
+    };
+    let absent = check(world, absent).await?;
+    let said = "problem: there is no topic no.commands: create it with 2 partitions";
+    assert!(absent.code == Some(2) && absent.stderr.contains(said), "{absent:?}");
+    // Asking has not made it.
+    let good = check(world, |_| {}).await?;
+    assert_eq!(good.code, Some(0), "{good:?}");
+
+    let brokers = format!("127.0.0.1:{}", free_port()?);
+    let away = |config: &mut Value| config["kafka"]["brokers"] = json!(brokers);
+    let away = check(world, away).await?;
+    let said = format!("error: no broker of kafka.brokers ({brokers}) answers: ");
+    assert!(away.code == Some(5) && away.stderr.starts_with(&said), "{away:?}");
+    assert!(away.stderr.lines().count() == 1 && away.stderr.contains("Connection refused"), "{away:?}");
+    Ok(())
+}
