@@ -120,7 +120,8 @@ async fn check_work_mark(kafka: &Kafka, redis: &Redis, count: usize) -> Result<f
     let mut command = Command::new(python("peers")?);
     command.args(["-W", "ignore"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(script));
     command.args(["--brokers", kafka.address(), "--redis", &format!("redis://{}/0", redis.address())]);
-    command.args(["--api-version", "0.9", "--count", &count.to_string()]);
+    let api_version = kafka.broker_version().map_or("auto", |_| "0.9");
+    command.args(["--api-version", api_version, "--count", &count.to_string()]);
     let program = Program::start("check-work-mark", &command, "ready").await?;
     let line = wait_for("the loop to be through", PATIENCE, async || {
         let logs = program.logs();

@@ -10,7 +10,7 @@ use rdkafka::{config::FromClientConfigAndContext as _, consumer::Consumer as _};
 use solehold_client::{Http, OpenError, Session};
 use solehold_clock::Backoff;
 use solehold_sql::partitions::Partitions;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 
 use super::{
     Brokers, ConsumerSettings, Figures, Handler, Hook, PartitionAssignment,
@@ -139,12 +139,12 @@ impl<H: Handler> Consumer<H> {
 
     fn begin(self, client: Arc<Client>, desk: Arc<Desk>) -> Running<H> {
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
-        let (ended, poll) = oneshot::channel();
+        let (ended, poll) = watch::channel(None);
         let weak = Arc::downgrade(&client);
         // The client blocks, in callbacks too, and is closed where it ends.
         std::thread::spawn(move || {
             let polled = poll::poll(client, taken);
-            let _ = ended.send(polled);
+            ended.send_replace(Some(polled));
         });
         let Self { settings, pool, partitions, handler, name, .. } = self;
         let terms = Terms {
@@ -154,13 +154,7 @@ impl<H: Handler> Consumer<H> {
             bounds: settings.bounds(),
         };
         let office = Arc::new(Office { handler, pool, partitions, desk, orders });
-        Running {
-            settings,
-            office,
-            terms: Arc::new(terms),
-            client: weak,
-            poll: tokio::sync::Mutex::new(poll),
-        }
+        Running { settings, office, terms: Arc::new(terms), client: weak, poll }
     }
 }
 
@@ -169,7 +163,8 @@ struct Running<H> {
     office: Arc<Office<H>>,
     terms: Arc<Terms>,
     client: Weak<Client>,
-    poll: tokio::sync::Mutex<oneshot::Receiver<Result<(), String>>>,
+    /// How the thread that polls has ended, if it has.
+    poll: watch::Receiver<Option<Result<(), String>>>,
 }
 
 impl<H: Handler> Running<H> {
@@ -222,16 +217,20 @@ impl<H: Handler> Running<H> {
         failing: impl Future<Output = String>,
     ) -> Result<(), ConsumerError> {
         let mut fault = self.office.desk.fault.subscribe();
-        let mut poll = self.poll.lock().await;
+        let mut poll = self.poll.clone();
         tokio::select! {
             _ = ending.wait_for(|ending| *ending) => Ok(()),
             why = failing => Err(ConsumerError::Failed(why)),
             fault = fault.wait_for(Option::is_some) => {
                 Err(ConsumerError::Topic(fault.ok().and_then(|fault| fault.clone()).unwrap_or_default()))
             }
-            polled = &mut *poll => {
-                let why = polled.map_err(|_| "the thread that polls panicked".to_owned()).and_then(|polled| polled);
-                Err(ConsumerError::Failed(why.err().unwrap_or_else(|| "the client has ended".to_owned())))
+            polled = poll.wait_for(Option::is_some) => {
+                let why = match polled.map(|polled| polled.clone()) {
+                    Ok(Some(Err(why))) => why,
+                    Ok(_) => "the client has ended".to_owned(),
+                    Err(_) => "the thread that polls panicked".to_owned(),
+                };
+                Err(ConsumerError::Failed(why))
             }
         }
     }
@@ -250,8 +249,8 @@ impl<H: Handler> Running<H> {
         if by_leases {
             return;
         }
-        let mut poll = self.poll.lock().await;
-        if tokio::time::timeout(CLOSE_MAX, &mut *poll).await.is_err() {
+        let mut poll = self.poll.clone();
+        if tokio::time::timeout(CLOSE_MAX, poll.wait_for(Option::is_some)).await.is_err() {
             tracing::warn!(
                 "the group was not left in time: the partitions are free after the session timeout"
             );

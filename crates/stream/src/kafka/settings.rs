@@ -221,8 +221,7 @@ impl ConsumerSettings {
             // What is fetched ahead is lost with a pause: as much as fits into the lanes.
             .set("queued.min.messages", self.buffered_messages.to_string())
             .set("queued.max.messages.kbytes", (self.buffered_bytes / 1024).clamp(1, 2_097_151).to_string())
-            .set("fetch.wait.max.ms", "100")
-            .set("topic.metadata.refresh.interval.ms", "30000");
+            .set("fetch.wait.max.ms", "100");
         if let Some(name) = &self.group_instance_id {
             client.set("group.instance.id", name);
         }

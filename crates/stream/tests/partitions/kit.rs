@@ -64,6 +64,7 @@ impl Kit {
         Self::with(kafka, topic, database).await
     }
 
+    /// The same with a topic that is there.
     pub async fn with(kafka: &'static Kafka, topic: String, database: String) -> anyhow::Result<Self> {
         let client = connect(&database).await?;
         client.batch_execute(&partitions().schema()).await?;
@@ -236,6 +237,12 @@ fn text(bytes: &Option<bytes::Bytes>) -> String {
     bytes.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).unwrap_or_default()
 }
 
+fn headers(message: &Message) -> String {
+    let each =
+        message.headers.iter().map(|(name, value)| format!("{name}={}", String::from_utf8_lossy(value)));
+    each.collect::<Vec<_>>().join(",")
+}
+
 impl Handler for Table {
     type Effect = String;
     type Receipt = ();
@@ -253,6 +260,7 @@ impl Handler for Table {
                 Err(Failure::Again("it never works".to_owned()))
             }
             Some("third") if self.tried(&text).await < 3 => Err(Failure::Again("not yet".to_owned())),
+            Some("headers") => Ok(headers(message)),
             Some("stuck") => std::future::pending().await,
             _ => Ok(text),
         }

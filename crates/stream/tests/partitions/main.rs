@@ -6,6 +6,7 @@
 mod faults;
 mod kit;
 mod lane;
+mod members;
 mod messages;
 mod modes;
 

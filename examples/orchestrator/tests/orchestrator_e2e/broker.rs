@@ -3,19 +3,22 @@
 use std::time::Duration;
 
 use rdkafka::ClientConfig;
+use solehold_testkit::Kafka;
 
 /// Long enough for anything that a busy machine does.
 pub const PATIENCE: Duration = Duration::from_secs(300);
-/// What clients must be told of a broker that is too old to be asked.
-const OLD_BROKER: [(&str, &str); 2] =
-    [("api.version.request", "false"), ("broker.version.fallback", "0.9.0.1")];
 
-pub fn client(broker: &str) -> ClientConfig {
+pub fn client(kafka: &Kafka) -> ClientConfig {
     let mut client = ClientConfig::new();
-    client.set("bootstrap.servers", broker).set("reconnect.backoff.max.ms", "500");
+    client.set("bootstrap.servers", kafka.address()).set("reconnect.backoff.max.ms", "500");
     client.set("topic.metadata.refresh.interval.ms", "2000");
-    for (name, value) in OLD_BROKER {
-        client.set(name, value);
+    if let Some(version) = kafka.broker_version() {
+        client.set("api.version.request", "false").set("broker.version.fallback", version);
     }
     client
+}
+
+/// What aiokafka calls the version of the broker.
+pub fn api_version(kafka: &Kafka) -> &'static str {
+    kafka.broker_version().map_or("auto", |_| "0.9")
 }

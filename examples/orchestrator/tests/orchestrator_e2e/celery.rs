@@ -10,7 +10,7 @@ use solehold_testkit::{
 use tokio_postgres::Client;
 
 use crate::{
-    broker::PATIENCE,
+    broker::{PATIENCE, api_version},
     world::{COUNTING, PARTITIONS, READY, Size, TOPIC},
 };
 
@@ -36,8 +36,7 @@ impl Pipeline {
             "kafka": {
                 "brokers": self.kafka.address(),
                 "session_timeout": "6s",
-                "headers": false,
-                "broker_version": "0.9.0.1",
+                "broker_version": self.kafka.broker_version(),
             },
             "postgres": { "url": self.postgres.url() },
             "dispatchers": { "celery": { "broker": self.broker } },
@@ -64,7 +63,8 @@ impl Pipeline {
     fn produce(&self, match_id: &str) -> Result<()> {
         let mut command = Command::new(python("peers")?);
         command.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("produce.py"));
-        command.args(["--brokers", self.kafka.address(), "--api-version", "0.9", "--organization", "acme"]);
+        command.args(["--brokers", self.kafka.address(), "--api-version", api_version(&self.kafka)]);
+        command.args(["--organization", "acme"]);
         let output = command.args(["--match", match_id, "a.mp4"]).output()?;
         ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         Ok(())

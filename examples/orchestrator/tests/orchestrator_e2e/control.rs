@@ -7,7 +7,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::json;
 use solehold_testkit::{Kafka, Program, Redis, python, wait_for};
 
-use crate::broker::{PATIENCE, client};
+use crate::broker::{PATIENCE, api_version, client};
 
 struct Control {
     kafka: Kafka,
@@ -20,7 +20,7 @@ impl Control {
     async fn new() -> Result<Self> {
         let (kafka, redis) = tokio::try_join!(Kafka::start(), Redis::start())?;
         let topic = kafka.create_topic("commands", 1).await?;
-        let producer = client(kafka.address()).set("acks", "all").create()?;
+        let producer = client(&kafka).set("acks", "all").create()?;
         Ok(Self { kafka, redis, topic, producer })
     }
 
@@ -28,7 +28,8 @@ impl Control {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("control/check_work_mark.py");
         let mut command = Command::new(python("peers")?);
         command.args(["-W", "ignore"]).arg(script);
-        command.args(["--brokers", self.kafka.address(), "--topic", &self.topic, "--api-version", "0.9"]);
+        command.args(["--brokers", self.kafka.address(), "--topic", &self.topic]);
+        command.args(["--api-version", api_version(&self.kafka)]);
         command.args([
             "--redis",
             &format!("redis://{}/0", self.redis.address()),

@@ -268,7 +268,7 @@ impl Faults {
     }
 
     fn committed(&self) -> Result<BTreeMap<i32, i64>> {
-        let asking: BaseConsumer = client(self.world.kafka.address()).set("group.id", GROUP).create()?;
+        let asking: BaseConsumer = client(&self.world.kafka).set("group.id", GROUP).create()?;
         let mut list = TopicPartitionList::new();
         for partition in 0..PARTITIONS {
             list.add_partition(TOPIC, partition);

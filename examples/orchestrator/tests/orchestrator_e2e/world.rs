@@ -70,7 +70,6 @@ pub struct World {
     pub sql: Client,
     pub pods: BTreeMap<String, Pod>,
     pub session: Duration,
-    broker: String,
     server: Option<Solehold>,
     producer: FutureProducer,
     created: AtomicU64,
@@ -93,10 +92,9 @@ impl World {
             Mode::Group => None,
             Mode::Leases => Some(Solehold::builder().start().await?),
         };
-        let broker = kafka.address().to_owned();
         let (sql, driving) = connect(&postgres.url()).await?;
-        let producer = client(&broker).set("acks", "all").set("linger.ms", "5").create()?;
-        let workers = workers(&broker, if size.is_full { 2 } else { 1 })?;
+        let producer = client(&kafka).set("acks", "all").set("linger.ms", "5").create()?;
+        let workers = workers(&kafka, if size.is_full { 2 } else { 1 })?;
         // In leases mode, the ttl.
         let session = Duration::from_secs(if mode == Mode::Group { 6 } else { 3 });
         let mut world = Self {
@@ -108,7 +106,6 @@ impl World {
             sql,
             pods: BTreeMap::new(),
             session,
-            broker,
             server,
             producer,
             created: AtomicU64::new(0),
@@ -146,11 +143,10 @@ impl World {
         let mut config = json!({
             "name": name,
             "kafka": {
-                "brokers": self.broker,
+                "brokers": self.kafka.address(),
                 "session_timeout": format!("{}s", self.session.as_secs()),
-                "headers": false,
                 "partition_assignment": if self.mode == Mode::Group { "group" } else { "leases" },
-                "broker_version": "0.9.0.1",
+                "broker_version": self.kafka.broker_version(),
             },
             "postgres": { "url": url },
             "dispatchers": { "kafka": { "reports_topic": REPORTS } },
@@ -287,7 +283,7 @@ impl World {
 
     /// Where each partition of the commands ends, by the broker.
     pub fn ends(&self) -> Result<BTreeMap<i32, i64>> {
-        let consumer: BaseConsumer = client(&self.broker).create()?;
+        let consumer: BaseConsumer = client(&self.kafka).create()?;
         let end = |partition| {
             let (_, end) = consumer.fetch_watermarks(TOPIC, partition, Duration::from_secs(30))?;
             Ok((partition, end))
@@ -331,11 +327,11 @@ async fn connect(url: &str) -> Result<(Client, JoinSet<()>)> {
 }
 
 /// Fast workers: each task is reported as begun and as done, every fifth one twice.
-fn workers(broker: &str, count: usize) -> Result<JoinSet<()>> {
+fn workers(kafka: &Kafka, count: usize) -> Result<JoinSet<()>> {
     let mut workers = JoinSet::new();
-    let producer: Arc<FutureProducer> = Arc::new(client(broker).set("linger.ms", "5").create()?);
+    let producer: Arc<FutureProducer> = Arc::new(client(kafka).set("linger.ms", "5").create()?);
     for _ in 0..count {
-        let consumer: StreamConsumer = client(broker)
+        let consumer: StreamConsumer = client(kafka)
             .set("group.id", "workers")
             .set("session.timeout.ms", "6000")
             .set("auto.offset.reset", "earliest")
