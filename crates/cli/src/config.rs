@@ -10,7 +10,7 @@ mod layer;
 mod relays;
 mod variables;
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use secrecy::SecretString;
 use solehold_engine::history::TTL_MAX_MS;
@@ -58,16 +58,11 @@ pub fn load(flags: Layer, file: Option<&Path>, mut variables: Variables) -> Comm
 
 /// Reads a file; what is wrong with it is told with its line.
 fn read_file(path: &Path) -> CommandResult<Layer> {
-    let shown = path.display();
-    let text = fs::read_to_string(path).map_err(|error| {
-        CommandError::usage(format!("cannot read the configuration file {shown}: {error}"))
-    })?;
-    let layer: Layer = solehold_yaml::parse(&text).map_err(|(line, what)| {
-        let at = line.map_or_else(String::new, |line| format!(":{line}"));
-        CommandError::usage(format!("{shown}{at}: {what}"))
-    })?;
-    layer.check().map_err(|what| CommandError::usage(format!("{shown}: {what}")))?;
-    Ok(layer)
+    let checked = |layer: Layer| match layer.check() {
+        Ok(()) => Ok(layer),
+        Err(what) => Err((None, what)),
+    };
+    solehold_yaml::load(path, |_| {}, checked).map_err(|error| CommandError::usage(error.to_string()))
 }
 
 /// Fills in the server's defaults.

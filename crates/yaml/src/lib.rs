@@ -1,6 +1,39 @@
 //! Configuration files in YAML, read so that a mistake is told with its line and in words of the file.
 
+use std::{fs, path::Path};
+
 use serde::de::DeserializeOwned;
+
+/// Why a file is of no use: where, and what is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub String);
+
+/// What is wrong with the values of a file, and the key at which if there is one.
+pub type Wrong = (Option<String>, String);
+
+/// A value that is wrong at a key.
+pub fn wrong<T>(key: &str, what: impl Into<String>) -> Result<T, Wrong> {
+    Err((Some(key.to_owned()), what.into()))
+}
+
+/// Reads a file. `change` may change what it says, such as by flags; `settle` checks it and fills in the defaults.
+pub fn load<File: DeserializeOwned + Default, Settings>(
+    path: &Path,
+    change: impl FnOnce(&mut File),
+    settle: impl FnOnce(File) -> Result<Settings, Wrong>,
+) -> Result<Settings, ConfigError> {
+    let shown = path.display();
+    let text = fs::read_to_string(path)
+        .map_err(|error| ConfigError(format!("cannot read the configuration file {shown}: {error}")))?;
+    let at = |line: Option<u64>, what| match line {
+        Some(line) => ConfigError(format!("{shown}:{line}: {what}")),
+        None => ConfigError(format!("{shown}: {what}")),
+    };
+    let mut file: File = parse(&text).map_err(|(line, what)| at(line, what))?;
+    change(&mut file);
+    settle(file).map_err(|(key, what)| at(key.and_then(|key| line_of(&text, &key)), what))
+}
 
 /// What a file says, or the line that is wrong and what is wrong with it. A file of blanks and comments says nothing.
 pub fn parse<T: DeserializeOwned + Default>(text: &str) -> Result<T, (Option<u64>, String)> {
@@ -25,14 +58,14 @@ pub fn parse<T: DeserializeOwned + Default>(text: &str) -> Result<T, (Option<u64
 }
 
 /// The line on which a key stands, wherever it is nested.
-pub fn line_of(text: &str, key: &str) -> Option<usize> {
+fn line_of(text: &str, key: &str) -> Option<u64> {
     let is_it = |line: &str| {
         line.trim_start()
             .trim_start_matches("- ")
             .strip_prefix(key)
             .is_some_and(|rest| rest.trim_start().starts_with(':'))
     };
-    text.lines().position(is_it).map(|at| at + 1)
+    (1..).zip(text.lines()).find(|(_, line)| is_it(line)).map(|(number, _)| number)
 }
 
 /// The line and the character of the last bracket or quote that is opened and never closed.

@@ -17,7 +17,8 @@ use solehold_api::{
 use solehold_client::{Http, HttpConfig, Policy, Resource, transport};
 use solehold_clock::Backoff;
 use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
-use solehold_yaml::line_of;
+pub use solehold_yaml::ConfigError;
+use solehold_yaml::{Wrong, wrong};
 
 pub use self::file::{AgentFile, OneOrMore, Placement, Seconds};
 use crate::worker::Bounds;
@@ -128,32 +129,9 @@ pub struct WorkerSettings {
     pub penalty: Duration,
 }
 
-/// Why a file is of no use.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub String);
-
 /// Reads a file; `change` may change what it says, such as by flags.
 pub fn load(path: &Path, change: impl FnOnce(&mut AgentFile)) -> Result<Settings, ConfigError> {
-    let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| ConfigError(format!("cannot read the configuration file {shown}: {error}")))?;
-    let mut file: AgentFile = solehold_yaml::parse(&text).map_err(|(line, what)| {
-        let at = line.map_or_else(String::new, |line| format!(":{line}"));
-        ConfigError(format!("{shown}{at}: {what}"))
-    })?;
-    change(&mut file);
-    settle(file).map_err(|(key, what)| {
-        let at = key.and_then(|key| line_of(&text, key)).map_or_else(String::new, |line| format!(":{line}"));
-        ConfigError(format!("{shown}{at}: {what}"))
-    })
-}
-
-/// What is wrong, and the key at which.
-type Wrong = (Option<&'static str>, String);
-
-fn wrong<T>(key: &'static str, what: impl Into<String>) -> Result<T, Wrong> {
-    Err((Some(key), what.into()))
+    solehold_yaml::load(path, change, settle)
 }
 
 /// Checks everything and fills in the defaults.

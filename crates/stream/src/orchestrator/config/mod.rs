@@ -14,6 +14,8 @@ use std::{
 use secrecy::{ExposeSecret, SecretString};
 use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
 use solehold_client::{HttpConfig, transport};
+pub use solehold_yaml::ConfigError;
+use solehold_yaml::{Wrong, wrong};
 
 pub use self::file::{Assignment, OrchestratorFile, Time};
 use super::{
@@ -144,32 +146,9 @@ pub struct Limits {
     pub job_retention: Duration,
 }
 
-/// Why a file is of no use.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct ConfigError(pub String);
-
 /// Reads a file; `change` may change what it says, such as by flags.
 pub fn load(path: &Path, change: impl FnOnce(&mut OrchestratorFile)) -> Result<Settings, ConfigError> {
-    let shown = path.display();
-    let text = fs::read_to_string(path)
-        .map_err(|error| ConfigError(format!("cannot read the configuration file {shown}: {error}")))?;
-    let at = |line: Option<usize>| line.map_or_else(String::new, |line| format!(":{line}"));
-    let mut file: OrchestratorFile = solehold_yaml::parse(&text).map_err(|(line, what)| {
-        ConfigError(format!("{shown}{}: {what}", at(line.and_then(|line| usize::try_from(line).ok()))))
-    })?;
-    change(&mut file);
-    settle(file).map_err(|(key, what)| {
-        let line = key.and_then(|key| solehold_yaml::line_of(&text, &key));
-        ConfigError(format!("{shown}{}: {what}", at(line)))
-    })
-}
-
-/// What is wrong, and the key at which.
-type Wrong = (Option<String>, String);
-
-fn wrong<T>(key: &str, what: impl Into<String>) -> Result<T, Wrong> {
-    Err((Some(key.to_owned()), what.into()))
+    solehold_yaml::load(path, change, settle)
 }
 
 /// Checks everything and fills in the defaults.
