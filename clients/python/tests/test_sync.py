@@ -13,7 +13,7 @@ from pathlib import Path
 
 from solehold_client import Client as AsyncClient
 from solehold_client import Event, Lost, NotFound, Refused, Snapshot
-from solehold_client.sync import Client, Guard, Locks, Session, elect
+from solehold_client.sync import Client, Gate, Guard, Locks, Session, elect
 
 from .support.server import Process, Solehold, python, wait_for
 from .test_server import stop_heartbeats
@@ -49,6 +49,27 @@ class Case(unittest.TestCase):
             return 0
         assert isinstance(resource, dict)
         return int(str(resource["waiting"]))
+
+
+class Gates(Case):
+    def test_a_gate_refuses_an_old_token(self) -> None:
+        one, two = self.open("one"), self.open("two")
+        with Gate(self.client, kinds=["scene"]) as gate:
+            self.assertTrue(gate.ready(timeout=30.0))
+            first = one.acquire("scene", "lobby")
+            self.assertTrue(gate.decide("scene", "lobby", first.token, one.session_id).is_admitted)
+            first.release()
+            second = two.acquire("scene", "lobby")
+            self.assertTrue(gate.decide("scene", "lobby", second.token, two.session_id).is_admitted)
+            for verdict in (gate.judge("scene", "lobby", first.token), gate.decide("scene", "lobby", first.token)):
+                self.assertEqual(str(verdict), f"stale {second.token}")
+            self.assertIsNotNone(gate.lag)
+            second.release()
+        with self.assertRaisesRegex(ValueError, "0 kinds were given"):
+            Gate(self.client, kinds=[])
+        with Client("127.0.0.1:1", retry_for=0) as nobody, Gate(nobody, kinds=["scene"]) as blind:
+            self.assertFalse(blind.ready(timeout=0.05))
+            self.assertFalse(blind.judge("scene", "lobby", 1).is_admitted)
 
 
 class Guards(Case):

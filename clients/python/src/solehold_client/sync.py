@@ -7,10 +7,11 @@ stopped: call `guard.check()` before every effect, and let `guard.on_lost` end w
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TypeVar
 
@@ -20,6 +21,9 @@ from .client import Client as AsyncClient
 from .clock import Clock
 from .elect import Candidate
 from .errors import Lost
+from .fence import Verdict
+from .gate import TENANT_DEFAULT
+from .gate import Gate as AsyncGate
 from .guard import Guard as AsyncGuard
 from .http import within
 from .limits import RESPONSE_BYTES_MAX
@@ -32,7 +36,7 @@ from .session import SessionConfig
 from .watch import Watch as AsyncWatch
 from .wire import Event, Json, Snapshot, StateDocument
 
-__all__ = ["Client", "Guard", "Locks", "Session", "Watch", "elect"]
+__all__ = ["Client", "Gate", "Guard", "Locks", "Session", "Watch", "elect"]
 
 T = TypeVar("T")
 
@@ -320,6 +324,84 @@ class Watch(_Entered, Iterator["Snapshot | Event"]):
         self._client._portal.run(self._async.close())
 
     def __enter__(self) -> Watch:
+        return self
+
+
+class Gate(_Entered):
+    """Refuses work that carries an old token: `with Gate(client, kinds=["scene"]) as gate`. Any number of threads may
+    share it. The arguments are those of `solehold_client.Gate`.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        kinds: Iterable[str],
+        tenant: str = TENANT_DEFAULT,
+        cache_ttl: float = 30.0,
+        fail_open: bool = False,
+        strict: bool = False,
+        memory: str | os.PathLike[str] | None = None,
+        marks_max: int = 1_000_000,
+        refresh_within: float = 5.0,
+    ) -> None:
+        check.instance("client", client, Client, "a solehold_client.sync.Client")
+
+        async def make() -> AsyncGate:
+            return AsyncGate(
+                client._async,
+                kinds=kinds,
+                tenant=tenant,
+                cache_ttl=cache_ttl,
+                fail_open=fail_open,
+                strict=strict,
+                memory=memory,
+                marks_max=marks_max,
+                refresh_within=refresh_within,
+            )
+
+        self._portal = client._portal
+        self._async = self._portal.run(make())
+
+    @property
+    def lag(self) -> float | None:
+        """Everything is known that was decided longer ago than these seconds; None before the first snapshot."""
+        return self._async.lag
+
+    def decide(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
+        """Judges, and asks the store where that settles it."""
+        return self._portal.run(self._async.decide(kind, key, token, session))
+
+    def judge(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
+        """Judges by what is known, without asking the store."""
+
+        async def judge() -> Verdict:
+            return self._async.judge(kind, key, token, session)
+
+        return self._portal.run(judge())
+
+    def ready(self, timeout: float | None = None) -> bool:
+        """Waits until everything is known, and returns whether it is."""
+        check.timeout(timeout)
+
+        async def wait() -> bool:
+            if timeout is None:
+                await self._async.ready()
+                return True
+            try:
+                await within(timeout, self._async.ready())
+            except asyncio.TimeoutError:
+                return False
+            return True
+
+        return self._portal.run(wait())
+
+    def close(self) -> None:
+        """Ends the watch, and lets another gate have the file."""
+        self._portal.run(self._async.close())
+
+    def __enter__(self) -> Gate:
+        self._portal.run(self._async.__aenter__())
         return self
 
 
