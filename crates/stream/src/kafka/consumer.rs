@@ -139,12 +139,15 @@ impl<H: Handler> Consumer<H> {
 
     fn begin(self, client: Arc<Client>, desk: Arc<Desk>) -> Running<H> {
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
-        let (ended, poll) = watch::channel(None);
+        let (thread, polling) = watch::channel(Polling::Runs);
         let weak = Arc::downgrade(&client);
         // The client blocks, in callbacks too, and is closed where it ends.
         std::thread::spawn(move || {
-            let polled = poll::poll(client, taken);
-            ended.send_replace(Some(polled));
+            let polled = poll::poll(&client, taken);
+            thread.send_replace(Polling::Ended(polled));
+            // Leaves the group, and waits for the broker to agree: for ever, if that is gone.
+            drop(client);
+            thread.send_replace(Polling::Left);
         });
         let Self { settings, pool, partitions, handler, name, .. } = self;
         let terms = Terms {
@@ -154,8 +157,18 @@ impl<H: Handler> Consumer<H> {
             bounds: settings.bounds(),
         };
         let office = Arc::new(Office { handler, pool, partitions, desk, orders });
-        Running { settings, office, terms: Arc::new(terms), client: weak, poll }
+        Running { settings, office, terms: Arc::new(terms), client: weak, polling }
     }
+}
+
+/// How the thread that polls is doing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Polling {
+    Runs,
+    /// It polls no more; an error is one from which the client does not recover.
+    Ended(Result<(), String>),
+    /// It has left the group.
+    Left,
 }
 
 struct Running<H> {
@@ -163,8 +176,7 @@ struct Running<H> {
     office: Arc<Office<H>>,
     terms: Arc<Terms>,
     client: Weak<Client>,
-    /// How the thread that polls has ended, if it has.
-    poll: watch::Receiver<Option<Result<(), String>>>,
+    polling: watch::Receiver<Polling>,
 }
 
 impl<H: Handler> Running<H> {
@@ -217,16 +229,16 @@ impl<H: Handler> Running<H> {
         failing: impl Future<Output = String>,
     ) -> Result<(), ConsumerError> {
         let mut fault = self.office.desk.fault.subscribe();
-        let mut poll = self.poll.clone();
+        let mut polling = self.polling.clone();
         tokio::select! {
             _ = ending.wait_for(|ending| *ending) => Ok(()),
             why = failing => Err(ConsumerError::Failed(why)),
             fault = fault.wait_for(Option::is_some) => {
                 Err(ConsumerError::Topic(fault.ok().and_then(|fault| fault.clone()).unwrap_or_default()))
             }
-            polled = poll.wait_for(Option::is_some) => {
-                let why = match polled.map(|polled| polled.clone()) {
-                    Ok(Some(Err(why))) => why,
+            ended = polling.wait_for(|polling| *polling != Polling::Runs) => {
+                let why = match ended.map(|ended| ended.clone()) {
+                    Ok(Polling::Ended(Err(why))) => why,
                     Ok(_) => "the client has ended".to_owned(),
                     Err(_) => "the thread that polls panicked".to_owned(),
                 };
@@ -249,8 +261,9 @@ impl<H: Handler> Running<H> {
         if by_leases {
             return;
         }
-        let mut poll = self.poll.clone();
-        if tokio::time::timeout(CLOSE_MAX, poll.wait_for(Option::is_some)).await.is_err() {
+        let mut polling = self.polling.clone();
+        let left = polling.wait_for(|polling| *polling == Polling::Left);
+        if tokio::time::timeout(CLOSE_MAX, left).await.is_err() {
             tracing::warn!(
                 "the group was not left in time: the partitions are free after the session timeout"
             );

@@ -41,7 +41,7 @@ pub(super) enum Order {
     Unfetch { number: i32, serial: u64 },
     /// Fetch them again, after a pause.
     Resume { number: i32, serial: u64 },
-    /// Leave the group and end.
+    /// End.
     Stop,
 }
 
@@ -130,28 +130,28 @@ impl Callbacks {
     }
 }
 
-/// Polls until it is told to stop, and leaves the group. The error is one from which the client does not recover.
-pub(super) fn poll(client: Arc<Client>, mut orders: mpsc::Receiver<Order>) -> Result<(), String> {
+/// Polls until it is told to stop. The error is one from which the client does not recover.
+pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result<(), String> {
     let desk = client.context().desk.clone();
     let mut displayed = BootTime::now();
     loop {
         match client.poll(POLL) {
-            Some(Ok(message)) => deliver(&client, &desk, &message),
-            Some(Err(error)) => trouble(&client, &desk, &error)?,
+            Some(Ok(message)) => deliver(client, &desk, &message),
+            Some(Err(error)) => trouble(client, &desk, &error)?,
             None => {}
         }
         let now = BootTime::now();
         desk.figures.polled(now);
         while let Ok(order) = orders.try_recv() {
             if matches!(order, Order::Stop) {
-                display(&client, &desk);
+                display(client, &desk);
                 return Ok(());
             }
-            carry_out(&client, &desk, order);
+            carry_out(client, &desk, order);
         }
         if now.since(displayed) >= DISPLAY_EVERY {
             displayed = now;
-            display(&client, &desk);
+            display(client, &desk);
             if let Some((code, reason)) = client.client().fatal_error() {
                 return Err(format!("the Kafka client has failed for good: {reason} ({code})"));
             }

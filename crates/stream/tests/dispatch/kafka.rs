@@ -37,18 +37,46 @@ fn client(broker: &solehold_testkit::Kafka) -> ClientConfig {
     client
 }
 
-#[tokio::test]
-async fn tasks_go_to_a_topic_and_reports_come_back() -> Result<()> {
-    let broker = solehold_testkit::Kafka::shared().await?;
-    let (tasks, reports) = (broker.create_topic("tasks", 3).await?, broker.create_topic("reports", 2).await?);
+fn sender(broker: &solehold_testkit::Kafka, reports: &str) -> Result<Arc<Kafka>> {
     let config = KafkaConfig {
         brokers: broker.address().to_owned(),
-        reports_topic: reports.clone(),
+        reports_topic: reports.to_owned(),
         group: format!("{reports}-group"),
         session_timeout: Duration::from_secs(6),
         properties: properties(broker),
     };
-    let sender = Arc::new(Kafka::new(&config).map_err(anyhow::Error::msg)?);
+    Ok(Arc::new(Kafka::new(&config).map_err(anyhow::Error::msg)?))
+}
+
+const DONE: &str = r#"{"job": "j", "stage": "decode", "attempt": 3, "kind": "succeeded", "result": 7}"#;
+
+async fn report(broker: &solehold_testkit::Kafka, topic: &str, payloads: &[&str]) -> Result<()> {
+    let producer: FutureProducer = client(broker).create()?;
+    for payload in payloads {
+        let record = FutureRecord::to(topic).key("acme:final").payload(*payload);
+        let sent = producer.send(record, PATIENCE).await;
+        sent.map_err(|(error, _)| error)?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reports_are_given_up_even_if_the_broker_is_gone() -> Result<()> {
+    let broker = solehold_testkit::Kafka::start().await?;
+    let reports = broker.create_topic("reports", 2).await?;
+    let (sender, kept) = (sender(&broker, &reports)?, Kept::default());
+    let mut delivering = deliver(&sender, &kept);
+    report(&broker, &reports, &[DONE]).await?;
+    ensure!(kept.end(&id("j", "decode", 3)).await? == ReportKind::Succeeded { result: json!(7) });
+    broker.kill9().await?;
+    tokio::time::timeout(PATIENCE, delivering.shutdown()).await.context("it waits for the broker")
+}
+
+#[tokio::test]
+async fn tasks_go_to_a_topic_and_reports_come_back() -> Result<()> {
+    let broker = solehold_testkit::Kafka::shared().await?;
+    let (tasks, reports) = (broker.create_topic("tasks", 3).await?, broker.create_topic("reports", 2).await?);
+    let sender = sender(broker, &reports)?;
     let job = id("j", "decode", 3);
     send(sender.as_ref(), &task(job.clone(), &tasks, json!({ "file": "a.mp4" }))).await?;
 
@@ -64,13 +92,7 @@ async fn tasks_go_to_a_topic_and_reports_come_back() -> Result<()> {
     ensure!(said["input"] == json!({ "file": "a.mp4" }), "{said}");
 
     // Reports that are not kept come again; what is no report is passed over.
-    let producer: FutureProducer = client(broker).create()?;
-    let done = json!({ "job": "j", "stage": "decode", "attempt": 3, "kind": "succeeded", "result": 7 });
-    for payload in ["{", "{\"job\": \"j\"}", &done.to_string()] {
-        let record = FutureRecord::to(&reports).key("acme:final").payload(payload);
-        let sent = producer.send(record, PATIENCE).await;
-        sent.map_err(|(error, _)| error)?;
-    }
+    report(broker, &reports, &["{", "{\"job\": \"j\"}", DONE]).await?;
     let kept = Kept::default();
     kept.go_away();
     let delivering = deliver(&sender, &kept);

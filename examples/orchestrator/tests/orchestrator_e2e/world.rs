@@ -337,6 +337,8 @@ fn workers(kafka: &Kafka, count: usize) -> Result<JoinSet<()>> {
             .set("auto.offset.reset", "earliest")
             .create()?;
         consumer.subscribe(&[TASKS])?;
+        // To drop it would wait for a broker that is gone by then.
+        let consumer: &'static StreamConsumer = Box::leak(Box::new(consumer));
         let producer = Arc::clone(&producer);
         workers.spawn(async move {
             let mut reports = JoinSet::new();

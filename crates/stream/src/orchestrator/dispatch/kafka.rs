@@ -17,7 +17,10 @@ use rdkafka::{
 };
 
 use super::{Dispatch, DispatchError, Finding, Reports, StageLimits};
-use crate::orchestrator::{Report, Task, TaskId, wire};
+use crate::{
+    kafka::Member,
+    orchestrator::{Report, Task, TaskId, wire},
+};
 
 /// How long a task may take to be confirmed.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
@@ -80,7 +83,7 @@ impl Kafka {
         }
     }
 
-    fn consumer(&self) -> Result<StreamConsumer, KafkaError> {
+    fn consumer(&self) -> Result<Member, KafkaError> {
         let mut client = self.config.client();
         let session = self.config.session_timeout;
         client.set("session.timeout.ms", session.as_millis().to_string());
@@ -89,7 +92,7 @@ impl Kafka {
         client.set("auto.offset.reset", "earliest").set("partition.assignment.strategy", "roundrobin");
         let consumer: StreamConsumer = client.create()?;
         consumer.subscribe(&[&self.config.reports_topic])?;
-        Ok(consumer)
+        Ok(Member::new(consumer))
     }
 }
 
