@@ -27,6 +27,7 @@ use tokio::sync::watch;
 use tokio_postgres::NoTls;
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const HOUR: Duration = Duration::from_secs(3_600);
 pub const GROUP: &str = "orchestrators";
 pub const TOPIC: &str = "jobs.commands";
 
@@ -144,8 +145,7 @@ impl Kit {
     }
 
     pub async fn with(stages: Vec<StagePlan>) -> Self {
-        let hour = Duration::from_secs(3_600);
-        Self::with_retention(stages, hour, hour).await
+        Self::with_retention(stages, HOUR, HOUR).await
     }
 
     pub async fn with_retention(
@@ -296,9 +296,12 @@ impl Kit {
     }
 
     pub async fn count(&self, what: &str) -> i64 {
+        self.count_of(&format!("orchestrator.{what}")).await
+    }
+
+    pub async fn count_of(&self, what: &str) -> i64 {
         let client = self.store().pool().get().await.unwrap();
-        let sql = format!("SELECT count(*) FROM orchestrator.{what}");
-        client.query_one(&sql, &[]).await.unwrap().get(0)
+        client.query_one(&format!("SELECT count(*) FROM {what}"), &[]).await.unwrap().get(0)
     }
 
     pub async fn count_when(&self, what: &str, count: i64) {

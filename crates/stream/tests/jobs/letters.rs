@@ -62,7 +62,7 @@ async fn a_dead_letter_parks_its_key_and_a_redrive_applies_all_in_order() {
     assert_eq!(states(&kit).await, expected);
     assert_eq!(kit.count("jobs").await, 1, "other keys go on");
     // They come again: still one letter each.
-    kit.take(&tenure, &[early, create.clone()]).await;
+    kit.take(&tenure, &[early.clone(), create.clone()]).await;
     assert_eq!(states(&kit).await, expected);
     let attending = kit.attend(&tenure);
     let copy = async || {
@@ -82,9 +82,11 @@ async fn a_dead_letter_parks_its_key_and_a_redrive_applies_all_in_order() {
     // And the key is free.
     kit.take(&tenure, &[kit.command_of(&tenure, "CREATE", "d", "m")]).await;
     kit.state_when("d", JobState::Running).await;
-    // What was decided on stays decided, if its message comes again.
-    kit.take(&tenure, &[create]).await;
+    // What was decided on stays decided, if its message comes again: even if it could take effect by now.
+    kit.take(&tenure, &[kit.command_of(&tenure, "CREATE", "a", "m")]).await;
+    kit.take(&tenure, &[early, create]).await;
     assert_eq!(states(&kit).await, []);
+    assert_eq!(kit.job("a").await.state, JobState::Running);
     attending.leave().await;
 }
 

@@ -8,7 +8,7 @@ mod timing;
 
 use std::collections::HashSet;
 
-use kit::{GROUP, Kit, TOPIC, stage};
+use kit::{GROUP, HOUR, Kit, PATIENCE, TOPIC, stage};
 use serde_json::json;
 use solehold_sql::partitions::Standing;
 use solehold_stream::{
@@ -20,6 +20,7 @@ use solehold_stream::{
         store::Store,
     },
 };
+use solehold_testkit::wait_for;
 
 #[tokio::test]
 async fn a_thousand_commands_are_one_batch() {
@@ -150,6 +151,36 @@ async fn an_owner_that_was_succeeded_changes_nothing() {
 }
 
 #[tokio::test]
+async fn what_waits_while_the_owner_changes_does_nothing() {
+    let kit = Kit::with_retention(vec![stage("decode", &[])], HOUR, HOUR).await;
+    let tenure = kit.tenure(0).await;
+    let jobs = ["reported", "late", "old"].map(|job| kit.command(&tenure, "CREATE", job));
+    kit.take(&tenure, &jobs).await;
+    kit.succeed("reported", "decode", 1).await;
+    kit.execute(
+        "UPDATE orchestrator.stages SET deadline_ms = 1 WHERE job_id = 'late'; \
+         UPDATE orchestrator.stages SET state = 'succeeded', deadline_ms = NULL WHERE job_id = 'old'; \
+         UPDATE orchestrator.jobs SET state = 'succeeded', finished_ms = 1 WHERE job_id = 'old'",
+    )
+    .await;
+    let outbox = kit.count("outbox").await;
+    // Everything that there is to do comes as far as the lock of the partition's row.
+    let mut client = kit.store().pool().get().await.unwrap();
+    let tx = client.transaction().await.unwrap();
+    tx.execute("SELECT FROM orchestrator.partitions FOR UPDATE", &[]).await.unwrap();
+    let attending = kit.attend(&tenure);
+    let waiting = "pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()";
+    let look = async || kit.count_of(waiting).await == 5;
+    wait_for("mail, sweep, old jobs, tasks and events to wait", PATIENCE, look).await.unwrap();
+    tx.execute("UPDATE orchestrator.partitions SET epoch = epoch + 1", &[]).await.unwrap();
+    tx.commit().await.unwrap();
+    attending.ended().await;
+    assert_eq!((kit.count("jobs").await, kit.count("mailbox").await), (3, 1));
+    assert_eq!(kit.count("stages WHERE state = 'queued' AND attempt = 1").await, 2);
+    assert_eq!(kit.count("outbox").await, outbox);
+}
+
+#[tokio::test]
 async fn only_the_first_result_of_the_present_attempt_counts() {
     let kit = Kit::new().await;
     let tenure = kit.tenure(0).await;
@@ -223,7 +254,10 @@ async fn events_and_tasks_of_a_job_are_in_order_under_concurrent_reports() {
 async fn a_schema_belongs_to_one_group_and_topic() {
     let kit = Kit::new().await;
     let again = Store::new(kit.store().pool().clone(), "orchestrator").unwrap();
+    // What came later is made in a schema that was there before.
+    kit.execute("DROP INDEX orchestrator.jobs_finished").await;
     again.prepare(GROUP, TOPIC).await.unwrap().unwrap();
+    assert_eq!(kit.count_of("pg_indexes WHERE indexname = 'jobs_finished'").await, 1);
     let error = again.prepare(GROUP, "other").await.unwrap().unwrap_err().to_string();
     assert!(error.contains("has the jobs of group orchestrators and topic jobs.commands"), "{error}");
 }
