@@ -63,7 +63,10 @@ use std::{
     time::Duration,
 };
 
-pub use self::options::{Failover, PostgresOptions};
+pub use self::{
+    connection::target::Target,
+    options::{Failover, PostgresOptions},
+};
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use solehold_core::{command::Footprint, key::Name, record::Record};

@@ -8,6 +8,7 @@ use tokio_postgres::NoTls;
 
 use solehold_client::Http;
 use solehold_clock::BootTime;
+use solehold_engine::postgres::Target;
 use tokio::sync::watch;
 
 use super::{
@@ -48,32 +49,39 @@ fn apply(flags: Flags, file: &mut OrchestratorFile) {
 }
 
 /// Connections to the database.
-fn pool(settings: &PostgresSettings) -> Result<(Pool, tokio_postgres::Config), RunError> {
-    let url = settings.url.expose_secret().parse::<tokio_postgres::Config>();
-    let mut config = url.map_err(|_| RunError::Usage("postgres.url is not a URL".to_owned()))?;
-    config.connect_timeout(CONNECT_WITHIN);
-    if config.get_application_name().is_none() {
-        config.application_name("solehold-orchestrator");
+fn pool(settings: &PostgresSettings) -> Result<(Pool, Target), RunError> {
+    let mut target: Target = settings
+        .url
+        .expose_secret()
+        .parse()
+        .map_err(|error| RunError::Usage(format!("postgres.url: {error}")))?;
+    target.config.connect_timeout(CONNECT_WITHIN);
+    if target.config.get_application_name().is_none() {
+        target.config.application_name("solehold-orchestrator");
     }
     let recycling = ManagerConfig { recycling_method: RecyclingMethod::Fast };
-    let manager = Manager::from_config(config.clone(), NoTls, recycling);
+    let config = target.config.clone();
+    let manager = match target.tls.clone() {
+        Some(tls) => Manager::from_config(config, tls, recycling),
+        None => Manager::from_config(config, NoTls, recycling),
+    };
     let pool = Pool::builder(manager)
         .max_size(settings.connections)
         .wait_timeout(Some(CONNECT_WITHIN))
         .create_timeout(Some(CONNECT_WITHIN))
         .runtime(Runtime::Tokio1)
         .build();
-    pool.map(|pool| (pool, config)).map_err(|error| RunError::Failed(error.to_string()))
+    pool.map(|pool| (pool, target)).map_err(|error| RunError::Failed(error.to_string()))
 }
 
 /// The store, with its tables.
-async fn open(settings: &Settings) -> Result<(Arc<Store>, tokio_postgres::Config), RunError> {
-    let (pool, config) = pool(&settings.postgres)?;
+async fn open(settings: &Settings) -> Result<(Arc<Store>, Target), RunError> {
+    let (pool, target) = pool(&settings.postgres)?;
     let store = Store::new(pool, &settings.postgres.schema);
     let store = store.map_err(|error| RunError::Usage(error.to_string()))?;
     let prepared = store.prepare(&settings.kafka.group, &settings.kafka.topic).await;
     prepared.map_err(|error| RunError::Unavailable(format!("the database of jobs: {error}")))??;
-    Ok((Arc::new(store), config))
+    Ok((Arc::new(store), target))
 }
 
 pub(super) fn brokers(settings: &Settings) -> Brokers {
@@ -113,7 +121,7 @@ fn consumer_settings(settings: &Settings) -> ConsumerSettings {
 pub(super) struct Made {
     pub settings: Settings,
     pub jobs: Jobs,
-    listen: tokio_postgres::Config,
+    listen: Target,
     consumer: ConsumerSettings,
 }
 
@@ -213,7 +221,7 @@ pub async fn run(
     };
     tokio::select! {
         ended = consume => ended,
-        () = jobs.desk().wakes().connect(jobs.store(), listen) => Ok(()),
+        () = jobs.desk().wakes().connect(jobs.store(), &listen) => Ok(()),
         () = report(&jobs) => Ok(()),
     }
 }

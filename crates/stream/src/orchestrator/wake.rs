@@ -8,8 +8,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
-use tokio_postgres::{AsyncMessage, types::Type};
+use solehold_engine::postgres::Target;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::{Notify, watch},
+};
+use tokio_postgres::{AsyncMessage, Client, Connection, NoTls, types::Type};
 
 use super::{limits::NOTIFY_EVERY, store::Store};
 
@@ -91,8 +95,8 @@ impl Wakes {
     }
 
     /// Tells other processes of their mail, and listens to them. Never ends.
-    pub async fn connect(&self, store: &Store, config: tokio_postgres::Config) {
-        tokio::join!(self.tell(store), self.listen(store, config));
+    pub async fn connect(&self, store: &Store, target: &Target) {
+        tokio::join!(self.tell(store), self.listen(store, target));
     }
 
     async fn tell(&self, store: &Store) {
@@ -114,11 +118,11 @@ impl Wakes {
         }
     }
 
-    async fn listen(&self, store: &Store, config: tokio_postgres::Config) {
+    async fn listen(&self, store: &Store, target: &Target) {
         let listen = format!("LISTEN \"{}\"", store.channel());
         let mut pause = Duration::from_millis(100);
         loop {
-            if let Err(error) = self.listen_once(&config, &listen, &mut pause).await {
+            if let Err(error) = self.listen_once(target, &listen, &mut pause).await {
                 let error = solehold_sql::Error::from(error);
                 tracing::debug!(%error, "cannot listen for mail: it is polled for");
             }
@@ -129,11 +133,27 @@ impl Wakes {
 
     async fn listen_once(
         &self,
-        config: &tokio_postgres::Config,
+        target: &Target,
         listen: &str,
         pause: &mut Duration,
     ) -> Result<(), tokio_postgres::Error> {
-        let (client, mut connection) = config.connect(tokio_postgres::NoTls).await?;
+        let Target { config, tls } = target;
+        match tls.clone() {
+            Some(tls) => self.hear(config.connect(tls).await?, listen, pause).await,
+            None => self.hear(config.connect(NoTls).await?, listen, pause).await,
+        }
+    }
+
+    async fn hear<S, T>(
+        &self,
+        (client, mut connection): (Client, Connection<S, T>),
+        listen: &str,
+        pause: &mut Duration,
+    ) -> Result<(), tokio_postgres::Error>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
         let messages = async {
             while let Some(message) = std::future::poll_fn(|cx| connection.poll_message(cx)).await {
                 if let AsyncMessage::Notification(note) = message? {

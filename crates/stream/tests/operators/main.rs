@@ -4,6 +4,7 @@
 
 mod check;
 mod letters;
+mod tls;
 mod world;
 
 use anyhow::Result;
@@ -32,6 +33,7 @@ async fn operators_see_and_steer_jobs() -> Result<()> {
     letters::are_decided_on(&world).await?;
     letters::marks_are_listed_and_cleared(&world).await?;
     check::says_what_it_found(&world).await?;
+    tls::is_used_and_checked(&world).await?;
     figures_count_what_was_committed(&world).await
 }
 

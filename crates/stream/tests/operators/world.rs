@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 use solehold_testkit::{Kafka, Postgres, Program, Solehold, TempDir, wait_for};
 use tokio::{net::TcpListener, process::Command, task::JoinSet};
 
+use crate::tls;
+
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const TOPIC: &str = "jobs.commands";
 pub const KEY: &str = "0123456789abcdef";
@@ -22,6 +24,7 @@ const READY: &str = "solehold orchestrator pod-1 serves jobs on ";
 
 pub struct World {
     pub url: String,
+    pub postgres: Postgres,
     pub files: TempDir,
     pub config: Value,
     producer: FutureProducer,
@@ -56,8 +59,8 @@ pub struct Answer {
 
 impl World {
     pub async fn start() -> Result<Self> {
-        let database = async { Postgres::shared().await?.create_database("operators").await };
-        let (kafka, database) = tokio::try_join!(Kafka::start(), database)?;
+        let files = TempDir::new()?;
+        let (kafka, (postgres, url)) = tokio::try_join!(Kafka::start(), tls::database(files.path()))?;
         kafka.create_topic_named(TOPIC, 2).await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let stage =
@@ -68,7 +71,7 @@ impl World {
                 "brokers": kafka.address(), "topic": TOPIC, "group": "operators", "partitions": 2,
                 "broker_version": kafka.broker_version(), "session_timeout": "6s",
             },
-            "postgres": { "url": database },
+            "postgres": { "url": url },
             "dispatchers": {
                 "http": { "url": format!("http://{}", listener.local_addr()?), "report_to": "http://us/reports" },
             },
@@ -78,7 +81,6 @@ impl World {
         let mut service = JoinSet::new();
         let takes_all = Router::new().fallback(async || StatusCode::ACCEPTED);
         service.spawn(async move { axum::serve(listener, takes_all).await.expect("it serves") });
-        let files = TempDir::new()?;
         let file = files.path().join("orchestrator.yaml");
         // YAML takes JSON.
         fs::write(&file, config.to_string())?;
@@ -92,7 +94,16 @@ impl World {
             client.set("api.version.request", "false").set("broker.version.fallback", version);
         }
         let producer = client.create()?;
-        Ok(Self { url, files, config, producer, _program: program, _kafka: kafka, _service: service })
+        Ok(Self {
+            url,
+            postgres,
+            files,
+            config,
+            producer,
+            _program: program,
+            _kafka: kafka,
+            _service: service,
+        })
     }
 
     /// Sends a command to a partition.

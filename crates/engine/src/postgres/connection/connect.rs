@@ -5,15 +5,11 @@ use std::{fmt, sync::Arc, time::Duration};
 use futures_util::{StreamExt, stream};
 use parking_lot::Mutex;
 use tokio::{io, task::AbortHandle};
-use tokio_postgres::{
-    AsyncMessage, Client, Config, NoTls,
-    config::{SslMode, TargetSessionAttrs},
-    error::Severity,
-};
+use tokio_postgres::{AsyncMessage, Client, Config, NoTls, config::TargetSessionAttrs, error::Severity};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::postgres::{
-    connection::tls::TlsOptions,
+    connection::target::Target,
     fault::{Fault, words},
 };
 use crate::store::StoreError;
@@ -71,10 +67,7 @@ pub(crate) struct NewConnection {
 impl Connector {
     /// Reads a connection string, as libpq has them. Errors never show it: there may be a password in it.
     pub(crate) fn new(url: &str) -> Result<Self, StoreError> {
-        let (url, tls) = TlsOptions::split_off(url);
-        let mut config: Config = url.parse().map_err(|e| {
-            StoreError::Unusable(format!("the connection string is not usable: {}", words(&e)))
-        })?;
+        let Target { mut config, tls } = url.parse()?;
         if config.get_dbname().is_none_or(str::is_empty) {
             // PostgreSQL would take the one that is named like the user, such as `postgres`.
             return Err(StoreError::Unusable("the connection string names no database".to_owned()));
@@ -92,13 +85,6 @@ impl Connector {
         config.keepalives_idle(PEER_GONE);
         config.keepalives_interval(Duration::from_secs(1));
         config.keepalives_retries(3);
-        if tls.verify.is_some() {
-            config.ssl_mode(SslMode::Require);
-        }
-        let tls = match config.get_ssl_mode() {
-            SslMode::Disable => None,
-            _ => Some(MakeRustlsConnect::new(tls.client()?)),
-        };
         let hosts = (0..config.get_hosts().len().max(config.get_hostaddrs().len()).max(1))
             .map(|at| one_host(&config, at))
             .collect();

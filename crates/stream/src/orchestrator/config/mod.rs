@@ -14,6 +14,7 @@ use std::{
 use secrecy::{ExposeSecret, SecretString};
 use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
 use solehold_client::{HttpConfig, transport};
+use solehold_engine::postgres::Target;
 pub use solehold_yaml::ConfigError;
 use solehold_yaml::{Wrong, wrong};
 
@@ -264,9 +265,9 @@ fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, Wrong> {
             );
         }
     };
-    // PostgreSQL's own words would show the password.
-    if url.parse::<tokio_postgres::Config>().is_err() {
-        return wrong("url", "postgres.url is not a URL such as postgres://USER@HOST:PORT/DATABASE");
+    if let Err(error) = url.parse::<Target>() {
+        let what = format!("postgres.url, as in postgres://USER@HOST:PORT/DATABASE: {error}");
+        return wrong("url", what);
     }
     let schema = asked.schema.clone().unwrap_or_else(|| "orchestrator".to_owned());
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';

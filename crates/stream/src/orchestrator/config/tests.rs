@@ -95,5 +95,12 @@ fn what_others_can_reach_needs_a_key() {
     assert!(settings(&with_key).is_ok());
     assert!(told(&with_key.replace("0123456789abcdef", "short")).contains("fewer than 16"));
     let bad = LEAST.replace("postgres://me:hunter2@localhost/jobs", "hunter2");
+    assert!(
+        told(&bad).starts_with("o.yaml:2: postgres.url, as in postgres://USER@HOST:PORT/DATABASE: "),
+        "{}",
+        told(&bad)
+    );
     assert!(!told(&bad).contains("hunter2"), "{}", told(&bad));
+    let unread = LEAST.replace("/jobs'", "/jobs?sslmode=verify-full&sslrootcert=/none.pem'");
+    assert!(told(&unread).contains("sslrootcert /none.pem cannot be read"), "{}", told(&unread));
 }
