@@ -1,5 +1,5 @@
-//! Connections: how one is made ([`connect`], [`target`], [`tls`]), which server it leads to ([`identity`]), and the few
-//! that are kept ([`pool`]).
+//! Connections: how one is made ([`connect`], [`target`], [`tls`]), which server it leads to ([`identity`]), and the
+//! few that are kept ([`pool`]).
 
 pub(crate) mod connect;
 pub(crate) mod identity;

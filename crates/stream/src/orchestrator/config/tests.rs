@@ -70,16 +70,16 @@ fn what_is_wrong_is_told_with_its_line() {
 
 #[test]
 fn jobs_are_kept_for_as_long_as_their_marks_at_least() {
-    let with = |limits: &str| format!("{LEAST}limits: {{{limits}}}\n");
+    let with = |limits: &str| format!("{LEAST}limits:\n  {limits}\n");
     let short = with("job_retention: 7days");
     assert!(
-        told(&short).starts_with("o.yaml:7: limits.job_retention is 7days, less than"),
+        told(&short).starts_with("o.yaml:8: limits.job_retention is 7days, less than"),
         "{}",
         told(&short)
     );
     let long = settings(&with("inbox_retention: 60days")).expect("good").limits;
     assert_eq!(long.job_retention, long.inbox_retention);
-    let equal = settings(&with("inbox_retention: 1h, job_retention: 1h")).expect("good").limits;
+    let equal = settings(&with("inbox_retention: 1h\n  job_retention: 1h")).expect("good").limits;
     assert_eq!(equal.job_retention, Duration::from_secs(3_600));
 }
 
@@ -96,7 +96,7 @@ fn what_others_can_reach_needs_a_key() {
     assert!(told(&with_key.replace("0123456789abcdef", "short")).contains("fewer than 16"));
     let bad = LEAST.replace("postgres://me:hunter2@localhost/jobs", "hunter2");
     assert!(
-        told(&bad).starts_with("o.yaml:2: postgres.url, as in postgres://USER@HOST:PORT/DATABASE: "),
+        told(&bad).starts_with("o.yaml: postgres.url, as in postgres://USER@HOST:PORT/DATABASE: "),
         "{}",
         told(&bad)
     );
