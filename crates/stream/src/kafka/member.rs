@@ -28,7 +28,7 @@ impl Deref for Member {
 impl Drop for Member {
     fn drop(&mut self) {
         let consumer = self.0.take();
-        let (left, has_left) = mpsc::channel::<()>();
+        let (left, has_left) = mpsc::sync_channel::<()>(0);
         std::thread::spawn(move || {
             drop(consumer);
             drop(left);

@@ -29,6 +29,8 @@ use tokio_postgres::{Client, NoTls};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const PARTITIONS: i32 = 12;
+/// How long a message may take to be sent: a broker that was killed, on a busy machine, is away for a while.
+const SENT: Duration = Duration::from_secs(120);
 const CHILD: &str = "SOLEHOLD_TEST_CHILD_CONSUMER";
 
 const TABLES: &str = "CREATE TABLE marks (id text PRIMARY KEY); \
@@ -122,7 +124,7 @@ impl Kit {
 
     pub async fn flush(&self) {
         let producer = self.producer.clone();
-        tokio::task::spawn_blocking(move || producer.flush(PATIENCE)).await.expect("a thread").expect("sent");
+        tokio::task::spawn_blocking(move || producer.flush(SENT * 2)).await.expect("a thread").expect("sent");
     }
 
     pub async fn count(&self, sql: &str) -> i64 {
@@ -192,7 +194,7 @@ impl Kit {
 
 fn producer(kafka: &Kafka) -> anyhow::Result<ThreadedProducer<DefaultProducerContext>> {
     let mut config = brokers(kafka).client();
-    config.set("linger.ms", "2").set("message.timeout.ms", "120000");
+    config.set("linger.ms", "2").set("message.timeout.ms", SENT.as_millis().to_string());
     Ok(config.create()?)
 }
 

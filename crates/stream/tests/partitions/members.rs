@@ -1,5 +1,5 @@
-//! What brokers newer than Apache Kafka 0.9 know: headers, and members with a fixed name. librdkafka's mock cluster stands
-//! in for one where that is enough; `make test-nisshi` runs all of it against a whole one.
+//! What brokers newer than Apache Kafka 0.9 know: headers, and members with a fixed name. librdkafka's mock cluster
+//! stands in for one where that is enough; `make test-nisshi` runs all of it against a whole one.
 
 use std::time::Instant;
 
