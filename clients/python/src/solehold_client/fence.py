@@ -91,6 +91,8 @@ class _Entry:
     snapshot: int | None = None
     read: tuple[float, int] | None = None
     confirmed: bool = False
+    history: int = 0
+    """The epoch of the last history that is known to have given this token."""
 
 
 class Fence:
@@ -106,6 +108,7 @@ class Fence:
         """Everything that was decided before this tick is known."""
         self.told: int | None = None
         """The watch has told everything up to this revision; None while a snapshot is under way."""
+        # As high as the marks of former histories that were dropped. The present history cannot tell what they were.
         self._former_floor = 0
         self._marks: dict[Key, _Entry] = {}
         self._snapshot = 0
@@ -184,7 +187,7 @@ class Fence:
             entry = self._marks[key]
             if entry.mark.token == answer.token:
                 read = max(entry.read or (asked, self.epoch), (asked, self.epoch))
-                self._marks[key] = replace(entry, read=read, confirmed=True)
+                self._marks[key] = replace(entry, read=read, confirmed=True, history=self.epoch)
         verdict = self.judge(key, token, session, now)
         if verdict.why == "newer":
             return Verdict("undecidable", "never_given", verdict.newest)
@@ -198,7 +201,7 @@ class Fence:
         entry = self._marks[key]
         # A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
         if entry.mark.token == mark.token:
-            self._marks[key] = replace(entry, snapshot=self._snapshot)
+            self._marks[key] = replace(entry, snapshot=self._snapshot, history=self.epoch)
 
     def deleted(self, key: Key) -> None:
         """The watch tells that a resource was deleted: its mark stays, and admits nothing until there is news of it."""
@@ -263,12 +266,14 @@ class Fence:
         """Takes over what was saved before a restart, in the same order."""
         if record.epoch is not None:
             self.follow(record.epoch)
+            # The same epoch again: marks of former histories were dropped.
+            self._former_floor = self.floor
         elif record.floor is not None:
             self.floor = max(self.floor, record.floor)
         elif record.key is not None and record.mark is not None:
             old = self._marks.get(record.key)
-            mark = record.mark if old is None else _raised(old.mark, record.mark) or old.mark
-            self._marks[record.key] = _Entry(mark, 0)
+            if old is None or _raised(old.mark, record.mark) is not None:
+                self._marks[record.key] = _Entry(record.mark, 0, history=self.epoch)
 
     def unsaved(self) -> tuple[list[Record], int]:
         """What has to be saved, and the number to give to `saved_up_to` when it is."""
@@ -281,15 +286,17 @@ class Fence:
 
     def records(self) -> list[Record]:
         """Everything that a gate that restarts must know, in order."""
-        floors = [Record(floor=self._former_floor), Record(epoch=self.epoch), Record(floor=self.floor)]
-        return floors + [Record(key=key, mark=entry.mark) for key, entry in self._marks.items()]
+        former, present = [Record(floor=self._former_floor)], [Record(epoch=self.epoch), Record(floor=self.floor)]
+        for key, entry in self._marks.items():
+            (former if self._is_former(entry) else present).append(Record(key=key, mark=entry.mark))
+        return former + present
 
     def _raise(self, key: Key, to: Mark) -> None:
         """Raises a mark; never lowers one."""
         old = self._marks.get(key)
         if old is None:
-            # What was dropped in a former history may have been above what this one has.
-            mark = Mark(self._former_floor) if to.token <= self._former_floor else to
+            # What a former history had, and was dropped, may have been above what this one has.
+            mark = Mark(self._former_floor) if to.token < self._former_floor else to
             if len(self._marks) >= self.rules.marks_max:
                 self._compact()
         else:
@@ -316,8 +323,17 @@ class Fence:
         if not tokens:
             return
         self.floor = max(self.floor, tokens[len(tokens) // 8])
+        dropped = [entry for entry in self._marks.values() if entry.mark.token <= self.floor]
+        former = max((entry.mark.token for entry in dropped if self._is_former(entry)), default=0)
         self._marks = {key: entry for key, entry in self._marks.items() if entry.mark.token > self.floor}
         self._record(Record(floor=self.floor))
+        if former > self._former_floor:
+            self._former_floor = former
+            self._record(Record(epoch=self.epoch))
+
+    def _is_former(self, entry: _Entry) -> bool:
+        """Whether the present history is not known to have given this token."""
+        return entry.history < self.epoch
 
 
 def _raised(mark: Mark, by: Mark) -> Mark | None:

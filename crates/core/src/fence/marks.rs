@@ -43,6 +43,8 @@ struct Entry {
     read: Option<(Tick, u64)>,
     /// The store was read for the present token.
     is_confirmed: bool,
+    /// The epoch of the last history that is known to have given this token.
+    history: u64,
 }
 
 /// The marks of a gate. Pure: the clock and the store's answers are arguments.
@@ -69,8 +71,7 @@ pub struct Fence {
     rules: Rules,
     marks: HashMap<ResourceKey, Entry>,
     floor: Token,
-    /// The floor when the present epoch began. What was dropped in a former history may have been as high as this, and
-    /// the present one cannot tell.
+    /// As high as the marks of former histories that were dropped. The present history cannot tell what they were.
     former_floor: Token,
     epoch: u64,
     /// The snapshot that began last.
@@ -221,16 +222,17 @@ impl Fence {
         if let Some(entry) = self.marks.get_mut(key).filter(|entry| entry.mark.token == newest.token) {
             entry.read = entry.read.max(Some((asked, epoch)));
             entry.is_confirmed = true;
+            entry.history = epoch;
         }
     }
 
     /// The watch tells of a token: in a snapshot, or with an event.
     pub fn learn(&mut self, key: &ResourceKey, mark: Mark) {
         self.raise(key, mark);
-        let snapshot = self.snapshot;
+        let (snapshot, epoch) = (self.snapshot, self.epoch);
         // A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
         if let Some(entry) = self.marks.get_mut(key).filter(|entry| entry.mark.token == mark.token) {
-            entry.snapshot = Some(snapshot);
+            (entry.snapshot, entry.history) = (Some(snapshot), epoch);
         }
     }
 
@@ -312,12 +314,20 @@ impl Fence {
     /// Takes over what was saved before a restart, in the same order. It is saved already.
     pub fn restore(&mut self, record: Record) {
         match record {
-            Record::Epoch(epoch) => drop(self.follow(epoch)),
+            Record::Epoch(epoch) => {
+                self.follow(epoch);
+                // The same epoch again: marks of former histories were dropped.
+                self.former_floor = self.floor;
+            }
             Record::Floor(floor) => self.floor = self.floor.max(floor),
             Record::Mark(key, mark) => {
-                let entry = Entry { mark, record: 0, snapshot: None, read: None, is_confirmed: false };
+                let history = self.epoch;
+                let entry =
+                    Entry { mark, record: 0, snapshot: None, read: None, is_confirmed: false, history };
                 let kept = self.marks.entry(key).or_insert(entry);
-                kept.mark = raised(kept.mark, mark).unwrap_or(kept.mark);
+                if let Some(mark) = raised(kept.mark, mark) {
+                    (kept.mark, kept.history) = (mark, history);
+                }
             }
         }
     }
@@ -334,9 +344,13 @@ impl Fence {
 
     /// Everything that a gate that restarts must know, in order.
     pub fn records(&self) -> impl Iterator<Item = Record> {
-        let marks = self.marks.iter().map(|(key, entry)| Record::Mark(key.clone(), entry.mark));
-        let floors = [Record::Floor(self.former_floor), Record::Epoch(self.epoch), Record::Floor(self.floor)];
-        floors.into_iter().chain(marks)
+        let marks = |is_former: bool| {
+            let those = self.marks.iter().filter(move |(_, entry)| self.is_former(entry) == is_former);
+            those.map(|(key, entry)| Record::Mark(key.clone(), entry.mark))
+        };
+        let former = [Record::Floor(self.former_floor)].into_iter().chain(marks(true));
+        let present = [Record::Epoch(self.epoch), Record::Floor(self.floor)].into_iter().chain(marks(false));
+        former.chain(present)
     }
 
     /// Whether a snapshot is whole, and everything is saved.
@@ -378,8 +392,8 @@ impl Fence {
     fn raise(&mut self, key: &ResourceKey, to: Mark) {
         let old = self.marks.get(key).copied();
         let mark = match old {
-            // What was dropped in a former history may have been above what this one has.
-            None if to.token <= self.former_floor => Mark { token: self.former_floor, session: None },
+            // What a former history had, and was dropped, may have been above what this one has.
+            None if to.token < self.former_floor => Mark { token: self.former_floor, session: None },
             None => to,
             Some(old) => match raised(old.mark, to) {
                 None => return,
@@ -390,7 +404,7 @@ impl Fence {
             self.compact();
         }
         let record = self.record(Record::Mark(key.clone(), mark));
-        let fresh = Entry { mark, record, snapshot: None, read: None, is_confirmed: false };
+        let fresh = Entry { mark, record, snapshot: None, read: None, is_confirmed: false, history: 0 };
         // What was known of the former token says nothing of this one.
         let entry = match old.filter(|old| old.mark.token == mark.token) {
             Some(old) => Entry { mark, record, ..old },
@@ -418,9 +432,20 @@ impl Fence {
         let some = tokens.len() / 8;
         let (_, highest_dropped, _) = tokens.select_nth_unstable(some);
         let floor = self.floor.max(*highest_dropped);
+        let dropped = self.marks.values().filter(|entry| entry.mark.token <= floor);
+        let former = dropped.filter(|entry| self.is_former(entry)).map(|entry| entry.mark.token).max();
         self.marks.retain(|_, entry| entry.mark.token > floor);
         self.floor = floor;
         self.record(Record::Floor(floor));
+        if former > Some(self.former_floor) {
+            self.former_floor = former.unwrap_or(self.former_floor);
+            self.record(Record::Epoch(self.epoch));
+        }
+    }
+
+    /// Whether the present history is not known to have given this token.
+    fn is_former(&self, entry: &Entry) -> bool {
+        entry.history < self.epoch
     }
 }
 

@@ -162,6 +162,28 @@ fn another_history_refuses_by_what_is_known_and_admits_by_what_it_says() {
 }
 
 #[test]
+fn a_mark_of_a_former_history_that_was_dropped_is_remembered() {
+    let rules = Rules { remembers: true, marks_max: 2, ..rules() };
+    let mut fence = watching(rules, 7);
+    fence.learn(&key(1), mark(9));
+    // The store was set back to before the grant of 7, and tokens go on above all of them.
+    assert!(fence.snapshot_begins(2));
+    fence.learn(&key(0), mark(5));
+    fence.learn(&key(2), mark(1 << 32));
+    fence.snapshot_ends(Revision(1 << 32), Tick(10));
+    assert_eq!((fence.mark(&key(0)), fence.floor()), (None, Token(7)), "there is no room for it");
+    let mut written_along = Fence::new(rules);
+    fence.unsaved().0.into_iter().for_each(|record| written_along.restore(record));
+    let mut written_anew = Fence::new(rules);
+    fence.records().for_each(|record| written_anew.restore(record));
+    for mut fence in [fence, written_along, written_anew] {
+        let answer = (Answer::Newest(mark(5)), Some(2));
+        let verdict = fence.conclude((&key(0), Token(5), None), answer, Tick(10), Tick(10));
+        assert_eq!(verdict, Some(Verdict::Stale { newest: Token(7) }), "{fence:?}");
+    }
+}
+
+#[test]
 fn a_floor_is_remembered() {
     let rules = Rules { remembers: true, fail_open: true, marks_max: 1, ..rules() };
     let mut fence = watching(rules, 7);

@@ -121,6 +121,15 @@ enum Event {
     Deleted(usize),
 }
 
+/// What was admitted last of a resource.
+#[derive(Debug, Clone, Copy)]
+struct Admitted {
+    token: u64,
+    session: Option<SessionId>,
+    /// By a gate that fails open, while the store was away.
+    is_open: bool,
+}
+
 pub struct World {
     rules: Rules,
     fence: Fence,
@@ -134,7 +143,7 @@ pub struct World {
     told: Option<(u64, u64)>,
     disk: Vec<Record>,
     // What the model remembers, across restarts if the gate does.
-    admitted: BTreeMap<usize, (u64, Option<SessionId>)>,
+    admitted: BTreeMap<usize, Admitted>,
     learned: BTreeMap<usize, u64>,
     /// What the store answered, by resource and token.
     confirmed: BTreeMap<usize, u64>,
@@ -377,13 +386,16 @@ impl World {
         }
         assert!(token.0 > 0, "no grant has the token 0");
         let is_open = self.rules.fail_open && is_away;
-        if let Some((before, of)) = admitted {
-            assert!(token.0 >= before, "{token} was admitted after {before}");
-            let is_another = token.0 == before && of.zip(session).is_some_and(|(a, b)| a != b);
-            assert!(!is_another, "{token} was admitted from two sessions");
+        let was_dropped = token <= self.fence.floor();
+        if let Some(before) = admitted {
+            assert!(token.0 >= before.token, "{token} was admitted after {}", before.token);
+            let is_another =
+                token.0 == before.token && before.session.zip(session).is_some_and(|(a, b)| a != b);
+            // The session was believed, and is forgotten: then the store's word counts.
+            let was_a_guess = before.is_open && was_dropped;
+            assert!(!is_another || was_a_guess, "{token} was admitted from two sessions");
         }
         let learned = self.learned.get(&r).copied().unwrap_or_default();
-        let was_dropped = token <= self.fence.floor();
         assert!(token.0 >= learned || was_dropped, "{token} was admitted though {learned} was learned");
         if !is_open {
             let grant = self.grants.get(&r).and_then(|of| of.iter().find(|grant| grant.token == token.0));
@@ -392,7 +404,7 @@ impl World {
             assert!(is_recent, "{token} was over at {:?}, and it is {}", grant.over_at, self.now);
             if self.rules.strict {
                 let confirmed = self.confirmed.get(&r).copied();
-                let known = admitted.map(|(token, _)| token);
+                let known = admitted.map(|before| before.token);
                 let is_read = confirmed >= Some(token.0) || known == Some(token.0);
                 assert!(is_read, "{token} was admitted by a strict gate that has read {confirmed:?}");
             }
@@ -403,8 +415,10 @@ impl World {
             );
             assert!(is_saved, "{token} was admitted before it was saved");
         }
-        let session = session.or(admitted.filter(|(before, _)| *before == token.0).and_then(|(_, of)| of));
-        self.admitted.insert(r, (token.0, session));
+        let same = admitted.filter(|before| before.token == token.0);
+        let session = session.or(same.and_then(|before| before.session));
+        let is_open = is_open || same.is_some_and(|before| before.is_open);
+        self.admitted.insert(r, Admitted { token: token.0, session, is_open });
     }
 
     /// After all that, a new grant is admitted as soon as the gate has asked, and its predecessor refused.
