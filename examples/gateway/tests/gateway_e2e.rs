@@ -105,6 +105,10 @@ async fn pause_in_the_middle(program: &Program, node: &str, log: &tokio_postgres
                  WHERE b.node_id = $1 AND b.step = 'begun' AND ($2::text IS NULL OR b.session_id = $2)
                    AND b.entry = (SELECT max(entry) FROM gateway.log l WHERE l.session_id = b.session_id)";
     let in_hand = async |session: Option<&str>| log.query(begun, &[&node, &session]).await.expect("rows");
+    let entries = async || -> i64 {
+        let sql = "SELECT count(*) FROM gateway.log WHERE node_id = $1";
+        log.query_one(sql, &[&node]).await.expect("a row").get(0)
+    };
     for _ in 0..1_000 {
         let paused_at = Instant::now();
         program.pause().await.expect("SIGSTOP");
@@ -118,7 +122,10 @@ async fn pause_in_the_middle(program: &Program, node: &str, log: &tokio_postgres
                 return paused_at;
             }
         }
+        let before = entries().await;
         program.resume().expect("SIGCONT");
+        // It has to get on before it is paused again; if nothing comes for it, it is soon enough.
+        let _ = wait_for("another entry", Duration::from_millis(50), async || entries().await > before).await;
     }
     panic!("{node} never had a message in hand");
 }
@@ -230,7 +237,9 @@ fn check_visits(session: &str, visits: &[Visit], hurt: &Hurt) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_session_is_answered_by_one_node_at_a_time() {
-    let postgres = Postgres::start().await.expect("PostgreSQL");
+    // Each commit takes two milliseconds, however fast the disk is: so long is a message in hand at least.
+    let slow = Postgres::builder().setting("commit_delay", "2000").setting("commit_siblings", "0");
+    let postgres = slow.start().await.expect("PostgreSQL");
     let database = postgres.url();
     let per_session = messages_a_session();
     let mut programs = Vec::new();
