@@ -237,7 +237,7 @@ fn check_visits(session: &str, visits: &[Visit], hurt: &Hurt) -> Vec<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_session_is_answered_by_one_node_at_a_time() {
-    // Each commit takes two milliseconds, however fast the disk is: so long is a message in hand at least.
+    // Each commit takes two milliseconds even on a fast disk, so that a node can be caught with a message in hand.
     let slow = Postgres::builder().setting("commit_delay", "2000").setting("commit_siblings", "0");
     let postgres = slow.start().await.expect("PostgreSQL");
     let database = postgres.url();

@@ -165,7 +165,7 @@ impl<H: Handler> Consumer<H> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Polling {
     Runs,
-    /// It polls no more; an error is one from which the client does not recover.
+    /// It has stopped polling, with an error if the client cannot recover.
     Ended(Result<(), String>),
     /// It has left the group.
     Left,

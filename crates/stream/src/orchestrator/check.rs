@@ -111,7 +111,7 @@ async fn partitions(kafka: &KafkaSettings, client: ClientConfig) -> Result<Parti
     })
 }
 
-/// What is to be said of the topics that the file names.
+/// Findings about the topics named in the file.
 fn topics(kafka: &KafkaSettings, found: &Partitions) -> Vec<Finding> {
     let count_of = |name: &str| found.iter().find(|(topic, _)| topic == name).map(|(_, count)| *count);
     let (topic, expected) = (&kafka.topic, kafka.partitions);

@@ -15,7 +15,7 @@ async fn kit() -> Kit {
     Kit::with_retention(vec![stage("decode", &[])], DAY, DAY * 30).await
 }
 
-/// As if these jobs had ended so many days ago.
+/// Moves the end of these jobs back by this many days.
 async fn end(kit: &Kit, ids: &str, days: u32) {
     let ago = format!("(extract(epoch FROM clock_timestamp() - interval '{days} days') * 1000)::bigint");
     kit.execute(&format!(

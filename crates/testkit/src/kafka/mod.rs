@@ -27,7 +27,7 @@ const OTHER: &str = "SOLEHOLD_TEST_KAFKA";
 /// The program of a nisshi to start instead of Apache Kafka.
 const NISSHI: &str = "SOLEHOLD_TEST_NISSHI";
 
-/// A running broker. Starting one takes seconds: a test process should start no more than it must.
+/// A running broker. Starting one takes seconds, so a test process should start as few as it can.
 #[derive(Debug)]
 pub struct Kafka {
     // None: it is somebody else's.
