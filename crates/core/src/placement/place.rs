@@ -162,7 +162,7 @@ fn give_up(board: &mut Board<'_>, item: usize) {
 /// acquire their part of it. Beyond the shares, and in a rollout, the least loaded runner is chosen.
 struct Chooser {
     shares: Option<Shares>,
-    probes: HashMap<(usize, bool), Probe>,
+    probes: HashMap<usize, Probe>,
     heaps: HashMap<(usize, Circle), Heap>,
 }
 
@@ -177,21 +177,20 @@ impl Chooser {
 
     /// A runner with room for a resource: one that should have it, or if `must`, any that may.
     fn choose(&mut self, board: &Board<'_>, item: usize, must: bool) -> Option<usize> {
-        self.within_share(board, item, false)
-            .or_else(|| self.within_share(board, item, true))
+        self.within_share(board, item)
             .or_else(|| self.shares.is_none().then(|| self.least(board, item, Circle::Newest)).flatten())
             .or_else(|| self.least(board, item, Circle::Preferred))
             .or_else(|| must.then(|| self.least(board, item, Circle::Allowed)).flatten())
     }
 
-    /// The next runner from the resource's own starting point that has less than its share, rounded down or up.
-    fn within_share(&mut self, board: &Board<'_>, item: usize, up: bool) -> Option<usize> {
+    /// The next runner from the resource's own starting point that has less than its share.
+    fn within_share(&mut self, board: &Board<'_>, item: usize) -> Option<usize> {
         let shares = self.shares.as_ref()?;
         let Asked { class, weight, key } = Asked::of(board, item);
-        let probe = self.probes.entry((class, up));
+        let probe = self.probes.entry(class);
         let probe = probe.or_insert_with(|| Probe::new(&board.classes[class].preferred));
         let has_less = |runner: usize| {
-            let share = shares.whole(runner, up);
+            let share = shares.whole(runner);
             board.load[runner] + weight <= share && board.has_room(runner, weight)
         };
         probe.first(start(key), has_less)

@@ -5,7 +5,7 @@
 //! a least cut shows the resources that are in too tight a place. They and their runners are a part of their own, at a
 //! higher level, and the others another one, at a lower level.
 
-use std::collections::HashMap;
+use std::{cmp::Reverse, collections::HashMap};
 
 use super::{Band, Reason, board::Board, flow::Network, runner_set::RunnerSet};
 
@@ -16,6 +16,8 @@ const SETS_MAX: usize = 1_024;
 pub struct Shares {
     /// As a fraction.
     of: Vec<Option<Fraction>>,
+    /// In whole units of weight, of which runners that share among themselves have as many as there is to share.
+    whole: Vec<u64>,
     /// Whether the resources of a class take part.
     counted: Vec<bool>,
     /// The runners that take part.
@@ -29,10 +31,9 @@ struct Fraction {
 }
 
 impl Shares {
-    /// The share in whole units of weight.
-    pub fn whole(&self, runner: usize, up: bool) -> u64 {
-        let Some(Fraction { over, under }) = self.of[runner] else { return 0 };
-        if up { over.div_ceil(under) } else { over / under }
+    /// The share in whole units of weight: rounded down, or for those with the greatest rest, up.
+    pub fn whole(&self, runner: usize) -> u64 {
+        self.whole[runner]
     }
 
     /// The share in thousandths of a unit of weight.
@@ -174,6 +175,7 @@ impl Demand {
             demand: self.sets.iter().map(|(_, demand)| *demand).collect(),
             sets_of: &sets_of,
             of: vec![None; board.load.len()],
+            whole: vec![0; board.load.len()],
         };
         let whole = Part { sets: (0..self.sets.len()).collect(), runners: self.runners.iter().collect() };
         let mut parts = vec![whole];
@@ -181,7 +183,7 @@ impl Demand {
             parts.extend(solver.solve(part).into_iter().flatten());
         }
         let counted = self.of_class.iter().map(|set| set.flatten().is_some()).collect();
-        Shares { of: solver.of, counted, runners: self.runners }
+        Shares { of: solver.of, whole: solver.whole, counted, runners: self.runners }
     }
 }
 
@@ -197,6 +199,7 @@ struct Solver<'a> {
     demand: Vec<u64>,
     sets_of: &'a [Vec<usize>],
     of: Vec<Option<Fraction>>,
+    whole: Vec<u64>,
 }
 
 /// Runners that the same sets of a part have.
@@ -227,14 +230,27 @@ impl Solver<'_> {
         }
         let wanted: u64 = part.sets.iter().map(|set| self.demand[*set] * capacity).sum();
         if network.send(source, sink) == wanted {
-            for runner in part.runners {
-                // More than its capacity is more than it can have.
-                let over = (self.capacity[runner] * load).min(self.capacity[runner] * capacity);
-                self.of[runner] = Some(Fraction { over, under: capacity });
-            }
+            // More than their capacity is more than they can have.
+            self.give(&part.runners, load.min(capacity), capacity);
             return None;
         }
         Some(split(&part, groups, &network.reached(source)))
+    }
+
+    /// Gives the runners of a part their shares of its load, and rounds these by the method of the largest remainder. The
+    /// rounding depends on capacities alone, so a plan stays as it was while parts of it are carried out.
+    fn give(&mut self, runners: &[usize], load: u64, capacity: u64) {
+        let mut rests = Vec::with_capacity(runners.len());
+        let mut left = load;
+        for runner in runners {
+            let over = self.capacity[*runner] * load;
+            self.of[*runner] = Some(Fraction { over, under: capacity });
+            self.whole[*runner] = over / capacity;
+            left -= over / capacity;
+            rests.push((Reverse(over % capacity), *runner));
+        }
+        rests.sort_unstable();
+        rests.iter().take(left as usize).for_each(|(_, runner)| self.whole[*runner] += 1);
     }
 
     /// The load and the capacity of a part, without those of its runners that have more than their part of it already.
@@ -248,6 +264,7 @@ impl Solver<'_> {
                 let is_over = self.fixed[*runner] * capacity > load * self.capacity[*runner];
                 if is_over {
                     self.of[*runner] = Some(Fraction { over: self.fixed[*runner], under: 1 });
+                    self.whole[*runner] = self.fixed[*runner];
                 }
                 !is_over
             });
