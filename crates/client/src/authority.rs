@@ -255,6 +255,11 @@ pub enum AuthorityError {
 }
 
 impl AuthorityError {
+    /// Nothing was done, and nobody said when to ask again.
+    pub(crate) fn unreachable(why: impl Into<String>) -> Self {
+        Self::Unreachable { why: why.into(), retry_after: None }
+    }
+
     /// What happened.
     pub fn why(&self) -> &str {
         match self {

@@ -202,7 +202,7 @@ fn failed(error: EngineError) -> AuthorityError {
                 retry_after: Some(Duration::from_millis(retry_after_ms)),
             }
         }
-        other => AuthorityError::Unreachable { why: other.to_string(), retry_after: None },
+        other => AuthorityError::unreachable(other.to_string()),
     }
 }
 

@@ -183,7 +183,9 @@ impl Player {
             88..90 => {
                 let status = [HolderStatus::Active, HolderStatus::Draining, HolderStatus::Maintenance];
                 let status = self.pick(&status).expect("some");
-                Command::SetStatus { holder: holder(&self.holder()), status }
+                let by = [StatusBy::Operator, StatusBy::Itself(None), StatusBy::Itself(Some(self.session()))];
+                let by = self.pick(&by).expect("some");
+                Command::SetStatus { holder: holder(&self.holder()), status, by }
             }
             90..91 => {
                 let session = self.random.random_ratio(1, 2).then(|| self.session());

@@ -8,7 +8,7 @@ use solehold_core::{
     key::*,
     lease::LeaseStatus,
     outcome::*,
-    session::{HolderStatus, Session, Standing},
+    session::{Holder, HolderStatus, Session, Standing},
 };
 use solehold_engine::{Engine, EngineOptions};
 use tokio::task::JoinSet;
@@ -165,23 +165,31 @@ pub async fn capacity_by_name(fixture: &dyn Fixture) {
     engine.stop().await;
 }
 
-/// A draining holder keeps what it has and takes nothing more; one that comes back has done its draining.
+/// A draining holder keeps what it has and takes nothing more; one that comes back has done its draining, and what its
+/// former self asks for late changes nothing. Draining itself ends no maintenance.
 pub async fn draining(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let session = session_of(bench.done(register("ann", LONG_MS, None)).await);
     let kept = bench.grant(ask_on(&key("kept"), &session)).await;
-    let status = |status| Command::SetStatus { holder: holder("ann"), status };
-    bench.done(status(HolderStatus::Draining)).await;
+    let status = |status| Command::SetStatus { holder: holder("ann"), status, by: StatusBy::Operator };
+    let drains = |session: &Session| {
+        let by = StatusBy::Itself(Some(session.id));
+        Command::SetStatus { holder: holder("ann"), status: HolderStatus::Draining, by }
+    };
+    bench.done(drains(&session)).await;
     is!(bench.refused(ask_on(&key("more"), &session)).await, Refusal::Draining(_));
     renewed(bench.run(renew(its(&kept))).await);
     let next = session_of(bench.done(register("ann", LONG_MS, None)).await);
+    is!(bench.refused(drains(&session)).await, Refusal::NoSession { .. });
     bench.grant(ask_on(&key("more"), &next)).await;
     bench.done(status(HolderStatus::Maintenance)).await;
+    is!(bench.done(drains(&next)).await, Answer::Holder(Holder { status: HolderStatus::Maintenance, .. }));
     let after = session_of(bench.done(register("ann", LONG_MS, None)).await);
     is!(bench.refused(ask_on(&key("third"), &after)).await, Refusal::Draining(_));
     bench.done(status(HolderStatus::Active)).await;
     bench.grant(ask_on(&key("third"), &after)).await;
-    let unknown = Command::SetStatus { holder: holder("bea"), status: HolderStatus::Active };
+    let (bea, by) = (holder("bea"), StatusBy::Operator);
+    let unknown = Command::SetStatus { holder: bea, status: HolderStatus::Active, by };
     is!(bench.refused(unknown).await, Refusal::NoHolder(_));
 }
 

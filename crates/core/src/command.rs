@@ -166,6 +166,15 @@ pub struct OpenSession {
     pub metrics: Option<Document>,
 }
 
+/// Whose wish a status is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusBy {
+    /// An operator's.
+    Operator,
+    /// The holder's own: of its present session, if it names one. It does not end its maintenance.
+    Itself(Option<SessionId>),
+}
+
 /// What a written record may replace, so that a read-modify-write cannot undo a concurrent write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Over {
@@ -273,6 +282,8 @@ pub enum Command {
         holder: HolderKey,
         /// The new status.
         status: HolderStatus,
+        /// Whose wish it is.
+        by: StatusBy,
     },
     /// Remove a holder and end its session. What is attached to the session is released if the session is named; by the
     /// holder's name alone, which is no proof (rule 6), it is revoked and held back (rule 12).

@@ -18,7 +18,7 @@ use super::{Frames, NoWatch, Source};
 use crate::{Embedded, authority::AuthorityError};
 
 fn failed(error: &dyn std::fmt::Display) -> AuthorityError {
-    AuthorityError::Unreachable { why: error.to_string(), retry_after: None }
+    AuthorityError::unreachable(error.to_string())
 }
 
 fn wire(cursor: store::Cursor) -> Cursor {

@@ -69,12 +69,9 @@ async fn follow(shared: &Shared, cursor: &mut Option<Cursor>, failures: &mut u32
 }
 
 async fn next(frames: &mut dyn Frames) -> Result<Option<WatchFrame>, AuthorityError> {
-    let silent = |_| broken(format!("the watch was silent for {} s", SILENCE_MAX.as_secs()));
+    let silent =
+        |_| AuthorityError::unreachable(format!("the watch was silent for {} s", SILENCE_MAX.as_secs()));
     tokio::time::timeout(SILENCE_MAX, frames.next()).await.map_err(silent)?
-}
-
-fn broken(why: String) -> AuthorityError {
-    AuthorityError::Unreachable { why, retry_after: None }
 }
 
 /// One connection of the watch.
@@ -115,7 +112,7 @@ impl Stream<'_> {
                 self.shared.write().told_up_to(Revision(progress.cursor.revision));
             }
             WatchFrame::Compacted(_) => return Err(NoWatch::Compacted),
-            WatchFrame::Resync(resync) => return Err(broken(resync.reason).into()),
+            WatchFrame::Resync(resync) => return Err(AuthorityError::unreachable(resync.reason).into()),
         }
         self.shared.has_changed();
         Ok(())
@@ -178,7 +175,7 @@ pub(super) fn mark(token: u64, session: Option<Uuid>) -> Mark {
 pub(super) fn older(shared: &Shared, told: u64) -> AuthorityError {
     let why = OlderHistory { seen: shared.read().epoch(), told }.to_string();
     tracing::warn!(why, "the gate does not follow the store");
-    broken(why)
+    AuthorityError::unreachable(why)
 }
 
 /// Asks again and again how far the store is: when the watch has told everything up to there, everything that was

@@ -59,13 +59,11 @@ impl Call {
 
     pub fn body(self, body: &impl Serialize) -> Result<Self, AuthorityError> {
         let body = serde_json::to_vec(body);
-        let body = body.map_err(|error| unreachable(format!("the request cannot be written: {error}")))?;
+        let body = body.map_err(|error| {
+            AuthorityError::unreachable(format!("the request cannot be written: {error}"))
+        })?;
         Ok(Self { body: Some(body), ..self })
     }
-}
-
-fn unreachable(why: String) -> AuthorityError {
-    AuthorityError::Unreachable { why, retry_after: None }
 }
 
 /// The servers, and the connections to them.
@@ -142,7 +140,12 @@ impl Servers {
             let at = (first + turn) % self.bases.len();
             let url = transport::url(&self.bases[at], &call.path, &self.query(call));
             let sent = lane.http.request(call.method.clone(), url).send();
-            let slow = || unreachable(format!("{} did not answer within {:?}", self.bases[at], call.within));
+            let slow = || {
+                AuthorityError::unreachable(format!(
+                    "{} did not answer within {:?}",
+                    self.bases[at], call.within
+                ))
+            };
             let response = match tokio::time::timeout(call.within, sent).await {
                 Err(_) => Err(slow()),
                 Ok(Err(error)) => Err(lost(transport::no_answer(&self.bases[at], &error, call.within).await)),
@@ -214,7 +217,9 @@ fn refused<T>(base: &str, status: StatusCode, bytes: &[u8]) -> Reply<T> {
         Err(_) if status.is_server_error() => {
             Err(AuthorityError::Unknown(format!("{base} answered {status} without saying why")))
         }
-        Err(_) => Err(unreachable(format!("{base} answered {status}: is it a solehold server?"))),
+        Err(_) => {
+            Err(AuthorityError::unreachable(format!("{base} answered {status}: is it a solehold server?")))
+        }
     }
 }
 
@@ -233,7 +238,7 @@ pub fn judged<T>(problem: Problem) -> Reply<T> {
 
 fn lost(no_answer: NoAnswer) -> AuthorityError {
     let NoAnswer { why, is_undone } = no_answer;
-    if is_undone { unreachable(why) } else { AuthorityError::Unknown(why) }
+    if is_undone { AuthorityError::unreachable(why) } else { AuthorityError::Unknown(why) }
 }
 
 /// One error of all: unknown if any of them is.
@@ -280,7 +285,7 @@ mod tests {
     #[test]
     fn unknown_outweighs_unreachable() {
         let unknown = AuthorityError::Unknown("lost".to_owned());
-        let away = unreachable("away".to_owned());
+        let away = AuthorityError::unreachable("away");
         assert_eq!(summed_up(vec![away.clone(), unknown]), AuthorityError::Unknown("away; lost".to_owned()));
         assert_eq!(summed_up(vec![away.clone()]), away);
     }

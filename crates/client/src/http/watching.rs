@@ -32,7 +32,7 @@ impl Source for Http {
     async fn head(&self) -> Result<Cursor, AuthorityError> {
         let call = self.call(Method::GET, paths::READY.to_owned());
         let ready = self.servers().ask::<Ready>(Lane::Work, &call).await?.map_err(denied)?;
-        ready.cursor.ok_or_else(|| broken("the server does not say how far it is".to_owned()))
+        ready.cursor.ok_or_else(|| AuthorityError::unreachable("the server does not say how far it is"))
     }
 
     async fn newest(&self, key: &ResourceKey) -> Result<(Answer, Option<u64>), AuthorityError> {
@@ -89,25 +89,27 @@ impl Stream {
     }
 }
 
-fn broken(why: String) -> AuthorityError {
-    AuthorityError::Unreachable { why, retry_after: None }
-}
-
 #[async_trait]
 impl Frames for Stream {
     async fn next(&mut self) -> Result<Option<WatchFrame>, AuthorityError> {
         loop {
             while let Some(frame) = self.frames.pop_front() {
                 // A sort of frame that came later than this client tells nothing.
-                if let Some(frame) =
-                    WatchFrame::from_sse(&frame).map_err(|error| broken(error.to_string()))?
+                if let Some(frame) = WatchFrame::from_sse(&frame)
+                    .map_err(|error| AuthorityError::unreachable(error.to_string()))?
                 {
                     return Ok(Some(frame));
                 }
             }
-            let piece = self.response.chunk().await.map_err(|error| broken(root_cause(&error)))?;
+            let piece = self
+                .response
+                .chunk()
+                .await
+                .map_err(|error| AuthorityError::unreachable(root_cause(&error)))?;
             let Some(piece) = piece else { return Ok(None) };
-            self.frames.extend(self.decoder.push(&piece).map_err(|error| broken(error.to_string()))?);
+            self.frames.extend(
+                self.decoder.push(&piece).map_err(|error| AuthorityError::unreachable(error.to_string()))?,
+            );
         }
     }
 }

@@ -176,7 +176,7 @@ impl Inner {
         }
         let history = core.history().clone();
         let renewer = Renewer::new(self.timing(), sent, beat, history, self.unit())
-            .map_err(|older| AuthorityError::Unreachable { why: older.to_string(), retry_after: None })?;
+            .map_err(|older| AuthorityError::unreachable(older.to_string()))?;
         let window = Arc::<Window>::default();
         window.show(&renewer);
         *self.window.lock() = window;

@@ -156,7 +156,7 @@ impl<'a> Draft<'a> {
             Command::CloseSession { tenant, session } => self.close_session(tenant, *session),
             Command::ExpireSession(session) => self.expire_session(*session),
             Command::HeardOf { holder, metrics } => self.heard_of(holder, metrics.as_ref()),
-            Command::SetStatus { holder, status } => self.set_status(holder, *status),
+            Command::SetStatus { holder, status, by } => self.set_status(holder, *status, *by),
             Command::RemoveHolder { holder, session } => self.remove_holder(holder, *session),
             Command::Declare { key, declaration, only_new } => self.declare(key, declaration, *only_new),
             Command::Delete { key, force, fenced } => self.delete(key, *force, *fenced),

@@ -2,7 +2,7 @@
 
 use super::{Draft, Stop};
 use crate::{
-    command::OpenSession,
+    command::{OpenSession, StatusBy},
     event::{Change, Ended, What},
     key::{Document, HolderKey, Name, SessionId},
     ledger::FoundLate,
@@ -224,9 +224,23 @@ impl Draft<'_> {
         Ok(Answer::Holder(holder))
     }
 
-    pub(super) fn set_status(&mut self, key: &HolderKey, status: HolderStatus) -> Result<Answer, Stop> {
-        let holder = Holder { status, ..self.registered(key)?.clone() };
-        self.refuse_unless_own_holder(Some(&holder))?;
+    pub(super) fn set_status(
+        &mut self,
+        key: &HolderKey,
+        status: HolderStatus,
+        by: StatusBy,
+    ) -> Result<Answer, Stop> {
+        let known = self.registered(key)?.clone();
+        self.refuse_unless_own_holder(Some(&known))?;
+        if let StatusBy::Itself(proof) = by {
+            if let Some(session) = proof.filter(|id| known.session != Some(*id)) {
+                return Err(Refusal::NoSession { session, why: SessionOver::Superseded }.into());
+            }
+            if known.status == HolderStatus::Maintenance {
+                return Ok(Answer::Holder(known));
+            }
+        }
+        let holder = Holder { status, ..known };
         if let Some(id) = holder.session {
             self.ledger.session(id).ok_or(FoundLate::Session(id))?;
             self.changes.push(Change::SessionStanding { id, standing: standing(status) });

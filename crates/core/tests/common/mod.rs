@@ -13,8 +13,8 @@ use solehold_core::{
     Decision, apply,
     call::{Actor, Call},
     command::{
-        Acquire, AskedTenure, Claim, Command, HandOver, OpenSession, Registration, StateWrite, Target,
-        Undeclared, Wait,
+        Acquire, AskedTenure, Claim, Command, HandOver, OpenSession, Registration, StateWrite, StatusBy,
+        Target, Undeclared, Wait,
     },
     decide,
     event::Change,
@@ -376,7 +376,13 @@ impl World {
     }
 
     pub fn status(&mut self, who: &str, status: HolderStatus) -> Told {
-        self.told(Command::SetStatus { holder: holder(who), status })
+        self.told(Command::SetStatus { holder: holder(who), status, by: StatusBy::Operator })
+    }
+
+    /// A holder drains itself.
+    pub fn drains(&mut self, who: &str, session: Option<SessionId>) -> Told {
+        let (status, by) = (HolderStatus::Draining, StatusBy::Itself(session));
+        self.told(Command::SetStatus { holder: holder(who), status, by })
     }
 
     /// Removes a holder by its name alone.

@@ -3,8 +3,8 @@
 use solehold_core::{
     call::{Actor, ResourceScope},
     command::{
-        Acquire, AskedTenure, Claim, Command, HandOver, OpenSession, Over, Registration, StateWrite, Target,
-        Undeclared, Wait,
+        Acquire, AskedTenure, Claim, Command, HandOver, OpenSession, Over, Registration, StateWrite,
+        StatusBy, Target, Undeclared, Wait,
     },
     event::{Change, What},
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
@@ -247,7 +247,9 @@ impl Memory {
             Ask::HeardOf { who } => {
                 Command::HeardOf { holder: holder(*who), metrics: Some(document("heard")) }
             }
-            Ask::Status { who, status } => Command::SetStatus { holder: holder(*who), status: *status },
+            Ask::Status { who, status } => {
+                Command::SetStatus { holder: holder(*who), status: *status, by: StatusBy::Operator }
+            }
             Ask::RemoveHolder { who, session } => {
                 let session = session.as_ref().map(|who| self.session(who));
                 Command::RemoveHolder { holder: holder(*who), session }

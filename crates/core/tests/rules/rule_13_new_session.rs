@@ -100,6 +100,21 @@ fn a_holder_that_comes_back_has_drained_but_maintenance_lasts() {
 }
 
 #[test]
+fn a_holder_drains_itself_by_its_present_session_and_does_not_end_its_maintenance() {
+    let mut w = World::new();
+    let former = w.opens("ann");
+    w.drains("ann", Some(former)).says("holder ann is Draining", "");
+    let ann = w.opens("ann");
+    w.drains("ann", Some(former)).says(SUPERSEDED, "");
+    w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
+    w.status("ann", HolderStatus::Maintenance);
+    w.drains("ann", Some(ann)).says("holder ann is Maintenance", "");
+    w.drains("ann", None).says("holder ann is Maintenance", "");
+    w.status("ann", HolderStatus::Active);
+    w.drains("ann", None).says("holder ann is Draining", "");
+}
+
+#[test]
 fn removing_a_holder_by_name_alone_does_not_free_its_sessions_work_before_the_deadline() {
     let mut w = World::new();
     let (ann, room) = (w.opens("ann"), w.room());

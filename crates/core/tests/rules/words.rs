@@ -1,7 +1,7 @@
 //! What events, commands, names and views say about themselves: stores, metrics and watchers go by it.
 
 use solehold_core::{
-    command::{Acquire, AskedTenure, Command, Footprint, HandOver, OpenSession, StateWrite, Wait},
+    command::{Acquire, AskedTenure, Command, Footprint, HandOver, OpenSession, StateWrite, StatusBy, Wait},
     event::{Change, Event},
     key::{Document, HolderKey, LeaseId, Name, RequestKey},
     lease::{LeaseStatus, Resource},
@@ -115,7 +115,7 @@ fn a_footprint_has_every_row_that_a_command_names() {
         Command::Renew { claim: on("b"), ttl_ms: None, stats: None },
         Command::Release { claim: crate::common::lease(lease), state: None },
         Command::CloseSession { tenant: name("acme"), session },
-        Command::SetStatus { holder: holder("ann"), status: HolderStatus::Active },
+        Command::SetStatus { holder: holder("ann"), status: HolderStatus::Active, by: StatusBy::Operator },
         Command::RemoveHolder { holder: holder("bob"), session: None },
         Command::RemoveRecord { collection: name("keys"), id: name("k") },
     ] {

@@ -5,13 +5,11 @@
 //! channel, whichever message that one is for, so a channel has one message in flight, and many channels make for many
 //! messages.
 
-mod transport;
-
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, ExchangeKind,
+    BasicProperties, Channel, Confirmation, Connection, ExchangeKind,
     options::{
         BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
         QueueDeclareOptions,
@@ -67,10 +65,8 @@ impl RabbitMq {
 
     async fn connection(&self) -> Result<Connection, Failure> {
         let name = format!("solehold relay {}", self.relay);
-        let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let (uri, runtime) = transport::prepare(self.config.url.reveal()).map_err(Failure::Away)?;
-        let connect = Connection::connect_uri_with_runtime(uri, properties, runtime);
-        in_time("connecting", CONNECT_WITHIN, connect).await
+        in_time("connecting", CONNECT_WITHIN, solehold_amqp::connect(self.config.url.reveal(), &name, None))
+            .await
     }
 
     async fn connect(&self) -> Result<Link, Failure> {
@@ -186,7 +182,7 @@ fn judge(confirmed: Confirmation, exchange: &str, routing_key: &str) -> Result<(
 async fn in_time<T>(
     what: &str,
     within: Duration,
-    work: impl Future<Output = lapin::Result<T>>,
+    work: impl Future<Output = Result<T, solehold_amqp::Error>>,
 ) -> Result<T, Failure> {
     match tokio::time::timeout(within, work).await {
         Ok(Ok(done)) => Ok(done),

@@ -20,10 +20,10 @@ use solehold_api::{
     terms,
 };
 use solehold_core::{
-    command::{Claim, Command, Footprint, OpenSession, Target},
+    command::{Claim, Command, Footprint, OpenSession, StatusBy, Target},
     key::{Document, HolderKey, Name, SessionId},
     outcome::{LeaseView, Refusal, SessionView},
-    session::{Holder, HolderStatus, Session, SessionOver, Standing},
+    session::{Holder, HolderStatus, Session, Standing},
     time::Revision,
 };
 use solehold_engine::store::{LoadedRows, ResourceQuery};
@@ -341,15 +341,11 @@ async fn put_status(
     if status != HolderStatus::Draining {
         is_admin.clone()?;
     }
-    let loaded = find(context, &key).await?;
-    let holder = loaded.state.holder(&key).ok_or_else(|| Refusal::NoHolder(key.name.clone()))?;
-    if let Some(session) = body.session_id.map(SessionId).filter(|id| holder.session != Some(*id)) {
-        return Err(Refusal::NoSession { session, why: SessionOver::Superseded }.into());
-    }
-    let is_of_itself = body.session_id.is_some() || is_admin.is_err();
-    if !(is_of_itself && holder.status == HolderStatus::Maintenance) {
-        context.execute(Command::SetStatus { holder: key.clone(), status }).await?;
-    }
+    let by = match body.session_id.map(SessionId) {
+        None if is_admin.is_ok() => StatusBy::Operator,
+        session => StatusBy::Itself(session),
+    };
+    context.execute(Command::SetStatus { holder: key.clone(), status, by }).await?;
     Ok(Json(see(context, &key).await?))
 }
 

@@ -10,12 +10,14 @@ use rdkafka::{
     message::DeliveryResult,
     producer::{BaseProducer, Producer as _, ProducerContext},
 };
+use serde_json::Value;
+use solehold_api::paths;
 
 use super::{
     config::KafkaSettings,
     dispatch::{Finding, StageLimits, Weight},
     pipeline::StagePlan,
-    run::{Made, brokers, make},
+    run::{Made, brokers, lease_server, make},
 };
 use crate::running::{Flags, RunError};
 
@@ -31,6 +33,12 @@ pub async fn check(path: &Path, flags: Flags) -> Result<Vec<String>, RunError> {
     let partitions = partitions(kafka, brokers(&settings).client()).await?;
     let mut found: Vec<(&str, Finding)> =
         topics(kafka, &partitions).into_iter().map(|finding| ("commands", finding)).collect();
+    if let Some(server) = lease_server(&settings)? {
+        let asked = server.get::<Value>(format!("{}?limit=1", paths::RUNNERS)).await;
+        let asked = asked.map_err(|error| RunError::Unavailable(format!("leases: {error}")))?;
+        asked.map_err(|refusal| RunError::Usage(format!("leases: {}", refusal.detail)))?;
+        found.push(("leases", Finding::note("the Solehold server answers")));
+    }
     for (kind, way) in &jobs.parts().dispatchers {
         let stages = settings.pipeline.stages().iter().filter(|stage| stage.dispatch == *kind);
         let stages: Vec<StageLimits> = stages.map(limits_of).collect();

@@ -93,6 +93,13 @@ pub(super) fn brokers(settings: &Settings) -> Brokers {
     }
 }
 
+/// The server whose leases say who has which partition, if leases do.
+pub(super) fn lease_server(settings: &Settings) -> Result<Option<Http>, RunError> {
+    let Ownership::Leases(leases) = &settings.ownership else { return Ok(None) };
+    let http = Http::new(leases.http());
+    http.map(Some).map_err(|error| RunError::Usage(format!("leases: {error}")))
+}
+
 fn consumer_settings(settings: &Settings) -> ConsumerSettings {
     let (kafka, limits) = (&settings.kafka, &settings.limits);
     let defaults = ConsumerSettings::default();
@@ -187,13 +194,7 @@ pub async fn run(
             settings.http.listen
         ))
     })?;
-    let leases = match &settings.ownership {
-        Ownership::Group => None,
-        Ownership::Leases(leases) => {
-            let http = Http::new(leases.http());
-            Some(http.map_err(|error| RunError::Usage(format!("leases: {error}")))?)
-        }
-    };
+    let leases = lease_server(&settings)?;
     let consumer = Consumer {
         settings: consumer,
         brokers: brokers(&settings),

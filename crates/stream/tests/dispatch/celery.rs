@@ -1,6 +1,11 @@
 //! Celery's own worker, from PyPI, over both brokers.
 
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use lapin::{Connection, ConnectionProperties, options::QueueDeleteOptions};
@@ -17,7 +22,35 @@ use solehold_testkit::{RabbitMq, Redis, TempDir, wait_for};
 use crate::world::{Kept, PATIENCE, Worker, deliver, id, refusal, send, task};
 
 fn celery(broker: &str) -> Result<Arc<Celery>> {
-    Ok(Arc::new(Celery::new(&CeleryConfig::new(broker)).map_err(anyhow::Error::msg)?))
+    open(&CeleryConfig::new(broker))
+}
+
+fn open(config: &CeleryConfig) -> Result<Arc<Celery>> {
+    Ok(Arc::new(Celery::new(config).map_err(anyhow::Error::msg)?))
+}
+
+/// What Python's `ssl` calls so.
+const CERT_REQUIRED: u8 = 2;
+
+/// A certificate of localhost, which is its own authority.
+struct Authority {
+    certificate: String,
+    key: String,
+    folder: TempDir,
+}
+
+impl Authority {
+    fn new() -> Result<Self> {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+        let (certificate, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+        let folder = TempDir::new()?;
+        fs::write(folder.path().join("ca.pem"), &certificate)?;
+        Ok(Self { certificate, key, folder })
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.path().join("ca.pem")
+    }
 }
 
 fn succeeded(result: Value) -> ReportKind {
@@ -29,10 +62,10 @@ fn lines(file: &Path) -> usize {
 }
 
 /// What holds with either broker. It leaves no worker behind.
-async fn everything_comes_back(broker: &str) -> Result<()> {
-    let (sender, kept) = (celery(broker)?, Kept::default());
+async fn everything_comes_back(config: &CeleryConfig, worker: &Worker) -> Result<()> {
+    let (sender, kept) = (open(config)?, Kept::default());
     let _delivering = deliver(&sender, &kept);
-    let worker = Worker::new(broker, "first").start().await?;
+    let worker = worker.start().await?;
 
     let (sum, length, known, failing, nan) = (
         id("j", "sum", 1),
@@ -66,6 +99,17 @@ async fn everything_comes_back(broker: &str) -> Result<()> {
     let end = kept.end(&nan).await?;
     ensure!(matches!(&end, ReportKind::Failed { reason } if reason.contains("not JSON")), "{end:?}");
     worker.terminate().await?;
+    Ok(())
+}
+
+/// The same over TLS; and a broker whose authority nobody trusts is sent nothing.
+async fn everything_comes_back_over_tls(url: &str, authority: &Authority, settings: Value) -> Result<()> {
+    let trusting = CeleryConfig { ca_cert: Some(authority.file()), ..CeleryConfig::new(url) };
+    let worker = Worker { settings, ..Worker::new(url, "first") };
+    everything_comes_back(&trusting, &worker).await?;
+    let refused = refusal(celery(url)?.as_ref(), &task(id("t", "add", 1), "video.add", json!({}))).await;
+    let is_told = matches!(&refused, Some(DispatchError::Unreachable(why)) if why.contains("UnknownIssuer"));
+    ensure!(is_told, "{refused:?}");
     Ok(())
 }
 
@@ -149,9 +193,11 @@ fn has(findings: &[Finding], weight: Weight, part: &str) -> Result<()> {
 
 #[tokio::test]
 async fn a_celery_worker_works_over_rabbitmq() -> Result<()> {
-    let rabbit = RabbitMq::start().await?;
+    let authority = Authority::new()?;
+    let rabbit = RabbitMq::start_tls(&authority.certificate, &authority.key).await?;
+    let settings = json!({ "broker_use_ssl": { "ca_certs": authority.file(), "cert_reqs": CERT_REQUIRED } });
+    everything_comes_back_over_tls(&rabbit.tls_url(), &authority, settings).await?;
     let url = rabbit.url();
-    everything_comes_back(&url).await?;
     tasks_outlive_everyone(&url, &Worker::new(&url, "second")).await?;
     revoked_tasks_are_dropped(&url).await?;
     settings_are_compared_over_rabbitmq(&url).await?;
@@ -214,9 +260,13 @@ async fn a_restart_of_rabbitmq_loses_nothing(rabbit: &RabbitMq) -> Result<()> {
 
 #[tokio::test]
 async fn a_celery_worker_works_over_redis() -> Result<()> {
-    let redis = Redis::start().await?;
+    let authority = Authority::new()?;
+    let redis = Redis::start_tls(&authority.certificate, &authority.key).await?;
+    let settings =
+        json!({ "broker_use_ssl": { "ssl_ca_certs": authority.file(), "ssl_cert_reqs": "required" } });
+    let tls_url = format!("rediss://{}/2", redis.tls_address());
+    everything_comes_back_over_tls(&tls_url, &authority, settings).await?;
     let url = format!("redis://{}/3", redis.address());
-    everything_comes_back(&url).await?;
     let soon =
         json!({ "visibility_timeout": 1, "unacked_restore_interval": 1, "unacked_restore_throttle": 1 });
     let worker = Worker { transport_options: soon, ..Worker::new(&url, "second") };

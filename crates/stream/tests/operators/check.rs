@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use serde_json::{Value, json};
-use solehold_testkit::free_port;
+use solehold_testkit::{Solehold, free_port};
 
 use crate::world::{Ran, TOPIC, World};
 
@@ -45,6 +45,28 @@ pub async fn says_what_it_found(world: &World) -> Result<()> {
     // Asking has not made it.
     let good = check(world, |_| {}).await?;
     assert_eq!(good.code, Some(0), "{good:?}");
+
+    let server = Solehold::builder().start().await?;
+    let by_leases = |server: &str| {
+        let leases = json!({ "server": server });
+        move |config: &mut Value| {
+            (config["kafka"]["partition_assignment"], config["leases"]) = (json!("leases"), leases);
+        }
+    };
+    // The key of the orchestrator is not one of this server.
+    let refused = check(world, by_leases(server.url())).await?;
+    assert!(
+        refused.code == Some(2) && refused.stderr.starts_with("error: leases: the key is unknown"),
+        "{refused:?}"
+    );
+    let file = world.file(by_leases(server.url()))?;
+    let without_key = [("SOLEHOLD_API_KEY", "")];
+    let said = world.run_as(&format!("orchestrator --check --config {file}"), &without_key).await?.good()?;
+    assert!(said.contains("leases: note: the Solehold server answers"), "{said}");
+    let nobody = format!("http://127.0.0.1:{}", free_port()?);
+    let away = check(world, by_leases(&nobody)).await?;
+    assert!(away.code == Some(5) && away.stderr.starts_with("error: leases: "), "{away:?}");
+    assert!(away.stderr.lines().count() == 1 && away.stderr.contains(&nobody), "{away:?}");
 
     let brokers = format!("127.0.0.1:{}", free_port()?);
     let away = |config: &mut Value| config["kafka"]["brokers"] = json!(brokers);

@@ -1,6 +1,6 @@
 //! How workers are reached, as `orchestrator.yaml` says it under `dispatchers`.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use serde::Deserialize;
 
@@ -37,8 +37,10 @@ pub struct DispatchersFile {
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CeleryFile {
-    /// Their broker: `amqp://` or `redis://`.
+    /// Their broker: `amqp://` or `redis://`, over TLS `amqps://` or `rediss://`.
     pub broker: String,
+    /// A file of authorities that are trusted in place of the system's, as PEM.
+    pub ca_cert: Option<PathBuf>,
     /// The queue of stages that name none: `celery` if not given.
     pub queue: Option<String>,
     /// Where workers send states and results: `solehold.results` if not given.
@@ -128,6 +130,7 @@ impl CeleryFile {
             result_queue: self.result_queue.clone().unwrap_or(defaults.result_queue),
             terminate: self.terminate.unwrap_or(defaults.terminate),
             consumer_timeout: self.consumer_timeout.map(|Time(time)| time),
+            ca_cert: self.ca_cert.clone(),
             broker: defaults.broker,
         }
     }

@@ -15,7 +15,7 @@ mod envelope;
 mod rabbitmq;
 mod redis;
 
-use std::{fmt, time::Duration};
+use std::{fmt, fs, path::PathBuf, time::Duration};
 
 use async_trait::async_trait;
 use serde_json::Value;
@@ -34,8 +34,10 @@ const CONSUMER_TIMEOUT: Duration = Duration::from_secs(30 * 60);
 /// Where Celery's workers are.
 #[derive(Clone)]
 pub struct CeleryConfig {
-    /// `amqp://user:password@host:port/vhost` or `redis://host:port/database`.
+    /// `amqp://user:password@host:port/vhost` or `redis://host:port/database`; over TLS `amqps://` or `rediss://`.
     pub broker: String,
+    /// A file of authorities that are trusted in place of the system's, as PEM.
+    pub ca_cert: Option<PathBuf>,
     /// Where tasks go whose stage names no queue.
     pub queue: String,
     /// Where workers send states and results.
@@ -51,6 +53,7 @@ impl CeleryConfig {
     pub fn new(broker: impl Into<String>) -> Self {
         Self {
             broker: broker.into(),
+            ca_cert: None,
             queue: "celery".to_owned(),
             result_queue: "solehold.results".to_owned(),
             terminate: false,
@@ -110,23 +113,22 @@ impl Celery {
     /// Nothing is connected yet; an error is a mistake in the configuration.
     pub fn new(config: &CeleryConfig) -> Result<Self, String> {
         let kind = match config.broker.split_once("://") {
-            Some(("amqp", _)) => BrokerKind::RabbitMq,
-            Some(("redis", _)) => BrokerKind::Redis,
-            Some((scheme @ ("amqps" | "rediss"), _)) => {
-                return Err(format!(
-                    "`broker`: {scheme}:// is not supported: put a TLS proxy beside the orchestrator"
-                ));
-            }
-            _ => return Err("`broker` must begin with amqp:// or redis://".to_owned()),
+            Some(("amqp" | "amqps", _)) => BrokerKind::RabbitMq,
+            Some(("redis" | "rediss", _)) => BrokerKind::Redis,
+            _ => return Err("`broker` must begin with amqp://, amqps://, redis:// or rediss://".to_owned()),
         };
+        let read = |file: &PathBuf| {
+            fs::read(file).map_err(|error| format!("`ca_cert`: {}: {error}", file.display()))
+        };
+        let ca_cert = config.ca_cert.as_ref().map(read).transpose()?;
         for (name, queue) in [("queue", &config.queue), ("result_queue", &config.result_queue)] {
             if queue.is_empty() || queue.len() > ID_BYTES_MAX {
                 return Err(format!("`{name}` must have 1 to {ID_BYTES_MAX} bytes"));
             }
         }
         let broker: Box<dyn Broker> = match kind {
-            BrokerKind::RabbitMq => Box::new(RabbitMq::new(config)),
-            BrokerKind::Redis => Box::new(Redis::new(config)?),
+            BrokerKind::RabbitMq => Box::new(RabbitMq::new(config, ca_cert)),
+            BrokerKind::Redis => Box::new(Redis::new(config, ca_cert)?),
         };
         Ok(Self { config: config.clone(), kind, broker })
     }

@@ -9,7 +9,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use futures_util::{FutureExt as _, StreamExt as _};
 use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ConnectionProperties, Consumer,
+    BasicProperties, Channel, Confirmation, Connection, Consumer,
     message::Delivery,
     options::{
         BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions, ConfirmSelectOptions,
@@ -19,6 +19,7 @@ use lapin::{
 };
 use parking_lot::Mutex;
 use serde_json::Value;
+use solehold_amqp::connect;
 
 use super::{Broker, CeleryConfig, Message, REPORTS_MAX, control, in_time, read};
 use crate::orchestrator::dispatch::{DispatchError, Reports};
@@ -31,6 +32,7 @@ const PERSISTENT: u8 = 2;
 
 pub struct RabbitMq {
     url: String,
+    ca_cert: Option<Vec<u8>>,
     result_queue: String,
     link: tokio::sync::Mutex<Option<Arc<Link>>>,
 }
@@ -76,9 +78,9 @@ impl Link {
 }
 
 impl RabbitMq {
-    pub fn new(config: &CeleryConfig) -> Self {
+    pub fn new(config: &CeleryConfig, ca_cert: Option<Vec<u8>>) -> Self {
         let (url, result_queue) = (config.broker.clone(), config.result_queue.clone());
-        Self { url, result_queue, link: tokio::sync::Mutex::default() }
+        Self { url, ca_cert, result_queue, link: tokio::sync::Mutex::default() }
     }
 
     async fn link(&self) -> Result<Arc<Link>, DispatchError> {
@@ -86,13 +88,12 @@ impl RabbitMq {
         if let Some(link) = link.as_ref().filter(|link| link.connection.status().connected()) {
             return Ok(Arc::clone(link));
         }
-        let properties = ConnectionProperties::default().with_connection_name("solehold orchestrator".into());
         let connect = async {
-            let connection = Connection::connect(&self.url, properties).await?;
+            let connection = connect(&self.url, "solehold orchestrator", self.ca_cert.as_deref()).await?;
             let link = Link { connection, idle: Mutex::default(), queues: Mutex::default() };
             // Before the first task: a worker's result for a queue that is not there is lost.
             link.declare(&self.result_queue).await?;
-            Ok::<_, lapin::Error>(link)
+            Ok::<_, solehold_amqp::Error>(link)
         };
         let fresh = Arc::new(in_time("connecting to RabbitMQ", CONNECT_WITHIN, connect).await?);
         *link = Some(Arc::clone(&fresh));

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use redis::{AsyncConnectionConfig, Client, RedisResult, Script, aio::MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Client, RedisResult, Script, TlsCertificates, aio::MultiplexedConnection,
+};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
 
@@ -39,8 +41,13 @@ pub struct Redis {
 }
 
 impl Redis {
-    pub fn new(config: &CeleryConfig) -> Result<Self, String> {
-        let client = Client::open(config.broker.as_str()).map_err(|error| format!("`broker`: {error}"))?;
+    pub fn new(config: &CeleryConfig, ca_cert: Option<Vec<u8>>) -> Result<Self, String> {
+        let certificates = TlsCertificates { client_tls: None, root_cert: ca_cert };
+        let client = match config.broker.starts_with("rediss://") {
+            true => Client::build_with_tls(config.broker.as_str(), certificates),
+            false => Client::open(config.broker.as_str()),
+        };
+        let client = client.map_err(|error| format!("`broker`: {error}"))?;
         Ok(Self { client, result_queue: config.result_queue.clone(), connection: Mutex::default() })
     }
 

@@ -1,5 +1,5 @@
-//! How lapin reaches RabbitMQ: over TCP, or over TLS by the rustls that the rest of the program uses. lapin's own TLS
-//! would bring dozens of crates for files that nobody has here.
+//! Connections to RabbitMQ: over TCP, or over TLS by the rustls that the rest of the program uses. lapin's own TLS would
+//! bring dozens of crates for files that nobody has here.
 
 use std::{
     fmt,
@@ -12,18 +12,53 @@ use std::{
 
 use async_rs::{Runtime, Tokio, traits::Reactor, util::RuntimeParts};
 use futures_util::{AsyncRead, AsyncWrite, Stream};
-use lapin::uri::{AMQPScheme, AMQPUri};
-use rustls::{ClientConfig, RootCertStore, crypto::aws_lc_rs, pki_types::ServerName};
+use lapin::{
+    Connection, ConnectionProperties,
+    uri::{AMQPScheme, AMQPUri},
+};
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::aws_lc_rs,
+    pki_types::{CertificateDer, ServerName, pem::PemObject as _},
+};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_util::compat::{Compat, TokioAsyncReadCompatExt as _};
 
-/// What lapin runs on.
-pub type AmqpRuntime = Runtime<RuntimeParts<Tokio, Transport>>;
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The URL is no URL of RabbitMQ.
+    #[error("the URL: {0}")]
+    Url(String),
+    /// No TLS with this host or these authorities.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// The broker, or the way to it.
+    #[error(transparent)]
+    Lapin(#[from] lapin::Error),
+}
+
+/// Connects to `amqp://` or `amqps://` under a name that the broker shows. Over TLS the authorities in `ca_cert` (PEM) are
+/// trusted, or without it those of the system.
+pub async fn connect(url: &str, name: &str, ca_cert: Option<&[u8]>) -> Result<Connection, Error> {
+    let mut uri: AMQPUri = url.parse().map_err(Error::Url)?;
+    let tls = match uri.scheme {
+        AMQPScheme::AMQP => None,
+        AMQPScheme::AMQPS => Some(tls(&uri.authority.host, ca_cert).map_err(Error::Tls)?),
+    };
+    // lapin sees a plain connection: what is under it is ours.
+    uri.scheme = AMQPScheme::AMQP;
+    let tokio = Tokio::current();
+    let transport = Transport { tokio: tokio.clone(), tls };
+    let runtime = Runtime::new(RuntimeParts::new(tokio, transport));
+    let properties = ConnectionProperties::default().with_connection_name(name.into());
+    Ok(Connection::connect_uri_with_runtime(uri, properties, runtime).await?)
+}
 
 /// Connects, with TLS if the URL says so.
 #[derive(Clone)]
-pub struct Transport {
+struct Transport {
     tokio: Tokio,
     tls: Option<(TlsConnector, ServerName<'static>)>,
 }
@@ -35,28 +70,17 @@ impl fmt::Debug for Transport {
 }
 
 /// A connection, whatever it goes over.
-pub trait Wire: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
+trait Wire: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin {}
 impl<W: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + Unpin> Wire for W {}
 
-/// Where to connect, and what to connect with.
-pub fn prepare(url: &str) -> Result<(AMQPUri, AmqpRuntime), String> {
-    let mut uri: AMQPUri = url.parse()?;
-    let tls = match uri.scheme {
-        AMQPScheme::AMQP => None,
-        AMQPScheme::AMQPS => Some(tls(&uri.authority.host)?),
-    };
-    // lapin sees a plain connection: what is under it is ours.
-    uri.scheme = AMQPScheme::AMQP;
-    let tokio = Tokio::current();
-    let transport = Transport { tokio: tokio.clone(), tls };
-    Ok((uri, Runtime::new(RuntimeParts::new(tokio, transport))))
-}
-
-/// TLS to a host, trusting the authorities of the system.
-fn tls(host: &str) -> Result<(TlsConnector, ServerName<'static>), String> {
+fn tls(host: &str, ca_cert: Option<&[u8]>) -> Result<(TlsConnector, ServerName<'static>), String> {
     let name = ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())?;
     let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let authorities = match ca_cert {
+        Some(pem) => CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>(),
+        None => Ok(rustls_native_certs::load_native_certs().certs),
+    };
+    roots.add_parsable_certificates(authorities.map_err(|error| error.to_string())?);
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| error.to_string())?;
