@@ -1,7 +1,13 @@
 //! What stays where it is, by fact or by choice.
 
-use super::{Eviction, PendingMove, Presence, Reason, Unplaceable, board::Board};
+use super::{Eviction, PendingMove, Presence, Reason, Unplaceable, board::Board, classes::Class};
 use crate::session::HolderStatus;
+
+/// Runners that were all away, as in an outage of the network, come back one after the other. For this long the first
+/// ones leave to the others what they held.
+const REGROUP_MS: u64 = 5_000;
+/// One that has been away for longer is not waited for.
+const REGROUP_AFTER_MAX_MS: u64 = 600_000;
 
 /// Leaves every resource where it is, unless it must not be there. What has no place afterwards has a reason for that.
 pub fn keep(board: &mut Board<'_>) {
@@ -19,10 +25,20 @@ pub fn keep(board: &mut Board<'_>) {
             (None, _) => {}
         }
     }
+    let longest_up: Vec<Option<u64>> = board.classes.iter().map(|class| longest_up(board, class)).collect();
     for item in 0..board.items.len() {
-        keep_for_return(board, item);
+        keep_for_return(board, item, longest_up[board.items[item].class]);
     }
     evict_surplus(board);
+}
+
+/// For how long the one that was there first has been there, of those that may hold what is of a class.
+fn longest_up(board: &Board<'_>, class: &Class) -> Option<u64> {
+    let up_ms = |runner: usize| match board.fleet.runners[runner].presence {
+        Presence::Here { up_ms, .. } => Some(up_ms),
+        Presence::Away { .. } | Presence::ByName => None,
+    };
+    class.allowed.iter().filter_map(up_ms).max()
 }
 
 /// A hand-over goes on if it still can; otherwise the holder keeps the resource until the pending lease is gone.
@@ -55,8 +71,9 @@ fn keep_held(board: &mut Board<'_>, item: usize, holder: usize) {
     }
 }
 
-/// What nobody holds goes back to its last holder: at once if that is there, within the return window otherwise.
-fn keep_for_return(board: &mut Board<'_>, item: usize) {
+/// What nobody holds goes back to its last holder: at once if that is there; otherwise within the return window, or
+/// while runners come back that were all away when that one went.
+fn keep_for_return(board: &mut Board<'_>, item: usize, longest_up: Option<u64>) {
     let resource = board.items[item].resource;
     if resource.held || board.items[item].reason != Reason::Unowned {
         return;
@@ -70,12 +87,17 @@ fn keep_for_return(board: &mut Board<'_>, item: usize) {
                 board.put(item, last, true, Reason::Returned);
             }
         }
-        Presence::Away { gone_ms } if gone_ms < board.policy.return_window_ms => {
-            if board.class(item).fit.has(last) && board.has_room(last, board.items[item].weight) {
+        Presence::Away { gone_ms } => {
+            let is_active = board.fleet.runners[last].status == HolderStatus::Active;
+            let regroup = is_active && gone_ms < REGROUP_AFTER_MAX_MS;
+            let regroup = regroup && longest_up.is_some_and(|up_ms| up_ms < gone_ms.min(REGROUP_MS));
+            let is_awaited = regroup || gone_ms < board.policy.return_window_ms;
+            if is_awaited && board.class(item).fit.has(last) && board.has_room(last, board.items[item].weight)
+            {
                 board.put(item, last, false, Reason::AwaitsReturn);
             }
         }
-        Presence::Away { .. } | Presence::ByName => {}
+        Presence::ByName => {}
     }
 }
 

@@ -27,7 +27,7 @@
 //! - **Rolling restarts move a resource once.** While a group has two versions there is no balancing in it, and what
 //!   must move goes to the version that is not being drained; if none is being drained, to the newest.
 //! - **Flapping changes little.** A runner that came back is given no balancing moves until it has settled. What a
-//!   runner held waits for it for the return window.
+//!   runner held waits for it for the return window. Runners that were all away come back to what they held.
 //! - **One bad resource stops nothing else.** A quarantined resource or a stuck hand-over holds no budget.
 //! - **Two algorithms never compete.** Replicas plan by the lowest [algorithm version](ALGORITHM_VERSION) among them.
 

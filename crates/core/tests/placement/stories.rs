@@ -224,6 +224,37 @@ fn a_runner_that_restarts_in_place_finds_its_resources_waiting() {
 }
 
 #[test]
+fn runners_that_were_all_away_come_back_to_what_they_held() {
+    let mut snapshot = fleet(3, 16, 12);
+    snapshot.converge();
+    let before = snapshot.clone();
+    let here = |up_ms| Presence::Here { up_ms, returned: true };
+    for runner in ["r0", "r1", "r2"] {
+        snapshot.lose(runner);
+        snapshot.runner(runner).presence = Presence::Away { gone_ms: 55_000 };
+    }
+    snapshot.runner("r0").presence = here(100);
+    let first = planned(&snapshot);
+    assert_eq!(first.count(|step| *step == Step::Acquire), 4, "its own");
+    assert_eq!(first.count(|step| *step == Step::Later(Holdup::Return)), 8, "those of the others");
+    // It waits for a while; for nobody that drained or has been away for long; and not if somebody else was there.
+    let all = |change: &dyn Fn(&mut Snapshot)| {
+        let mut snapshot = snapshot.clone();
+        change(&mut snapshot);
+        planned(&snapshot).count(|step| *step == Step::Acquire)
+    };
+    assert_eq!(all(&|late| late.runner("r0").presence = here(5_000)), 12);
+    assert_eq!(all(&|long| long.runner("r1").presence = Presence::Away { gone_ms: 600_000 }), 8);
+    assert_eq!(all(&|drained| drained.runner("r2").status = HolderStatus::Draining), 8);
+    assert_eq!(all(&|one_left| one_left.runner("r0").presence = here(55_001)), 12);
+    for runner in ["r1", "r2"] {
+        snapshot.runner(runner).presence = here(0);
+    }
+    assert_eq!(snapshot.converge().total(), 0);
+    assert_eq!(snapshot.resources, before.resources);
+}
+
+#[test]
 fn a_static_list_is_all_that_its_runner_gets() {
     let mut snapshot = fleet(3, 16, 12);
     let list = [(name("job"), name("000003")), (name("job"), name("000007"))];

@@ -12,8 +12,12 @@ pub fn name(text: &str) -> Name {
     Name::new(text).expect("a name")
 }
 
+/// For how long the runners of a fleet have been there.
+const HOUR_MS: u64 = 3_600_000;
+
 pub fn runner(called: &str, capacity: u32) -> Runner {
-    Runner::new(HolderKey { tenant: name("acme"), name: name(called) }, capacity)
+    let runner = Runner::new(HolderKey { tenant: name("acme"), name: name(called) }, capacity);
+    Runner { presence: Presence::Here { up_ms: HOUR_MS, returned: false }, ..runner }
 }
 
 pub fn deployed(called: &str, capacity: u32, group: &str, version: &str) -> Runner {
