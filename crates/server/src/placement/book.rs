@@ -143,7 +143,7 @@ impl Planned {
 #[derive(Debug, Default)]
 struct Present {
     last: Option<Arc<Planned>>,
-    memory: Memory,
+    memory: Arc<parking_lot::Mutex<Memory>>,
 }
 
 /// The plans of all tenants that were asked for.
@@ -185,9 +185,9 @@ impl PlanBook {
         let began = BootTime::now();
         let rows = Rows::read(engine, tenant).await?;
         check_algorithm(ruling_algorithm(engine, node, rows.now()).await?)?;
-        let mut memory = std::mem::take(&mut present.memory);
-        let (mut planned, memory) = in_background(move || (make(rows, &mut memory), memory)).await?;
-        present.memory = memory;
+        // Shared with the thread: who asks may hang up while it plans, and nothing is forgotten by that.
+        let memory = present.memory.clone();
+        let mut planned = in_background(move || make(rows, &mut memory.lock())).await?;
         (planned.at, planned.took) = (BootTime::now(), BootTime::now().since(began));
         planned.registry = registry;
         let planned = Arc::new(planned);

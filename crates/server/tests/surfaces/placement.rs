@@ -130,6 +130,39 @@ async fn a_runner_that_waits_is_told_when_something_else_is_planned_for_it() {
     assert_ne!(answer.expect("at once").is(200)["version"], known);
 }
 
+/// Callers that hang up while a plan is made, as they all do in an outage, make nobody forget who held what.
+#[tokio::test]
+async fn runners_that_were_all_away_are_told_what_they_held() {
+    let api = Api::start().await;
+    declare(&api, 12).await;
+    let one = register(&api, "r1", json!({})).await;
+    let two = register(&api, "r2", json!({})).await;
+    follow(&api, &[("r1", &one), ("r2", &two)]).await;
+    let held = [keys(&told(&api, "r1").await["keep"]), keys(&told(&api, "r2").await["keep"])];
+    assert_eq!(held.each_ref().map(BTreeSet::len), [6, 6]);
+    for n in 0..30 {
+        // Something else to plan for, by the time that the plan before may be used.
+        api.put(&format!("/resources/lock/{n}"), json!({})).await.is(201);
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        let _ = tokio::time::timeout(Duration::from_micros(100 * n), told(&api, "r1")).await;
+    }
+    for session in [&one, &two] {
+        api.call("DELETE", &format!("/sessions/{}", session.as_str().expect("an id")), json!({})).await;
+    }
+    // Told too late, as a busy machine may be, it would have to take everything: then it leaves and comes again.
+    let comes_back = async || {
+        let session = register(&api, "r1", json!({})).await;
+        let is_so = keys(&told(&api, "r1").await["acquire"]) == held[0];
+        if !is_so {
+            api.call("DELETE", &format!("/sessions/{}", session.as_str().expect("an id")), json!({})).await;
+        }
+        is_so
+    };
+    wait_for("the first to be told what it held, and no more", SOON, comes_back).await.expect("its own");
+    register(&api, "r2", json!({})).await;
+    told_when(&api, "r2", "what it held", |told| keys(&told["acquire"]) == held[1]).await;
+}
+
 #[tokio::test]
 async fn constraints_come_from_the_declaration() {
     let api = Api::start().await;
