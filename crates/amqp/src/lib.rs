@@ -1,5 +1,5 @@
-//! Connections to RabbitMQ: over TCP, or over TLS by the rustls that the rest of the program uses. lapin's own TLS would
-//! bring dozens of crates for files that nobody has here.
+//! Connections to RabbitMQ: over TCP, or over TLS by the rustls that the rest of the program uses. lapin's own TLS
+//! would bring dozens of crates for files that nobody has here.
 
 use std::{
     fmt,
@@ -39,8 +39,8 @@ pub enum Error {
     Lapin(#[from] lapin::Error),
 }
 
-/// Connects to `amqp://` or `amqps://` under a name that the broker shows. Over TLS the authorities in `ca_cert` (PEM) are
-/// trusted, or without it those of the system.
+/// Connects to `amqp://` or `amqps://` under a name that the broker shows. Over TLS the authorities in `ca_cert` (PEM)
+/// are trusted, or without it those of the system.
 pub async fn connect(url: &str, name: &str, ca_cert: Option<&[u8]>) -> Result<Connection, Error> {
     let mut uri: AMQPUri = url.parse().map_err(Error::Url)?;
     let tls = match uri.scheme {

@@ -237,8 +237,8 @@ impl Solver<'_> {
         Some(split(&part, groups, &network.reached(source)))
     }
 
-    /// Gives the runners of a part their shares of its load, and rounds these by the method of the largest remainder. The
-    /// rounding depends on capacities alone, so a plan stays as it was while parts of it are carried out.
+    /// Gives the runners of a part their shares of its load, and rounds these by the method of the largest remainder.
+    /// The rounding depends on capacities alone, so a plan stays as it was while parts of it are carried out.
     fn give(&mut self, runners: &[usize], load: u64, capacity: u64) {
         let mut rests = Vec::with_capacity(runners.len());
         let mut left = load;
