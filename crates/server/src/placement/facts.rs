@@ -46,6 +46,8 @@ pub(super) struct Memory {
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     session: Option<SessionId>,
+    /// When it was there.
+    here_at: Option<StoreTime>,
     /// Since when it has been gone.
     gone: Option<StoreTime>,
     /// Whether it has opened another session since it was first seen.
@@ -217,6 +219,10 @@ impl Reader<'_> {
                 name.clone(),
                 Seen {
                     session: live.map(|session| session.id).or(before.and_then(|before| before.session)),
+                    here_at: match presence {
+                        Presence::Here { .. } => Some(self.now),
+                        Presence::Away { .. } | Presence::ByName => before.and_then(|before| before.here_at),
+                    },
                     gone: match presence {
                         Presence::Away { gone_ms } => Some(StoreTime(self.now.0.saturating_sub(gone_ms))),
                         Presence::Here { .. } | Presence::ByName => None,
@@ -275,8 +281,9 @@ fn presence(
     if holds_by_name {
         return Presence::ByName;
     }
-    // If it was just noticed, it went when its session ran out, or was closed a moment ago.
-    let noticed = session.map_or(now, |session| session.deadline);
+    // If it was just noticed, it went when its session ran out. If that is forgotten, it went after it was there last.
+    let ran_out = session.map(|session| session.deadline);
+    let noticed = ran_out.or(before.and_then(|before| before.here_at)).unwrap_or(now);
     let gone = before.and_then(|before| before.gone).unwrap_or(noticed);
     Presence::Away { gone_ms: now.ms_after(gone) }
 }
