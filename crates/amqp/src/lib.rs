@@ -80,7 +80,10 @@ fn tls(host: &str, ca_cert: Option<&[u8]>) -> Result<(TlsConnector, ServerName<'
         Some(pem) => CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>(),
         None => Ok(rustls_native_certs::load_native_certs().certs),
     };
-    roots.add_parsable_certificates(authorities.map_err(|error| error.to_string())?);
+    let (trusted, _) = roots.add_parsable_certificates(authorities.map_err(|error| error.to_string())?);
+    if trusted == 0 {
+        return Err("there is no certificate of an authority to trust".to_owned());
+    }
     let provider = Arc::new(aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| error.to_string())?;

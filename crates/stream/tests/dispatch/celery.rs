@@ -110,6 +110,9 @@ async fn everything_comes_back_over_tls(url: &str, authority: &Authority, settin
     let refused = refusal(celery(url)?.as_ref(), &task(id("t", "add", 1), "video.add", json!({}))).await;
     let is_told = matches!(&refused, Some(DispatchError::Unreachable(why)) if why.contains("UnknownIssuer"));
     ensure!(is_told, "{refused:?}");
+    let plain = url.replacen("s://", "://", 1);
+    let unused = open(&CeleryConfig { ca_cert: Some(authority.file()), ..CeleryConfig::new(plain) });
+    ensure!(unused.is_err_and(|error| error.to_string().contains("`ca_cert` is for a broker over TLS")));
     Ok(())
 }
 

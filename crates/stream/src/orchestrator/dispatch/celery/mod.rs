@@ -121,6 +121,9 @@ impl Celery {
             fs::read(file).map_err(|error| format!("`ca_cert`: {}: {error}", file.display()))
         };
         let ca_cert = config.ca_cert.as_ref().map(read).transpose()?;
+        if ca_cert.is_some() && !["amqps://", "rediss://"].iter().any(|tls| config.broker.starts_with(tls)) {
+            return Err("`ca_cert` is for a broker over TLS: amqps:// or rediss://".to_owned());
+        }
         for (name, queue) in [("queue", &config.queue), ("result_queue", &config.result_queue)] {
             if queue.is_empty() || queue.len() > ID_BYTES_MAX {
                 return Err(format!("`{name}` must have 1 to {ID_BYTES_MAX} bytes"));
