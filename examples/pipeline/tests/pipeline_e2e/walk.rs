@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use solehold_testkit::wait_for;
 
 use crate::{
@@ -99,16 +99,19 @@ impl Walk {
                 agent.workers().await.is_ok_and(|workers| workers.len() > 1)
             });
             several.await?;
-            ensure!(agent.get("/healthz").await?.0 == 200 && agent.get("/readyz").await?.0 == 200);
+            let answers = async |path| agent.get(path).await.is_ok_and(|(status, _)| status == 200);
+            let ready = async || answers("/healthz").await && answers("/readyz").await;
+            wait_for("the agent to be healthy and ready", PATIENCE, ready).await?;
             let metrics = agent.get("/metrics").await?.1;
             for name in ["solehold_agent_leases", "solehold_agent_worker_restarts", "solehold_agent_workers"]
             {
                 ensure!(metrics.contains(name), "{name} is not in {metrics}");
             }
-            let status = agent.status().await?;
-            ensure!(
+            let run = |status: Value| {
                 status["workers"].as_array().is_some_and(|all| all.iter().all(|w| w["phase"] == "running"))
-            );
+            };
+            let all_run = async || agent.status().await.is_ok_and(run);
+            wait_for("all workers to run", PATIENCE, all_run).await?;
         }
         let metrics = self.world.metrics().await?;
         for name in
