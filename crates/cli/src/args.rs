@@ -9,7 +9,7 @@ use crate::{
     client::ServerArgs,
     commands::{
         admin, agent, bench, completions, deploy, explain, gate, hold, job, lease, node, orchestrator,
-        resource, runner, serve, session, watch,
+        resource, rows, runner, serve, session, watch,
     },
     exit,
     global::GlobalArgs,
@@ -97,6 +97,8 @@ pub enum Command {
     Orchestrator(orchestrator::OrchestratorArgs),
     /// List, show and steer the jobs of an orchestrator
     Job(job::JobArgs),
+    /// List and revive the buried rows of a reconciler's table
+    Rows(Box<Alone<rows::RowsArgs>>),
     /// List, acquire, renew and end leases
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
@@ -138,6 +140,6 @@ impl Command {
     }
 
     fn asks_no_server(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Bench(_) | Self::Completions(_))
+        matches!(self, Self::Serve(_) | Self::Rows(_) | Self::Bench(_) | Self::Completions(_))
     }
 }

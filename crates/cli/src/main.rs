@@ -30,7 +30,7 @@ use crate::{
     client::{Client, ServerArgs},
     commands::{
         admin, agent, bench, completions, deploy, explain, gate, hold as holding, job, lease, lock, node,
-        orchestrator, resource, runner, serve, session, watch,
+        orchestrator, resource, rows, runner, serve, session, watch,
     },
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -112,6 +112,7 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Gate(command) => gate::run(command, server, global).await,
         Command::Orchestrator(args) => orchestrator::run(args, server, global).await,
         Command::Job(args) => job::run(args, server, global).await,
+        Command::Rows(alone) => rows::run(alone.args, global).await,
         Command::Session(command) => session::run(command, &client()?, global).await,
         Command::Node(command) => node::run(command, &client()?, global).await,
         Command::Admin(args) => admin::run(args, server, global).await,

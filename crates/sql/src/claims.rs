@@ -36,7 +36,7 @@ type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 #[derive(Debug)]
 pub struct Claims {
     table: ClaimTable,
-    statements: Statements,
+    pub(crate) statements: Statements,
     floors: Floors,
     /// Each claim scans the rows that others are claiming at this moment: with many tasks at once, they would do little
     /// else.
@@ -87,6 +87,8 @@ pub enum Attempts {
     Reset,
     /// The attempt failed: it counts.
     Count,
+    /// The attempt says nothing about the row: the count is what it was before the claim.
+    Restore,
 }
 
 impl Claims {
@@ -310,6 +312,7 @@ impl Claims {
         let sql = match attempts {
             Attempts::Reset => &self.statements.defer_resetting,
             Attempts::Count => &self.statements.defer_counting,
+            Attempts::Restore => &self.statements.defer_restoring,
         };
         // The pauses go with their rows.
         let proofs: Vec<Proof> = claims.iter().map(|(proof, _)| proof.clone()).collect();
@@ -329,17 +332,7 @@ impl Claims {
         self.change(client.client(), sql, &proofs, Some((&reasons, Type::TEXT_ARRAY))).await
     }
 
-    /// Makes buried rows claimable again; how many there were.
-    pub async fn revive(&self, client: &(impl GenericClient + Sync), ids: &[RowId]) -> Result<u64, Error> {
-        let sql = self.statements.revive.as_ref().ok_or_else(|| self.no_dead_letter())?;
-        if ids.is_empty() {
-            return Ok(0);
-        }
-        let ids = Ids::collect(ids.iter())?;
-        Ok(client.client().execute_typed(sql, &[ids.parameter()]).await?)
-    }
-
-    fn no_dead_letter(&self) -> Error {
+    pub(crate) fn no_dead_letter(&self) -> Error {
         Error::invalid("table", self.table.name(), "name its dead-letter columns to bury rows")
     }
 

@@ -25,6 +25,9 @@ pub enum Error {
     /// The application's own code failed inside a transaction, which was rolled back.
     #[error("the effect failed: {0}")]
     Effect(String),
+    /// The application's own code could not reach something inside a transaction, which was rolled back.
+    #[error("unreachable: {0}")]
+    Unreachable(String),
 }
 
 impl Error {
@@ -52,6 +55,7 @@ impl Error {
         let classes = ["21", "22", "23", "42", "44", "P0"];
         match self {
             Self::Invalid { .. } | Self::Effect(_) => true,
+            Self::Postgres(error) if error.code().is_none() => is_conversion(error),
             _ => self.code().is_some_and(|code| classes.iter().any(|class| code.starts_with(class))),
         }
     }
@@ -64,6 +68,14 @@ impl From<deadpool_postgres::PoolError> for Error {
             other => Self::Connection(other.to_string()),
         }
     }
+}
+
+/// Whether a value does not fit its parameter or column. tokio-postgres shows the kind of an error in words only; what
+/// is not known here counts as a failed connection, which is retried.
+fn is_conversion(error: &tokio_postgres::Error) -> bool {
+    let words = error.to_string();
+    let kinds = ["error serializing parameter", "error deserializing column", "invalid column", "expected "];
+    kinds.iter().any(|kind| words.starts_with(kind))
 }
 
 /// An error in PostgreSQL's own words, or with its causes.

@@ -37,6 +37,7 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that panics says where"))]
 
+mod buried;
 pub mod claims;
 mod error;
 pub mod fenced;
@@ -53,9 +54,10 @@ mod row;
 mod statements;
 mod table;
 
+pub use buried::BuriedRow;
 pub use claims::{Attempts, Claims, Transition};
 pub use error::Error;
 pub use outcome::{ClaimOutcome, LossReason};
-pub use reconciler::{Observation, Observer, Reconciler, ReconcilerConfig};
+pub use reconciler::{Observation, Observer, ObserverError, Reconciler, ReconcilerConfig};
 pub use row::{ClaimedRow, Owner, Proof, RowId};
 pub use table::{ClaimTable, ClaimTableBuilder};

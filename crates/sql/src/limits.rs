@@ -35,6 +35,14 @@ pub const OBSERVATIONS_MAX: usize = 4_096;
 pub const POLL_INTERVAL_MIN: Duration = Duration::from_millis(10);
 /// The longest poll interval.
 pub const POLL_INTERVAL_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+/// The smallest bound of the pauses while an observer is unreachable.
+pub const UNREACHABLE_BACKOFF_MIN: Duration = Duration::from_millis(10);
+/// The largest bound of the pauses while an observer is unreachable.
+pub const UNREACHABLE_BACKOFF_MAX: Duration = Duration::from_secs(60 * 60);
+/// The time in which burials are counted against their limit.
+pub const BURIALS_WINDOW: Duration = Duration::from_secs(60 * 60);
+/// The most buried rows that are listed at once.
+pub const BURIED_PAGE_MAX: usize = 1_000;
 /// The longest pause between two attempts to listen for wake-ups.
 pub const LISTEN_PAUSE_MAX: Duration = Duration::from_secs(30);
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use solehold_clock::Backoff;
 use tokio_postgres::{Client, types::Type};
 
-use crate::{Error, table::ClaimTable};
+use crate::{Error, ident, table::ClaimTable};
 
 /// How long one attempt waits for the exclusive lock, while everybody else waits behind it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -133,19 +133,26 @@ async fn missing_columns(client: &Client, table: &ClaimTable) -> Result<Vec<Stri
     missing(client, table, lease.chain(optional).chain(dead)).await
 }
 
+/// The columns that a table has, `table` or `schema.table`, and their types: for a tool that is told only a part of a
+/// table's description.
+pub async fn columns(client: &Client, table: &str) -> Result<Vec<(String, String)>, Error> {
+    let sql = "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute \
+        WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped ORDER BY attnum";
+    let rows = client.query_typed(sql, &[(&ident::table(table)?, Type::TEXT)]).await?;
+    if rows.is_empty() {
+        return Err(Error::invalid("table", table, "there is no such table; make it first"));
+    }
+    rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+}
+
 async fn missing<'a>(
     client: &Client,
     table: &ClaimTable,
-    columns: impl Iterator<Item = &'a String>,
+    wanted: impl Iterator<Item = &'a String>,
 ) -> Result<Vec<String>, Error> {
-    let sql = "SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped";
-    let rows = client.query_typed(sql, &[(&table.quoted, Type::TEXT)]).await?;
-    if rows.is_empty() {
-        return Err(Error::invalid("table", table.name(), "there is no such table; make it first"));
-    }
-    let there = rows.iter().map(|row| row.try_get(0)).collect::<Result<Vec<String>, _>>()?;
-    let names = columns.map(|column| column.trim_matches('"').to_owned());
-    Ok(names.filter(|name| !there.contains(name)).collect())
+    let there = columns(client, table.name()).await?;
+    let names = wanted.map(|column| column.trim_matches('"').to_owned());
+    Ok(names.filter(|name| !there.iter().any(|(column, _)| column == name)).collect())
 }
 
 async fn apply_locked(client: &Client, sql: &str) -> Result<(), Error> {

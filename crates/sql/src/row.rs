@@ -69,6 +69,18 @@ impl RowId {
         })
     }
 
+    /// An id as a user typed it, for a column of the type that PostgreSQL names so (`uuid`, `bigint`, `text`, ...).
+    pub fn parse(text: &str, column_type: &str) -> Result<Self, Error> {
+        let invalid = |wanted: &str| Error::invalid("id", text, wanted);
+        match column_type {
+            "uuid" => text.parse().map(Self::Uuid).map_err(|_| invalid("use a UUID, as the id column has")),
+            "smallint" | "integer" | "bigint" => {
+                text.parse().map(Self::Int).map_err(|_| invalid("use a number, as the id column has"))
+            }
+            _ => Ok(Self::Text(text.to_owned())),
+        }
+    }
+
     /// As it stands in JSON.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match self {

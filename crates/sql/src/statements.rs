@@ -21,8 +21,13 @@ pub(crate) struct Statements {
     pub(crate) release: String,
     pub(crate) defer_resetting: String,
     pub(crate) defer_counting: String,
+    pub(crate) defer_restoring: String,
     pub(crate) bury: Option<String>,
     pub(crate) revive: Option<String>,
+    /// `$1` the limit, `$2` a part of the reason or null.
+    pub(crate) buried: Option<String>,
+    /// `$1` the limit, `$2` ids.
+    pub(crate) buried_among: Option<String>,
     pub(crate) explain: String,
 }
 
@@ -43,9 +48,10 @@ impl Statements {
                 ),
                 "ms",
             ),
-            release: held(table, &ended(table, "NULL", Some("GREATEST(t.$attempts - 1, 0)")), ""),
+            release: held(table, &ended(table, "NULL", Some(BEFORE_THE_CLAIM)), ""),
             defer_resetting: held(table, &ended(table, LATER, Some("0")), "ms"),
             defer_counting: held(table, &ended(table, LATER, None), "ms"),
+            defer_restoring: held(table, &ended(table, LATER, Some(BEFORE_THE_CLAIM)), "ms"),
             bury: table.dead.as_ref().map(|dead| {
                 let buried = format!("{} = clock_timestamp(), {} = asked.reason", dead.at, dead.reason);
                 held(table, &format!("{}, {buried}", ended(table, "NULL", None)), "reason")
@@ -53,10 +59,13 @@ impl Statements {
             revive: table.dead.as_ref().map(|dead| {
                 let reset = ended(table, "NULL", Some("0"));
                 format!(
-                    "UPDATE {} AS t SET {reset}, {} = NULL, {} = NULL WHERE t.{} = ANY($1) AND t.{} IS NOT NULL",
-                    table.quoted, dead.at, dead.reason, table.id, dead.at
+                    "UPDATE {} AS t SET {reset}, {} = NULL, {} = NULL WHERE t.{} = ANY($1) AND t.{} IS NOT NULL \
+                     RETURNING t.{}",
+                    table.quoted, dead.at, dead.reason, table.id, dead.at, table.id
                 )
             }),
+            buried: buried(table, "($2::text IS NULL OR position($2 in {reason}) > 0)"),
+            buried_among: buried(table, "{id} = ANY($2)"),
             explain: format!(
                 "SELECT {id}, {owner}, COALESCE({epoch}, 0)::bigint, {state} FROM {table} WHERE {id} = ANY($1)",
                 id = table.id,
@@ -80,6 +89,7 @@ impl Statements {
     }
 }
 
+const BEFORE_THE_CLAIM: &str = "GREATEST(t.$attempts - 1, 0)";
 const LATER: &str = "clock_timestamp() + asked.ms * interval '1 millisecond'";
 
 /// A compare-and-set on claimed rows that ends the lease, and sets `columns` (quoted) from the rows of a JSON array.
@@ -144,6 +154,22 @@ fn ended(table: &ClaimTable, not_before: &str, attempts: Option<&str>) -> String
         set += &format!(", {column} = {}", value.replace("$attempts", column));
     }
     set
+}
+
+/// Lists buried rows, the earliest first.
+fn buried(table: &ClaimTable, condition: &str) -> Option<String> {
+    let dead = table.dead.as_ref()?;
+    Some(format!(
+        "SELECT {id}, {at}, {reason}, COALESCE({attempts}, 0)::int, {state} FROM {table} \
+         WHERE {at} IS NOT NULL AND {condition} ORDER BY {at}, {id} LIMIT $1",
+        id = table.id,
+        at = dead.at,
+        reason = dead.reason,
+        attempts = table.attempts.as_deref().unwrap_or("0"),
+        state = state_text(table),
+        condition = condition.replace("{reason}", &dead.reason).replace("{id}", &table.id),
+        table = table.quoted,
+    ))
 }
 
 fn state_text(table: &ClaimTable) -> String {

@@ -156,7 +156,7 @@ async fn buried_rows_stay_with_their_reason_until_revived() {
     assert_eq!(kit.claims.bury(&kit.client, &[(row.proof, reason)]).await.unwrap(), [ClaimOutcome::Done]);
     assert_eq!(ids(&kit.claim(1, "b").await), [0; 0]);
     assert_eq!(kit.one::<String>("SELECT dead_reason FROM app.payments", &[]).await, "cannot be parsed");
-    assert_eq!(kit.claims.revive(&kit.client, &[RowId::Int(1)]).await.unwrap(), 1);
+    assert_eq!(kit.claims.revive(&kit.client, &[RowId::Int(1)]).await.unwrap(), [RowId::Int(1)]);
     let row = kit.claim_when_there(1, "b").await.remove(0);
     assert_eq!((row.attempts, row.proof.epoch), (1, 2));
 }

@@ -70,7 +70,7 @@ impl Observer for Chain {
         let fate = self.fates.get(&id).copied().unwrap_or(Fate::Confirmed);
         if fate == Fate::Waits {
             self.entered.notify_one();
-            self.gate.acquire().await?.forget();
+            self.gate.acquire().await.map_err(ObserverError::row)?.forget();
         }
         self.at_once.fetch_sub(1, Ordering::SeqCst);
         match fate {
@@ -79,7 +79,7 @@ impl Observer for Chain {
             }
             Fate::BadValue => Ok(Observation::moved("confirmed").with("paid_at", "rubbish")),
             Fate::Nothing => Ok(Observation::Unchanged),
-            Fate::Fails => Err("the node answered with rubbish".into()),
+            Fate::Fails => Err(ObserverError::row("the payment has no address")),
             Fate::Panics => panic!("as the test wants it"),
             Fate::Hopeless => Ok(Observation::Hopeless { reason: "no such chain".into() }),
         }
@@ -99,7 +99,7 @@ impl Observer for Chain {
             tx.execute(sql, &[&id, &row.proof.epoch]).await?;
             if self.fates.get(&id) == Some(&Fate::Stalls) {
                 self.entered.notify_one();
-                self.gate.acquire().await?.forget();
+                self.gate.acquire().await.map_err(ObserverError::row)?.forget();
             }
         }
         Ok(())
@@ -207,7 +207,7 @@ async fn poison_backs_off_and_is_buried_with_the_reason() {
     .unwrap();
     assert_eq!(errors.into_inner(), 3);
     let reason: String = kit.one("SELECT dead_reason FROM app.payments", &[]).await;
-    assert_eq!(reason, "failed 3 times, at last: the node answered with rubbish");
+    assert_eq!(reason, "failed 3 times, at last: the payment has no address");
     assert_eq!(reconciler.run_once().await.unwrap().claimed, 0);
 }
 

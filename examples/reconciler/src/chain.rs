@@ -1,7 +1,7 @@
 //! A simulated chain: the fate of a payment follows from its address and its age, so every replica sees the same chain.
 //! Its node is as bad as a real one: it answers late, not at all, or with rubbish.
 
-use std::{hash::BuildHasher, time::Duration};
+use std::{hash::BuildHasher, path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
@@ -14,7 +14,21 @@ pub struct Chain {
     pub faults_percent: u32,
     /// How long an answer takes, at most.
     pub latency: Duration,
+    /// The node is away while this file exists.
+    pub away_file: Option<PathBuf>,
 }
+
+/// No usable answer from the node. It says nothing about the payment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeError(pub String);
+
+impl std::fmt::Display for NodeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NodeError {}
 
 /// What happens to a payment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,17 +101,20 @@ struct Answer {
 
 impl Chain {
     /// Asks the node, and reads its answer.
-    pub async fn look(&self, address: &str, age: Duration) -> Result<PaymentStatus, String> {
+    pub async fn look(&self, address: &str, age: Duration) -> Result<PaymentStatus, NodeError> {
         let text = self.ask(address, age).await?;
         let answer: Answer = serde_json::from_str(&text)
-            .map_err(|error| format!("the node's answer is malformed: {error}"))?;
+            .map_err(|error| NodeError(format!("the node's answer is malformed: {error}")))?;
         if answer.address != address {
-            return Err(format!("the node answered about {}, not {address}", answer.address));
+            return Err(NodeError(format!("the node answered about {}, not {address}", answer.address)));
         }
         Ok(answer.seen)
     }
 
-    async fn ask(&self, address: &str, age: Duration) -> Result<String, String> {
+    async fn ask(&self, address: &str, age: Duration) -> Result<String, NodeError> {
+        if self.away_file.as_ref().is_some_and(|file| file.exists()) {
+            return Err(NodeError("the node is away".into()));
+        }
         let luck = std::hash::RandomState::new().hash_one(address);
         tokio::time::sleep(self.latency.mul_f64((luck >> 40) as f64 / f64::from(1 << 24))).await;
         let blocks = (age.as_secs_f64() / self.block.as_secs_f64()) as u32;
@@ -107,12 +124,12 @@ impl Chain {
             Some(_) => PaymentStatus::Final,
         };
         let answer = serde_json::to_string(&Answer { address: address.to_owned(), seen })
-            .map_err(|e| e.to_string())?;
+            .map_err(|error| NodeError(error.to_string()))?;
         if (luck % 100) as u32 >= self.faults_percent {
             return Ok(answer);
         }
         match luck / 100 % 3 {
-            0 => Err("the node did not answer".into()),
+            0 => Err(NodeError("the node did not answer".into())),
             1 => Ok(answer[..answer.len() / 2].to_owned()),
             _ => Ok("{\"address\": \"somebody else\", \"seen\": \"final\"}".into()),
         }
@@ -138,7 +155,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_bad_node_is_not_believed() {
-        let chain = Chain { block: Duration::from_secs(1), faults_percent: 100, latency: Duration::ZERO };
+        let chain = Chain {
+            block: Duration::from_secs(1),
+            faults_percent: 100,
+            latency: Duration::ZERO,
+            away_file: None,
+        };
         for _ in 0..50 {
             assert!(chain.look("address-1", Duration::from_secs(100)).await.is_err());
         }

@@ -1,6 +1,6 @@
 //! `reconciler --role api|reconciler|all`: see the crate's front page.
 
-use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail};
 use axum::Router;
@@ -27,7 +27,8 @@ const NOTIFY_EVERY: Duration = Duration::from_millis(100);
 /// Payment requests, and their reconciliation with a simulated chain.
 ///
 /// The reconciler is configured by PAYMENT_REQUEST_RECONCILER_ENABLED (false), _POLL_INTERVAL_SECONDS (15), _BATCH_SIZE
-/// (100), _LEASE_SECONDS (30) and _WORKER_ID (host and pid).
+/// (100), _LEASE_SECONDS (30), _ATTEMPTS_MAX (20), _BURIALS_PER_HOUR (100), _UNREACHABLE_BACKOFF_MAX_SECONDS (30) and
+/// _WORKER_ID (host and pid).
 #[derive(Debug, Parser)]
 #[command(name = "reconciler")]
 struct Args {
@@ -52,6 +53,9 @@ struct Args {
     /// How long the simulated node takes at most, in milliseconds.
     #[arg(long, default_value_t = 20)]
     chain_latency_ms: u64,
+    /// The simulated node is away while this file exists.
+    #[arg(long, value_name = "FILE")]
+    chain_away_file: Option<PathBuf>,
     /// Only print the DDL.
     #[arg(long)]
     print_migrations: bool,
@@ -146,6 +150,7 @@ async fn reconcile(
         block: Duration::from_millis(args.chain_block_ms),
         faults_percent: args.chain_faults_percent,
         latency: Duration::from_millis(args.chain_latency_ms),
+        away_file: args.chain_away_file.clone(),
     };
     let worker = settings.reconciler.worker.clone();
     let claims = Arc::new(Claims::new(store::table()?));

@@ -33,7 +33,8 @@ impl Observer for PaymentObserver {
         let expires_at: SystemTime = row.get("expires_at")?;
         // Both times are the database's.
         let age = row.claimed_at.duration_since(created_at).unwrap_or(Duration::ZERO);
-        let seen = self.chain.look(row.get("address")?, age).await?;
+        // Whatever is wrong with the node, it is not the payment's fault.
+        let seen = self.chain.look(row.get("address")?, age).await.map_err(ObserverError::unreachable)?;
         Ok(verdict(row.state.as_deref().unwrap_or_default(), seen, row.claimed_at >= expires_at))
     }
 

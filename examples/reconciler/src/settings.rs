@@ -1,6 +1,6 @@
 //! The reconciler's environment variables. A bad value stops the start with the name of its variable.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use solehold_sql::{Owner, ReconcilerConfig};
@@ -26,7 +26,10 @@ impl Settings {
         let config = ReconcilerConfig {
             poll_interval: poll,
             recheck: poll,
-            batch_size: batch_size(&get)?,
+            batch_size: number(&get, "BATCH_SIZE", 100, 1..=10_000)? as usize,
+            attempts_max: number(&get, "ATTEMPTS_MAX", 20, 1..=1_000_000)?,
+            burials_per_hour: number(&get, "BURIALS_PER_HOUR", 100, 0..=1_000_000)?,
+            unreachable_backoff_max: seconds(&get, "UNREACHABLE_BACKOFF_MAX_SECONDS", 30.0, 0.01, 3_600.0)?,
             lease: seconds(&get, "LEASE_SECONDS", 30.0, 0.05, 86_400.0)?,
             states: ["confirmed", "detected", "expired", "reorged"].map(str::to_owned).into(),
             ..ReconcilerConfig::new(worker)
@@ -43,10 +46,16 @@ fn enabled(get: &impl Fn(&str) -> Option<String>) -> Result<bool> {
     }
 }
 
-fn batch_size(get: &impl Fn(&str) -> Option<String>) -> Result<usize> {
-    let text = get("BATCH_SIZE").unwrap_or_else(|| "100".into());
-    let size = text.parse().ok().filter(|size| (1..=10_000).contains(size));
-    size.with_context(|| format!("{PREFIX}BATCH_SIZE is {text:?}: use a number from 1 to 10000"))
+fn number(
+    get: &impl Fn(&str) -> Option<String>,
+    name: &str,
+    default: u32,
+    range: RangeInclusive<u32>,
+) -> Result<u32> {
+    let Some(text) = get(name) else { return Ok(default) };
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    let (first, last) = (range.start(), range.end());
+    number.with_context(|| format!("{PREFIX}{name} is {text:?}: use a number from {first} to {last}"))
 }
 
 fn seconds(
@@ -88,6 +97,7 @@ mod tests {
             (config.poll_interval.as_secs(), config.lease.as_secs(), config.batch_size),
             (15, 30, 100)
         );
+        assert_eq!((config.attempts_max, config.burials_per_hour), (20, 100));
         assert!(config.worker.as_str().ends_with(&std::process::id().to_string()));
     }
 
@@ -101,6 +111,9 @@ mod tests {
             ("BATCH_SIZE", "0"),
             ("BATCH_SIZE", "-1"),
             ("BATCH_SIZE", "1e3"),
+            ("ATTEMPTS_MAX", "0"),
+            ("BURIALS_PER_HOUR", "few"),
+            ("UNREACHABLE_BACKOFF_MAX_SECONDS", "0"),
             ("LEASE_SECONDS", "-30"),
             ("LEASE_SECONDS", "inf"),
             ("LEASE_SECONDS", ""),

@@ -16,7 +16,7 @@ use payments::observer::PaymentObserver;
 use payments::{settings::Settings, store};
 use serde_json::{Value, json};
 use solehold_sql::{Claims, Reconciler};
-use solehold_testkit::{Postgres, Program, wait_for};
+use solehold_testkit::{Postgres, Program, TempDir, wait_for};
 use tokio_postgres::{Client, NoTls};
 
 const REQUESTS: usize = 300;
@@ -234,7 +234,12 @@ async fn verify(client: &Client, created: &HashMap<usize, Value>) {
 /// 100 requests claimed, observed and transitioned, as one cycle of a reconciler in this process.
 async fn batch_of_100(client: &Client, url: &str) {
     let settings = Settings::read(|name| name.ends_with("WORKER_ID").then(|| "batch".to_owned())).unwrap();
-    let chain = Chain { block: Duration::from_millis(1), faults_percent: 0, latency: Duration::ZERO };
+    let chain = Chain {
+        block: Duration::from_millis(1),
+        faults_percent: 0,
+        latency: Duration::ZERO,
+        away_file: None,
+    };
     let claims = Arc::new(Claims::new(store::table().unwrap()));
     let pool = store::pool(url).unwrap();
     let reconciler = Reconciler::new(pool, claims, PaymentObserver { chain }, settings.reconciler).unwrap();
@@ -332,6 +337,54 @@ async fn embedded_it_reconciles_too_and_buries_what_it_cannot_know() {
     ] {
         assert!(program.logs().contains(said), "{said} is not in\n{}", program.logs());
     }
+}
+
+/// The node is away for longer than any row has attempts.
+#[tokio::test]
+async fn a_node_that_is_away_buries_no_payment() {
+    const PAYMENTS: u64 = 4;
+    const ATTEMPTS_MAX: u64 = 20;
+    let url = Postgres::shared().await.unwrap().create_database("outage").await.unwrap();
+    let folder = TempDir::new().unwrap();
+    let away = folder.path().join("away");
+    std::fs::write(&away, "").unwrap();
+    let mut command = program(&url, "all");
+    command.args(["--listen", "127.0.0.1:0", "--chain-faults-percent", "0", "--chain-away-file"]).arg(&away);
+    for (name, value) in
+        [("ENABLED", "true"), ("POLL_INTERVAL_SECONDS", "0.02"), ("UNREACHABLE_BACKOFF_MAX_SECONDS", "0.02")]
+    {
+        command.env(format!("PAYMENT_REQUEST_RECONCILER_{name}"), value);
+    }
+    let program = Program::start("payments", &command, "payments listening on ").await.unwrap();
+    create_all(program.said().to_owned(), 1..1 + PAYMENTS as usize).await;
+    let metrics = format!("{}/metrics", program.said());
+    let metric = async |name: &str| {
+        let page = reqwest::get(&metrics).await.unwrap().text().await.unwrap();
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        value.unwrap_or_default()
+    };
+    let unreachable = "solehold_reconciler_rows_total{result=\"unreachable\"}";
+    wait_for("more failures than a row has attempts", PATIENCE, async || {
+        metric(unreachable).await >= PAYMENTS * ATTEMPTS_MAX * 2
+    })
+    .await
+    .unwrap();
+    let client = connect(&url).await;
+    let dead = "SELECT count(*) FROM app.payment_requests WHERE reconcile_dead_at IS NOT NULL";
+    assert_eq!(count(&client, dead).await, 0);
+    assert_eq!(metric("solehold_reconciler_observer_unreachable").await, 1);
+    std::fs::remove_file(&away).unwrap();
+    let open = "SELECT count(*) FROM app.payment_requests WHERE status NOT IN ('confirmed', 'expired')";
+    wait_for("every payment to end", PATIENCE, async || count(&client, open).await == 0).await.unwrap();
+    assert_eq!(count(&client, dead).await, 0);
+    assert!(program.terminate().await.unwrap().success());
+    let logs = program.logs();
+    let lines = |words: &str| logs.lines().filter(|line| line.contains(words)).collect::<Vec<_>>();
+    let warned = lines("observer unreachable");
+    assert_eq!(warned.len(), 1, "once, not with each cycle:\n{logs}");
+    assert!(warned[0].contains("WARN") && warned[0].contains("the node is away"), "{warned:?}");
+    let back = lines("observer reachable again");
+    assert!(back.len() == 1 && back[0].contains("INFO"), "{back:?}\n{logs}");
 }
 
 #[test]

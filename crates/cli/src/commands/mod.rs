@@ -14,6 +14,7 @@ pub mod lock;
 pub mod node;
 pub mod orchestrator;
 pub mod resource;
+pub mod rows;
 pub mod runner;
 pub mod serve;
 pub mod session;

@@ -8,7 +8,7 @@ use crate::{
     Error, Owner,
     limits::{
         BATCH_ROWS_MAX, DEFER_MAX, LEASE_MAX, LEASE_MIN, OBSERVATIONS_MAX, POLL_INTERVAL_MAX,
-        POLL_INTERVAL_MIN,
+        POLL_INTERVAL_MIN, UNREACHABLE_BACKOFF_MAX, UNREACHABLE_BACKOFF_MIN,
     },
     table::ClaimTable,
 };
@@ -33,8 +33,14 @@ pub struct ReconcilerConfig {
     pub backoff_min: Duration,
     /// How long it rests at most.
     pub backoff_max: Duration,
+    /// The longest pause while the observer is unreachable; the first is `backoff_min` (at least 10 ms), and each is
+    /// twice as long as the one before.
+    pub unreachable_backoff_max: Duration,
     /// After this many attempts without a result a row is buried, if the table has columns for that.
     pub attempts_max: u32,
+    /// The most rows that this reconciler buries within an hour; further ones stay open and are retried. So a fault
+    /// that fails every row does not bury every row. Zero: none is ever buried.
+    pub burials_per_hour: u32,
     /// States that the summary always shows, moved to or not.
     pub states: Vec<String>,
 }
@@ -51,7 +57,9 @@ impl ReconcilerConfig {
             recheck: Duration::from_secs(15),
             backoff_min: Duration::from_secs(1),
             backoff_max: Duration::from_secs(300),
+            unreachable_backoff_max: Duration::from_secs(30),
             attempts_max: 20,
+            burials_per_hour: 100,
             states: Vec::new(),
         }
     }
@@ -62,6 +70,8 @@ impl ReconcilerConfig {
         within("recheck interval", self.recheck, Duration::ZERO, DEFER_MAX)?;
         within("longest backoff", self.backoff_max, Duration::ZERO, DEFER_MAX)?;
         within("shortest backoff", self.backoff_min, Duration::ZERO, self.backoff_max)?;
+        let (what, max) = ("longest backoff of an unreachable observer", UNREACHABLE_BACKOFF_MAX);
+        within(what, self.unreachable_backoff_max, UNREACHABLE_BACKOFF_MIN, max)?;
         between("batch size", self.batch_size, BATCH_ROWS_MAX)?;
         between("concurrency", self.concurrency, OBSERVATIONS_MAX)?;
         between("number of attempts", self.attempts_max as usize, i32::MAX as usize)?;
@@ -79,6 +89,12 @@ impl ReconcilerConfig {
     pub(super) fn backoff(&self, attempts: i32) -> Duration {
         let backoff = Backoff { first: self.backoff_min, cap: self.backoff_max };
         backoff.longest(attempts.max(1).unsigned_abs())
+    }
+
+    /// How long to wait for an observer that is unreachable.
+    pub(super) fn unreachable_backoff(&self) -> Backoff {
+        let cap = self.unreachable_backoff_max;
+        Backoff { first: self.backoff_min.clamp(UNREACHABLE_BACKOFF_MIN, cap), cap }
     }
 
     /// Until when a worker trusts claims that it asked for at `asked` (rule 4).
@@ -124,6 +140,7 @@ mod tests {
         assert!(with(|c| c.batch_size = 0).contains("batch size"));
         assert!(with(|c| c.lease = Duration::ZERO).contains("lease"));
         assert!(with(|c| c.concurrency = OBSERVATIONS_MAX + 1).contains("concurrency"));
+        assert!(with(|c| c.unreachable_backoff_max = Duration::ZERO).contains("unreachable observer"));
         assert!(with(|c| c.backoff_min = Duration::from_secs(301)).contains("shortest backoff"));
         let stateless = ClaimTable::builder("jobs").build().unwrap();
         let config = ReconcilerConfig::new(Owner::new("w").unwrap());

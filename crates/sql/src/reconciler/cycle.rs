@@ -28,13 +28,26 @@ pub(super) struct Cycle<'a, O> {
     rows: HashMap<Id, (Arc<ClaimedRow>, AbortHandle)>,
     /// What was found and is not written yet.
     pub(super) verdicts: Vec<Verdict>,
+    /// Why the observer could not be reached, for the first row of which that is known.
+    pub(super) unreachable_reason: Option<String>,
+    /// How long rows wait that find the observer unreachable in this cycle.
+    pub(super) unreachable_pause: Duration,
+}
+
+/// A finished cycle.
+pub(super) struct CycleReport {
+    pub(super) began: BootTime,
+    pub(super) summary: Summary,
+    pub(super) unreachable_reason: Option<String>,
+    /// How long rows wait that find the observer unreachable in this cycle.
+    pub(super) unreachable_pause: Duration,
 }
 
 impl<'a, O: Observer> Cycle<'a, O> {
     pub(super) async fn run(
         reconciler: &'a Reconciler<O>,
         stopped: &mut watch::Receiver<bool>,
-    ) -> Result<Summary, Error> {
+    ) -> Result<CycleReport, Error> {
         let asked = BootTime::now();
         let rows = Self::claim(reconciler).await?;
         let mut cycle = Self {
@@ -45,6 +58,8 @@ impl<'a, O: Observer> Cycle<'a, O> {
             running: JoinSet::new(),
             rows: HashMap::new(),
             verdicts: Vec::new(),
+            unreachable_reason: None,
+            unreachable_pause: reconciler.unreachable_pause(),
         };
         cycle.summary.claimed = rows.len() as u64;
         for row in rows {
@@ -52,7 +67,12 @@ impl<'a, O: Observer> Cycle<'a, O> {
         }
         cycle.observe_all(stopped).await?;
         cycle.settle().await?;
-        Ok(cycle.summary)
+        Ok(CycleReport {
+            began: asked,
+            summary: cycle.summary,
+            unreachable_reason: cycle.unreachable_reason,
+            unreachable_pause: cycle.unreachable_pause,
+        })
     }
 
     async fn claim(reconciler: &Reconciler<O>) -> Result<Vec<ClaimedRow>, Error> {
@@ -112,7 +132,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
             Ok((id, observation)) => (id, observation),
             // Aborted because its claim was lost, and counted there.
             Err(error) if error.is_cancelled() => return,
-            Err(error) => (error.id(), Err(ObserverError::from(format!("the observer panicked: {error}")))),
+            Err(error) => (error.id(), Err(ObserverError::row(format!("the observer panicked: {error}")))),
         };
         if let Some((row, _)) = self.rows.remove(&id) {
             self.verdicts.push(Verdict { row, observation });

@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use prometheus_client::{
     encoding::EncodeLabelSet,
-    metrics::{counter::Counter, family::Family, histogram::Histogram, histogram::exponential_buckets},
+    metrics::{
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
     registry::{Registry, Unit},
 };
 
@@ -26,6 +31,7 @@ pub struct ReconcilerMetrics {
     rows: Family<ResultLabels, Counter>,
     moved: Family<StateLabels, Counter>,
     failures: Counter,
+    outages: Gauge,
     seconds: Histogram,
 }
 
@@ -35,6 +41,7 @@ impl Default for ReconcilerMetrics {
             rows: Family::default(),
             moved: Family::default(),
             failures: Counter::default(),
+            outages: Gauge::default(),
             // From a millisecond to a minute.
             seconds: Histogram::new(exponential_buckets(0.001, 2.0, 17)),
         }
@@ -48,11 +55,24 @@ impl ReconcilerMetrics {
         registry.register("rows", "Rows by the result of their cycle", self.rows.clone());
         registry.register("moved", "Rows moved, by the state they moved to", self.moved.clone());
         registry.register("cycle_failures", "Cycles that the database failed", self.failures.clone());
+        registry.register(
+            "observer_unreachable",
+            "Reconcilers whose observer is unreachable, for all rows or for some",
+            self.outages.clone(),
+        );
         registry.register_with_unit("cycle", "Length of a cycle", Unit::Seconds, self.seconds.clone());
     }
 
     pub(super) fn failed(&self) {
         self.failures.inc();
+    }
+
+    pub(super) fn outage_began(&self) {
+        self.outages.inc();
+    }
+
+    pub(super) fn outage_ended(&self) {
+        self.outages.dec();
     }
 
     pub(super) fn add(&self, summary: &Summary, took: Duration) {
@@ -61,8 +81,10 @@ impl ReconcilerMetrics {
             ("scanned", summary.scanned),
             ("skipped", summary.skipped),
             ("errors", summary.errors),
+            ("unreachable", summary.unreachable),
             ("lost", summary.lost),
             ("buried", summary.buried),
+            ("unburied", summary.unburied),
             ("returned", summary.returned),
         ];
         for (result, rows) in counts {

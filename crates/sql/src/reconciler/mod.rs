@@ -6,16 +6,19 @@
 //!        └──────────── unless the batch was full <─────────────┴───────────────────────────   deferrals, failures
 //! ```
 //!
-//! - An observer's failure leaves the row open and counts; the row backs off, and after `attempts_max` attempts it is
-//!   buried with the reason.
+//! - An observer that is unreachable costs its rows nothing: they stay open, and the loop backs off.
+//! - A failure that is the row's fault leaves the row open and counts; the row backs off, and after `attempts_max`
+//!   attempts it is buried with the reason, up to a limit of burials per hour.
 //! - A row that kills its worker is claimed again when its lease has run out, and that counts too.
 //! - At its local deadline, counted from before the claim was asked for, work on a row has stopped.
 //! - A stop returns what was not started and finishes what was.
 
+mod burials;
 mod config;
 mod cycle;
 mod metrics;
 mod observer;
+mod outage;
 mod settle;
 mod summary;
 mod wake;
@@ -23,16 +26,20 @@ mod wake;
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::Pool;
+use parking_lot::Mutex;
+use solehold_clock::BootTime;
 use tokio::sync::watch;
 
 pub use config::ReconcilerConfig;
 pub use metrics::ReconcilerMetrics;
-pub use observer::{AppliedTransition, Observation, Observer, ObserverError};
+pub use observer::{AppliedTransition, Cause, Observation, Observer, ObserverError};
 pub use summary::Summary;
 pub use wake::{Notifier, Wake};
 
 use crate::{Claims, Error};
-use cycle::Cycle;
+use burials::Burials;
+use cycle::{Cycle, CycleReport};
+use outage::{Change, Outages};
 
 /// After a failure of the database the next cycle is tried this soon, even if the poll interval is longer.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
@@ -46,6 +53,8 @@ pub struct Reconciler<O> {
     config: ReconcilerConfig,
     metrics: ReconcilerMetrics,
     wake: Wake,
+    outages: Mutex<Outages>,
+    burials: Mutex<Burials>,
 }
 
 impl<O: Observer> Reconciler<O> {
@@ -57,6 +66,7 @@ impl<O: Observer> Reconciler<O> {
         config: ReconcilerConfig,
     ) -> Result<Self, Error> {
         config.check(claims.table())?;
+        let burials = Burials::new(config.burials_per_hour, BootTime::now());
         Ok(Self {
             pool,
             claims,
@@ -64,6 +74,8 @@ impl<O: Observer> Reconciler<O> {
             config,
             metrics: ReconcilerMetrics::default(),
             wake: Wake::default(),
+            outages: Mutex::default(),
+            burials: Mutex::new(burials),
         })
     }
 
@@ -99,6 +111,9 @@ impl<O: Observer> Reconciler<O> {
                 cycles.await;
             }
         }
+        if self.outages.lock().forget() {
+            self.metrics.outage_ended();
+        }
         tracing::info!(
             worker_id = %config.worker,
             poll_interval_ms = config.poll_interval.as_millis() as u64,
@@ -109,18 +124,22 @@ impl<O: Observer> Reconciler<O> {
 
     async fn cycles(&self, mut stopped: watch::Receiver<bool>) {
         while !*stopped.borrow() {
-            let pause = match self.cycle(&mut stopped).await {
-                Ok(summary) if summary.claimed >= self.config.batch_size as u64 => continue,
-                Ok(_) => self.config.poll_interval,
+            let (pause, is_outage) = match self.cycle(&mut stopped).await {
+                // New rows would only be more requests that the observer cannot answer.
+                Ok(report) if report.summary.is_outage() => {
+                    (report.unreachable_pause.max(self.config.poll_interval), true)
+                }
+                Ok(report) if report.summary.claimed >= self.config.batch_size as u64 => continue,
+                Ok(_) => (self.config.poll_interval, false),
                 Err(error) => {
                     tracing::warn!(worker_id = %self.config.worker, %error, "reconciler cycle failed");
                     self.metrics.failed();
-                    self.config.poll_interval.min(TRY_AGAIN)
+                    (self.config.poll_interval.min(TRY_AGAIN), false)
                 }
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
-                () = self.wake.woken() => {}
+                () = self.wake.woken(), if !is_outage => {}
                 _ = stopped.wait_for(|stopped| *stopped) => {}
             }
         }
@@ -129,22 +148,49 @@ impl<O: Observer> Reconciler<O> {
     /// One cycle by itself: what [`run`](Self::run) does again and again.
     pub async fn run_once(&self) -> Result<Summary, Error> {
         let (_stopping, mut stopped) = watch::channel(false);
-        self.cycle(&mut stopped).await
+        Ok(self.cycle(&mut stopped).await?.summary)
     }
 
-    async fn cycle(&self, stopped: &mut watch::Receiver<bool>) -> Result<Summary, Error> {
-        let began = solehold_clock::BootTime::now();
-        let result = Cycle::run(self, stopped).await;
-        let took = solehold_clock::BootTime::now().since(began);
-        if let Ok(summary) = &result {
-            self.metrics.add(summary, took);
-            let worker_id = &self.config.worker;
-            if summary.claimed == 0 {
-                tracing::debug!(%worker_id, "reconciler cycle: {summary}");
-            } else {
-                tracing::info!(%worker_id, took_ms = took.as_millis() as u64, "reconciler cycle: {summary}");
+    async fn cycle(&self, stopped: &mut watch::Receiver<bool>) -> Result<CycleReport, Error> {
+        let report = Cycle::run(self, stopped).await?;
+        let ended = BootTime::now();
+        let took = ended.since(report.began);
+        let summary = &report.summary;
+        self.metrics.add(summary, took);
+        let worker_id = &self.config.worker;
+        if summary.claimed == 0 {
+            tracing::debug!(%worker_id, "reconciler cycle: {summary}");
+        } else {
+            tracing::info!(%worker_id, took_ms = took.as_millis() as u64, "reconciler cycle: {summary}");
+        }
+        self.note_outage(&report, ended);
+        Ok(report)
+    }
+
+    fn unreachable_pause(&self) -> Duration {
+        self.outages.lock().pause(self.config.unreachable_backoff(), rand::random())
+    }
+
+    /// Reports that the observer is away, or back again: when that changes, not with each cycle.
+    fn note_outage(&self, report: &CycleReport, ended: BootTime) {
+        let (worker_id, summary) = (&self.config.worker, &report.summary);
+        let rows = (summary.unreachable, summary.scanned + summary.errors);
+        let change = self.outages.lock().cycle((report.began, ended), rows, report.unreachable_pause);
+        match change {
+            None => {}
+            Some(Change::Began) => {
+                self.metrics.outage_began();
+                let reason = report.unreachable_reason.as_deref().unwrap_or_default();
+                tracing::warn!(
+                    %worker_id,
+                    reason,
+                    "observer unreachable; its rows stay open and no attempt is counted: {summary}"
+                );
+            }
+            Some(Change::Ended { lasted, rows }) => {
+                self.metrics.outage_ended();
+                tracing::info!(%worker_id, lasted_ms = lasted.as_millis() as u64, rows, "observer reachable again");
             }
         }
-        result
     }
 }

@@ -29,6 +29,10 @@ struct Plan<'a> {
     moves: Vec<(&'a ClaimedRow, Transition)>,
     unchanged: Vec<(Proof, Duration)>,
     failed: Vec<(Proof, Duration)>,
+    /// Rows that are postponed at no cost: the observer was unreachable, or the limit on burials was reached.
+    postponed: Vec<(Proof, Duration)>,
+    /// How many of those that are postponed were to be buried.
+    unburied: u64,
     buried: Vec<(Proof, String)>,
 }
 
@@ -54,6 +58,7 @@ impl<O: Observer> Cycle<'_, O> {
                 Err(error) if error.is_of_the_data() && verdicts.iter().any(Verdict::moves) => {
                     return self.not_written(verdicts, &error).await;
                 }
+                Err(Error::Unreachable(reason)) => return self.not_reached(verdicts, &reason).await,
                 Err(error) if error.is_contention() && self.left() > PAUSE => {
                     pauses.pause().await;
                 }
@@ -78,10 +83,20 @@ impl<O: Observer> Cycle<'_, O> {
     /// A row whose result cannot be written is a row that failed.
     async fn not_written(&mut self, verdicts: Vec<Verdict>, error: &Error) -> Result<(), Error> {
         let failed = |verdict: Verdict| Verdict {
-            observation: Err(format!("its result cannot be written: {error}").into()),
+            observation: Err(ObserverError::row(format!("its result cannot be written: {error}"))),
             ..verdict
         };
         self.verdicts.extend(verdicts.into_iter().map(failed));
+        Box::pin(self.settle()).await
+    }
+
+    /// Effects that could not reach something cost their rows no more than an observation that could not.
+    async fn not_reached(&mut self, verdicts: Vec<Verdict>, reason: &str) -> Result<(), Error> {
+        let postponed = |verdict: Verdict| match verdict.moves() {
+            true => Verdict { observation: Err(ObserverError::unreachable(reason)), ..verdict },
+            false => verdict,
+        };
+        self.verdicts.extend(verdicts.into_iter().map(postponed));
         Box::pin(self.settle()).await
     }
 
@@ -89,6 +104,11 @@ impl<O: Observer> Cycle<'_, O> {
         for verdict in verdicts {
             match &verdict.observation {
                 Ok(_) => self.summary.scanned += 1,
+                Err(ObserverError::Unreachable(cause)) => {
+                    self.summary.unreachable += 1;
+                    self.unreachable_reason.get_or_insert_with(|| cause.to_string());
+                    tracing::debug!(row = %verdict.row.id(), %cause, "observation postponed");
+                }
                 Err(error) => {
                     self.summary.errors += 1;
                     let attempts = verdict.row.attempts;
@@ -102,6 +122,15 @@ impl<O: Observer> Cycle<'_, O> {
         self.summary.skipped += written.skipped;
         self.summary.lost += written.lost;
         self.summary.buried += written.buried;
+        self.summary.unburied += written.unburied;
+        if self.reconciler.burials.lock().count(written.buried, written.unburied) {
+            tracing::warn!(
+                worker_id = %self.reconciler.config.worker,
+                burials_per_hour = self.reconciler.config.burials_per_hour,
+                unburied = written.unburied,
+                "limit on burials reached; further rows stay open and are retried"
+            );
+        }
     }
 
     async fn write(&self, verdicts: &[Verdict]) -> Result<Summary, Error> {
@@ -128,10 +157,11 @@ impl<O: Observer> Cycle<'_, O> {
             }
         }
         if !applied.is_empty() {
-            observer.effects(&tx, &applied).await.map_err(|error| Error::Effect(error.to_string()))?;
+            observer.effects(&tx, &applied).await.map_err(ObserverError::of_an_effect)?;
         }
         let unchanged = claims.defer(&*tx, &plan.unchanged, Attempts::Reset).await?;
         let failed = claims.defer(&*tx, &plan.failed, Attempts::Count).await?;
+        let postponed = claims.defer(&*tx, &plan.postponed, Attempts::Restore).await?;
         let buried = match plan.buried.as_slice() {
             [] => Vec::new(),
             rows => claims.bury(&*tx, rows).await?,
@@ -139,7 +169,8 @@ impl<O: Observer> Cycle<'_, O> {
         tx.commit().await?;
         summary.skipped = done(&unchanged);
         summary.buried = done(&buried);
-        let all = [&outcomes, &unchanged, &failed, &buried];
+        summary.unburied = plan.unburied;
+        let all = [&outcomes, &unchanged, &failed, &postponed, &buried];
         summary.lost = all.iter().map(|outcomes| outcomes.len() as u64 - done(outcomes)).sum();
         tracing::trace!(
             rows = verdicts.len(),
@@ -152,24 +183,40 @@ impl<O: Observer> Cycle<'_, O> {
     fn plan<'a>(&self, verdicts: &'a [Verdict]) -> Plan<'a> {
         let config = &self.reconciler.config;
         let can_bury = self.reconciler.claims.table().dead.is_some();
+        let mut burials_left = self.reconciler.burials.lock().left(BootTime::now());
         let mut plan = Plan::default();
         for Verdict { row, observation } in verdicts {
             let proof = row.proof.clone();
-            match observation {
-                Ok(Observation::Unchanged) => plan.unchanged.push((proof, config.recheck)),
-                Ok(Observation::Moved { to, set }) => {
+            let is_last = row.attempts as i64 >= i64::from(config.attempts_max);
+            let hopeless = match observation {
+                Ok(Observation::Hopeless { reason }) => Some(reason.clone()),
+                Err(ObserverError::Row(cause)) if is_last => {
+                    Some(format!("failed {} times, at last: {cause}", row.attempts))
+                }
+                _ => None,
+            };
+            match (observation, hopeless) {
+                (_, Some(reason)) if can_bury && burials_left > 0 => {
+                    burials_left -= 1;
+                    plan.buried.push((proof, reason));
+                }
+                (_, Some(_)) if can_bury => {
+                    plan.unburied += 1;
+                    plan.postponed.push((proof, config.backoff_max));
+                }
+                (Ok(Observation::Unchanged), _) => plan.unchanged.push((proof, config.recheck)),
+                (Ok(Observation::Moved { to, set }), _) => {
                     let from = row.state.as_deref().unwrap_or_default();
                     let transition = Transition::new(&proof, from, to);
                     let transition =
                         set.iter().fold(transition, |t, (column, value)| t.set(column, value.clone()));
                     plan.moves.push((row, transition));
                 }
-                Ok(Observation::Hopeless { reason }) if can_bury => plan.buried.push((proof, reason.clone())),
-                Err(error) if can_bury && row.attempts as i64 >= i64::from(config.attempts_max) => {
-                    plan.buried.push((proof, format!("failed {} times, at last: {error}", row.attempts)));
+                (Ok(Observation::Hopeless { .. }), _) => plan.failed.push((proof, config.backoff_max)),
+                (Err(ObserverError::Unreachable(_)), _) => {
+                    plan.postponed.push((proof, self.unreachable_pause));
                 }
-                Ok(Observation::Hopeless { .. }) => plan.failed.push((proof, config.backoff_max)),
-                Err(_) => plan.failed.push((proof, config.backoff(row.attempts))),
+                (Err(ObserverError::Row(_)), _) => plan.failed.push((proof, config.backoff(row.attempts))),
             }
         }
         plan

@@ -13,8 +13,12 @@ pub struct Summary {
     pub moved: BTreeMap<String, u64>,
     /// Rows that had not changed.
     pub skipped: u64,
-    /// Observations and effects that failed.
+    /// Observations and effects that failed because of their row.
     pub errors: u64,
+    /// Rows whose observer could not be reached: they stay open, and no attempt was counted.
+    pub unreachable: u64,
+    /// Rows that were to be buried, and stay open because of the limit on burials.
+    pub unburied: u64,
     /// Rows whose claim had been lost before their result was written.
     pub lost: u64,
     /// Rows buried.
@@ -29,6 +33,11 @@ impl Summary {
         Self { moved: states.iter().map(|state| (state.clone(), 0)).collect(), ..Self::default() }
     }
 
+    /// Whether the observer answered about nothing at all.
+    pub(super) fn is_outage(&self) -> bool {
+        self.unreachable > 0 && self.scanned + self.errors == 0
+    }
+
     pub(super) fn add_moved(&mut self, to: &str) {
         *self.moved.entry(to.to_owned()).or_default() += 1;
     }
@@ -41,7 +50,13 @@ impl fmt::Display for Summary {
             write!(f, " {state}={rows}")?;
         }
         write!(f, " skipped={} errors={}", self.skipped, self.errors)?;
-        let rare = [("lost", self.lost), ("buried", self.buried), ("returned", self.returned)];
+        let rare = [
+            ("unreachable", self.unreachable),
+            ("lost", self.lost),
+            ("buried", self.buried),
+            ("unburied", self.unburied),
+            ("returned", self.returned),
+        ];
         rare.iter().filter(|(_, rows)| *rows > 0).try_for_each(|(name, rows)| write!(f, " {name}={rows}"))
     }
 }
