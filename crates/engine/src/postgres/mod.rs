@@ -179,7 +179,8 @@ impl PostgresStore {
 
     /// Connects and looks whether there is a store, and changes nothing.
     pub async fn is_there(url: &str, options: PostgresOptions) -> Result<bool, StoreError> {
-        let conn = Pool::new(Connector::new(url)?, options).bare(|_| None).await.map_err(Fault::told)?;
+        let pool = Pool::new(Connector::new(url)?, options);
+        let conn = pool.own_session(|_| None).await.map_err(Fault::told)?;
         schema::is_there(&conn).await.map_err(Fault::told)
     }
 
