@@ -293,6 +293,23 @@ async fn opening_a_second_replica_moves_no_time() {
     engine.stop().await;
 }
 
+/// Each replica that starts claims a ceiling; only the last claim counts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ceilings_of_earlier_claims_are_forgotten() {
+    let url = database().await;
+    let engine = Engine::start(open(&url).await, EngineOptions::default(), Arc::new(()));
+    for _ in 0..3 {
+        open(&url).await.close().await;
+    }
+    let client = connect(&url).await;
+    assert!(number(&client, "SELECT max(number) FROM solehold.ceilings").await >= 4);
+    let claims = "SELECT count(DISTINCT number) FROM solehold.ceilings";
+    wait_for("earlier claims to go", SOON, || async { number(&client, claims).await == 1 })
+        .await
+        .expect("they go");
+    engine.stop().await;
+}
+
 /// Two hours that nobody witnessed are given back to everything that has a time, not to leases alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_hold_backs_and_waiters_get_unwitnessed_time_back() {

@@ -45,7 +45,7 @@ mod watchdog;
 pub use fake_clock::FakeClock;
 pub use kafka::{Kafka, KafkaBuilder};
 pub use mosquitto::Mosquitto;
-pub use pgbouncer::PgBouncer;
+pub use pgbouncer::{PgBouncer, PoolMode};
 pub use port::free_port;
 pub use postgres::{Postgres, PostgresBuilder};
 pub use program::Program;

@@ -1,4 +1,4 @@
-//! A private PgBouncer in transaction mode.
+//! A private PgBouncer.
 
 use std::fs;
 use std::net::TcpStream;
@@ -17,7 +17,16 @@ use crate::server::Server;
 
 const START: Duration = Duration::from_secs(60);
 
-/// A running PgBouncer in front of a [`Postgres`]: each transaction may get another of its few server connections.
+/// When PgBouncer gives a connection to PostgreSQL to another client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PoolMode {
+    /// When the client has disconnected.
+    Session,
+    /// After each transaction.
+    Transaction,
+}
+
+/// A running PgBouncer in front of a [`Postgres`].
 #[derive(Debug)]
 pub struct PgBouncer {
     _server: Server,
@@ -25,12 +34,18 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts one with at most `connections` connections to `postgres`, and waits until it takes clients.
+    /// Starts one in transaction mode with at most `connections` connections to `postgres`, and waits until it takes
+    /// clients.
     pub async fn start(postgres: &Postgres, connections: usize) -> Result<Self> {
+        Self::start_in(PoolMode::Transaction, postgres, connections).await
+    }
+
+    /// As [`Self::start`], in the given mode.
+    pub async fn start_in(mode: PoolMode, postgres: &Postgres, connections: usize) -> Result<Self> {
         let server = Server::new("pgbouncer", "TERM")?;
         let port = Port::reserve()?;
         let config = server.folder().join("pgbouncer.ini");
-        fs::write(&config, configuration(postgres, &port, connections))?;
+        fs::write(&config, configuration(mode, postgres, &port, connections))?;
         let user = install::user();
         if let Some(user) = user {
             chown(server.folder(), Some(user.uid), Some(user.gid))?;
@@ -49,11 +64,15 @@ impl PgBouncer {
     }
 }
 
-fn configuration(postgres: &Postgres, port: &Port, connections: usize) -> String {
+fn configuration(mode: PoolMode, postgres: &Postgres, port: &Port, connections: usize) -> String {
+    let mode = match mode {
+        PoolMode::Session => "session",
+        PoolMode::Transaction => "transaction",
+    };
     // With `any` everybody is the user that the database's line names.
     format!(
         "[databases]\n* = user=postgres host=127.0.0.1 port={}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {}\nunix_socket_dir =\n\
-         auth_type = any\npool_mode = transaction\nmax_client_conn = 500\ndefault_pool_size = {connections}\n\
+         auth_type = any\npool_mode = {mode}\nmax_client_conn = 500\ndefault_pool_size = {connections}\n\
          ignore_startup_parameters = extra_float_digits\n",
         postgres.addr().port(),
         port.number,

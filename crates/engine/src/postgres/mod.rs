@@ -20,9 +20,9 @@
 //! Each of these imports only from those below it.
 //!
 //! **Stored**, in the schema `solehold`: the clock's one row (offset, epoch), the last commits (revision, time),
-//! sessions, holders, resources (what was declared of each, rarely written), `leases` (one narrow row per resource with
-//! all that is judged under a lock), waiters in line, state documents, spent requests, records, events, and whose turn
-//! it is to sweep.
+//! ceilings of store time, sessions, holders, resources (what was declared of each, rarely written), `leases` (one
+//! narrow row per resource with all that is judged under a lock), waiters in line, state documents, spent requests,
+//! records, events, and whose turn it is to sweep.
 //! **Not stored**: whether a lease or a session is live (the time decides), the token of a lease apart from the
 //! resource's last token (they are the same while it is held), the deadline of a lease on a session (it is the
 //! session's), renewals as events (rule 19), and what this process remembers to save a query: a locked row must confirm
@@ -109,6 +109,8 @@ pub struct PostgresStore {
     pool: Pool,
     cache: Cache,
     time: Mutex<Timekeeper>,
+    /// One claim at a time.
+    claiming: tokio::sync::Mutex<()>,
     options: PostgresOptions,
     /// The longest ttl that may be asked for.
     ttl_max_ms: AtomicU64,
@@ -142,6 +144,7 @@ impl PostgresStore {
             pool: Pool::new(Connector::new(url)?, options),
             cache: Cache::default(),
             time: Mutex::default(),
+            claiming: tokio::sync::Mutex::default(),
             options,
             ttl_max_ms: AtomicU64::new(options.ttl_max_ms.unwrap_or(TTL_MAX_MS)),
             history: Mutex::default(),
@@ -152,7 +155,11 @@ impl PostgresStore {
             bulk: Semaphore::new(read::scan::BULK_READS_MAX),
         };
         store.survey().await;
-        let conn = store.pool.bare(|identity| store.refuse_older(identity)).await.map_err(Fault::told)?;
+        let conn = store
+            .pool
+            .own_session(|identity| store.refuse_older(identity))
+            .await
+            .map_err(Fault::told)?;
         if options.must_exist && !schema::is_there(&conn).await.map_err(Fault::told)? {
             return Err(StoreError::Unusable("there is no store in this database".to_owned()));
         }
@@ -172,7 +179,8 @@ impl PostgresStore {
 
     /// Connects and looks whether there is a store, and changes nothing.
     pub async fn is_there(url: &str, options: PostgresOptions) -> Result<bool, StoreError> {
-        let conn = Pool::new(Connector::new(url)?, options).bare(|_| None).await.map_err(Fault::told)?;
+        let pool = Pool::new(Connector::new(url)?, options);
+        let conn = pool.own_session(|_| None).await.map_err(Fault::told)?;
         schema::is_there(&conn).await.map_err(Fault::told)
     }
 
@@ -180,6 +188,7 @@ impl PostgresStore {
     async fn take_up(&self) -> Result<(), Fault> {
         let lent = self.lend(Purpose::Write).await?;
         self.resume_clock(&lent).await?;
+        self.take_ceiling(&lent).await?;
         self.take_seal(&lent).await?;
         self.keep_ttl_max(&lent).await?;
         let reading = self.read_clock(&lent).await?;

@@ -20,13 +20,16 @@ macro_rules! statements {
 }
 
 /// The clock: its one row, which is locked often and written rarely; the newest batch, by its number; the newest mark,
-/// by its time. The last two are rows that were inserted and never updated, found at the high end of an index, so
-/// however long an old snapshot keeps dead versions alive, none of them is walked.
+/// by its time; the newest ceiling, by its claim and its time. All but the first are rows that were inserted and never
+/// updated, found at the high end of an index, so however long an old snapshot keeps dead versions alive, none of them
+/// is walked.
 fn read_clock() -> String {
     format!(
         "SELECT {} FROM solehold.clock c \
          CROSS JOIN (SELECT number, revision FROM solehold.commits WHERE number IS NOT NULL ORDER BY number DESC LIMIT 1) b \
-         CROSS JOIN (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) m WHERE c.id = 1",
+         CROSS JOIN (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) m \
+         CROSS JOIN (SELECT number, ceiling_ms, claimed_ms FROM solehold.ceilings \
+            ORDER BY number DESC, ceiling_ms DESC LIMIT 1) h WHERE c.id = 1",
         list::<ClockPart>()
     )
 }
@@ -223,6 +226,11 @@ statements! {
     TakeTurn = "INSERT INTO solehold.turns (number, keeper, until_ms) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
     /// Puts down the time when no batch does.
     Mark = "INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ($1, $2, true)";
+    /// Writes a ceiling down (rule 2).
+    StateCeiling = "INSERT INTO solehold.ceilings (number, ceiling_ms, claimed_ms) VALUES ($1, $2, $3) \
+        ON CONFLICT DO NOTHING";
+    /// Ceilings of claims that are over, beginning at `$2`, where the last round ended.
+    ForgetCeilings = "DELETE FROM solehold.ceilings WHERE number < $1 AND number >= $2";
     /// Removes what is over by `$1`, at most `$2` rows, beginning at `$3`, where the last round ended: what was removed
     /// below that may still be there for an old snapshot, and is not walked again. Returns how many, and where it
     /// ended.

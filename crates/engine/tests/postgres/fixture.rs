@@ -65,6 +65,8 @@ impl Fixture for Database {
              INSERT INTO solehold.commits (batch_id, at_ms, committed) SELECT gen_random_uuid(), \
                 greatest((SELECT max(at_ms) FROM solehold.commits) + {ms}, \
                     (extract(epoch FROM clock_timestamp()) * 1000)::bigint + offset_ms), true FROM solehold.clock; \
+             INSERT INTO solehold.ceilings SELECT number + 1, ceiling_ms + {ms}, ceiling_ms + {ms} \
+                FROM solehold.ceilings ORDER BY number DESC, ceiling_ms DESC LIMIT 1; \
              COMMIT"
         );
         execute(&self.url, &sql).await;

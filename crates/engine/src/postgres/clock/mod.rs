@@ -6,7 +6,8 @@
 //!
 //! `offset_ms` is in the clock's one row. `last_ms` is the last time that any replica has stored: with a batch, or as a
 //! mark that every running replica sees to at least every half second. Each replica compares the wall clock with its
-//! own `CLOCK_BOOTTIME` ([`pace`]); where it is out of pace the offset is corrected before anything is decided.
+//! own `CLOCK_BOOTTIME` and with the ceiling that all replicas share ([`pace`]); where it is out of pace the offset is
+//! corrected before anything is decided. Claims and stored times are serialized by the lock of the clock's row.
 //!
 //! When a store is opened and no replica has moved the mark for longer than running replicas leave it, none was
 //! running: the time that passed is given back to all leases and sessions that were live. That is always safe, since it
@@ -24,7 +25,7 @@ use uuid::Uuid;
 
 use crate::postgres::{
     PostgresStore,
-    clock::pace::{OutOfPace, Remedy, Sample, TOLERANCE_MS, Timekeeper},
+    clock::pace::{OutOfPace, Remedy, Sample, TOLERANCE_MS, Timekeeper, Version},
     connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
     statements::Sql,
@@ -42,13 +43,21 @@ const BEHIND_MS: i64 = 2 * TOLERANCE_MS;
 /// How often, and how long each time, to wait for a running replica to move the mark before time is given back.
 const LOOKS: u32 = 10;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// As often, how long to wait for a running replica to write the ceiling down again, which each does five times per
+/// second.
+const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// A gap up to this long, as a restart leaves it, is given back by the offset alone: store time goes on from the mark,
 /// and no row is touched.
 const BY_OFFSET_MS: i64 = 5_000;
+/// A process that has given a time above the ceiling waits no longer than this at a time.
+const WAIT_MAX: Duration = Duration::from_millis(500);
 /// But store time stays this close to the wall clock, for the sake of people who read it.
 const NEAR_WALL_MS: i64 = 60_000;
 /// Giving back by rows may rewrite all of them.
 const GIVE_BACK: Duration = Duration::from_secs(120);
+
+/// What is read after the clock's lock is as new as the lock, whatever the default isolation.
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
 
 /// Locks everything that a renewal could change, in the order that all replicas keep to.
 pub(crate) const LOCK_ALL: &str = "BEGIN; SET LOCAL statement_timeout = '120s'; SET LOCAL lock_timeout = '10s'; \
@@ -82,8 +91,10 @@ pub(crate) struct Reading {
     pub(crate) last_ms: i64,
     pub(crate) offset_ms: i64,
     pub(crate) wall_ms: i64,
-    /// How many times store time was moved on purpose.
-    moves: i64,
+    /// How many times store time was moved on purpose, and the number of the last claim.
+    pub(crate) version: Version,
+    ceiling_ms: i64,
+    claimed_ms: i64,
     /// The reading lies between these.
     pub(crate) asked: BootTime,
     pub(crate) answered: BootTime,
@@ -106,7 +117,9 @@ impl Reading {
             revision: clock.revision,
             last_ms: clock.last_ms,
             offset_ms: clock.offset_ms,
-            moves: clock.moves,
+            version: Version { moves: clock.moves, number: clock.claim },
+            ceiling_ms: clock.ceiling_ms,
+            claimed_ms: clock.claimed_ms,
             floor: clock.floor,
             barred_until: clock.grants_barred_until_ms,
             retired_to: clock.retired_to,
@@ -127,7 +140,7 @@ impl Reading {
     }
 
     /// Store time by the wall clock and the offset alone.
-    fn by_wall(&self) -> i64 {
+    pub(crate) fn by_wall(&self) -> i64 {
         self.wall_ms + self.offset_ms
     }
 
@@ -147,12 +160,13 @@ impl Reading {
         (-BEHIND_MS..=UNWITNESSED_MS).contains(&self.gap())
     }
 
-    fn sample(&self) -> Sample {
+    pub(crate) fn sample(&self) -> Sample {
         Sample {
             by_wall_ms: self.by_wall(),
-            offset_ms: self.offset_ms,
             last_ms: self.last_ms,
-            moves: self.moves,
+            version: self.version,
+            ceiling_ms: self.ceiling_ms,
+            claimed_ms: self.claimed_ms,
             asked_ms: self.asked.as_ms() as i64,
             answered_ms: self.answered.as_ms() as i64,
         }
@@ -160,7 +174,7 @@ impl Reading {
 }
 
 impl PostgresStore {
-    fn timekeeper(&self) -> MutexGuard<'_, Timekeeper> {
+    pub(crate) fn timekeeper(&self) -> MutexGuard<'_, Timekeeper> {
         self.time.lock()
     }
 
@@ -206,38 +220,99 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// The clock is out of pace: makes store time go on as boot time says.
+    /// The clock is out of pace, or its ceiling was not claimed yet: makes store time go on as boot time says.
     pub(crate) async fn correct_clock(&self) -> Result<(), Fault> {
+        self.claim_ceiling(false).await
+    }
+
+    /// Corrects the clock where it has to be, and claims the ceiling; with `renew`, even if all is well.
+    pub(crate) async fn claim_ceiling(&self, renew: bool) -> Result<(), Fault> {
+        let _one_at_a_time = self.claiming.lock().await;
         let lent = self.lend(Purpose::Write).await?;
-        let conn = &*lent;
-        let work = async {
-            conn.simple("BEGIN").await?;
-            conn.query(Sql::LockClock, &[]).await?;
-            // Not together with the lock, so that the time of waiting for that does not blur it.
-            let reading = self.read_clock(conn).await?;
-            let remedy = self.timekeeper().remedy(&reading.sample());
-            match remedy {
-                Remedy::Nothing => {}
-                Remedy::Follow { ahead_ms } => {
-                    tracing::warn!(
-                        ahead_ms,
-                        "other replicas kept time while this machine did not; following them"
-                    );
-                }
-                Remedy::Correct { ahead_ms } => {
-                    tracing::warn!(
-                        ahead_ms,
-                        "the clock of PostgreSQL is out of pace; store time goes on without that"
-                    );
-                    let offset_ms = reading.offset_ms - ahead_ms;
-                    conn.simple(&format!("UPDATE solehold.clock SET offset_ms = {offset_ms} WHERE id = 1"))
-                        .await?;
-                }
-            }
-            conn.simple("COMMIT").await
-        };
-        in_time("correcting the clock", ROUND_TRIP, work).await?;
+        let wait = in_time("correcting the clock", ROUND_TRIP, self.claim_on(&lent, renew)).await?;
         lent.give_back();
+        tokio::time::sleep(wait.min(WAIT_MAX)).await;
+        Ok(())
+    }
+
+    /// As [`Self::claim_ceiling`], in a transaction of its own. Returns how long to wait before time can be given.
+    async fn claim_on(&self, conn: &Conn, renew: bool) -> Result<Duration, Fault> {
+        conn.simple(BEGIN).await?;
+        conn.query(Sql::LockClock, &[]).await?;
+        // Not together with the lock, so that the time of waiting for that does not blur it.
+        let reading = self.read_clock(conn).await?;
+        let remedy = self.timekeeper().remedy(&reading.sample(), renew);
+        let ahead_ms = match remedy {
+            Remedy::Claim { ahead_ms } => ahead_ms,
+            Remedy::Nothing => return conn.simple("ROLLBACK").await.map(|()| Duration::ZERO),
+            Remedy::Wait { ms } => {
+                conn.simple("ROLLBACK").await?;
+                return Ok(Duration::from_millis(ms.max(0) as u64));
+            }
+        };
+        if ahead_ms != 0 {
+            if ahead_ms.abs() > TOLERANCE_MS {
+                tracing::warn!(
+                    ahead_ms,
+                    "the clock of PostgreSQL is out of pace; store time goes on without that"
+                );
+            }
+            let offset_ms = reading.offset_ms - ahead_ms;
+            conn.simple(&format!("UPDATE solehold.clock SET offset_ms = {offset_ms} WHERE id = 1")).await?;
+        }
+        let version = Version { number: reading.version.number + 1, ..reading.version };
+        let now_ms = BootTime::now().as_ms() as i64;
+        let ceiling = self.timekeeper().ceiling(now_ms);
+        // Forgotten meanwhile: the next reading begins anew.
+        let Some((_, ceiling_ms)) = ceiling else {
+            return conn.simple("ROLLBACK").await.map(|()| Duration::ZERO);
+        };
+        conn.execute(Sql::StateCeiling, &[&version.number, &ceiling_ms, &ceiling_ms]).await?;
+        // As a batch does: one that has read the clock before this lock, in a stricter isolation, fails and runs again.
+        self.go_on(conn, &reading, reading.revision, StoreTime(reading.last_ms as u64)).await?;
+        conn.simple("COMMIT").await?;
+        self.timekeeper().claimed(version, ceiling_ms, now_ms, BootTime::now().as_ms() as i64);
+        Ok(Duration::ZERO)
+    }
+
+    /// When a store is opened: finds out the ceiling as well as the running replicas know it, and claims it.
+    pub(crate) async fn take_ceiling(&self, conn: &Conn) -> Result<(), Fault> {
+        for _ in 0..LOOKS {
+            let reading = self.read_clock(conn).await?;
+            if !self.timekeeper().look(&reading.sample()) {
+                break;
+            }
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+        in_time("taking up the clock", ROUND_TRIP, self.claim_on(conn, true)).await?;
+        Ok(())
+    }
+
+    /// Stores the time when no batch does. Under the clock's lock, so that no time is stored above a ceiling that was
+    /// claimed before.
+    pub(crate) async fn mark(&self, conn: &Conn) -> Result<(), Fault> {
+        conn.simple(BEGIN).await?;
+        let marked = async {
+            let reading = self.lock_clock(conn).await?;
+            let now = self.time(&reading)?.0 as i64;
+            if now - reading.last_ms >= MARK_EVERY_MS {
+                conn.execute(Sql::Mark, &[&Uuid::now_v7(), &now]).await?;
+            }
+            Ok(())
+        };
+        let marked = marked.await;
+        conn.simple(if marked.is_ok() { "COMMIT" } else { "ROLLBACK" }).await?;
+        marked
+    }
+
+    /// Writes the ceiling down again, for replicas that start or have read the last claim late.
+    pub(crate) async fn restate_ceiling(&self, conn: &Conn, reading: &Reading) -> Result<(), Fault> {
+        let now_ms = BootTime::now().as_ms() as i64;
+        let restated = self.timekeeper().restated(&reading.sample(), now_ms);
+        if let Some(ceiling_ms) = restated {
+            let (number, claimed_ms) = (reading.version.number, reading.claimed_ms);
+            conn.execute(Sql::StateCeiling, &[&number, &ceiling_ms, &claimed_ms]).await?;
+        }
         Ok(())
     }
 
@@ -288,6 +363,7 @@ fn from_mark(reading: &Reading) -> String {
 fn from_wall(reading: &Reading) -> String {
     let (last_ms, now_ms) = (reading.last_ms, reading.wall_ms.max(reading.last_ms));
     let gap = now_ms - last_ms;
+    let ceiling_ms = reading.ceiling_ms.max(last_ms) + gap;
     let later = |column: &str| {
         format!("{column} = CASE WHEN {column} > {last_ms} THEN {column} + {gap} ELSE {column} END")
     };
@@ -298,7 +374,8 @@ fn from_wall(reading: &Reading) -> String {
          UPDATE solehold.waiters SET deadline_ms = deadline_ms + {gap} WHERE deadline_ms > {last_ms}; \
          UPDATE solehold.requests SET until_ms = until_ms + {gap} WHERE until_ms > {last_ms}; \
          UPDATE solehold.clock SET offset_ms = {}, moves = moves + 1, {} WHERE id = 1; \
-         INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ('{}', {now_ms}, true)",
+         INSERT INTO solehold.commits (batch_id, at_ms, committed) VALUES ('{}', {now_ms}, true); \
+         INSERT INTO solehold.ceilings VALUES ({}, {ceiling_ms}, {ceiling_ms})",
         later("deadline_ms"),
         later("pending_deadline_ms"),
         later("held_back_until_ms"),
@@ -306,5 +383,6 @@ fn from_wall(reading: &Reading) -> String {
         now_ms - reading.wall_ms,
         later("grants_barred_until_ms"),
         Uuid::now_v7(),
+        reading.version.number + 1,
     )
 }

@@ -4,5 +4,6 @@
 pub(crate) mod connect;
 pub(crate) mod identity;
 pub(crate) mod pool;
+pub(crate) mod pooled;
 pub(crate) mod target;
 mod tls;

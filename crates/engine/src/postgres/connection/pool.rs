@@ -24,6 +24,7 @@ use tokio_postgres::{Client, Row, Statement, types::ToSql};
 use super::{
     connect::Connector,
     identity::{Identity, Server},
+    pooled::refuse_shared_sessions,
 };
 use crate::postgres::{
     PostgresOptions,
@@ -202,6 +203,16 @@ impl Pool {
         }
         Err(why
             .unwrap_or_else(|| StoreError::Unusable("the connection string names no host".to_owned()).into()))
+    }
+
+    /// As [`Self::bare`], if connections have sessions of their own here.
+    pub(crate) async fn own_session(
+        &self,
+        refuse: impl Fn(&Identity) -> Option<Fault>,
+    ) -> Result<Conn, Fault> {
+        let (conn, beside) = (self.bare(&refuse).await?, self.bare(&refuse).await?);
+        refuse_shared_sessions(&conn, &beside).await?;
+        Ok(conn)
     }
 
     /// Whether there is a choice.

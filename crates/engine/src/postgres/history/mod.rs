@@ -329,7 +329,9 @@ impl PostgresStore {
     async fn raise(&self, conn: &Conn, reading: &Reading, why: RaiseReason) -> Result<Cursor, Fault> {
         let now = match self.time_of_any(reading) {
             // Another machine's clock: corrected by the first batch. Until then the later of the two is safe.
-            Err(Fault::Stepped) => self.given_ms().max(reading.last_ms),
+            Err(Fault::Stepped) if self.timekeeper().is_taken_up() => self.given_ms().max(reading.last_ms),
+            // Before this replica has taken up the clock.
+            Err(Fault::Stepped) => reading.by_wall().max(reading.last_ms),
             other => other?.0 as i64,
         };
         let barred_until = match why {

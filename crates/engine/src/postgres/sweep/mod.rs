@@ -71,6 +71,7 @@ struct Ends {
     commits: i64,
     events: i64,
     turns: i64,
+    ceilings: i64,
 }
 
 /// A nomination and since when it is due.
@@ -240,17 +241,22 @@ impl PostgresStore {
     }
 
     pub(crate) async fn maintain_once(&self, retention: &Retention) -> Result<(), StoreError> {
-        let (now, turn) = self
+        let (now, turn, is_claim_due) = self
             .read(Purpose::Write, "moving the clock's mark", |conn| async move {
                 let (reading, turn) = self.read_clock_and_turn(&conn).await?;
                 let now = self.time(&reading)?.0 as i64;
                 if now - reading.last_ms >= MARK_EVERY_MS {
-                    conn.execute(Sql::Mark, &[&Uuid::now_v7(), &now]).await?;
+                    self.mark(&conn).await?;
                 }
+                self.restate_ceiling(&conn, &reading).await?;
                 self.forget_surplus(&conn).await?;
-                Ok((now, self.keep_turn(&conn, turn, now).await?))
+                let is_claim_due = self.timekeeper().is_claim_due(&reading.sample());
+                Ok((now, self.keep_turn(&conn, turn, now).await?, is_claim_due))
             })
             .await?;
+        if is_claim_due {
+            self.claim_ceiling(true).await.map_err(Fault::told)?;
+        }
         let Some(turn) = turn else { return Ok(()) };
         if !is_time(&mut self.chores().forgot_ms, now, FORGET_EVERY_MS) {
             return Ok(());
@@ -289,6 +295,9 @@ impl PostgresStore {
             let end = self.chores().ends.turns;
             let turns = conn.query(Sql::ForgetTurns, &[&turn, &FORGET_MAX, &end]).await?;
             self.chores().ends.turns = Removal::of(&turns, FORGET_MAX, turn)?.end;
+            let (claim, end) = (self.timekeeper().claim_number(), self.chores().ends.ceilings);
+            conn.execute(Sql::ForgetCeilings, &[&claim, &end]).await?;
+            self.chores().ends.ceilings = claim;
             if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
                 conn.execute(Sql::ForgetOldIds, &[]).await?;
             }
