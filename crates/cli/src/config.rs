@@ -10,13 +10,13 @@ mod layer;
 mod relays;
 mod variables;
 
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use secrecy::SecretString;
 use solehold_engine::history::TTL_MAX_MS;
 use solehold_server::{ServerConfig, TlsFiles};
 
-pub use layer::{Address, Layer, LogLayer, NodeId, TlsLayer};
+pub use layer::{Address, Layer, LogLayer, NodeId, Span, TlsLayer};
 pub use variables::{GIVEN, Variables};
 
 use crate::{
@@ -24,6 +24,9 @@ use crate::{
     logs::LogConfig,
     store::{DATA_DIR, StoreChoice, StoreOptions},
 };
+
+/// How long `serve` waits for its store, unless told otherwise.
+const STORE_WAIT: Duration = Duration::from_secs(60);
 
 /// All that `serve` needs to know.
 #[derive(Debug)]
@@ -34,6 +37,8 @@ pub struct Settings {
     pub store: StoreChoice,
     /// How the store is opened.
     pub store_options: StoreOptions,
+    /// How long to wait for the store at the start.
+    pub store_wait: Duration,
     /// What it logs.
     pub log: LogConfig,
     /// Warnings.
@@ -104,7 +109,8 @@ fn settle(layer: Layer) -> CommandResult<Settings> {
         // Told to the store, so that the server that notices a failover knows how long a lost lease can last.
         store_options.ttl_max_ms.get_or_insert(TTL_MAX_MS);
     }
-    Ok(Settings { server, store, store_options, log, warnings: Vec::new() })
+    let store_wait = layer.store_wait.map_or(STORE_WAIT, Duration::from);
+    Ok(Settings { server, store, store_options, store_wait, log, warnings: Vec::new() })
 }
 
 #[cfg(test)]

@@ -5,11 +5,12 @@ use std::{
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
+    time::Duration,
 };
 
 use serde::Deserialize;
 use solehold_engine::{
-    clock::BootClock,
+    clock::{BootClock, BootTime},
     embedded,
     history::TTL_MAX_MS,
     postgres::{Failover, PostgresOptions, PostgresStore},
@@ -20,6 +21,8 @@ use tokio_postgres::config::Host;
 
 use crate::error::{CommandError, CommandResult};
 
+/// How often a store that is not there yet is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(500);
 /// The folder of the embedded engine, unless told otherwise.
 pub const DATA_DIR: &str = "./solehold-data";
 
@@ -157,6 +160,31 @@ impl StoreChoice {
     /// Opens it.
     pub async fn open(&self, options: StoreOptions, missing: IfMissing) -> CommandResult<Arc<dyn Store>> {
         self.try_open(options, missing).await.map_err(self.failure())
+    }
+
+    /// As [`Self::open`], for a store that may come up later: attempts are made for `wait`. Why the last one failed is
+    /// given to `waiting`.
+    pub async fn open_within(
+        &self,
+        wait: Duration,
+        options: StoreOptions,
+        mut waiting: impl FnMut(&CommandError),
+    ) -> CommandResult<Arc<dyn Store>> {
+        let until = BootTime::now().plus(wait);
+        loop {
+            let error = match self.try_open(options, IfMissing::Create).await {
+                Ok(store) => return Ok(store),
+                Err(error) => error,
+            };
+            let may_come = matches!(error, StoreError::Unavailable(_) | StoreError::Contended { .. });
+            let failure = self.failure()(error);
+            let left = until.since(BootTime::now());
+            if !may_come || left.is_zero() {
+                return Err(failure);
+            }
+            waiting(&failure);
+            tokio::time::sleep(TRY_EVERY.min(left)).await;
+        }
     }
 
     /// Whether it is there already. Connects, and changes nothing.

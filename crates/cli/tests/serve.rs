@@ -426,8 +426,8 @@ async fn over_postgres_it_says_so_without_the_password() -> Result<()> {
     assert!(again.logs().contains(&format!("{shown}; 1 lease, next token above 1)\n")), "{}", again.logs());
     assert_eq!(ask(&again, "lease get job/a --json").await?.json()?["token"], json!(1));
 
-    let gone =
-        run(["serve", "--listen", "127.0.0.1:0", "--engine", "postgres://u:hunter2@127.0.0.1:1/x"]).await?;
+    let nowhere = "postgres://u:hunter2@127.0.0.1:1/x";
+    let gone = run(["serve", "--listen", "127.0.0.1:0", "--engine", nowhere, "--store-wait", "0s"]).await?;
     assert_eq!(gone.code, Some(5), "{}", gone.stderr);
     assert!(!gone.stderr.contains("hunter2"), "{}", gone.stderr);
     assert!(gone.stderr.starts_with("error: PostgreSQL at 127.0.0.1:1, database x: "), "{}", gone.stderr);
@@ -436,5 +436,73 @@ async fn over_postgres_it_says_so_without_the_password() -> Result<()> {
     let no_database = run(["serve", "--listen", "127.0.0.1:0", "--engine", host]).await?;
     assert_eq!(no_database.code, Some(2), "{}", no_database.stderr);
     assert!(no_database.stderr.contains("names no database; write postgres://"), "{}", no_database.stderr);
+    Ok(())
+}
+
+/// Started together, as by a service manager, either of the two may be up first.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_waits_for_postgres_that_is_not_there_yet() -> Result<()> {
+    let postgres = Postgres::start().await?;
+    postgres.stop().await?;
+    let listen = format!("127.0.0.1:{}", free_port()?);
+    let starting = tokio::spawn({
+        let builder = server().engine(postgres.url()).listen(listen.parse()?).arg("--store-wait").arg("10m");
+        async move { builder.start().await }
+    });
+    let get = async |path: &str| -> Result<(u16, Value)> {
+        let response = reqwest::get(format!("http://{listen}{path}")).await?;
+        Ok((response.status().as_u16(), response.json().await?))
+    };
+    let reason = wait_for("the reason why it is not ready", SOON, async || {
+        let (status, problem) = get("/readyz").await.ok()?;
+        let detail = problem["detail"].as_str().unwrap_or_default().to_owned();
+        assert_eq!((status, &problem["code"]), (503, &json!("unavailable")), "{problem}");
+        (detail.contains("Connection refused")).then_some(detail)
+    })
+    .await?;
+    assert!(reason.starts_with("the store is not there yet: PostgreSQL at 127.0.0.1:"), "{reason}");
+    let (status, health) = get("/healthz").await?;
+    assert_eq!((status, &health["status"]), (200, &json!("ok")), "{health}");
+    let (status, problem) = get("/api/v1/resources").await?;
+    assert_eq!((status, &problem["code"]), (503, &json!("unavailable")), "{problem}");
+    assert!(problem["retry_after_ms"].is_u64() && problem["title"].is_string(), "{problem}");
+    postgres.start_again().await?;
+    let server = starting.await??;
+    assert_eq!(get("/readyz").await?.0, 200);
+    ask(&server, "lease acquire job/a --ttl 5m").await?.good()?;
+    let logs = server.logs();
+    assert_eq!(logs.matches("the store is not there yet; waiting for it").count(), 1, "{logs}");
+    assert_eq!(server.terminate().await?.code(), Some(0));
+    Ok(())
+}
+
+/// No time makes these right, so no time is spent on them.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_database_or_role_fails_at_once() -> Result<()> {
+    let url = Postgres::shared().await?.create_database("serve").await?;
+    let (host, _) = url.rsplit_once('/').context("a database")?;
+    let wrong =
+        [(format!("{host}/nowhere"), "[3D000]"), (url.replace("postgres@", "nobody-knows@"), "[28000]")];
+    for (engine, code) in wrong {
+        let ran =
+            run(["serve", "--listen", "127.0.0.1:0", "--engine", &engine, "--store-wait", "1h"]).await?;
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains(code), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("waiting"), "{}", ran.stderr);
+    }
+    Ok(())
+}
+
+/// A signal ends a server that still waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn it_can_be_stopped_while_it_waits() -> Result<()> {
+    let engine = format!("postgres://postgres@127.0.0.1:{}/nowhere", free_port()?);
+    let listen = format!("127.0.0.1:{}", free_port()?);
+    let mut child =
+        command(["serve", "--listen", &listen, "--engine", &engine, "--store-wait", "10m"]).spawn()?;
+    wait_for("it to listen", SOON, async || TcpStream::connect(&listen).await.is_ok()).await?;
+    signal(&child, Signal::TERM)?;
+    let status = tokio::time::timeout(SOON, child.wait()).await??;
+    assert_eq!(status.code(), Some(0));
     Ok(())
 }

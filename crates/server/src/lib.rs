@@ -13,6 +13,7 @@
 mod commands;
 mod config;
 mod context;
+mod entrance;
 mod files;
 mod http;
 mod incarnation;
@@ -31,6 +32,7 @@ mod tls;
 
 pub use config::{ServerConfig, ServerLimits, TlsFiles};
 pub use context::Context;
+pub use entrance::Entrance;
 pub use http::{ApiError, Role};
 pub use quota::Quota;
 pub use routes::{openapi_json, openapi_markdown};

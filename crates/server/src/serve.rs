@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -25,7 +25,9 @@ use tokio::{
 use tower::Service as _;
 
 use crate::{
-    Context, ServerConfig, files,
+    Context, ServerConfig, ServerLimits,
+    entrance::Entrance,
+    files,
     http::{ApiError, Peer, without_trailing_slash},
     keys,
     metrics::Metrics,
@@ -107,25 +109,48 @@ impl Server {
         store: Arc<dyn Store>,
         more: Router,
     ) -> Result<Running, StartError> {
-        let metrics = Arc::new(Metrics::new(&config.node_id));
-        let mut options = config.engine;
-        options.retention.unsent_after = relays::unsent_at_start(&config.relays);
-        let engine = Engine::start(store, options, metrics.clone());
-        let context = Context::new(engine, &config, metrics);
-        match start(&config, &context, more).await {
-            Ok(running) => Ok(running),
-            Err(error) => {
-                context.engine().stop().await;
-                Err(error)
-            }
+        run(config, store, more, None).await
+    }
+
+    /// As [`Self::start`], behind an entrance that is open already.
+    pub async fn start_behind(
+        entrance: Entrance,
+        config: ServerConfig,
+        store: Arc<dyn Store>,
+    ) -> Result<Running, StartError> {
+        run(config, store, Router::new(), Some(entrance)).await
+    }
+}
+
+async fn run(
+    config: ServerConfig,
+    store: Arc<dyn Store>,
+    more: Router,
+    entrance: Option<Entrance>,
+) -> Result<Running, StartError> {
+    let metrics = Arc::new(Metrics::new(&config.node_id));
+    let mut options = config.engine;
+    options.retention.unsent_after = relays::unsent_at_start(&config.relays);
+    let engine = Engine::start(store, options, metrics.clone());
+    let context = Context::new(engine, &config, metrics);
+    match start(&config, &context, more, entrance).await {
+        Ok(running) => Ok(running),
+        Err(error) => {
+            context.engine().stop().await;
+            Err(error)
         }
     }
 }
 
-async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result<Running, StartError> {
-    let tls = match config.tls.clone() {
-        Some(files) => Some(Tls::open(files).await?),
-        None => None,
+async fn start(
+    config: &ServerConfig,
+    context: &Context,
+    more: Router,
+    entrance: Option<Entrance>,
+) -> Result<Running, StartError> {
+    let (tls, bound) = match entrance {
+        Some(entrance) => (entrance.tls, Some((entrance.address, entrance.listener))),
+        None => (Tls::of(config).await?, None),
     };
     if let Some(text) = &config.bootstrap_key
         && keys::bootstrap(context.engine(), text).await?
@@ -143,12 +168,16 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
              TLS to a proxy in front"
         );
     }
-    let bound = listen(config.listen).and_then(|listener| Ok((listener.local_addr()?, listener)));
-    let (address, listener) = bound.map_err(|error| StartError::Bind { address: config.listen, error })?;
+    let (address, listener) = match bound {
+        Some(bound) => bound,
+        None => bind(config.listen)?,
+    };
     let relays = Relays::start(&config.relays, context).await.map_err(StartError::Relay)?;
     let acceptor = tls.as_ref().map(Tls::acceptor);
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let door = Door { listener, acceptor, context: context.clone(), router: routes::router(context, more) };
+    let connections = context.connections().clone();
+    let router = routes::router(context, more);
+    let door = Door { listener, acceptor, limits: config.limits, connections, router };
     let mut helpers = JoinSet::new();
     helpers.spawn(keep_fresh(context.clone()));
     if let Some(tls) = tls {
@@ -156,6 +185,12 @@ async fn start(config: &ServerConfig, context: &Context, more: Router) -> Result
     }
     let door = tokio::spawn(door.keep(context.stopping()));
     Ok(Running { context: context.clone(), address, scheme, door, relays, _helpers: helpers })
+}
+
+/// Listens, and says on which address.
+pub(crate) fn bind(address: SocketAddr) -> Result<(SocketAddr, Arc<TcpListener>), StartError> {
+    let bound = listen(address).and_then(|listener| Ok((listener.local_addr()?, Arc::new(listener))));
+    bound.map_err(|error| StartError::Bind { address, error })
 }
 
 fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
@@ -232,17 +267,19 @@ async fn keep_fresh(context: Context) {
 }
 
 /// Where connections come in.
-struct Door {
-    listener: TcpListener,
-    acceptor: Option<Acceptor>,
-    context: Context,
-    router: Router,
+pub(crate) struct Door {
+    pub(crate) listener: Arc<TcpListener>,
+    pub(crate) acceptor: Option<Acceptor>,
+    pub(crate) limits: ServerLimits,
+    /// How many are open.
+    pub(crate) connections: Arc<AtomicU64>,
+    pub(crate) router: Router,
 }
 
 impl Door {
     /// Accepts connections until the server stops, then lets them finish within `shutdown_grace`.
-    async fn keep(self, mut stopping: watch::Receiver<bool>) {
-        let seats = Arc::new(Semaphore::new(files::seats(self.context.limits().connections_max)));
+    pub(crate) async fn keep(self, mut stopping: watch::Receiver<bool>) {
+        let seats = Arc::new(Semaphore::new(files::seats(self.limits.connections_max)));
         let graceful = GracefulShutdown::new();
         let mut connections = JoinSet::new();
         loop {
@@ -255,7 +292,7 @@ impl Door {
             }
         }
         drop(self.listener);
-        let grace = self.context.limits().shutdown_grace;
+        let grace = self.limits.shutdown_grace;
         if tokio::time::timeout(grace, graceful.shutdown()).await.is_err() {
             tracing::warn!(open = connections.len(), ?grace, "connections that had not finished were closed");
         }
@@ -284,8 +321,8 @@ impl Door {
         graceful: &GracefulShutdown,
     ) -> impl Future<Output = ()> + Send + use<> {
         let (acceptor, watcher) = (self.acceptor.clone(), graceful.watcher());
-        let connections = self.context.connections().clone();
-        let idle_timeout = self.context.limits().idle_timeout;
+        let connections = self.connections.clone();
+        let idle_timeout = self.limits.idle_timeout;
         let (router, peer_ip) = (self.router.clone(), peer.ip());
         let app = move |names| App { router, peer: Peer { ip: peer_ip, names }, has_asked: Arc::default() };
         async move {

@@ -68,6 +68,14 @@ struct TlsBytes {
 }
 
 impl Tls {
+    /// As a server is configured.
+    pub async fn of(config: &crate::ServerConfig) -> Result<Option<Self>, TlsError> {
+        match config.tls.clone() {
+            Some(files) => Ok(Some(Self::open(files).await?)),
+            None => Ok(None),
+        }
+    }
+
     /// Reads the files.
     pub async fn open(files: TlsFiles) -> Result<Self, TlsError> {
         let read = read(&files).await?;

@@ -13,9 +13,6 @@ use crate::{FakeClock, Program};
 
 /// What the server prints, before its address, once it serves.
 const LISTENING: &str = "solehold listening on ";
-/// What it says when PostgreSQL did not answer at its start.
-const SLOW_STORE: &str = "PostgreSQL did not answer in time";
-const ATTEMPTS: usize = 3;
 
 /// A running `solehold serve`: a [`Program`] with a URL.
 #[derive(Debug)]
@@ -116,17 +113,6 @@ impl SoleholdBuilder {
 
     /// Starts it, and waits until it says that it listens.
     pub async fn start(&self) -> Result<Solehold> {
-        let mut attempt = 1;
-        loop {
-            match self.start_once().await {
-                // The machine stood still for seconds; a service manager would start it again, too.
-                Err(error) if attempt < ATTEMPTS && format!("{error:#}").contains(SLOW_STORE) => attempt += 1,
-                done => return done,
-            }
-        }
-    }
-
-    async fn start_once(&self) -> Result<Solehold> {
         let server = Server::new("solehold", "KILL")?;
         let command = self.command(server.folder())?;
         let program = Program::start_in(server, &command, LISTENING).await?;

@@ -6,9 +6,11 @@ use clap::{Args, ValueEnum};
 use solehold_api::problem::ErrorCode;
 use solehold_engine::store::Store;
 use solehold_server::{
-    Running, Server, StartError,
+    Entrance, Running, Server, StartError,
     relays::{self, RelayConfig},
 };
+
+use tokio::sync::watch;
 
 use crate::{
     config::{self, Address, Layer, LogLayer, Settings, TlsLayer},
@@ -33,6 +35,9 @@ pub struct ServeArgs {
     /// Keep everything in this PostgreSQL: postgres://USER@HOST/DATABASE [env: SOLEHOLD_ENGINE]
     #[arg(long, value_name = "URL")]
     engine: Option<String>,
+    /// Wait this long for PostgreSQL at the start; 0s for not at all [env: SOLEHOLD_STORE_WAIT] [default: 60s]
+    #[arg(long, value_name = "TIME")]
+    store_wait: Option<config::Span>,
     /// Read the rest from this YAML file [env: SOLEHOLD_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -75,6 +80,7 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
         data_dir: args.data_dir,
         engine: args.engine.as_deref().map(EngineUrl::of_flag).transpose()?,
         node_id: args.node_id,
+        store_wait: args.store_wait,
         log: LogLayer { level: global.log_level.clone(), format: global.log_format },
         tls: TlsLayer { cert: args.tls_cert, key: args.tls_key, client_ca: args.tls_client_ca },
         guard_metrics: args.guard_metrics.then_some(true),
@@ -143,14 +149,41 @@ fn unreachable(relay: &RelayConfig, why: String) -> String {
 }
 
 async fn start(settings: Settings) -> CommandResult<Running> {
-    let Settings { server, store, store_options, .. } = settings;
-    let opened = store.open(store_options, IfMissing::Create).await?;
-    let found = found(&*opened).await?;
-    let running = Server::start(server, opened).await.map_err(|error| refused(error, &store))?;
+    let Settings { server, store, store_options, store_wait, .. } = settings;
+    let (started, found) = match &store {
+        StoreChoice::Folder(_) => {
+            let opened = store.open(store_options, IfMissing::Create).await?;
+            let found = found(&*opened).await?;
+            (Server::start(server, opened).await, found)
+        }
+        // It may come up later than this server: callers are answered meanwhile.
+        StoreChoice::Url(_) => {
+            let entrance = Entrance::open(&server).await.map_err(|error| refused(error, &store))?;
+            let (reason, reasons) = watch::channel("the store is being opened".to_owned());
+            let url = entrance.url();
+            let waiting = |failure: &CommandError| {
+                let error = &failure.message;
+                if !reason.send_replace(format!("{NOT_THERE}: {error}")).starts_with(NOT_THERE) {
+                    tracing::warn!(%url, %store, wait = ?store_wait, %error, "the store is not there yet; waiting for it");
+                }
+            };
+            let open = async {
+                let opened = store.open_within(store_wait, store_options, waiting).await?;
+                let found = found(&*opened).await?;
+                CommandResult::Ok((opened, found))
+            };
+            let (opened, found) = entrance.serve_until("postgres", reasons, open).await?;
+            (Server::start_behind(entrance, server, opened).await, found)
+        }
+    };
+    let running = started.map_err(|error| refused(error, &store))?;
     tracing::info!(version = env!("SOLEHOLD_VERSION"), url = running.url(), %store, found, "listening");
     output::say(format!("solehold listening on {} ({store}; {found})", running.url()));
     Ok(running)
 }
+
+/// How the reason begins while the store is not there.
+const NOT_THERE: &str = "the store is not there yet";
 
 /// What was found in the store: who expected something else is in the wrong place.
 async fn found(store: &dyn Store) -> CommandResult<String> {

@@ -36,6 +36,8 @@ pub struct Layer {
     pub ttl_max: Option<Span>,
     /// What becomes of commits when a standby of PostgreSQL takes over.
     pub failover: Option<FailoverKind>,
+    /// How long to wait for PostgreSQL at the start.
+    pub store_wait: Option<Span>,
     /// Whether `/metrics` needs a key.
     pub guard_metrics: Option<bool>,
     /// What is logged.
@@ -138,7 +140,7 @@ impl Layer {
         if self.data_dir.is_none() && self.engine.is_none() {
             (self.data_dir, self.engine) = (lower.data_dir, lower.engine);
         }
-        fill!(self, lower, listen, node_id, ttl_max, failover, guard_metrics, relays);
+        fill!(self, lower, listen, node_id, ttl_max, failover, store_wait, guard_metrics, relays);
         fill!(self.log, lower.log, level, format);
         fill!(self.tls, lower.tls, cert, key, client_ca);
         fill!(self.limits, lower.limits, requests_per_second, requests_burst, watches_max, connections_max);

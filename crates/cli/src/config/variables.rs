@@ -34,6 +34,7 @@ pub const KNOWN: &[&str] = &[
     "SOLEHOLD_NODE_ID",
     "SOLEHOLD_ORCHESTRATOR",
     "SOLEHOLD_SERVER",
+    "SOLEHOLD_STORE_WAIT",
     "SOLEHOLD_TENANT",
     "SOLEHOLD_TIMEOUT",
     "SOLEHOLD_TLS_CERT",
@@ -109,6 +110,7 @@ impl Layer {
             node_id: variables.get("SOLEHOLD_NODE_ID")?,
             ttl_max: variables.get("SOLEHOLD_TTL_MAX")?,
             failover: variables.get("SOLEHOLD_FAILOVER")?,
+            store_wait: variables.get("SOLEHOLD_STORE_WAIT")?,
             guard_metrics: variables.get("SOLEHOLD_GUARD_METRICS")?,
             log: LogLayer {
                 level: variables.get("SOLEHOLD_LOG_LEVEL")?,

@@ -76,6 +76,18 @@ impl Fault {
         }
     }
 
+    /// The error that the caller gets when a store cannot be opened: unavailable if it is worth while to try again.
+    pub(crate) fn told_at_start(self) -> StoreError {
+        let is_final = match &self {
+            Self::Postgres(error) => match error.code() {
+                Some(code) => !PASSING.iter().any(|class| code.code().starts_with(class)),
+                None => is_final_without_code(error),
+            },
+            _ => false,
+        };
+        if is_final { StoreError::Unusable(self.to_string()) } else { self.told() }
+    }
+
     /// The error that the caller gets when nothing was done.
     pub(crate) fn told(self) -> StoreError {
         match self {
@@ -99,6 +111,19 @@ impl std::fmt::Display for Fault {
             Self::Told(error) => write!(f, "{error}"),
         }
     }
+}
+
+/// Classes of SQLSTATE that pass: connections, contention, resources, locks, a server that starts or stops, its system,
+/// and its own faults. Others are about who asks for what: a password, a role, a database, a right.
+const PASSING: [&str; 7] = ["08", "40", "53", "55", "57", "58", "XX"];
+
+/// Whether no other attempt will do: a certificate or a way to authenticate that one of the two sides does not accept.
+fn is_final_without_code(error: &Error) -> bool {
+    let text = error.to_string();
+    let is_about_us =
+        ["authentication error", "invalid configuration"].iter().any(|kind| text.starts_with(kind));
+    let source = error.source().and_then(|source| source.downcast_ref::<std::io::Error>());
+    is_about_us || source.is_some_and(|source| source.kind() == std::io::ErrorKind::InvalidData)
 }
 
 /// An error in PostgreSQL's own words, or with its causes.

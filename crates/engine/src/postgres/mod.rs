@@ -135,7 +135,8 @@ impl fmt::Debug for PostgresStore {
 }
 
 impl PostgresStore {
-    /// Connects, brings the schema up to date and takes up the clock where it stopped.
+    /// Connects, brings the schema up to date and takes up the clock where it stopped. [`StoreError::Unavailable`]
+    /// means that PostgreSQL is not there yet, and that it is worth while to try again.
     ///
     /// `url` is a connection string as libpq has them, with several hosts if there are several
     /// (`postgres://user@one,two/solehold`); the one that takes writes is used. It is never logged.
@@ -159,17 +160,17 @@ impl PostgresStore {
             .pool
             .own_session(|identity| store.refuse_older(identity))
             .await
-            .map_err(Fault::told)?;
-        if options.must_exist && !schema::is_there(&conn).await.map_err(Fault::told)? {
+            .map_err(Fault::told_at_start)?;
+        if options.must_exist && !schema::is_there(&conn).await.map_err(Fault::told_at_start)? {
             return Err(StoreError::Unusable("there is no store in this database".to_owned()));
         }
-        schema::migrate(&conn).await.map_err(Fault::told)?;
+        schema::migrate(&conn).await.map_err(Fault::told_at_start)?;
         drop(conn);
         let mut pauses = RetryPauses::default();
         let mut attempt = 1;
         while let Err(fault) = store.take_up().await {
             if !fault.is_contention() || attempt >= OPEN_ATTEMPTS {
-                return Err(fault.told());
+                return Err(fault.told_at_start());
             }
             attempt += 1;
             pauses.pause().await;
@@ -180,8 +181,8 @@ impl PostgresStore {
     /// Connects and looks whether there is a store, and changes nothing.
     pub async fn is_there(url: &str, options: PostgresOptions) -> Result<bool, StoreError> {
         let pool = Pool::new(Connector::new(url)?, options);
-        let conn = pool.own_session(|_| None).await.map_err(Fault::told)?;
-        schema::is_there(&conn).await.map_err(Fault::told)
+        let conn = pool.own_session(|_| None).await.map_err(Fault::told_at_start)?;
+        schema::is_there(&conn).await.map_err(Fault::told_at_start)
     }
 
     /// Takes up the clock where it stopped.

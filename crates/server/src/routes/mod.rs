@@ -36,6 +36,7 @@ use crate::{
 };
 
 pub use openapi::{openapi_json, openapi_markdown};
+pub(crate) use ops::{Liveness, liveness};
 
 /// All routes, and their description.
 fn all() -> OpenApiRouter<GuardedContext> {

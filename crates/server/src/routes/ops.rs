@@ -20,7 +20,7 @@ pub fn routes() -> OpenApiRouter<GuardedContext> {
 
 /// The process is up, and for how long.
 #[derive(Debug, Serialize, utoipa::ToSchema)]
-struct Liveness {
+pub struct Liveness {
     #[serde(flatten)]
     health: Health,
     /// How long it has been up.
@@ -33,7 +33,7 @@ struct Liveness {
     responses((status = 200, description = "The process is up", body = Liveness))
 )]
 async fn health(caller: Anyone) -> Json<Liveness> {
-    liveness(&caller)
+    Json(of(&caller))
 }
 
 /// The same as `/healthz`, where existing clients of a control plane look for it.
@@ -42,18 +42,23 @@ async fn health(caller: Anyone) -> Json<Liveness> {
     responses((status = 200, description = "The process is up", body = Liveness))
 )]
 async fn health_check(caller: Anyone) -> Json<Liveness> {
-    liveness(&caller)
+    Json(of(&caller))
 }
 
-fn liveness(caller: &Anyone) -> Json<Liveness> {
+fn of(caller: &Anyone) -> Liveness {
     let context = caller.context();
+    liveness(context.node_id(), context.engine().store_name(), context.began())
+}
+
+/// The answer of a node that is up since `began`.
+pub fn liveness(node_id: &str, engine: &str, began: BootTime) -> Liveness {
     let health = Health {
         status: "ok".to_owned(),
-        node_id: context.node_id().to_owned(),
+        node_id: node_id.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        engine: context.engine().store_name().to_owned(),
+        engine: engine.to_owned(),
     };
-    Json(Liveness { health, uptime_seconds: BootTime::now().since(context.began()).as_secs() })
+    Liveness { health, uptime_seconds: BootTime::now().since(began).as_secs() }
 }
 
 /// Returns 200 if the store answers.

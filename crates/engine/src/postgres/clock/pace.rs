@@ -129,8 +129,8 @@ struct Frame {
     ceiling: Rising,
     /// All who have read the newest claim stay below this.
     claim: Option<Rising>,
-    /// The highest pace that was accepted here, sinking by the stated drift. A wall clock that is further behind it than
-    /// the tolerance was set back. That ends no lease early, but it would keep leases for ever.
+    /// The highest pace that was accepted here, sinking by the stated drift. A wall clock that is further behind it
+    /// than the tolerance was set back. That ends no lease early, but it would keep leases for ever.
     reached: Option<Rising>,
 }
 
