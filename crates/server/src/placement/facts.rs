@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use solehold_api::{
     document::{read, to_fields},
     kind,
-    placement::{ATTRIBUTE, Failures, PlacementNeeds},
+    placement::{ATTRIBUTE, PlacementNeeds},
     problem::{ErrorCode, Problem},
     runners::RunnerAttributes,
 };
@@ -177,8 +177,8 @@ impl Reader<'_> {
             *self.held.entry(session).or_default() += 1;
         }
         let pending = row.pending.as_ref().filter(|pending| self.now < pending.deadline);
-        let failures = self.rules.failures.get(&row.key);
-        let avoid = failures.into_iter().flat_map(|failures| &failures.runners);
+        let failures = self.rules.failures.get(&row.key).map(|record| record.counted_at(self.now));
+        let avoid = failures.iter().flat_map(|failures| &failures.runners);
         Some(Resource {
             key: row.key.clone(),
             site: declared.site.clone(),
@@ -193,7 +193,6 @@ impl Reader<'_> {
                 to: pending.holder.clone(),
                 for_ms: self.now.ms_after(pending.asked_at),
             }),
-            quarantined: failures.is_some_and(|failures: &Failures| failures.quarantined),
             avoid: avoid.filter_map(|runner| Name::new(runner).ok()).collect(),
         })
     }
@@ -217,6 +216,7 @@ impl Reader<'_> {
             let presence = presence(live, session, before, self.now, by_name.contains(&name));
             seen.insert(
                 name.clone(),
+            quarantined: failures.is_some_and(|failures| failures.quarantined),
                 Seen {
                     session: live.map(|session| session.id).or(before.and_then(|before| before.session)),
                     here_at: match presence {
