@@ -430,6 +430,7 @@ fn unplaceable_word(why: &Unplaceable) -> &'static str {
         Unplaceable::NoRunnerAtSite(_) => "no_runner_at_site",
         Unplaceable::NoRunnerWithLabel { .. } => "no_runner_with_label",
         Unplaceable::NoRunnerWithCapability(_) => "no_runner_with_capability",
+        Unplaceable::NoRunnerWithKey => "no_runner_with_key",
         Unplaceable::NoRunnerWithAll => "no_runner_with_all",
         Unplaceable::StaticRunnerAway(_) => "static_runner_away",
         Unplaceable::NoneAvailable => "none_available",
@@ -474,7 +475,9 @@ fn eviction(why: Eviction) -> &'static str {
     match why {
         Eviction::Draining => "is draining",
         Eviction::Maintenance => "is under maintenance",
-        Eviction::Unfit => "lacks what it asks for, or a static list names another runner",
+        Eviction::Unfit => {
+            "lacks what it asks for, its API key may not hold it, or a static list names another runner"
+        }
         Eviction::OverCapacity => "holds more than its capacity",
     }
 }
@@ -491,6 +494,7 @@ fn unplaceable(why: &Unplaceable) -> String {
         Unplaceable::NoRunnerWithCapability(capability) => {
             format!("no runner has the capability {capability}")
         }
+        Unplaceable::NoRunnerWithKey => "no runner has an API key that may hold it".into(),
         Unplaceable::NoRunnerWithAll => "no runner has all that it asks for".into(),
         Unplaceable::StaticRunnerAway(runner) => {
             format!("a static list names {runner} for it, which is not there or cannot be given work")

@@ -1,10 +1,16 @@
-//! What one key may do about another's runners and resources.
+//! What one key may do about another's runners and resources: report failures, and be given work.
+
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use solehold_core::call::ResourceScope;
 use solehold_server::Role;
+use solehold_testkit::wait_for;
 
 use crate::common::Api;
 
+/// Plans are made again within a second.
+const SOON: Duration = Duration::from_secs(20);
 const FAILURES: &str = "/resources/job/0/failures";
 
 async fn key(api: &Api, role: Role) -> Api {
@@ -28,6 +34,15 @@ async fn hold(api: &Api, runner: &str) -> (Value, Value) {
 async fn failures(admin: &Api) -> (u64, bool) {
     let explained = admin.get("/resources/job/0/explain").await.is(200);
     (explained["failures"].as_u64().expect("a number"), explained["quarantined"].as_bool().expect("a bool"))
+}
+
+/// A resource's placement, as soon as it is as it should be.
+async fn explained(api: &Api, key: &str, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let look = || async {
+        let explained = api.get(&format!("/resources/job/{key}/explain")).await.is(200);
+        is_so(&explained).then_some(explained)
+    };
+    wait_for(what, SOON, look).await.expect(what)
 }
 
 /// Any key of a tenant could quarantine any resource, by reporting failures in its holder's name.
@@ -109,4 +124,35 @@ async fn failures_count_for_an_hour() {
     // A quarantine does not end by itself.
     api.pass_seconds(3_600);
     assert_eq!(failures(&admin).await, (0, true));
+}
+
+/// Resources were planned for a runner whose key may not touch them, and stayed unowned.
+#[tokio::test]
+async fn a_runner_is_given_only_what_its_key_may_hold() {
+    let api = Api::start().await;
+    let admin = key(&api, Role::Admin).await;
+    for name in ["a-1", "b-1"] {
+        admin.put(&format!("/resources/job/{name}"), json!({})).await.is(201);
+    }
+    let scope =
+        ResourceScope { kind: "job".to_owned().try_into().expect("a kind"), key_prefix: "a-".to_owned() };
+    let (limited, id) = api.limited(Role::Runner, "tenant-1", vec![scope]).await;
+    register(&limited, "r1").await;
+    explained(&admin, "a-1", "its own", |told| told["target"] == "r1").await;
+    let why = explained(&admin, "b-1", "a reason", |told| told["reason"] == "no_runner_with_key").await;
+    assert_eq!((&why["target"], &why["step"]), (&json!(null), &json!("nothing")), "{why}");
+    assert!(why["detail"].as_str().expect("text").contains("key"), "{why}");
+    let given = limited.get("/runners/r1/assignments").await.is(200);
+    assert_eq!((&given["acquire"][0]["key"], &given["acquire"][1]), (&json!("a-1"), &Value::Null), "{given}");
+
+    // Another runner may hold everything, and what the first one holds stays there.
+    register(&key(&api, Role::Runner).await, "r2").await;
+    explained(&admin, "b-1", "another runner", |told| told["target"] == "r2").await;
+    let body = json!({"holder": "r1", "session_id": register(&limited, "r1").await});
+    limited.post("/resources/job/a-1/lease", body).await.is(201);
+    explained(&admin, "a-1", "it is held", |told| told["reason"] == "held").await;
+
+    // A key that is revoked may hold nothing from the next plan on.
+    api.revoke_key(&id).await;
+    explained(&admin, "a-1", "it is to move", |told| told["target"] == "r2").await;
 }
