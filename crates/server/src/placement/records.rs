@@ -34,6 +34,11 @@ const PLANNERS: &str = "planner";
 const SHIFT_FAILURES_MAX: u32 = 5;
 /// A replica that plans says so this often, and counts as live for three times as long.
 const SAID_EVERY_MS: u64 = 30_000;
+/// A replica that has not said for this long that it plans is forgotten: it was stopped, and has another name when it
+/// starts again.
+const PLANNER_KEPT_MS: u64 = 10 * 60_000;
+/// How many replicas are forgotten at once.
+const FORGOTTEN_MAX: usize = 64;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -267,14 +272,53 @@ pub(super) async fn ruling_algorithm(engine: &Engine, node: &str, now: StoreTime
     if !is_said {
         let said = PlannerRecord { algorithm: ALGORITHM_VERSION, at: now };
         records::change(engine, PLANNERS, &id, |_, _| Ok((record(PLANNERS, id.clone(), &said)?, ()))).await?;
+        forget_planners(engine, &all, now).await?;
     }
     let others = all.iter().filter_map(read::<PlannerRecord>).filter(is_live);
     Ok(others.map(|planner| planner.algorithm).chain([ALGORITHM_VERSION]).min().unwrap_or(ALGORITHM_VERSION))
 }
 
+/// Removes the records of replicas that were stopped long ago: each start of a server makes one.
+async fn forget_planners(engine: &Engine, all: &[Record], now: StoreTime) -> Result<(), ApiError> {
+    let is_over = |record: &&Record| {
+        read::<PlannerRecord>(record).is_none_or(|planner| now.ms_after(planner.at) >= PLANNER_KEPT_MS)
+    };
+    for over in all.iter().filter(is_over).take(FORGOTTEN_MAX) {
+        let command = Command::RemoveRecord { collection: over.collection.clone(), id: over.id.clone() };
+        match engine.submit(command).await? {
+            Ok(_) | Err(Refusal::NoRecord { .. }) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use solehold_engine::{EngineOptions, clock::ManualClock, resident};
+
     use super::*;
+
+    /// One record for each start of a server stayed for ever.
+    #[tokio::test]
+    async fn servers_that_were_stopped_leave_no_planner_records() {
+        let ticks = Arc::new(ManualClock::default());
+        let store = resident::memory(ticks.clone()).expect("a store in memory");
+        let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
+        for start in 0..100 {
+            let now = crate::keys::store_time(&engine).await.expect("the time");
+            ruling_algorithm(&engine, &format!("node-{start}"), now).await.expect("a version");
+            ticks.advance_ms(60_000);
+        }
+        let left = engine.records(&collection(PLANNERS)).await.expect("records");
+        let mut left: Vec<_> = left.iter().map(|record| record.id.to_string()).collect();
+        left.sort();
+        // Those of the last ten minutes, among them any that still runs.
+        assert_eq!(left, (90..100).map(|start| format!("node-{start}")).collect::<Vec<_>>());
+        engine.stop().await;
+    }
 
     #[test]
     fn failures_of_an_earlier_version_count_no_longer_and_their_quarantine_stays() {
