@@ -137,8 +137,12 @@ def offer(case, body):
 
 
 def failing(case, body):
-    case.path_parameters.update(world.declared())
-    body["runner_id"] = world.runner()[0]["id"]
+    path, runner, lease = world.running()
+    case.path_parameters.update(path)
+    body["runner_id"] = runner["id"]
+    body["token"] = lease["token"]
+    for proof in ("session_id", "lease_id"):
+        body.pop(proof, None)
 
 
 def any_node(case, body):

@@ -89,6 +89,13 @@ def runner():
     return {"id": name}, ask("POST", "/api/v1/runners/register", {"runner_id": name})
 
 
+def running():
+    path, (name, opened) = declared(), runner()
+    lease = f"/api/v1/resources/{path['kind']}/{path['key']}/lease"
+    body = {"holder": name["id"], "session_id": opened["session_id"]}
+    return path, name, ask("POST", lease, body)
+
+
 def key():
     return {"id": ask("POST", "/api/v1/admin/keys", {"name": fresh(), "role": "reader"})["id"]}
 

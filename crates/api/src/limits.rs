@@ -5,6 +5,14 @@ use solehold_core::limits::{NAME_BYTES_MAX, PENDING_MS_MAX, TTL_MS_MAX, TTL_MS_M
 
 use crate::time::TtlBounds;
 
+/// How long a reported failure of a resource counts: after this time it is forgotten. A quarantine stays.
+pub const FAILURE_WINDOW_MS: u64 = 60 * 60 * 1_000;
+/// How long after the end of a lease its holder may still report that it failed at the resource.
+pub const FAILURE_REPORT_MS: u64 = 60 * 1_000;
+/// A resource that has failed this often within [`FAILURE_WINDOW_MS`] is in quarantine.
+pub const FAILURES_MAX: usize = 5;
+/// Failures of one resource that are remembered; beyond it the oldest are forgotten before their time.
+pub const FAILURES_KEPT_MAX: usize = 100;
 /// Largest body of a request, in bytes; an import is a stream and has a bound for each line.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Longest line of an export.

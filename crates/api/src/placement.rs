@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use solehold_core::{
-    key::{Name, ResourceKey},
+    command::{Claim, Target},
+    key::{LeaseId, Name, ResourceKey, SessionId},
     placement::{
         Band, Eviction, Holdup, MoveBudget, Needs, Placement, Policy, Reason, Step, Unplaceable, WEIGHT_MAX,
     },
+    time::Token,
 };
 use uuid::Uuid;
 
@@ -180,23 +182,40 @@ pub struct IfHolderDies {
     pub detail: String,
 }
 
-/// Reports that the worker of a resource died, or that its runner gives it up.
+/// Reports that the worker of a resource died, or that its runner gives it up. The runner must hold the resource, or
+/// have held it until a minute ago, by the key of the caller. Everything that is shown as proof must match; without
+/// any, the runner's name is the weaker promise.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ReportFailure {
     /// The runner that it failed on.
     pub runner_id: String,
+    /// The session that it holds the resource with, or held it.
+    pub session_id: Option<Uuid>,
+    /// The lease that it holds the resource by, or held it.
+    pub lease_id: Option<Uuid>,
+    /// The token of that lease.
+    pub token: Option<u64>,
     /// What happened, in words.
     pub reason: Option<String>,
 }
 
 impl ReportFailure {
-    pub fn terms(&self) -> Checked<Name> {
+    /// The runner, and its claim to a resource.
+    pub fn terms(&self, key: &ResourceKey) -> Checked<(Name, Claim)> {
         let mut faults = Faults::default();
         let runner = faults.name("runner_id", &self.runner_id);
         faults.text("reason", self.reason.as_deref(), REASON_BYTES_MAX);
-        faults.finish(|| runner)
+        let target = match self.lease_id.map(LeaseId) {
+            Some(id) => Target::Lease { tenant: key.tenant.clone(), id },
+            None => Target::Resource(key.clone()),
+        };
+        let (token, session) = (self.token.map(Token), self.session_id.map(SessionId));
+        faults.finish(|| {
+            let runner = runner?;
+            Some((runner.clone(), Claim { target, token, session, holder: Some(runner) }))
+        })
     }
 }
 
@@ -221,9 +240,9 @@ impl PutQuarantine {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Failures {
-    /// How often it failed since it was last cleared.
+    /// How often it failed within the last hour, and since it was last cleared.
     pub failures: u32,
-    /// The runners that it failed on, which are avoided.
+    /// The runners that it failed on within the last hour, which are avoided.
     pub runners: Vec<String>,
     /// Whether it is in quarantine: placed nowhere until it is cleared.
     pub quarantined: bool,
@@ -411,6 +430,7 @@ fn unplaceable_word(why: &Unplaceable) -> &'static str {
         Unplaceable::NoRunnerAtSite(_) => "no_runner_at_site",
         Unplaceable::NoRunnerWithLabel { .. } => "no_runner_with_label",
         Unplaceable::NoRunnerWithCapability(_) => "no_runner_with_capability",
+        Unplaceable::NoRunnerWithKey => "no_runner_with_key",
         Unplaceable::NoRunnerWithAll => "no_runner_with_all",
         Unplaceable::StaticRunnerAway(_) => "static_runner_away",
         Unplaceable::NoneAvailable => "none_available",
@@ -455,7 +475,9 @@ fn eviction(why: Eviction) -> &'static str {
     match why {
         Eviction::Draining => "is draining",
         Eviction::Maintenance => "is under maintenance",
-        Eviction::Unfit => "lacks what it asks for, or a static list names another runner",
+        Eviction::Unfit => {
+            "lacks what it asks for, its API key may not hold it, or a static list names another runner"
+        }
         Eviction::OverCapacity => "holds more than its capacity",
     }
 }
@@ -472,6 +494,7 @@ fn unplaceable(why: &Unplaceable) -> String {
         Unplaceable::NoRunnerWithCapability(capability) => {
             format!("no runner has the capability {capability}")
         }
+        Unplaceable::NoRunnerWithKey => "no runner has an API key that may hold it".into(),
         Unplaceable::NoRunnerWithAll => "no runner has all that it asks for".into(),
         Unplaceable::StaticRunnerAway(runner) => {
             format!("a static list names {runner} for it, which is not there or cannot be given work")

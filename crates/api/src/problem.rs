@@ -3,7 +3,11 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use solehold_core::{limits::TTL_MS_MAX, outcome::Refusal, session::SessionOver};
+use solehold_core::{
+    limits::{CANCELLED_REQUESTS_MAX, TTL_MS_MAX},
+    outcome::Refusal,
+    session::SessionOver,
+};
 
 use crate::{field::FieldError, leases::EndedLease};
 
@@ -277,6 +281,9 @@ impl Problem {
             Refusal::OutOfScope(_) | Refusal::OtherKeys { .. } => problem(Code::Forbidden),
             Refusal::NoProof => problem(Code::NoProof),
             Refusal::RequestSpent(_) => problem(Code::RequestSpent),
+            Refusal::TooManyCancelled { retry_after_ms, .. } => problem(Code::Conflict)
+                .retry_after_ms(*retry_after_ms)
+                .limit("cancelled_requests_max", CANCELLED_REQUESTS_MAX as u64),
             Refusal::NoSession { why: SessionOver::Superseded, .. } => problem(Code::SessionSuperseded),
             Refusal::NoSession { .. } => problem(Code::NoSession),
             Refusal::NotYourSession { .. } => problem(Code::NotYours),
@@ -417,6 +424,7 @@ mod tests {
             (Refusal::NotYours { what: "holder", holder: holder.clone(), token }, "not_yours", 409),
             (Refusal::NoProof, "no_proof", 400),
             (Refusal::RequestSpent(name("r")), "request_spent", 409),
+            (Refusal::TooManyCancelled { holder: holder.clone(), retry_after_ms: 9 }, "conflict", 409),
             (Refusal::NoSession { session, why: SessionOver::Unknown }, "no_session", 404),
             (Refusal::NoSession { session, why: SessionOver::Expired }, "no_session", 404),
             (Refusal::NoSession { session, why: SessionOver::Superseded }, "session_superseded", 404),

@@ -336,13 +336,12 @@ pub struct RemovedRunner {
     /// Always true.
     pub success: bool,
     pub runner_id: String,
-    /// How many leases were released with it: those of its session, if that was named, and those held by its name
-    /// alone.
+    /// How many leases were released with it: all that it held, if its session was named.
     pub released: usize,
     /// The same number, by the pipeline's name for it.
     pub leases_released: usize,
-    /// How many leases of its session were revoked, because the session was not named: their resources are held back
-    /// until the deadline that the runner had.
+    /// How many leases were revoked, because its session was not named: their resources are held back until the
+    /// deadline that the runner had.
     pub revoked: usize,
 }
 

@@ -98,7 +98,7 @@ macro_rules! suite {
             }
             request {
                 repeat_gets_the_same_grant, spent_after_release, cancel_before_it_was_seen, cancel_releases,
-                spent_after_expiry, scope
+                spent_after_expiry, scope, another_key_displaces_no_spent_request, unseen_cancellations_are_bounded
             }
             batch {
                 same_resource_twice, session_and_lease_in_one, found_in_one_batch, two_hundred_acquirers_one_wins,

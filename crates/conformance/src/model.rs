@@ -256,7 +256,8 @@ fn rows(mut state: Ledger, now: StoreTime) -> Vec<Row> {
     rows.extend(state.holders().cloned().map(Row::Holder));
     let resources = state.resources().cloned().map(|r| Resource { queued: 0, ..r });
     rows.extend(resources.filter(|r| !r.is_forgettable(now)).map(Row::Resource));
-    rows.extend(state.requests().map(|(request, until)| Row::Request { request: request.clone(), until }));
+    let requests = state.requests().map(|(request, spent)| (request.clone(), spent.clone()));
+    rows.extend(requests.map(|(request, spent)| Row::Request { request, spent }));
     rows.extend(state.records().cloned().map(Row::Record));
     rows
 }

@@ -104,7 +104,7 @@ fn timeless(rows: &[Row]) -> Vec<Row> {
                 }
                 resource.held_back_until = resource.held_back_until.map(|_| StoreTime(0));
             }
-            Row::Request { until, .. } => *until = StoreTime(0),
+            Row::Request { spent, .. } => spent.until = StoreTime(0),
             _ => {}
         }
     }

@@ -1,12 +1,23 @@
 //! Request ids: an acquire can be retried, and never gets a second grant (rule 7).
 
-use solehold_core::{command::*, key::*, limits::SPENT_REQUESTS_MAX, outcome::*};
+use solehold_core::{
+    call::{Actor, Call},
+    command::*,
+    key::*,
+    limits::{CANCELLED_REQUESTS_MAX, SPENT_REQUESTS_MAX},
+    outcome::*,
+};
 
 use crate::{Fixture, kit::*};
 use solehold_engine::store::{Retention, Row};
 
 fn cancel(key: &ResourceKey, holder: &str, request: &str) -> Command {
     Command::CancelRequest(RequestKey { resource: key.clone(), holder: name(holder), request: name(request) })
+}
+
+/// A command by a key.
+fn by(key: &str, command: impl IntoCommand) -> Call {
+    Call { command: command.command(), by: Actor::Key { id: name(key), scopes: Default::default() } }
 }
 
 /// The answer was lost; the repeat, under another lease id, gets the same grant with the time that is left.
@@ -109,4 +120,58 @@ pub async fn no_more_spent_requests_are_kept_than_the_bound(fixture: &dyn Fixtur
     }
     is!(bench.refused(ask_as(&job, "bea", "r1")).await, Refusal::RequestSpent(_));
     is!(bench.refused(ask_as(&other, "ann", "r1")).await, Refusal::RequestSpent(_));
+}
+
+const KEEP: Retention = Retention { events_ms: 1_000_000_000, events_max: 1_000_000, unsent_after: None };
+
+/// However many requests another key cancels in a holder's name, or gets leases for and releases, the holder's own stay
+/// spent, over housekeeping, too.
+pub async fn another_key_displaces_no_spent_request(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let job = key("displaced");
+    let acquire = |key: &str, request: &str| by(key, ask_as(&job, "ann", request));
+    let release = |key: &str| {
+        let claim = Claim {
+            token: None,
+            session: None,
+            holder: Some(name("ann")),
+            target: Target::Resource(job.clone()),
+        };
+        by(key, Command::Release { claim, state: None })
+    };
+    let done = async |calls: Vec<Call>| {
+        for outcome in bench.all(calls).await {
+            outcome.expect("not refused");
+        }
+        bench.pass(1).await;
+    };
+    done(vec![acquire("one", "r1"), release("one")]).await;
+    let others = 0..SPENT_REQUESTS_MAX + 6;
+    done(others.clone().map(|n| by("two", cancel(&job, "ann", &format!("invented-{n}")))).collect()).await;
+    let turn = |n| [acquire("two", &format!("other-{n}")), release("two")];
+    done(others.flat_map(turn).collect()).await;
+    bench.store.maintain(&KEEP).await.expect("maintained");
+    is!(bench.all(vec![acquire("one", "r1")]).await.remove(0), Err(Refusal::RequestSpent(_)));
+}
+
+/// A key that has cancelled as many unseen requests as are remembered is refused one more, by the name of the bound;
+/// other keys, and what was seen, are not.
+pub async fn unseen_cancellations_are_bounded(fixture: &dyn Fixture) {
+    let bench = Bench::new(fixture).await;
+    let job = key("invented");
+    let cancels = |key: &str, n: usize| by(key, cancel(&job, "ann", &format!("invented-{n}")));
+    let outcomes = bench.all((0..CANCELLED_REQUESTS_MAX).map(|n| cancels("two", n)).collect()).await;
+    assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(Answer::Spent))));
+    let more = vec![
+        cancels("two", CANCELLED_REQUESTS_MAX),
+        cancels("two", 0),
+        cancels("one", CANCELLED_REQUESTS_MAX + 1),
+        by("two", cancel(&job, "bea", "r1")),
+    ];
+    let outcomes = bench.all(more).await;
+    is!(&outcomes[0], Err(Refusal::TooManyCancelled { holder, .. }) if *holder == name("ann"));
+    assert!(outcomes[1..].iter().all(|outcome| matches!(outcome, Ok(Answer::Spent))), "{outcomes:?}");
+    bench.store.maintain(&KEEP).await.expect("maintained");
+    is!(bench.refused(ask_as(&job, "ann", "invented-0")).await, Refusal::RequestSpent(_));
+    bench.grant(ask_as(&job, "ann", &format!("invented-{CANCELLED_REQUESTS_MAX}"))).await;
 }

@@ -8,6 +8,7 @@ use crate::{
     lease::{Lease, Resource, Tenure},
     ledger::Ledger,
     limits,
+    request::SpentRequest,
     time::StoreTime,
     waiter::Waiter,
 };
@@ -49,7 +50,7 @@ pub fn apply(ledger: &mut Ledger, change: &Change) {
         }),
         Change::SessionStanding { id, standing } => ledger.edit_session(*id, |s| s.standing = *standing),
         Change::SessionEnded(id) => ledger.remove_session(*id),
-        Change::RequestSpent { request, until } => ledger.put_request(request.clone(), *until),
+        Change::RequestSpent { request, spent } => ledger.put_request(request.clone(), spent.clone()),
         Change::HolderPut(holder) => ledger.put_holder(holder.clone()),
         Change::HolderRemoved(key) => ledger.remove_holder(key),
         Change::RecordPut(record) => ledger.put_record(record.clone()),
@@ -163,17 +164,18 @@ pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: Stor
         waiter.deadline = later(waiter.deadline, 0);
         ledger.put_waiter(waiter);
     }
-    let requests: Vec<_> = ledger.requests().map(|(request, until)| (request.clone(), until)).collect();
-    for (request, until) in requests {
-        ledger.put_request(request, later(until, 0));
+    let requests: Vec<_> = ledger.requests().map(|(key, spent)| (key.clone(), spent.clone())).collect();
+    for (request, spent) in requests {
+        let until = later(spent.until, 0);
+        ledger.put_request(request, SpentRequest { until, ..spent });
     }
 }
 
-/// Forgets spent requests whose hour has passed, or that are too many of one holder for one resource, and rows of
-/// resources that say nothing any more.
+/// Forgets spent requests whose hour has passed, or that leases of one key, holder and resource spent beyond the bound,
+/// and rows of resources that say nothing any more.
 pub fn forget(ledger: &mut Ledger, now: StoreTime) {
     let requests: Vec<_> =
-        ledger.requests().filter(|(_, until)| *until <= now).map(|(k, _)| k.clone()).collect();
+        ledger.requests().filter(|(_, spent)| spent.until <= now).map(|(k, _)| k.clone()).collect();
     for request in requests.into_iter().chain(surplus(ledger)) {
         ledger.remove_request(&request);
     }
@@ -184,16 +186,14 @@ pub fn forget(ledger: &mut Ledger, now: StoreTime) {
     }
 }
 
-/// Spent requests beyond the bound for one holder and resource: the oldest of them.
+/// Spent requests beyond the bound for one key, holder and resource: the oldest of them. Those that were cancelled
+/// before they were seen are bounded when they are cancelled, and displace nothing.
 fn surplus(ledger: &Ledger) -> Vec<RequestKey> {
-    let all: Vec<_> = ledger.requests().collect();
-    let of_one = all.chunk_by(|(a, _), (b, _)| (&a.resource, &a.holder) == (&b.resource, &b.holder));
-    let mut surplus = Vec::new();
-    for requests in of_one.filter(|requests| requests.len() > limits::SPENT_REQUESTS_MAX) {
-        let mut by_age = requests.to_vec();
-        by_age.sort_by_key(|(_, until)| *until);
-        by_age.truncate(requests.len() - limits::SPENT_REQUESTS_MAX);
-        surplus.extend(by_age.into_iter().map(|(request, _)| request.clone()));
-    }
-    surplus
+    let mut counted: Vec<_> = ledger.requests().filter(|(_, spent)| !spent.cancelled).collect();
+    counted.sort_by_key(|(key, spent)| (&key.resource, &key.holder, &spent.by, spent.until));
+    let of_one = counted.chunk_by(|(a, spent), (b, other)| {
+        (&a.resource, &a.holder, &spent.by) == (&b.resource, &b.holder, &other.by)
+    });
+    let oldest = of_one.flat_map(|of| &of[..of.len().saturating_sub(limits::SPENT_REQUESTS_MAX)]);
+    oldest.map(|(request, _)| (*request).clone()).collect()
 }

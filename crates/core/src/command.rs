@@ -217,7 +217,8 @@ pub enum Command {
         /// The reason, for people.
         reason: Option<String>,
     },
-    /// Spend a request id, whether or not it was seen before (rule 7). If it has a live grant, that is released.
+    /// Spend a request id, whether or not it was seen before (rule 7). If it has a live grant, that is released. A key
+    /// may cancel a bounded number of requests that were not seen.
     CancelRequest(RequestKey),
     /// Leave the line for a resource. If the grant was already made, the answer is the grant, and it stands.
     LeaveQueue {
@@ -364,6 +365,8 @@ pub struct Footprint {
     pub holdings: Vec<HolderKey>,
     /// Spent requests.
     pub requests: Vec<RequestKey>,
+    /// All requests of a holder for a resource that were cancelled before they were seen.
+    pub cancelled: Vec<(ResourceKey, Name)>,
     /// Waiters by the resource that they wait for and the id that their grant will have.
     pub waiters: Vec<(ResourceKey, LeaseId)>,
     /// Records by collection and id.
@@ -457,6 +460,7 @@ impl Command {
             Self::CancelRequest(request) => {
                 to.resources.push(request.resource.clone());
                 to.requests.push(request.clone());
+                to.cancelled.push((request.resource.clone(), request.holder.clone()));
             }
             Self::LeaveQueue { key, lease } => {
                 to.resources.push(key.clone());

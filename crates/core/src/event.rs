@@ -8,6 +8,7 @@ use crate::{
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Declaration, Lease, Pending, Resource, StateDocument, Tenure},
     record::Record,
+    request::SpentRequest,
     session::{Holder, Session, Standing},
     time::{Revision, StoreTime, Token},
     waiter::Waiter,
@@ -354,8 +355,8 @@ pub enum Change {
     RequestSpent {
         /// Which one.
         request: RequestKey,
-        /// How long it is remembered.
-        until: StoreTime,
+        /// What is remembered of it, and how long.
+        spent: SpentRequest,
     },
     /// A holder registered, or its row changed.
     HolderPut(Holder),

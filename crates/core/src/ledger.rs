@@ -12,6 +12,7 @@ use crate::{
     key::{HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease::{Lease, Resource, Tenure},
     record::Record,
+    request::SpentRequest,
     session::{Holder, Session},
     time::{Revision, StoreTime},
     waiter::{Lines, PlaceKey, Waiter},
@@ -98,7 +99,7 @@ pub struct Ledger {
     sessions: SharedMap<SessionId, Session>,
     resources: SharedMap<Arc<ResourceKey>, Resource>,
     holders: SharedMap<HolderKey, Holder>,
-    requests: SharedMap<Arc<RequestKey>, StoreTime>,
+    requests: SharedMap<Arc<RequestKey>, SpentRequest>,
     records: SharedMap<(Name, Name), Record>,
     /// Which resource a lease, live or pending, is on.
     leases: BTreeMap<LeaseId, Arc<ResourceKey>>,
@@ -145,7 +146,12 @@ impl Ledger {
 
     /// Until when a spent request is remembered.
     pub fn spent_until(&self, request: &RequestKey) -> Option<StoreTime> {
-        self.requests.get(request).copied()
+        self.spent(request).map(|spent| spent.until)
+    }
+
+    /// What is remembered of a spent request.
+    pub fn spent(&self, request: &RequestKey) -> Option<&SpentRequest> {
+        self.requests.get(request)
     }
 
     /// The key of a resource as it is kept here, so that others who keep it need no copy.
@@ -193,21 +199,21 @@ impl Ledger {
         self.holders.range(from..).map(|(_, h)| h)
     }
 
-    /// All spent requests and until when they are remembered.
-    pub fn requests(&self) -> impl Iterator<Item = (&RequestKey, StoreTime)> {
-        self.requests.iter().map(|(k, until)| (&**k, *until))
+    /// All spent requests.
+    pub fn requests(&self) -> impl Iterator<Item = (&RequestKey, &SpentRequest)> {
+        self.requests.iter().map(|(key, spent)| (&**key, spent))
     }
 
-    /// The spent requests of one holder for one resource, by name, and until when they are remembered.
+    /// The spent requests of one holder for one resource, by name.
     pub fn requests_of<'a>(
         &'a self,
         resource: &'a ResourceKey,
         holder: &'a Name,
-    ) -> impl Iterator<Item = (&'a RequestKey, StoreTime)> {
+    ) -> impl Iterator<Item = (&'a RequestKey, &'a SpentRequest)> {
         let from = RequestKey { resource: resource.clone(), holder: holder.clone(), request: Name::least() };
         self.requests
             .range::<RequestKey, _>(from..)
-            .map(|(key, until)| (&**key, *until))
+            .map(|(key, spent)| (&**key, spent))
             .take_while(move |(key, _)| key.resource == *resource && key.holder == *holder)
     }
 
@@ -337,8 +343,8 @@ impl Ledger {
     }
 
     /// Puts a spent request as loaded by an engine: it is not dirty.
-    pub fn load_request(&mut self, request: RequestKey, until: StoreTime) {
-        self.requests.insert_mut(Arc::new(request), until);
+    pub fn load_request(&mut self, request: RequestKey, spent: SpentRequest) {
+        self.requests.insert_mut(Arc::new(request), spent);
     }
 
     /// Puts a record as loaded by an engine: it is not dirty.
@@ -373,7 +379,7 @@ impl Ledger {
         }
         for request in &dirty.requests {
             match part.requests.get_key_value(request) {
-                Some((shared, until)) => self.requests.insert_mut(shared.clone(), *until),
+                Some((shared, spent)) => self.requests.insert_mut(shared.clone(), spent.clone()),
                 None => drop(self.requests.remove_mut(request)),
             }
         }
@@ -422,9 +428,9 @@ impl Ledger {
         self.holders.remove_mut(key);
     }
 
-    pub(crate) fn put_request(&mut self, request: RequestKey, until: StoreTime) {
+    pub(crate) fn put_request(&mut self, request: RequestKey, spent: SpentRequest) {
         self.dirty.requests.insert(request.clone());
-        self.requests.insert_mut(Arc::new(request), until);
+        self.requests.insert_mut(Arc::new(request), spent);
     }
 
     pub(crate) fn remove_request(&mut self, request: &RequestKey) {

@@ -68,6 +68,7 @@ pub mod limits;
 pub mod outcome;
 pub mod placement;
 pub mod record;
+pub mod request;
 pub mod route;
 pub mod session;
 pub mod time;

@@ -34,10 +34,13 @@ pub const CONFIRM_MS: u64 = 2_000;
 pub const ROOM_TTL_MS: u64 = 10_000;
 /// A spent request id is remembered for this long after its lease ended (rule 7).
 pub const REQUEST_KEPT_MS: u64 = 60 * 60 * 1_000;
-/// Spent requests that are remembered for certain per holder and resource; beyond it the oldest may be forgotten early.
-/// A client that repeats a request after this many later requests of its holder for the same resource have ended may be
-/// granted a new lease.
+/// Requests spent by leases and places in line that are remembered for certain per key, holder and resource; beyond it
+/// the oldest may be forgotten early. A client that repeats a request after this many later requests of its key and
+/// holder for the same resource have ended may be granted a new lease. What other keys do displaces nothing.
 pub const SPENT_REQUESTS_MAX: usize = 64;
+/// Requests that may be cancelled before they were seen, per key, holder and resource within [`REQUEST_KEPT_MS`]. They
+/// are remembered for all of that time, so one more is refused.
+pub const CANCELLED_REQUESTS_MAX: usize = 256;
 /// Least time that a live session gets after a restart of an embedded store (rule 3).
 pub const RESTART_GRACE_MS: u64 = 5_000;
 /// The most that the revision may be raised in one step: epochs jump by 2^32 (rule 23).

@@ -258,6 +258,18 @@ pub enum Refusal {
     /// The request id cannot be granted anything more (rule 7).
     #[error("request {0} is spent: it was cancelled, or its lease has ended or belongs to a former session")]
     RequestSpent(Name),
+    /// The caller's key has cancelled too many requests that were not seen (rule 7).
+    #[error(
+        "your key has cancelled {} requests of {holder} for this resource that were not seen, the most within an hour: \
+         try again in {retry_after_ms} ms",
+        crate::limits::CANCELLED_REQUESTS_MAX
+    )]
+    TooManyCancelled {
+        /// In whose name.
+        holder: Name,
+        /// When the first of them is forgotten.
+        retry_after_ms: u64,
+    },
     /// The session is over, or was never opened.
     #[error("session {session} {why}")]
     NoSession {

@@ -17,6 +17,7 @@ use solehold_core::{
     ledger::{FoundLate, Ledger},
     outcome::LeaseView,
     record::Record,
+    request::SpentRequest,
     session::{Holder, Session},
     time::{Moment, Revision, StoreTime},
     waiter::Waiter,
@@ -276,8 +277,9 @@ pub enum Row {
     Request {
         /// Which one.
         request: RequestKey,
-        /// It is remembered until then.
-        until: StoreTime,
+        /// What is remembered of it.
+        #[serde(flatten)]
+        spent: SpentRequest,
     },
     /// A record.
     Record(Record),
@@ -300,7 +302,7 @@ impl Row {
             Self::Session(session) => state.load_session(session),
             Self::Holder(holder) => state.load_holder(holder),
             Self::Resource(resource) => state.load_resource(resource),
-            Self::Request { request, until } => state.load_request(request, until),
+            Self::Request { request, spent } => state.load_request(request, spent),
             Self::Record(record) => state.load_record(record),
             Self::Waiter(waiter) => state.load_waiter(waiter),
             Self::Header(_) | Self::Event(_) | Self::End { .. } => {}

@@ -6,7 +6,11 @@ mod common;
 use std::{os::unix::fs::chown, path::PathBuf};
 
 use common::*;
-use solehold_core::{outcome::Answer, time::Revision};
+use solehold_core::{
+    command::{Acquire, Command},
+    outcome::{Answer, Refusal},
+    time::Revision,
+};
 use solehold_engine::{
     postgres::{PostgresOptions, PostgresStore},
     store::{Cursor, EventQuery, Store, StoreError},
@@ -40,7 +44,7 @@ async fn eight_open_at_once() {
         tokens.sort_unstable();
         assert_eq!(tokens, Vec::from_iter(1..=8), "one clock, one history");
         let client = connect(&url).await;
-        assert_eq!(number(&client, "SELECT count(*) FROM solehold.migrations WHERE version > 0").await, 9);
+        assert_eq!(number(&client, "SELECT count(*) FROM solehold.migrations WHERE version > 0").await, 10);
     }
 }
 
@@ -58,6 +62,7 @@ async fn a_store_of_version_3_goes_on_where_it_stood() {
         include_str!("../src/postgres/schema/version_2.sql"),
         include_str!("../src/postgres/schema/version_3.sql"),
         "UPDATE solehold.clock SET revision = 41, floor_revision = 7, epoch = 3, last_ms = last_ms + 300",
+        "INSERT INTO solehold.requests VALUES ('acme', 'job', 'old', 'ann', 'r1', 4000000000000)",
     ];
     for sql in schema {
         client.batch_execute(sql).await.expect("version 3");
@@ -71,6 +76,10 @@ async fn a_store_of_version_3_goes_on_where_it_stood() {
     assert_eq!(page.floor, Revision(7));
     assert_eq!(grant(store.as_ref(), &key("job"), "ann", 60_000).await.lease.lease.token.0, 42);
     assert_eq!(number(&client, "SELECT count(*) FROM solehold.live_leases").await, 1);
+    let Command::Acquire(ask) = acquire(&key("old"), "ann", 60_000) else { panic!("not an acquire") };
+    let ask = Command::Acquire(Acquire { request: Some(name("r1")), ..ask });
+    let again = run(store.as_ref(), ask).await.expect("the store answers");
+    assert!(matches!(again, Err(Refusal::RequestSpent(_))), "{again:?}");
     let old = "UPDATE solehold.clock SET revision = 42, last_ms = greatest(last_ms, 0), synchronous = false WHERE id = 1";
     client.batch_execute(old).await.expect_err("an older program must not go on with a history of its own");
 }

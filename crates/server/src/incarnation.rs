@@ -1,9 +1,10 @@
 //! A runner that registers again under its id is a new incarnation (rule 13): what the former one held by name alone is
-//! revoked. Others have to wait until the former one's deadline (rule 12). The runner itself does not: it takes the
-//! place of its former incarnation, under a new token. A name is not proof, and so this is the weaker promise.
+//! revoked. So it is when the runner is removed by its name. Others have to wait until the former incarnation's
+//! deadline (rule 12). A runner that has registered since does not: it takes the place of its former incarnation, under
+//! a new token. A name is not proof, and so this is the weaker promise.
 
 use solehold_core::{
-    command::{Acquire, Claim, Command, Target},
+    command::{Acquire, Claim, Command, Footprint, Target},
     key::ResourceKey,
     lease::{LeaseStatus, Tenure},
     outcome::{Answer, Grant, LeaseView},
@@ -14,10 +15,13 @@ use crate::{
     Context,
     commands::{granted, unexpected},
     http::ApiError,
+    past::PastLease,
 };
 
 /// Why a lease was revoked that a former incarnation held.
 const REGISTERED_AGAIN: &str = "its runner has registered again";
+/// Why a lease was revoked that a runner held by name when it was removed by name.
+const REMOVED: &str = "its runner was removed by name";
 
 /// Whether a lease has a session of its own, as one that was taken by name alone.
 pub(crate) fn is_own(lease: &LeaseView) -> bool {
@@ -37,21 +41,54 @@ impl Context {
         registered_at: StoreTime,
         fenced: bool,
     ) -> Result<(), ApiError> {
-        let is_former = |lease: &&LeaseView| is_own(lease) && lease.lease.acquired_at <= registered_at;
-        let revoke = |lease: &LeaseView| {
-            let (claim, reason) = (claim(&lease.key, lease.lease.token), Some(REGISTERED_AGAIN.to_owned()));
-            Command::Revoke { claim, fenced, reason }
-        };
-        let commands = held.iter().filter(is_former).map(revoke).collect();
-        for outcome in self.submit_all(commands).await {
-            // What is refused has ended meanwhile, or belongs to another key.
-            let _ = outcome?;
-        }
+        let is_former = |lease: &&LeaseView| lease.lease.acquired_at <= registered_at;
+        self.revoke_own(held.iter().filter(is_former), fenced, REGISTERED_AGAIN).await?;
         Ok(())
     }
 
+    /// Revokes what a runner held by name alone when it was removed by its name, which is no proof that it has stopped;
+    /// returns how many leases.
+    pub(crate) async fn end_removed(&self, held: &[LeaseView]) -> Result<usize, ApiError> {
+        self.revoke_own(held.iter(), false, REMOVED).await
+    }
+
+    async fn revoke_own(
+        &self,
+        held: impl Iterator<Item = &LeaseView>,
+        fenced: bool,
+        reason: &str,
+    ) -> Result<usize, ApiError> {
+        let revoke = |lease: &LeaseView| {
+            let (claim, reason) = (claim(&lease.key, lease.lease.token), Some(reason.to_owned()));
+            Command::Revoke { claim, fenced, reason }
+        };
+        let commands = held.filter(|lease| is_own(lease)).map(revoke).collect();
+        let mut revoked = 0;
+        for outcome in self.submit_all(commands).await {
+            // What is refused has ended meanwhile, or belongs to another key.
+            revoked += usize::from(outcome?.is_ok());
+        }
+        Ok(revoked)
+    }
+
+    /// Whether a hold-back ends for a runner that has registered again, by the reason for it.
+    async fn is_for_former(&self, past: &PastLease, ask: &Acquire) -> Result<bool, ApiError> {
+        match past.ended.reason.as_deref() {
+            Some(REGISTERED_AGAIN) => Ok(true),
+            Some(REMOVED) => {
+                let key = ask.holder_key();
+                let footprint = Footprint { holders: vec![key.clone()], ..Default::default() };
+                let loaded = self.engine().load(&footprint).await?;
+                let holder = loaded.state.holder(&key).filter(|holder| holder.registered);
+                Ok(holder.is_some_and(|holder| holder.registered_at >= past.at))
+            }
+            _ => Ok(false),
+        }
+    }
+
     /// An acquire was refused because the resource is held back. If that is so because its runner has registered again,
-    /// the hold-back is lifted for it: in the same commit, so that nobody else comes first.
+    /// or was removed by name and has registered since, the hold-back is lifted for it: in the same commit, so that
+    /// nobody else comes first.
     pub(crate) async fn acquire_from_former(
         &self,
         ask: Acquire,
@@ -59,14 +96,11 @@ impl Context {
     ) -> Result<Grant, ApiError> {
         let target = Target::Resource(ask.key.clone());
         let held = Claim { target, token: None, session: None, holder: Some(ask.holder.clone()) };
-        let is_former = |reason: Option<&str>| reason == Some(REGISTERED_AGAIN);
-        let Some(past) = self.past_lease(&held).await.filter(|past| {
-            past.status == LeaseStatus::Revoked
-                && is_former(past.ended.reason.as_deref())
-                && past.held_back_ms > 0
-        }) else {
+        let is_held_back = |past: &PastLease| past.status == LeaseStatus::Revoked && past.held_back_ms > 0;
+        let Some(past) = self.past_lease(&held).await.filter(is_held_back) else { return Err(refused) };
+        if !self.is_for_former(&past, &ask).await? {
             return Err(refused);
-        };
+        }
         let Some(token) = past.ended.token else { return Err(refused) };
         let reason = Some(format!("{} has registered again and takes its place", ask.holder));
         let lift = Command::Revoke { claim: claim(&ask.key, token), fenced: true, reason };

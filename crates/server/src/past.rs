@@ -13,7 +13,7 @@ use solehold_api::{
 use solehold_core::{
     command::{Claim, Command, Footprint, Target},
     event::{Ended, Event, What},
-    key::{LeaseId, ResourceKey},
+    key::{LeaseId, Name, ResourceKey},
     lease::LeaseStatus,
     outcome::{Answer, LeaseView, Refusal},
     time::{Revision, StoreTime, Token},
@@ -41,7 +41,12 @@ pub struct PastLease {
     pub at: StoreTime,
     /// For how long its resource is still held back after it.
     pub held_back_ms: u64,
+    /// The key that it belonged to, if that is known: the history may have dropped its grant.
+    owner: Option<Owner>,
 }
+
+/// The key that a lease belonged to; none, if it was everyone's (rule 26).
+type Owner = Option<Name>;
 
 impl PastLease {
     /// As it is told.
@@ -133,6 +138,52 @@ impl Context {
         Err(explain(Some(past), refusal))
     }
 
+    /// Refuses unless a claim is of the lease on a resource, or of one that ended less than `within_ms` ago, and the
+    /// caller may act for its key (rule 26).
+    pub(crate) async fn must_have_held(
+        &self,
+        key: &ResourceKey,
+        claim: &Claim,
+        within_ms: u64,
+    ) -> Result<(), ApiError> {
+        let loaded = self.engine().resource(key).await?;
+        let resource = loaded.state.resource(key);
+        let live = resource.and_then(|resource| LeaseView::of(&loaded.state, resource, loaded.now).ok()?);
+        let live = live.filter(|view| view.status == LeaseStatus::Active);
+        if let Some(view) = live.as_ref().filter(|view| is_claimed(view, claim)) {
+            return self.must_act_for(view.lease.by.as_ref());
+        }
+        let past = self.find_past(claim).await?.filter(|past| past.key == *key);
+        let last_token = resource.map_or(Token::default(), |resource| resource.last_token);
+        let holder = live.as_ref().map(|view| view.lease.holder.clone());
+        let refusal = match live {
+            Some(view) if claim.holder.as_ref() == Some(&view.lease.holder) && claim.token.is_none() => {
+                let (holder, token) = (view.lease.holder, view.lease.token);
+                Refusal::NotYours { what: "proof", holder, token }
+            }
+            _ => Refusal::Lost { holder, last_token },
+        };
+        let Some(past) = past else { return Err(refusal.into()) };
+        match self.owner_of(&past).await? {
+            Some(owner) if loaded.now.ms_after(past.at) < within_ms => self.must_act_for(owner.as_ref()),
+            _ => Err(explain(Some(past), refusal)),
+        }
+    }
+
+    fn must_act_for(&self, owner: Option<&Name>) -> Result<(), ApiError> {
+        match owner.filter(|_| !self.caller().actor().may_act_for(owner)) {
+            Some(key) => Err(Refusal::OtherKeys { what: "lease", key: key.clone() }.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The key that a lease belonged to. If the history has dropped its grant, its session may still be there.
+    async fn owner_of(&self, past: &PastLease) -> Result<Option<Owner>, EngineError> {
+        let (None, Some(id)) = (&past.owner, past.ended.session) else { return Ok(past.owner.clone()) };
+        let loaded = self.engine().load(&Footprint { sessions: vec![id], ..Default::default() }).await?;
+        Ok(loaded.state.session(id).map(|session| session.by.clone()))
+    }
+
     /// The lease that a refused claim is of, if it was refused because that lease is over.
     async fn past_of(&self, claim: &Claim, refusal: &Refusal) -> Option<PastLease> {
         let may_be_over = matches!(
@@ -214,8 +265,21 @@ impl Context {
             status: LeaseStatus::Expired,
             at: view.deadline,
             held_back_ms: view.deadline.plus_ms(resource.lock_delay_ms()).ms_after(loaded.now),
+            owner: Some(view.lease.by),
         }))
     }
+}
+
+/// Whether everything that a claim shows is of a live lease.
+fn is_claimed(view: &LeaseView, claim: &Claim) -> bool {
+    let by_id = match &claim.target {
+        Target::Lease { id, .. } => *id == view.lease.id,
+        Target::Resource(key) => *key == view.key,
+    };
+    by_id
+        && claim.token.is_none_or(|token| token == view.lease.token)
+        && (claim.session.is_none() || claim.session == view.lease.tenure.session())
+        && claim.holder.as_ref().is_none_or(|holder| *holder == view.lease.holder)
 }
 
 /// The refusal, with how the lease ended if that is known, and who holds its resource now.
@@ -239,12 +303,16 @@ fn end_of(events: &[Event]) -> Option<PastLease> {
             _ => return None,
         };
         let (key, ended) = (event.key.clone(), ended.clone());
-        Some(PastLease { key, ended, status, at: event.at, held_back_ms: 0 })
+        Some(PastLease { key, ended, status, at: event.at, held_back_ms: 0, owner: None })
     })?;
+    let owner = events.iter().find_map(|event| match &event.what {
+        What::Acquired(lease) => Some(lease.by.clone()),
+        _ => None,
+    });
     let taken_over = events.iter().find_map(|event| match &event.what {
         What::Stolen(ended) => ended.reason.clone(),
         _ => None,
     });
     let reason = end.ended.reason.clone().or(taken_over);
-    Some(PastLease { ended: Ended { reason, ..end.ended }, ..end })
+    Some(PastLease { ended: Ended { reason, ..end.ended }, owner, ..end })
 }

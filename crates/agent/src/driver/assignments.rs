@@ -87,11 +87,19 @@ pub fn ask(
     asking.abort_handle()
 }
 
-/// Tells the server that the workers of this runner failed at a resource.
-pub fn report_failure(http: Arc<Http>, runner: String, resource: Resource, why: String) {
+/// Reports to the server that the workers of this runner failed at a resource that the session holds, or has just
+/// released.
+pub fn report_failure(
+    http: Arc<Http>,
+    runner: String,
+    session: Option<SessionId>,
+    resource: Resource,
+    why: String,
+) {
     tokio::spawn(async move {
         let path = format!("{}/failures", paths::resource(resource.kind.as_str(), resource.key.as_str()));
-        let body = serde_json::json!({ "runner_id": runner, "reason": why });
+        let session = session.map(|id| id.to_string());
+        let body = serde_json::json!({ "runner_id": runner, "session_id": session, "reason": why });
         match http.post(path, &body).await {
             Ok(Ok(())) => {}
             Ok(Err(refusal)) => tracing::debug!(%resource, %refusal, "the failure is not reported"),

@@ -332,7 +332,7 @@ impl Driver {
             }
             Action::Report { resource, why } => {
                 let runner = self.settings.runner.runner_id.clone();
-                assignments::report_failure(self.http.clone(), runner, resource, why);
+                assignments::report_failure(self.http.clone(), runner, self.session.id(), resource, why);
             }
             Action::Note(text) => tracing::warn!("{text}"),
             Action::Finish => self.is_finished = true,

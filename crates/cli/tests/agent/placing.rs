@@ -132,6 +132,23 @@ async fn a_killed_agent_s_work_is_assigned_to_another_at_once() -> Result<()> {
     Ok(())
 }
 
+/// A failure is reported by the lease that failed, and the agent releases it while it reports.
+#[tokio::test]
+async fn what_an_agent_reports_of_its_failures_counts() -> Result<()> {
+    let operator = Operator::start(1).await?;
+    let key = operator.new_key("runner").await?;
+    let worker =
+        format!("{}  restart: {{first_seconds: 0.05, cap_seconds: 0.1, burst: 3}}\n", script("exit 9"));
+    let agent = Agent::start(&operator.server, "broken", &format!("{TOP}\napi_key: {key}"), &worker).await?;
+    let reported = async || {
+        let explained = operator.send(Method::GET, "/resources/job/0/explain", Value::Null).await.ok()?;
+        explained["failures"].as_u64().filter(|count| *count > 0)
+    };
+    wait_for("a report", SOON, reported).await.with_context(|| agent.program().logs())?;
+    agent.drained().await?;
+    Ok(())
+}
+
 /// An operator hands a resource over to an agent that has not asked for it.
 #[tokio::test]
 async fn what_an_operator_hands_over_is_worked_on_or_released() -> Result<()> {

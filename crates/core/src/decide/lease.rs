@@ -9,6 +9,7 @@ use crate::{
     lease::{Lease, Resource, StateDocument, Tenure},
     limits,
     outcome::{Answer, Grant, LeaseView, Refusal, within},
+    request::SpentRequest,
     session::{Session, SessionOver, Standing},
     time::{StoreTime, Token},
 };
@@ -291,14 +292,12 @@ impl Draft<'_> {
         };
         let got_it = self.ledger.resource(&request.resource).filter(|resource| is_its(resource));
         let Some(mut resource) = got_it.cloned() else {
-            let waiter = self.ledger.waiter_of_request(request);
-            if let Some(waiter) = waiter {
-                self.refuse_unless_own("place in line", waiter.by.as_ref())?;
-            }
-            self.spend(request.clone());
-            if let Some(waiter) = waiter {
-                self.leave_line(waiter)?;
-            }
+            let Some(waiter) = self.ledger.waiter_of_request(request) else {
+                return self.cancel_unseen(request);
+            };
+            self.refuse_unless_own("place in line", waiter.by.as_ref())?;
+            self.spend(request.clone(), waiter.by.clone(), false);
+            self.leave_line(waiter)?;
             return Ok(Answer::Spent);
         };
         self.refuse_unless_own("lease", resource.lease.as_ref().and_then(|l| l.by.as_ref()))?;
@@ -310,6 +309,23 @@ impl Draft<'_> {
             });
             self.activate(&mut resource)?;
         }
+        Ok(Answer::Spent)
+    }
+
+    /// Cancels a request that has neither a lease nor a place in line. Anyone can make up such requests, so they count
+    /// for the key that cancels them, and displace nothing (rule 7).
+    fn cancel_unseen(&mut self, request: &RequestKey) -> Result<Answer, Stop> {
+        let (now, by) = (self.now(), self.by.key().cloned());
+        let counts = |(key, spent): &(&RequestKey, &SpentRequest)| {
+            spent.cancelled && spent.by == by && spent.until > now && *key != request
+        };
+        let of_holder = self.ledger.requests_of(&request.resource, &request.holder);
+        let until: Vec<_> = of_holder.filter(counts).map(|(_, spent)| spent.until).collect();
+        if until.len() >= limits::CANCELLED_REQUESTS_MAX {
+            let retry_after_ms = until.iter().min().map_or(1, |first| first.ms_after(now).max(1));
+            return Err(Refusal::TooManyCancelled { holder: request.holder.clone(), retry_after_ms }.into());
+        }
+        self.spend(request.clone(), by, true);
         Ok(Answer::Spent)
     }
 

@@ -33,6 +33,7 @@ use crate::{
     ledger::{FoundLate, Ledger},
     limits,
     outcome::{Answer, Outcome, Refusal},
+    request::SpentRequest,
     session::{Session, Standing},
     time::{Moment, StoreTime, Token},
     waiter::PlaceKey,
@@ -223,14 +224,17 @@ impl<'a> Draft<'a> {
         let mut ended = Ended::of(&lease);
         shape(&mut ended);
         if let Some(request) = lease.request {
-            self.spend(RequestKey { resource: resource.key.clone(), holder: lease.holder, request });
+            let request = RequestKey { resource: resource.key.clone(), holder: lease.holder, request };
+            self.spend(request, lease.by, false);
         }
         self.emit(resource, how(ended));
     }
 
-    fn spend(&mut self, request: RequestKey) {
+    /// Spends a request id, which counts for the key `by`.
+    fn spend(&mut self, request: RequestKey, by: Option<Name>, cancelled: bool) {
         let until = self.now().plus_ms(limits::REQUEST_KEPT_MS);
-        self.changes.push(Change::RequestSpent { request, until });
+        let spent = SpentRequest { until, by, cancelled };
+        self.changes.push(Change::RequestSpent { request, spent });
     }
 
     /// Brings a resource up to date with the time: a pending lease lapses, a lease expires, and the next holder is

@@ -30,6 +30,7 @@ struct Signature<'a> {
     side: Option<bool>,
     pin: Option<&'a Name>,
     avoid: &'a BTreeSet<Name>,
+    barred: Option<RunnerSet>,
 }
 
 /// The classes of a snapshot.
@@ -54,6 +55,7 @@ impl<'a> Classes<'a> {
             side: side(fleet, policy, resource),
             pin: fleet.pin(resource),
             avoid: &resource.avoid,
+            barred: fleet.barred(resource),
         };
         if let Some((_, class)) = self.last.as_ref().filter(|(last, _)| *last == signature) {
             return *class;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{Policy, Resource, Runner, Snapshot, Unplaceable, runner_set::RunnerSet, version::Rollouts};
-use crate::key::Name;
+use crate::{call::ResourceScope, key::Name};
 
 /// The runners, by key; elsewhere a runner is its position here.
 pub struct Fleet<'a> {
@@ -22,6 +22,14 @@ pub struct Fleet<'a> {
     pins: HashMap<(&'a str, &'a str), &'a Name>,
     /// Runners with a static list.
     is_static: RunnerSet,
+    /// Runners whose keys are limited, by what the keys may touch.
+    limited: BTreeMap<Vec<(&'a str, &'a str)>, Limited<'a>>,
+}
+
+/// Runners whose keys may touch the same resources, and no others.
+struct Limited<'a> {
+    scopes: &'a [ResourceScope],
+    runners: RunnerSet,
 }
 
 /// Sets of runners by something that they have.
@@ -82,8 +90,16 @@ impl<'a> Fleet<'a> {
             is_static: RunnerSet::of(runners.len(), |at| {
                 policy.static_lists.contains_key(&runners[at].key.name)
             }),
+            limited: limited(&runners),
             runners,
         }
+    }
+
+    /// The runners whose keys may not touch a resource (rule 26); none, if there are none.
+    pub fn barred(&self, resource: &Resource) -> Option<RunnerSet> {
+        let is_barred = |of: &&Limited<'_>| !of.scopes.iter().any(|scope| scope.contains(&resource.key));
+        let sets = self.limited.values().filter(is_barred).map(|of| &of.runners);
+        sets.fold(None, |barred: Option<RunnerSet>, set| Some(barred.unwrap_or_default().or(set)))
     }
 
     /// The runner of that name in the tenant of a resource.
@@ -105,19 +121,35 @@ impl<'a> Fleet<'a> {
     pub fn fit(&self, resource: &Resource) -> RunnerSet {
         if let Some(name) = self.pin(resource) {
             let pinned = self.find(resource, name);
-            return RunnerSet::of(self.runners.len(), |at| Some(at) == pinned);
+            return self.unbarred(resource, RunnerSet::of(self.runners.len(), |at| Some(at) == pinned));
         }
-        self.demands(resource).fold(self.of_tenant(resource), |fit, (meet, _)| fit.and(meet))
+        let able = self.demands(resource).fold(self.of_tenant(resource), |fit, (meet, _)| fit.and(meet));
+        self.unbarred(resource, able)
+    }
+
+    /// Those of `runners` whose keys may touch a resource.
+    fn unbarred(&self, resource: &Resource, runners: RunnerSet) -> RunnerSet {
+        match self.barred(resource) {
+            Some(barred) => runners.without(&barred),
+            None => runners,
+        }
     }
 
     /// Why no runner meets what a resource asks for.
     pub fn why_unfit(&self, resource: &Resource) -> Unplaceable {
         if let Some(name) = self.pin(resource) {
-            return Unplaceable::StaticRunnerAway(name.clone());
+            let is_barred = |at| self.barred(resource).is_some_and(|barred| barred.has(at));
+            return match self.find(resource, name) {
+                Some(at) if is_barred(at) => Unplaceable::NoRunnerWithKey,
+                _ => Unplaceable::StaticRunnerAway(name.clone()),
+            };
         }
         let all = self.of_tenant(resource);
         if all.is_empty() {
             return Unplaceable::NoRunner;
+        }
+        if self.unbarred(resource, all.clone()).is_empty() {
+            return Unplaceable::NoRunnerWithKey;
         }
         let unmet = self.demands(resource).find(|(meet, _)| all.clone().and(meet).is_empty());
         unmet.map_or(Unplaceable::NoRunnerWithAll, |(_, why)| why())
@@ -156,6 +188,18 @@ impl<'a> Fleet<'a> {
 
 fn tenant(runner: &Runner) -> &str {
     runner.key.tenant.as_str()
+}
+
+fn limited<'a>(runners: &[&'a Runner]) -> BTreeMap<Vec<(&'a str, &'a str)>, Limited<'a>> {
+    let mut limited = BTreeMap::new();
+    for (at, runner) in runners.iter().enumerate() {
+        let Some(scopes) = runner.scopes.as_deref() else { continue };
+        let by = scopes.iter().map(|scope| (scope.kind.as_str(), scope.key_prefix.as_str())).collect();
+        let same =
+            limited.entry(by).or_insert_with(|| Limited { scopes, runners: RunnerSet::none(runners.len()) });
+        same.runners.insert(at);
+    }
+    limited
 }
 
 /// Of two runners that list the same resource the first by name has it.

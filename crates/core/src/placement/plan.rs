@@ -168,6 +168,8 @@ pub enum Unplaceable {
     },
     /// No runner has this capability.
     NoRunnerWithCapability(String),
+    /// No runner has an API key that may touch it.
+    NoRunnerWithKey,
     /// Each demand is met by some runner, but no runner meets all of them.
     NoRunnerWithAll,
     /// A static list names this runner for it, which is not there.

@@ -38,6 +38,14 @@ impl RunnerSet {
         self
     }
 
+    /// The runners of both.
+    pub fn or(self, other: &Self) -> Self {
+        if self.0.is_empty() {
+            return other.clone();
+        }
+        Self(self.0.iter().zip(&other.0).map(|(word, other)| word | other).collect())
+    }
+
     pub fn without(mut self, other: &Self) -> Self {
         self.0.iter_mut().zip(&other.0).for_each(|(word, other)| *word &= !other);
         self
@@ -74,6 +82,8 @@ mod tests {
         assert_eq!(even.clone().without(&third).iter().last(), Some(128));
         assert!(even.has(128) && !even.has(129) && !even.has(1_000));
         assert!(RunnerSet::none(130).is_empty());
+        assert_eq!(even.clone().or(&third).iter().take(5).collect::<Vec<_>>(), [0, 2, 3, 4, 6]);
+        assert_eq!(RunnerSet::default().or(&third), third);
         assert_eq!(RunnerSet::none(130).or_if_empty(&even), even);
     }
 }

@@ -1,9 +1,13 @@
 //! What placement is planned from.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{Plan, Policy, Step};
 use crate::{
+    call::ResourceScope,
     key::{HolderKey, Name, ResourceKey},
     session::HolderStatus,
 };
@@ -63,6 +67,8 @@ pub struct Runner {
     pub capabilities: BTreeSet<String>,
     /// The kinds that it works on; all, if empty.
     pub kinds: BTreeSet<String>,
+    /// The only resources that its API key may touch (rule 26); all, if none. A key that was revoked may touch nothing.
+    pub scopes: Option<Arc<[ResourceScope]>>,
 }
 
 /// What a resource asks of its runner.
@@ -138,6 +144,7 @@ impl Runner {
             labels: BTreeMap::new(),
             capabilities: BTreeSet::new(),
             kinds: BTreeSet::new(),
+            scopes: None,
         }
     }
 

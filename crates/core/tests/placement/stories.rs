@@ -1,8 +1,9 @@
 //! The rules of placement, one by one.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use solehold_core::{
+    call::ResourceScope,
     placement::{
         ALGORITHM_VERSION, Eviction, Holdup, MoveBudget, PendingMove, Placement, Plan, Presence, Reason,
         Resource, Runner, Shift, Snapshot, Step, Unplaceable, plan,
@@ -110,6 +111,35 @@ fn what_cannot_be_placed_says_why() {
     assert_eq!(unplaceable(&snapshot), Reason::Unplaceable(Unplaceable::AllAtCapacity));
     snapshot.resources[0].quarantined = true;
     assert_eq!(unplaceable(&snapshot), Reason::Unplaceable(Unplaceable::Quarantined));
+}
+
+/// Resources were planned for a runner whose key may not touch them, and stayed unowned.
+#[test]
+fn a_runner_is_given_nothing_that_its_key_may_not_touch() {
+    let scope = |prefix: &str| ResourceScope { kind: name("job"), key_prefix: prefix.to_owned() };
+    let only = |scopes: &[ResourceScope]| Some(Arc::from(scopes));
+    let mut snapshot = fleet(2, 16, 1);
+    let prefix = snapshot.resources[0].key.key.to_string();
+    snapshot.runners[0].scopes = only(&[scope("elsewhere"), scope(&prefix)]);
+    snapshot.runners[1].scopes = only(&[scope("elsewhere")]);
+    assert_eq!(at(&planned(&snapshot), 0).target, Some(name("r0")));
+    snapshot.runners.swap(0, 1);
+    assert_eq!(at(&planned(&snapshot), 0).target, Some(name("r0")), "whatever their order");
+    // Its key was changed: what it holds moves to one whose key may hold it, and stays if there is none.
+    snapshot.resources = vec![held(0, "r1")];
+    let placement = at(&planned(&snapshot), 0);
+    assert_eq!((placement.step, placement.reason), (Step::Move, Reason::Evicted(Eviction::Unfit)));
+    snapshot.runner("r0").scopes = only(&[]);
+    let placement = at(&planned(&snapshot), 0);
+    assert_eq!(placement.reason, Reason::NowhereElse(Unplaceable::NoRunnerWithKey));
+    snapshot.resources = fleet(0, 0, 1).resources;
+    assert_eq!(unplaceable(&snapshot), Reason::Unplaceable(Unplaceable::NoRunnerWithKey));
+    // A static list does not change what a key may touch.
+    let list = BTreeSet::from([(name("job"), snapshot.resources[0].key.key.clone())]);
+    snapshot.policy.static_lists.insert(name("r1"), list.into_iter().collect());
+    assert_eq!(unplaceable(&snapshot), Reason::Unplaceable(Unplaceable::NoRunnerWithKey));
+    snapshot.runner("r1").scopes = None;
+    assert_eq!(at(&planned(&snapshot), 0).target, Some(name("r1")));
 }
 
 #[test]

@@ -5,16 +5,17 @@ use solehold_core::{
     call::{Actor, Call},
     command::{Command, Footprint},
     decide, forget,
+    key::RequestKey,
     ledger::{FoundLate, Ledger},
     limits, resume,
     time::{Moment, Revision, StoreTime},
 };
 
 use crate::{
-    common::World,
+    common::{World, name},
     invariants,
     load::{Depth, Loaded, only_rows},
-    memory::{Memory, actor},
+    memory::{Memory, actor, holder, resource},
     promises::Promises,
     script::{Act, Ask, Wait},
     step::{Invariant, Step},
@@ -51,19 +52,27 @@ impl Harness {
             }
             Act::SetBack => self.set_back(),
             Act::By(who) => self.world.by = actor(*who),
+            Act::CancelInvented { what, who, count } => {
+                return self
+                    .decide_together(&(0..*count).map(|n| cancel(*what, *who, n)).collect::<Vec<_>>());
+            }
         }
         Vec::new()
     }
 
-    /// Decides a batch as an engine does, on what its footprints name; it must come to the same as on the whole state.
     fn batch(&mut self, asks: &[Ask]) -> Vec<Decision> {
         let commands: Vec<_> = asks.iter().map(|ask| self.memory.command(&mut self.world, ask)).collect();
+        self.decide_together(&commands)
+    }
+
+    /// Decides a batch as an engine does, on what its footprints name; it must come to the same as on the whole state.
+    fn decide_together(&mut self, commands: &[Command]) -> Vec<Decision> {
         let mut footprint = Footprint::default();
         commands.iter().for_each(|command| command.footprint(&mut footprint));
         let before = self.world.state.clone();
         let moment = self.world.moment;
         let decisions: Vec<_> = commands.iter().map(|command| self.step(command)).collect();
-        let (loaded, mut part, decided) = on_a_part(&before, &footprint, &commands, &self.world.by, moment);
+        let (loaded, mut part, decided) = on_a_part(&before, &footprint, commands, &self.world.by, moment);
         assert_eq!(decided, decisions, "the batch of {commands:?}");
         let dirty = part.take_dirty();
         loaded.assert_covers(&dirty, &before);
@@ -112,6 +121,12 @@ impl Harness {
         self.promises.learn(&Command::RaiseRevision { above: revision }, &[], Err(()), now);
         self.world.moment = Moment { now: self.promises.latest().max(now), revision };
     }
+}
+
+/// Cancels a request that nobody made.
+fn cancel(what: u8, who: u8, n: u16) -> Command {
+    let request = name(&format!("invented-{n}"));
+    Command::CancelRequest(RequestKey { resource: resource(what), holder: holder(who).name, request })
 }
 
 /// Decides a batch on what its footprint names; more of a line is loaded when it turns out to be needed.

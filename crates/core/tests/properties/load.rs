@@ -89,8 +89,13 @@ impl Loaded {
             part.load_head(key.clone(), *arrival);
         }
         for request in &self.footprint.requests {
-            if let Some(until) = full.spent_until(request) {
-                part.load_request(request.clone(), until);
+            if let Some(spent) = full.spent(request) {
+                part.load_request(request.clone(), spent.clone());
+            }
+        }
+        for (resource, holder) in &self.footprint.cancelled {
+            for (request, spent) in full.requests_of(resource, holder).filter(|(_, spent)| spent.cancelled) {
+                part.load_request(request.clone(), spent.clone());
             }
         }
         for (collection, id) in &self.footprint.records {
@@ -135,7 +140,7 @@ pub fn only_rows(full: &Ledger) -> Ledger {
     full.sessions().for_each(|s| rows.load_session(s.clone()));
     full.resources().for_each(|r| rows.load_resource(r.clone()));
     full.holders().for_each(|h| rows.load_holder(h.clone()));
-    full.requests().for_each(|(request, until)| rows.load_request(request.clone(), until));
+    full.requests().for_each(|(request, spent)| rows.load_request(request.clone(), spent.clone()));
     full.records().for_each(|r| rows.load_record(r.clone()));
     full.waiters().for_each(|w| rows.load_waiter(w.clone()));
     rows

@@ -11,7 +11,7 @@ use solehold_core::{Decision, event::EventName};
 use crate::{common::events, harness::Harness, script};
 
 /// The answers and refusals, as their `Debug` begins.
-const OUTCOMES: [&str; 45] = [
+const OUTCOMES: [&str; 46] = [
     "Err(OutOfScope",
     "Err(OtherKeys",
     "Ok(Waiting",
@@ -42,6 +42,7 @@ const OUTCOMES: [&str; 45] = [
     "Err(NotYours",
     "Err(NoProof",
     "Err(RequestSpent",
+    "Err(TooManyCancelled",
     "Err(NoSession",
     "Err(NotYourSession",
     "Err(Draining",

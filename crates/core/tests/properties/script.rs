@@ -28,6 +28,8 @@ pub enum Act {
     SetBack,
     /// Someone else gives the commands from now on; see [`crate::memory::actor`].
     By(u8),
+    /// Requests that nobody ever made are cancelled, more of them than are remembered of those that leases spent.
+    CancelInvented { what: u8, who: u8, count: u16 },
 }
 
 /// How time passes.

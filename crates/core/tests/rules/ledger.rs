@@ -151,7 +151,7 @@ fn a_row_that_was_loaded_is_found_and_not_dirty() {
     w.state.sessions().cloned().for_each(|row| loaded.load_session(row));
     w.state.resources().cloned().for_each(|row| loaded.load_resource(row));
     w.state.holders().cloned().for_each(|row| loaded.load_holder(row));
-    w.state.requests().for_each(|(row, until)| loaded.load_request(row.clone(), until));
+    w.state.requests().for_each(|(row, spent)| loaded.load_request(row.clone(), spent.clone()));
     w.state.records().cloned().for_each(|row| loaded.load_record(row));
     w.state.waiters().cloned().for_each(|row| loaded.load_waiter(row));
     assert_eq!(loaded, w.state);

@@ -4,7 +4,7 @@ use solehold_core::{
     call::Actor,
     command::{Acquire, Command, Wait},
     forget,
-    limits::SPENT_REQUESTS_MAX,
+    limits::{CANCELLED_REQUESTS_MAX, SPENT_REQUESTS_MAX},
 };
 
 use crate::common::{Proof, WAIT_MS, World, name, on};
@@ -143,17 +143,61 @@ fn a_repeat_from_the_holders_new_session_never_gets_a_lease_of_the_superseded_on
     w.request_in(new, "ann", "lobby", "r2").says("granted #3 for 4000 ms", "lease_expired lease_acquired");
 }
 
+/// Another key invented 70 requests in the holder's name, and the holder's own id was dropped to make room for them.
 #[test]
-fn no_more_spent_requests_of_one_holder_and_resource_are_remembered_than_the_bound() {
+fn another_keys_cancellations_never_displace_a_request_that_a_lease_spent() {
+    let mut w = World::new();
+    let by = |id| Actor::Key { id: name(id), scopes: Default::default() };
+    w.by = by("one");
+    w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
+    w.release(on("lobby").token(1)).says("released", "lease_released");
+    w.by = by("two");
+    for n in 0..SPENT_REQUESTS_MAX + 6 {
+        w.wait(1);
+        w.cancel("ann", "lobby", &format!("invented-{n}")).says("spent", "");
+    }
+    forget(&mut w.state, w.moment.now);
+    w.by = by("one");
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+}
+
+/// The same by leases that another key takes in the holder's name, and gives back.
+#[test]
+fn another_keys_leases_never_displace_a_request_that_a_lease_spent() {
+    let mut w = World::new();
+    let by = |id| Actor::Key { id: name(id), scopes: Default::default() };
+    w.by = by("one");
+    w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
+    w.release(on("lobby").token(1)).says("released", "lease_released");
+    w.by = by("two");
+    for n in 0..SPENT_REQUESTS_MAX + 6 {
+        w.wait(1);
+        assert!(w.request("ann", "lobby", &format!("other-{n}")).outcome.starts_with("granted"));
+        w.release(on("lobby").holder("ann")).says("released", "lease_released");
+    }
+    forget(&mut w.state, w.moment.now);
+    w.by = by("one");
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+}
+
+/// Gets a lease for a request, and ends it.
+fn spend(w: &mut World, who: &str, what: &str, request: &str) {
+    let got = w.request(who, what, request).outcome;
+    assert!(got.starts_with("granted"), "{request}: {got}");
+    w.release(on(what).holder(who)).says("released", "lease_released");
+}
+
+#[test]
+fn no_more_spent_requests_of_one_key_holder_and_resource_are_remembered_than_the_bound() {
     let mut w = World::new();
     let most = SPENT_REQUESTS_MAX;
     for n in 0..most + 2 {
-        w.cancel("ann", "lobby", &format!("r{n}"));
+        spend(&mut w, "ann", "lobby", &format!("r{n}"));
         w.wait(1);
     }
     // Others, and other resources, are counted by themselves.
-    w.cancel("bob", "lobby", "r0");
-    w.cancel("ann", "hall", "r0");
+    spend(&mut w, "bob", "lobby", "r0");
+    spend(&mut w, "ann", "hall", "r0");
     forget(&mut w.state, w.moment.now);
     assert_eq!(w.state.requests().count(), most + 2);
     for kept in [2, most + 1] {
@@ -162,7 +206,50 @@ fn no_more_spent_requests_of_one_holder_and_resource_are_remembered_than_the_bou
     assert!(w.request("bob", "lobby", "r0").outcome.contains("is spent"));
     assert!(w.request("ann", "hall", "r0").outcome.contains("is spent"));
     // The oldest went first.
-    w.request("ann", "lobby", "r1").says("granted #1 for 10000 ms", "lease_acquired");
+    assert!(w.request("ann", "lobby", "r1").outcome.starts_with("granted"));
+}
+
+#[test]
+fn a_key_that_cancels_too_many_unseen_requests_is_refused_and_only_that_key() {
+    let mut w = World::new();
+    let by = |id| Actor::Key { id: name(id), scopes: Default::default() };
+    w.by = by("two");
+    for n in 0..CANCELLED_REQUESTS_MAX {
+        w.cancel("ann", "lobby", &format!("r{n}")).says("spent", "");
+        w.wait(1);
+    }
+    let wait_ms = HOUR_MS - CANCELLED_REQUESTS_MAX as u64;
+    let refused = format!(
+        "refused: your key has cancelled 256 requests of ann for this resource that were not seen, the most within an \
+         hour: try again in {wait_ms} ms"
+    );
+    w.cancel("ann", "lobby", "one more").says(&refused, "");
+    // Those that were cancelled stay so, whoever else comes, and can be cancelled again.
+    forget(&mut w.state, w.moment.now);
+    w.cancel("ann", "lobby", "r1").says("spent", "");
+    w.request("ann", "lobby", "r1").says(SPENT, "");
+    // Other holders, resources and keys have a bound of their own, and so has a request that was seen.
+    w.cancel("bob", "lobby", "one more").says("spent", "");
+    w.cancel("ann", "hall", "one more").says("spent", "");
+    spend(&mut w, "ann", "lobby", "seen");
+    w.by = by("one");
+    w.cancel("ann", "lobby", "one more").says("spent", "");
+    w.by = by("two");
+    w.wait(wait_ms);
+    w.cancel("ann", "lobby", "later").says("spent", "");
+}
+
+#[test]
+fn a_place_in_line_that_is_cancelled_counts_as_seen() {
+    let mut w = World::new();
+    let room = w.room();
+    w.acquire("bob", "lobby");
+    for n in 0..CANCELLED_REQUESTS_MAX + 2 {
+        let (wait, request) = (Some(Wait { room, wait_ms: WAIT_MS }), format!("r{n}"));
+        let ask = Acquire { request: Some(name(&request)), wait, ..w.asks("ann", "lobby") };
+        assert!(w.told(Command::Acquire(ask)).outcome.starts_with("waiting"));
+        w.cancel("ann", "lobby", &request).says("spent", "");
+    }
 }
 
 #[test]

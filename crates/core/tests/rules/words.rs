@@ -108,10 +108,12 @@ fn a_footprint_has_every_row_that_a_command_names() {
         ..w.asks("ann", "a")
     };
     let (lease, key) = (ask.lease, ask.key.clone());
+    let request = RequestKey { resource: key.clone(), holder: name("ann"), request: name("r") };
     let mut footprint = Footprint::default();
     for command in [
         Command::Acquire(ask),
         Command::Acquire(Acquire { holds_at_most: Some(1), ..w.asks("cat", "a") }),
+        Command::CancelRequest(request.clone()),
         Command::Renew { claim: on("b"), ttl_ms: None, stats: None },
         Command::Release { claim: crate::common::lease(lease), state: None },
         Command::CloseSession { tenant: name("acme"), session },
@@ -121,16 +123,16 @@ fn a_footprint_has_every_row_that_a_command_names() {
     ] {
         command.footprint(&mut footprint);
     }
-    let request = RequestKey { resource: key.clone(), holder: name("ann"), request: name("r") };
     let expected = Footprint {
-        resources: vec![key.clone(), key.clone(), crate::common::key("b")],
+        resources: vec![key.clone(), key.clone(), key.clone(), crate::common::key("b")],
         leases: vec![lease],
         sessions: vec![session, room],
         whole_sessions: vec![session],
         holders: vec![holder("ann")],
         whole_holders: vec![holder("bob")],
         holdings: vec![holder("cat")],
-        requests: vec![request],
+        requests: vec![request.clone(), request],
+        cancelled: vec![(key.clone(), name("ann"))],
         waiters: vec![(key, lease)],
         records: vec![(name("keys"), name("k"))],
         moves: Vec::new(),

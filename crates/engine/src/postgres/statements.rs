@@ -104,6 +104,10 @@ statements! {
     Requests = format!("SELECT {} \
         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS k(tenant, kind, key, holder, request) \
         JOIN solehold.requests q USING (tenant, kind, key, holder, request)", list::<RequestColumns>());
+    /// All cancelled requests of holders for resources (`$1..$4`).
+    CancelledRequests = format!("SELECT {} \
+        FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k(tenant, kind, key, holder) \
+        JOIN solehold.requests q USING (tenant, kind, key, holder) WHERE q.cancelled", list::<RequestColumns>());
     Records = format!("SELECT {} FROM unnest($1::text[], $2::text[]) AS k(collection, id) \
         JOIN solehold.records d USING (collection, id)", list::<RecordColumns>());
     /// Of each tenant and kind (`$1, $2`).
@@ -238,17 +242,18 @@ statements! {
         (SELECT tenant, kind, key, holder, request FROM solehold.requests WHERE until_ms <= $1 AND until_ms >= $3 \
          ORDER BY until_ms LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING until_ms) \
         SELECT {} FROM gone", list::<RemovalPart>());
-    /// Removes requests of holders for resources (`$1..$4`) beyond the newest `$5`, at most `$6` of each. One that is
-    /// spent anew meanwhile stays. Times are compared so that no index over them is taken: many requests may have the
-    /// same.
+    /// Removes requests that leases of keys (`$5`) spent, of holders for resources (`$1..$4`), beyond the newest `$6`,
+    /// at most `$7` of each. One that is spent anew meanwhile stays. Times are compared so that no index over them is
+    /// taken: many requests may have the same.
     ForgetSurplus = "DELETE FROM solehold.requests d USING \
         (SELECT k.tenant, k.kind, k.key, k.holder, q.request, q.until_ms \
-         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) AS k(tenant, kind, key, holder) \
+         FROM unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]) AS k(tenant, kind, key, holder, by_key) \
          CROSS JOIN LATERAL (SELECT q.request, q.until_ms FROM solehold.requests q \
             WHERE q.tenant = k.tenant AND q.kind = k.kind AND q.key = k.key AND q.holder = k.holder \
-            ORDER BY q.until_ms DESC OFFSET $5 LIMIT $6) q) o \
+                AND q.by_key IS NOT DISTINCT FROM k.by_key AND NOT q.cancelled \
+            ORDER BY q.until_ms DESC OFFSET $6 LIMIT $7) q) o \
         WHERE (d.tenant, d.kind, d.key, d.holder, d.request) = (o.tenant, o.kind, o.key, o.holder, o.request) \
-            AND d.until_ms IS NOT DISTINCT FROM o.until_ms";
+            AND d.until_ms IS NOT DISTINCT FROM o.until_ms AND NOT d.cancelled";
     /// Turns that are over, as [`Sql::ForgetRequests`].
     ForgetTurns = format!("WITH gone(place) AS (DELETE FROM solehold.turns WHERE number IN \
         (SELECT number FROM solehold.turns WHERE number < $1 AND number >= $3 ORDER BY number LIMIT $2) \

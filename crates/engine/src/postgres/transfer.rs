@@ -112,8 +112,8 @@ impl PostgresStore {
             list::<RequestColumns>()
         );
         let request = |row: &_| {
-            let (request, until) = rows::request(row)?;
-            Ok(Some(Row::Request { request, until }))
+            let (request, spent) = rows::request(row)?;
+            Ok(Some(Row::Request { request, spent }))
         };
         give(conn, out, &sql, request).await?;
         let sql =

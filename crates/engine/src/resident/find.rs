@@ -79,8 +79,13 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledg
     }
     load_lines(all, &mut part, footprint, more);
     for request in &footprint.requests {
-        if let Some(until) = all.spent_until(request) {
-            part.load_request(request.clone(), until);
+        if let Some(spent) = all.spent(request) {
+            part.load_request(request.clone(), spent.clone());
+        }
+    }
+    for (resource, holder) in &footprint.cancelled {
+        for (request, spent) in all.requests_of(resource, holder).filter(|(_, spent)| spent.cancelled) {
+            part.load_request(request.clone(), spent.clone());
         }
     }
     for (collection, id) in &footprint.records {

@@ -108,7 +108,8 @@ impl Entry {
             add(part.resource(key).cloned().map(Row::Resource), RowId::Resource(key.clone()));
         }
         for key in &dirty.requests {
-            let row = part.spent_until(key).map(|until| Row::Request { request: key.clone(), until });
+            let row =
+                part.spent(key).map(|spent| Row::Request { request: key.clone(), spent: spent.clone() });
             add(row, RowId::Request(key.clone()));
         }
         for (collection, id) in &dirty.records {
@@ -271,5 +272,26 @@ impl Journal for NoJournal {
 
     fn close(&mut self) -> Result<(), StoreError> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A folder or an export of an earlier version knows neither the key nor who cancelled.
+    #[test]
+    fn a_spent_request_of_an_earlier_version_is_read() {
+        let old = r#"{"request":{"request":{"resource":{"tenant":"acme","kind":"job","key":"a"},"holder":"ann",
+            "request":"r1"},"until":5}}"#;
+        let row: Row = serde_json::from_str(old).expect("it is read");
+        let Row::Request { spent, .. } = &row else { panic!("{row:?}") };
+        assert_eq!((spent.until.0, &spent.by, spent.cancelled), (5, &None, false));
+        let new = serde_json::to_value(&row).expect("it is written");
+        assert_eq!(
+            new,
+            serde_json::from_str::<serde_json::Value>(old).expect("JSON"),
+            "and written as it was"
+        );
     }
 }

@@ -64,8 +64,8 @@ impl Snapshot {
         for resource in self.state.resources() {
             out.put(Row::Resource(Resource { queued: 0, ..resource.clone() })).await?;
         }
-        for (request, until) in self.state.requests() {
-            out.put(Row::Request { request: request.clone(), until }).await?;
+        for (request, spent) in self.state.requests() {
+            out.put(Row::Request { request: request.clone(), spent: spent.clone() }).await?;
         }
         for record in self.state.records() {
             out.put(Row::Record(record.clone())).await?;

@@ -55,7 +55,7 @@ impl Times {
             sessions: state.sessions().map(|s| (s.id, s.deadline)).collect(),
             resources: resources.map(|(r, times)| (r.key.clone(), times)).collect(),
             waiters: state.waiters().map(|w| (w.place(), w.deadline)).collect(),
-            requests: state.requests().map(|(request, until)| (request.clone(), until)).collect(),
+            requests: state.requests().map(|(request, spent)| (request.clone(), spent.until)).collect(),
         }
     }
 

@@ -11,6 +11,7 @@ use solehold_core::{
     lease::{Lease, Resource, Tenure},
     ledger::{Dirty, Ledger},
     limits::SPENT_REQUESTS_MAX,
+    request::SpentRequest,
     time::StoreTime,
 };
 
@@ -74,7 +75,8 @@ pub(super) enum Item {
 enum ForgettableRow {
     Request(Arc<RequestKey>),
     Resource(Arc<ResourceKey>),
-    /// More spent requests of one holder for one resource than are remembered: its time has come already.
+    /// More requests of one holder for one resource that leases of one key spent than are remembered: its time has come
+    /// already.
     Surplus(Arc<ResourceKey>, Name),
 }
 
@@ -121,9 +123,10 @@ impl Timers {
             self.over.set(over_request(state, request), state.spent_until(request));
             let (resource, holder) = (&request.resource, &request.holder);
             if last.is_none_or(|last| (&last.resource, &last.holder) != (resource, holder)) {
-                let count = state.requests_of(resource, holder).take(SPENT_REQUESTS_MAX + 1).count();
+                let mut by_key = of_each_key(state, resource, holder).into_values();
+                let has_surplus = by_key.any(|requests| requests.len() > SPENT_REQUESTS_MAX);
                 let surplus = ForgettableRow::Surplus(Arc::new(resource.clone()), holder.clone());
-                self.over.set(surplus, (count > SPENT_REQUESTS_MAX).then(StoreTime::default));
+                self.over.set(surplus, has_surplus.then(StoreTime::default));
             }
             last = Some(request);
         }
@@ -190,8 +193,8 @@ impl Timers {
             }
             room -= match over {
                 ForgettableRow::Request(request) => {
-                    if let Some(until) = state.spent_until(request) {
-                        part.load_request((**request).clone(), until);
+                    if let Some(spent) = state.spent(request) {
+                        part.load_request((**request).clone(), spent.clone());
                     }
                     1
                 }
@@ -210,16 +213,32 @@ impl Timers {
     }
 }
 
-/// Loads the oldest of one holder's spent requests for one resource: at most `room`, and behind them as many as are
-/// remembered. Tells how many are too many.
-fn load_surplus(state: &Ledger, part: &mut Ledger, of: (&ResourceKey, &Name), room: usize) -> usize {
-    let mut by_age: Vec<_> = state.requests_of(of.0, of.1).collect();
-    by_age.sort_by_key(|(_, until)| *until);
-    by_age.truncate(SPENT_REQUESTS_MAX + room);
-    for (request, until) in &by_age {
-        part.load_request((*request).clone(), *until);
+/// Requests of one holder for one resource that leases spent, by the key that they count for.
+fn of_each_key<'a>(
+    state: &'a Ledger,
+    resource: &'a ResourceKey,
+    holder: &'a Name,
+) -> BTreeMap<&'a Option<Name>, Vec<(&'a RequestKey, &'a SpentRequest)>> {
+    let mut by_key: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (request, spent) in state.requests_of(resource, holder).filter(|(_, spent)| !spent.cancelled) {
+        by_key.entry(&spent.by).or_default().push((request, spent));
     }
-    by_age.len().saturating_sub(SPENT_REQUESTS_MAX)
+    by_key
+}
+
+/// Loads the oldest of one holder's spent requests for one resource: at most `room`, and behind them as many as are
+/// remembered of each key. Tells how many are too many.
+fn load_surplus(state: &Ledger, part: &mut Ledger, of: (&ResourceKey, &Name), room: usize) -> usize {
+    let mut surplus = 0;
+    for mut by_age in of_each_key(state, of.0, of.1).into_values() {
+        by_age.sort_by_key(|(_, spent)| spent.until);
+        by_age.truncate(SPENT_REQUESTS_MAX + room - surplus);
+        for (request, spent) in &by_age {
+            part.load_request((*request).clone(), (*spent).clone());
+        }
+        surplus += by_age.len().saturating_sub(SPENT_REQUESTS_MAX);
+    }
+    surplus
 }
 
 /// As the rows have it, so that its names are in memory once.
@@ -338,7 +357,8 @@ mod tests {
         for n in 0..count {
             let request = name(&format!("r{:03}", count - n));
             let key = RequestKey { resource: resource.clone(), holder: name("ann"), request };
-            state.load_request(key, StoreTime(1_000 + n as u64));
+            let until = StoreTime(1_000 + n as u64);
+            state.load_request(key, SpentRequest { until, by: None, cancelled: false });
         }
         let mut timers = Timers::of(&state);
         for gone in [10, 20, 25, 25] {
@@ -348,7 +368,7 @@ mod tests {
             state.absorb(&part, &dirty);
             timers.touch(&state, &dirty);
             assert_eq!(state.requests().count(), count - gone);
-            let oldest = state.requests().map(|(_, until)| until).min();
+            let oldest = state.requests().map(|(_, spent)| spent.until).min();
             assert_eq!(oldest, Some(StoreTime(1_000 + gone as u64)));
         }
         assert_eq!(timers.over.until(StoreTime(1)).count(), 0);

@@ -1,15 +1,19 @@
 //! A snapshot of the registry for planning, read from the store.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use solehold_api::{
     document::{read, to_fields},
     kind,
-    placement::{ATTRIBUTE, Failures, PlacementNeeds},
+    placement::{ATTRIBUTE, PlacementNeeds},
     problem::{ErrorCode, Problem},
     runners::RunnerAttributes,
 };
 use solehold_core::{
+    call::ResourceScope,
     key::{Name, ResourceKey, SessionId},
     lease::{self, Declaration, Tenure},
     placement::{PendingMove, Presence, Resource, Runner, Snapshot},
@@ -22,7 +26,10 @@ use solehold_engine::{
 };
 
 use super::records::Rules;
-use crate::http::ApiError;
+use crate::{
+    http::{ApiError, Role},
+    keys::{self, Key},
+};
 
 /// The most resources of a tenant that are planned.
 const RESOURCES_MAX: usize = 100_000;
@@ -71,6 +78,8 @@ pub(super) struct Rows {
     rules: Rules,
     holders: HolderPage,
     resources: ResourcePage,
+    /// The keys of the runners, by id.
+    keys: HashMap<Name, Key>,
 }
 
 impl Rows {
@@ -84,7 +93,8 @@ impl Rows {
                 format!("tenant {tenant} has more than can be planned: {most}; except kinds in its settings");
             return Err(Problem::new(ErrorCode::Conflict, detail).into());
         }
-        Ok(Self { rules, holders, resources })
+        let keys = keys_of(engine, &holders).await?;
+        Ok(Self { rules, holders, resources, keys })
     }
 
     /// The store's time when it was read.
@@ -94,9 +104,9 @@ impl Rows {
 
     /// What to plan from. It takes a while for a large fleet.
     pub fn facts(self, memory: &mut Memory) -> Facts {
-        let Self { rules, holders, resources } = self;
+        let Self { rules, holders, resources, keys } = self;
         let (now, revision) = (resources.loaded.now, resources.loaded.cursor.revision.0);
-        let mut reader = Reader { rules, memory, now, held: BTreeMap::new(), left_ms: BTreeMap::new() };
+        let mut reader = Reader { rules, keys, memory, now, held: BTreeMap::new(), left_ms: BTreeMap::new() };
         let placed = reader.resources(&resources);
         let (runners, sessions) = reader.runners(&holders, &placed);
         let Reader { rules, left_ms, .. } = reader;
@@ -126,8 +136,20 @@ async fn rows(engine: &Engine, tenant: &Name) -> Result<(HolderPage, ResourcePag
     }
 }
 
+/// The keys that the sessions of holders belong to. They are read with each plan, so that a key that was revoked counts
+/// from the next one on.
+async fn keys_of(engine: &Engine, page: &HolderPage) -> Result<HashMap<Name, Key>, ApiError> {
+    let sessions = page.keys.iter().filter_map(|key| page.loaded.state.holder(key)?.session);
+    let mut of = sessions.filter_map(|id| page.loaded.state.session(id)?.by.as_ref());
+    if of.next().is_none() {
+        return Ok(HashMap::new());
+    }
+    Ok(keys::list(engine).await?.into_iter().map(|key| (key.id.clone(), key)).collect())
+}
+
 struct Reader<'m> {
     rules: Rules,
+    keys: HashMap<Name, Key>,
     memory: &'m mut Memory,
     now: StoreTime,
     /// How many placed resources are attached to each session.
@@ -177,8 +199,8 @@ impl Reader<'_> {
             *self.held.entry(session).or_default() += 1;
         }
         let pending = row.pending.as_ref().filter(|pending| self.now < pending.deadline);
-        let failures = self.rules.failures.get(&row.key);
-        let avoid = failures.into_iter().flat_map(|failures| &failures.runners);
+        let failures = self.rules.failures.get(&row.key).map(|record| record.counted_at(self.now));
+        let avoid = failures.iter().flat_map(|failures| &failures.runners);
         Some(Resource {
             key: row.key.clone(),
             site: declared.site.clone(),
@@ -193,8 +215,8 @@ impl Reader<'_> {
                 to: pending.holder.clone(),
                 for_ms: self.now.ms_after(pending.asked_at),
             }),
-            quarantined: failures.is_some_and(|failures: &Failures| failures.quarantined),
             avoid: avoid.filter_map(|runner| Name::new(runner).ok()).collect(),
+            quarantined: failures.is_some_and(|failures| failures.quarantined),
         })
     }
 
@@ -238,6 +260,16 @@ impl Reader<'_> {
         (runners, sessions)
     }
 
+    /// The only resources that the key of a session may touch, if it is limited (rule 26).
+    fn scopes(&self, session: &Session) -> Option<Arc<[ResourceScope]>> {
+        let key = self.keys.get(session.by.as_ref()?);
+        match key.filter(|key| key.is_live(self.now) && key.role >= Role::Runner) {
+            Some(key) if key.role == Role::Admin || key.scopes.is_empty() => None,
+            Some(key) => Some(key.scopes.clone()),
+            None => Some(Arc::from([])),
+        }
+    }
+
     fn runner(&self, holder: &Holder, live: Option<&Session>, presence: Presence) -> Runner {
         let about: RunnerAttributes = read(&holder.attributes).unwrap_or_default();
         let held = live.and_then(|session| self.held.get(&session.id)).copied().unwrap_or(0);
@@ -251,6 +283,7 @@ impl Reader<'_> {
             labels: about.labels,
             capabilities: about.capabilities.into_iter().collect(),
             kinds: about.kinds.into_iter().collect(),
+            scopes: live.and_then(|session| self.scopes(session)),
             ..Runner::new(holder.key.clone(), about.capacity)
         }
     }

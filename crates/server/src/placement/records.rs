@@ -4,7 +4,10 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use solehold_api::placement::{Failures, PlacementSettings, ShiftState};
+use solehold_api::{
+    limits::{FAILURE_WINDOW_MS, FAILURES_KEPT_MAX, FAILURES_MAX},
+    placement::{Failures, PlacementSettings, ShiftState},
+};
 use solehold_core::{
     command::Command,
     key::{Name, ResourceKey},
@@ -27,12 +30,15 @@ const PLACEMENT: &str = "placement";
 const FAILURES: &str = "failures";
 /// The collection of the replicas that plan.
 const PLANNERS: &str = "planner";
-/// A resource that has failed this often is in quarantine.
-const FAILURES_MAX: u32 = 5;
 /// A shift halts when the runners of the new group have reported this many failures.
 const SHIFT_FAILURES_MAX: u32 = 5;
 /// A replica that plans says so this often, and counts as live for three times as long.
 const SAID_EVERY_MS: u64 = 30_000;
+/// A replica that has not said for this long that it plans is forgotten: it was stopped, and has another name when it
+/// starts again.
+const PLANNER_KEPT_MS: u64 = 10 * 60_000;
+/// How many replicas are forgotten at once.
+const FORGOTTEN_MAX: usize = 64;
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -43,10 +49,52 @@ struct TenantRecord {
 
 /// The failures of one resource. Its key is kept with them, because the name of the record is a hash.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-struct FailureRecord {
+pub(super) struct FailureRecord {
     key: ResourceKey,
+    /// What was counted when it was written.
     #[serde(flatten)]
     failures: Failures,
+    /// The newest reports, oldest first. Earlier versions kept no times: what they counted no longer counts.
+    #[serde(default)]
+    reports: Vec<FailureReport>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct FailureReport {
+    at: StoreTime,
+    runner: String,
+}
+
+impl FailureRecord {
+    fn new(key: ResourceKey) -> Self {
+        Self { key, failures: Failures::default(), reports: Vec::new() }
+    }
+
+    /// What counts at `now`: reports within [`FAILURE_WINDOW_MS`], and a quarantine until it is cleared.
+    pub fn counted_at(&self, now: StoreTime) -> Failures {
+        let counts = |report: &&FailureReport| now.ms_after(report.at) < FAILURE_WINDOW_MS;
+        let mut runners: Vec<String> = Vec::new();
+        let mut count = 0;
+        for report in self.reports.iter().filter(counts) {
+            count += 1;
+            if !runners.contains(&report.runner) {
+                runners.push(report.runner.clone());
+            }
+        }
+        Failures { failures: count, runners, ..self.failures.clone() }
+    }
+
+    fn because(&mut self, reason: Option<&str>) {
+        self.failures.reason = reason.map(str::to_owned).or(self.failures.reason.take());
+    }
+
+    fn report(&mut self, runner: &Name, now: StoreTime) {
+        self.reports.retain(|report| now.ms_after(report.at) < FAILURE_WINDOW_MS);
+        let surplus = (self.reports.len() + 1).saturating_sub(FAILURES_KEPT_MAX);
+        self.reports.drain(..surplus);
+        self.reports.push(FailureReport { at: now, runner: runner.to_string() });
+        self.failures.quarantined |= self.reports.len() >= FAILURES_MAX;
+    }
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -111,7 +159,7 @@ pub(crate) async fn shift(engine: &Engine, tenant: &Name, shift: &ShiftState) ->
 pub(super) struct Rules {
     pub policy: Policy,
     pub settings: PlacementSettings,
-    pub failures: BTreeMap<ResourceKey, Failures>,
+    pub failures: BTreeMap<ResourceKey, FailureRecord>,
 }
 
 impl Rules {
@@ -123,11 +171,7 @@ impl Rules {
         let failures = engine.records(&collection(FAILURES)).await?;
         let failures = failures.iter().filter_map(read::<FailureRecord>);
         let failures = failures.filter(|record| record.key.tenant == *tenant);
-        Ok(Self {
-            policy,
-            settings,
-            failures: failures.map(|record| (record.key, record.failures)).collect(),
-        })
+        Ok(Self { policy, settings, failures: failures.map(|record| (record.key.clone(), record)).collect() })
     }
 }
 
@@ -146,27 +190,27 @@ pub(crate) async fn failures_of(engine: &Engine, key: &ResourceKey) -> Result<Fa
     };
     let loaded = engine.load(&wanted).await?;
     let found = loaded.state.record(&collection, &id).and_then(read::<FailureRecord>);
-    Ok(found.map(|record| record.failures).unwrap_or_default())
+    Ok(found.map(|record| record.counted_at(loaded.now)).unwrap_or_default())
 }
 
 async fn change_failures(
     engine: &Engine,
     key: &ResourceKey,
-    how: impl Fn(&mut Failures),
+    how: impl Fn(&mut FailureRecord, StoreTime),
 ) -> Result<Failures, ApiError> {
     let id = failure_id(key);
-    records::change(engine, FAILURES, &id, |found, _| {
+    records::change(engine, FAILURES, &id, |found, now| {
         let found = found.and_then(read::<FailureRecord>);
-        let mut failures = found.map(|record| record.failures).unwrap_or_default();
-        how(&mut failures);
-        let changed = FailureRecord { key: key.clone(), failures: failures.clone() };
-        Ok((record(FAILURES, id.clone(), &changed)?, failures))
+        let mut changed = found.unwrap_or_else(|| FailureRecord::new(key.clone()));
+        how(&mut changed, now);
+        changed.failures = changed.counted_at(now);
+        Ok((record(FAILURES, id.clone(), &changed)?, changed.failures))
     })
     .await
 }
 
-/// Counts a failure of a resource on a runner of some group. At [`FAILURES_MAX`] the resource is in quarantine; enough
-/// failures in the group that is being shifted to halt the shift.
+/// Counts a failure of a resource on a runner of some group. At [`FAILURES_MAX`] within the window the resource is in
+/// quarantine; enough failures in the group that is being shifted to halt the shift.
 pub(crate) async fn fail(
     engine: &Engine,
     key: &ResourceKey,
@@ -174,13 +218,9 @@ pub(crate) async fn fail(
     group: Option<&str>,
     reason: Option<&str>,
 ) -> Result<Failures, ApiError> {
-    let failures = change_failures(engine, key, |failures| {
-        failures.failures = failures.failures.saturating_add(1);
-        failures.quarantined |= failures.failures >= FAILURES_MAX;
-        failures.reason = reason.map(str::to_owned).or(failures.reason.take());
-        if !failures.runners.iter().any(|known| known == runner.as_str()) {
-            failures.runners.push(runner.to_string());
-        }
+    let failures = change_failures(engine, key, |record, now| {
+        record.report(runner, now);
+        record.because(reason);
     })
     .await?;
     let shift = shift_of(engine, &key.tenant).await?;
@@ -204,9 +244,9 @@ pub(crate) async fn quarantine(
     key: &ResourceKey,
     reason: Option<&str>,
 ) -> Result<Failures, ApiError> {
-    change_failures(engine, key, |failures| {
-        failures.quarantined = true;
-        failures.reason = reason.map(str::to_owned).or(failures.reason.take());
+    change_failures(engine, key, |record, _| {
+        record.failures.quarantined = true;
+        record.because(reason);
     })
     .await
 }
@@ -232,7 +272,79 @@ pub(super) async fn ruling_algorithm(engine: &Engine, node: &str, now: StoreTime
     if !is_said {
         let said = PlannerRecord { algorithm: ALGORITHM_VERSION, at: now };
         records::change(engine, PLANNERS, &id, |_, _| Ok((record(PLANNERS, id.clone(), &said)?, ()))).await?;
+        forget_planners(engine, &all, now).await?;
     }
     let others = all.iter().filter_map(read::<PlannerRecord>).filter(is_live);
     Ok(others.map(|planner| planner.algorithm).chain([ALGORITHM_VERSION]).min().unwrap_or(ALGORITHM_VERSION))
+}
+
+/// Removes the records of replicas that were stopped long ago: each start of a server makes one.
+async fn forget_planners(engine: &Engine, all: &[Record], now: StoreTime) -> Result<(), ApiError> {
+    let is_over = |record: &&Record| {
+        read::<PlannerRecord>(record).is_none_or(|planner| now.ms_after(planner.at) >= PLANNER_KEPT_MS)
+    };
+    for over in all.iter().filter(is_over).take(FORGOTTEN_MAX) {
+        let command = Command::RemoveRecord { collection: over.collection.clone(), id: over.id.clone() };
+        match engine.submit(command).await? {
+            Ok(_) | Err(Refusal::NoRecord { .. }) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use solehold_engine::{EngineOptions, clock::ManualClock, resident};
+
+    use super::*;
+
+    /// One record for each start of a server stayed for ever.
+    #[tokio::test]
+    async fn servers_that_were_stopped_leave_no_planner_records() {
+        let ticks = Arc::new(ManualClock::default());
+        let store = resident::memory(ticks.clone()).expect("a store in memory");
+        let engine = Engine::start(store, EngineOptions::default(), Arc::new(()));
+        for start in 0..100 {
+            let now = crate::keys::store_time(&engine).await.expect("the time");
+            ruling_algorithm(&engine, &format!("node-{start}"), now).await.expect("a version");
+            ticks.advance_ms(60_000);
+        }
+        let left = engine.records(&collection(PLANNERS)).await.expect("records");
+        let mut left: Vec<_> = left.iter().map(|record| record.id.to_string()).collect();
+        left.sort();
+        // Those of the last ten minutes, among them any that still runs.
+        assert_eq!(left, (90..100).map(|start| format!("node-{start}")).collect::<Vec<_>>());
+        engine.stop().await;
+    }
+
+    #[test]
+    fn failures_of_an_earlier_version_count_no_longer_and_their_quarantine_stays() {
+        let old = r#"{"key":{"tenant":"acme","kind":"job","key":"a"},"failures":7,"runners":["r1"],"quarantined":true,
+            "reason":"exit 3"}"#;
+        let read: FailureRecord = serde_json::from_str(old).expect("it is read");
+        let counted = read.counted_at(StoreTime(1));
+        assert_eq!(
+            (counted.failures, counted.quarantined, counted.reason.as_deref()),
+            (0, true, Some("exit 3"))
+        );
+    }
+
+    #[test]
+    fn no_more_failures_are_remembered_than_the_bound() {
+        let name = |text: &str| Name::new(text).expect("a name");
+        let mut record =
+            FailureRecord::new(ResourceKey { tenant: name("acme"), kind: name("job"), key: name("a") });
+        for n in 0..3 * FAILURES_KEPT_MAX as u64 {
+            record.report(&name(&format!("r{n}")), StoreTime(n));
+        }
+        let counted = record.counted_at(StoreTime(1_000));
+        assert_eq!(
+            (counted.failures as usize, counted.runners.len()),
+            (FAILURES_KEPT_MAX, FAILURES_KEPT_MAX)
+        );
+        assert_eq!(counted.runners.last().map(String::as_str), Some("r299"));
+    }
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use solehold_api::{
+    limits::FAILURE_REPORT_MS,
     paths,
     placement::{
         Deployment, DeploymentList, Explanation, Failures, PlacementSettings, PostShift, PutQuarantine,
@@ -94,13 +95,16 @@ async fn explain(
     Ok(Json(placement::explain(&planned, key, holder, &failures).await?))
 }
 
-/// Reports that a runner failed to work on a resource. Other runners are preferred from then on; after five failures
-/// the resource is in quarantine, and placed nowhere until it is cleared. Five failures in the deployment group that
-/// work is being shifted to halt the shift.
+/// Reports that a runner failed to work on a resource, which it holds or has held until a minute ago. A failure counts
+/// for an hour: other runners are preferred for as long; after five failures the resource is in quarantine, and placed
+/// nowhere until it is cleared. Five failures in the deployment group that work is being shifted to halt the shift.
 #[utoipa::path(
     post, path = paths::RESOURCE_FAILURES, tag = "placement", operation_id = "report_failure",
     params(PlacedPath, TenantQuery), request_body = ReportFailure,
-    responses((status = 200, description = "The failures of the resource", body = Failures))
+    responses(
+        (status = 200, description = "The failures of the resource", body = Failures),
+        (status = 409, description = "The runner does not hold the resource, or what was shown is not of its lease"),
+    )
 )]
 async fn report_failure(
     caller: Caller<role::Runner>,
@@ -109,9 +113,11 @@ async fn report_failure(
     Body(body): Body<ReportFailure>,
 ) -> Result<Json<Failures>, ApiError> {
     let context = caller.context();
-    let runner = body.terms()?;
+    let named = resource_key(caller.tenant(query.tenant.as_deref())?, &path.kind, "key", &path.key)?;
+    let (runner, claim) = body.terms(&named)?;
     let key = path.declared(&caller, context, query.tenant.as_deref()).await?;
     let group = group_of(context, &key.tenant, &runner).await?;
+    context.must_have_held(&key, &claim, FAILURE_REPORT_MS).await?;
     let reason = body.reason.as_deref();
     let failures = placement::fail(context.engine(), &key, &runner, group.as_deref(), reason).await?;
     Ok(Json(failures))

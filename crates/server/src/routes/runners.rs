@@ -275,9 +275,8 @@ async fn get(
     Ok(Json(see(caller.context(), &key).await?))
 }
 
-/// Removes a runner. With its session as proof, all that it holds is released. By its name alone, the leases of its
-/// session are revoked and held back until the runner's deadline; only what was acquired by name alone is released at
-/// once.
+/// Removes a runner. With its session as proof, all that it holds is released. By its name alone, which is no proof
+/// that it has stopped, all that it holds is revoked and held back until the deadline that the runner had.
 #[utoipa::path(
     delete, path = paths::RUNNER, tag = "runners", operation_id = "delete_runner",
     params(("id" = String, Path, description = "The runner"), TenantQuery), request_body = RemoveRunner,
@@ -296,20 +295,23 @@ async fn remove(
     let context = caller.context();
     let key = runner_key(context, &query, &id).await?;
     let session = body.session_id.map(SessionId);
-    let (released, revoked) = context.remove_holder(key.clone(), session).await?;
-    let released = released + release_own(context, &key).await?;
+    let (mut released, mut revoked) = context.remove_holder(key.clone(), session).await?;
+    let (held, _) = held_by(context, &key).await?;
+    match session {
+        Some(_) => released += release_own(context, &key, &held).await?,
+        None => revoked += context.end_removed(&held).await?,
+    }
     let (runner_id, leases_released) = (key.name.to_string(), released);
     Ok(Json(RemovedRunner { success: true, runner_id, released, leases_released, revoked }))
 }
 
 /// Releases what is held under a name outside of any session, lease by lease; returns how many.
-async fn release_own(context: &Context, key: &HolderKey) -> Result<usize, ApiError> {
-    let (leases, _) = held_by(context, key).await?;
+async fn release_own(context: &Context, key: &HolderKey, held: &[LeaseView]) -> Result<usize, ApiError> {
     let release = |lease: &LeaseView| {
         let target = Target::Lease { tenant: key.tenant.clone(), id: lease.lease.id };
         Command::Release { claim: Claim { target, token: None, session: None, holder: None }, state: None }
     };
-    let commands = leases.iter().filter(|lease| is_own(lease)).map(release).collect();
+    let commands = held.iter().filter(|lease| is_own(lease)).map(release).collect();
     let mut released = 0;
     for outcome in context.submit_all(commands).await {
         // One that is refused has ended by itself meanwhile.

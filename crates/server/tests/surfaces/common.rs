@@ -5,7 +5,7 @@ use std::sync::Arc;
 use reqwest::{Client, Method, Response};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
-use solehold_core::key::Name;
+use solehold_core::{call::ResourceScope, key::Name};
 use solehold_engine::{clock::ManualClock, resident};
 use solehold_server::{
     Role, Running, Server, ServerConfig, ServerLimits,
@@ -87,6 +87,20 @@ impl Api {
         let new = NewKey { tenant: tenant.map(name), ..NewKey::new(name("test"), role) };
         let issued = keys::create(self.server.engine(), new).await.expect("a key");
         Self { key: Some(issued.text.expose_secret().to_owned()), ..self.clone() }
+    }
+
+    /// The same server, asked with a new key that may touch only some resources of a tenant, and the key's id.
+    pub async fn limited(&self, role: Role, tenant: &str, scopes: Vec<ResourceScope>) -> (Self, String) {
+        let name = |text: &str| Name::new(text).expect("a short name");
+        let new = NewKey { tenant: Some(name(tenant)), scopes, ..NewKey::new(name("limited"), role) };
+        let issued = keys::create(self.server.engine(), new).await.expect("a key");
+        let key = Some(issued.text.expose_secret().to_owned());
+        (Self { key, ..self.clone() }, issued.key.id.to_string())
+    }
+
+    /// Revokes a key.
+    pub async fn revoke_key(&self, id: &str) {
+        keys::revoke(self.server.engine(), &Name::new(id).expect("an id")).await.expect("a key");
     }
 
     /// Sends a body as it is, with no content type, to a path below `/api/v1`.

@@ -9,6 +9,7 @@ mod locks;
 mod names;
 mod placement;
 mod resources;
+mod rights;
 mod runners;
 mod scenes;
 mod sessions;

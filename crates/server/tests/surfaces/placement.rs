@@ -232,9 +232,7 @@ async fn an_explanation_says_what_happens_if_the_holder_dies() {
 async fn a_resource_that_fails_is_tried_elsewhere_and_then_nowhere() {
     let api = Api::start().await;
     declare(&api, 1).await;
-    for runner in ["r1", "r2"] {
-        register(&api, runner, json!({})).await;
-    }
+    let sessions = [register(&api, "r1", json!({})).await, register(&api, "r2", json!({})).await];
     let target = async |wanted: Value| {
         let look = || async {
             let explained = api.get("/resources/job/0/explain").await.is(200);
@@ -243,14 +241,18 @@ async fn a_resource_that_fails_is_tried_elsewhere_and_then_nowhere() {
         wait_for("the target", SOON, look).await.expect("the target")
     };
     let failures = "/resources/job/0/failures";
-    for (runner, other) in [("r1", "r2"), ("r2", "r1")] {
-        api.post(failures, json!({"runner_id": runner, "reason": "exit 3"})).await.is(200);
-        if runner == "r1" {
-            target(json!(other)).await;
-        }
-    }
+    let fail = async |runner: &str, session: &Value| {
+        let proof = json!({"holder": runner, "session_id": session});
+        api.post("/resources/job/0/lease", proof).await.is(201);
+        let report = json!({"runner_id": runner, "session_id": session, "reason": "exit 3"});
+        api.post(failures, report).await.is(200);
+        api.call("DELETE", "/resources/job/0/lease", json!({"session_id": session})).await.is(204);
+    };
+    fail("r1", &sessions[0]).await;
+    target(json!("r2")).await;
+    fail("r2", &sessions[1]).await;
     for _ in 0..3 {
-        api.post(failures, json!({"runner_id": "r1"})).await.is(200);
+        fail("r1", &sessions[0]).await;
     }
     let explained = target(json!(null)).await;
     assert_eq!((&explained["reason"], &explained["failures"]), (&json!("quarantined"), &json!(5)));

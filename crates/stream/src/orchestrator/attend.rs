@@ -200,10 +200,12 @@ impl<'a> Attendance<'a> {
         let (store, retention) = (self.jobs.store(), self.jobs.parts.job_retention);
         let client = store.pool().get().await?;
         let old = store.old_jobs(&client, self.partition(), retention, CLEANING_BATCH).await?;
-        drop(client);
         if old.is_empty() {
+            // Whoever cleans a partition does so: it is decided by rows alone.
+            store.delete_pipelines(&client, CLEANING_BATCH).await?;
             return Ok(Next::Idle);
         }
+        drop(client);
         let delete = async |_: &mut Batch<'_>, client: &Client| {
             let deleted = store.delete_jobs(client, self.partition(), retention, &old).await?;
             tracing::debug!(partition = self.partition(), deleted, "old jobs were deleted");

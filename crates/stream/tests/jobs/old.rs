@@ -80,3 +80,27 @@ async fn what_was_fenced_deletes_no_jobs_and_mail_is_read_before() {
     assert_eq!(kit.count("mailbox").await, 0);
     attending.leave().await;
 }
+
+/// A row was left behind for every version of the file that jobs had begun with.
+#[tokio::test]
+async fn pipelines_that_no_job_has_are_deleted_and_those_in_use_stay() {
+    let kit = kit().await;
+    let tenure = kit.tenure(0).await;
+    kit.take(&tenure, &[kit.command(&tenure, "CREATE", "a")]).await;
+    let long_ago = "(extract(epoch FROM clock_timestamp() - interval '2 days') * 1000)::bigint";
+    kit.execute(&format!(
+        "UPDATE orchestrator.pipelines SET used_ms = {long_ago}; \
+         INSERT INTO orchestrator.pipelines (digest, stages, used_ms) \
+         SELECT 'former-' || n, '[]', {long_ago} FROM generate_series(1, 50) AS n; \
+         INSERT INTO orchestrator.pipelines (digest, stages) VALUES ('new', '[]')"
+    ))
+    .await;
+    let attending = kit.attend(&tenure);
+    kit.count_when("pipelines WHERE digest LIKE 'former-%'", 0).await;
+    assert_eq!(kit.count("pipelines").await, 2, "one has a job, and one was used within a day");
+    attending.leave().await;
+    // A job that begins marks its pipeline, and goes on with it.
+    kit.take(&tenure, &[kit.command(&tenure, "CREATE", "b")]).await;
+    assert_eq!(kit.count(&format!("pipelines WHERE used_ms > {long_ago}")).await, 2);
+    assert_eq!(kit.count("jobs").await, 2);
+}

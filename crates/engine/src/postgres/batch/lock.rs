@@ -71,6 +71,7 @@ struct Answers {
     held_now: Vec<Row>,
     holders_now: Vec<Row>,
     requests: Vec<Row>,
+    cancelled: Vec<Row>,
     records: Vec<Row>,
     moves: Vec<Row>,
     states: Vec<Row>,
@@ -120,9 +121,9 @@ impl PostgresStore {
         if let Some(late) = sessions.into_iter().find(|id| !plan.sessions.contains(id)) {
             return Err(FoundLate::Session(late).into());
         }
-        for row in &answers.requests {
-            let (request, until) = rows::request(row)?;
-            held.state.load_request(request, until);
+        for row in answers.requests.iter().chain(&answers.cancelled) {
+            let (request, spent) = rows::request(row)?;
+            held.state.load_request(request, spent);
         }
         for row in &answers.records {
             held.state.load_record(rows::record(row)?);
@@ -143,6 +144,8 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
     let [tenants, kinds, keys] = KeyArrays::of(plan.missing.iter()).0;
     let [rq_tenants, rq_kinds, rq_keys, rq_holders, rq_requests] =
         RequestArrays::of(wanted.requests.iter()).0;
+    let [c_tenants, c_kinds, c_keys] = KeyArrays::of(wanted.cancelled.iter().map(|(key, _)| key)).0;
+    let c_holders: Vec<&str> = wanted.cancelled.iter().map(|(_, holder)| holder.as_str()).collect();
     let [collections, record_ids] = PairArrays::of(wanted.records.iter().map(|(c, id)| (c, id))).0;
     let [held_tenants, held_names] = PairArrays::of_holders(wanted.holdings.iter()).0;
     let [move_tenants, move_kinds] = PairArrays::of(wanted.moves.iter().map(|(t, k)| (t, k))).0;
@@ -178,6 +181,10 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
             let params: [Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
             conn.query_if(!wanted.requests.is_empty(), Sql::Requests, &params).await
         },
+        async {
+            let params: [Param<'_>; 4] = [&c_tenants, &c_kinds, &c_keys, &c_holders];
+            conn.query_if(!wanted.cancelled.is_empty(), Sql::CancelledRequests, &params).await
+        },
         async { conn.query_if(!wanted.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
         async { conn.query_if(!wanted.moves.is_empty(), Sql::CountMoves, &[&move_tenants, &move_kinds]).await },
         async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
@@ -194,6 +201,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         held_now,
         holders_now,
         requests,
+        cancelled,
         records,
         moves,
         states,
@@ -212,6 +220,7 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
         held_now: held_now?,
         holders_now: holders_now?,
         requests: requests?,
+        cancelled: cancelled?,
         records: records?,
         moves: moves?,
         states: states?,

@@ -22,6 +22,8 @@ pub(crate) struct WantedRows {
     /// Holders of which everything that they hold is wanted.
     pub(crate) holdings: BTreeSet<HolderKey>,
     pub(crate) requests: Vec<RequestKey>,
+    /// Holders and resources of which all cancelled requests are wanted.
+    pub(crate) cancelled: Vec<(ResourceKey, Name)>,
     pub(crate) records: Vec<(Name, Name)>,
     pub(crate) moves: Vec<(Name, Name)>,
     pub(crate) waiters: Vec<(ResourceKey, LeaseId)>,
@@ -49,6 +51,7 @@ impl WantedRows {
             whole_holders,
             holdings: footprint.holdings.iter().cloned().collect(),
             requests: once_each(&footprint.requests),
+            cancelled: once_each(&footprint.cancelled),
             records: once_each(&footprint.records),
             moves: once_each(&footprint.moves),
             waiters: once_each(&footprint.waiters),

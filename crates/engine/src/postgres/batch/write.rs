@@ -93,8 +93,8 @@ impl<'a> Writes<'a> {
             }
         }
         for request in &dirty.requests {
-            match state.spent_until(request) {
-                Some(until_ms) => writes.requests.push((request.into(), RequestPart { until_ms })),
+            match state.spent(request) {
+                Some(spent) => writes.requests.push((request.into(), spent.into())),
                 None => writes.gone_requests.push(request.into()),
             }
         }

@@ -180,8 +180,8 @@ impl PostgresStore {
             state.load_holder(holder);
         }
         for row in &requests? {
-            let (request, until) = rows::request(row)?;
-            state.load_request(request, until);
+            let (request, spent) = rows::request(row)?;
+            state.load_request(request, spent);
         }
         for row in &records? {
             state.load_record(rows::record(row)?);

@@ -16,7 +16,7 @@ use crate::postgres::{
 use crate::{clock::RetryPauses, store::StoreError};
 
 /// The schema's versions, in order; the first is 1.
-const VERSIONS: [&str; 9] = [
+const VERSIONS: [&str; 10] = [
     include_str!("version_1.sql"),
     include_str!("version_2.sql"),
     include_str!("version_3.sql"),
@@ -26,6 +26,7 @@ const VERSIONS: [&str; 9] = [
     include_str!("version_7.sql"),
     include_str!("version_8.sql"),
     include_str!("version_9.sql"),
+    include_str!("version_10.sql"),
 ];
 /// Since this version resources have marks.
 const MARKED: usize = 3;

@@ -1,4 +1,5 @@
-//! Spent requests beyond [`SPENT_REQUESTS_MAX`] of one holder for one resource: the oldest go before their time.
+//! Requests that leases spent beyond [`SPENT_REQUESTS_MAX`] of one key and holder for one resource: the oldest go
+//! before their time.
 //!
 //! Each replica counts what it has written itself, and removes the surplus when it does its housekeeping. A batch looks
 //! nothing up: under an old snapshot that would be a walk over all that was removed before.
@@ -11,56 +12,66 @@ use solehold_core::{
     limits::SPENT_REQUESTS_MAX,
 };
 
-use crate::postgres::{PostgresStore, connection::pool::Conn, fault::Fault, statements::Sql};
+use crate::postgres::{
+    PostgresStore, batch::wanted::KeyArrays, connection::pool::Conn, fault::Fault, statements::Sql,
+};
 
-/// Most pairs of a resource and a holder that are counted; past it, counting begins anew.
+/// Most users that are counted; past it, counting begins anew.
 const COUNTED_MAX: usize = 16_384;
-/// Most pairs that one statement looks at, and most requests that it removes of each.
-const PAIRS_MAX: usize = 64;
+/// Most users that one statement looks at, and most requests that it removes of each.
+const USERS_MAX: usize = 64;
 const REMOVED_MAX: i64 = 256;
 
-/// How many requests of each holder for each resource this replica has written since the surplus was last removed.
+/// Whose requests count together: those of a holder for a resource, by a key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct User {
+    resource: ResourceKey,
+    holder: Name,
+    by: Option<Name>,
+}
+
+/// How many requests of each user this replica has written since the surplus was last removed.
 #[derive(Debug, Default)]
-pub(crate) struct SpentRequests(HashMap<(ResourceKey, Name), usize>);
+pub(crate) struct SpentRequests(HashMap<User, usize>);
 
 impl SpentRequests {
     /// Takes note of the requests that a batch has written.
     pub(crate) fn note(&mut self, state: &Ledger, dirty: &Dirty) {
-        for request in dirty.requests.iter().filter(|request| state.spent_until(request).is_some()) {
+        for request in &dirty.requests {
+            let Some(spent) = state.spent(request).filter(|spent| !spent.cancelled) else { continue };
             if self.0.len() >= COUNTED_MAX {
                 self.0.clear();
             }
-            *self.0.entry((request.resource.clone(), request.holder.clone())).or_default() += 1;
+            let (resource, holder) = (request.resource.clone(), request.holder.clone());
+            *self.0.entry(User { resource, holder, by: spent.by.clone() }).or_default() += 1;
         }
     }
 
-    /// The pairs that may have a surplus, some of them. They are counted anew.
-    fn take_surplus(&mut self) -> Vec<(ResourceKey, Name)> {
+    /// The users that may have a surplus, some of them. They are counted anew.
+    fn take_surplus(&mut self) -> Vec<User> {
         let has_surplus = |count: usize| count >= SPENT_REQUESTS_MAX;
-        let pairs = self.0.iter().filter(|(_, count)| has_surplus(**count)).map(|(pair, _)| pair.clone());
-        let pairs: Vec<_> = pairs.take(PAIRS_MAX).collect();
-        for pair in &pairs {
-            self.0.remove(pair);
+        let users = self.0.iter().filter(|(_, count)| has_surplus(**count)).map(|(user, _)| user.clone());
+        let users: Vec<_> = users.take(USERS_MAX).collect();
+        for user in &users {
+            self.0.remove(user);
         }
-        pairs
+        users
     }
 }
 
 impl PostgresStore {
     /// Removes the surplus of what this replica has written.
     pub(crate) async fn forget_surplus(&self, conn: &Conn) -> Result<(), Fault> {
-        let pairs = self.spent.lock().take_surplus();
-        if pairs.is_empty() {
+        let users = self.spent.lock().take_surplus();
+        if users.is_empty() {
             return Ok(());
         }
-        let column = |of: fn(&(ResourceKey, Name)) -> &Name| -> Vec<&str> {
-            pairs.iter().map(|pair| of(pair).as_str()).collect()
-        };
-        let (tenants, kinds) = (column(|(key, _)| &key.tenant), column(|(key, _)| &key.kind));
-        let (keys, holders) = (column(|(key, _)| &key.key), column(|(_, holder)| holder));
+        let [tenants, kinds, keys] = KeyArrays::of(users.iter().map(|user| &user.resource)).0;
+        let holders: Vec<&str> = users.iter().map(|user| user.holder.as_str()).collect();
+        let by: Vec<Option<&str>> = users.iter().map(|user| user.by.as_ref().map(Name::as_str)).collect();
         let kept = SPENT_REQUESTS_MAX as i64;
         match conn
-            .execute(Sql::ForgetSurplus, &[&tenants, &kinds, &keys, &holders, &kept, &REMOVED_MAX])
+            .execute(Sql::ForgetSurplus, &[&tenants, &kinds, &keys, &holders, &by, &kept, &REMOVED_MAX])
             .await
         {
             // Someone was in the way: they are counted anew, and go at the latest when their hour is over.

@@ -224,6 +224,8 @@ parts! {
     }
     RequestPart in requests as q {
         until_ms: StoreTime,
+        by_key: Option<Name>,
+        cancelled: bool,
     }
 
     RecordKeyPart in records as d {

@@ -8,6 +8,7 @@ use solehold_core::{
     key::{Document, HolderKey, Name, RequestKey, ResourceKey, SessionId},
     lease::{Declaration, Lease, Pending, Resource, StateDocument, Tenure},
     record::Record,
+    request::SpentRequest,
     session::{Holder, Session},
     time::{StoreTime, Token},
     waiter::Waiter,
@@ -390,11 +391,19 @@ impl WaiterPart {
     }
 }
 
-/// A spent request and until when it is remembered.
-pub(crate) fn request(row: &Row) -> Result<(RequestKey, StoreTime), Fault> {
+/// A spent request and what is remembered of it.
+pub(crate) fn request(row: &Row) -> Result<(RequestKey, SpentRequest), Fault> {
     let (key, request) = read::<RequestColumns>(row)?;
     let resource = ResourceKey { tenant: key.tenant, kind: key.kind, key: key.key };
-    Ok((RequestKey { resource, holder: key.holder, request: key.request }, request.until_ms))
+    let RequestPart { until_ms: until, by_key: by, cancelled } = request;
+    let request = RequestKey { resource, holder: key.holder, request: key.request };
+    Ok((request, SpentRequest { until, by, cancelled }))
+}
+
+impl From<&SpentRequest> for RequestPart {
+    fn from(spent: &SpentRequest) -> Self {
+        Self { until_ms: spent.until, by_key: spent.by.clone(), cancelled: spent.cancelled }
+    }
 }
 
 impl From<&RequestKey> for RequestKeyPart {

@@ -303,8 +303,9 @@ fn together(schema: &Value) -> Value {
         let by_id = json!({"allOf": [given("lease_id"), absent("kind"), absent("key")]});
         let by_key = json!({"allOf": [given("kind"), given("key"), absent("lease_id")]});
         rules.insert("oneOf".to_owned(), json!([by_id, by_key]));
-    } else if has(&["token", "lease_id", "session_id"]) && !has(&["fenced"]) {
-        // A holder's name alone is no proof; a revocation needs none.
+    } else if has(&["token", "lease_id", "session_id"]) && !has(&["fenced"]) && !has(&["runner_id", "reason"])
+    {
+        // A holder's name alone is no proof; a revocation needs none, nor does the report of a failure.
         rules.insert("anyOf".to_owned(), json!(["token", "lease_id", "session_id"].map(given)));
     }
     Value::Object(rules)

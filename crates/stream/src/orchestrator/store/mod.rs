@@ -40,6 +40,10 @@ use super::{config::ConfigError, pipeline::Pipeline};
 
 /// How many pipelines are remembered.
 const PIPELINES_KEPT: usize = 1_000;
+/// A pipeline that jobs begin with is marked as used this often.
+const USED_EVERY_MS: i64 = 60 * 60 * 1_000;
+/// The database's clock, in milliseconds.
+const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
 
 /// The tables of an orchestrator.
 #[derive(Debug)]
@@ -99,7 +103,12 @@ impl Store {
         // Each is made in one transaction, and known by its last index. `CREATE INDEX IF NOT EXISTS` would wait for
         // every writer, and meet those that write in another order in a deadlock, only to find that there is nothing
         // to do.
-        for (last, tables) in [("letters_open", first.as_str()), ("jobs_finished", JOBS_FINISHED)] {
+        let steps = [
+            ("letters_open", first.as_str()),
+            ("jobs_finished", JOBS_FINISHED),
+            ("pipelines_used", PIPELINES_USED),
+        ];
+        for (last, tables) in steps {
             let is_made = "SELECT to_regclass($1) IS NOT NULL";
             let is_made = tx.query_typed_one(is_made, &[(&self.table(last), Type::TEXT)]).await?;
             if !is_made.get::<_, bool>(0) {
@@ -124,14 +133,21 @@ impl Store {
         ))))
     }
 
-    /// Keeps a pipeline, and returns its digest. Written each time: what this process remembers may have been rolled
-    /// back.
+    /// Keeps a pipeline, and returns its digest. Looked up each time: what this process remembers may have been rolled
+    /// back. One that was used lately is not deleted before the transaction ends, so its row need not be locked, which
+    /// would make all partitions wait for one another.
     async fn keep_pipeline(&self, client: &Client, pipeline: &Arc<Pipeline>) -> Result<String, Error> {
         let text = serde_json::to_string(pipeline).map_err(|error| Error::Effect(error.to_string()))?;
         let digest = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(text.as_bytes()));
+        let table = self.table("pipelines");
+        let is_recent =
+            format!("SELECT FROM {table} WHERE digest = $1 AND used_ms > {NOW_MS} - {USED_EVERY_MS}");
+        if client.query_typed_opt(&is_recent, &[(&digest, Type::TEXT)]).await?.is_some() {
+            return Ok(digest);
+        }
         let insert = format!(
-            "INSERT INTO {} (digest, stages) VALUES ($1, $2) ON CONFLICT DO NOTHING",
-            self.table("pipelines")
+            "INSERT INTO {table} (digest, stages) VALUES ($1, $2) \
+             ON CONFLICT (digest) DO UPDATE SET used_ms = excluded.used_ms"
         );
         let stages = serde_json::to_value(pipeline).map_err(|error| Error::Effect(error.to_string()))?;
         client.execute_typed(&insert, &[(&digest, Type::TEXT), (&stages, Type::JSON)]).await?;
@@ -188,3 +204,9 @@ CREATE INDEX IF NOT EXISTS letters_open ON OURS.letters (partition, key, positio
 /// Jobs that have ended, by when.
 const JOBS_FINISHED: &str = "CREATE INDEX IF NOT EXISTS jobs_finished ON OURS.jobs (partition, finished_ms)
     WHERE finished_ms IS NOT NULL;";
+/// Pipelines know when a job last began with them, and which jobs have them.
+const PIPELINES_USED: &str = "
+ALTER TABLE OURS.pipelines ADD COLUMN IF NOT EXISTS used_ms bigint NOT NULL
+    DEFAULT (extract(epoch FROM clock_timestamp()) * 1000)::bigint;
+CREATE INDEX IF NOT EXISTS jobs_pipeline ON OURS.jobs (pipeline);
+CREATE INDEX IF NOT EXISTS pipelines_used ON OURS.pipelines (used_ms);";

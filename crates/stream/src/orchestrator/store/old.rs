@@ -1,4 +1,4 @@
-//! Jobs that ended long ago are deleted, by the database's clock.
+//! Jobs that ended long ago are deleted, by the database's clock, and pipelines that no job has any more.
 
 use std::time::Duration;
 
@@ -8,7 +8,11 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::Store;
+use super::{NOW_MS, Store};
+
+/// A pipeline that no job has is deleted when no job has begun with it for this long: much longer than it is used
+/// without being marked, and any transaction.
+const UNUSED_FOR_MS: i64 = 24 * 60 * 60 * 1_000;
 
 impl Store {
     /// What a job must be to be deleted: nobody has something to say to it, and nobody has to decide on a command of
@@ -64,6 +68,19 @@ impl Store {
             [(&partition, Type::INT4), (&age_ms, Type::INT8), (&ids, Type::TEXT_ARRAY)];
         let deleted: i64 = client.query_typed_one(&delete, &parameters).await?.get(0);
         Ok(deleted.unsigned_abs())
+    }
+
+    /// Deletes pipelines that no job has, at most `limit`; returns how many. One that a transaction is just marking as
+    /// used is judged again when that has ended, by its new mark.
+    pub async fn delete_pipelines(&self, client: &Client, limit: i64) -> Result<u64, Error> {
+        let delete = format!(
+            "DELETE FROM {pipelines} AS unused WHERE unused.used_ms < {NOW_MS} - {UNUSED_FOR_MS} AND unused.digest IN \
+             (SELECT old.digest FROM {pipelines} AS old WHERE old.used_ms < {NOW_MS} - {UNUSED_FOR_MS} \
+             AND NOT EXISTS (SELECT FROM {jobs} AS jobs WHERE jobs.pipeline = old.digest) LIMIT $1)",
+            pipelines = self.table("pipelines"),
+            jobs = self.table("jobs"),
+        );
+        Ok(client.execute_typed(&delete, &[(&limit, Type::INT8)]).await?)
     }
 }
 
