@@ -63,6 +63,7 @@ fn agent(deadline_ms: u64) {
             env_remove: Vec::new(),
             warn: TTL / 6,
             farewell: Farewell::default(),
+            folder: None,
             streams: Streams::Own(theirs),
         };
         let stop_at_ms = deadline_ms - kill_before(TTL).as_millis() as u64;

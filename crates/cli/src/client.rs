@@ -103,7 +103,8 @@ impl ServerArgs {
         given(&self.server).unwrap_or_else(|| DEFAULT.to_owned())
     }
 
-    fn urls(&self) -> CommandResult<Vec<Url>> {
+    /// The servers, one by one.
+    pub fn urls(&self) -> CommandResult<Vec<Url>> {
         let urls = transport::server_urls([self.servers()]);
         urls.map_err(|error| CommandError::usage(format!("--server: {error}")))
     }

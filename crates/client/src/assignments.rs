@@ -1,6 +1,9 @@
 //! What the server assigns to a runner: what it keeps, what it acquires, and what it releases.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde::Deserialize;
 use solehold_api::{
@@ -29,6 +32,9 @@ pub enum Want {
 pub struct Assigned {
     /// To be had, or kept.
     pub wanted: BTreeMap<Resource, Want>,
+    /// Those of them that the runner holds, as far as the server knows: to be kept, and not to be acquired once they
+    /// are lost.
+    pub held: BTreeSet<Resource>,
     /// To be released, without waiting for another runner.
     pub unwanted: Vec<Resource>,
     /// Held, and no other runner is planned to take it over.
@@ -76,11 +82,15 @@ impl Assigned {
         let keep = answer.keep.iter().flatten().filter_map(|item| Some((item.resource()?, Want::Free)));
         let want = |item: &Item| if item.holder.is_some() { Want::Moves } else { Want::Free };
         let acquire = answer.acquire.iter().filter_map(|item| Some((item.resource()?, want(item))));
+        assigned.held.extend(answer.keep.iter().flatten().filter_map(Item::resource));
         assigned.wanted.extend(keep.chain(acquire));
         for item in &answer.release {
             let Some(resource) = item.resource() else { continue };
             match item.next {
-                Some(_) => drop(assigned.wanted.insert(resource, Want::Free)),
+                Some(_) => {
+                    assigned.held.insert(resource.clone());
+                    assigned.wanted.insert(resource, Want::Free);
+                }
                 None => assigned.unwanted.push(resource),
             }
         }
@@ -134,6 +144,7 @@ mod tests {
         let wanted =
             [("a", Want::Free), ("b", Want::Free), ("c", Want::Moves), ("d", Want::Free), ("f", Want::Free)];
         assert_eq!(assigned.wanted, wanted.map(|(key, want)| (camera(key), want)).into());
+        assert_eq!(assigned.held, ["a", "d", "f"].map(camera).into());
         assert_eq!((assigned.unwanted, assigned.stays), (vec![camera("e")], vec![camera("a")]));
     }
 }

@@ -29,6 +29,8 @@ struct Faults {
     stalled: bool,
     drop_responses: bool,
     lost: Option<LostAnswer>,
+    /// Requests in which this occurs are held back.
+    held: Option<&'static str>,
     latency: Duration,
 }
 
@@ -92,6 +94,11 @@ impl Proxy {
         self.faults.send_modify(|faults| faults.lost = Some((asked, answered)));
     }
 
+    /// Holds back requests in which `word` occurs, and forwards all others. Until [`Proxy::restore`].
+    pub fn hold_requests(&self, word: &'static str) {
+        self.faults.send_modify(|faults| faults.held = Some(word));
+    }
+
     /// Delays what is forwarded by this long, each way.
     pub fn latency(&self, latency: Duration) {
         self.faults.send_modify(|faults| faults.latency = latency);
@@ -126,13 +133,13 @@ async fn forward(client: TcpStream, target: SocketAddr, faults: watch::Receiver<
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     let is_asked = AtomicBool::new(false);
-    let requests = pump(from_client, to_server, faults.clone(), |faults, request| {
+    let requests = pump(from_client, to_server, faults.clone(), true, |faults, request| {
         if faults.lost.is_some_and(|(asked, _)| occurs(asked, request)) {
             is_asked.store(true, Ordering::SeqCst);
         }
         false
     });
-    let responses = pump(from_server, to_client, faults, |faults, answer| {
+    let responses = pump(from_server, to_client, faults, false, |faults, answer| {
         let is_lost = |(_, answered): LostAnswer| is_asked.load(Ordering::SeqCst) && occurs(answered, answer);
         faults.drop_responses || faults.lost.is_some_and(is_lost)
     });
@@ -149,12 +156,15 @@ async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut faults: watch::Receiver<Faults>,
+    is_request: bool,
     swallows: impl Fn(&Faults, &[u8]) -> bool,
 ) -> Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let count = from.read(&mut buffer).await?;
-        let now = *faults.wait_for(|faults| !faults.stalled).await?;
+        let is_held =
+            |faults: &Faults| is_request && faults.held.is_some_and(|word| occurs(word, &buffer[..count]));
+        let now = *faults.wait_for(|faults| !faults.stalled && !is_held(faults)).await?;
         if count == 0 {
             return Ok(to.shutdown().await?);
         }

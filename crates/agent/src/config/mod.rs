@@ -21,11 +21,14 @@ pub use solehold_yaml::ConfigError;
 use solehold_yaml::{Wrong, wrong};
 
 pub use self::file::{AgentFile, OneOrMore, Placement, Seconds};
-use crate::worker::Bounds;
+use crate::{machine::WORKERS_PART, worker::Bounds};
 
 /// What service managers give a program between SIGTERM and SIGKILL unless they are told otherwise: Kubernetes by
 /// `terminationGracePeriodSeconds`, and units of systemd that set `TimeoutStopSec` as most do.
 pub const MANAGERS_WAIT: Duration = Duration::from_secs(30);
+/// How long a worker has to end unless the file says: this long, and at most this part of the drain budget.
+const STOP_SECONDS: f64 = 20.0;
+const STOP_PART: f64 = 0.8;
 /// How often heartbeats are sent unless the file says, or the ttl needs it more often.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
 /// The placeholders in a worker's command line.
@@ -136,8 +139,8 @@ pub fn load(path: &Path, change: impl FnOnce(&mut AgentFile)) -> Result<Settings
 
 /// Checks everything and fills in the defaults.
 fn settle(file: AgentFile) -> Result<Settings, Wrong> {
-    let worker = worker(&file)?;
-    let (lease, drain) = (lease(&file)?, seconds(file.drain_budget_seconds, 25.0));
+    let drain = seconds(file.drain_budget_seconds, 25.0);
+    let (lease, worker) = (lease(&file)?, worker(&file, drain)?);
     if drain.is_zero() {
         return wrong("drain_budget_seconds", "drain_budget_seconds is 0: nothing could be drained");
     }
@@ -276,7 +279,7 @@ fn source(file: &AgentFile) -> Result<Source, Wrong> {
     }
 }
 
-fn worker(file: &AgentFile) -> Result<WorkerSettings, Wrong> {
+fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, Wrong> {
     let asked = &file.worker;
     let mut command = asked.command.clone();
     if command.is_empty() {
@@ -310,7 +313,7 @@ fn worker(file: &AgentFile) -> Result<WorkerSettings, Wrong> {
         protocol: asked.protocol.unwrap_or_default(),
         startup: seconds(asked.startup_timeout_seconds, 30.0),
         watchdog: seconds(asked.watchdog_seconds, 60.0),
-        stop: seconds(asked.stop_timeout_seconds, 30.0),
+        stop: seconds(asked.stop_timeout_seconds, STOP_SECONDS.min(drain.mul_f64(STOP_PART).as_secs_f64())),
         restart: Backoff {
             first: seconds(restart.first_seconds, 1.0),
             cap: seconds(restart.cap_seconds, 30.0),
@@ -380,6 +383,15 @@ impl Settings {
                 "drain_budget_seconds is {}, but Kubernetes kills after {} (terminationGracePeriodSeconds) and so do many units of systemd (TimeoutStopSec): raise those, or lower it",
                 shown(self.drain),
                 shown(MANAGERS_WAIT)
+            ));
+        }
+        let (stop, most) = (self.worker.bounds.stop, self.drain.mul_f64(WORKERS_PART));
+        if stop > most {
+            remarks.push(format!(
+                "worker.stop_timeout_seconds is {}, but when the agent drains, workers are killed after {} (of drain_budget_seconds, {}): raise that, or lower it",
+                shown(stop),
+                shown(most),
+                shown(self.drain)
             ));
         }
         remarks

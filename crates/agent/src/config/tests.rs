@@ -18,7 +18,7 @@ fn the_defaults_are_those_that_are_documented() {
     assert_eq!((settings.worker.max, settings.worker.per_worker), (4, 16));
     assert_eq!((settings.lease.ttl, settings.lease.every, settings.lease.retry), (s(60), s(20), s(10)));
     let bounds = &settings.worker.bounds;
-    assert_eq!((bounds.startup, bounds.watchdog, bounds.stop, bounds.burst), (s(30), s(60), s(30), 5));
+    assert_eq!((bounds.startup, bounds.watchdog, bounds.stop, bounds.burst), (s(30), s(60), s(20), 5));
     assert_eq!((settings.drain, settings.source.clone()), (s(25), Source::Assigned));
     assert_eq!(settings.runner.capacity, Some(64));
     assert!(settings.remarks().is_empty(), "{:?}", settings.remarks());
@@ -105,6 +105,18 @@ fn some_things_cannot_change_while_it_runs() {
     assert_eq!(change("runner_id: other"), Some("runner_id"));
     assert_eq!(change("labels: {a: b}"), Some("labels"));
     assert_eq!(change("resources: [camera/a]"), Some("placement"));
+}
+
+#[test]
+fn a_worker_has_time_to_stop_within_the_drain_budget() {
+    let settings = |more: &str| read(&format!("{LEAST}{more}")).expect("good");
+    assert!(settings("").worker.bounds.stop < settings("").drain);
+    let short = settings("drain_budget_seconds: 6\n");
+    assert_eq!((short.worker.bounds.stop, short.remarks().len()), (Duration::from_millis(4_800), 0));
+    let told = settings("  stop_timeout_seconds: 30\n").remarks();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("worker.stop_timeout_seconds is 30s, but when the agent drains"), "{told:?}");
+    assert!(settings("  stop_timeout_seconds: 22\n").remarks().is_empty());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! What the server assigns to this runner: what it keeps, what it acquires, and what it releases.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc};
 
 use solehold_api::paths;
 use solehold_client::{
@@ -55,17 +55,16 @@ impl Driver {
             }
         };
         self.no_assignments = None;
-        let mut wanted: BTreeMap<Resource, Want> =
-            self.leases.keys().map(|resource| (resource.clone(), Want::Free)).collect();
-        wanted.extend(assigned.wanted);
+        let Assigned { wanted, held: mut keep, unwanted, stays, version } = assigned;
         // While it drains, what nobody will take over is not waited for.
-        let stays = assigned.stays.iter().filter(|_| as_draining && self.machine.is_draining());
-        for resource in assigned.unwanted.iter().chain(stays) {
-            wanted.remove(resource);
-        }
-        self.tell(Event::Wanted(wanted));
+        let stays = stays.into_iter().filter(|_| as_draining && self.machine.is_draining());
+        let release: BTreeSet<Resource> = unwanted.into_iter().chain(stays).collect();
+        keep.retain(|resource| !release.contains(resource));
+        let is_got = |resource: &Resource| !keep.contains(resource) && !release.contains(resource);
+        let acquire = wanted.into_iter().filter(|(resource, _)| is_got(resource)).collect();
+        self.tell(Event::Assigned { acquire, keep, release });
         // The next one at once, unless the server has not waited.
-        if std::mem::replace(&mut self.known_version, assigned.version.clone()) != assigned.version {
+        if std::mem::replace(&mut self.known_version, version.clone()) != version {
             self.follow_source();
         }
     }

@@ -1,14 +1,14 @@
 //! The leases: each is tended by a task of its own, which writes its state and releases it, in the order asked for.
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use serde_json::Value;
 use solehold_api::problem::ErrorCode;
 use solehold_client::{
     AcquireError, Guard, GuardError, HeldLease, LeaseId, Resource, Session, Token, assignments::Assigned,
 };
+use solehold_clock::BootTime;
 use tokio::{sync::mpsc, time::timeout};
-use tokio_util::sync::CancellationToken;
 
 use super::sync::{Configurations, refresh};
 use crate::{
@@ -32,12 +32,12 @@ pub enum LeaseNews {
     Won(Resource, Box<Guard>, Option<Value>),
     /// It was not, for this reason; it may be free after this time.
     NotWon(Resource, String, Option<Duration>),
-    /// It is lost, for this reason.
-    Lost(Resource, String),
+    /// A lease is lost: which one, its guard knows.
+    Lost,
     /// It ran out, and was won back under this token and identity.
     WonBack(Resource, Token, LeaseId),
-    /// This holder asks to take it over.
-    HandOverAsked(Resource, String),
+    /// This holder asks to take it over, and waits until then; none if nobody does any more.
+    HandOver(Resource, Option<(String, BootTime)>),
     /// It is released, or will run out.
     Released(Resource),
     /// Its configuration, which may have changed.
@@ -146,11 +146,11 @@ enum Order {
     Release(Option<Value>, mpsc::Sender<LeaseNews>),
 }
 
-/// A lease that is held.
+/// A lease that is held. Dropped without a release, it is left to its ttl: that its work has ended is not proven.
 #[derive(Debug)]
 pub struct Lease {
     orders: mpsc::Sender<Order>,
-    lost: CancellationToken,
+    guard: Arc<Guard>,
     /// The machine knows that it is lost.
     pub is_told: bool,
 }
@@ -173,65 +173,96 @@ impl Lease {
             state: guard.state(),
             sequence: guard.state_sequence(),
             config,
+            trusted_until: guard.deadline(),
         };
         let (orders, taken) = mpsc::channel(ORDERS_MAX);
-        let lost = guard.cancellation();
-        tokio::spawn(tend(guard, taken, news));
-        (Self { orders, lost, is_told: false }, granted)
+        let guard = Arc::new(guard);
+        tokio::spawn(tend(guard.clone(), taken, news));
+        (Self { orders, guard, is_told: false }, granted)
     }
 
-    /// Whether it is lost, and the machine does not know yet.
-    pub fn is_lost_untold(&self) -> bool {
-        !self.is_told && self.lost.is_cancelled()
+    /// Why it is lost, if it is.
+    pub fn lost(&self) -> Option<String> {
+        self.guard.check().err().map(|lost| lost.to_string())
+    }
+
+    /// Until when nobody else holds it; that of a lost one is the one that it had.
+    pub fn deadline(&self) -> BootTime {
+        self.guard.deadline()
     }
 
     /// Writes the state document.
     pub fn write_state(&self, document: Value) {
         if self.orders.try_send(Order::WriteState(document)).is_err() {
-            tracing::warn!("a state document is not written: too many of them at once");
+            tracing::warn!(
+                resource = %self.guard.resource(),
+                "a state document is not written: too many of them at once"
+            );
         }
     }
 
-    /// Releases it; that is told when it is done, or known not to be.
+    /// Releases it; that is reported when it is done, or known not to be.
     pub fn release(self, state: Option<Value>, news: mpsc::Sender<LeaseNews>) {
-        let orders = self.orders;
+        let Self { orders, guard, .. } = self;
+        // The task that releases it needs it for itself.
+        drop(guard);
         tokio::spawn(async move {
             let _ = orders.send(Order::Release(state, news)).await;
         });
     }
 }
 
-async fn tend(guard: Guard, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<LeaseNews>) {
-    let (mut is_told, mut is_asked, mut token) = (false, false, guard.token());
-    loop {
-        let order = tokio::select! {
-            order = orders.recv() => order,
+type Writing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Writes and releases in the order asked for, and reports what happens to the lease meanwhile, however long a write
+/// takes.
+async fn tend(guard: Arc<Guard>, mut orders: mpsc::Receiver<Order>, news: mpsc::Sender<LeaseNews>) {
+    let (mut is_told, mut next_holder, mut token) = (false, None::<String>, guard.token());
+    let mut writing: Option<Writing> = None;
+    let (state, news) = loop {
+        tokio::select! {
+            order = orders.recv(), if writing.is_none() => match order {
+                Some(Order::WriteState(document)) => writing = Some(Box::pin(write(guard.clone(), document))),
+                Some(Order::Release(state, news)) => break (state, news),
+                None => {
+                    // A guard that is dropped releases its lease, and nobody has said that its work has ended.
+                    std::mem::forget(guard);
+                    return;
+                }
+            },
+            () = written(&mut writing) => writing = None,
             next = guard.won_back(token), if !is_told => {
                 token = next;
                 let won = LeaseNews::WonBack(guard.resource().clone(), token, guard.lease_id());
                 let _ = news.send(won).await;
-                continue;
             }
-            asked = guard.hand_over_asked(), if !is_asked && !is_told => {
-                is_asked = true;
-                let _ = news.send(LeaseNews::HandOverAsked(guard.resource().clone(), asked.to)).await;
-                continue;
+            offer = guard.offer_changed(next_holder.as_deref()), if !is_told => {
+                next_holder = offer.as_ref().map(|(to, _)| to.clone());
+                let _ = news.send(LeaseNews::HandOver(guard.resource().clone(), offer)).await;
             }
-            lost = guard.lost(), if !is_told => {
+            _ = guard.lost(), if !is_told => {
                 is_told = true;
-                let _ = news.send(LeaseNews::Lost(guard.resource().clone(), lost.to_string())).await;
-                continue;
+                let _ = news.send(LeaseNews::Lost).await;
             }
-        };
-        match order {
-            None => return,
-            Some(Order::WriteState(document)) => {
-                if let Err(error) = guard.write_state(&document).await {
-                    tracing::warn!(resource = %guard.resource(), %error, "a state document was not written");
-                }
-            }
-            Some(Order::Release(state, news)) => return release(guard, state, news).await,
         }
+    };
+    match Arc::into_inner(guard) {
+        Some(guard) => release(guard, state, news).await,
+        None => unreachable!("the driver gave its share up before it asked for the release"),
+    }
+}
+
+async fn write(guard: Arc<Guard>, document: Value) {
+    if let Err(error) = guard.write_state(&document).await {
+        tracing::warn!(resource = %guard.resource(), %error, "a state document was not written");
+    }
+}
+
+/// Waits for the write that is under way, if there is one.
+async fn written(writing: &mut Option<Writing>) {
+    match writing {
+        Some(writing) => writing.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -15,22 +15,21 @@ mod workers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    env, fs, io,
-    os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    env, io,
     sync::Arc,
     time::Duration,
 };
 
 use serde_json::Value;
-use solehold_client::{Contact, HeldLease, Http, LeaseId, OpenError, Resource, Session, SessionConfig};
+use solehold_client::{
+    Contact, Guard, HeldLease, Http, LeaseId, OpenError, Policy, Resource, Session, SessionConfig,
+};
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
     sync::{mpsc, watch},
     task::AbortHandle,
     time::{MissedTickBehavior, interval, timeout},
 };
-use uuid::Uuid;
 
 pub use self::reload::Reloader;
 use self::{
@@ -42,11 +41,13 @@ use self::{
 use crate::{
     config::{Settings, Source},
     health::Status,
-    keep::Keepers,
+    keep::{Keepers, SharedFolder, kill_before},
     machine::{Action, Event, Machine, News, Rules, WorkerId},
     worker::{Assignment, Host, ToWorker},
 };
 
+/// What the folder of an agent's files is called in the system's temporary folder.
+const FOLDER_PREFIX: &str = "solehold-agent-";
 /// News that wait to be taken up.
 const NEWS_MAX: usize = 1_024;
 /// How often the deadline is looked at: a part of the ttl, within these bounds.
@@ -144,9 +145,10 @@ struct Driver {
     hosts: BTreeMap<WorkerId, Host>,
     /// What each worker's file of assignments says.
     written: BTreeMap<WorkerId, Vec<Assignment>>,
-    /// The deadline that was seen last while nothing was lost.
-    trusted_until: BootTime,
-    folder: PathBuf,
+    /// The deadlines that the machine knows: of the session, and of each lease.
+    trusted: (BootTime, BTreeMap<Resource, BootTime>),
+    /// Of the workers' files and sockets; their keepers use it too.
+    folder: SharedFolder,
     status: Arc<Status>,
     lease_news: (mpsc::Sender<LeaseNews>, mpsc::Receiver<LeaseNews>),
     worker_news: (mpsc::Sender<WorkerNews>, mpsc::Receiver<WorkerNews>),
@@ -174,11 +176,8 @@ impl Driver {
         status: Arc<Status>,
     ) -> Result<Self, AgentError> {
         let keepers = Keepers::new().map_err(|error| AgentError::Io("cannot keep workers", error))?;
-        let random = Uuid::new_v4().simple().to_string();
-        let folder = env::temp_dir().join(format!("solehold-agent-{}", &random[..8]));
-        // Sockets are in it: nobody else may connect to them.
-        let made = fs::DirBuilder::new().mode(0o700).create(&folder);
-        made.map_err(|error| AgentError::Io("cannot make a folder for the workers", error))?;
+        let folder = SharedFolder::make(&env::temp_dir(), FOLDER_PREFIX);
+        let folder = folder.map_err(|error| AgentError::Io("cannot make a folder for the workers", error))?;
         let cache = Cache::open(settings.cache.as_deref());
         let cache = cache.map_err(|error| AgentError::Io("cannot use cache_dir", error))?;
         let trusted_until = session.deadline();
@@ -192,7 +191,7 @@ impl Driver {
             leases: BTreeMap::new(),
             hosts: BTreeMap::new(),
             written: BTreeMap::new(),
-            trusted_until,
+            trusted: (trusted_until, BTreeMap::new()),
             folder,
             status,
             lease_news: mpsc::channel(NEWS_MAX),
@@ -419,22 +418,12 @@ impl Driver {
 
     fn take_lease_news(&mut self, news: LeaseNews) {
         match news {
-            LeaseNews::Won(resource, guard, config) => {
-                let (lease, granted) = Lease::tend(*guard, config, self.lease_news.0.clone());
-                tracing::info!(%resource, token = granted.token, "acquired");
-                self.leases.insert(resource.clone(), lease);
-                self.tell(Event::Granted { resource, granted });
-            }
+            LeaseNews::Won(resource, guard, config) => self.take_up(resource, *guard, config),
             LeaseNews::NotWon(resource, why, retry_after) => {
                 tracing::debug!(%resource, why, "not acquired");
                 self.tell(Event::NotGranted { resource, retry_after });
             }
-            LeaseNews::Lost(resource, why) => {
-                if let Some(lease) = self.leases.get_mut(&resource) {
-                    lease.is_told = true;
-                }
-                self.tell(Event::Lost { resource, why, until: self.trusted_until });
-            }
+            LeaseNews::Lost => self.find_losses(),
             LeaseNews::WonBack(resource, token, lease_id) => {
                 tracing::info!(%resource, %token, "won back");
                 self.tell(Event::WonBack { resource, token: token.0, lease_id: lease_id.0 });
@@ -454,10 +443,11 @@ impl Driver {
                     host.tell(*message);
                 }
             }
-            LeaseNews::HandOverAsked(resource, to) => {
+            LeaseNews::HandOver(resource, Some((to, until))) => {
                 let why = format!("it is handed over to {to}");
-                self.tell(Event::Asked { resource, id: None, why });
+                self.tell(Event::Asked { resource, id: None, why, until });
             }
+            LeaseNews::HandOver(resource, None) => self.tell(Event::CalledOff(resource)),
             LeaseNews::Released(resource) => self.tell(Event::Released(resource)),
             LeaseNews::Configured(resource, config) => self.tell(Event::Configured { resource, config }),
             LeaseNews::SessionOver(why) => {
@@ -469,16 +459,48 @@ impl Driver {
         }
     }
 
-    /// Follows the deadline. One that is seen after a loss is not recorded before the loss is told: what was lost ends
-    /// by the deadline that it had.
-    fn look(&mut self) {
-        let deadline = self.session.deadline();
-        if self.leases.values().any(Lease::is_lost_untold) {
+    /// Takes up a lease that was granted, unless it was lost while its configuration was read.
+    fn take_up(&mut self, resource: Resource, guard: Guard, config: Option<Value>) {
+        let (mut lease, granted) = Lease::tend(guard, config, self.lease_news.0.clone());
+        tracing::info!(%resource, token = granted.token, "acquired");
+        let lost = lease.lost();
+        lease.is_told = lost.is_some();
+        self.leases.insert(resource.clone(), lease);
+        match lost {
+            Some(why) => self.tell(Event::GrantedInVain { resource, why }),
+            None => self.tell(Event::Granted { resource, granted }),
+        }
+    }
+
+    /// Tells the machine of leases that are lost, each with the deadline that it had.
+    fn find_losses(&mut self) {
+        let untold = self.leases.iter_mut().filter(|(_, lease)| !lease.is_told);
+        let lost = |(resource, lease): (&Resource, &mut Lease)| {
+            let why = lease.lost()?;
+            lease.is_told = true;
+            Some(Event::Lost { resource: resource.clone(), why, until: lease.deadline() })
+        };
+        let losses: Vec<Event> = untold.filter_map(lost).collect();
+        if losses.is_empty() {
             return;
         }
-        if deadline != self.trusted_until {
-            self.trusted_until = deadline;
-            self.tell(Event::Renewed(deadline));
+        for loss in losses {
+            self.tell(loss);
+        }
+        if self.settings.source == Source::Assigned {
+            self.ask_anew();
+        }
+    }
+
+    /// Follows the deadlines: of the session, and of each lease.
+    fn look(&mut self) {
+        self.find_losses();
+        let session = self.session.deadline();
+        let deadlines = self.leases.iter().map(|(resource, lease)| (resource.clone(), lease.deadline()));
+        let leases: BTreeMap<Resource, BootTime> = deadlines.collect();
+        if (session, &leases) != (self.trusted.0, &self.trusted.1) {
+            self.trusted = (session, leases.clone());
+            self.tell(Event::Renewed { session, leases });
             return self.find_strays();
         }
         self.show();
@@ -514,18 +536,23 @@ impl Driver {
         self.follow_source();
     }
 
-    /// Nothing of the workers is left, or time is up: then their keepers see to it.
+    /// Nothing of the workers is left, or time is up: then their keepers end them and release their leases, as they do
+    /// for an agent that was killed.
     async fn finish(&mut self) {
+        for resource in self.leases.keys() {
+            tracing::warn!(%resource, "the work has not ended in time: its lease is left to the worker's keeper");
+        }
+        // A guard that is dropped releases its lease, and nothing here proves that the work on it has ended.
+        std::mem::forget(std::mem::take(&mut self.leases));
         if timeout(CLOSE_MAX, self.session.close()).await.is_err() {
             tracing::warn!("the session could not be closed: it runs out by itself");
         }
-        self.hosts.clear();
-        let _ = fs::remove_dir_all(&self.folder);
+        self.folder.leave();
     }
 }
 
 fn rules(settings: &Settings) -> Rules {
-    let worker = &settings.worker;
+    let (worker, lease) = (&settings.worker, &settings.lease);
     Rules {
         max_workers: worker.max,
         per_worker: worker.per_worker,
@@ -534,6 +561,11 @@ fn rules(settings: &Settings) -> Rules {
         retry: settings.lease.retry,
         penalty: worker.penalty,
         drain: settings.drain,
+        start_before: workers::warn(lease.ttl) + kill_before(lease.ttl) * 2,
+        grace: match lease.policy {
+            Policy::Grace(grace) => grace,
+            Policy::Immediate | Policy::Deadline => Duration::ZERO,
+        },
         hands_over: settings.source == Source::Assigned,
     }
 }

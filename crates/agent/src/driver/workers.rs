@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf, process, time::Duration};
 
 use secrecy::ExposeSecret;
-use solehold_client::Policy;
+use solehold_client::{Policy, transport};
 use solehold_clock::BootTime;
 
 use super::Driver;
@@ -29,7 +29,7 @@ const NOT_PASSED_ON: [&str; 6] = [
 
 impl Driver {
     pub(super) fn start(&mut self, id: WorkerId, run: u32, assignments: &[Assignment]) {
-        let folder = self.folder.join(id.to_string());
+        let folder = self.folder.path().join(id.to_string());
         if let Err(error) = fs::create_dir_all(&folder) {
             tracing::error!(%error, "cannot make a folder for a worker");
         }
@@ -44,20 +44,16 @@ impl Driver {
             env: self.variables(id, &name, assignments),
             env_remove: NOT_PASSED_ON.map(str::to_owned).to_vec(),
             name,
-            warn: self.warn(),
+            warn: warn(self.settings.lease.ttl),
             wish: self.wish(id, None),
             folder,
+            shared_folder: self.folder.path().to_owned(),
         };
         self.hosts.insert(id, Host::start(&self.keepers, run, self.worker_news.0.clone()));
     }
 
-    /// Less than half of the ttl, so that a worker is not ended while renewals are on time.
-    fn warn(&self) -> Duration {
-        (self.settings.lease.ttl / WARN_PART).min(WARN_MAX)
-    }
-
     fn assignments_file(&self, id: WorkerId) -> PathBuf {
-        self.folder.join(id.to_string()).join("assignments.json")
+        self.folder.path().join(id.to_string()).join("assignments.json")
     }
 
     /// A word of the command line with its placeholders filled in.
@@ -73,7 +69,7 @@ impl Driver {
 
     /// What a worker is told that does not change while it runs.
     fn variables(&self, id: WorkerId, name: &str, assignments: &[Assignment]) -> Vec<(String, String)> {
-        let folder = self.folder.join(id.to_string());
+        let folder = self.folder.path().join(id.to_string());
         let text = |path: PathBuf| path.to_string_lossy().into_owned();
         let watchdog = self.settings.worker.bounds.watchdog.as_micros().to_string();
         let mut all = vec![
@@ -97,9 +93,9 @@ impl Driver {
 
     /// How things stand for a worker.
     fn wish(&self, id: WorkerId, stop: Option<Duration>) -> Wish {
-        let deadline = self.trusted_until.as_ms().to_string();
-        let variables = vec![("SOLEHOLD_DEADLINE_BOOTTIME_MS".to_owned(), deadline)];
-        let term = LeaseTerm { stop_at_ms: self.stop_at(self.trusted_until).as_ms(), variables };
+        let deadline = self.machine.term(id);
+        let variables = vec![("SOLEHOLD_DEADLINE_BOOTTIME_MS".to_owned(), deadline.as_ms().to_string())];
+        let term = LeaseTerm { stop_at_ms: self.stop_at(deadline).as_ms(), variables };
         let bound = self.machine.bound(id).map(|bound| self.stop_at(bound));
         Wish { term, bound, farewell: self.farewell(id), stop }
     }
@@ -117,7 +113,7 @@ impl Driver {
     /// What a worker's keeper does once nothing of the worker is left, if this process is gone by then.
     fn farewell(&self, id: WorkerId) -> Farewell {
         let mut commands = Vec::new();
-        let leases = self.machine.assignments(id).into_iter().map(|held| held.lease_id.to_string());
+        let leases = self.machine.lease_ids(id).into_iter().map(|lease| lease.to_string());
         let release: Vec<String> =
             ["lease", "release"].map(str::to_owned).into_iter().chain(leases).collect();
         let runner = self.settings.runner.runner_id.clone();
@@ -132,13 +128,14 @@ impl Driver {
         let server = &self.settings.server;
         let key = server.api_key.as_ref().map(|key| key.expose_secret().to_owned());
         let variables = [
-            ("SOLEHOLD_SERVER", Some(server.servers.join(","))),
             ("SOLEHOLD_API_KEY", key),
             ("SOLEHOLD_TENANT", server.tenant.clone()),
             ("SOLEHOLD_CA_CERT", server.ca_file.as_ref().map(|path| path.to_string_lossy().into_owned())),
         ];
         let env = variables.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?.into())));
-        Farewell { commands, env: env.collect() }
+        let servers = transport::server_urls(&server.servers).unwrap_or_default();
+        let servers = servers.iter().map(ToString::to_string).collect();
+        Farewell { commands, servers, env: env.collect() }
     }
 
     /// Brings what workers and others see up to date with the machine.
@@ -176,6 +173,12 @@ impl Driver {
         }
         self.written.insert(id, assignments.to_vec());
     }
+}
+
+/// How long before its deadline a worker is asked to end if no renewal came: less than half of the ttl, so that it is
+/// not ended while renewals are on time.
+pub(super) fn warn(ttl: Duration) -> Duration {
+    (ttl / WARN_PART).min(WARN_MAX)
 }
 
 /// Whether a worker has the same work as before; its deadline is in another file.

@@ -58,6 +58,8 @@ pub struct Job {
     pub farewell: Farewell,
     /// What it reads, and where its output goes.
     pub streams: Streams,
+    /// A folder of this process for files of the command's, if it has one.
+    pub folder: Option<PathBuf>,
 }
 
 /// What a command reads, and where its output goes.
@@ -87,6 +89,8 @@ pub enum JobEnd {
     Exited(u8),
     /// It was ended because the lease was lost or ran out; its own code, if it gave one.
     Lost(Option<u8>),
+    /// It was not started, because the lease was about to run out.
+    TooLate,
     /// The keeper did not start it.
     NotStarted(String),
     /// The keeper was killed.
@@ -132,7 +136,8 @@ impl Holder {
     /// Starts a keeper, which starts the command.
     pub fn start(keepers: &Keepers, job: Job, lasting: LeaseTerm) -> io::Result<Self> {
         let name = format!("solehold-{}", Uuid::new_v4());
-        let (folder, cgroup) = (env::temp_dir().join(&name), cgroup::folder(&name));
+        let parent = job.folder.clone().unwrap_or_else(env::temp_dir);
+        let (folder, cgroup) = (parent.join(&name), cgroup::folder(&name));
         let is_inherited = matches!(job.streams, Streams::Inherited);
         let terminal_of = is_inherited.then(|| terminal::ours(stdin())).flatten();
         let stop_at_ms = lasting.stop_at_ms;
@@ -142,6 +147,7 @@ impl Holder {
             env: job.env,
             env_remove: job.env_remove,
             folder: folder.clone().into_os_string(),
+            shared_folder: job.folder.map(PathBuf::into_os_string),
             lasting,
             warn_ms,
             terminal_of: terminal_of.map(|group| group.as_raw_nonzero().get()),
@@ -264,6 +270,7 @@ impl Holder {
             match report {
                 Report::Started(pid) => self.command = Pid::from_raw(pid),
                 Report::NotStarted(why) => return Ok(Some(JobEnd::NotStarted(why))),
+                Report::TooLate => return Ok(Some(JobEnd::TooLate)),
                 Report::Stopped(signal) => self.suspend(signal),
                 Report::Warned => {
                     self.plan.asked();

@@ -12,7 +12,9 @@ use std::{
         unix::{net::UnixStream, process::CommandExt},
     },
     path::{Path, PathBuf},
-    process::{Command, Stdio, exit},
+    process::{Child, Command, ExitStatus, Stdio, exit},
+    thread,
+    time::Duration,
 };
 
 use nix::sys::signal::Signal as SignalName;
@@ -29,6 +31,7 @@ use solehold_clock::{BootTime, Timer};
 
 use super::{
     cgroup, code_of_signal,
+    folder::SharedFolder,
     plan::Plan,
     proc, shim,
     signals::Signals,
@@ -38,6 +41,12 @@ use super::{
 
 /// How long the dying are given between two such bursts.
 const BETWEEN_PASSES: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+/// How long a server may take to be told what is left to do.
+const FAREWELL_WITHIN: &str = "5s";
+/// How often the removal of the shared folder is tried; another keeper may use it, or the next agent removes it.
+const LEAVE_ATTEMPTS: usize = 200;
+/// How often is looked whether one of them has done it.
+const FAREWELL_LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Starts a command when told to, and ends when nothing is left of it.
 pub fn main() -> ! {
@@ -61,7 +70,12 @@ fn run() -> io::Result<()> {
     (keeper.nice, keeper.has_session) = (nice, has_session);
     let Some(start) = keeper.first_order()? else { return Ok(()) };
     match keeper.start(&start) {
-        Ok(()) => keeper.keep(),
+        Ok(true) => keeper.keep(),
+        Ok(false) => {
+            keeper.remove_folders();
+            keeper.tell(&Report::TooLate);
+            Ok(())
+        }
         Err(error) => {
             keeper.tell(&Report::NotStarted(error.to_string()));
             keeper.remove_folders();
@@ -81,6 +95,8 @@ struct Keeper {
     /// What the command inherits besides.
     socket: Option<OwnedFd>,
     folder: PathBuf,
+    /// The holder's folder, which is in use as long as this process is there.
+    shared_folder: Option<SharedFolder>,
     cgroup: Option<PathBuf>,
     terminal_of: Option<Pid>,
     /// It is in a session of its own, and so is the command.
@@ -109,6 +125,7 @@ impl Keeper {
             stdin,
             socket,
             folder: PathBuf::new(),
+            shared_folder: None,
             cgroup: None,
             terminal_of: None,
             has_session: false,
@@ -135,17 +152,20 @@ impl Keeper {
         }
     }
 
-    fn start(&mut self, start: &Start) -> io::Result<()> {
+    /// Starts the command; false if its time has run out before that.
+    fn start(&mut self, start: &Start) -> io::Result<bool> {
         self.plan = Plan::new(start.lasting.stop_at_ms, start.warn_ms);
         self.folder = PathBuf::from(&start.folder);
         self.farewell = start.farewell.clone();
         self.terminal_of = start.terminal_of.and_then(Pid::from_raw);
+        let shared = start.shared_folder.as_ref().map(|path| SharedFolder::join(Path::new(path)));
+        self.shared_folder = shared.transpose()?;
         fs::create_dir(&self.folder)?;
         write_file(&self.folder, &start.lasting)?;
         let cgroup = start.cgroup.as_ref().map(PathBuf::from);
         self.cgroup = cgroup.filter(|folder| cgroup::make(folder).is_ok());
         if BootTime::now().as_ms() >= self.plan.term_at_ms() {
-            return Err(io::Error::other("the lease had run out before the command could be started"));
+            return Ok(false);
         }
         let mut shim = Command::new("/proc/self/exe");
         for name in &start.env_remove {
@@ -174,7 +194,7 @@ impl Keeper {
         drop(socket);
         self.command = Some(pid);
         self.tell(&Report::Started(pid.as_raw_nonzero().get()));
-        Ok(())
+        Ok(true)
     }
 
     fn remove_folders(&self) {
@@ -204,9 +224,39 @@ impl Keeper {
             return;
         }
         for args in &self.farewell.commands {
+            self.tell_servers(args);
+        }
+        // A holder that was killed closes its socket a moment before its files.
+        let leave = || self.shared_folder.as_ref().is_none_or(SharedFolder::leave);
+        for _ in 0..LEAVE_ATTEMPTS {
+            if leave() {
+                break;
+            }
+            thread::sleep(FAREWELL_LOOK_EVERY);
+        }
+    }
+
+    /// Runs a command for all servers at once, until one of them has done it.
+    fn tell_servers(&self, args: &[String]) {
+        let of = |server: &String| {
             let mut command = Command::new("/proc/self/exe");
             command.args(args).envs(self.farewell.env.iter().map(|(name, value)| (name, value)));
-            let _ = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+            command.env("SOLEHOLD_SERVER", server).env("SOLEHOLD_TIMEOUT", FAREWELL_WITHIN);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()
+        };
+        let mut running: Vec<Child> = self.farewell.servers.iter().filter_map(of).collect();
+        let mut is_done = false;
+        while !running.is_empty() && !is_done {
+            thread::sleep(FAREWELL_LOOK_EVERY);
+            running.retain_mut(|child| {
+                let ended = child.try_wait();
+                is_done |= ended.as_ref().is_ok_and(|ended| ended.as_ref().is_some_and(ExitStatus::success));
+                matches!(ended, Ok(None))
+            });
+        }
+        for mut child in running {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 

@@ -19,6 +19,7 @@
 compile_error!("keeping a command needs Linux: child subreapers, pidfd, timerfd and signalfd");
 
 mod cgroup;
+mod folder;
 mod holder;
 mod keeper;
 mod keepers;
@@ -31,6 +32,7 @@ mod wire;
 
 use std::{env, ffi::OsString, time::Duration};
 
+pub use folder::SharedFolder;
 pub use holder::{Holder, Job, JobEnd, Standing, Streams, stop_here, supervise};
 pub use keepers::Keepers;
 pub use signals::{SignalStream, Signals};

@@ -57,6 +57,8 @@ pub struct Start {
     pub env_remove: Vec<String>,
     /// A folder to make for the file of variables that change, and to remove in the end.
     pub folder: OsString,
+    /// The folder of the holder's that this one is in, if it is in one.
+    pub shared_folder: Option<OsString>,
     /// How long it may run.
     pub lasting: LeaseTerm,
     /// How long before its end it is asked to end.
@@ -73,8 +75,10 @@ pub struct Start {
 /// the holder had, so that nobody waits for its ttl to pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Farewell {
-    /// The arguments of each command, one after the other.
+    /// The arguments of each command, one after the other. Each may be done twice.
     pub commands: Vec<Vec<String>>,
+    /// The servers. All are told at once, so that one that hangs delays nothing.
+    pub servers: Vec<String>,
     /// What is added to their environment; the key may be in it.
     pub env: Vec<(String, OsString)>,
 }
@@ -87,6 +91,8 @@ pub enum Report {
     Started(i32),
     /// It could not be started.
     NotStarted(String),
+    /// It was not started, because it would have to be ended at once.
+    TooLate,
     /// It was stopped by this signal.
     Stopped(i32),
     /// No renewal came: it was asked to end before the deadline.
@@ -185,12 +191,14 @@ mod tests {
             env: vec![("SOLEHOLD_HOLDER".to_owned(), "Müller 🚦\n".to_owned())],
             env_remove: Vec::new(),
             folder: odd.clone(),
+            shared_folder: None,
             lasting: LeaseTerm { stop_at_ms: u64::MAX, variables: Vec::new() },
             warn_ms: 0,
             terminal_of: None,
             cgroup: None,
             farewell: Farewell {
                 commands: vec![vec!["session".into()]],
+                servers: vec!["127.0.0.1:7070".into()],
                 env: vec![("A".into(), "b".into())],
             },
         };

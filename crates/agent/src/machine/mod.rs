@@ -8,28 +8,37 @@
 //! ```
 //! Each resource that is held belongs to one worker. Whether work has ended on it needs proof: the worker's word with
 //! the id of the question, or that nothing of the worker is left. Only then is the lease released.
+//!
+//! ```text
+//!   wanting     which resources to acquire, keep and release      terms      until when a worker may run, or be started
+//!   preparing   getting ready for what another runner holds       ending     how work on a resource comes to its end
+//!   workers     which worker works on what                        view       the same for people
+//! ```
 
 mod ending;
 mod preparing;
+mod terms;
 mod view;
+mod wanting;
 mod workers;
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::Value;
 use solehold_client::{Resource, assignments::Want};
 use solehold_clock::BootTime;
 use uuid::Uuid;
 
+pub use self::ending::WORKERS_PART;
 pub use self::view::{ResourceView, WorkerPhase, WorkerView};
-use self::workers::Worker;
+use self::{wanting::Need, workers::Worker};
 use crate::{
     keep::JobEnd,
     worker::{Assignment, Bounds, FromWorker, Notice, ToWorker},
 };
-
-/// The longest pause before asking again for what the server assigns.
-const ASSIGNED_RETRY_MAX: Duration = Duration::from_secs(1);
 
 /// The number of a worker: it keeps it through restarts.
 pub type WorkerId = u32;
@@ -51,16 +60,13 @@ pub struct Rules {
     pub penalty: Duration,
     /// How long everything may take from the order to drain to the end.
     pub drain: Duration,
+    /// A worker is not started later than this before the deadline of what it holds: its keeper would end it at once.
+    pub start_before: Duration,
+    /// How long workers go on past the deadline while no server answers.
+    pub grace: Duration,
     /// Whether the server assigns resources: then it also hands them over to others while this agent drains, and to
     /// this agent at any time. Otherwise everything is released at once.
     pub hands_over: bool,
-}
-
-impl Rules {
-    /// How long to wait before asking again. What a server assigns is worth asking for when it says so again.
-    fn pause(&self) -> Duration {
-        if self.hands_over { self.retry.min(ASSIGNED_RETRY_MAX) } else { self.retry }
-    }
 }
 
 /// A lease that was granted.
@@ -76,6 +82,8 @@ pub struct Granted {
     pub sequence: Option<u64>,
     /// The configuration of the resource, if there is one.
     pub config: Option<Value>,
+    /// Until when nobody else holds it, unless it is renewed before.
+    pub trusted_until: BootTime,
 }
 
 /// What happened.
@@ -83,6 +91,15 @@ pub struct Granted {
 pub enum Event {
     /// These are the resources to work on, and no others.
     Wanted(BTreeMap<Resource, Want>),
+    /// What the server assigns. What it does not name is kept while it is held: the server may not know of it yet.
+    Assigned {
+        /// To be acquired.
+        acquire: BTreeMap<Resource, Want>,
+        /// Held, as far as the server knows: to be kept until it is lost.
+        keep: BTreeSet<Resource>,
+        /// To be released.
+        release: BTreeSet<Resource>,
+    },
     /// One was granted.
     Granted {
         /// Which.
@@ -97,8 +114,20 @@ pub enum Event {
         /// It may be free after this time.
         retry_after: Option<Duration>,
     },
-    /// Everything that is held is trusted until then.
-    Renewed(BootTime),
+    /// A lease was granted, and lost before it was taken up.
+    GrantedInVain {
+        /// Which.
+        resource: Resource,
+        /// Why it is lost, for people.
+        why: String,
+    },
+    /// The session and each lease that is held are trusted until then.
+    Renewed {
+        /// What a new lease would be trusted for.
+        session: BootTime,
+        /// Those that are held.
+        leases: BTreeMap<Resource, BootTime>,
+    },
     /// A lease is lost: the work on it must have ended by then.
     Lost {
         /// Which.
@@ -108,7 +137,7 @@ pub enum Event {
         /// Its old deadline.
         until: BootTime,
     },
-    /// The agent must release a resource, for example because it goes to another runner.
+    /// The next holder of a resource asks for it, and waits until then.
     Asked {
         /// Which.
         resource: Resource,
@@ -116,7 +145,11 @@ pub enum Event {
         id: Option<String>,
         /// Why, for people.
         why: String,
+        /// When the next holder gives up.
+        until: BootTime,
     },
+    /// The next holder no longer waits for a resource.
+    CalledOff(Resource),
     /// The session holds this without having asked for it, as when someone handed it over.
     Found(Resource),
     /// A lease ran out, and was won back under another token; its work went on.
@@ -233,9 +266,7 @@ pub enum Action {
 /// A resource, as far as this agent is concerned.
 #[derive(Debug, Clone, Default)]
 struct Slot {
-    is_wanted: bool,
-    /// Another runner hands it over.
-    moves: bool,
+    need: Need,
     lease: Lease,
     worker: Option<WorkerId>,
     /// What the worker prepared for it under.
@@ -281,6 +312,8 @@ struct Ending {
     /// To be echoed by the worker.
     id: String,
     why: String,
+    /// It ends for a next holder that waits until then; without one the work goes on.
+    offer: Option<BootTime>,
     /// Then the worker itself is stopped.
     until: BootTime,
     /// Then it is killed.
@@ -333,13 +366,16 @@ impl Machine {
     pub fn handle(&mut self, now: BootTime, unit: f64, event: Event) -> Vec<Action> {
         match event {
             Event::Wanted(wanted) => self.want(now, wanted),
+            Event::Assigned { acquire, keep, release } => self.assigned(now, acquire, &keep, &release),
             Event::Granted { resource, granted } => self.granted(now, resource, granted),
             Event::NotGranted { resource, retry_after } => self.not_granted(now, &resource, retry_after),
-            Event::Renewed(until) => self.trusted_until = until,
+            Event::GrantedInVain { resource, why } => self.granted_in_vain(&resource, &why),
+            Event::Renewed { session, leases } => self.renewed(session, &leases),
             Event::Lost { resource, why, until } => self.lost(now, &resource, &why, until),
-            Event::Asked { resource, id, why } => self.end(now, &resource, id, &why),
+            Event::Asked { resource, id, why, until } => self.hand_over(now, &resource, id, &why, until),
+            Event::CalledOff(resource) => self.called_off(&resource),
             Event::Found(resource) => self.found(resource),
-            Event::WonBack { resource, token, lease_id } => self.won_back(now, &resource, token, lease_id),
+            Event::WonBack { resource, token, lease_id } => self.won_back(&resource, token, lease_id),
             Event::Released(resource) => self.released(now, &resource),
             Event::Configured { resource, config } => self.configured(&resource, config),
             Event::Worker { id, run, news } => self.worker_news(now, unit, id, run, news),
@@ -356,7 +392,7 @@ impl Machine {
         let slots = self.slots.values().filter_map(|slot| match &slot.lease {
             Lease::Ending(ending) if !self.is_stopping(slot.worker) => Some(ending.until),
             Lease::Preparing(preparing) => Some(preparing.until),
-            Lease::None if slot.is_wanted && self.has_room() => slot.not_before,
+            Lease::None if slot.need.is_to_get() && self.has_room() => slot.not_before,
             _ => None,
         });
         let workers = self.workers.values().filter_map(|worker| worker.due(&self.rules.bounds));
@@ -372,8 +408,9 @@ impl Machine {
         self.go_on_draining(now);
         self.end_overdue(now);
         self.look_after_workers(now);
+        self.give_work(now);
         self.failed.retain(|_, (_, until)| now < *until);
-        self.slots.retain(|_, slot| slot.is_wanted || !matches!(slot.lease, Lease::None));
+        self.slots.retain(|_, slot| slot.need.is_to_get() || !matches!(slot.lease, Lease::None));
         let is_idle =
             self.workers.is_empty() && self.slots.values().all(|slot| matches!(slot.lease, Lease::None));
         let is_over = self.drain.is_some_and(|drain| is_idle || now >= drain.until);
@@ -383,89 +420,25 @@ impl Machine {
         }
     }
 
-    fn want(&mut self, now: BootTime, wanted: BTreeMap<Resource, Want>) {
-        for (resource, slot) in &mut self.slots {
-            slot.is_wanted = wanted.contains_key(resource);
-        }
-        for (resource, want) in wanted {
-            let slot = self.slots.entry(resource).or_default();
-            (slot.is_wanted, slot.moves) = (true, want == Want::Moves);
-        }
-        self.drop_unwanted_preparations();
-        let unwanted = |slot: &Slot| !slot.is_wanted && matches!(slot.lease, Lease::Held(_));
-        let ended: Vec<Resource> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| unwanted(slot))
-            .map(|(resource, _)| resource.clone())
-            .collect();
-        let why = match self.drain {
-            Some(_) => "this runner is being drained, and no other takes it over",
-            None => "it is no longer assigned to this runner",
-        };
-        for resource in ended {
-            self.end(now, &resource, None, why);
-        }
-    }
-
-    /// Asks for what is wanted, as far as there is room.
-    fn acquire(&mut self, now: BootTime) {
-        if self.drain.is_some() {
-            return;
-        }
-        let is_due = |slot: &Slot| {
-            slot.is_wanted
-                && matches!(slot.lease, Lease::None)
-                && slot.not_before.is_none_or(|time| now >= time)
-        };
-        let due: Vec<Resource> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| is_due(slot))
-            .map(|(resource, _)| resource.clone())
-            .collect();
-        for resource in due.into_iter().take(self.room()) {
-            let Some(slot) = self.slots.get_mut(&resource) else { continue };
-            slot.not_before = None;
-            if slot.moves {
-                self.prepare(now, resource);
-            } else {
-                slot.lease = Lease::Asked;
-                self.actions.push(Action::Acquire(resource));
-            }
-        }
-    }
-
-    /// For how many more there is room: by the capacity, and with the workers. One on its way out takes nothing, and
-    /// nothing can be started in its place before it is gone.
-    fn room(&self) -> usize {
-        let count = |of: fn(&Slot) -> bool| self.slots.values().filter(|slot| of(slot)).count();
-        let taken = count(|slot| !matches!(slot.lease, Lease::None));
-        let unplaced = count(|slot| matches!(slot.lease, Lease::Asked) && slot.worker.is_none());
-        let (per_worker, workers) = (self.rules.per_worker, self.workers.values());
-        let free = workers
-            .filter(|worker| !worker.is_stopping())
-            .map(|w| per_worker.saturating_sub(w.resources.len()));
-        let new = self.rules.max_workers.saturating_sub(self.workers.len()) * per_worker;
-        let with_workers = (free.sum::<usize>() + new).saturating_sub(unplaced);
-        self.rules.capacity.saturating_sub(taken).min(with_workers)
-    }
-
-    fn has_room(&self) -> bool {
-        self.drain.is_none() && self.room() > 0
-    }
-
     fn granted(&mut self, now: BootTime, resource: Resource, granted: Granted) {
         let slot = self.slots.entry(resource.clone()).or_default();
         let prepared = slot.prepared.take();
         slot.lease = Lease::Held(Holding { granted, prepared, lost: None });
-        if self.drain.is_some() || !slot.is_wanted {
+        if self.drain.is_some() || !slot.need.is_some() {
             return self.release(&resource, None, "it is no longer wanted");
         }
-        match slot.worker.filter(|id| self.workers.get(id).is_some_and(|worker| !worker.is_stopping())) {
-            Some(worker) => self.take_up(now, worker, &resource),
-            None => self.place(now, resource),
+        let is_prepared = slot.worker.and_then(|id| self.workers.get(&id)).is_some_and(|w| !w.is_stopping());
+        if !is_prepared {
+            self.place(now, resource);
         }
+    }
+
+    /// Nothing was begun under it: it is released, so that nobody waits for its old deadline.
+    fn granted_in_vain(&mut self, resource: &Resource, why: &str) {
+        self.leave_worker(resource);
+        self.slots.entry(resource.clone()).or_default().lease = Lease::Releasing;
+        let (resource, why) = (resource.clone(), format!("it was lost before any work began: {why}"));
+        self.actions.push(Action::Release { resource, state: None, why });
     }
 
     fn not_granted(&mut self, now: BootTime, resource: &Resource, retry_after: Option<Duration>) {
@@ -483,7 +456,9 @@ impl Machine {
         if !matches!(slot.lease, Lease::None | Lease::Preparing(_)) {
             return;
         }
-        slot.is_wanted |= self.rules.hands_over;
+        if self.rules.hands_over && !slot.need.is_some() {
+            slot.need = Need::WhileHeld;
+        }
         slot.lease = Lease::Asked;
         self.actions.push(Action::Adopt(resource));
     }
@@ -500,7 +475,7 @@ impl Machine {
     }
 
     /// The worker shows the new token from now on: a gate that knows of the grant refuses the old one.
-    fn won_back(&mut self, now: BootTime, resource: &Resource, token: u64, lease_id: Uuid) {
+    fn won_back(&mut self, resource: &Resource, token: u64, lease_id: Uuid) {
         let Some(slot) = self.slots.get_mut(resource) else { return };
         let holding = match &mut slot.lease {
             Lease::Held(holding) => holding,
@@ -508,9 +483,6 @@ impl Machine {
             Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => return,
         };
         (holding.granted.token, holding.granted.lease_id) = (token, lease_id);
-        if let (Lease::Held(_), Some(worker)) = (&slot.lease, slot.worker) {
-            self.take_up(now, worker, resource);
-        }
     }
 
     fn released(&mut self, now: BootTime, resource: &Resource) {
@@ -553,6 +525,7 @@ impl Machine {
         slot.prepared = None;
         if let Some(worker) = slot.worker.take().and_then(|id| self.workers.get_mut(&id)) {
             worker.resources.remove(resource);
+            worker.given.remove(resource);
         }
     }
 
@@ -566,7 +539,7 @@ impl Machine {
             state: granted.state.clone(),
             sequence: granted.sequence,
             config: granted.config.clone(),
-            deadline_boottime_ms: self.trusted_until.as_ms(),
+            deadline_boottime_ms: granted.trusted_until.as_ms(),
         }
     }
 

@@ -68,26 +68,14 @@ impl Machine {
             Lease::Preparing(preparing) => now >= preparing.until || slot.worker.is_none() || is_draining,
             _ => false,
         };
-        let over: Vec<Resource> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| is_over(slot))
-            .map(|(resource, _)| resource.clone())
-            .collect();
-        for resource in over {
+        for resource in self.those(is_over) {
             self.not_granted(now, &resource, None);
         }
     }
 
     pub(super) fn drop_unwanted_preparations(&mut self) {
-        let is_unwanted = |slot: &Slot| !slot.is_wanted && matches!(slot.lease, Lease::Preparing(_));
-        let unwanted: Vec<Resource> = self
-            .slots
-            .iter()
-            .filter(|(_, slot)| is_unwanted(slot))
-            .map(|(resource, _)| resource.clone())
-            .collect();
-        for resource in unwanted {
+        let is_unwanted = |slot: &Slot| !slot.need.is_to_get() && matches!(slot.lease, Lease::Preparing(_));
+        for resource in self.those(is_unwanted) {
             self.leave_worker(&resource);
             self.slots.remove(&resource);
         }

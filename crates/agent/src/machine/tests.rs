@@ -3,7 +3,12 @@ use serde_json::json;
 use super::*;
 use crate::worker::Protocol;
 
+mod faults;
+mod properties;
+
 const UNIT: f64 = 0.5;
+/// A deadline that no test comes near to.
+const FAR: u64 = 1_000_000;
 
 fn rules(max_workers: usize, per_worker: usize) -> Rules {
     let s = Duration::from_secs;
@@ -23,6 +28,8 @@ fn rules(max_workers: usize, per_worker: usize) -> Rules {
         retry: s(10),
         penalty: s(60),
         drain: s(20),
+        start_before: s(2),
+        grace: Duration::ZERO,
         hands_over: false,
     }
 }
@@ -43,7 +50,7 @@ struct World {
 
 impl World {
     fn new(max_workers: usize, per_worker: usize) -> Self {
-        Self { machine: Machine::new(rules(max_workers, per_worker), at(60)), now: 0 }
+        Self { machine: Machine::new(rules(max_workers, per_worker), at(FAR)), now: 0 }
     }
 
     fn after(&mut self, seconds: u64, event: Event) -> Vec<Action> {
@@ -66,6 +73,7 @@ impl World {
             state: None,
             sequence: None,
             config: None,
+            trusted_until: self.machine.trusted_until,
         };
         self.does(Event::Granted { resource: camera(key), granted })
     }
@@ -376,8 +384,7 @@ fn while_draining_others_may_take_over_until_two_thirds_of_the_budget() {
     world.want(&["a", "b"]);
     world.grant("b", 2);
     assert_eq!(world.does(Event::Drain), []);
-    let asked =
-        world.does(Event::Asked { resource: camera("a"), id: Some("h1".into()), why: "moved".into() });
+    let asked = world.does(asked_for("a", Some("h1".into()), 60));
     assert_eq!(revoked(&asked).as_deref(), Some("h1"));
     let budget = world.machine.rules.drain.mul_f64(2.0 / 3.0);
     assert_eq!(world.machine.due(), Some(at(0).plus(Duration::from_secs(12))), "its worker's time");
@@ -385,6 +392,11 @@ fn while_draining_others_may_take_over_until_two_thirds_of_the_budget() {
     assert_eq!(world.machine.due(), Some(at(0).plus(budget)));
     let late = world.after(14, Event::Tick);
     assert!(late.iter().any(|action| matches!(action, Action::Stop { worker: 2, .. })), "{late:?}");
+}
+
+/// The next holder asks for a camera, and waits for this long.
+fn asked_for(key: &str, id: Option<String>, until: u64) -> Event {
+    Event::Asked { resource: camera(key), id, why: "it is handed over".to_owned(), until: at(until) }
 }
 
 /// The rules of an agent to which the server assigns.
@@ -448,7 +460,7 @@ fn what_the_server_assigns_is_asked_for_again_soon() {
 
 #[test]
 fn a_hand_over_ends_whatever_state_its_worker_is_in() {
-    let asked = || Event::Asked { resource: camera("a"), id: None, why: "it is handed over".to_owned() };
+    let asked = || asked_for("a", None, 120);
     let held = || {
         let mut world = World::new(1, 1);
         world.want(&["a"]);

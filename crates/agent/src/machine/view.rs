@@ -62,8 +62,8 @@ impl Machine {
             phase: match worker.phase {
                 Phase::Running if worker.care.is_ready() => WorkerPhase::Running,
                 Phase::Running => WorkerPhase::Starting,
-                Phase::Stopping(_) => WorkerPhase::Stopping,
-                Phase::Pausing(_) => WorkerPhase::Pausing,
+                Phase::Stopping(..) => WorkerPhase::Stopping,
+                Phase::Pausing(_) | Phase::Starved => WorkerPhase::Pausing,
             },
             resources: worker.resources.len(),
             restarts: worker.restarts,

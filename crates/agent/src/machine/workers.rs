@@ -1,6 +1,9 @@
 //! The workers: which one works on what, and what becomes of one that ends.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use serde_json::{Map, Value};
 use solehold_client::Resource;
@@ -19,6 +22,8 @@ pub(super) struct Worker {
     pub phase: Phase,
     pub care: Supervision,
     pub resources: BTreeSet<Resource>,
+    /// What this run of it was told to work on, and under which token.
+    pub given: BTreeMap<Resource, u64>,
     /// What it last said about itself.
     pub stats: Map<String, Value>,
     pub restarts: u64,
@@ -30,10 +35,12 @@ pub(super) struct Worker {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
     Running,
-    /// On its way out; with what was wrong with it.
-    Stopping(Option<String>),
+    /// On its way out: what was wrong with it, and when it is killed.
+    Stopping(Option<String>, BootTime),
     /// It ended, and is started again then.
     Pausing(BootTime),
+    /// Its leases are about to run out: it is started when they are renewed.
+    Starved,
 }
 
 impl Worker {
@@ -42,7 +49,7 @@ impl Worker {
     }
 
     pub fn is_stopping(&self) -> bool {
-        matches!(self.phase, Phase::Stopping(_))
+        matches!(self.phase, Phase::Stopping(..))
     }
 
     /// Whether it can be told something.
@@ -53,7 +60,7 @@ impl Worker {
     pub fn due(&self, bounds: &Bounds) -> Option<BootTime> {
         match self.phase {
             Phase::Running => self.care.due(bounds),
-            Phase::Stopping(_) => None,
+            Phase::Stopping(..) | Phase::Starved => None,
             Phase::Pausing(until) => Some(until),
         }
     }
@@ -66,10 +73,9 @@ impl Machine {
 
     /// Finds a worker for a resource that was granted.
     pub(super) fn place(&mut self, now: BootTime, resource: Resource) {
-        match self.choose_worker(now, &resource) {
-            Some(worker) => self.take_up(now, worker, &resource),
+        if self.choose_worker(now, &resource).is_none() {
             // As when a worker is on its way out and the next cannot be started before it is gone.
-            None => self.release(&resource, None, "no worker of this runner has room"),
+            self.release(&resource, None, "no worker of this runner has room");
         }
     }
 
@@ -82,6 +88,7 @@ impl Machine {
                 phase: Phase::Pausing(now),
                 care: Supervision::new(now, &self.rules.bounds),
                 resources: BTreeSet::new(),
+                given: BTreeMap::new(),
                 stats: Map::new(),
                 restarts: 0,
                 is_connected: false,
@@ -99,14 +106,22 @@ impl Machine {
         Some(id)
     }
 
-    /// A worker works on a resource from now on.
-    pub(super) fn take_up(&mut self, now: BootTime, id: WorkerId, resource: &Resource) {
-        let Some(worker) = self.workers.get(&id) else { return };
-        if worker.hears() {
-            self.assign(id, resource);
-        } else if worker.is_running() && worker.care.is_ready() {
-            // It cannot be told: it is started again with all that it has.
-            self.stop_worker(now, id, self.rules.bounds.stop, "what it works on has changed");
+    /// Every worker is told what it holds, whatever has led to it: one that hears by a message, a plain process by
+    /// being started again with all that it has. One that may still connect is waited for.
+    pub(super) fn give_work(&mut self, now: BootTime) {
+        let all: Vec<WorkerId> = self.workers.keys().copied().collect();
+        for id in all {
+            let Some(worker) = self.workers.get(&id).filter(|worker| worker.is_running()) else { continue };
+            let is_news = |resource: &&Resource| match self.slots.get(*resource).map(|slot| &slot.lease) {
+                Some(Lease::Held(holding)) => worker.given.get(*resource) != Some(&holding.granted.token),
+                _ => false,
+            };
+            let news: Vec<Resource> = worker.resources.iter().filter(is_news).cloned().collect();
+            if worker.hears() {
+                news.iter().for_each(|resource| self.assign(id, resource));
+            } else if worker.care.is_ready() && !news.is_empty() {
+                self.stop_worker(now, id, self.rules.bounds.stop, "what it works on has changed");
+            }
         }
     }
 
@@ -117,8 +132,9 @@ impl Machine {
 
     fn assign(&mut self, worker: WorkerId, resource: &Resource) {
         let Some(Lease::Held(holding)) = self.slots.get(resource).map(|slot| &slot.lease) else { return };
-        let message = ToWorker::Assign(self.assignment(resource, holding));
+        let (token, message) = (holding.granted.token, ToWorker::Assign(self.assignment(resource, holding)));
         self.actions.push(Action::Tell { worker, message });
+        self.workers.get_mut(&worker).map(|worker| worker.given.insert(resource.clone(), token));
     }
 
     fn start_worker(&mut self, now: BootTime, id: WorkerId) {
@@ -131,6 +147,10 @@ impl Machine {
         worker.care.start(now, &self.rules.bounds);
         let run = worker.run;
         let assignments = self.assignments(id);
+        let given = |resource: &Resource| Some((resource.clone(), self.slots.get(resource)?.holding()?));
+        let given = self.workers[&id].resources.iter().filter_map(given);
+        let given = given.map(|(resource, holding)| (resource, holding.granted.token)).collect();
+        self.workers.get_mut(&id).map(|worker| worker.given = given);
         self.actions.push(Action::Start { worker: id, run, assignments });
     }
 
@@ -139,10 +159,23 @@ impl Machine {
     }
 
     fn stop(&mut self, now: BootTime, id: WorkerId, grace: Duration, why: &str, fault: Option<String>) {
+        let grace = self.drain.map_or(grace, |drain| grace.min(self.workers_until(drain).since(now)));
         let Some(worker) = self.workers.get_mut(&id).filter(|worker| worker.is_running()) else { return };
-        worker.phase = Phase::Stopping(fault);
-        let grace = self.drain.map_or(grace, |drain| grace.min(drain.until.since(now)));
+        worker.phase = Phase::Stopping(fault, now.plus(grace));
         self.actions.push(Action::Stop { worker: id, grace, why: why.to_owned() });
+    }
+
+    /// Workers that are being stopped have less time than they were given.
+    pub(super) fn hasten_stops(&mut self, now: BootTime, latest: BootTime) {
+        for (id, worker) in &mut self.workers {
+            if let Phase::Stopping(_, kill_at) = &mut worker.phase
+                && *kill_at > latest
+            {
+                *kill_at = latest;
+                let why = "this runner is being drained".to_owned();
+                self.actions.push(Action::Stop { worker: *id, grace: latest.since(now), why });
+            }
+        }
     }
 
     /// Starts those whose pause is over, and stops those with a fault or with nothing to do.
@@ -150,12 +183,15 @@ impl Machine {
         let all: Vec<WorkerId> = self.workers.keys().copied().collect();
         for id in all {
             let (bounds, is_draining) = (&self.rules.bounds, self.drain.is_some());
+            let is_startable = self.is_startable(now, id);
             let Some(worker) = self.workers.get_mut(&id) else { continue };
             let is_idle = worker.resources.is_empty();
             match worker.phase {
-                Phase::Pausing(_) if is_idle => drop(self.workers.remove(&id)),
-                Phase::Pausing(_) if is_draining => {}
-                Phase::Pausing(until) if now >= until => self.start_worker(now, id),
+                Phase::Pausing(_) | Phase::Starved if is_idle => drop(self.workers.remove(&id)),
+                Phase::Pausing(_) | Phase::Starved if is_draining => {}
+                Phase::Pausing(until) if now < until => {}
+                Phase::Pausing(_) | Phase::Starved if is_startable => self.start_worker(now, id),
+                Phase::Pausing(_) => worker.phase = Phase::Starved,
                 Phase::Running if is_idle => {
                     self.stop_worker(now, id, self.rules.bounds.stop, "it has nothing to work on");
                 }
@@ -165,7 +201,7 @@ impl Machine {
                         self.stop(now, id, grace, &why, Some(why.clone()));
                     }
                 }
-                Phase::Pausing(_) | Phase::Stopping(_) => {}
+                Phase::Starved | Phase::Stopping(..) => {}
             }
         }
     }
@@ -191,6 +227,7 @@ impl Machine {
     fn connected(&mut self, now: BootTime, id: WorkerId) {
         let Some(worker) = self.workers.get_mut(&id) else { return };
         worker.is_connected = true;
+        worker.given.clear();
         worker.care.spoke(now, &self.rules.bounds);
         self.workers_speak = true;
         for resource in worker.resources.clone() {
@@ -210,7 +247,7 @@ impl Machine {
                 worker.stats = stats;
             }
             FromWorker::State { resource, document } => self.checkpoint(id, resource.as_deref(), document)?,
-            FromWorker::Drained { id: asked, state } => self.drained(id, &asked, state)?,
+            FromWorker::Drained { id: asked, state } => self.drained(now, id, &asked, state)?,
             FromWorker::Prepared { id: asked } => self.prepared(id, &asked)?,
         }
         Ok(())
@@ -256,22 +293,20 @@ impl Machine {
     fn ended(&mut self, now: BootTime, unit: f64, id: WorkerId, end: &JobEnd) {
         let Some(worker) = self.workers.get_mut(&id) else { return };
         worker.is_connected = false;
+        worker.given.clear();
         let phase = std::mem::replace(&mut worker.phase, Phase::Pausing(now));
         for resource in worker.resources.clone() {
             match self.slots.get(&resource).map(|slot| &slot.lease) {
-                Some(Lease::Ending(ending)) => {
-                    let why = ending.why.clone();
-                    self.release(&resource, None, &why);
-                }
+                Some(Lease::Ending(_)) => self.has_ended(now, &resource, None),
                 // What it prepared with is gone with it.
                 Some(Lease::Preparing(_)) => self.leave_worker(&resource),
                 _ => {}
             }
         }
         let fault = match (phase, end) {
-            (Phase::Stopping(fault), _) => fault,
-            // Its time ran out: nobody's fault.
-            (_, JobEnd::Lost(_)) => None,
+            (Phase::Stopping(fault, _), _) => fault,
+            // Its time ran out, or it was too late to start it: nobody's fault.
+            (_, JobEnd::Lost(_) | JobEnd::TooLate) => None,
             (_, JobEnd::Exited(code)) => Some(format!("it ended with {code}")),
             (_, JobEnd::NotStarted(why)) => Some(format!("it could not be started: {why}")),
             (_, JobEnd::KeeperDied) => Some("its keeper was killed".to_owned()),

@@ -53,6 +53,8 @@ pub struct Run {
     pub env_remove: Vec<String>,
     /// A folder of its own, for its sockets.
     pub folder: PathBuf,
+    /// The folder of the agent's that it is in.
+    pub shared_folder: PathBuf,
     /// How long before the deadline it gets SIGTERM if no renewal came.
     pub warn: Duration,
     /// How things stand.
@@ -215,6 +217,7 @@ async fn host(
         warn: run.warn,
         farewell: wish.farewell.clone(),
         streams: Streams::Own(theirs),
+        folder: Some(run.shared_folder),
     };
     let mut holder = Holder::start(keepers, job, wish.term.clone())?;
     tell_keeper.send_replace(Some(holder.keeper()));
@@ -228,8 +231,9 @@ async fn host(
             },
             changed = wishes.changed() => {
                 if changed.is_err() {
-                    // The agent is about to end: so does everything here.
-                    break Ok(JobEnd::Lost(None));
+                    // The agent is about to end. The keeper ends everything when its socket closes, and then releases
+                    // what the worker had.
+                    return Ok(JobEnd::Lost(None));
                 }
                 let next = wishes.borrow_and_update().clone();
                 follow(&mut holder, &wish, &next)?;

@@ -151,9 +151,11 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
         warn: terms.warn,
         farewell: Farewell {
             commands: session.id().map(close_session).into_iter().collect(),
+            servers: server.urls()?.iter().map(ToString::to_string).collect(),
             env: server.variables(),
         },
         streams: Streams::Inherited,
+        folder: None,
     };
     let tenure = Tenure::new(terms, session, guard);
     let ended = keep::supervise(job, tenure.standing(), &mut signals).await;
@@ -208,6 +210,7 @@ fn told(ended: std::io::Result<JobEnd>, resource: &ResourceArg, lost: Option<Los
             let message = format!("{resource}: {}; the command {how}", lost.unwrap_or(Lost::Deadline));
             Err(CommandError { exit: Exit::LeaseLost, ..CommandError::new(ErrorCode::Lost, message) })
         }
+        Ok(JobEnd::TooLate) => failed("the lease had run out before the command could be started".to_owned()),
         Ok(JobEnd::NotStarted(why)) => failed(format!("cannot start the command: {why}")),
         Ok(JobEnd::KeeperDied) => failed("the keeper was killed, so the command was killed".to_owned()),
         Err(error) => failed(format!("cannot run the command: {error}")),

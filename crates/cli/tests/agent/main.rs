@@ -8,6 +8,8 @@ mod crashing;
 mod ending;
 mod examples;
 mod failing;
+mod lingering;
+mod losing;
 mod moving;
 mod placing;
 mod speaking;

@@ -45,10 +45,14 @@ def hear(): return json.loads(lines.readline())
 impl Agent {
     /// Starts an agent under this name; `top` are lines of its file, and `worker` those of its section `worker`.
     pub async fn start(server: &Solehold, name: &str, top: &str, worker: &str) -> Result<Self> {
+        Self::start_at(server.url(), name, top, worker).await
+    }
+
+    /// The same, with one server or a list of several as the file says it.
+    pub async fn start_at(servers: &str, name: &str, top: &str, worker: &str) -> Result<Self> {
         let (folder, metrics_port) = (TempDir::new()?, free_port()?);
         let text = format!(
-            "runner_id: {name}\nserver: {}\nmetrics_port: {metrics_port}\n{top}\nworker:\n{worker}",
-            server.url()
+            "runner_id: {name}\nserver: {servers}\nmetrics_port: {metrics_port}\n{top}\nworker:\n{worker}"
         );
         fs::write(file_of(folder.path()), text)?;
         let mark = Uuid::new_v4().to_string();
@@ -59,6 +63,7 @@ impl Agent {
             command.env_remove(name);
         }
         command.args(["agent", "--config"]).arg(file_of(folder.path())).env("AGENT_TEST_MARK", &mark);
+        command.env("TMPDIR", folder.path());
         let program = Program::start("agent", &command, "solehold agent ").await?;
         Ok(Self { program, folder, mark, metrics_port })
     }
@@ -66,6 +71,14 @@ impl Agent {
     /// The text of its configuration.
     pub fn configuration(&self) -> Result<String> {
         Ok(fs::read_to_string(file_of(self.folder.path()))?)
+    }
+
+    /// What is in its temporary folder of the files of its workers.
+    pub fn files(&self) -> Result<Vec<PathBuf>> {
+        let entries = fs::read_dir(self.folder.path())?.map(|entry| Ok(entry?.path()));
+        let all: Vec<PathBuf> = entries.collect::<Result<_>>()?;
+        let is_it = |path: &PathBuf| path.to_string_lossy().contains("/solehold-");
+        Ok(all.into_iter().filter(is_it).collect())
     }
 
     /// Replaces its configuration, as programs do that write files whole.

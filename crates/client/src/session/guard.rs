@@ -85,7 +85,8 @@ impl Guard {
         self.holding.token()
     }
 
-    /// Until when nobody else holds the resource, unless it is renewed before. Every heartbeat moves it.
+    /// Until when nobody else holds the resource, unless it is renewed before. Every heartbeat moves it, until the
+    /// lease is lost.
     pub fn deadline(&self) -> BootTime {
         self.holding.trusted_until()
     }
@@ -119,8 +120,24 @@ impl Guard {
     pub async fn hand_over_asked(&self) -> HandOver {
         let mut asked = self.holding.hand_over();
         loop {
-            if let Some(hand_over) = asked.borrow_and_update().clone() {
+            if let Some((hand_over, _)) = asked.borrow_and_update().clone() {
                 return hand_over;
+            }
+            if asked.changed().await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
+    /// Waits until another holder than `known` asks for the resource, or, where one is known, until it no longer does:
+    /// gives the holder that asks now, and until when. For programs that take long to stop, and go on with the work if
+    /// the next holder is no longer waiting by then.
+    pub async fn offer_changed(&self, known: Option<&str>) -> Option<(String, BootTime)> {
+        let mut asked = self.holding.hand_over();
+        loop {
+            let now = asked.borrow_and_update().clone().map(|(asked, until)| (asked.to, until));
+            if now.as_ref().map(|(to, _)| to.as_str()) != known {
+                return now;
             }
             if asked.changed().await.is_err() {
                 std::future::pending().await

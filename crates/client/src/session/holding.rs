@@ -38,6 +38,12 @@ impl Window {
     pub fn stop_at(&self) -> BootTime {
         BootTime::from_nanos(self.stop_at.load(Ordering::SeqCst))
     }
+
+    /// The same times, which no renewal moves any more.
+    fn frozen(&self) -> Self {
+        let copy = |time: &AtomicU64| AtomicU64::new(time.load(Ordering::SeqCst));
+        Self { trusted_until: copy(&self.trusted_until), stop_at: copy(&self.stop_at) }
+    }
 }
 
 /// A lease that a guard stands for.
@@ -52,8 +58,8 @@ pub(crate) struct Holding {
     /// The hand-over document as far as this holder knows it, and the last sequence number under its token.
     pub state: Mutex<(Option<StateDocument>, u64)>,
     pub cancel: CancellationToken,
-    /// The next holder asks for it.
-    hand_over: watch::Sender<Option<HandOver>>,
+    /// The next holder asks for it, until this time.
+    hand_over: watch::Sender<Option<(HandOver, BootTime)>>,
     /// The present token, for those who wait for another one.
     tokens: watch::Sender<Token>,
     lost: OnceLock<Lost>,
@@ -118,16 +124,17 @@ impl Holding {
         self.tokens.send_if_modified(|known| std::mem::replace(known, token) != token);
     }
 
-    /// Its next holder asks for it, or does not any more.
-    pub fn ask(&self, hand_over: Option<HandOver>) {
+    /// Its next holder asks for it, until a time that is told with it, or does not any more.
+    pub fn ask(&self, hand_over: Option<(HandOver, BootTime)>) {
         self.hand_over.send_if_modified(|asked| {
-            let is_new = asked.as_ref().map(|asked| &asked.to) != hand_over.as_ref().map(|asked| &asked.to);
+            let to = |asked: &Option<(HandOver, BootTime)>| asked.as_ref().map(|(asked, _)| asked.to.clone());
+            let is_new = to(asked) != to(&hand_over);
             *asked = hand_over;
             is_new
         });
     }
 
-    pub fn hand_over(&self) -> watch::Receiver<Option<HandOver>> {
+    pub fn hand_over(&self) -> watch::Receiver<Option<(HandOver, BootTime)>> {
         self.hand_over.subscribe()
     }
 
@@ -135,9 +142,13 @@ impl Holding {
         self.tokens.subscribe()
     }
 
-    /// It is lost, for the reason that is told first.
+    /// It is lost, for the reason that is told first. Its deadline stays as it was: the next renewal of the session is
+    /// not for this lease.
     pub fn lose(&self, lost: Lost) {
-        let _ = self.lost.set(lost);
+        if self.lost.set(lost).is_ok() {
+            let mut held = self.held.lock();
+            held.1 = Arc::new(held.1.frozen());
+        }
         self.cancel.cancel();
     }
 

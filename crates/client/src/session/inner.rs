@@ -282,7 +282,8 @@ impl Inner {
         for holding in holdings.values() {
             let lease = holding.held().lease;
             let asked = beat.hand_overs.iter().find(|(asked, _)| *asked == lease);
-            holding.ask(asked.map(|(_, hand_over)| hand_over.clone()));
+            // Counted from before the question, so that an offer is never taken for longer than it is.
+            holding.ask(asked.map(|(_, hand_over)| (hand_over.clone(), sent.plus(hand_over.within))));
         }
         self.sets.send_replace(Some(beat.clone()));
         self.has_contact();

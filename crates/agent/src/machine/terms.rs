@@ -1,0 +1,69 @@
+//! Until when a worker may run: each lease is trusted until its own deadline, and nothing is started that would be
+//! ended at once.
+
+use std::collections::BTreeMap;
+
+use solehold_client::Resource;
+use solehold_clock::BootTime;
+use uuid::Uuid;
+
+use super::{Holding, Lease, Machine, Slot, WorkerId};
+
+impl Slot {
+    /// The lease that a worker may work under.
+    pub(super) fn holding(&self) -> Option<&Holding> {
+        match &self.lease {
+            Lease::Held(holding) => Some(holding),
+            Lease::Ending(ending) => Some(&ending.holding),
+            Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => None,
+        }
+    }
+
+    fn holding_mut(&mut self) -> Option<&mut Holding> {
+        match &mut self.lease {
+            Lease::Held(holding) => Some(holding),
+            Lease::Ending(ending) => Some(&mut ending.holding),
+            Lease::None | Lease::Preparing(_) | Lease::Asked | Lease::Releasing => None,
+        }
+    }
+}
+
+impl Machine {
+    /// Each lease that is not lost is trusted until its own deadline.
+    pub(super) fn renewed(&mut self, session: BootTime, leases: &BTreeMap<Resource, BootTime>) {
+        self.trusted_until = session;
+        for (resource, until) in leases {
+            let holding = self.slots.get_mut(resource).and_then(Slot::holding_mut);
+            if let Some(holding) = holding.filter(|holding| holding.lost.is_none()) {
+                holding.granted.trusted_until = *until;
+            }
+        }
+    }
+
+    /// Until when a worker may run unless a lease is renewed: the first deadline among those of its leases that are
+    /// not lost. For one that holds nothing, that of the session.
+    pub fn term(&self, worker: WorkerId) -> BootTime {
+        let of = |holding: &Holding| holding.lost.is_none().then_some(holding.granted.trusted_until);
+        self.holdings(worker).filter_map(of).min().unwrap_or(self.trusted_until)
+    }
+
+    /// By when a worker must have ended unless it says before that it has finished with what was lost.
+    pub fn bound(&self, worker: WorkerId) -> Option<BootTime> {
+        self.holdings(worker).filter_map(|holding| holding.lost).min()
+    }
+
+    /// The leases that a worker works under, also of what it is to finish with.
+    pub fn lease_ids(&self, worker: WorkerId) -> Vec<Uuid> {
+        self.holdings(worker).map(|holding| holding.granted.lease_id).collect()
+    }
+
+    /// Whether enough time is left for a worker to be started: its keeper refuses one that it would have to end.
+    pub(super) fn is_startable(&self, now: BootTime, worker: WorkerId) -> bool {
+        let deadline = self.term(worker).min(self.bound(worker).unwrap_or(BootTime::from_ms(u64::MAX)));
+        now.plus(self.rules.start_before) < deadline.plus(self.rules.grace)
+    }
+
+    fn holdings(&self, worker: WorkerId) -> impl Iterator<Item = &Holding> {
+        self.slots.values().filter(move |slot| slot.worker == Some(worker)).filter_map(Slot::holding)
+    }
+}
