@@ -2,70 +2,101 @@
 
 mod common;
 
-use std::{process::Command, sync::Arc};
+use std::{
+    process::Command,
+    sync::{Arc, Mutex},
+};
 
 use anyhow::{Context, Result};
 use common::{BINARY, SOON, run, server};
 use serde_json::{Value, json};
-use solehold_testkit::{Program, Solehold};
+use solehold_testkit::{Program, Solehold, wait_for};
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
     sync::Notify,
 };
 
-/// A service that answers at once, except where its path says otherwise.
-async fn service() -> Result<(String, Arc<Notify>)> {
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let url = format!("http://{}", listener.local_addr()?);
-    let hangs = Arc::new(Notify::new());
-    tokio::spawn({
-        let hangs = hangs.clone();
-        async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(serve(stream, hangs.clone()));
-            }
-        }
-    });
-    Ok((url, hangs))
+/// A service that answers at once, except where its path says otherwise. Each request takes effect when it is answered.
+#[derive(Clone, Default)]
+struct Service {
+    url: String,
+    /// A request has arrived that is held until it may end.
+    has_begun: Arc<Notify>,
+    may_end: Arc<Notify>,
+    /// The tokens of the requests that took effect, in this order.
+    effects: Arc<Mutex<Vec<u64>>>,
 }
 
-async fn serve(stream: TcpStream, hangs: Arc<Notify>) -> Result<()> {
-    let mut stream = BufReader::new(stream);
-    loop {
-        let (mut head, mut length) = (Vec::new(), 0);
+impl Service {
+    async fn start() -> Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let service = Self { url: format!("http://{}", listener.local_addr()?), ..Self::default() };
+        tokio::spawn({
+            let service = service.clone();
+            async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    let service = service.clone();
+                    tokio::spawn(async move { service.serve(stream).await });
+                }
+            }
+        });
+        Ok(service)
+    }
+
+    fn effects(&self) -> Vec<u64> {
+        self.effects.lock().unwrap().clone()
+    }
+
+    /// Whoever has hung up, a request that was begun is done to its end: services do not notice.
+    async fn serve(&self, stream: TcpStream) -> Result<()> {
+        let mut stream = BufReader::new(stream);
         loop {
-            let mut line = String::new();
-            anyhow::ensure!(stream.read_line(&mut line).await? > 0, "hung up");
-            if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                length = value.trim().parse()?;
+            let (mut head, mut length, mut token) = (Vec::new(), 0, None::<u64>);
+            loop {
+                let mut line = String::new();
+                anyhow::ensure!(stream.read_line(&mut line).await? > 0, "hung up");
+                let lower = line.to_ascii_lowercase();
+                if let Some(value) = lower.strip_prefix("content-length:") {
+                    length = value.trim().parse()?;
+                }
+                if let Some(value) = lower.strip_prefix("solehold-token:") {
+                    token = Some(value.trim().parse()?);
+                }
+                if line == "\r\n" {
+                    break;
+                }
+                head.push(line);
             }
-            if line == "\r\n" {
-                break;
+            let mut body = vec![0; length];
+            stream.read_exact(&mut body).await?;
+            let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
+            if path.starts_with("/held") {
+                self.has_begun.notify_one();
+                self.may_end.notified().await;
             }
-            head.push(line);
+            self.effects.lock().unwrap().extend(token);
+            let answer = match path.as_str() {
+                "/held/closed" => return Ok(()),
+                "/odd" => {
+                    stream.write_all(b"220 ready\r\n\r\n").await?;
+                    std::future::pending().await
+                }
+                "/large" => "x".repeat(2_000),
+                _ => format!("{}{}", head.concat(), String::from_utf8(body)?),
+            };
+            let length = answer.len();
+            let text =
+                format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\nx-from: service\r\n\r\n{answer}");
+            stream.write_all(text.as_bytes()).await?;
         }
-        let mut body = vec![0; length];
-        stream.read_exact(&mut body).await?;
-        let path = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default().to_owned();
-        if path == "/hang" {
-            hangs.notify_one();
-            std::future::pending::<()>().await;
-        }
-        let answer = match path.as_str() {
-            "/large" => "x".repeat(2_000),
-            _ => format!("{}{}", head.concat(), String::from_utf8(body)?),
-        };
-        let text =
-            format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nx-from: service\r\n\r\n{answer}", answer.len());
-        stream.write_all(text.as_bytes()).await?;
     }
 }
 
 struct Proxy {
     url: String,
     http: reqwest::Client,
-    _program: Program,
+    program: Program,
 }
 
 impl Proxy {
@@ -84,7 +115,18 @@ impl Proxy {
         command.args(["--upstream", upstream]).args(args.split_whitespace());
         let program = Program::start("gate", &command, "solehold gate http listening on ").await?;
         let url = program.said().split(',').next().context("an address")?.to_owned();
-        Ok(Self { url, http: reqwest::Client::builder().no_proxy().build()?, _program: program })
+        Ok(Self { url, http: reqwest::Client::builder().no_proxy().build()?, program })
+    }
+
+    /// A gauge of the proxy's metrics.
+    async fn gauge(&self, name: &str) -> Result<f64> {
+        let said = self.program.logs();
+        let address =
+            said.lines().find_map(|line| line.strip_prefix("solehold gate http serves metrics on "));
+        let text = self.http.get(format!("{}/metrics", address.context("an address")?)).send().await?;
+        let text = text.error_for_status()?.text().await?;
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        value.with_context(|| format!("no {name} in:\n{text}"))
     }
 
     fn put(&self, path: &str, token: u64) -> reqwest::RequestBuilder {
@@ -115,11 +157,25 @@ async fn grant(server: &Solehold, holder: &str) -> Result<u64> {
     grant.error_for_status()?.json::<Value>().await?["token"].as_u64().context("a token")
 }
 
+/// The time that a newer request waits, which tests wait out.
+const SHORT: &str = "--patience 200ms";
+
+/// Repeats a request while requests with older tokens keep it out.
+async fn passes(proxy: &Proxy, path: &str, token: u64) -> Result<()> {
+    wait_for("older requests to have ended", SOON, async || match problem(proxy.put(path, token)).await {
+        Ok((503, code, _)) if code == "in_flight" => None,
+        Ok(refused) => Some(Err(anyhow::anyhow!("{refused:?}"))),
+        // What the service answers is no problem document.
+        Err(_) => Some(Ok(())),
+    })
+    .await?
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_cannot_change_is_fenced() -> Result<()> {
     let server = server().engine("memory:").start().await?;
-    let (upstream, hangs) = service().await?;
-    let proxy = Proxy::start(&server, &upstream, "--patience 1s --body-max 1000").await?;
+    let service = Service::start().await?;
+    let proxy = Proxy::start(&server, &service.url, "--body-max 1000").await?;
     let old = grant(&server, "one").await?;
     let (status, seen) = answer(proxy.put("/a?b=c", old).body("hello").header("connection", "x-hop")).await?;
     assert!(
@@ -131,35 +187,149 @@ async fn a_service_that_cannot_change_is_fenced() -> Result<()> {
     assert_eq!((status, code.as_str()), (400, "bad_request"));
     let (status, code, detail) = problem(proxy.put("/", old).body("x".repeat(1_001))).await?;
     assert_eq!((status, code.as_str()), (413, "too_large"), "{detail}");
-    assert_eq!(problem(proxy.put("/large", old)).await?.0, 502);
+    let (status, code, detail) = problem(proxy.put("/large", old)).await?;
+    assert_eq!((status, code.as_str()), (502, "answer_too_large"), "{detail}");
 
-    // A request that hangs in the service does not keep the next holder out for ever.
-    let late = tokio::spawn(problem(proxy.put("/hang", old)));
-    hangs.notified().await;
     let new = grant(&server, "two").await?;
     assert_eq!(answer(proxy.put("/", new)).await?.0, 200);
-    let (status, code, detail) = late.await??;
-    assert_eq!((status, code.as_str()), (504, "cut"));
-    assert!(detail.contains("may have taken effect or not"), "{detail}");
     let (status, code, detail) = problem(proxy.put("/", old)).await?;
     assert_eq!((status, code.as_str()), (412, "stale"), "{detail}");
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_does_not_answer_leaves_the_outcome_unknown() -> Result<()> {
+async fn a_newer_request_stays_out_while_an_older_one_that_was_answered_504_still_runs() -> Result<()> {
     let server = server().engine("memory:").start().await?;
-    let (upstream, _) = service().await?;
-    let proxy = Proxy::start(&server, &upstream, "--answer-within 500ms").await?;
+    let service = Service::start().await?;
+    let args = format!("--answer-within 500ms {SHORT} --metrics-listen 127.0.0.1:0");
+    let proxy = Proxy::start(&server, &service.url, &args).await?;
+    let old = grant(&server, "one").await?;
+    let (status, code, detail) = problem(proxy.put("/held", old)).await?;
+    assert_eq!((status, code.as_str()), (504, "unknown_outcome"), "{detail}");
+    // Requests of the same token run side by side.
+    assert_eq!(answer(proxy.put("/", old)).await?.0, 200);
+    assert_eq!(service.effects(), [old]);
+
+    let new = grant(&server, "two").await?;
+    let refused = proxy.put("/", new).send().await?;
+    let has_hint = refused.headers().contains_key("retry-after");
+    let (status, text) = (refused.status().as_u16(), refused.text().await?);
+    assert!(status == 503 && has_hint, "{status} {text}; took effect: {:?}", service.effects());
+    let expected = format!("the oldest has token {old}");
+    assert!(text.contains("\"in_flight\"") && text.contains(&expected), "{text}");
+    assert_eq!(service.effects(), [old], "the newer one has not passed");
+    assert_eq!(proxy.gauge("solehold_gate_requests_unattended").await?, 1.0);
+    assert!(proxy.program.logs().contains("has not ended in the service"), "{}", proxy.program.logs());
+
+    service.may_end.notify_one();
+    passes(&proxy, "/", new).await?;
+    assert_eq!(service.effects(), [old, old, new]);
+    assert_eq!(proxy.gauge("solehold_gate_requests_running").await?, 0.0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_request_stays_out_while_an_older_one_whose_caller_hung_up_still_runs() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let service = Service::start().await?;
+    let proxy = Proxy::start(&server, &service.url, &format!("{SHORT} --metrics-listen 127.0.0.1:0")).await?;
+    let old = grant(&server, "one").await?;
+    for path in ["/held", "/held/closed"] {
+        let caller = tokio::spawn(proxy.put(path, old).send());
+        service.has_begun.notified().await;
+        caller.abort();
+        let _ = caller.await;
+    }
+    wait_for("the gate to notice", SOON, async || {
+        proxy.gauge("solehold_gate_requests_unattended").await.is_ok_and(|count| count == 2.0)
+    })
+    .await?;
+    let new = grant(&server, "two").await?;
+    for ended in 0..2 {
+        let (status, code, detail) = problem(proxy.put("/", new)).await?;
+        assert_eq!((status, code.as_str()), (503, "in_flight"), "{ended} {detail} {:?}", service.effects());
+        // One gives an answer that nobody waits for, the other only closes its connection.
+        service.may_end.notify_one();
+        wait_for("one to end", SOON, async || {
+            proxy
+                .gauge("solehold_gate_requests_running")
+                .await
+                .is_ok_and(|count| count < 2.0 - f64::from(ended))
+        })
+        .await?;
+    }
+    passes(&proxy, "/", new).await?;
+    assert_eq!(service.effects(), [old, old, new]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_whose_end_cannot_be_known_keeps_newer_ones_out() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let service = Service::start().await?;
+    let proxy = Proxy::start(&server, &service.url, &format!("{SHORT} --metrics-listen 127.0.0.1:0")).await?;
+    let old = grant(&server, "one").await?;
+    // The service speaks something else than HTTP, and keeps its connection.
+    let (status, code, detail) = problem(proxy.put("/odd", old)).await?;
+    assert_eq!((status, code.as_str()), (504, "unknown_outcome"), "{detail}");
+    let new = grant(&server, "two").await?;
+    for _ in 0..2 {
+        let (status, code, detail) = problem(proxy.put("/", new)).await?;
+        assert_eq!((status, code.as_str()), (503, "in_flight"), "{detail}");
+    }
+    assert_eq!(proxy.gauge("solehold_gate_requests_lost").await?, 1.0);
+    assert!(proxy.program.logs().contains("cannot be known"), "{}", proxy.program.logs());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn older_requests_are_cut_off_only_where_that_is_asked_for() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let service = Service::start().await?;
+    let proxy = Proxy::start(&server, &service.url, &format!("{SHORT} --cut")).await?;
+    let old = grant(&server, "one").await?;
+    let late = tokio::spawn(problem(proxy.put("/held", old)));
+    service.has_begun.notified().await;
+    let new = grant(&server, "two").await?;
+    assert_eq!(answer(proxy.put("/", new)).await?.0, 200);
+    let (status, code, detail) = late.await??;
+    assert_eq!((status, code.as_str()), (504, "cut"));
+    assert!(detail.contains("may have taken effect or not"), "{detail}");
+    // What the guide warns of: the service goes on without a connection.
+    service.may_end.notify_one();
+    wait_for("the late effect", SOON, async || service.effects() == [new, old]).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_in_flight_are_bounded() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let service = Service::start().await?;
+    let args = "--answer-within 500ms --in-flight-per-resource 1";
+    let proxy = Proxy::start(&server, &service.url, args).await?;
     let token = grant(&server, "one").await?;
-    let (status, code, detail) = problem(proxy.put("/hang", token)).await?;
-    assert_eq!((status, code.as_str()), (504, "unknown_outcome"));
-    assert!(detail.contains("the request may have taken effect or not"), "{detail}");
+    assert_eq!(problem(proxy.put("/held", token)).await?.0, 504);
+    let (status, code, detail) = problem(proxy.put("/", token)).await?;
+    assert_eq!((status, code.as_str()), (503, "too_many_in_flight"), "{detail}");
+    service.may_end.notify_one();
+    wait_for("the place to be free", SOON, async || {
+        answer(proxy.put("/", token)).await.is_ok_and(|(status, _)| status == 200)
+    })
+    .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_cannot_be_reached_has_done_nothing() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
     let nobody = format!("http://127.0.0.1:{}", solehold_testkit::free_port()?);
     let proxy = Proxy::start(&server, &nobody, "").await?;
-    let (status, code, detail) = problem(proxy.put("/", token)).await?;
-    assert_eq!((status, code.as_str()), (502, "unreachable"));
-    assert!(detail.contains("nothing was done"), "{detail}");
+    for holder in ["one", "two"] {
+        let token = grant(&server, holder).await?;
+        let (status, code, detail) = problem(proxy.put("/", token)).await?;
+        assert_eq!((status, code.as_str()), (502, "unreachable"));
+        assert!(detail.contains("nothing was done"), "{detail}");
+    }
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! The gate as a layer of an HTTP service.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     Router,
@@ -11,8 +11,8 @@ use axum::{
 };
 use serde_json::Value;
 use solehold_client::{
-    Embedded, Session, SessionConfig, Token,
-    gate::{Gate, GateLayer, GateOptions},
+    Embedded, Guard, Session, SessionConfig, Token,
+    gate::{Gate, GateLayer, GateOptions, WhenOlder},
 };
 use tokio::sync::Notify;
 use tower::ServiceExt;
@@ -48,6 +48,66 @@ async fn ask(router: &Router, method: &str, path: &str, headers: &[(&str, &str)]
 async fn write(router: &Router, path: &str, token: Token) -> (StatusCode, Value) {
     let token = token.to_string();
     ask(router, "PUT", path, &[("Solehold-Resource", "scene/lobby"), ("Solehold-Token", &token)]).await
+}
+
+/// A router behind a gate, and a resource whose holder has changed while a request of the former one, whose caller went
+/// away, is still running.
+struct Overtaken {
+    router: Router,
+    slow: Slow,
+    old: Token,
+    new: Guard,
+    _session: Session,
+}
+
+async fn overtaken(layer: impl FnOnce(GateLayer) -> GateLayer) -> Overtaken {
+    let engine = Arc::new(Embedded::open("memory:").await.expect("an engine"));
+    let gate = Gate::open(engine.clone(), GateOptions::new(["scene"]).expect("a kind")).expect("a gate");
+    let slow_gate = Slow::default();
+    let router = Router::new()
+        .route("/", put(async || "written"))
+        .route("/slow", put(slow))
+        .with_state(slow_gate.clone())
+        .layer(layer(GateLayer::new(Arc::new(gate)).patience(Duration::from_millis(200))));
+    let session = Session::open(engine, SessionConfig::new("one")).await.expect("a session");
+    let first = session.acquire("scene", "lobby").await.expect("granted");
+    let old = first.token();
+    let caller = tokio::spawn({
+        let router = router.clone();
+        async move { write(&router, "/slow", old).await }
+    });
+    slow_gate.has_begun.notified().await;
+    caller.abort();
+    assert!(caller.await.expect_err("the caller is gone").is_cancelled());
+    first.release().await.expect("released");
+    let new = session.acquire("scene", "lobby").await.expect("granted");
+    Overtaken { router, slow: slow_gate, old, new, _session: session }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_request_stays_out_while_an_older_one_whose_caller_went_away_still_runs() {
+    let Overtaken { router, slow, old, new, _session } = overtaken(|layer| layer).await;
+    let (status, problem) = write(&router, "/", new.token()).await;
+    assert_eq!(
+        (status, &problem["code"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &"in_flight".into()),
+        "{problem}"
+    );
+    let expected = format!("the oldest has token {old}");
+    assert!(problem["detail"].as_str().is_some_and(|detail| detail.contains(&expected)), "{problem}");
+    slow.may_end.notify_one();
+    loop {
+        match write(&router, "/", new.token()).await {
+            (StatusCode::OK, _) => break,
+            refused => assert_eq!(refused.0, StatusCode::SERVICE_UNAVAILABLE, "{refused:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newer_request_passes_a_running_one_where_it_may_cut_it_off() {
+    let Overtaken { router, new, _session, .. } = overtaken(|layer| layer.when_older(WhenOlder::Cut)).await;
+    assert_eq!(write(&router, "/", new.token()).await.0, StatusCode::OK);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,7 +9,7 @@ use solehold_core::{
     time::Token,
 };
 
-use super::{Doubt, Gate, Verdict};
+use super::{Doubt, Gate, Verdict, flights::WasCut};
 
 /// The resource that the request is about, as `KIND/KEY`.
 pub const RESOURCE: HeaderName = HeaderName::from_static("solehold-resource");
@@ -95,6 +95,11 @@ impl Refused {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, code, detail, newest: None }
     }
 
+    /// A request that was passed on, and of which nobody knows whether it has taken effect.
+    pub fn unknown(code: &'static str, detail: String) -> Self {
+        Self { status: StatusCode::GATEWAY_TIMEOUT, code, detail, newest: None }
+    }
+
     /// What a verdict other than admission means for a request.
     pub fn by(verdict: Verdict, shown: &Shown) -> Option<Self> {
         let Shown { key, token, .. } = shown;
@@ -147,5 +152,11 @@ impl Refused {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(RETRY_AFTER.as_secs()));
         }
         response
+    }
+}
+
+impl From<WasCut> for Refused {
+    fn from(was_cut: WasCut) -> Self {
+        Self::unknown("cut", was_cut.to_string())
     }
 }

@@ -14,36 +14,46 @@ use tower::{Layer, Service};
 use super::{
     Gate,
     admission::{Refused, Shown},
-    flights::{Flight, Flights},
+    flights::{Ending, Flight, NotBegun, WhenOlder},
 };
 
 /// Judges requests by their headers `Solehold-Resource: KIND/KEY` and `Solehold-Token: N` before they reach a service.
 ///
 /// A stale token is answered with 412, one that is undecidable now with 503 and `Retry-After`, one that the store never
 /// gave with 409, each with a problem document. A request that does not only read needs the headers; one that only
-/// reads is judged if it has them. A request with a higher token waits until those with a lower one are done.
+/// reads is judged if it has them. A request with a higher token waits until those with a lower one have ended, for its
+/// [patience](Self::patience), and is then answered with 503.
 ///
-/// The service must do all its work before it answers: what it leaves for later is not fenced.
+/// A request has ended when the service's future is ready. That future runs in a task of its own, so a caller that goes
+/// away (a client that disconnects, a timeout in a layer around this one) neither ends the work nor lets a newer token
+/// pass. What tower cannot know is work that outlives the future: a service must do all its work before it responds,
+/// and what it spawns, or streams in the body of its response, is not fenced. A panic ends the future.
 #[derive(Debug, Clone)]
 pub struct GateLayer {
     gate: Arc<Gate>,
-    flights: Arc<Flights>,
     patience: Duration,
+    when_older: WhenOlder,
 }
 
 impl GateLayer {
-    /// Over a gate.
+    /// All layers over one gate wait for each other's requests.
     pub fn new(gate: Arc<Gate>) -> Self {
-        Self { gate, flights: Arc::default(), patience: Duration::from_secs(10) }
+        Self { gate, patience: Duration::from_secs(10), when_older: WhenOlder::default() }
     }
 
-    /// How long a request waits for those with a lower token; then they are dropped.
+    /// How long a request waits for those with a lower token.
     #[must_use]
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
 
-    /// Whether a request may pass. Keep the flight until the service has answered.
+    /// What happens when they have not ended by then.
+    #[must_use]
+    pub fn when_older(self, when_older: WhenOlder) -> Self {
+        Self { when_older, ..self }
+    }
+
+    /// Whether a request may pass. Do the work within [`Flight::run`].
     pub async fn admit(
         &self,
         method: &http::Method,
@@ -55,8 +65,14 @@ impl GateLayer {
         if let Some(refused) = Refused::by(verdict, &shown) {
             return Err(refused);
         }
-        let flight = self.flights.board(key, *token, self.patience).await;
-        let flight = flight.map_err(|still| Refused::later("in_flight", still.to_string()))?;
+        let flight = self.gate.flights.board(key, *token, self.patience, self.when_older).await;
+        let flight = flight.map_err(|why| {
+            let code = match why {
+                NotBegun::OlderRuns { .. } => "in_flight",
+                NotBegun::TooMany(..) => "too_many_in_flight",
+            };
+            Refused::later(code, format!("{}/{}: {why}; nothing was done, retry later", key.kind, key.key))
+        })?;
         // Another may have come while it waited.
         match Refused::by(self.gate.judge(key, *token, *session), &shown) {
             Some(refused) => Err(refused),
@@ -106,13 +122,8 @@ where
                 Ok(None) => return service.call(request).await,
                 Ok(Some(flight)) => flight,
             };
-            tokio::select! {
-                answered = service.call(request) => answered,
-                () = flight.cut() => {
-                    let detail = "it took too long, and a request with a newer token came; it may have taken effect";
-                    Ok(Refused::later("cut", detail.to_owned()).response())
-                }
-            }
+            let work = async move { Ending::Over(service.call(request).await) };
+            flight.run(work).await.unwrap_or_else(|was_cut| Ok(Refused::from(was_cut).response()))
         })
     }
 }

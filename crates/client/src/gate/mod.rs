@@ -71,7 +71,7 @@ use tokio::{
 #[cfg(feature = "tower")]
 pub use self::{
     admission::{RESOURCE, Refused, SESSION, Shown, TOKEN},
-    flights::{Flight, Flights, StillUnderWay},
+    flights::{Ending, Flight, FlightLimits, Flights, FlightsStatus, NotBegun, WasCut, WhenOlder},
     layer::{GateLayer, Gated},
 };
 use self::{memory::Memory, refresh::Refreshes};
@@ -86,6 +86,9 @@ use crate::authority::{BadName, checked};
 #[derive(Debug)]
 pub struct Gate {
     shared: Arc<Shared>,
+    /// Requests that its layers have passed on.
+    #[cfg(feature = "tower")]
+    flights: Arc<Flights>,
     /// Those that keep its knowledge up to date. They end with it.
     _tasks: JoinSet<()>,
 }
@@ -129,6 +132,8 @@ impl Gate {
     pub fn open(source: Arc<impl Source>, options: GateOptions) -> Result<Self, GateError> {
         options.check()?;
         let mut fence = Fence::new(options.rules());
+        #[cfg(feature = "tower")]
+        let flights = Arc::new(Flights::new(options.flights, options.clock.clone()));
         let memory = options.memory.as_deref().map(|path| Memory::open(path, &mut fence)).transpose()?;
         let shared = Arc::new(Shared {
             fence: RwLock::new(fence),
@@ -144,7 +149,18 @@ impl Gate {
         if let Some(memory) = memory {
             tasks.spawn(memory.keep(shared.clone()));
         }
-        Ok(Self { shared, _tasks: tasks })
+        Ok(Self {
+            shared,
+            #[cfg(feature = "tower")]
+            flights,
+            _tasks: tasks,
+        })
+    }
+
+    /// Requests that its layers have passed on and that are not known to have ended.
+    #[cfg(feature = "tower")]
+    pub fn flights(&self) -> &Arc<Flights> {
+        &self.flights
     }
 
     /// A resource of the gate's tenant.

@@ -4,6 +4,8 @@ use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use solehold_core::{fence::Rules, key::Name};
 
+#[cfg(feature = "tower")]
+use super::flights::FlightLimits;
 use super::memory::MemoryError;
 use crate::{
     authority::{BadName, checked},
@@ -56,6 +58,9 @@ pub struct GateOptions {
     pub marks_max: usize,
     /// How long one question to the store may take.
     pub refresh_within: Duration,
+    /// How many requests its layers follow at once.
+    #[cfg(feature = "tower")]
+    pub flights: FlightLimits,
     /// The clock to go by.
     pub clock: GateClock,
 }
@@ -72,6 +77,8 @@ impl GateOptions {
             memory: None,
             marks_max: Rules::default().marks_max,
             refresh_within: Duration::from_secs(5),
+            #[cfg(feature = "tower")]
+            flights: FlightLimits::default(),
             clock: GateClock(Arc::new(BootClock)),
         })
     }
@@ -86,6 +93,10 @@ impl GateOptions {
         }
         if self.marks_max == 0 {
             return bad("marks_max is 0: nothing could be remembered".to_owned());
+        }
+        #[cfg(feature = "tower")]
+        if self.flights.per_resource == 0 || self.flights.total == 0 {
+            return bad("a limit of requests in flight is 0: nothing could pass".to_owned());
         }
         Ok(())
     }

@@ -53,10 +53,11 @@ const FORMS: [Form; 8] = [
     Form {
         name: "HTTP proxy (solehold gate http)",
         strength: "bounded by lag",
-        means: "The same in front of a service that cannot change. A newer token waits for requests under older ones \
-                that are still under way.",
-        gap: "A request that timed out or was cut may still take effect in the service: that is unknown, and the \
-              answer says so.",
+        means: "The same in front of a service that cannot change. A newer token stays out until requests under older \
+                ones have ended in the service: it has answered, or closed the connection. A service that hangs keeps \
+                newer tokens out.",
+        gap: "The gate sees the next hop only, and a gate that restarts does not know what runs in the service. With \
+              --cut, an older request may take effect after a newer one.",
     },
     Form {
         name: "MQTT (solehold gate mqtt)",
@@ -84,6 +85,8 @@ If work is refused:
   undecidable  The gate cannot tell now: it has not learned of the token yet, or no server can be reached. Retry.
                While no server can be reached, everything is undecidable after --cache-ttl. Bring the server back,
                or restart the gate with --fail-open if late writes are less harm than none.
+  in flight    An older request has not ended in the service (solehold gate http). Retry; if it never ends, restart the
+               service, which closes its connections.
   never given  The token is not from this store: check which server the holder and the gate use.
 ";
 

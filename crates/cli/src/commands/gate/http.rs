@@ -2,10 +2,13 @@
 //!
 //! ```text
 //!   request ── headers and body, bounded ──> judge ──> wait for lower tokens ──> service ──> answer, bounded
-//!                                              |412, 409, 503                       |504: unknown
+//!                                              |412, 409, 503       |503            |504: unknown
 //! ```
+//! A request runs until the service has given its whole answer or closed the connection. Until then requests with a
+//! higher token stay out, whether or not its caller was answered 504 or has hung up. A connection to the service
+//! carries one request at a time (HTTP/1.1), so its end says something about one request.
 
-use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, error::Error, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use clap::Args;
 use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header};
@@ -18,12 +21,12 @@ use hyper::{
 use hyper_util::rt::{TokioIo, TokioTimer};
 use reqwest::Url;
 use solehold_client::{
-    gate::{GateLayer, Refused},
+    gate::{Ending, FlightLimits, Flights, GateLayer, Refused, WhenOlder},
     transport::root_cause,
 };
 use tokio::{net::TcpListener, sync::Semaphore};
 
-use super::GateArgs;
+use super::{GateArgs, figures};
 use crate::{
     client::ServerArgs,
     ending::EndingSignals,
@@ -64,18 +67,32 @@ pub struct HttpArgs {
     /// Where to listen
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7080")]
     listen: SocketAddr,
-    /// How long the service may take to answer; after that the outcome is unknown, and 504 says so
+    /// How long a caller waits for the service; then the outcome is unknown, 504 says so, and newer tokens stay out
+    /// until the service has ended the request
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     answer_within: Duration,
-    /// How long a request waits for requests with a lower token that are under way, before those are cut off
+    /// How long a request waits for requests with a lower token to end in the service; then it is refused with 503
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     patience: Duration,
+    /// After --patience, cut requests with a lower token off instead and pass the newer one on: what the service has
+    /// begun may still take effect after it
+    #[arg(long)]
+    cut: bool,
+    /// Most requests with tokens that run in the service or wait, of one resource; more are refused with 503
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    in_flight_per_resource: u32,
+    /// The same of all resources
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    in_flight: u32,
     /// Most bytes of the body of a request or an answer
     #[arg(long, value_name = "BYTES", default_value_t = 8 * 1024 * 1024)]
     body_max: usize,
     /// Most connections at once
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: u32,
+    /// Where to serve /healthz, /readyz and /metrics [default: nowhere]
+    #[arg(long, value_name = "ADDR")]
+    metrics_listen: Option<SocketAddr>,
     #[command(flatten)]
     gate: GateArgs,
 }
@@ -87,22 +104,31 @@ pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     let service = reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(CONNECT_MAX)
+        .http1_only()
         .no_proxy()
         .build()
         .map_err(|error| CommandError::broken(root_cause(&error)))?;
-    let layer = GateLayer::new(args.gate.open(server)?).patience(args.patience);
+    let limits =
+        FlightLimits { per_resource: args.in_flight_per_resource as usize, total: args.in_flight as usize };
+    let gate = args.gate.open(server, limits)?;
+    let when_older = if args.cut { WhenOlder::Cut } else { WhenOlder::Refuse };
+    let layer = GateLayer::new(gate.clone()).patience(args.patience).when_older(when_older);
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         CommandError::usage(format!("--listen {}: {error}; choose another address", args.listen))
     })?;
-    let proxy = Arc::new(Proxy {
-        layer,
-        service,
-        upstream,
-        body_max: args.body_max,
-        answer_within: args.answer_within,
-    });
+    if let Some(address) = args.metrics_listen {
+        let serving = figures::serve(address, gate.clone()).await.map_err(|error| {
+            CommandError::usage(format!("--metrics-listen {address}: {error}; choose another address"))
+        })?;
+        output::say(format!("solehold gate http serves metrics on http://{serving}"));
+    }
+    let upstream = Upstream { service, url: upstream, body_max: args.body_max };
+    let proxy = Arc::new(Proxy { layer, upstream: Arc::new(upstream), answer_within: args.answer_within });
     let address = listener.local_addr().unwrap_or(args.listen);
-    output::say(format!("solehold gate http listening on http://{address}, in front of {}", proxy.upstream));
+    output::say(format!(
+        "solehold gate http listening on http://{address}, in front of {}",
+        proxy.upstream.url
+    ));
     let connections = Arc::new(Semaphore::new(args.connections as usize));
     let mut signals = EndingSignals::new()?;
     tokio::select! {
@@ -110,10 +136,26 @@ pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
         () = signals.next() => {}
     }
     drop(listener);
-    // All permits are back when nothing is under way.
-    let _ = tokio::time::timeout(STOP_MAX, connections.acquire_many(args.connections)).await;
+    stop(&connections, args.connections, gate.flights()).await;
     output::say("solehold gate http stopped");
     Ok(())
+}
+
+/// Lets requests end, within bounds.
+async fn stop(connections: &Semaphore, permits: u32, flights: &Flights) {
+    let all_ended = async {
+        // All permits are back when no caller waits.
+        let _ = connections.acquire_many(permits).await;
+        flights.all_ended().await;
+    };
+    let _ = tokio::time::timeout(STOP_MAX, all_ended).await;
+    let requests = flights.status().running;
+    if requests > 0 {
+        tracing::warn!(
+            requests,
+            "the gate stops while requests have not ended in the service; its next start does not wait for them"
+        );
+    }
 }
 
 /// The service's URL without a slash at its end.
@@ -164,9 +206,7 @@ async fn accept(listener: &TcpListener, proxy: &Arc<Proxy>, connections: &Arc<Se
 /// What stands between the callers and the service.
 struct Proxy {
     layer: GateLayer,
-    service: reqwest::Client,
-    upstream: String,
-    body_max: usize,
+    upstream: Arc<Upstream>,
     answer_within: Duration,
 }
 
@@ -190,27 +230,38 @@ impl Proxy {
                 "the gate passes on plain requests only",
             ));
         }
-        let body = self.body(body).await?;
+        let body = self.upstream.body(body).await?;
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
-        let sent = self
-            .service
-            .request(head.method.clone(), format!("{}{path}", self.upstream))
-            .headers(passed_on(&head.headers))
-            .body(body)
-            .timeout(self.answer_within);
-        // From here on until it has answered, one with a higher token waits.
-        match self.layer.admit(&head.method, &head.headers).await? {
-            None => self.pass(sent).await,
-            Some(flight) => tokio::select! {
-                answer = self.pass(sent) => answer,
-                () = flight.cut() => Err(unknown(
-                    "cut",
-                    "a request with a newer token came while this one was under way: it may have taken effect or not",
-                )),
-            },
+        let url = format!("{}{path}", self.upstream.url);
+        let request = self.upstream.service.request(head.method.clone(), url);
+        let request = request.headers(passed_on(&head.headers)).body(body);
+        let flight = self.layer.admit(&head.method, &head.headers).await?;
+        let upstream = self.upstream.clone();
+        let passed = async move { upstream.pass(request).await };
+        let answered = async {
+            match flight {
+                None => match passed.await {
+                    Ending::Over(answer) | Ending::Unknown(answer) => answer,
+                },
+                // From here on until it has ended, requests with a higher token stay out.
+                Some(flight) => flight.run(passed).await?,
+            }
+        };
+        match tokio::time::timeout(self.answer_within, answered).await {
+            Ok(answer) => answer,
+            Err(_) => Err(unknown(&format!("the service did not answer within {:?}", self.answer_within))),
         }
     }
+}
 
+/// The service, and how much it may say and be told.
+struct Upstream {
+    service: reqwest::Client,
+    url: String,
+    body_max: usize,
+}
+
+impl Upstream {
     async fn body(&self, body: Incoming) -> Result<Bytes, Refused> {
         let read = Limited::new(body, self.body_max).collect();
         match tokio::time::timeout(ARRIVAL_MAX, read).await {
@@ -224,46 +275,66 @@ impl Proxy {
         }
     }
 
-    /// Passes a request on to the service, and gives its whole answer.
-    async fn pass(&self, request: reqwest::RequestBuilder) -> Result<Answer, Refused> {
-        let mut answered = request.send().await.map_err(|error| self.failed(&error))?;
+    /// Passes a request on to the service, and gives its whole answer: it is over then.
+    async fn pass(&self, request: reqwest::RequestBuilder) -> Ending<Result<Answer, Refused>> {
+        let mut answered = match request.send().await {
+            Ok(answered) => answered,
+            Err(error) => return failed(&error),
+        };
         let mut answer = Response::new(Full::default());
         *answer.status_mut() = answered.status();
         *answer.headers_mut() = passed_on(answered.headers());
-        let mut body = Vec::new();
-        while let Some(piece) = answered.chunk().await.map_err(|error| self.failed(&error))? {
-            if body.len() + piece.len() > self.body_max {
-                let detail =
-                    "the service answered with more than --body-max bytes; it has done what it was asked";
-                return Err(refused(StatusCode::BAD_GATEWAY, "answer_too_large", detail));
+        let (mut body, mut is_too_large) = (Vec::new(), false);
+        loop {
+            match answered.chunk().await {
+                Err(error) => return failed(&error),
+                Ok(None) => break,
+                // The rest is read, because the service may work for as long as it writes.
+                Ok(Some(piece)) if is_too_large || body.len() + piece.len() > self.body_max => {
+                    (body, is_too_large) = (Vec::new(), true);
+                }
+                Ok(Some(piece)) => body.extend_from_slice(&piece),
             }
-            body.extend_from_slice(&piece);
+        }
+        if is_too_large {
+            let detail = "the service answered with more than --body-max bytes; it has done the request";
+            return Ending::Over(Err(refused(StatusCode::BAD_GATEWAY, "answer_too_large", detail)));
         }
         *answer.body_mut() = Full::from(body);
-        Ok(answer)
+        Ending::Over(Ok(answer))
     }
+}
 
-    /// Why the service gave no answer, and what that means.
-    fn failed(&self, error: &reqwest::Error) -> Refused {
-        if error.is_connect() {
-            let detail = format!("the service cannot be reached, nothing was done: {}", root_cause(error));
-            return refused(StatusCode::BAD_GATEWAY, "unreachable", &detail);
-        }
-        let why = if error.is_timeout() {
-            format!("the service did not answer within {:?}", self.answer_within)
-        } else {
-            format!("the service broke off: {}", root_cause(error))
-        };
-        unknown("unknown_outcome", &format!("{why}; the request may have taken effect or not"))
+/// Why the service gave no answer, what that means, and whether it may still be at work.
+fn failed(error: &reqwest::Error) -> Ending<Result<Answer, Refused>> {
+    if error.is_connect() {
+        let detail = format!("the service cannot be reached, nothing was done: {}", root_cause(error));
+        return Ending::Over(Err(refused(StatusCode::BAD_GATEWAY, "unreachable", &detail)));
     }
+    let answer = Err(unknown(&format!("the service broke off: {}", root_cause(error))));
+    if is_closed_by_the_service(error) { Ending::Over(answer) } else { Ending::Unknown(answer) }
+}
+
+/// Whether the connection was closed or reset from the other side. Otherwise, as when no packet arrives any more or the
+/// answer is not HTTP, the service may go on.
+fn is_closed_by_the_service(error: &reqwest::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let mut causes = std::iter::successors(error.source(), |cause| (*cause).source());
+    causes.any(|cause| {
+        let is_cut_off = cause.downcast_ref().is_some_and(hyper::Error::is_incomplete_message);
+        let kind = cause.downcast_ref().map(io::Error::kind);
+        let is_closed =
+            matches!(kind, Some(BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof));
+        is_cut_off || is_closed
+    })
 }
 
 fn refused(status: StatusCode, code: &'static str, detail: &str) -> Refused {
     Refused { status, code, detail: detail.to_owned(), newest: None }
 }
 
-fn unknown(code: &'static str, detail: &str) -> Refused {
-    refused(StatusCode::GATEWAY_TIMEOUT, code, detail)
+fn unknown(why: &str) -> Refused {
+    Refused::unknown("unknown_outcome", format!("{why}; the request may have taken effect or not"))
 }
 
 /// The headers that are meant for the other side.

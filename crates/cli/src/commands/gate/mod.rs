@@ -1,13 +1,14 @@
 //! `solehold gate`: work that carries an old token is refused.
 
 mod explain;
+mod figures;
 mod http;
 mod mqtt;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::{Args, Subcommand};
-use solehold_client::gate::{Fail, Gate, GateOptions};
+use solehold_client::gate::{Fail, FlightLimits, Gate, GateOptions};
 use solehold_core::key::Name;
 
 use crate::{
@@ -63,7 +64,7 @@ pub struct GateArgs {
 
 impl GateArgs {
     /// Opens the gate. It learns from the server.
-    pub fn open(self, server: &ServerArgs) -> CommandResult<Arc<Gate>> {
+    pub fn open(self, server: &ServerArgs, flights: FlightLimits) -> CommandResult<Arc<Gate>> {
         let usage = |error: &dyn std::fmt::Display| CommandError::usage(error.to_string());
         let defaults = GateOptions::new(&self.kinds).map_err(|error| usage(&error))?;
         let tenant = server.tenant.as_deref().filter(|tenant| !tenant.is_empty()).map(Name::new);
@@ -74,6 +75,7 @@ impl GateArgs {
             fail: if self.fail_open { Fail::Open } else { Fail::Closed },
             strict: self.strict,
             memory: self.memory,
+            flights,
             ..defaults
         };
         let source = Arc::new(server.authority()?);
