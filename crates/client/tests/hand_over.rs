@@ -78,6 +78,26 @@ async fn a_holder_is_told_at_once_that_its_lease_was_revoked() {
     .await;
 }
 
+/// The answer that tells of the loss renews the session, and so the other leases.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_deadline_of_a_lost_lease_does_not_move_with_its_session() {
+    for_all(async |behind| {
+        let session = behind.session_with(lasting("one")).await;
+        let lost = session.acquire("job", "a").await.expect("granted");
+        let kept = session.acquire("job", "b").await.expect("granted");
+        let before = kept.deadline();
+        revoke(&behind.engine, "a").await;
+        in_time("word of the revocation", lost.lost()).await;
+        let is_renewed = async || {
+            session.refresh();
+            kept.deadline() > before.plus(Duration::from_millis(10))
+        };
+        wait_for("a renewal", PATIENCE, is_renewed).await.expect("renewed");
+        assert!(lost.deadline() <= before, "{:?} {before:?}", lost.deadline());
+    })
+    .await;
+}
+
 /// Two replicas over one PostgreSQL: the word crosses from one to the other.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_happens_at_one_replica_is_told_at_the_other() {

@@ -1,6 +1,7 @@
 //! Several servers, one after the other: the one that answered last is asked first.
 
 use std::{
+    pin::{Pin, pin},
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
@@ -9,6 +10,7 @@ use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header}
 use secrecy::ExposeSecret;
 use serde::{Serialize, de::DeserializeOwned};
 use solehold_api::problem::{ErrorCode, Problem};
+use tokio::time::timeout;
 
 use super::{
     HttpConfig,
@@ -18,6 +20,9 @@ use crate::authority::{AuthorityError, Refusal, Reply};
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+
+/// A server that has not answered for this long is no longer waited for alone: the next one is asked beside it.
+const BESIDE_AFTER: Duration = Duration::from_millis(500);
 
 /// Which connections a request goes over. Heartbeats have their own, so that no slow request delays them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,35 +105,75 @@ impl Servers {
         self.bases.len() as u32
     }
 
-    /// Asks the servers in turn until one gives an outcome.
+    /// Asks the servers in turn until one gives an outcome. One that is slow, or hangs, holds up nothing: the next one
+    /// is asked beside it, and the first outcome counts. A wait in line is not begun twice.
     pub async fn ask<T: DeserializeOwned>(&self, lane: Lane, call: &Call) -> Reply<T> {
-        let lane = match lane {
-            Lane::Beats => &self.beats,
-            Lane::Work => &self.work,
-            Lane::Waits => &self.waits,
+        let (lane, is_wait) = match lane {
+            Lane::Beats => (&self.beats, false),
+            Lane::Work => (&self.work, false),
+            Lane::Waits => (&self.waits, true),
         };
-        let first = lane.preferred.load(Ordering::Relaxed);
-        let mut failures: Vec<AuthorityError> = Vec::new();
-        for turn in 0..self.bases.len() {
-            let at = (first + turn) % self.bases.len();
-            match answer(&self.bases[at], self.request(lane, at, call), call.within).await {
-                Ok(outcome) => {
-                    lane.preferred.store(at, Ordering::Relaxed);
-                    return Ok(outcome);
+        let turns = Turns { first: lane.preferred.load(Ordering::Relaxed), beside: !is_wait && !call.once };
+        let (at, outcome) = self.ask_from(lane, call, turns, 0).await.map_err(summed_up)?;
+        let bytes = match outcome {
+            Ok(bytes) => bytes,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let text: &[u8] = if bytes.trim_ascii().is_empty() { b"null" } else { &bytes };
+        let odd = |error| {
+            AuthorityError::Unknown(format!("{} gave an unexpected answer ({error})", self.bases[at]))
+        };
+        Ok(Ok(serde_json::from_slice(text).map_err(odd)?))
+    }
+
+    /// Asks the server whose turn it is, and those after it when it has failed, or is slow.
+    fn ask_from<'a>(&'a self, lane: &'a LaneClient, call: &'a Call, turns: Turns, turn: usize) -> Asking<'a> {
+        Box::pin(async move {
+            let at = (turns.first + turn) % self.bases.len();
+            let is_last = turn + 1 >= self.bases.len();
+            let mut own = pin!(self.ask_one(lane, call, at));
+            let others = || self.ask_from(lane, call, turns, turn + 1);
+            let in_time = if is_last || !turns.beside {
+                Some(own.as_mut().await)
+            } else {
+                timeout(BESIDE_AFTER, own.as_mut()).await.ok()
+            };
+            let failed = match in_time {
+                Some(Ok(outcome)) => return Ok((at, outcome)),
+                Some(Err(error)) if is_last => return Err(vec![error]),
+                Some(Err(error)) if call.once && matches!(error, AuthorityError::Unknown(_)) => {
+                    return Err(vec![error]);
                 }
-                Err(error) => {
-                    // The next request begins with another server than the one that just failed.
-                    let next = (at + 1) % self.bases.len();
-                    let _ = lane.preferred.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
-                    let is_unknown = matches!(error, AuthorityError::Unknown(_));
-                    failures.push(error);
-                    if is_unknown && call.once {
-                        break;
+                Some(Err(error)) => return others().await.map_err(|more| chained(error, more)),
+                None => {
+                    let mut others = others();
+                    tokio::select! {
+                        outcome = own.as_mut() => match outcome {
+                            Ok(outcome) => return Ok((at, outcome)),
+                            Err(error) => return others.await.map_err(|more| chained(error, more)),
+                        },
+                        outcome = others.as_mut() => match outcome {
+                            Ok(outcome) => return Ok(outcome),
+                            Err(failed) => failed,
+                        },
                     }
                 }
-            }
+            };
+            own.await.map(|outcome| (at, outcome)).map_err(|error| chained(error, failed))
+        })
+    }
+
+    /// Asks one server, and notes whether to begin with it the next time.
+    async fn ask_one(&self, lane: &LaneClient, call: &Call, at: usize) -> Reply<Vec<u8>> {
+        let answered = answer(&self.bases[at], self.request(lane, at, call), call.within).await;
+        if answered.is_ok() {
+            lane.preferred.store(at, Ordering::Relaxed);
+        } else {
+            // The next request begins with another server than the one that just failed.
+            let next = (at + 1) % self.bases.len();
+            let _ = lane.preferred.compare_exchange(at, next, Ordering::Relaxed, Ordering::Relaxed);
         }
-        Err(summed_up(failures))
+        answered
     }
 
     /// Asks the servers in turn until one begins to answer; the rest of the answer comes as a stream.
@@ -192,20 +237,34 @@ impl Servers {
     }
 }
 
+/// In which order servers are asked.
+#[derive(Debug, Clone, Copy)]
+struct Turns {
+    first: usize,
+    /// The next one is asked beside one that is slow, and not only after it.
+    beside: bool,
+}
+
+/// The server that gave the outcome, and the outcome; otherwise what became of each.
+type Asking<'a> =
+    Pin<Box<dyn Future<Output = Result<(usize, Result<Vec<u8>, Refusal>), Vec<AuthorityError>>> + Send + 'a>>;
+
+fn chained(first: AuthorityError, more: Vec<AuthorityError>) -> Vec<AuthorityError> {
+    std::iter::once(first).chain(more).collect()
+}
+
 /// One server's answer.
-async fn answer<T: DeserializeOwned>(base: &str, request: RequestBuilder, within: Duration) -> Reply<T> {
+async fn answer(base: &str, request: RequestBuilder, within: Duration) -> Reply<Vec<u8>> {
     let sent = async {
         let response = request.send().await?;
-        Ok((response.status(), response.bytes().await?))
+        Ok((response.status(), response.bytes().await?.to_vec()))
     };
     let (status, bytes) = match sent.await {
         Ok(answered) => answered,
         Err(error) => return Err(lost(transport::no_answer(base, &error, within).await)),
     };
     if status.is_success() {
-        let text: &[u8] = if bytes.trim_ascii().is_empty() { b"null" } else { &bytes };
-        let odd = |error| AuthorityError::Unknown(format!("{base} gave an unexpected answer ({error})"));
-        return Ok(Ok(serde_json::from_slice(text).map_err(odd)?));
+        return Ok(Ok(bytes));
     }
     refused(base, status, &bytes)
 }
@@ -263,6 +322,11 @@ fn client(config: &HttpConfig, urls: &[Url]) -> Result<Client, HttpError> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt},
+        net::TcpListener,
+    };
+
     use super::*;
 
     fn refused(servers: &[&str]) -> String {
@@ -280,6 +344,31 @@ mod tests {
         assert!(Servers::new(&config).is_err());
         let config = HttpConfig { api_key: Some("a\nb".into()), ..HttpConfig::new(["http://a"]) };
         assert!(!Servers::new(&config).expect_err("odd").to_string().contains("a\nb"));
+    }
+
+    /// It accepts connections, as a process that is stopped does, and never answers.
+    #[tokio::test]
+    async fn a_server_that_hangs_is_not_waited_for_alone() {
+        let hangs = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let answers = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let urls = [&hangs, &answers].map(|server| server.local_addr().expect("bound").to_string());
+        let answering = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = answers.accept().await.expect("a connection");
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request).await;
+                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\n7").await;
+            }
+        });
+        let servers = Servers::new(&HttpConfig::new(urls)).expect("good");
+        let call = || Call::new(Method::GET, "/x".to_owned()).within(Duration::from_secs(3_600));
+        for lane in [Lane::Work, Lane::Beats] {
+            let asked = timeout(Duration::from_secs(60), servers.ask::<u64>(lane, &call())).await;
+            assert_eq!(asked.expect("the other one answers"), Ok(Ok(7)));
+        }
+        let beside = timeout(BESIDE_AFTER * 3, servers.ask::<u64>(Lane::Waits, &call())).await;
+        assert!(beside.is_err(), "nobody waits in line twice");
+        answering.abort();
     }
 
     #[test]
