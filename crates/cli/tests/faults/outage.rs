@@ -88,6 +88,40 @@ async fn postgres_stops_and_starts_again_under_load() -> Result<()> {
     Ok(())
 }
 
+/// A cursor that is known already is judged from memory, which says nothing about the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_with_a_sealed_cursor_does_not_report_that_a_stopped_store_answers() -> Result<()> {
+    const HEARTBEATS: usize = 50;
+    let postgres = Postgres::start().await?;
+    let replicas = replicas(&postgres.url(), 1).await?;
+    let (server, api) = &replicas[0];
+    let asked = json!({ "holder": "worker", "ttl_ms": 300_000 });
+    let opened = api.expect(201, Method::POST, "/sessions", asked).await?;
+    let session = opened["session_id"].as_str().context("a session")?;
+    let path = format!("/sessions/{session}/heartbeat");
+    let renewed = api.expect(200, Method::PUT, &path, json!({})).await?;
+    let cursor = json!({ "sealed_cursor": renewed["sealed_cursor"].as_str().context("a sealed cursor")? });
+    let count = |line: &str| server.logs().matches(line).count();
+    postgres.stop().await?;
+    wait_for("the server to notice", PATIENCE, async || {
+        matches!(api.call(Method::PUT, &path, cursor.clone()).await, Ok((503, _)))
+    })
+    .await?;
+    for _ in 0..HEARTBEATS {
+        let (status, problem) = api.call(Method::PUT, &path, cursor.clone()).await?;
+        assert_eq!(status, 503, "{problem}");
+    }
+    assert_eq!(count("the store answers again"), 0, "{}", server.logs());
+    assert_eq!(count("the store does not answer"), 1, "{}", server.logs());
+    postgres.start_again().await?;
+    wait_for("the session to be renewed", PATIENCE, async || {
+        matches!(api.call(Method::PUT, &path, cursor.clone()).await, Ok((200, _)))
+    })
+    .await?;
+    wait_for("the log to say so", PATIENCE, async || count("the store answers again") == 1).await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_answer_to_a_client_is_asked_for_by_request_id() -> Result<()> {
     let server = Solehold::builder().start().await?;
