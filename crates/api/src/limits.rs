@@ -11,8 +11,9 @@ pub const FAILURE_WINDOW_MS: u64 = 60 * 60 * 1_000;
 pub const FAILURE_REPORT_MS: u64 = 60 * 1_000;
 /// A resource that has failed this often within [`FAILURE_WINDOW_MS`] is in quarantine.
 pub const FAILURES_MAX: usize = 5;
-/// Failures of one resource that are remembered; beyond it the oldest are forgotten before their time.
-pub const FAILURES_KEPT_MAX: usize = 100;
+/// Failures of one resource that are remembered; beyond it the oldest are forgotten before their time. With names of
+/// the greatest length they fit into one record.
+pub const FAILURES_KEPT_MAX: usize = 32;
 /// Largest body of a request, in bytes; an import is a stream and has a bound for each line.
 pub const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Longest line of an export.

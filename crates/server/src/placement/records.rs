@@ -297,6 +297,7 @@ async fn forget_planners(engine: &Engine, all: &[Record], now: StoreTime) -> Res
 mod tests {
     use std::sync::Arc;
 
+    use solehold_core::limits::NAME_BYTES_MAX;
     use solehold_engine::{EngineOptions, clock::ManualClock, resident};
 
     use super::*;
@@ -337,14 +338,19 @@ mod tests {
         let name = |text: &str| Name::new(text).expect("a name");
         let mut record =
             FailureRecord::new(ResourceKey { tenant: name("acme"), kind: name("job"), key: name("a") });
-        for n in 0..3 * FAILURES_KEPT_MAX as u64 {
-            record.report(&name(&format!("r{n}")), StoreTime(n));
+        // Each letter takes two bytes in JSON.
+        let runner = |n: usize| name(&format!("{n:03}{}", "\"".repeat(NAME_BYTES_MAX - 3)));
+        let count = 3 * FAILURES_KEPT_MAX;
+        for n in 0..count {
+            record.report(&runner(n), StoreTime(n as u64));
         }
-        let counted = record.counted_at(StoreTime(1_000));
+        record.failures = record.counted_at(StoreTime(1_000));
+        let counted = &record.failures;
         assert_eq!(
             (counted.failures as usize, counted.runners.len()),
             (FAILURES_KEPT_MAX, FAILURES_KEPT_MAX)
         );
-        assert_eq!(counted.runners.last().map(String::as_str), Some("r299"));
+        assert_eq!(counted.runners.last().map(String::as_str), Some(runner(count - 1).as_str()));
+        crate::keys::record(FAILURES, name("a"), &record).expect("a document that can be stored");
     }
 }
