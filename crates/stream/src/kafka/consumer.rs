@@ -144,16 +144,17 @@ impl<H: Handler> Consumer<H> {
         // The client blocks, in callbacks too, and is closed where it ends.
         std::thread::spawn(move || {
             let polled = poll::poll(&client, taken);
-            thread.send_replace(Polling::Ended(polled));
+            thread.send_replace(Polling::Ended(polled.clone()));
             // Leaves the group, and waits for the broker to agree: for ever, if that is gone.
             drop(client);
-            thread.send_replace(Polling::Left);
+            thread.send_replace(Polling::Left(polled));
         });
         let Self { settings, pool, partitions, handler, name, .. } = self;
         let terms = Terms {
             group: settings.group.clone(),
             owner: name,
             begin: settings.auto_offset_reset,
+            lost_messages: settings.lost_messages,
             bounds: settings.bounds(),
         };
         let office = Arc::new(Office { handler, pool, partitions, desk, orders });
@@ -167,8 +168,8 @@ enum Polling {
     Runs,
     /// It has stopped polling, with an error if the client cannot recover.
     Ended(Result<(), String>),
-    /// It has left the group.
-    Left,
+    /// It has left the group, too.
+    Left(Result<(), String>),
 }
 
 struct Running<H> {
@@ -238,7 +239,7 @@ impl<H: Handler> Running<H> {
             }
             ended = polling.wait_for(|polling| *polling != Polling::Runs) => {
                 let why = match ended.map(|ended| ended.clone()) {
-                    Ok(Polling::Ended(Err(why))) => why,
+                    Ok(Polling::Ended(Err(why)) | Polling::Left(Err(why))) => why,
                     Ok(_) => "the client has ended".to_owned(),
                     Err(_) => "the thread that polls panicked".to_owned(),
                 };
@@ -262,7 +263,7 @@ impl<H: Handler> Running<H> {
             return;
         }
         let mut polling = self.polling.clone();
-        let left = polling.wait_for(|polling| *polling == Polling::Left);
+        let left = polling.wait_for(|polling| matches!(polling, Polling::Left(_)));
         if tokio::time::timeout(CLOSE_MAX, left).await.is_err() {
             tracing::warn!(
                 "the group was not left in time: the partitions are free after the session timeout"

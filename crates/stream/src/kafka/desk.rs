@@ -54,11 +54,29 @@ pub(super) struct LaneCell {
     pub wake: Notify,
     /// What arrived is of another topic.
     pub is_foreign: AtomicBool,
+    /// Why no more messages will arrive, if so.
+    stalled: Mutex<Option<String>>,
 }
 
 impl LaneCell {
     pub fn new(lane: Lane) -> Self {
-        Self { lane: Mutex::new(lane), wake: Notify::new(), is_foreign: AtomicBool::new(false) }
+        Self {
+            lane: Mutex::new(lane),
+            wake: Notify::new(),
+            is_foreign: AtomicBool::new(false),
+            stalled: Mutex::default(),
+        }
+    }
+
+    /// Reports to the partition's task that no more messages will arrive: it ends the tenure.
+    pub fn stall(&self, why: String) {
+        self.stalled.lock().get_or_insert(why);
+        self.wake.notify_one();
+    }
+
+    /// Why no more messages will arrive, if so.
+    pub fn stalled(&self) -> Option<String> {
+        self.stalled.lock().clone()
     }
 }
 
@@ -75,6 +93,10 @@ pub(super) struct Fetching {
     pub serial: u64,
     pub cell: Arc<LaneCell>,
     pub is_paused: bool,
+    /// The offset that the client fetches next.
+    pub next: i64,
+    /// Its tenure ends because nothing arrives; it stays assigned to the client until the next one, or is let go of.
+    pub is_stalled: bool,
 }
 
 /// Shared by everything in a consumer.

@@ -53,7 +53,12 @@ pub struct Figures {
     fenced: Counter,
     lost: Counter,
     pauses: Counter,
+    stalls: Counter,
+    lost_messages: Counter,
     owned: Gauge,
+    stopped: Gauge,
+    /// Partitions that stand still, and why.
+    standing: Mutex<BTreeMap<i32, String>>,
     partitions: Mutex<BTreeMap<i32, PartitionFigures>>,
     /// When it last polled, in boot time; 0 for never.
     polled: AtomicU64,
@@ -78,6 +83,12 @@ impl Figures {
             ),
             ("consumer_lost_partitions", "Partitions that were lost rather than revoked", &self.lost),
             ("consumer_pauses", "How often a partition was paused because it was full", &self.pauses),
+            ("consumer_stalls", "Tenures that ended because messages no longer arrived", &self.stalls),
+            (
+                "consumer_lost_messages",
+                "Offsets that were skipped because the broker had deleted them before they took effect",
+                &self.lost_messages,
+            ),
         ];
         for (name, help, counter) in counters {
             registry.register(name, help, counter.clone());
@@ -91,6 +102,11 @@ impl Figures {
             "consumer_partitions",
             "Partitions that this consumer works on",
             self.owned.clone(),
+        );
+        registry.register(
+            "consumer_stopped_partitions",
+            "Partitions of this consumer whose messages are not worked on",
+            self.stopped.clone(),
         );
     }
 
@@ -122,6 +138,21 @@ impl Figures {
     /// How many messages became dead letters.
     pub fn dead_letters(&self) -> u64 {
         self.dead_letters.get()
+    }
+
+    /// Partitions of this consumer whose messages are not worked on, and why.
+    pub fn stopped(&self) -> BTreeMap<i32, String> {
+        self.standing.lock().clone()
+    }
+
+    /// How many tenures ended because messages no longer arrived.
+    pub fn stalls(&self) -> u64 {
+        self.stalls.get()
+    }
+
+    /// How many offsets were skipped because the broker had deleted them.
+    pub fn lost_messages(&self) -> u64 {
+        self.lost_messages.get()
     }
 
     /// Whether it polls, and has partitions or knows that it has none; or why not.
@@ -162,6 +193,9 @@ impl Figures {
     pub(super) fn ends(&self, partition: i32) {
         let mut partitions = self.partitions.lock();
         partitions.remove(&partition);
+        let mut standing = self.standing.lock();
+        standing.remove(&partition);
+        self.stopped.set(standing.len() as i64);
         self.lag.remove(&OfPartition { partition });
         self.owned.set(partitions.len() as i64);
     }
@@ -188,6 +222,31 @@ impl Figures {
 
     pub(super) fn lost(&self, partitions: u64) {
         self.lost.inc_by(partitions);
+    }
+
+    /// A partition stands still; whether that was not known yet.
+    pub(super) fn stops(&self, partition: i32, why: &str) -> bool {
+        let mut standing = self.standing.lock();
+        let former = standing.insert(partition, why.to_owned());
+        self.stopped.set(standing.len() as i64);
+        former.is_none()
+    }
+
+    /// A partition no longer stands still.
+    pub(super) fn runs(&self, partition: i32) {
+        let mut standing = self.standing.lock();
+        if standing.remove(&partition).is_some() {
+            self.stopped.set(standing.len() as i64);
+            tracing::info!(partition, "the partition is no longer stopped");
+        }
+    }
+
+    pub(super) fn stalled(&self) {
+        self.stalls.inc();
+    }
+
+    pub(super) fn skipped(&self, messages: u64) {
+        self.lost_messages.inc_by(messages);
     }
 
     pub(super) fn paused(&self) {

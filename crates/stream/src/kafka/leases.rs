@@ -24,7 +24,7 @@ use solehold_sql::partitions::{Landmark, Partition, Raised, Tenure};
 use super::{
     Handler,
     desk::{Entered, Leave},
-    group::{NotWon, Terms, start, work},
+    group::{NotWon, Terms, look, note, skip_lost, start, work},
     poll::{Client, Order},
     tenure::{Ended, Office},
 };
@@ -212,16 +212,14 @@ impl<H: Handler> Following<H> {
         loop {
             match self.win(guard, entered.number).await {
                 Ok((tenure, landmark)) => {
-                    let ended = work(&self.office, &self.terms, entered, &tenure, landmark).await;
-                    if ended != Ended::Fenced {
-                        return;
+                    match work(&self.office, &self.terms, entered, &tenure, landmark).await {
+                        Ended::Fenced => failures = 0,
+                        Ended::Stalled(_) => {}
+                        _ => return,
                     }
-                    tracing::warn!(partition = %tenure.partition, "another consumer wrote for it");
                 }
                 Err(NotWon::Never(why)) => return self.office.desk.fail(why),
-                Err(NotWon::Again(why)) => {
-                    tracing::debug!(partition = entered.number, why, "the partition is not won yet");
-                }
+                Err(not_won) => note(&self.office, entered.number, failures, not_won),
             }
             failures += 1;
             tokio::select! {
@@ -236,14 +234,14 @@ impl<H: Handler> Following<H> {
         let (office, terms) = (&self.office, &self.terms);
         let topic = office.desk.topic.clone();
         let partition = Partition { group: terms.group.clone(), topic, number };
-        let row = office.partitions.look(&**office.pool.get().await?, &partition).await?;
-        let start = start(&self.client, &partition, &row, terms.begin).await?;
+        let (row, watermarks) = look(office, &self.client, &partition).await?;
+        let start = start(&partition, &row, watermarks, terms)?;
         let token = guard.check().map_err(|lost| NotWon::Again(lost.to_string()))?;
         let database = office.pool.get().await?;
         let raised =
             office.partitions.raise_to(&**database, &partition, token.0, &terms.owner, start.next_offset);
         match raised.await? {
-            Raised::Ours(tenure) => Ok((tenure, start.landmark)),
+            Raised::Ours(tenure) => skip_lost(office, tenure, &start).await,
             Raised::Overtaken(row) if guard.is_live() => Err(NotWon::Never(format!(
                 "partition {partition} was held by {} under token {}, and the server gave {}: tokens of one server only \
                  grow, so this is another server, or it was set back. Use the former one, or let the group begin under \

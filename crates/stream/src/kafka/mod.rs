@@ -26,4 +26,4 @@ pub use figures::{Figures, PartitionFigures};
 pub use handler::{Done, Failure, Handler, Leaving, Message};
 pub use leases::PARTITION_KIND;
 pub(crate) use member::Member;
-pub use settings::{Begin, Brokers, ConsumerSettings, PartitionAssignment};
+pub use settings::{Begin, Brokers, ConsumerSettings, LostMessages, PartitionAssignment};

@@ -117,14 +117,16 @@ impl Callbacks {
             display(client, &self.desk);
         }
         let mut fetching = self.desk.fetching.lock();
-        let mut dropped = TopicPartitionList::new();
         for number in numbers {
-            if let Some(was) = fetching.remove(number) {
-                dropped.add_partition(&self.desk.topic, *number);
-                if was.is_paused {
-                    let _ = client.resume(&only(&self.desk.topic, *number));
-                }
+            if fetching.remove(number).is_some_and(|was| was.is_paused) {
+                let _ = client.resume(&only(&self.desk.topic, *number));
             }
+        }
+        // What the client has, not what it was ordered to have: it refuses all if one is not assigned to it.
+        let assigned = client.assignment()?;
+        let mut dropped = TopicPartitionList::new();
+        for element in assigned.elements().iter().filter(|element| numbers.contains(&element.partition())) {
+            dropped.add_partition(&self.desk.topic, element.partition());
         }
         client.incremental_unassign(&dropped)
     }
@@ -162,11 +164,12 @@ pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result
 fn deliver(client: &Client, desk: &Desk, message: &BorrowedMessage<'_>) {
     let number = message.partition();
     let mut fetching = desk.fetching.lock();
-    let Some(fetched) = fetching.get_mut(&number) else { return };
+    let Some(fetched) = fetching.get_mut(&number).filter(|fetched| !fetched.is_stalled) else { return };
     let mut lane = fetched.cell.lane.lock();
     let arrival = lane.arrive(owned(message));
     let flow = lane.flow();
     drop(lane);
+    fetched.next = message.offset() + 1;
     if arrival == Arrival::Foreign {
         fetched.cell.is_foreign.store(true, Ordering::SeqCst);
     }
@@ -175,7 +178,7 @@ fn deliver(client: &Client, desk: &Desk, message: &BorrowedMessage<'_>) {
         fetched.is_paused = true;
         desk.figures.paused();
         if let Err(error) = client.pause(&only(&desk.topic, number)) {
-            tracing::warn!(partition = number, %error, "a full partition could not be paused");
+            stall(desk, &mut fetching, number, format!("its messages cannot be paused: {error}"));
         }
     }
 }
@@ -189,37 +192,54 @@ fn trouble(client: &Client, desk: &Desk, error: &KafkaError) -> Result<(), Strin
         KafkaError::MessageConsumption(
             RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange,
         ) => {
-            let fetching: Vec<(i32, i64)> = desk
-                .fetching
-                .lock()
-                .iter()
-                .map(|(number, of)| (*number, of.cell.lane.lock().position()))
-                .collect();
-            for (number, position) in fetching {
-                if let Ok((low, high)) = client.fetch_watermarks(&desk.topic, number, WATERMARKS_MAX)
-                    && !(low..=high).contains(&position)
-                {
-                    desk.fail(out_of_range(&desk.topic, number, position, low, high));
-                }
-            }
+            out_of_range(client, desk);
         }
         error => tracing::debug!(%error, "no messages"),
     }
     Ok(())
 }
 
-/// The broker does not have the messages that come next.
-pub(super) fn out_of_range(topic: &str, number: i32, position: i64, low: i64, high: i64) -> String {
-    let what = if position > high {
-        "it was made anew under its name, or its broker lost messages"
-    } else {
-        "messages were deleted before they took effect, or it was made anew under its name"
-    };
-    format!(
-        "topic {topic} is not the one that it was: {what}. Everything below offset {position} of partition {number} has \
-         taken effect, and the broker has {low} to {high}. If that is meant, let the group begin anew with what is \
-         there (docs/guides/partitions.md, \"A topic that was made anew\")"
-    )
+/// The client fetches nothing more of a partition, and does not report of which: the broker does not have the offset
+/// that comes next. Tenures that this may be about end; why it is so is found out when they begin again.
+fn out_of_range(client: &Client, desk: &Desk) {
+    let topic = &desk.topic;
+    let mut fetching = desk.fetching.lock();
+    let mut unknown = None::<String>;
+    let live = fetching.iter().filter(|(_, of)| !of.is_stalled);
+    let live: Vec<(i32, i64)> = live.map(|(number, of)| (*number, of.next)).collect();
+    for (number, next) in live {
+        if let Some(why) = &unknown {
+            stall(desk, &mut fetching, number, why.clone());
+            continue;
+        }
+        match client.fetch_watermarks(topic, number, WATERMARKS_MAX) {
+            Ok((low, high)) if (low..=high).contains(&next) => {
+                // Fails if it is this one after all, and changes nothing otherwise.
+                if let Err(error) = client.seek(topic, number, Offset::Offset(next), SEEK_MAX) {
+                    let why = format!("its messages are no longer fetched: {error}");
+                    stall(desk, &mut fetching, number, why);
+                }
+            }
+            Ok((low, high)) => {
+                let why = format!("the broker does not have offset {next}: it has {low} to {high}");
+                stall(desk, &mut fetching, number, why);
+            }
+            Err(error) => {
+                let why = format!("the broker does not say which messages it has: {error}");
+                stall(desk, &mut fetching, number, why.clone());
+                unknown = Some(why);
+            }
+        }
+    }
+}
+
+/// Ends the tenure of a partition whose messages do not arrive.
+fn stall(desk: &Desk, fetching: &mut HashMap<i32, Fetching>, number: i32, why: String) {
+    if let Some(fetched) = fetching.get_mut(&number) {
+        fetched.is_stalled = true;
+        desk.figures.stalled();
+        fetched.cell.stall(why);
+    }
 }
 
 fn carry_out(client: &Client, desk: &Desk, order: Order) {
@@ -228,39 +248,52 @@ fn carry_out(client: &Client, desk: &Desk, order: Order) {
     let is_of = |fetching: &HashMap<i32, Fetching>, number: i32, serial: u64| {
         fetching.get(&number).is_some_and(|fetched| fetched.serial == serial)
     };
-    let done = match order {
+    let (number, done) = match order {
         Order::Fetch { number, serial, offset, cell } => {
-            match fetching.insert(number, Fetching { serial, cell, is_paused: false }) {
-                None => {
-                    let mut one = TopicPartitionList::new();
-                    one.add_partition_offset(topic, number, Offset::Offset(offset))
-                        .and_then(|()| client.incremental_assign(&one))
-                }
-                // To unassign it now could end a rebalance whose callback has not run yet.
-                Some(former) => {
-                    if former.is_paused {
-                        let _ = client.resume(&only(topic, number));
-                    }
-                    client.seek(topic, number, Offset::Offset(offset), SEEK_MAX)
-                }
+            let fetched = Fetching { serial, cell, is_paused: false, next: offset, is_stalled: false };
+            let former = fetching.insert(number, fetched);
+            if former.as_ref().is_some_and(|former| former.is_paused) {
+                let _ = client.resume(&only(topic, number));
             }
+            let done = fetch(client, topic, number, offset, former.is_some());
+            (number, done.map(|()| desk.figures.runs(number)))
         }
         Order::Unfetch { number, serial } if is_of(&fetching, number, serial) => {
             let was_paused = fetching.remove(&number).is_some_and(|fetched| fetched.is_paused);
             if was_paused {
                 let _ = client.resume(&only(topic, number));
             }
-            client.incremental_unassign(&only(topic, number))
+            (number, client.incremental_unassign(&only(topic, number)))
         }
         Order::Resume { number, serial } if is_of(&fetching, number, serial) => {
             fetching.entry(number).and_modify(|fetched| fetched.is_paused = false);
-            client.resume(&only(topic, number))
+            (number, client.resume(&only(topic, number)))
         }
-        Order::Unfetch { .. } | Order::Resume { .. } | Order::Stop => Ok(()),
+        Order::Unfetch { .. } | Order::Resume { .. } | Order::Stop => return,
     };
     if let Err(error) = done {
-        tracing::warn!(%error, "the client did not do what it was told");
+        tracing::debug!(partition = number, %error, "the Kafka client refused an order");
+        stall(desk, &mut fetching, number, format!("its messages cannot be fetched: {error}"));
     }
+}
+
+/// Begins to fetch at an offset. A partition that is assigned already is moved there, since to unassign it could end a
+/// rebalance whose callback has not run yet; where the client does not do that, it is assigned anew.
+fn fetch(client: &Client, topic: &str, number: i32, offset: i64, is_assigned: bool) -> KafkaResult<()> {
+    let assign = || {
+        let mut one = TopicPartitionList::new();
+        one.add_partition_offset(topic, number, Offset::Offset(offset))?;
+        client.incremental_assign(&one)
+    };
+    let done = match is_assigned {
+        false => assign(),
+        true => client.seek(topic, number, Offset::Offset(offset), SEEK_MAX),
+    };
+    done.or_else(|error| {
+        tracing::debug!(partition = number, %error, "assigning the partition anew");
+        let _ = client.incremental_unassign(&only(topic, number));
+        assign()
+    })
 }
 
 /// Tells the broker how far we are. Nobody relies on it.

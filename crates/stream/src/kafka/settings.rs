@@ -79,6 +79,17 @@ pub enum Begin {
     Latest,
 }
 
+/// What to do when the broker has deleted messages that have not taken effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LostMessages {
+    /// Stop the partition until someone decides; the others go on.
+    #[default]
+    Stop,
+    /// Report which offsets are lost, and go on with the first message that is there.
+    Skip,
+}
+
 /// What a consumer does. Times are in seconds.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -99,6 +110,8 @@ pub struct ConsumerSettings {
     pub session_timeout: Duration,
     /// Where to begin with a partition of which nothing is known.
     pub auto_offset_reset: Begin,
+    /// What to do when the broker has deleted messages that have not taken effect.
+    pub lost_messages: LostMessages,
     /// With leases: the most partitions that this consumer takes.
     pub capacity: u32,
     /// Messages of one partition that are worked on at the same time, of different keys.
@@ -134,6 +147,7 @@ impl Default for ConsumerSettings {
             group_instance_id: None,
             session_timeout: Duration::from_secs(10),
             auto_offset_reset: Begin::Earliest,
+            lost_messages: LostMessages::Stop,
             capacity: 100,
             parallel: 32,
             buffered_messages: 2_000,

@@ -57,6 +57,8 @@ pub(super) enum Ended {
     Foreign,
     /// The application's own task failed.
     Broken(String),
+    /// No more messages arrive, for this reason; another attempt may be luckier.
+    Stalled(String),
 }
 
 type Worked<E> = (Message, Result<E, Failure>);
@@ -178,6 +180,9 @@ impl<H: Handler> Work<'_, H> {
     async fn step(&mut self) -> Option<Ended> {
         if self.cell.is_foreign.load(Ordering::SeqCst) {
             return Some(Ended::Foreign);
+        }
+        if let Some(why) = self.cell.stalled() {
+            return Some(Ended::Stalled(why));
         }
         let retry = self.cell.lane.lock().next_retry();
         let retry = async {

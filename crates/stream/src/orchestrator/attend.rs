@@ -13,7 +13,7 @@ use super::{
     jobs::{Jobs, StepError},
     limits::{CLEANING_BATCH, CLEANING_EVERY, MAILBOX_BATCH, POLL_EVERY, SWEEP_BATCH, SWEEP_EVERY},
     sender::Channel,
-    store::Batch,
+    store::{Batch, Mail, Mailbox},
     wake::Bells,
 };
 use crate::kafka::Leaving;
@@ -133,24 +133,68 @@ impl<'a> Attendance<'a> {
         let store = self.jobs.store();
         let partition = self.partition();
         let client = store.pool().get().await?;
-        let mail = store.mailbox(&client, partition, MAILBOX_BATCH).await?;
+        let Mailbox { mail, unreadable } = store.mailbox(&client, partition, MAILBOX_BATCH).await?;
         drop(client);
-        if mail.is_empty() {
+        if mail.is_empty() && unreadable.is_empty() {
             return Ok(Next::Idle);
         }
+        self.set_mail_aside(&unreadable).await?;
+        match self.take_mail(&mail).await {
+            // One entry that cannot take effect must not hold up the others.
+            Err(StepError::Database(error)) if error.is_of_the_data() => {
+                tracing::debug!(partition, %error, entries = mail.len(), "taking mail one by one");
+                for entry in &mail {
+                    match self.take_mail(std::slice::from_ref(entry)).await {
+                        Err(StepError::Database(error)) if error.is_of_the_data() => {
+                            self.set_mail_aside(&[(entry.0, error.to_string())]).await?;
+                        }
+                        taken => taken?,
+                    }
+                }
+            }
+            taken => taken?,
+        }
+        Ok(Next::More)
+    }
+
+    /// Applies mail to the jobs of the partition, in one transaction.
+    async fn take_mail(&self, mail: &[(i64, Mail)]) -> Result<(), StepError> {
+        if mail.is_empty() {
+            return Ok(());
+        }
+        let (store, partition) = (self.jobs.store(), self.partition());
         self.jobs
             .under_epoch(self.tenure, async |batch, client| {
                 batch.load(mail.iter().map(|(_, mail)| mail.subject.as_str())).await?;
                 let mut done = Vec::with_capacity(mail.len());
-                for (arrival, mail) in &mail {
+                for (arrival, mail) in mail {
                     if batch.read(mail).await? {
                         done.push(*arrival);
                     }
                 }
                 store.delete_mail(client, partition, &done).await
             })
+            .await
+    }
+
+    /// Records mail that cannot take effect, and takes it out of the mailbox.
+    async fn set_mail_aside(&self, entries: &[(i64, String)]) -> Result<(), StepError> {
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let (store, partition) = (self.jobs.store(), self.partition());
+        let mut aside = Vec::new();
+        self.jobs
+            .under_epoch(self.tenure, async |_, client| {
+                aside = store.set_mail_aside(client, partition, entries).await?;
+                Ok(())
+            })
             .await?;
-        Ok(Next::More)
+        self.jobs.figures.unreadable(aside.len());
+        for ((subject, name), (_, reason)) in aside.iter().zip(entries) {
+            tracing::error!(partition, job = subject, name, reason, "mail cannot take effect; set aside");
+        }
+        Ok(())
     }
 
     /// Ends attempts that have taken too long. The machine judges; this only nominates.
@@ -190,6 +234,8 @@ impl<'a> Attendance<'a> {
         let (partition, retention) = (self.partition(), parts.inbox_retention);
         let scope = partition.to_string();
         self.jobs.store().inbox().prune_below(&**client, &scope, below, retention, CLEANING_BATCH).await?;
+        let kept = parts.job_retention;
+        self.jobs.store().prune_unreadable_mail(&client, partition, kept, CLEANING_BATCH).await?;
         self.jobs.store().prune_letters(&client, partition, below, retention, CLEANING_BATCH).await?;
         drop(client);
         self.forget_jobs().await

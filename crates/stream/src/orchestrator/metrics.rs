@@ -25,6 +25,7 @@ pub struct Figures {
     commands: Counter,
     letters: Counter,
     timeouts: Counter,
+    unreadable: Counter,
     times: Family<OfState, Histogram>,
 }
 
@@ -45,12 +46,18 @@ impl Default for Figures {
             commands: Counter::default(),
             letters: Counter::default(),
             timeouts: Counter::default(),
+            unreadable: Counter::default(),
             times: Family::new_with_constructor(times),
         };
         registry.register("job_commands", "Commands that arrived", figures.commands.clone());
         figures.consumer.register(&mut registry);
         registry.register("dead_letters", "Commands that could not take effect", figures.letters.clone());
         registry.register("stage_timeouts", "Attempts that took too long", figures.timeouts.clone());
+        registry.register(
+            "unreadable_mail",
+            "Reports and requests to jobs that could not take effect and were set aside",
+            figures.unreadable.clone(),
+        );
         registry.register_with_unit(
             "job_processing_time",
             "How long jobs took from their creation to their end, by how they ended",
@@ -87,6 +94,10 @@ impl Figures {
 
     pub(super) fn timeouts(&self, count: usize) {
         self.timeouts.inc_by(count as u64);
+    }
+
+    pub(super) fn unreadable(&self, count: usize) {
+        self.unreadable.inc_by(count as u64);
     }
 
     /// Everything, for a scrape.

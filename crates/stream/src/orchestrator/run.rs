@@ -113,6 +113,7 @@ fn consumer_settings(settings: &Settings) -> ConsumerSettings {
         partitions: kafka.partitions,
         partition_assignment: assignment,
         group_instance_id: kafka.static_member.clone(),
+        lost_messages: kafka.lost_messages,
         session_timeout,
         capacity,
         parallel: limits.parallel,

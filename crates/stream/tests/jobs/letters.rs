@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 use solehold_stream::orchestrator::{
-    job::JobState,
+    ReportKind,
+    job::{JobState, StageState},
     store::{LetterState, Mail, MailBody},
 };
 use solehold_testkit::wait_for;
@@ -149,5 +150,39 @@ async fn marks_and_letters_are_cleaned_behind_the_position_and_never_above_it() 
     let attending = kit.attend(&tenure);
     kit.count_when("inbox WHERE id = 'a'", 0).await;
     assert_eq!(kit.count("inbox WHERE id = 'b'").await, 1);
+    attending.leave().await;
+}
+
+#[tokio::test]
+async fn one_unreadable_mail_does_not_stop_the_mailbox() {
+    let kit = Kit::new().await;
+    let tenure = kit.tenure(0).await;
+    kit.take(&tenure, &[kit.command(&tenure, "CREATE", "a"), kit.command(&tenure, "CREATE", "b")]).await;
+    // Three that nobody can read: of a newer version, too deep, with a number that has no end.
+    let deep = format!("{}{}", "[".repeat(200), "]".repeat(200));
+    for (name, body) in
+        [("new", r#"{"mail": "unheard_of"}"#), ("deep", deep.as_str()), ("big", r#"{"mail": 1e999}"#)]
+    {
+        let sql = format!(
+            "INSERT INTO orchestrator.mailbox (partition, subject, name, body) VALUES (0, 'a', '{name}', '{body}')"
+        );
+        kit.execute(&sql).await;
+    }
+    // One that can be read, and whose effect the database refuses.
+    kit.execute(
+        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         IF NEW.result::text LIKE '%refused%' THEN RAISE EXCEPTION 'refused'; END IF; RETURN NEW; END $$; \
+         CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON orchestrator.stages FOR EACH ROW EXECUTE FUNCTION refuse()",
+    )
+    .await;
+    kit.report("b", "decode", 1, ReportKind::Succeeded { result: json!("refused") }).await;
+    kit.succeed("a", "decode", 1).await;
+    let attending = kit.attend(&tenure);
+    kit.job_when("a", |job| job.stages[0].state == StageState::Succeeded).await;
+    kit.count_when("mailbox", 0).await;
+    assert_eq!(kit.count("unreadable_mail WHERE reason LIKE 'it cannot be read%'").await, 3);
+    assert_eq!(kit.count("unreadable_mail WHERE subject = 'b' AND reason LIKE '%refused%'").await, 1);
+    let text = kit.jobs.figures().text().unwrap();
+    assert!(text.contains("unreadable_mail_total 4\n"), "{text}");
     attending.leave().await;
 }

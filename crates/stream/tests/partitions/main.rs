@@ -9,6 +9,7 @@ mod lane;
 mod members;
 mod messages;
 mod modes;
+mod standstill;
 
 #[tokio::test]
 async fn a_consumer_in_a_process_of_its_own() {

@@ -33,12 +33,19 @@ pub(super) struct Apache {
 }
 
 impl Apache {
-    pub async fn start(port: Port, advertised: SocketAddr) -> Result<Self> {
+    pub async fn start(port: Port, advertised: SocketAddr, retention_bytes: Option<u32>) -> Result<Self> {
         let install = Install::find()?;
         let zookeeper_port = Port::reserve()?;
         let zookeeper = install.start_zookeeper(&zookeeper_port).await?;
         let server = Server::new("kafka", "KILL")?;
-        let properties = properties(&port, advertised, &zookeeper_port, server.folder());
+        let mut properties = properties(&port, advertised, &zookeeper_port, server.folder());
+        if let Some(bytes) = retention_bytes {
+            properties += &format!(
+                "log.retention.bytes={bytes}\nlog.segment.bytes={}\nlog.retention.check.interval.ms=200\n\
+                 log.segment.delete.delay.ms=100\n",
+                (bytes / 4).max(100)
+            );
+        }
         fs::write(server.folder().join("server.properties"), properties)?;
         let apache = Self { server, _zookeeper: zookeeper, port, zookeeper_port, install };
         apache.spawn().await?;

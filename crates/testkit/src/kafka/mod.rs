@@ -56,6 +56,7 @@ impl Broker {
 pub struct KafkaBuilder {
     port: Port,
     advertised: Option<SocketAddr>,
+    retention_bytes: Option<u32>,
 }
 
 impl KafkaBuilder {
@@ -70,6 +71,13 @@ impl KafkaBuilder {
         self
     }
 
+    /// Keeps about this many bytes of each partition, and deletes older messages. Apache Kafka begins to do so half a
+    /// minute after its start, and takes no more than a quarter of this at once.
+    pub fn retention_bytes(mut self, bytes: u32) -> Self {
+        self.retention_bytes = Some(bytes);
+        self
+    }
+
     /// Starts it, and waits until it takes clients.
     pub async fn start(self) -> Result<Kafka> {
         let advertised = self.advertised.unwrap_or_else(|| self.addr());
@@ -77,7 +85,7 @@ impl KafkaBuilder {
             Some(program) => {
                 Broker::Nisshi(Nisshi::start(PathBuf::from(program), self.port, advertised).await?)
             }
-            None => Broker::Apache(Apache::start(self.port, advertised).await?),
+            None => Broker::Apache(Apache::start(self.port, advertised, self.retention_bytes).await?),
         };
         Ok(Kafka { broker: Some(broker), address: advertised.to_string(), topics: AtomicU32::new(0) })
     }
@@ -91,7 +99,7 @@ impl Kafka {
 
     /// One on a port that is known before it starts.
     pub fn builder() -> Result<KafkaBuilder> {
-        Ok(KafkaBuilder { port: Port::reserve()?, advertised: None })
+        Ok(KafkaBuilder { port: Port::reserve()?, advertised: None, retention_bytes: None })
     }
 
     /// The one broker of this test process, for tests that need no more than topics and groups of their own; the one

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use serde::Deserialize;
 
 use super::super::{dispatch::DispatchersFile, pipeline::DispatchKind};
+use crate::kafka::LostMessages;
 
 /// The file.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -44,6 +45,8 @@ pub struct KafkaFile {
     pub session_timeout: Option<Time>,
     /// Who says which partition is whose.
     pub partition_assignment: Option<Assignment>,
+    /// What to do when the broker has deleted commands that have not taken effect.
+    pub lost_messages: Option<LostMessages>,
     /// The name of a fixed member of the group, for processes that are never replaced by others.
     pub static_member: Option<String>,
     /// Where job events go.

@@ -23,6 +23,7 @@ use super::{
     dispatch::DispatchersFile,
     pipeline::{Pipeline, StagePlan},
 };
+use crate::kafka::LostMessages;
 
 /// Everything that the orchestrator needs to know.
 #[derive(Debug, Clone)]
@@ -58,6 +59,8 @@ pub struct KafkaSettings {
     pub partitions: i32,
     /// After this time a process that does not answer has lost its partitions.
     pub session_timeout: Duration,
+    /// What to do when the broker has deleted commands that have not taken effect.
+    pub lost_messages: LostMessages,
     /// The name of a fixed member of the group.
     pub static_member: Option<String>,
     /// Where job events go, if anywhere.
@@ -243,6 +246,7 @@ fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
         group: text(&asked.group, "polyvision-orchestrator"),
         partitions,
         session_timeout,
+        lost_messages: asked.lost_messages.unwrap_or_default(),
         static_member: asked.static_member.clone(),
         events_topic: asked.events_topic.clone(),
         dead_letter_topic: asked.dead_letter_topic.clone(),

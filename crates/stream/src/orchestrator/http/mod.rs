@@ -157,7 +157,12 @@ fn shown(headers: &HeaderMap) -> Option<&str> {
 
 async fn ready(State(shared): State<Shared>) -> Response {
     match (shared.readiness)() {
-        None => "ready\n".into_response(),
+        None => {
+            let stopped = shared.jobs.figures().consumer().stopped();
+            let stopped =
+                stopped.iter().map(|(number, why)| format!("partition {number} is stopped: {why}\n"));
+            format!("ready\n{}", stopped.collect::<String>()).into_response()
+        }
         Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
     }
 }

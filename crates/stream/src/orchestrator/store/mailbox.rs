@@ -1,6 +1,6 @@
 //! What others have to say to jobs. Anyone may write it; only the owner of a partition takes it, under its epoch.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -87,6 +87,15 @@ impl Mail {
     }
 }
 
+/// The first entries of a mailbox.
+#[derive(Debug, Default)]
+pub struct Mailbox {
+    /// What can be read, with its arrival.
+    pub mail: Vec<(i64, Mail)>,
+    /// What cannot, and why: by arrival.
+    pub unreadable: Vec<(i64, String)>,
+}
+
 /// Of progress only the last matters.
 const PROGRESS: &str = "progress";
 
@@ -148,26 +157,69 @@ impl Store {
         Ok(())
     }
 
-    /// The first entries of a partition's mailbox, with their arrivals.
-    pub async fn mailbox(
-        &self,
-        client: &Client,
-        partition: i32,
-        limit: i64,
-    ) -> Result<Vec<(i64, Mail)>, Error> {
+    /// The first entries of a partition's mailbox.
+    pub async fn mailbox(&self, client: &Client, partition: i32, limit: i64) -> Result<Mailbox, Error> {
         let read = format!(
-            "SELECT arrival, subject, name, body FROM {} WHERE partition = $1 ORDER BY arrival LIMIT $2",
+            "SELECT arrival, subject, name, body::text FROM {} WHERE partition = $1 ORDER BY arrival LIMIT $2",
             self.table("mailbox")
         );
         let rows = client.query_typed(&read, &[(&partition, Type::INT4), (&limit, Type::INT8)]).await?;
-        let mut mail = Vec::with_capacity(rows.len());
+        let mut mailbox = Mailbox::default();
         for row in &rows {
-            let body = serde_json::from_value(row.try_get(3)?);
-            let body =
-                body.map_err(|error| Error::Effect(format!("mail that nobody understands: {error}")))?;
-            mail.push((row.get(0), Mail { subject: row.get(1), name: row.get(2), body }));
+            let arrival = row.try_get(0)?;
+            match serde_json::from_str(row.try_get(3)?) {
+                Ok(body) => {
+                    let mail = Mail { subject: row.try_get(1)?, name: row.try_get(2)?, body };
+                    mailbox.mail.push((arrival, mail));
+                }
+                Err(error) => mailbox.unreadable.push((arrival, format!("it cannot be read: {error}"))),
+            }
         }
-        Ok(mail)
+        Ok(mailbox)
+    }
+
+    /// Moves entries that cannot take effect to the table `unreadable_mail`, each with its reason; returns the subject
+    /// and name of each that was still there.
+    pub async fn set_mail_aside(
+        &self,
+        client: &Client,
+        partition: i32,
+        entries: &[(i64, String)],
+    ) -> Result<Vec<(String, String)>, Error> {
+        let set_aside = format!(
+            "WITH bad AS (SELECT * FROM unnest($2::bigint[], $3::text[]) AS bad (arrival, reason)), \
+             taken AS (DELETE FROM {} AS mail USING bad WHERE mail.partition = $1 AND mail.arrival = bad.arrival \
+             RETURNING mail.subject, mail.name, mail.body, bad.reason) \
+             INSERT INTO {} (partition, subject, name, body, reason) SELECT $1, subject, name, body, reason FROM taken \
+             RETURNING subject, name",
+            self.table("mailbox"),
+            self.table("unreadable_mail")
+        );
+        let arrivals: Vec<i64> = entries.iter().map(|(arrival, _)| *arrival).collect();
+        let reasons: Vec<&str> = entries.iter().map(|(_, reason)| reason.as_str()).collect();
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&partition, Type::INT4), (&arrivals, Type::INT8_ARRAY), (&reasons, Type::TEXT_ARRAY)];
+        let rows = client.query_typed(&set_aside, &parameters).await?;
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+    }
+
+    /// Deletes mail that was set aside longer ago than `older_than`.
+    pub async fn prune_unreadable_mail(
+        &self,
+        client: &Client,
+        partition: i32,
+        older_than: Duration,
+        limit: i64,
+    ) -> Result<u64, Error> {
+        let prune = format!(
+            "DELETE FROM {0} WHERE number IN (SELECT number FROM {0} WHERE partition = $1 \
+             AND at < clock_timestamp() - $2 * interval '1 second' LIMIT $3)",
+            self.table("unreadable_mail")
+        );
+        let age = older_than.as_secs_f64();
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&partition, Type::INT4), (&age, Type::FLOAT8), (&limit, Type::INT8)];
+        Ok(client.execute_typed(&prune, &parameters).await?)
     }
 
     /// Deletes entries that were taken. One that was written anew meanwhile has another arrival, and stays.
