@@ -122,7 +122,7 @@ async fn open(http: Arc<Http>, settings: &Settings) -> Result<Session, AgentErro
         match Session::open(http.clone(), config.clone()).await {
             Err(OpenError::Authority(error)) => {
                 if !std::mem::replace(&mut is_told, true) {
-                    tracing::warn!(%error, "no session yet; trying again");
+                    tracing::warn!(%error, "the server is not there yet; waiting for it");
                 }
                 tokio::time::sleep(settings.lease.retry.min(RELOAD_EVERY)).await;
             }

@@ -30,7 +30,7 @@ fn read_clock() -> String {
          CROSS JOIN (SELECT at_ms FROM solehold.commits ORDER BY at_ms DESC LIMIT 1) m \
          CROSS JOIN (SELECT number, ceiling_ms, claimed_ms FROM solehold.ceilings \
             ORDER BY number DESC, ceiling_ms DESC LIMIT 1) h WHERE c.id = 1",
-        list::<ClockPart>()
+        list::<(ClockPart, CeilingPart)>()
     )
 }
 

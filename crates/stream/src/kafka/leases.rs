@@ -73,9 +73,14 @@ pub(super) fn runner(name: &str, capacity: u32) -> RegisterRunner {
 /// Opens the session that the partitions are attached to; a server that does not answer is waited for.
 pub(super) async fn open(http: Arc<Http>, name: &str, ttl: Duration) -> Result<Session, OpenError> {
     let session = SessionConfig { ttl, ..SessionConfig::new(name) };
+    let mut is_told = false;
     loop {
         match Session::open(http.clone(), session.clone()).await {
-            Err(OpenError::Authority(error)) => tracing::warn!(%error, "the consumer waits for a server"),
+            Err(OpenError::Authority(error)) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(%error, "the server is not there yet; waiting for it");
+                }
+            }
             opened => return opened,
         }
     }

@@ -177,9 +177,14 @@ pub async fn run(
 /// Opens the session that the shards are attached to; a server that does not answer is waited for.
 async fn open(config: &GateConfig, authority: Arc<dyn Authority>) -> Result<Session, OpenError> {
     let session = SessionConfig { ttl: config.ttl, ..SessionConfig::new(&config.holder) };
+    let mut is_told = false;
     loop {
         match Session::open(authority.clone(), session.clone()).await {
-            Err(OpenError::Authority(error)) => tracing::warn!(%error, "the gate waits for a server"),
+            Err(OpenError::Authority(error)) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    tracing::warn!(%error, "the server is not there yet; waiting for it");
+                }
+            }
             opened => return opened,
         }
     }

@@ -28,7 +28,7 @@ const HEARD_WITHIN: Duration = Duration::from_millis(100);
 
 /// Reads the file, and makes sure of everything that it names. Changes nothing but that the tables are made.
 pub async fn check(path: &Path, flags: Flags) -> Result<Vec<String>, RunError> {
-    let Made { settings, jobs, .. } = make(path, flags).await?;
+    let Made { settings, jobs, .. } = make(path, flags, false).await?;
     let kafka = &settings.kafka;
     let partitions = partitions(kafka, brokers(&settings).client()).await?;
     let mut found: Vec<(&str, Finding)> =

@@ -27,6 +27,8 @@ use crate::{
 
 /// How long a connection may take.
 const CONNECT_WITHIN: Duration = Duration::from_secs(10);
+/// How often a database that is not there yet is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(500);
 /// After a way to workers gave up.
 const REPORTS_PAUSE: Duration = Duration::from_secs(1);
 
@@ -74,14 +76,42 @@ fn pool(settings: &PostgresSettings) -> Result<(Pool, Target), RunError> {
     pool.map(|pool| (pool, target)).map_err(|error| RunError::Failed(error.to_string()))
 }
 
-/// The store, with its tables.
-async fn open(settings: &Settings) -> Result<(Arc<Store>, Target), RunError> {
+/// The store, with its tables. A database that is not there yet is waited for until `wait` is over.
+async fn open(settings: &Settings, wait: Duration) -> Result<(Arc<Store>, Target), RunError> {
     let (pool, target) = pool(&settings.postgres)?;
     let store = Store::new(pool, &settings.postgres.schema);
     let store = store.map_err(|error| RunError::Usage(error.to_string()))?;
-    let prepared = store.prepare(&settings.kafka.group, &settings.kafka.topic).await;
-    prepared.map_err(|error| RunError::Unavailable(format!("the database of jobs: {error}")))??;
-    Ok((Arc::new(store), target))
+    let until = BootTime::now().plus(wait);
+    let mut is_told = false;
+    loop {
+        let error = match store.prepare(&settings.kafka.group, &settings.kafka.topic).await {
+            Ok(prepared) => {
+                prepared?;
+                return Ok((Arc::new(store), target));
+            }
+            Err(error) => error,
+        };
+        let left = until.since(BootTime::now());
+        if !may_pass(&error) || left.is_zero() {
+            return Err(RunError::Unavailable(format!("the database of jobs: {error}")));
+        }
+        if !std::mem::replace(&mut is_told, true) {
+            tracing::warn!(%error, ?wait, "the database of jobs is not there yet; waiting for it");
+        }
+        tokio::time::sleep(TRY_EVERY.min(left)).await;
+    }
+}
+
+/// Whether it is worth while to try again: the database cannot be reached, or is starting, stopping or overloaded. A
+/// password, a role, a database or a right that is wrong stays wrong.
+fn may_pass(error: &solehold_sql::Error) -> bool {
+    let is_passing =
+        |code: &str| ["08", "40", "53", "55", "57", "58", "XX"].iter().any(|class| code.starts_with(class));
+    match error {
+        solehold_sql::Error::Postgres(_) => error.code().is_none_or(is_passing),
+        solehold_sql::Error::Connection(_) => true,
+        _ => false,
+    }
 }
 
 pub(super) fn brokers(settings: &Settings) -> Brokers {
@@ -133,13 +163,15 @@ pub(super) struct Made {
     consumer: ConsumerSettings,
 }
 
-pub(super) async fn make(path: &Path, flags: Flags) -> Result<Made, RunError> {
+/// Makes it. It waits for its database at the start only `at_start`.
+pub(super) async fn make(path: &Path, flags: Flags, at_start: bool) -> Result<Made, RunError> {
     let settings = config::load(path, |file| apply(flags, file))?;
     let consumer = consumer_settings(&settings);
     if let Some(fault) = consumer.fault() {
         return Err(RunError::Usage(format!("{}: {fault}", path.display())));
     }
-    let (store, listen) = open(&settings).await?;
+    let wait = if at_start { settings.postgres.wait } else { Duration::ZERO };
+    let (store, listen) = open(&settings, wait).await?;
     let desk = Arc::new(Desk::new(store));
     let publisher = KafkaPublisher::new(&brokers(&settings), settings.kafka.headers);
     let publisher = publisher.map_err(|error| RunError::Usage(format!("kafka: {error}")))?;
@@ -185,7 +217,12 @@ pub async fn run(
     say: impl Fn(&str),
     ending: impl Future<Output = ()>,
 ) -> Result<(), RunError> {
-    let Made { settings, jobs, listen, consumer } = make(path, flags).await?;
+    let mut ending = Box::pin(ending);
+    let made = tokio::select! {
+        made = make(path, flags, true) => made?,
+        () = &mut ending => return Ok(()),
+    };
+    let Made { settings, jobs, listen, consumer } = made;
     let figures = jobs.figures().consumer().clone();
     let ready = figures.clone();
     let readiness: Readiness = Arc::new(move || ready.ready(BootTime::now()).err());

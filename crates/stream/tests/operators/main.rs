@@ -5,6 +5,7 @@
 mod check;
 mod letters;
 mod tls;
+mod waiting;
 mod world;
 
 use anyhow::Result;

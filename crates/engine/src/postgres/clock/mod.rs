@@ -29,7 +29,10 @@ use crate::postgres::{
     connection::pool::{Conn, Purpose, ROUND_TRIP, in_time},
     fault::Fault,
     statements::Sql,
-    tables::{columns::ClockPart, part},
+    tables::{
+        columns::{CeilingPart, ClockPart},
+        part,
+    },
 };
 use crate::{clock::BootTime, store::Cursor};
 
@@ -43,8 +46,7 @@ const BEHIND_MS: i64 = 2 * TOLERANCE_MS;
 /// How often, and how long each time, to wait for a running replica to move the mark before time is given back.
 const LOOKS: u32 = 10;
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// As often, how long to wait for a running replica to write the ceiling down again, which each does five times per
-/// second.
+/// As often, how long to wait for a running replica to write the ceiling down again: that happens ten times per second.
 const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// A gap up to this long, as a restart leaves it, is given back by the offset alone: store time goes on from the mark,
 /// and no row is touched.
@@ -110,16 +112,16 @@ impl Reading {
                     .to_owned(),
             ));
         };
-        let clock: ClockPart = part::read(row)?;
+        let (clock, ceiling): (ClockPart, CeilingPart) = part::read(row)?;
         Ok(Self {
             epoch: clock.epoch,
             number: clock.number,
             revision: clock.revision,
             last_ms: clock.last_ms,
             offset_ms: clock.offset_ms,
-            version: Version { moves: clock.moves, number: clock.claim },
-            ceiling_ms: clock.ceiling_ms,
-            claimed_ms: clock.claimed_ms,
+            version: Version { moves: clock.moves, number: ceiling.number },
+            ceiling_ms: ceiling.ceiling_ms,
+            claimed_ms: ceiling.claimed_ms,
             floor: clock.floor,
             barred_until: clock.grants_barred_until_ms,
             retired_to: clock.retired_to,

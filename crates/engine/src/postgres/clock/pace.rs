@@ -48,7 +48,7 @@ const RESTATE_MS: i64 = 100;
 /// room below: a clock that falls behind only takes the ceiling down with it.
 const ROOM: i64 = 320 * US;
 /// A ceiling is not claimed with less room below it.
-const ROOM_LEAST: i64 = TOLERANCE / 5;
+const ROOM_LEAST: i64 = 80 * US;
 /// A replica that starts looks again for a ceiling if there is less room below the one that it knows.
 const ROOM_TO_START: i64 = ROOM - 2 * BLUR;
 /// A new claim is not learned from a reading that took longer: another one finds the ceiling written down again.
@@ -152,7 +152,7 @@ impl Frame {
         let Some(claim) = self.claim else { return false };
         let pace = sample.pace_of(time_ms);
         pace.least <= self.ceiling.at(sample.answered_ms)
-            && pace.most >= claim.at(sample.answered_ms) - TOLERANCE
+            && pace.most >= claim.at(sample.asked_ms) - TOLERANCE
     }
 
     /// Whether the wall clock was not set back.
@@ -297,7 +297,7 @@ impl Timekeeper {
         let time_ms = (sample.by_wall_ms - ahead_ms).max(sample.last_ms).max(self.given_ms);
         let most = sample.pace_of(time_ms).most;
         let reached = frame.least(at_ms).map_or(most, |least| least + TOLERANCE);
-        let lowest = reached.clamp(most + ROOM, most + TOLERANCE - BLUR);
+        let lowest = reached.clamp(most + ROOM, most + TOLERANCE - 3 * BLUR);
         frame.ceiling = frame.ceiling.lowered_to(lowest, at_ms);
         Remedy::Claim { ahead_ms }
     }

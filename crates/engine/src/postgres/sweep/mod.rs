@@ -188,6 +188,7 @@ impl PostgresStore {
     async fn nominate_once(&self, conn: &Conn, limit: usize) -> Result<Nominations, Fault> {
         let (reading, turn) = self.read_clock_and_turn(conn).await?;
         let now = self.time(&reading)?.0 as i64;
+        self.restate_ceiling(conn, &reading).await?;
         if self.keep_turn(conn, turn, now).await?.is_none() {
             return Ok(Nominations::default());
         }

@@ -271,15 +271,18 @@ parts! {
         until_ms: i64,
     }
 
-    /// The clock: its one row, the newest batch `b`, the newest mark `m` and the newest ceiling `h`.
+    /// A ceiling of store time, and the claim that it belongs to.
+    CeilingPart in ceilings as h {
+        number: i64,
+        ceiling_ms: i64,
+        claimed_ms: i64,
+    }
+    /// The clock: its one row, the newest batch `b` and the newest mark `m`.
     ClockPart in clock as c {
         epoch: u64,
         number: i64 = "b.number",
         revision: Revision = "b.revision",
         last_ms: i64 = "m.at_ms",
-        claim: i64 = "h.number",
-        ceiling_ms: i64 = "h.ceiling_ms",
-        claimed_ms: i64 = "h.claimed_ms",
         offset_ms: i64,
         moves: i64,
         floor: Revision = floor!(),

@@ -84,6 +84,8 @@ pub struct PostgresFile {
     pub schema: Option<String>,
     /// The most connections of this process.
     pub connections: Option<usize>,
+    /// How long to wait for the database at the start.
+    pub wait: Option<Time>,
 }
 
 /// How partitions are leased.

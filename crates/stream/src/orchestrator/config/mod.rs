@@ -84,6 +84,8 @@ pub struct PostgresSettings {
     pub schema: String,
     /// The most connections of this process.
     pub connections: usize,
+    /// How long to wait for the database at the start.
+    pub wait: Duration,
 }
 
 /// Who says which partition is whose.
@@ -256,6 +258,9 @@ fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
     })
 }
 
+/// How long to wait for the database at the start, unless told otherwise.
+const POSTGRES_WAIT: Duration = Duration::from_secs(60);
+
 fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, Wrong> {
     let asked = &file.postgres;
     let url = match (&asked.url, &asked.url_file) {
@@ -288,7 +293,8 @@ fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, Wrong> {
     if !(2..=1_000).contains(&connections) {
         return wrong("connections", format!("connections is {connections}; it must be 2 to 1000"));
     }
-    Ok(PostgresSettings { url: url.into(), schema, connections })
+    let wait = asked.wait.map_or(POSTGRES_WAIT, |Time(time)| time);
+    Ok(PostgresSettings { url: url.into(), schema, connections, wait })
 }
 
 fn leases(file: &OrchestratorFile, kafka: &KafkaSettings) -> Result<LeaseSettings, Wrong> {
