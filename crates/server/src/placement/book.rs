@@ -48,7 +48,10 @@ pub(crate) struct Planned {
     /// The state of the registry that it was made from.
     registry: u64,
     at: BootTime,
+    /// How long it took to make.
     took: Duration,
+    /// The same of the plan before it.
+    took_before: Duration,
     versions: OnceLock<HashMap<Name, u64>>,
 }
 
@@ -84,7 +87,9 @@ impl Planned {
     }
 
     fn used_in_all(&self) -> Duration {
-        USED_FOR.max(self.took * 2).min(FRESH_FOR)
+        // A machine that stands still makes one plan look expensive, and must not delay the next.
+        let cost = self.took.min(self.took_before);
+        USED_FOR.max(cost * 2).min(FRESH_FOR)
     }
 }
 
@@ -189,6 +194,7 @@ impl PlanBook {
         let memory = present.memory.clone();
         let mut planned = in_background(move || make(rows, &mut memory.lock())).await?;
         (planned.at, planned.took) = (BootTime::now(), BootTime::now().since(began));
+        planned.took_before = present.last.as_ref().map_or(planned.took, |last| last.took);
         planned.registry = registry;
         let planned = Arc::new(planned);
         present.last = Some(planned.clone());
@@ -225,8 +231,9 @@ fn check_algorithm(ruling: u32) -> Result<(), ApiError> {
 fn make(rows: Rows, memory: &mut Memory) -> Planned {
     let Facts { snapshot, revision, sessions, left_ms } = rows.facts(memory);
     let (at, took, registry) = (BootTime::now(), Duration::ZERO, 0);
-    let versions = OnceLock::new();
-    Planned { plan: plan(&snapshot), snapshot, revision, sessions, left_ms, registry, at, took, versions }
+    let (took_before, versions) = (took, OnceLock::new());
+    let plan = plan(&snapshot);
+    Planned { plan, snapshot, revision, sessions, left_ms, registry, at, took, took_before, versions }
 }
 
 /// Computes something on a thread that may take its time, beside those that answer requests.

@@ -74,19 +74,21 @@ async fn make_plans(context: Context, mut registry: watch::Receiver<u64>, tenant
             events = engine.watch(Some(engine.cursor()), filter).await.ok();
         }
         registry.mark_unchanged();
-        let used_for = match context.plan(&tenant, None).await {
-            Ok(planned) => planned.is_used_for(),
-            // Those who wait ask for themselves, and are told why.
-            Err(_) => FRESH_FOR,
-        };
+        let planned = context.plan(&tenant, None).await;
         tokio::select! {
             () = next(&mut events) => {}
             _ = registry.changed() => {}
             _ = stopping.changed() => {}
             () = tokio::time::sleep(FRESH_FOR) => {}
         }
-        // What happens meanwhile is in the next plan, too.
-        tokio::time::sleep(used_for).await;
+        // What happens meanwhile is in the next plan, too. Counted from when the plan was made: one that is older than
+        // that is replaced at once.
+        let rest = match planned {
+            Ok(planned) => planned.is_used_for(),
+            // Those who wait ask for themselves, and are told why.
+            Err(_) => FRESH_FOR,
+        };
+        tokio::time::sleep(rest).await;
         while next(&mut events).now_or_never().is_some() {}
     }
 }

@@ -10,7 +10,7 @@ use rdkafka::{config::FromClientConfigAndContext as _, consumer::Consumer as _};
 use solehold_client::{Http, OpenError, Session};
 use solehold_clock::Backoff;
 use solehold_sql::partitions::Partitions;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::{
     Brokers, ConsumerSettings, Figures, Handler, Hook, PartitionAssignment,
@@ -216,6 +216,7 @@ impl<H: Handler> Running<H> {
             http,
             session: session.clone(),
             resources: Resources::new(group, topic, *partitions),
+            not_granted: Notify::new(),
         });
         let ended = self.until(ending, following.follow()).await;
         self.let_go().await;

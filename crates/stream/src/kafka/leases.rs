@@ -20,6 +20,7 @@ use solehold_client::{
 };
 use solehold_clock::Backoff;
 use solehold_sql::partitions::{Landmark, Partition, Raised, Tenure};
+use tokio::sync::Notify;
 
 use super::{
     Handler,
@@ -94,36 +95,68 @@ pub(super) struct Following<H> {
     pub http: Arc<Http>,
     pub session: Session,
     pub resources: Resources,
+    /// A partition that is planned for this consumer was not granted.
+    pub not_granted: Notify,
+}
+
+/// What the server is asked for next.
+#[derive(Debug, Default)]
+struct Asking {
+    /// The version of the plan that is known. The server answers when it has another one, and at once without it.
+    known: Option<String>,
+    /// Attempts in a row that came to nothing.
+    failures: u32,
+}
+
+impl Asking {
+    /// The server has answered; whether with the version that was known.
+    fn answered(&mut self, version: Option<&String>) -> bool {
+        let is_same = self.known.as_ref() == version;
+        self.known = version.cloned();
+        is_same
+    }
+
+    /// The plan was not carried out, or not received: it is asked for again after a pause, and answered at once. To
+    /// wait for another plan would leave what is planned to nobody.
+    fn failed(&mut self) -> Duration {
+        self.known = None;
+        self.failures = self.failures.saturating_add(1);
+        RETRY.wait(self.failures, rand::random())
+    }
 }
 
 impl<H: Handler> Following<H> {
     /// Follows what the server plans, until this is dropped. Returns why the plan can no longer be followed.
     pub async fn follow(self: Arc<Self>) -> String {
         self.declare().await;
-        let (mut known, mut failures) = (None::<String>, 0);
+        let mut asking = Asking::default();
         loop {
             if let Err(lost) = self.session.ready().await {
                 return format!("the consumer's session is over: {lost}");
             }
-            match self.http.assignments(self.session.holder(), known.as_deref()).await {
+            let answer = tokio::select! {
+                answer = self.http.assignments(self.session.holder(), asking.known.as_deref()) => answer,
+                () = self.not_granted.notified() => {
+                    tokio::time::sleep(asking.failed()).await;
+                    continue;
+                }
+            };
+            match answer {
                 Ok(assigned) => {
-                    failures = 0;
                     self.office.desk.figures.told(true);
-                    let is_same = known == assigned.version;
-                    known.clone_from(&assigned.version);
+                    let is_same = asking.answered(assigned.version.as_ref());
                     // What was planned and not carried out is planned again, after a while and not at once.
                     if self.carry_out(&assigned) > 0 && is_same {
                         tokio::time::sleep(RETRY.wait(3, rand::random())).await;
                     }
                 }
                 Err(why) => {
-                    known = None;
-                    failures += 1;
+                    let pause = asking.failed();
                     tracing::warn!(
                         why,
                         "the server does not say which partitions to take; what is held is kept"
                     );
-                    tokio::time::sleep(RETRY.wait(failures, rand::random())).await;
+                    tokio::time::sleep(pause).await;
                 }
             }
         }
@@ -172,8 +205,8 @@ impl<H: Handler> Following<H> {
         };
         let guard = match acquired {
             Ok(Some(guard)) => guard,
-            Ok(None) => return,
-            Err(error) => return tracing::debug!(key, %error, "the partition is not granted"),
+            Ok(None) => return self.is_not_granted(entered, "it was not handed over"),
+            Err(error) => return self.is_not_granted(entered, &error.to_string()),
         };
         let number = entered.number;
         let work = self.work_under(&guard, &mut entered);
@@ -201,6 +234,13 @@ impl<H: Handler> Following<H> {
             }
             Err(_) => tracing::warn!(key, "the partition was not released in time: it is free after its ttl"),
         }
+    }
+
+    fn is_not_granted(&self, entered: Entered, why: &str) {
+        tracing::debug!(partition = entered.number, why, "the partition is not granted");
+        // First, so that it may be begun with again.
+        drop(entered);
+        self.not_granted.notify_one();
     }
 
     async fn acquire(&self, key: &str, want: Want) -> Result<Option<Guard>, AcquireError> {
@@ -255,5 +295,23 @@ impl<H: Handler> Following<H> {
             ))),
             Raised::Overtaken(_) => Err(NotWon::Again("the lease is over".to_owned())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partition_that_was_not_granted_is_asked_for_without_waiting_for_another_plan() {
+        let mut asking = Asking::default();
+        let version = Some("a1".to_owned());
+        assert!(!asking.answered(version.as_ref()));
+        assert!(asking.answered(version.as_ref()), "the server had nothing new within its time");
+        assert_eq!(asking.known, version);
+        let first = asking.failed();
+        assert_eq!(asking.known, None, "the server answers at once");
+        let longest = (0..20).map(|_| asking.failed()).max();
+        assert!(first <= RETRY.first && longest <= Some(RETRY.cap), "{first:?} {longest:?}");
     }
 }

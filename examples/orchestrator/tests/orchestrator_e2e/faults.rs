@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Context, Result, ensure};
@@ -15,6 +15,7 @@ use solehold_testkit::wait_for;
 
 use crate::{
     broker::{PATIENCE, client},
+    takeover::Events,
     world::{GROUP, Mode, PARTITIONS, Pod, TOPIC, World},
 };
 
@@ -63,12 +64,17 @@ impl Faults {
         self.world.create_jobs(self.world.size.jobs).await?;
         let partitions: Vec<i32> = self.world.partitions_of(&name).await?.into_keys().collect();
         let pod = self.take(&name)?;
-        let began = Instant::now();
+        let events = Events::follow(&self.world).await?;
+        let (began, killed) = (Instant::now(), SystemTime::now());
         pod.program.kill9().await?;
         self.world.probe(&partitions).await?;
         let took = began.elapsed();
         println!("SIGKILL: its {} partitions go on after {took:.1?}", partitions.len());
-        let more = if self.world.mode == Mode::Group { 5 } else { 1 };
+        // With leases it is known when the next owner begins; by the probe alone it counts when it has caught up.
+        let (took, more) = match events {
+            Some(events) => (events.print(&self.world, killed, &partitions).await?, 1),
+            None => (took, 5),
+        };
         let allowed = self.allowed(self.world.session + Duration::from_secs(more));
         ensure!(took < allowed, "{took:?}, allowed are {allowed:?}");
         self.world.add_pod().await?;
@@ -101,11 +107,15 @@ impl Faults {
         let name = self.any_pod()?;
         self.world.create_jobs(self.world.size.jobs).await?;
         let epochs = self.world.partitions_of(&name).await?;
-        let began = Instant::now();
+        let events = Events::follow(&self.world).await?;
+        let (began, paused) = (Instant::now(), SystemTime::now());
         self.world.pods[&name].program.pause().await?;
         let partitions: Vec<i32> = epochs.keys().copied().collect();
         self.world.probe(&partitions).await?;
         println!("SIGSTOP: its {} partitions go on after {:.1?}", epochs.len(), began.elapsed());
+        if let Some(events) = events {
+            events.print(&self.world, paused, &partitions).await?;
+        }
         self.late_writes(&epochs).await?;
         self.world.create_jobs(self.world.size.jobs / 4).await?;
         self.world.pods[&name].program.resume()?;

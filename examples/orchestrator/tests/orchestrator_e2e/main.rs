@@ -9,6 +9,7 @@ mod celery;
 mod control;
 mod faults;
 mod line;
+mod takeover;
 mod world;
 
 use anyhow::Result;

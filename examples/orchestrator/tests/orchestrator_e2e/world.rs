@@ -70,7 +70,7 @@ pub struct World {
     pub sql: Client,
     pub pods: BTreeMap<String, Pod>,
     pub session: Duration,
-    server: Option<Solehold>,
+    pub server: Option<Solehold>,
     producer: FutureProducer,
     created: AtomicU64,
     files: TempDir,
@@ -295,7 +295,8 @@ impl World {
 /// The line by which a pod says that it serves.
 pub const READY: &str = "solehold orchestrator pod-";
 
-/// Counts every transition, whoever makes it: a stage that succeeded, and a task that was ordered.
+/// Counts every transition, whoever makes it: a stage that succeeded, and a task that was ordered. Notes when
+/// something is written for a partition.
 pub const COUNTING: &str = "
 CREATE TABLE effects (what text NOT NULL, job_id text NOT NULL, stage text NOT NULL, attempt integer NOT NULL);
 CREATE FUNCTION count_stage() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -306,6 +307,11 @@ CREATE FUNCTION count_task() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     INSERT INTO effects VALUES ('ordered', NEW.job_id, NEW.stage, NEW.attempt); RETURN NULL; END $$;
 CREATE TRIGGER count_task AFTER INSERT ON orchestrator.outbox FOR EACH ROW
     WHEN (NEW.kind = 'send') EXECUTE FUNCTION count_task();
+CREATE TABLE writes (partition integer NOT NULL, is_message boolean NOT NULL, at timestamptz NOT NULL);
+CREATE FUNCTION time_write() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    INSERT INTO writes VALUES (NEW.partition, NEW.next_offset > OLD.next_offset, clock_timestamp()); RETURN NULL; END $$;
+CREATE TRIGGER time_write AFTER UPDATE ON orchestrator.partitions FOR EACH ROW
+    WHEN (NEW.epoch = OLD.epoch) EXECUTE FUNCTION time_write();
 ";
 
 fn command(number: u64) -> String {
