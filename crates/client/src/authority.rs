@@ -182,7 +182,7 @@ pub struct Beat {
     /// Which of the leases are asked for by their next holders.
     pub hand_overs: Arc<[(LeaseId, HandOver)]>,
     /// The leases that it will have as soon as their present holders release them.
-    pub pending: Arc<[LeaseId]>,
+    pub pending: Arc<[(LeaseId, Resource)]>,
 }
 
 /// What a session reports about itself: presence, and how its node is doing.

@@ -165,7 +165,7 @@ impl Embedded {
             sealed_cursor: self.engine.seal(cursor),
             leases: set.leases.iter().cloned().map(held).collect(),
             hand_overs: set.lasting(&view).filter_map(asked).collect(),
-            pending: set.lasting_pending(&view).map(|offer| offer.pending.id).collect(),
+            pending: set.lasting_pending(&view).map(pending).collect(),
         }))
     }
 
@@ -214,6 +214,11 @@ fn odd(answer: &Answer) -> AuthorityError {
 fn held(view: outcome::LeaseView) -> HeldLease {
     let resource = Resource { kind: view.key.kind, key: view.key.key };
     HeldLease { resource, lease: view.lease.id, token: view.lease.token }
+}
+
+fn pending(view: &outcome::PendingView) -> (LeaseId, Resource) {
+    let (kind, key) = (view.key.kind.clone(), view.key.key.clone());
+    (view.pending.id, Resource { kind, key })
 }
 
 fn state(state: lease::StateDocument) -> StateDocument {

@@ -119,6 +119,16 @@ pub enum Step {
     Lost(Lost),
 }
 
+/// What the answer to a heartbeat came to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Heard {
+    /// The leases that have ended: those that the set lacks although it is newer than their grant (rule 9). They must
+    /// stop before the new deadline is shown to anyone.
+    pub ended: Vec<LeaseId>,
+    /// Whether no set is known that is newer. Of an older one nothing is taken up.
+    pub is_newest: bool,
+}
+
 /// The machine.
 #[derive(Debug, Clone)]
 pub struct Renewer {
@@ -204,19 +214,18 @@ impl Renewer {
         Step::Sleep(self.next_wake())
     }
 
-    /// A heartbeat that was sent at `sent` was answered. Gives the leases that have ended: those that the set lacks
-    /// although it is newer than their grant (rule 9). They must stop before the new deadline is shown to anyone. What
-    /// is lost stays lost, however good the news. Of an answer from an older history nothing is taken up.
-    pub fn on_answer(&mut self, sent: BootTime, now: BootTime, beat: &Beat, unit: f64) -> Vec<LeaseId> {
+    /// A heartbeat that was sent at `sent` was answered. What is lost stays lost, however good the news. Of an answer
+    /// from an older history nothing is taken up.
+    pub fn on_answer(&mut self, sent: BootTime, now: BootTime, beat: &Beat, unit: f64) -> Heard {
         self.in_flight = false;
         if self.poll_lost(now).is_some() {
-            return Vec::new();
+            return Heard::default();
         }
         let epoch = match self.history.follow(beat.epoch) {
             Ok(epoch) => epoch,
             Err(older) => {
                 self.lost = Some(older.into());
-                return Vec::new();
+                return Heard::default();
             }
         };
         self.history.keep(beat.sealed_cursor.as_deref());
@@ -229,10 +238,10 @@ impl Renewer {
         self.take_set(Cursor { epoch, revision: beat.revision.0 }, &beat.leases)
     }
 
-    /// Takes up a set, unless a newer one came before; gives the leases that it shows to have ended.
-    fn take_set(&mut self, cursor: Cursor, leases: &[HeldLease]) -> Vec<LeaseId> {
+    /// Takes up a set, unless a newer one came before.
+    fn take_set(&mut self, cursor: Cursor, leases: &[HeldLease]) -> Heard {
         if cursor < self.set.0 {
-            return Vec::new();
+            return Heard::default();
         }
         self.set = (cursor, grants(leases));
         let is_over = |(lease, grant): (&LeaseId, &Cursor)| self.has_ended(*lease, *grant).then_some(*lease);
@@ -240,7 +249,7 @@ impl Renewer {
         for lease in &ended {
             self.held.remove(lease);
         }
-        ended
+        Heard { ended, is_newest: true }
     }
 
     /// A heartbeat was refused: the session is over.
@@ -288,6 +297,11 @@ impl Renewer {
     /// A lease is no longer held, because its holder released it.
     pub fn released(&mut self, lease: LeaseId) {
         self.held.remove(&lease);
+    }
+
+    /// Whether the newest set is newer than a grant and lacks it.
+    pub fn is_known_to_have_ended(&self, lease: LeaseId, token: Token) -> bool {
+        self.has_ended(lease, Cursor { epoch: self.set.0.epoch, revision: token.0 })
     }
 
     /// Why the session is lost, if it is.

@@ -336,6 +336,10 @@ async fn get(
 ) -> Result<Guard, Lost> {
     let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
     for failures in 1.. {
+        // It may be this session's already: an operator hands it over, or an answer was lost.
+        if let Some(guard) = adopt(session, resource).await {
+            return Ok(guard);
+        }
         let now = *want.borrow();
         let got = match now {
             Want::Free => session.try_acquire(kind, key).await.map(Some),
@@ -345,21 +349,15 @@ async fn get(
             Ok(Some(guard)) => return Ok(guard),
             Ok(None) => tracing::debug!(%resource, "was not handed over in time"),
             Err(AcquireError::SessionOver(lost)) => return Err(lost),
-            Err(error) => {
-                tracing::debug!(%resource, %error, "was not acquired");
-                if let Some(guard) = adopt(session, resource).await {
-                    return Ok(guard);
-                }
-            }
+            Err(error) => tracing::debug!(%resource, %error, "was not acquired"),
         }
         sleep(AGAIN.wait(failures, rand::random())).await;
     }
     unreachable!("it tries until it has it")
 }
 
-/// It may be this session's without having been asked for: an operator hands it over, or an answer was lost.
+/// Takes up the session's lease on a resource, if there is one that nothing has a claim on.
 async fn adopt(session: &Session, resource: &Resource) -> Option<Guard> {
-    let leases = session.leases();
-    let lease = leases.iter().find(|lease| lease.resource == *resource)?;
-    session.adopt(lease).await.ok().flatten()
+    let lease = session.unclaimed().into_iter().find(|lease| lease.resource == *resource)?;
+    session.adopt(&lease).await.ok().flatten()
 }

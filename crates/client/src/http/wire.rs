@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::Value;
 use solehold_api::{
     batch::{AcquireItem, BatchItem, ReleaseItem, RenewItem},
-    hand_over::HandOver,
+    hand_over::{HandOver, OfferedLease},
     resources::{self, AcquireResource},
     sessions,
     terms::FinalState,
@@ -108,7 +108,7 @@ pub fn beat(session: sessions::Session) -> Beat {
     };
     Beat {
         hand_overs: session.leases.iter().filter_map(asked).collect(),
-        pending: session.pending.iter().map(|pending| LeaseId(pending.lease_id)).collect(),
+        pending: session.pending.into_iter().filter_map(pending).collect(),
         session: SessionId(session.session_id),
         ttl_left: Duration::from_millis(session.ttl_ms),
         slack: Duration::from_millis(session.slack_ms),
@@ -117,6 +117,12 @@ pub fn beat(session: sessions::Session) -> Beat {
         sealed_cursor: session.sealed_cursor,
         leases: session.leases.into_iter().filter_map(held).collect(),
     }
+}
+
+/// A lease that the session will have.
+fn pending(offered: OfferedLease) -> Option<(LeaseId, Resource)> {
+    let resource = Resource { kind: Name::new(offered.kind).ok()?, key: Name::new(offered.key).ok()? };
+    Some((LeaseId(offered.lease_id), resource))
 }
 
 /// A lease of a set. One under a name that cannot be is none that this client could hold.

@@ -60,7 +60,7 @@ fn it_beats_at_a_third_of_the_ttl() {
     assert_eq!(renewer.poll(at(10_000)), Step::Beat);
     // In flight: nothing to do but to watch the deadline.
     assert_eq!(renewer.poll(at(11_000)), Step::Sleep(at(DEADLINE_MS)));
-    assert_eq!(renewer.on_answer(at(10_000), at(11_500), &beat(0, &[]), 0.0), []);
+    assert_eq!(renewer.on_answer(at(10_000), at(11_500), &beat(0, &[]), 0.0).ended, []);
     assert_eq!(renewer.trusted_until(), at(10_000 + DEADLINE_MS));
     assert_eq!(renewer.poll(at(11_500)), Step::Sleep(at(20_000)));
     // With jitter it comes earlier, never later.
@@ -111,13 +111,13 @@ fn an_answer_after_the_deadline_does_not_bring_it_back() {
 fn an_older_set_is_never_applied_over_a_newer_grant() {
     let mut renewer = renewer(Policy::Deadline);
     assert!(renewer.granted(lease(5), Token(5), None, at(1)));
-    assert_eq!(renewer.on_answer(at(2), at(3), &beat(4, &[]), 0.0), []);
-    assert_eq!(renewer.on_answer(at(4), at(5), &beat(5, &[5]), 0.0), []);
+    assert_eq!(renewer.on_answer(at(2), at(3), &beat(4, &[]), 0.0).ended, []);
+    assert_eq!(renewer.on_answer(at(4), at(5), &beat(5, &[5]), 0.0).ended, []);
     // Heard late: this set is older than the last.
-    assert_eq!(renewer.on_answer(at(1), at(6), &beat(3, &[]), 0.0), []);
-    assert_eq!(renewer.on_answer(at(7), at(8), &beat(6, &[]), 0.0), [lease(5)]);
+    assert_eq!(renewer.on_answer(at(1), at(6), &beat(3, &[]), 0.0).ended, []);
+    assert_eq!(renewer.on_answer(at(7), at(8), &beat(6, &[]), 0.0).ended, [lease(5)]);
     // Told once.
-    assert_eq!(renewer.on_answer(at(9), at(9), &beat(6, &[]), 0.0), []);
+    assert_eq!(renewer.on_answer(at(9), at(9), &beat(6, &[]), 0.0).ended, []);
 }
 
 #[test]
@@ -142,12 +142,12 @@ fn beat_of(epoch: u64, revision: u64, leases: &[(u64, u64)]) -> Beat {
 fn an_answer_from_an_older_history_ends_the_session_and_is_not_taken_up() {
     for policy in [Policy::Immediate, Policy::Deadline, Policy::Grace(TTL)] {
         let mut renewer = renewer(policy);
-        assert_eq!(renewer.on_answer(at(1), at(2), &beat_of(3, 7, &[]), 0.0), []);
+        assert_eq!(renewer.on_answer(at(1), at(2), &beat_of(3, 7, &[]), 0.0).ended, []);
         assert!(renewer.granted(lease(8), Token(8), Some(3), at(3)));
         let (trusted, history) = (renewer.trusted_until(), renewer.history().clone());
         // However new it looks: the older history may have gone on by itself.
         let older = Beat { sealed_cursor: Some("older".to_owned()), ..beat_of(2, 900, &[(8, 8)]) };
-        assert_eq!(renewer.on_answer(at(10_000), at(10_001), &older, 0.0), []);
+        assert_eq!(renewer.on_answer(at(10_000), at(10_001), &older, 0.0).ended, []);
         let lost = Lost::OlderHistory(OlderHistory { seen: 3, told: 2 });
         assert_eq!(renewer.poll(at(10_001)), Step::Lost(lost));
         assert_eq!(renewer.trusted_until(), trusted, "it vouches for nothing");
@@ -175,10 +175,10 @@ fn a_later_epoch_comes_after_any_revision_of_an_earlier_one() {
     assert!(renewer.granted(lease(900), Token(900), Some(3), at(3)));
     assert!(renewer.granted(lease(901), Token(901), Some(3), at(3)));
     // Restored from before both grants, and known as such: the set is authoritative, however low its revision.
-    assert_eq!(renewer.on_answer(at(4), at(5), &beat_of(4, 5, &[]), 0.0), [lease(900), lease(901)]);
+    assert_eq!(renewer.on_answer(at(4), at(5), &beat_of(4, 5, &[]), 0.0).ended, [lease(900), lease(901)]);
     // And a grant of the new history is newer than that set.
     assert!(renewer.granted(lease(6), Token(6), Some(4), at(6)));
-    assert_eq!(renewer.on_answer(at(7), at(8), &beat_of(4, 6, &[(6, 6)]), 0.0), []);
+    assert_eq!(renewer.on_answer(at(7), at(8), &beat_of(4, 6, &[(6, 6)]), 0.0).ended, []);
 }
 
 #[test]
@@ -187,9 +187,9 @@ fn a_lease_that_was_carried_over_under_another_token_is_lost_to_its_guard() {
     renewer.on_answer(at(1), at(2), &beat_of(1, 7, &[]), 0.0);
     assert!(renewer.granted(lease(8), Token(8), Some(1), at(3)));
     assert!(renewer.granted(lease(9), Token(9), Some(1), at(3)));
-    assert_eq!(renewer.on_answer(at(4), at(5), &beat_of(1, 9, &[(8, 8), (9, 9)]), 0.0), []);
+    assert_eq!(renewer.on_answer(at(4), at(5), &beat_of(1, 9, &[(8, 8), (9, 9)]), 0.0).ended, []);
     let carried = beat_of(2, 1 << 32, &[(8, 8), (9, 1 << 32)]);
-    assert_eq!(renewer.on_answer(at(6), at(7), &carried, 0.0), [lease(9)]);
+    assert_eq!(renewer.on_answer(at(6), at(7), &carried, 0.0).ended, [lease(9)]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use solehold_api::problem::ErrorCode;
 use solehold_core::key::{Name, SessionId};
 
-use super::{guard::Guard, inner::Inner};
+use super::{claims::Claim, endings, guard::Guard, inner::Inner};
 use crate::{
     authority::{AcquireRequest, AuthorityError, BadName, Completion, Grant, Operation, Refusal, Resource},
     coalesce::Sent,
@@ -54,13 +54,18 @@ fn held_by(holder: &Option<String>) -> String {
     holder.as_ref().map(|holder| format!(": {holder} holds it")).unwrap_or_default()
 }
 
-/// One acquire, from its first attempt to its guard. Dropped before that, it is spent: what it got is released.
+/// One acquire, from its first attempt to its guard. Dropped before that, it is spent if it may have been granted, or
+/// may still be: what it got is released.
 pub(crate) struct Request {
     pub inner: Arc<Inner>,
     pub resource: Resource,
     pub id: Name,
+    /// None when it has gone on to the guard.
+    claim: Option<Claim>,
+    /// The attempt that is under way.
     sent: Sent,
-    settled: bool,
+    /// An attempt was sent that may still be granted, or was.
+    is_in_doubt: bool,
 }
 
 /// What one attempt came to.
@@ -72,8 +77,9 @@ pub(crate) enum Attempt {
 
 impl Request {
     pub fn new(inner: &Arc<Inner>, resource: Resource) -> Self {
-        let id = inner.fresh_request();
-        Self { inner: inner.clone(), resource, id, sent: Sent::default(), settled: false }
+        let (id, claim) = (inner.fresh_request(), Claim::new(inner, resource.clone()));
+        let (inner, claim) = (inner.clone(), Some(claim));
+        Self { inner, resource, id, claim, sent: Sent::default(), is_in_doubt: false }
     }
 
     pub fn ask(&self, session: SessionId) -> AcquireRequest {
@@ -84,7 +90,10 @@ impl Request {
     /// Asks once.
     pub async fn attempt(&mut self, session: SessionId) -> Attempt {
         let ask = Operation::Acquire(self.ask(session));
+        self.sent = Sent::default();
         let outcome = self.inner.coalescer.submit_marked(ask, self.sent.clone()).await;
+        self.sent = Sent::default();
+        self.is_in_doubt |= matches!(outcome, Err(AuthorityError::Unknown(_)));
         match outcome {
             Ok(Ok(Completion::Held(granted))) => match self.take_up(session, granted) {
                 Some(guard) => Attempt::Won(guard),
@@ -94,18 +103,23 @@ impl Request {
                 }
             },
             Ok(Ok(Completion::Released)) => {
+                self.is_in_doubt = true;
                 Attempt::Unknown(AuthorityError::Unknown("an unexpected answer: released".to_owned()))
             }
-            Ok(Err(refusal)) => Attempt::Refused(refusal),
+            Ok(Err(refusal)) => {
+                // However late an earlier attempt arrives, a spent request gets nothing.
+                self.is_in_doubt &= refusal.code != ErrorCode::RequestSpent;
+                Attempt::Refused(refusal)
+            }
             Err(error) => Attempt::Unknown(error),
         }
     }
 
     /// Makes a guard of what was granted; none if the session is no longer the present one.
     pub fn take_up(&mut self, session: SessionId, granted: Grant) -> Option<Guard> {
+        self.is_in_doubt = true;
         let holding = self.inner.hold(session, granted)?;
-        self.settled = true;
-        Some(Guard::new(self.inner.clone(), holding))
+        Some(Guard::new(holding, self.claim.take()?))
     }
 
     /// Another request in its place: this one got what it could get.
@@ -115,26 +129,31 @@ impl Request {
     }
 
     /// It may have been sent by another way than [`Self::attempt`].
-    pub fn mark_sent(&self) {
-        self.sent.mark();
-    }
-
-    /// Its lease is in someone's hands, or it is known that there is none.
-    pub fn settle(&mut self) {
-        self.settled = true;
+    pub fn mark_sent(&mut self) {
+        self.is_in_doubt = true;
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if !self.settled && self.sent.is_set() {
-            self.inner.spend(self.resource.clone(), self.id.clone());
+        let Some(claim) = self.claim.take() else { return };
+        if self.is_in_doubt || self.sent.is_set() {
+            endings::spend(claim, self.id.clone());
         }
     }
 }
 
+/// Refuses to acquire anything while too many requests are in doubt.
+pub(super) fn check(inner: &Inner, resource: &Resource) -> Result<(), AcquireError> {
+    inner.claims.refuse_if_full().map_err(|why| AcquireError::Authority {
+        resource: resource.clone(),
+        error: AuthorityError::unreachable(why),
+    })
+}
+
 /// Acquires if it can be had now.
 pub(super) async fn now(inner: &Arc<Inner>, resource: Resource) -> Result<Guard, AcquireError> {
+    check(inner, &resource)?;
     let mut request = Request::new(inner, resource.clone());
     for failures in 1.. {
         let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
@@ -144,7 +163,6 @@ pub(super) async fn now(inner: &Arc<Inner>, resource: Resource) -> Result<Guard,
                 AuthorityError::Unknown(refusal.detail)
             }
             Attempt::Refused(refusal) => {
-                request.settle();
                 return Err(AcquireError::Refused { resource, refusal });
             }
             Attempt::Unknown(error) => error,
@@ -159,6 +177,7 @@ pub(super) async fn now(inner: &Arc<Inner>, resource: Resource) -> Result<Guard,
 
 /// Acquires, with growing pauses between attempts, until it is granted or known that it never will be.
 pub(super) async fn until_granted(inner: &Arc<Inner>, resource: Resource) -> Result<Guard, AcquireError> {
+    check(inner, &resource)?;
     let mut request = Request::new(inner, resource.clone());
     for failures in 1.. {
         let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
@@ -170,7 +189,6 @@ pub(super) async fn until_granted(inner: &Arc<Inner>, resource: Resource) -> Res
             }
             Attempt::Refused(refusal) if refusal.is_worth_another_try() => pause(inner, failures, &refusal),
             Attempt::Refused(refusal) => {
-                request.settle();
                 return Err(AcquireError::Refused { resource, refusal });
             }
             Attempt::Unknown(error) => inner.backoff(failures, error.retry_after()),

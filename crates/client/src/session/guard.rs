@@ -15,7 +15,7 @@ use serde_json::Value;
 use solehold_core::{key::LeaseId, time::Token};
 use tokio_util::sync::CancellationToken;
 
-use super::{holding::Holding, inner::Inner};
+use super::{claims::Claim, endings, holding::Holding, inner::Inner};
 use crate::{
     authority::{
         AuthorityError, HandOver, HeldLease, Operation, Refusal, Resource, StateDocument, StateWrite,
@@ -56,12 +56,15 @@ pub enum GuardError {
 pub struct Guard {
     inner: Arc<Inner>,
     holding: Arc<Holding>,
+    /// None when it has gone on to the release.
+    claim: Option<Claim>,
     is_released: AtomicBool,
 }
 
 impl Guard {
-    pub(crate) fn new(inner: Arc<Inner>, holding: Arc<Holding>) -> Self {
-        Self { inner, holding, is_released: AtomicBool::new(false) }
+    pub(super) fn new(holding: Arc<Holding>, claim: Claim) -> Self {
+        let (inner, is_released) = (claim.inner().clone(), AtomicBool::new(false));
+        Self { inner, holding, claim: Some(claim), is_released }
     }
 
     #[cfg(feature = "legacy")]
@@ -259,6 +262,9 @@ impl Guard {
         if state.is_some() && self.holding.reissued().is_some() {
             return Err(self.why().into());
         }
+        if let Some(claim) = &self.claim {
+            claim.ends_leases();
+        }
         let sequence = state.as_ref().map(|write| write.sequence);
         let operation = Operation::Release { held: held.clone(), state };
         // Whether an attempt may have been done without our knowing.
@@ -275,7 +281,9 @@ impl Guard {
             }
             self.inner.pause(self.inner.backoff(failures, error.retry_after())).await;
         };
-        self.is_released.store(true, Ordering::SeqCst);
+        // Otherwise the lease is still there, without a guard: it is released in the background.
+        let is_over = outcome.as_ref().map_or_else(Refusal::ends_lease, |_| true);
+        self.is_released.store(is_over, Ordering::SeqCst);
         match (outcome, sequence) {
             (Ok(_), _) => Ok(()),
             (Err(refusal), None) if refusal.ends_lease() => Ok(()),
@@ -317,6 +325,8 @@ impl Drop for Guard {
         if has_ended && self.holding.reissued().is_none() {
             return;
         }
-        self.inner.release(held);
+        if let Some(claim) = self.claim.take() {
+            endings::release(claim, held);
+        }
     }
 }

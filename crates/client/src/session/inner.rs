@@ -14,11 +14,13 @@ use tokio::{
 use uuid::Uuid;
 
 use super::{
+    claims::{Claim, Claims, Standing},
     config::{OpenError, SessionConfig, Surroundings},
+    endings,
     holding::{Holding, Window},
 };
 use crate::{
-    authority::{Authority, AuthorityError, Beat, Grant, HeldLease, Metrics, Operation, Reply, Resource},
+    authority::{Authority, AuthorityError, Beat, Grant, HeldLease, Metrics, Reply, Resource},
     clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
     history::History,
@@ -46,6 +48,22 @@ pub enum Contact {
     Kept,
     /// No heartbeat was answered since this went wrong; they are repeated.
     Missing(String),
+}
+
+/// The newest set of leases that is known, and when it was asked for: what has happened since may be missing from it.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownSet {
+    pub asked: BootTime,
+    pub beat: Beat,
+}
+
+impl KnownSet {
+    /// The lease on a resource, active or pending.
+    pub fn lease_of(&self, resource: &Resource) -> Option<LeaseId> {
+        let active = self.beat.leases.iter().find(|held| held.resource == *resource).map(|held| held.lease);
+        let pending = || self.beat.pending.iter().find(|(_, of)| of == resource).map(|(lease, _)| *lease);
+        active.or_else(pending)
+    }
 }
 
 /// What is known of the session, under one lock.
@@ -82,8 +100,7 @@ pub(crate) struct Inner {
     contact: watch::Sender<Contact>,
     /// Counts the times that the authority told of news.
     told: watch::Sender<u64>,
-    /// The newest answer to a heartbeat.
-    sets: watch::Sender<Option<Beat>>,
+    sets: watch::Sender<Option<KnownSet>>,
     /// Of the present incarnation.
     window: Mutex<Arc<Window>>,
     /// Wakes the driver, which does not keep the session while it sleeps.
@@ -91,7 +108,8 @@ pub(crate) struct Inner {
     /// How the next session is kept; the present one may have been opened for another ttl.
     timing: Mutex<Timing>,
     metrics: Mutex<Metrics>,
-    spending: Arc<Semaphore>,
+    pub spending: Semaphore,
+    pub claims: Claims,
 }
 
 impl std::fmt::Debug for Inner {
@@ -125,7 +143,8 @@ impl Inner {
             changed: Arc::default(),
             timing: Mutex::new(timing),
             metrics,
-            spending: Arc::new(Semaphore::new(SPENDING_MAX)),
+            spending: Semaphore::new(SPENDING_MAX),
+            claims: Claims::default(),
         });
         inner.first_session().await?;
         Ok(inner)
@@ -181,7 +200,7 @@ impl Inner {
         window.show(&renewer);
         *self.window.lock() = window;
         core.renewer = Some(renewer);
-        self.sets.send_replace(Some(beat.clone()));
+        self.learn(sent, beat);
         self.phase.send_replace(Phase::Live(beat.session));
         self.has_contact();
         Ok(true)
@@ -266,11 +285,12 @@ impl Inner {
 
     /// A heartbeat was answered. The guards that have ended by it are told before the others see the new deadline:
     /// nobody sees that deadline together with a guard that it is not for.
-    pub fn answered(&self, sent: BootTime, beat: &Beat) {
+    pub fn answered(self: &Arc<Self>, sent: BootTime, beat: &Beat) {
         let (now, unit) = (self.clock().now(), self.unit());
         let mut core = self.core();
         let Core { renewer: Some(renewer), holdings, .. } = &mut *core else { return };
-        for lease in renewer.on_answer(sent, now, beat, unit) {
+        let heard = renewer.on_answer(sent, now, beat, unit);
+        for lease in heard.ended {
             let Some(holding) = holdings.remove(&lease) else { continue };
             if let Some(reissued) = beat.leases.iter().find(|held| held.lease == lease) {
                 holding.reissue(reissued.clone());
@@ -279,30 +299,73 @@ impl Inner {
             holding.lose(Lost::Ended);
         }
         self.window().show(renewer);
-        for holding in holdings.values() {
-            let lease = holding.held().lease;
-            let asked = beat.hand_overs.iter().find(|(asked, _)| *asked == lease);
-            // Counted from before the question, so that an offer is never taken for longer than it is.
-            holding.ask(asked.map(|(_, hand_over)| (hand_over.clone(), sent.plus(hand_over.within))));
+        if heard.is_newest {
+            for holding in holdings.values() {
+                let lease = holding.held().lease;
+                let asked = beat.hand_overs.iter().find(|(asked, _)| *asked == lease);
+                // Counted from before the question, so that an offer is never taken for longer than it is.
+                holding.ask(asked.map(|(_, hand_over)| (hand_over.clone(), sent.plus(hand_over.within))));
+            }
+            self.learn(sent, beat);
         }
-        self.sets.send_replace(Some(beat.clone()));
         self.has_contact();
+        drop(core);
+        endings::end_what_is_back(self);
+    }
+
+    /// A set is known that no other is newer than. It was read after the set before, and so after that one's question.
+    fn learn(&self, sent: BootTime, beat: &Beat) {
+        self.sets.send_modify(|known| {
+            let before = known.as_ref().filter(|known| known.beat.session == beat.session);
+            let asked = before.map_or(sent, |before| before.asked.max(sent));
+            self.claims.learned(asked);
+            *known = Some(KnownSet { asked, beat: beat.clone() });
+        });
     }
 
     /// The answers to heartbeats.
-    pub fn sets(&self) -> watch::Receiver<Option<Beat>> {
+    pub fn sets(&self) -> watch::Receiver<Option<KnownSet>> {
         self.sets.subscribe()
     }
 
-    /// The newest answer to a heartbeat of the present session.
-    pub fn set(&self) -> Option<Beat> {
+    /// The newest set of the present session.
+    pub fn set(&self) -> Option<KnownSet> {
         let session = self.live_session()?;
-        self.sets.borrow().as_ref().filter(|beat| beat.session == session).cloned()
+        self.sets.borrow().as_ref().filter(|known| known.beat.session == session).cloned()
+    }
+
+    /// The leases that nothing in this session has a claim on. Where only a newer set is missing, it is asked for.
+    pub fn unclaimed(&self) -> Vec<HeldLease> {
+        let Some(known) = self.set() else { return Vec::new() };
+        let standing = |held: &HeldLease| self.claims.standing(&held.resource, held.lease, known.asked);
+        let (mut unclaimed, mut is_unproven) = (Vec::new(), false);
+        for held in known.beat.leases.iter().filter(|held| !self.is_guarded(held.lease)) {
+            match standing(held) {
+                Standing::Claimed => {}
+                Standing::Unproven => is_unproven = true,
+                Standing::Unclaimed => unclaimed.push(held.clone()),
+            }
+        }
+        if is_unproven {
+            self.has_news();
+        }
+        unclaimed
+    }
+
+    /// A claim on a lease that nothing in this session has a claim on yet, and the set that shows the lease.
+    pub fn claim_unclaimed(self: &Arc<Self>, lease: &HeldLease) -> Option<(KnownSet, Claim)> {
+        let core = self.core();
+        let known = self.set().filter(|known| known.beat.leases.contains(lease))?;
+        if core.holdings.contains_key(&lease.lease) {
+            return None;
+        }
+        let claim = Claim::of_unclaimed(self, &lease.resource, lease.lease, known.asked)?;
+        Some((known, claim))
     }
 
     /// The revision of the newest set of leases that is known.
     pub fn known_set(&self) -> Option<Revision> {
-        self.sets.borrow().as_ref().map(|beat| beat.revision)
+        self.sets.borrow().as_ref().map(|known| known.beat.revision)
     }
 
     /// Something has happened to the session: the next heartbeat is sent now.
@@ -374,14 +437,14 @@ impl Inner {
         }
     }
 
-    /// Takes up a lease that was granted to `session`. None if that session is no longer the present one, or if the
-    /// lease has ended by what is known already.
+    /// Takes up a lease that was granted to `session`. None if that session is no longer the present one, if the lease
+    /// has ended by what is known already, or if it has a guard.
     pub fn hold(&self, session: SessionId, granted: Grant) -> Option<Arc<Holding>> {
         let mut core = self.core();
-        if *self.phase.borrow() != Phase::Live(session) {
+        let (lease, token) = (granted.held.lease, granted.held.token);
+        if *self.phase.borrow() != Phase::Live(session) || core.holdings.contains_key(&lease) {
             return None;
         }
-        let (lease, token) = (granted.held.lease, granted.held.token);
         let now = self.clock().now();
         let epoch = granted.epoch;
         if !core.renewer.as_mut().is_some_and(|renewer| renewer.granted(lease, token, epoch, now)) {
@@ -460,44 +523,15 @@ impl Inner {
         self.core().holdings.contains_key(&holding.held().lease)
     }
 
-    /// Releases a lease that is no longer wanted. It is tried for as long as the session keeps the lease alive.
-    pub fn release(self: &Arc<Self>, held: HeldLease) {
-        let (inner, began) = (self.clone(), self.live_session());
-        self.spawn(async move {
-            for failures in 1.. {
-                let release = Operation::Release { held: held.clone(), state: None };
-                let Err(error) = inner.coalescer.submit(release).await else { break };
-                if inner.live_session() != began {
-                    break;
-                }
-                tracing::debug!(%error, resource = %held.resource, "a release is not known to be done");
-                inner.pause(inner.backoff(failures, error.retry_after())).await;
-            }
-        });
+    /// Whether a lease of the present session has ended by what is known.
+    pub fn has_ended(&self, held: &HeldLease) -> bool {
+        let (lease, token) = (held.lease, held.token);
+        self.with_renewer(|renewer| renewer.is_known_to_have_ended(lease, token)).unwrap_or(false)
     }
 
     /// Runs something in the background.
     pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(work);
-    }
-
-    /// Spends a request whose outcome is no longer wanted: what it got, or would get, is released (rule 7). It is tried
-    /// for as long as the session could keep the lease alive.
-    pub fn spend(self: &Arc<Self>, resource: Resource, request: Name) {
-        let inner = self.clone();
-        self.spawn(async move {
-            let permit = inner.spending.clone().acquire_owned().await;
-            for failures in 1.. {
-                let cancelled = inner.authority.cancel(&resource, &inner.holder, &request).await;
-                let Err(error) = cancelled else { break };
-                if matches!(inner.phase(), Phase::Over(_)) {
-                    break;
-                }
-                tracing::debug!(%error, %resource, "a request is not spent yet");
-                inner.pause(inner.backoff(failures, error.retry_after())).await;
-            }
-            drop(permit);
-        });
     }
 }
 

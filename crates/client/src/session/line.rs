@@ -7,7 +7,7 @@ use solehold_core::key::SessionId;
 use tokio::task::JoinSet;
 
 use super::{
-    acquire::{AcquireError, Attempt, Request},
+    acquire::{self, AcquireError, Attempt, Request},
     guard::Guard,
     inner::Inner,
 };
@@ -29,6 +29,7 @@ pub(crate) async fn wait_in_line(
     timeout: Duration,
     poll_every: Duration,
 ) -> Result<Guard, AcquireError> {
+    acquire::check(inner, &resource)?;
     let until = inner.clock().now().plus(timeout);
     let mut wait = Waiting { request: Request::new(inner, resource), until, poll_every, holder: None };
     wait.run().await

@@ -1,13 +1,15 @@
 //! A session: one incarnation of this program under a name, kept by one heartbeat with everything attached to it.
 //!
 //! ```text
-//!   config <- holding <- inner <- guard <- acquire <- line, take_over   what a session is, holds, and grants
+//!   config <- holding <- inner <- claims <- endings <- guard <- acquire <- line, take_over   is, holds, and grants
 //!                          ^------ driver, listen, reclaim      what keeps it
 //! ```
 
 mod acquire;
+mod claims;
 mod config;
 mod driver;
+mod endings;
 mod guard;
 mod holding;
 mod inner;
@@ -153,10 +155,19 @@ impl Session {
         take_over::take_over(&self.inner, resource, within).await
     }
 
-    /// What the authority counted as this session's by its last answer, whether a guard stands for it or not. A lease
-    /// without one comes from others: an operator may hand a resource over to this session.
+    /// The session's leases by the newest answer of the authority, with a guard or without, for programs that show
+    /// them to people. One without a guard may be on its way to one, or about to be released: look for leases to
+    /// adopt among [`Self::unclaimed`].
     pub fn leases(&self) -> Arc<[HeldLease]> {
-        self.inner.set().map_or_else(|| Arc::from([]), |beat| beat.leases)
+        self.inner.set().map_or_else(|| Arc::from([]), |known| known.beat.leases)
+    }
+
+    /// The leases of this session that nothing in this program has asked for, or has given up since: an operator may
+    /// hand a resource over to this session. They have no guard, no acquire, hand-over, cancel or release of their
+    /// resource is unanswered, and the answer that shows them was asked for after the last of these was answered. If
+    /// only such an answer is missing, a heartbeat is sent now, so that the next call has it.
+    pub fn unclaimed(&self) -> Vec<HeldLease> {
+        self.inner.unclaimed()
     }
 
     /// Asks the authority now, rather than with the next heartbeat, what this session holds.
@@ -164,8 +175,7 @@ impl Session {
         self.inner.has_news();
     }
 
-    /// A guard for a lease among [`Self::leases`] that has none. None if it has one, or is no longer there. Not for
-    /// what is being acquired or released at this moment.
+    /// A guard for a lease among [`Self::unclaimed`]; none if it is no longer among them.
     pub async fn adopt(&self, lease: &HeldLease) -> Result<Option<Guard>, AcquireError> {
         take_over::adopt(&self.inner, lease).await
     }

@@ -7,6 +7,8 @@ use solehold_api::problem::ErrorCode;
 use solehold_core::key::SessionId;
 
 use super::{
+    claims::Claim,
+    endings,
     holding::Holding,
     inner::{Inner, Phase},
 };
@@ -79,10 +81,10 @@ async fn win_back(inner: &Arc<Inner>, session: SessionId, holdings: &[Arc<Holdin
             Ok(grant) if inner.resume(holding, grant.clone()) => {
                 tracing::info!(%resource, token = %holding.token(), "won back");
             }
-            Ok(_) => inner.spend(resource, request),
+            Ok(_) => endings::spend(Claim::new(inner, resource), request),
             Err(lost) => {
                 holding.lose(lost);
-                inner.spend(resource, request);
+                endings::spend(Claim::new(inner, resource), request);
             }
         }
     }

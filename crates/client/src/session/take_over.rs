@@ -2,8 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{acquire::AcquireError, guard::Guard, inner::Inner};
-use crate::authority::{Beat, Grant, HeldLease, Resource};
+use super::{
+    acquire::{self, AcquireError},
+    claims::Claim,
+    endings,
+    guard::Guard,
+    inner::Inner,
+};
+use crate::authority::{AuthorityError, Beat, Grant, HeldLease, Resource};
 use solehold_core::key::{LeaseId, SessionId};
 
 /// How often to look whether the present holder has released, beside being told.
@@ -12,26 +18,58 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// How often the present holder is asked again, where an answer was lost.
 const ATTEMPTS: u32 = 3;
 
-/// Calls the hand-over off if nobody waits for it any more.
-struct Pending {
+/// The request to hand a resource over, from before it is sent to its guard. Dropped before that, it is called off.
+struct Offer {
     inner: Arc<Inner>,
     resource: Resource,
-    lease: LeaseId,
-    is_wanted: bool,
+    session: SessionId,
+    /// None when it has gone on to the guard.
+    claim: Option<Claim>,
+    /// The lease that was offered, once that was answered.
+    lease: Option<LeaseId>,
+    /// A request was sent that may have been done.
+    is_in_doubt: bool,
+    /// How long an offer lasts.
+    within: Duration,
 }
 
-impl Drop for Pending {
+impl Drop for Offer {
     fn drop(&mut self) {
-        if !self.is_wanted {
-            return;
-        }
-        let (inner, resource, lease) = (self.inner.clone(), self.resource.clone(), self.lease);
-        self.inner.spawn(async move {
-            // If it has become active meanwhile, this releases it.
-            if let Err(error) = inner.authority.call_off(&resource, lease).await {
-                tracing::debug!(%error, %resource, "a hand-over could not be called off: it lapses");
+        let Some(claim) = self.claim.take() else { return };
+        match self.lease {
+            Some(lease) => endings::call_off(claim, self.session, lease),
+            None if self.is_in_doubt => {
+                let lapses_at = self.inner.clock().now().plus(self.within);
+                endings::call_off_unanswered(claim, self.session, lapses_at);
             }
-        });
+            None => {}
+        }
+    }
+}
+
+impl Offer {
+    /// Asks the present holder, under an id of our own, so that it can be asked again where an answer was lost.
+    async fn ask(&mut self) -> Result<LeaseId, AcquireError> {
+        let (inner, request) = (self.inner.clone(), self.inner.fresh_id());
+        for failures in 1.. {
+            // So it is if this is dropped while the request is under way.
+            let was_in_doubt = std::mem::replace(&mut self.is_in_doubt, true);
+            let answer = inner.authority.hand_over(&self.resource, request, self.session, self.within).await;
+            self.is_in_doubt = was_in_doubt || matches!(answer, Err(AuthorityError::Unknown(_)));
+            let resource = self.resource.clone();
+            match answer {
+                Ok(Ok(lease)) => {
+                    self.lease = Some(lease);
+                    return Ok(lease);
+                }
+                Ok(Err(refusal)) => return Err(AcquireError::Refused { resource, refusal }),
+                Err(error) if failures > ATTEMPTS => {
+                    return Err(AcquireError::Authority { resource, error });
+                }
+                Err(error) => inner.pause(inner.backoff(failures, error.retry_after())).await,
+            }
+        }
+        unreachable!("it is asked until there is an answer, or no attempt left")
     }
 }
 
@@ -41,19 +79,20 @@ pub(super) async fn take_over(
     resource: Resource,
     within: Duration,
 ) -> Result<Option<Guard>, AcquireError> {
+    acquire::check(inner, &resource)?;
     let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
-    let lease = ask(inner, &resource, session, within).await?;
-    let mut pending = Pending { inner: inner.clone(), resource: resource.clone(), lease, is_wanted: true };
+    let claim = Some(Claim::new(inner, resource.clone()));
+    let (lease, is_in_doubt) = (None, false);
+    let mut offer = Offer { inner: inner.clone(), resource, session, claim, lease, is_in_doubt, within };
+    let lease = offer.ask().await?;
     let (mut sets, until) = (inner.sets(), inner.clock().now().plus(within));
     inner.has_news();
     loop {
-        let beat = sets.borrow_and_update().clone();
-        let beat = beat.filter(|beat| beat.session == session);
+        let known = sets.borrow_and_update().clone();
+        let beat = known.map(|known| known.beat).filter(|beat| beat.session == session);
         let held = beat.as_ref().and_then(|beat| beat.leases.iter().find(|held| held.lease == lease));
         if let (Some(beat), Some(held)) = (&beat, held) {
-            let guard = hold(inner, session, beat, held).await?;
-            pending.is_wanted = guard.is_none();
-            return Ok(guard);
+            return hold(inner, session, beat, held, &mut offer.claim).await;
         }
         let now = inner.clock().now();
         if now >= until || inner.live_session() != Some(session) {
@@ -67,42 +106,19 @@ pub(super) async fn take_over(
     }
 }
 
-/// Takes up a lease that is the session's without having been asked for.
+/// Takes up a lease that nothing in this session has a claim on.
 pub(super) async fn adopt(inner: &Arc<Inner>, lease: &HeldLease) -> Result<Option<Guard>, AcquireError> {
-    let Some(beat) = inner.set().filter(|beat| beat.leases.contains(lease)) else { return Ok(None) };
-    if inner.is_guarded(lease.lease) {
-        return Ok(None);
-    }
-    hold(inner, beat.session, &beat, lease).await
+    let Some((known, claim)) = inner.claim_unclaimed(lease) else { return Ok(None) };
+    hold(inner, known.beat.session, &known.beat, lease, &mut Some(claim)).await
 }
 
-/// Asks the present holder, under an id of our own, so that it can be asked again where an answer was lost.
-async fn ask(
-    inner: &Arc<Inner>,
-    resource: &Resource,
-    session: SessionId,
-    within: Duration,
-) -> Result<LeaseId, AcquireError> {
-    let request = inner.fresh_id();
-    for failures in 1.. {
-        match inner.authority.hand_over(resource, request, session, within).await {
-            Ok(Ok(lease)) => return Ok(lease),
-            Ok(Err(refusal)) => return Err(AcquireError::Refused { resource: resource.clone(), refusal }),
-            Err(error) if failures > ATTEMPTS => {
-                return Err(AcquireError::Authority { resource: resource.clone(), error });
-            }
-            Err(error) => inner.pause(inner.backoff(failures, error.retry_after())).await,
-        }
-    }
-    unreachable!("it is asked until there is an answer, or no attempt left")
-}
-
-/// Takes up the lease that has become active.
+/// Takes up the lease that has become active. The claim goes on to the guard, if there is one.
 async fn hold(
     inner: &Arc<Inner>,
     session: SessionId,
     beat: &Beat,
     held: &HeldLease,
+    claim: &mut Option<Claim>,
 ) -> Result<Option<Guard>, AcquireError> {
     let state = match inner.authority.read_state(&held.resource).await {
         Ok(Ok(state)) => state,
@@ -111,5 +127,6 @@ async fn hold(
     };
     let (ttl_left, slack, epoch) = (beat.ttl_left, beat.slack, beat.epoch);
     let grant = Grant { held: held.clone(), ttl_left, slack, epoch, state, confirm_within: None };
-    Ok(inner.hold(session, grant).map(|holding| Guard::new(inner.clone(), holding)))
+    let Some(holding) = inner.hold(session, grant) else { return Ok(None) };
+    Ok(claim.take().map(|claim| Guard::new(holding, claim)))
 }

@@ -2,6 +2,7 @@
 //!
 //! Nothing here waits for real time: tokio's clock is paused and jumps to the next timer.
 
+mod claims;
 mod histories;
 mod network;
 mod policies;

@@ -2,6 +2,7 @@
 //! after a failover it leads to the one store or the other.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -37,6 +38,35 @@ pub enum Weather {
     AnswersLost,
     /// Requests arrive at once, and answers come after a while.
     Late(Duration),
+    /// Requests arrive after a while, whether anyone still waits for them or not, and are answered at once.
+    Slow(Duration),
+}
+
+/// What is asked for: each can have a weather of its own, so that one request overtakes another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    Open,
+    Heartbeat,
+    Close,
+    Acquire,
+    Renew,
+    Release,
+    Cancel,
+    HandOver,
+    CallOff,
+    State,
+    Nodes,
+}
+
+impl Kind {
+    /// What an operation is; operations of several kinds are never sent together.
+    fn of(operations: &[Operation]) -> Self {
+        match operations.first() {
+            Some(Operation::Acquire(_)) | None => Self::Acquire,
+            Some(Operation::Renew(_)) => Self::Renew,
+            Some(Operation::Release { .. }) => Self::Release,
+        }
+    }
 }
 
 /// What answers say of the history.
@@ -55,6 +85,8 @@ pub struct Network {
     /// The highest epoch of which this client has been told.
     told: AtomicU64,
     weather: Mutex<Weather>,
+    /// For some kinds of requests, instead of the general one.
+    weather_of: Mutex<BTreeMap<Kind, Weather>>,
     /// What answers say of the history, instead of the truth.
     pub claims: Mutex<Claims>,
     /// What the client showed with each heartbeat.
@@ -75,6 +107,7 @@ impl Network {
             epoch: AtomicU64::new(epoch),
             told: AtomicU64::new(0),
             weather: Mutex::default(),
+            weather_of: Mutex::default(),
             claims: Mutex::default(),
             shown: Mutex::default(),
             released: Mutex::default(),
@@ -83,8 +116,20 @@ impl Network {
         })
     }
 
+    /// For all requests.
     pub fn turns(&self, weather: Weather) {
         *self.weather.lock().expect("unhurt") = weather;
+        self.weather_of.lock().expect("unhurt").clear();
+    }
+
+    /// For requests of one kind.
+    pub fn turns_for(&self, kind: Kind, weather: Weather) {
+        self.weather_of.lock().expect("unhurt").insert(kind, weather);
+    }
+
+    fn weather(&self, kind: Kind) -> Weather {
+        let special = self.weather_of.lock().expect("unhurt").get(&kind).copied();
+        special.unwrap_or_else(|| *self.weather.lock().expect("unhurt"))
     }
 
     /// From now on it leads to the store of this epoch.
@@ -93,13 +138,18 @@ impl Network {
     }
 
     /// What comes of a request in this weather, at the store that it leads to.
-    async fn through<T, R: Future<Output = T>>(
+    async fn through<T, R>(
         &self,
+        kind: Kind,
         request: impl FnOnce(Arc<Embedded>) -> R,
-    ) -> Result<(u64, T), AuthorityError> {
+    ) -> Result<(u64, T), AuthorityError>
+    where
+        T: Send + 'static,
+        R: Future<Output = T> + Send + 'static,
+    {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let away = |why: &str| AuthorityError::Unreachable { why: why.to_owned(), retry_after: None };
-        let (weather, epoch) = (*self.weather.lock().expect("unhurt"), self.epoch.load(Ordering::Relaxed));
+        let (weather, epoch) = (self.weather(kind), self.epoch.load(Ordering::Relaxed));
         // A store that was failed over is fenced off, or it would be two authorities: no client could help that. What a
         // client must withstand is that it comes back after the client has heard of its successor.
         if epoch < self.stores.newest() && self.told.load(Ordering::Relaxed) <= epoch {
@@ -124,6 +174,15 @@ impl Network {
                 let done = request.await;
                 let _ = tokio::time::timeout(delay, std::future::pending::<()>()).await;
                 Ok((epoch, done))
+            }
+            Weather::Slow(delay) => {
+                let on_its_way = tokio::spawn(async move {
+                    let _ = tokio::time::timeout(delay, std::future::pending::<()>()).await;
+                    request.await
+                });
+                let late = |_| AuthorityError::Unknown("no answer in time".to_owned());
+                let done = tokio::time::timeout(REQUEST_TIMEOUT, on_its_way).await.map_err(late)?;
+                Ok((epoch, done.expect("it is done")))
             }
         }
     }
@@ -158,7 +217,9 @@ impl Network {
 #[async_trait]
 impl Authority for Network {
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
-        self.beat(self.through(async |to: Arc<Embedded>| to.open(holder, ttl, metrics).await).await?)
+        let (holder, metrics) = (holder.clone(), metrics.clone());
+        let open = async move |to: Arc<Embedded>| to.open(&holder, ttl, &metrics).await;
+        self.beat(self.through(Kind::Open, open).await?)
     }
     async fn heartbeat(
         &self,
@@ -167,25 +228,27 @@ impl Authority for Network {
         sealed_cursor: Option<&str>,
         within: Duration,
     ) -> Reply<Beat> {
-        self.shown.lock().expect("unhurt").push(sealed_cursor.map(str::to_owned));
-        let beat = async |to: Arc<Embedded>| to.heartbeat(session, metrics, sealed_cursor, within).await;
-        self.beat(self.through(beat).await?)
+        let (metrics, sealed) = (metrics.clone(), sealed_cursor.map(str::to_owned));
+        self.shown.lock().expect("unhurt").push(sealed.clone());
+        let beat =
+            async move |to: Arc<Embedded>| to.heartbeat(session, &metrics, sealed.as_deref(), within).await;
+        self.beat(self.through(Kind::Heartbeat, beat).await?)
     }
     async fn close(&self, session: SessionId) -> Reply<()> {
-        self.through(async |to: Arc<Embedded>| to.close(session).await).await?.1
+        self.through(Kind::Close, async move |to: Arc<Embedded>| to.close(session).await).await?.1
     }
     async fn submit(&self, operations: Vec<Operation>) -> Vec<Reply<Completion>> {
-        let count = operations.len();
+        let (count, kind) = (operations.len(), Kind::of(&operations));
         let released = operations.iter().filter_map(|operation| match operation {
             Operation::Release { held, .. } => Some(held.clone()),
             Operation::Acquire(_) | Operation::Renew(_) => None,
         });
         self.released.lock().expect("unhurt").extend(released);
-        let (epoch, outcomes) =
-            match self.through(async |to: Arc<Embedded>| to.submit(operations).await).await {
-                Ok(done) => done,
-                Err(error) => return vec![Err(error); count],
-            };
+        let submit = async move |to: Arc<Embedded>| to.submit(operations).await;
+        let (epoch, outcomes) = match self.through(kind, submit).await {
+            Ok(done) => done,
+            Err(error) => return vec![Err(error); count],
+        };
         let stamped = |outcome: Reply<Completion>| {
             Ok(outcome?.map(|done| match done {
                 Completion::Held(granted) => Completion::Held(self.granted(epoch, granted)),
@@ -195,7 +258,9 @@ impl Authority for Network {
         outcomes.into_iter().map(stamped).collect()
     }
     async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
-        match self.through(async |to: Arc<Embedded>| to.acquire_waiting(ask, wait).await).await {
+        let ask = ask.clone();
+        let acquire = async move |to: Arc<Embedded>| to.acquire_waiting(&ask, wait).await;
+        match self.through(Kind::Acquire, acquire).await {
             Ok((epoch, answer)) => {
                 Some(answer?.map(|outcome| outcome.map(|granted| self.granted(epoch, granted))))
             }
@@ -203,13 +268,18 @@ impl Authority for Network {
         }
     }
     async fn cancel(&self, resource: &Resource, holder: &Name, request: &Name) -> Reply<()> {
-        self.through(async |to: Arc<Embedded>| to.cancel(resource, holder, request).await).await?.1
+        let (resource, holder, request) = (resource.clone(), holder.clone(), request.clone());
+        let cancel = async move |to: Arc<Embedded>| to.cancel(&resource, &holder, &request).await;
+        self.through(Kind::Cancel, cancel).await?.1
     }
     async fn write_state(&self, held: &HeldLease, write: &StateWrite) -> Reply<()> {
-        self.through(async |to: Arc<Embedded>| to.write_state(held, write).await).await?.1
+        let (held, write) = (held.clone(), write.clone());
+        let write = async move |to: Arc<Embedded>| to.write_state(&held, &write).await;
+        self.through(Kind::State, write).await?.1
     }
     async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
-        self.through(async |to: Arc<Embedded>| to.read_state(resource).await).await?.1
+        let resource = resource.clone();
+        self.through(Kind::State, async move |to: Arc<Embedded>| to.read_state(&resource).await).await?.1
     }
     async fn hand_over(
         &self,
@@ -218,15 +288,17 @@ impl Authority for Network {
         to: SessionId,
         within: Duration,
     ) -> Reply<LeaseId> {
-        self.through(async |server: Arc<Embedded>| server.hand_over(resource, request, to, within).await)
-            .await?
-            .1
+        let resource = resource.clone();
+        let ask = async move |server: Arc<Embedded>| server.hand_over(&resource, request, to, within).await;
+        self.through(Kind::HandOver, ask).await?.1
     }
     async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {
-        self.through(async |to: Arc<Embedded>| to.call_off(resource, pending).await).await?.1
+        let resource = resource.clone();
+        let call_off = async move |to: Arc<Embedded>| to.call_off(&resource, pending).await;
+        self.through(Kind::CallOff, call_off).await?.1
     }
     async fn nodes(&self) -> Result<Vec<Node>, AuthorityError> {
-        self.through(async |to: Arc<Embedded>| to.nodes().await).await?.1
+        self.through(Kind::Nodes, async move |to: Arc<Embedded>| to.nodes().await).await?.1
     }
     fn wait_max(&self) -> Duration {
         *self.wait_max.lock().expect("unhurt")

@@ -15,10 +15,10 @@ use std::{
     time::Duration,
 };
 
-use solehold_client::{Guard, Policy, Session, SessionConfig, chance::Chance};
+use solehold_client::{Guard, LeaseId, Policy, Session, SessionConfig, chance::Chance};
 
 use crate::{
-    network::{Network, Weather},
+    network::{Kind, Network, Weather},
     world::{DRIFT_PPM_MAX, SeededChance, TTL, World},
 };
 
@@ -33,6 +33,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// Most that one holder asks for at once.
 const ASKED_MAX: usize = 4;
 const RESOURCES: [(&str, &str); 3] = [("job", "a"), ("job", "b"), ("lock", "c")];
+/// The kinds of requests that may have a weather of their own.
+const KINDS: [Kind; 7] =
+    [Kind::Heartbeat, Kind::Acquire, Kind::Renew, Kind::Release, Kind::Cancel, Kind::HandOver, Kind::CallOff];
 /// Seeds of worlds that have found something once: one per line, and what it was.
 const KEPT: &str = include_str!("seeds.txt");
 
@@ -44,6 +47,8 @@ struct Held {
     grants: u64,
     waited: u64,
     revoked: u64,
+    taken_over: u64,
+    adopted: u64,
 }
 
 impl Held {
@@ -72,6 +77,8 @@ struct Run {
     seed: u64,
     world: World,
     chance: SeededChance,
+    /// For what holders do beside acquiring, so that it does not change the rest of a world.
+    habits: SeededChance,
     holders: Vec<(Session, Arc<Network>)>,
     held: Arc<Mutex<Held>>,
     /// How many things each holder waits for.
@@ -92,7 +99,8 @@ impl Run {
             holders.push(world.holder_with(config, ppm).await);
         }
         let (held, asked, tasks) = (Arc::default(), Default::default(), tokio::task::JoinSet::new());
-        Self { seed, world, chance, holders, held, asked, tasks }
+        let habits = SeededChance::new(seed.rotate_left(32));
+        Self { seed, world, chance, habits, holders, held, asked, tasks }
     }
 
     fn below(&self, bound: u64) -> u64 {
@@ -105,6 +113,7 @@ impl Run {
         while tokio::time::Instant::now() < until {
             self.world.pass(LOOK_EVERY).await;
             self.held.lock().expect("unhurt").look(self.seed);
+            self.adopt();
             while let Some(done) = self.tasks.try_join_next() {
                 done.unwrap_or_else(|error| resume_unwind(error.into_panic()));
             }
@@ -134,6 +143,78 @@ impl Run {
                 held.take(n, guard, seed);
             }
         });
+    }
+
+    /// Everyone takes up what it holds and has not asked for.
+    fn adopt(&mut self) {
+        for n in 0..HOLDERS {
+            for lease in self.holders[n].0.unclaimed() {
+                let (session, held, seed) = (self.holders[n].0.clone(), self.held.clone(), self.seed);
+                self.tasks.spawn(async move {
+                    if let Ok(Some(guard)) = session.adopt(&lease).await {
+                        let mut held = held.lock().expect("unhurt");
+                        held.adopted += 1;
+                        held.take(n, guard, seed);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Someone asks a holder to hand over, and may give up before it has.
+    fn take_over(&mut self, n: usize) {
+        let (kind, key) = RESOURCES[(self.habits.number() % RESOURCES.len() as u64) as usize];
+        let within = Duration::from_millis(1_000 + self.habits.number() % 20_000);
+        let patience = within.mul_f64(2.0 * self.habits.unit());
+        let (session, held, seed) = (self.holders[n].0.clone(), self.held.clone(), self.seed);
+        self.tasks.spawn(async move {
+            let asked = tokio::time::timeout(patience, session.take_over(kind, key, within)).await;
+            if let Ok(Ok(Some(guard))) = asked {
+                let mut held = held.lock().expect("unhurt");
+                held.taken_over += 1;
+                held.take(n, guard, seed);
+            }
+        });
+    }
+
+    /// An operator hands something over to someone who has not asked for it.
+    async fn offer(&mut self, n: usize) {
+        let (kind, key) = RESOURCES[(self.habits.number() % RESOURCES.len() as u64) as usize];
+        let Some(session) = self.holders[n].0.id() else { return };
+        let lease = LeaseId::new(&self.world.key(kind, key), self.habits.id());
+        self.world.offer(kind, key, lease, session).await;
+    }
+
+    /// Someone releases something, and waits for the answer for a while.
+    fn release(&mut self, n: usize) {
+        let mut held = self.held.lock().expect("unhurt");
+        let Some(at) = held.guards.iter().position(|(holder, guard)| *holder == n && guard.is_live()) else {
+            return;
+        };
+        let (_, guard) = held.guards.remove(at);
+        let patience = Duration::from_millis(self.habits.number() % 20_000);
+        self.tasks.spawn(async move {
+            let _ = tokio::time::timeout(patience, guard.release()).await;
+        });
+    }
+
+    /// What holders and networks do beside acquiring and failing altogether.
+    async fn habit(&mut self) {
+        let n = (self.habits.number() % HOLDERS as u64) as usize;
+        let network = self.holders[n].1.clone();
+        let kind = KINDS[(self.habits.number() % KINDS.len() as u64) as usize];
+        let delay = Duration::from_millis(self.habits.number() % 20_000);
+        match self.habits.number() % 17 {
+            0..=3 => self.take_over(n),
+            4..=5 => self.release(n),
+            6..=7 => network.turns_for(kind, Weather::Slow(delay)),
+            8 => network.turns_for(kind, Weather::Late(delay)),
+            9 => network.turns_for(kind, Weather::AnswersLost),
+            10..=11 => network.turns_for(kind, Weather::Fair),
+            12..=14 => self.offer(n).await,
+            15 => self.end_slowly_and_cut_off(n).await,
+            _ => {}
+        }
     }
 
     fn let_go(&mut self, n: usize) {
@@ -175,7 +256,40 @@ impl Run {
         self.pass(Duration::from_millis(self.below(40_000))).await;
     }
 
+    /// This, too, is rare by chance: the request that ends a lease is slow, its holder does not wait for it, and is
+    /// cut off before it arrives, while others wait for the resource.
+    async fn end_slowly_and_cut_off(&mut self, n: usize) {
+        let network = self.holders[n].1.clone();
+        network.turns(Weather::Fair);
+        let delay = Duration::from_millis(5_000 + self.habits.number() % 20_000);
+        for kind in [Kind::Cancel, Kind::CallOff, Kind::Release] {
+            network.turns_for(kind, Weather::Slow(delay));
+        }
+        match self.habits.number() % 3 {
+            0 => {
+                network.turns_for(Kind::Acquire, Weather::AnswersLost);
+                let (kind, key) = RESOURCES[(self.habits.number() % RESOURCES.len() as u64) as usize];
+                let session = self.holders[n].0.clone();
+                self.tasks.spawn(async move { drop(session.try_acquire(kind, key).await) });
+            }
+            1 => {
+                self.take_over(n);
+                self.pass(Duration::from_millis(self.habits.number() % 2_000)).await;
+                self.let_go((n + 1) % HOLDERS);
+                self.let_go((n + 2) % HOLDERS);
+            }
+            _ => self.release(n),
+        }
+        self.holders[n].0.refresh();
+        self.pass(delay.mul_f64(self.habits.unit())).await;
+        network.turns_for(Kind::Heartbeat, Weather::Away);
+        self.ask((n + 1) % HOLDERS);
+        self.ask((n + 2) % HOLDERS);
+        self.pass(delay).await;
+    }
+
     async fn turn(&mut self) {
+        self.habit().await;
         let n = self.below(HOLDERS as u64) as usize;
         let network = self.holders[n].1.clone();
         match self.below(32) {
@@ -212,6 +326,8 @@ struct Story {
     waited: u64,
     revoked: u64,
     failovers: u64,
+    taken_over: u64,
+    adopted: u64,
 }
 
 impl Story {
@@ -220,6 +336,8 @@ impl Story {
         self.waited += other.waited;
         self.revoked += other.revoked;
         self.failovers += other.failovers;
+        self.taken_over += other.taken_over;
+        self.adopted += other.adopted;
     }
 }
 
@@ -236,6 +354,8 @@ fn run(seed: u64) -> Story {
             waited: held.waited,
             revoked: held.revoked,
             failovers: run.world.stores.newest() - 1,
+            taken_over: held.taken_over,
+            adopted: held.adopted,
         }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
@@ -286,4 +406,5 @@ fn worlds_are_worth_running() {
     println!("{all:?}");
     assert!(all.grants > 150 && all.waited > 100, "{all:?}");
     assert!(all.revoked > 40 && all.failovers > 3, "{all:?}");
+    assert!(all.taken_over > 10 && all.adopted > 0, "{all:?}");
 }

@@ -15,8 +15,8 @@ use solehold_client::{
     clock::{AlarmClock, BootTime, Clock, VirtualClock},
 };
 use solehold_core::{
-    command::{Claim, Command, Target},
-    key::{Name, ResourceKey},
+    command::{Claim, Command, HandOver, Target},
+    key::{LeaseId, Name, ResourceKey, SessionId},
     outcome::LeaseView,
     time::Revision,
 };
@@ -172,6 +172,13 @@ impl World {
         let revoke = Command::Revoke { claim, fenced: false, reason: None };
         let newest = self.stores.authority(self.stores.newest());
         newest.engine().submit(revoke).await.expect("an outcome").is_ok()
+    }
+
+    /// An operator hands a resource over to a session; true if its holder is asked to.
+    pub async fn offer(&self, kind: &str, key: &str, lease: LeaseId, to: SessionId) -> bool {
+        let ask = HandOver::new(self.key(kind, key), lease, to, TTL.as_millis() as u64);
+        let newest = self.stores.authority(self.stores.newest());
+        newest.engine().submit(Command::HandOver(ask)).await.expect("an outcome").is_ok()
     }
 
     /// Lets time pass.
