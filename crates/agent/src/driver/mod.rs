@@ -13,17 +13,10 @@ mod reload;
 mod sync;
 mod workers;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    env, io,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, env, io, sync::Arc, time::Duration};
 
 use serde_json::Value;
-use solehold_client::{
-    Contact, Guard, HeldLease, Http, LeaseId, OpenError, Policy, Resource, Session, SessionConfig,
-};
+use solehold_client::{Contact, Guard, HeldLease, Http, OpenError, Policy, Resource, Session, SessionConfig};
 use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
     sync::{mpsc, watch},
@@ -152,8 +145,6 @@ struct Driver {
     status: Arc<Status>,
     lease_news: (mpsc::Sender<LeaseNews>, mpsc::Receiver<LeaseNews>),
     worker_news: (mpsc::Sender<WorkerNews>, mpsc::Receiver<WorkerNews>),
-    /// What the session was seen to hold without having asked for it, by the heartbeat before the last.
-    strays: BTreeSet<LeaseId>,
     /// The configuration of what workers prepare for.
     prepared: BTreeMap<Resource, Value>,
     /// The server was asked what it assigns, and has not answered yet.
@@ -196,7 +187,6 @@ impl Driver {
             status,
             lease_news: mpsc::channel(NEWS_MAX),
             worker_news: mpsc::channel(NEWS_MAX),
-            strays: BTreeSet::new(),
             prepared: BTreeMap::new(),
             asking: None,
             known_version: None,
@@ -347,31 +337,23 @@ impl Driver {
     }
 
     fn adopt(&mut self, resource: Resource) {
-        let held = self.session.leases();
-        match held.iter().find(|lease| lease.resource == resource) {
+        match self.session.unclaimed().into_iter().find(|lease| lease.resource == resource) {
             Some(lease) => {
                 tracing::info!(%resource, "it was handed over to this runner");
                 let (session, configurations) = (self.session.clone(), self.configurations.clone());
-                leases::adopt(session, configurations, lease.clone(), self.lease_news.0.clone());
+                leases::adopt(session, configurations, lease, self.lease_news.0.clone());
             }
             None => self.tell(Event::NotGranted { resource, retry_after: None }),
         }
     }
 
-    /// Finds what the session holds without having asked for it. Only what two heartbeats in a row show is believed,
-    /// since the first may be older than a release; so the second is sent now.
+    /// Finds what the session holds without having asked for it. What is still being released or called off, however
+    /// long that takes, is not among it.
     fn find_strays(&mut self) {
-        let is_stray = |lease: &&HeldLease| {
-            !self.leases.contains_key(&lease.resource) && !self.machine.is_busy_with(&lease.resource)
-        };
-        let held = self.session.leases();
-        let strays: Vec<&HeldLease> = held.iter().filter(is_stray).collect();
-        let before = std::mem::replace(&mut self.strays, strays.iter().map(|lease| lease.lease).collect());
-        if strays.iter().any(|lease| !before.contains(&lease.lease)) {
-            self.session.refresh();
-        }
-        for lease in strays.into_iter().filter(|lease| before.contains(&lease.lease)) {
-            self.tell(Event::Found(lease.resource.clone()));
+        for HeldLease { resource, .. } in self.session.unclaimed() {
+            if !self.leases.contains_key(&resource) && !self.machine.is_busy_with(&resource) {
+                self.tell(Event::Found(resource));
+            }
         }
     }
 

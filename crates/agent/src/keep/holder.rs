@@ -28,7 +28,7 @@ use super::{
     proc,
     signals::{SignalStream, letting_through},
     terminal,
-    wire::{self, Available, Farewell, Inbox, LeaseTerm, Order, Report, Start},
+    wire::{self, Available, Farewell, Inbox, LeaseTerm, Order, Outbox, Report, Start},
 };
 
 /// How long the keeper may take to read what it is to start.
@@ -117,6 +117,8 @@ pub struct Holder {
     keepers: Keepers,
     keeper: Child,
     socket: tokio::net::UnixStream,
+    /// The same socket. A write by tokio would be given up while it does not know yet that the socket takes something.
+    orders: Outbox,
     inbox: Inbox,
     plan: Plan,
     folder: PathBuf,
@@ -169,6 +171,7 @@ impl Holder {
             keepers: keepers.clone(),
             keeper,
             socket: tokio::net::UnixStream::from_std(nonblocking(ours.try_clone()?)?)?,
+            orders: Outbox::new(ours.try_clone()?),
             inbox: Inbox::default(),
             plan: Plan::new(stop_at_ms, warn_ms),
             folder,
@@ -230,6 +233,7 @@ impl Holder {
     /// dropped and called again.
     pub async fn ended(&mut self) -> io::Result<Option<JobEnd>> {
         self.enforce();
+        self.orders.flush();
         tokio::select! {
             ready = self.socket.readable() => {
                 ready?;
@@ -316,10 +320,9 @@ impl Holder {
         let _ = kill_process(getpid(), Signal::CONT);
     }
 
-    fn order(&self, order: &Order) -> io::Result<()> {
-        let line = wire::line(order)?;
-        // That the keeper ended is seen where it is read from; that it does not read, at the deadline.
-        let _ = self.socket.try_write(&line);
+    fn order(&mut self, order: &Order) -> io::Result<()> {
+        // A keeper that reads nothing any more is noticed at the deadline.
+        self.orders.send(order)?;
         Ok(())
     }
 

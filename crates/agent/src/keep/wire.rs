@@ -2,7 +2,7 @@
 
 use std::{
     ffi::OsString,
-    io::{self, ErrorKind, IoSlice, IoSliceMut, Read},
+    io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write},
     mem::MaybeUninit,
     os::{
         fd::{AsFd, BorrowedFd, OwnedFd},
@@ -110,6 +110,43 @@ pub fn line(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
+/// Sends lines to a process that may not read them now. What does not fit goes out later, whole and in order.
+#[derive(Debug)]
+pub struct Outbox {
+    /// It never blocks.
+    socket: UnixStream,
+    unsent: Vec<u8>,
+}
+
+impl Outbox {
+    /// Sends over a socket that was set not to block.
+    pub fn new(socket: UnixStream) -> Self {
+        Self { socket, unsent: Vec::new() }
+    }
+
+    /// Sends a document as soon as the other side reads. False if there is too much already that it has not read.
+    pub fn send(&mut self, message: &impl Serialize) -> io::Result<bool> {
+        let line = line(message)?;
+        if self.unsent.len() + line.len() > LINE_BYTES_MAX {
+            return Ok(false);
+        }
+        self.unsent.extend(line);
+        self.flush();
+        Ok(true)
+    }
+
+    /// Sends what fits now. That the other side has ended is seen where it is read from.
+    pub fn flush(&mut self) {
+        while !self.unsent.is_empty() {
+            match self.socket.write(&self.unsent) {
+                Ok(count) => drop(self.unsent.drain(..count)),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+}
+
 /// Takes lines out of what has come.
 #[derive(Debug, Default)]
 pub struct Inbox {
@@ -213,6 +250,30 @@ mod tests {
         assert_eq!(start.command[1], odd);
         assert!(matches!(inbox.take::<Order>(), Ok(Some(Order::Signal(15)))));
         assert!(matches!(inbox.take::<Order>(), Ok(None)));
+    }
+
+    #[test]
+    fn orders_arrive_whole_also_when_they_are_read_late() {
+        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
+        for socket in [&ours, &theirs] {
+            socket.set_nonblocking(true).expect("a socket");
+        }
+        let (mut outbox, mut inbox) = (Outbox::new(ours), Inbox::default());
+        let farewell =
+            |n: u64| Farewell { commands: vec![vec![n.to_string().repeat(1_000)]], ..Farewell::default() };
+        for n in 0..1_000 {
+            assert!(outbox.send(&Order::Farewell(farewell(n))).expect("a line"), "{n}");
+        }
+        assert!(!outbox.unsent.is_empty(), "more than the socket takes");
+        let mut read = 0;
+        while read < 1_000 {
+            assert!(inbox.fill(&mut theirs).expect("open"));
+            while let Some(order) = inbox.take::<Order>().expect("whole lines") {
+                assert!(matches!(order, Order::Farewell(told) if told == farewell(read)), "{read}");
+                read += 1;
+            }
+            outbox.flush();
+        }
     }
 
     #[test]
