@@ -6,7 +6,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-nisshi deps verify suite python surface fix bench bench-claims bench-partitions e2e mutants
+.PHONY: help test test-nisshi deps verify suite python surface fix bench bench-claims bench-partitions e2e storm mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -54,6 +54,10 @@ e2e: ## one example under full load: EXAMPLE=gateway, reconciler, pipeline, trac
 		{ echo "name an example: make e2e EXAMPLE=gateway (or $(notdir $(wildcard examples/*)))" >&2; exit 2; }
 	@$(STAGE) build-binaries cargo build --workspace --bins
 	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE)_e2e -- --nocapture
+
+storm: ## five minutes of faults over two servers and four agents; SOLEHOLD_STORM_SEED=N repeats the choices of a run
+	@$(STAGE) build-binaries cargo build --workspace --bins
+	@$(STAGE) storm env $(IN_MEMORY) SOLEHOLD_E2E=full cargo test --workspace --test storm -- --nocapture
 
 # The tests of partitions and of the orchestrator, which `make test` runs against Apache Kafka 0.9.
 test-nisshi: ## the same tests against nisshi, a broker of today's protocol; builds it first, which takes a while
