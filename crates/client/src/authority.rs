@@ -185,6 +185,22 @@ pub struct Beat {
     pub pending: Arc<[(LeaseId, Resource)]>,
 }
 
+/// How one heartbeat is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeartbeatAttempt {
+    /// How long it may take in all.
+    pub within: Duration,
+    /// How many heartbeats of the session were sent before it and are not answered.
+    pub beside: u32,
+}
+
+impl HeartbeatAttempt {
+    /// The only one.
+    pub fn within(within: Duration) -> Self {
+        Self { within, beside: 0 }
+    }
+}
+
 /// What a session reports about itself: presence, and how its node is doing.
 pub type Metrics = serde_json::Map<String, Value>;
 
@@ -286,14 +302,15 @@ pub trait Authority: Send + Sync + 'static {
     /// Opens a session under that name; the name's former one is superseded.
     async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat>;
 
-    /// Renews a session, within the time given, over connections of its own, so that nothing else can delay it. It
-    /// shows the last cursor that the store has sealed for this holder.
+    /// Renews a session, over connections of its own, so that nothing else can delay it. It shows the last cursor that
+    /// the store has sealed for this holder. One that is sent beside others that are not answered yet begins with
+    /// another server than they did.
     async fn heartbeat(
         &self,
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
-        within: Duration,
+        attempt: HeartbeatAttempt,
     ) -> Reply<Beat>;
 
     /// Closes a session: everything attached to it is released.

@@ -25,8 +25,8 @@ use uuid::Uuid;
 
 use crate::{
     authority::{
-        AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HandOver, HeldLease, Metrics,
-        Node, Operation, Refusal, Reply, Resource, StateDocument, StateWrite,
+        AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HandOver, HeartbeatAttempt,
+        HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource, StateDocument, StateWrite,
     },
     news::{News, Newsroom},
 };
@@ -273,7 +273,7 @@ impl Authority for Embedded {
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
-        within: Duration,
+        attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
         let metrics = match told(metrics) {
             Ok(metrics) => metrics,
@@ -287,7 +287,7 @@ impl Authority for Embedded {
             }
             self.session(command).await
         };
-        tokio::time::timeout(within, beat).await.map_err(slow)?
+        tokio::time::timeout(attempt.within, beat).await.map_err(slow)?
     }
 
     async fn close(&self, session: SessionId) -> Reply<()> {

@@ -1,15 +1,22 @@
 //! The renewer: what a session does to stay trusted, as a machine that reads no clock and sends nothing.
 //!
 //! ```text
-//!            poll: now >= next beat                   on_answer: trusted longer
-//!   idle ---------------------------> beat in flight ------------------------> idle
-//!    |                                 |   on_failure: `immediate` loses,
-//!    |                                 |   the others try again, sooner and then slower
+//!            poll: now >= next beat                    on_answer: trusted longer
+//!   idle ---------------------------> beats in flight ------------------------> idle
+//!    |                                 |  ^  |   on_failure: `immediate` loses,
+//!    |                                 |  +--+   the others try again, sooner and then slower;
+//!    |                                 |         poll: no answer for a while: another one beside it
 //!    |  poll: now >= stop              |   on_refusal
 //!    v                                 v
 //!   lost  <----------------------------+          nothing leads out of here
 //! ```
 //! The driver asks [`Renewer::poll`] what to do, does it, and tells how it went.
+//!
+//! # Slow answers
+//!
+//! A heartbeat without an answer is not given up for that: the first one may use all of the time that is left. After a
+//! while another one is sent beside it, to another server if there is one, and so on, up to a bound. Whichever is
+//! answered counts from when it was sent. So a server that has died costs a pause, and one that is slow costs nothing.
 //!
 //! # What vouches for a lease
 //!
@@ -32,8 +39,12 @@ use crate::{
     history::{History, OlderHistory},
 };
 
-/// The least time that a heartbeat gets.
-const BEAT_TIMEOUT_MIN: Duration = Duration::from_millis(250);
+/// The least time after which another heartbeat is sent beside one that is not answered.
+const BESIDE_AFTER_MIN: Duration = Duration::from_millis(250);
+/// The same as a part of the ttl: with so many heartbeats at once, each of them has a quarter of the ttl at least.
+const BESIDE_AFTER_TTLS: u32 = 24;
+/// Most heartbeats of a session that are under way at once.
+const FLIGHTS_MAX: u32 = 8;
 
 /// What to do when a renewal fails. A refusal stops the work at once under each of them, but for rule 22.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -98,21 +109,47 @@ impl Timing {
         Backoff { first: (self.every / 8).min(Duration::from_millis(200)), cap: self.every }
     }
 
-    /// How long one heartbeat may take: short enough that one without an answer leaves time for others before the
-    /// deadline. Where one failure is the end, it gets the whole pause between two.
-    pub fn beat_timeout(&self) -> Duration {
+    /// When another heartbeat is sent beside one that is not answered.
+    fn beside_after(&self) -> Duration {
+        (self.every / 3).max(BESIDE_AFTER_MIN).max(self.ttl / BESIDE_AFTER_TTLS)
+    }
+
+    /// Where one failure is the end, nothing is sent beside a heartbeat.
+    fn flights_max(&self) -> usize {
         match self.policy {
-            Policy::Immediate => self.every,
-            Policy::Deadline | Policy::Grace(_) => (self.every / 3).max(BEAT_TIMEOUT_MIN).min(self.every),
+            Policy::Immediate => 1,
+            Policy::Deadline | Policy::Grace(_) => FLIGHTS_MAX as usize,
         }
     }
+
+    /// How long a heartbeat may take that has not all of the time that is left: one beside another, one where a failure
+    /// is the end, and one that a session begins with.
+    pub fn patience(&self) -> Duration {
+        match self.policy {
+            Policy::Immediate => self.every.max(self.ttl / 3),
+            Policy::Deadline | Policy::Grace(_) => self.beside_after() * (FLIGHTS_MAX - 1),
+        }
+    }
+}
+
+/// A heartbeat that is to be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flight {
+    /// Tells it from others.
+    pub number: u64,
+    /// What its answer counts from.
+    pub sent: BootTime,
+    /// It has failed if it is not answered by then.
+    pub until: BootTime,
+    /// How many others are under way.
+    pub beside: u32,
 }
 
 /// What to do now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Send a heartbeat, and tell how it went.
-    Beat,
+    /// Send a heartbeat, and tell how it went. Do not wait for it.
+    Beat(Flight),
     /// Nothing until then.
     Sleep(BootTime),
     /// The session is lost, and everything attached to it.
@@ -135,7 +172,11 @@ pub struct Renewer {
     timing: Timing,
     trusted_until: BootTime,
     next_beat: BootTime,
-    in_flight: bool,
+    /// The heartbeats that are under way, by their numbers, and none that was sent before the last answered one.
+    flights: BTreeMap<u64, BootTime>,
+    flights_sent: u64,
+    /// When the newest heartbeat was sent that was answered.
+    answered: BootTime,
     /// Something happened while a heartbeat was on its way, which may have been answered before.
     has_news: bool,
     failures: u32,
@@ -158,11 +199,14 @@ impl Renewer {
     ) -> Result<Self, OlderHistory> {
         let epoch = history.follow(opened.epoch)?;
         history.keep(opened.sealed_cursor.as_deref());
+        let trusted_until = local_deadline(sent, opened.ttl_left, opened.slack);
         Ok(Self {
-            trusted_until: local_deadline(sent, opened.ttl_left, opened.slack),
-            next_beat: sent.plus(jittered(timing.every, unit)),
+            trusted_until,
+            next_beat: next_beat(&timing, sent, trusted_until, unit),
             timing,
-            in_flight: false,
+            flights: BTreeMap::new(),
+            flights_sent: 0,
+            answered: sent,
             has_news: false,
             failures: 0,
             lost: None,
@@ -199,7 +243,7 @@ impl Renewer {
 
     /// When [`Self::poll`] must be asked at the latest.
     pub fn next_wake(&self) -> BootTime {
-        if self.in_flight { self.stop_at() } else { self.next_beat.min(self.stop_at()) }
+        if self.has_room() { self.next_beat.min(self.stop_at()) } else { self.stop_at() }
     }
 
     /// What to do at `now`.
@@ -207,17 +251,32 @@ impl Renewer {
         if let Some(lost) = self.poll_lost(now) {
             return Step::Lost(lost.clone());
         }
-        if !self.in_flight && now >= self.next_beat {
-            self.in_flight = true;
-            return Step::Beat;
+        if self.has_room() && now >= self.next_beat {
+            return Step::Beat(self.send(now));
         }
         Step::Sleep(self.next_wake())
+    }
+
+    fn has_room(&self) -> bool {
+        self.flights.len() < self.timing.flights_max()
+    }
+
+    fn send(&mut self, now: BootTime) -> Flight {
+        let beside = self.flights.len() as u32;
+        let has_all = beside == 0 && self.timing.policy != Policy::Immediate;
+        let patience = now.plus(self.timing.patience()).min(self.stop_at());
+        let until = if has_all { self.stop_at() } else { patience };
+        self.flights_sent += 1;
+        self.flights.insert(self.flights_sent, now);
+        self.next_beat = now.plus(self.timing.beside_after());
+        Flight { number: self.flights_sent, sent: now, until, beside }
     }
 
     /// A heartbeat that was sent at `sent` was answered. What is lost stays lost, however good the news. Of an answer
     /// from an older history nothing is taken up.
     pub fn on_answer(&mut self, sent: BootTime, now: BootTime, beat: &Beat, unit: f64) -> Heard {
-        self.in_flight = false;
+        // Those that were sent before have nothing more to say.
+        self.flights.retain(|_, other| *other > sent);
         if self.poll_lost(now).is_some() {
             return Heard::default();
         }
@@ -231,7 +290,10 @@ impl Renewer {
         self.history.keep(beat.sealed_cursor.as_deref());
         self.failures = 0;
         self.trust(sent, beat.ttl_left, beat.slack);
-        self.next_beat = sent.plus(jittered(self.timing.every, unit)).max(now);
+        if sent >= self.answered {
+            self.answered = sent;
+            self.next_beat = next_beat(&self.timing, sent, self.trusted_until, unit).max(now);
+        }
         if std::mem::take(&mut self.has_news) {
             self.next_beat = now;
         }
@@ -254,24 +316,30 @@ impl Renewer {
 
     /// A heartbeat was refused: the session is over.
     pub fn on_refusal(&mut self, refusal: Refusal) {
-        self.in_flight = false;
         self.lost.get_or_insert(Lost::Refused(refusal));
     }
 
-    /// The outcome of a heartbeat is unknown, or the authority was not reached.
-    pub fn on_failure(&mut self, now: BootTime, why: &str, unit: f64) {
-        self.in_flight = false;
+    /// The outcome of a heartbeat is unknown, or the authority was not reached. False if a later one was answered.
+    pub fn on_failure(&mut self, flight: u64, now: BootTime, why: &str, unit: f64) -> bool {
+        if self.flights.remove(&flight).is_none() {
+            return false;
+        }
         self.failures = self.failures.saturating_add(1);
         if self.timing.policy == Policy::Immediate {
             self.lost.get_or_insert(Lost::Failed(why.to_owned()));
         }
-        self.next_beat = now.plus(self.timing.backoff().wait(self.failures, unit));
+        let again = now.plus(self.timing.backoff().wait(self.failures, unit));
+        // What is sent beside another one is not put off.
+        self.next_beat = if self.flights.is_empty() { again } else { self.next_beat.min(again) };
+        true
     }
 
     /// Something has happened to the session: it is asked about now, or again if it is being asked about already.
     pub fn on_news(&mut self, now: BootTime) {
-        self.next_beat = self.next_beat.min(now);
-        self.has_news = self.in_flight;
+        self.has_news = !self.flights.is_empty();
+        if !self.has_news {
+            self.next_beat = self.next_beat.min(now);
+        }
     }
 
     /// The program closed the session.
@@ -329,6 +397,12 @@ impl Renewer {
 
 fn grants(leases: &[HeldLease]) -> BTreeSet<(LeaseId, Token)> {
     leases.iter().map(|held| (held.lease, held.token)).collect()
+}
+
+/// When to renew what is trusted until then by an answer to what was sent at `sent`: at half of that time at the latest,
+/// so that a slow answer comes before its end.
+fn next_beat(timing: &Timing, sent: BootTime, trusted_until: BootTime, unit: f64) -> BootTime {
+    sent.plus(jittered(timing.every.min(trusted_until.since(sent) / 2), unit))
 }
 
 /// Up to a fifth earlier, so that a fleet that started together does not beat together.

@@ -15,7 +15,8 @@ use common::{Behind, PATIENCE, Sort};
 use solehold_client::{
     AcquireError, Authority, AuthorityError, LeaseId, LockConfig, Locks, Metrics, Resource, SessionId,
     authority::{
-        AcquireRequest, Beat, Completion, Grant, HeldLease, Node, Operation, Reply, StateDocument, StateWrite,
+        AcquireRequest, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Operation, Reply,
+        StateDocument, StateWrite,
     },
 };
 use solehold_core::key::Name;
@@ -231,9 +232,9 @@ impl Authority for Lineless {
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
-        within: Duration,
+        attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
-        self.0.heartbeat(session, metrics, sealed_cursor, within).await
+        self.0.heartbeat(session, metrics, sealed_cursor, attempt).await
     }
     async fn close(&self, session: SessionId) -> Reply<()> {
         self.0.close(session).await

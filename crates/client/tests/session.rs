@@ -269,3 +269,31 @@ async fn a_word_that_was_taken_is_never_called_lost_because_another_server_was_a
     let next = session.acquire("job", "a").await.expect("granted");
     assert_eq!(next.state(), Some(json!("last")));
 }
+
+/// Answers that take a twelfth of the ttl, with an interval and a number of servers that made each of them a failure once:
+/// neither is the lease lost, nor is anything kept from being acquired.
+#[tokio::test(flavor = "multi_thread")]
+async fn slow_servers_cost_no_lease() {
+    let running = serve(memory()).await;
+    let (one, two) = (Proxy::start(running.local_addr()).await, Proxy::start(running.local_addr()).await);
+    let (one, two) = (one.expect("a proxy"), two.expect("a proxy"));
+    let ttl = Duration::from_secs(6);
+    let urls = [&one, &two].map(|proxy| format!("http://{}", proxy.addr()));
+    let authority = Arc::new(Http::new(HttpConfig::new(urls)).expect("good URLs"));
+    let every = Some(Duration::from_millis(200));
+    let session = Session::open(authority, SessionConfig { ttl, every, ..SessionConfig::new("one") });
+    let session = session.await.expect("a session");
+    let guard = session.acquire("job", "a").await.expect("granted");
+    let id = session.id();
+    for proxy in [&one, &two] {
+        // Each way.
+        proxy.latency(ttl / 24);
+    }
+    let until = guard.deadline().plus(ttl * 2);
+    wait_for("heartbeats", PATIENCE, async || guard.deadline() > until || !guard.is_live())
+        .await
+        .expect("kept");
+    assert!(guard.is_live() && session.id() == id);
+    let other = session.try_acquire("job", "b").await.expect("granted while answers are slow");
+    assert!(other.is_live() && guard.is_live());
+}

@@ -33,8 +33,8 @@ use uuid::Uuid;
 use self::servers::{Call, Lane, Servers};
 pub use self::transport::HttpError;
 use crate::authority::{
-    AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeldLease, Metrics, Node, Operation,
-    Refusal, Reply, Resource, StateDocument, StateWrite,
+    AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Metrics,
+    Node, Operation, Refusal, Reply, Resource, StateDocument, StateWrite,
 };
 use crate::{
     locks::LOCK_KIND,
@@ -159,7 +159,8 @@ impl Http {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let session = SessionId(registered.session_id);
-        self.heartbeat(session, metrics, registered.sealed_cursor.as_deref(), self.timeout).await
+        let attempt = HeartbeatAttempt::within(ttl / 3);
+        self.heartbeat(session, metrics, registered.sealed_cursor.as_deref(), attempt).await
     }
 
     /// One server, without a key.
@@ -252,12 +253,12 @@ impl Authority for Http {
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
-        within: Duration,
+        attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
         let sealed_cursor = sealed_cursor.map(str::to_owned);
         let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)), sealed_cursor };
         let path = paths::session_heartbeat(&session.to_string());
-        let call = Call::new(Method::PUT, path).within(within / self.servers().count()).body(&body)?;
+        let call = Call::new(Method::PUT, path).in_all(attempt.within).beside(attempt.beside).body(&body)?;
         Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
     }
 

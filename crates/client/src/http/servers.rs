@@ -42,6 +42,10 @@ pub struct Call {
     path: String,
     body: Option<Vec<u8>>,
     within: Duration,
+    /// How long all servers may take together.
+    in_all: Option<Duration>,
+    /// The first server to ask, counted from the one that answered last.
+    beside: u32,
     once: bool,
     /// The parts of the query string.
     pub query: Vec<(&'static str, String)>,
@@ -49,12 +53,23 @@ pub struct Call {
 
 impl Call {
     pub fn new(method: Method, path: String) -> Self {
-        Self { method, path, body: None, within: Duration::from_secs(5), once: false, query: Vec::new() }
+        let within = Duration::from_secs(5);
+        Self { method, path, body: None, within, in_all: None, beside: 0, once: false, query: Vec::new() }
     }
 
     /// How long one server may take to answer.
     pub fn within(self, within: Duration) -> Self {
         Self { within, ..self }
+    }
+
+    /// How long all servers may take together: the first one may use all of it.
+    pub fn in_all(self, in_all: Duration) -> Self {
+        Self { within: in_all, in_all: Some(in_all), ..self }
+    }
+
+    /// So many servers are passed over at first, since they are being asked already.
+    pub fn beside(self, beside: u32) -> Self {
+        Self { beside, ..self }
     }
 
     /// No other server is asked when the outcome is unknown: it could not tell that the request is a repeat.
@@ -93,16 +108,13 @@ impl Servers {
         let urls = transport::server_urls(&config.servers)?;
         let bases = urls.iter().map(transport::base).collect();
         let lane = || {
-            let http = client(config, &urls)?;
+            let http = client(config, &urls, Some(CONNECT_MAX))?;
             Ok::<_, HttpError>(LaneClient { http, preferred: AtomicUsize::new(0) })
         };
+        // A heartbeat has another one beside it where a server is away: its time is not cut.
+        let beats = LaneClient { http: client(config, &urls, None)?, preferred: AtomicUsize::new(0) };
         let tenant = config.tenant.clone().filter(|tenant| !tenant.is_empty());
-        Ok(Self { bases, tenant, beats: lane()?, work: lane()?, waits: lane()? })
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> u32 {
-        self.bases.len() as u32
+        Ok(Self { bases, tenant, beats, work: lane()?, waits: lane()? })
     }
 
     /// Asks the servers in turn until one gives an outcome. One that is slow, or hangs, holds up nothing: the next one
@@ -113,8 +125,17 @@ impl Servers {
             Lane::Work => (&self.work, false),
             Lane::Waits => (&self.waits, true),
         };
-        let turns = Turns { first: lane.preferred.load(Ordering::Relaxed), beside: !is_wait && !call.once };
-        let (at, outcome) = self.ask_from(lane, call, turns, 0).await.map_err(summed_up)?;
+        let first = lane.preferred.load(Ordering::Relaxed) + call.beside as usize;
+        // The sender of a heartbeat sends the next one beside it.
+        let turns = Turns { first, beside: !is_wait && !call.once && call.in_all.is_none() };
+        let asked = self.ask_from(lane, call, turns, 0);
+        let asked = match call.in_all {
+            Some(in_all) => timeout(in_all, asked)
+                .await
+                .map_err(|_| AuthorityError::Unknown(format!("no answer within {in_all:?}")))?,
+            None => asked.await,
+        };
+        let (at, outcome) = asked.map_err(summed_up)?;
         let bytes = match outcome {
             Ok(bytes) => bytes,
             Err(refusal) => return Ok(Err(refusal)),
@@ -311,12 +332,15 @@ fn summed_up(failures: Vec<AuthorityError>) -> AuthorityError {
     if is_unknown { AuthorityError::Unknown(why) } else { AuthorityError::Unreachable { why, retry_after } }
 }
 
-fn client(config: &HttpConfig, urls: &[Url]) -> Result<Client, HttpError> {
+fn client(config: &HttpConfig, urls: &[Url], connect_within: Option<Duration>) -> Result<Client, HttpError> {
     let api_key = config.api_key.as_ref().map(|key| key.expose_secret()).filter(|key| !key.is_empty());
     let builder = transport::builder(urls, api_key, config.ca_certs.as_deref())?
-        .connect_timeout(CONNECT_MAX)
         .tcp_nodelay(true)
         .user_agent(concat!("solehold-client/", env!("CARGO_PKG_VERSION")));
+    let builder = match connect_within {
+        Some(within) => builder.connect_timeout(within),
+        None => builder,
+    };
     builder.build().map_err(|error| HttpError(root_cause(&error)))
 }
 

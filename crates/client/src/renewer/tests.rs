@@ -45,6 +45,14 @@ fn renewer(policy: Policy) -> Renewer {
     Renewer::new(timing(policy), at(0), &beat(0, &[]), History::default(), 0.0).expect("no history before")
 }
 
+/// The heartbeat that it sends now.
+fn sent(renewer: &mut Renewer, now_ms: u64) -> Flight {
+    match renewer.poll(at(now_ms)) {
+        Step::Beat(flight) => flight,
+        other => panic!("{other:?}"),
+    }
+}
+
 fn refusal() -> Refusal {
     Problem::new(ErrorCode::NoSession, "it has expired").into()
 }
@@ -57,9 +65,10 @@ fn it_beats_at_a_third_of_the_ttl() {
     let mut renewer = renewer(Policy::Deadline);
     assert_eq!(renewer.poll(at(0)), Step::Sleep(at(10_000)));
     assert_eq!(renewer.poll(at(9_999)), Step::Sleep(at(10_000)));
-    assert_eq!(renewer.poll(at(10_000)), Step::Beat);
-    // In flight: nothing to do but to watch the deadline.
-    assert_eq!(renewer.poll(at(11_000)), Step::Sleep(at(DEADLINE_MS)));
+    let first = Flight { number: 1, sent: at(10_000), until: at(DEADLINE_MS), beside: 0 };
+    assert_eq!(sent(&mut renewer, 10_000), first);
+    // In flight: nothing to do until another one is sent beside it.
+    assert_eq!(renewer.poll(at(11_000)), Step::Sleep(at(10_000).plus(TTL / 9)));
     assert_eq!(renewer.on_answer(at(10_000), at(11_500), &beat(0, &[]), 0.0).ended, []);
     assert_eq!(renewer.trusted_until(), at(10_000 + DEADLINE_MS));
     assert_eq!(renewer.poll(at(11_500)), Step::Sleep(at(20_000)));
@@ -72,24 +81,71 @@ fn it_beats_at_a_third_of_the_ttl() {
 fn the_policies_differ_in_what_a_failure_means() {
     let after_failure = |policy, now| {
         let mut renewer = renewer(policy);
-        assert_eq!(renewer.poll(at(10_000)), Step::Beat);
-        renewer.on_failure(at(10_050), "away", 0.0);
+        let flight = sent(&mut renewer, 10_000);
+        assert!(renewer.on_failure(flight.number, at(10_050), "away", 0.0));
         renewer.poll(at(now))
     };
     assert_eq!(after_failure(Policy::Immediate, 10_050), Step::Lost(Lost::Failed("away".to_owned())));
     assert_eq!(after_failure(Policy::Deadline, 10_050), Step::Sleep(at(10_150)));
-    assert_eq!(after_failure(Policy::Deadline, DEADLINE_MS - 1), Step::Beat);
+    assert!(matches!(after_failure(Policy::Deadline, DEADLINE_MS - 1), Step::Beat(_)));
     assert_eq!(after_failure(Policy::Deadline, DEADLINE_MS), Step::Lost(Lost::Deadline));
     let grace = Policy::Grace(Duration::from_secs(60));
-    assert_eq!(after_failure(grace, DEADLINE_MS + 59_999), Step::Beat);
+    assert!(matches!(after_failure(grace, DEADLINE_MS + 59_999), Step::Beat(_)));
     assert_eq!(after_failure(grace, DEADLINE_MS + 60_000), Step::Lost(Lost::Deadline));
+}
+
+#[test]
+fn another_heartbeat_is_sent_beside_one_without_an_answer() {
+    let mut renewer = renewer(Policy::Deadline);
+    let first = sent(&mut renewer, 10_000);
+    let Step::Sleep(until) = renewer.poll(at(10_001)) else { panic!("it waits") };
+    let Step::Beat(second) = renewer.poll(until) else { panic!("it is due") };
+    assert_eq!((first.beside, second.beside), (0, 1));
+    assert_eq!(first.until, at(DEADLINE_MS), "it has all of the time that is left");
+    // The second is answered: the first has nothing more to say, and its failure counts for nothing.
+    renewer.on_answer(second.sent, at(14_000), &beat(0, &[]), 0.0);
+    assert!(!renewer.on_failure(first.number, at(14_001), "away", 0.0));
+    assert_eq!(renewer.poll(at(14_002)), Step::Sleep(second.sent.plus(TTL / 3)));
+    // Nothing is answered: they are bounded in number, and the last comes before the deadline.
+    let mut renewer = self::renewer(Policy::Deadline);
+    let (mut now, mut flights) = (at(10_000), Vec::new());
+    loop {
+        match renewer.poll(now) {
+            Step::Beat(flight) => flights.push(flight),
+            Step::Sleep(until) => now = until,
+            Step::Lost(_) => break,
+        }
+    }
+    assert!((3..=FLIGHTS_MAX as usize).contains(&flights.len()), "{flights:?}");
+    assert_eq!(flights.iter().map(|flight| flight.beside).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_late_answer_counts_from_when_its_own_heartbeat_was_sent() {
+    let mut renewer = renewer(Policy::Deadline);
+    let first = sent(&mut renewer, 10_000);
+    let second = sent(&mut renewer, 14_000);
+    renewer.on_answer(first.sent, at(15_000), &beat(0, &[]), 0.0);
+    assert_eq!(renewer.trusted_until(), at(10_000 + DEADLINE_MS));
+    renewer.on_answer(second.sent, at(16_000), &beat(0, &[]), 0.0);
+    assert_eq!(renewer.trusted_until(), at(14_000 + DEADLINE_MS));
+}
+
+#[test]
+fn where_one_failure_is_the_end_nothing_is_sent_beside_a_heartbeat() {
+    let mut renewer = renewer(Policy::Immediate);
+    let flight = sent(&mut renewer, 10_000);
+    assert_eq!(flight.until, at(20_000));
+    assert_eq!(renewer.poll(at(19_999)), Step::Sleep(at(DEADLINE_MS)));
+    assert!(renewer.on_failure(flight.number, at(20_000), "no answer in time", 0.0));
+    assert!(matches!(renewer.poll(at(20_000)), Step::Lost(Lost::Failed(_))));
 }
 
 #[test]
 fn a_refusal_is_at_once_and_for_good() {
     for policy in [Policy::Immediate, Policy::Deadline, Policy::Grace(TTL)] {
         let mut renewer = renewer(policy);
-        assert_eq!(renewer.poll(at(10_000)), Step::Beat);
+        sent(&mut renewer, 10_000);
         renewer.on_refusal(refusal());
         assert_eq!(renewer.poll(at(10_001)), Step::Lost(Lost::Refused(refusal())));
         // A late answer to an earlier heartbeat changes nothing.
@@ -102,7 +158,7 @@ fn a_refusal_is_at_once_and_for_good() {
 #[test]
 fn an_answer_after_the_deadline_does_not_bring_it_back() {
     let mut renewer = renewer(Policy::Deadline);
-    assert_eq!(renewer.poll(at(10_000)), Step::Beat);
+    sent(&mut renewer, 10_000);
     renewer.on_answer(at(10_000), at(DEADLINE_MS), &beat(0, &[]), 0.0);
     assert_eq!(renewer.poll(at(DEADLINE_MS)), Step::Lost(Lost::Deadline));
 }
@@ -238,7 +294,7 @@ proptest! {
         let opened = Renewer::new(timing(policy), at(0), &beat(0, &[]), History::default(), unit);
         let mut renewer = opened.expect("no history before");
         let (mut now, mut told) = (0u64, local_deadline(at(0), TTL, Duration::ZERO));
-        let mut was_lost = false;
+        let (mut was_lost, mut flights) = (false, std::collections::VecDeque::new());
         for event in events {
             let before = renewer.trusted_until();
             match event {
@@ -249,7 +305,9 @@ proptest! {
                     renewer.on_answer(sent, at(now), &Beat { ttl_left, ..beat(0, &[]) }, unit);
                     told = told.max(local_deadline(sent, ttl_left, Duration::ZERO));
                 }
-                Event::Failure => renewer.on_failure(at(now), "away", unit),
+                Event::Failure => if let Some(flight) = flights.pop_front() {
+                    renewer.on_failure(flight, at(now), "away", unit);
+                },
                 Event::Refusal => renewer.on_refusal(refusal()),
             }
             prop_assert!(renewer.trusted_until() >= before);
@@ -258,11 +316,66 @@ proptest! {
             let is_lost = matches!(step, Step::Lost(_));
             prop_assert!(is_lost || !was_lost, "back from the dead");
             prop_assert!(is_lost || at(now) < renewer.stop_at());
-            if let Step::Sleep(until) = step {
-                prop_assert!(until > at(now) && until <= renewer.stop_at());
+            match step {
+                Step::Sleep(until) => prop_assert!(until > at(now) && until <= renewer.stop_at()),
+                Step::Beat(flight) => {
+                    prop_assert!(flight.sent == at(now) && flight.until <= renewer.stop_at());
+                    prop_assert!(flight.beside < FLIGHTS_MAX);
+                    flights.push_back(flight.number);
+                }
+                Step::Lost(_) => {}
             }
             was_lost = is_lost;
         }
+    }
+
+    /// Slowness alone never costs a lease whose ttl is ten times the delay: with any interval, any ttl, and any slack of
+    /// the store's clock up to half of the ttl, whatever policy, however many servers there are and whether they are
+    /// slow to take a request or slow to answer it.
+    #[test]
+    fn slowness_alone_costs_no_lease(
+        policy in policy(),
+        ttl_ms in 1_000u64..120_000,
+        every_share in 0.0..0.499f64,
+        delay_share in 0.0..0.1f64,
+        slack_share in 0.0..0.5f64,
+        unit in 0.0..1.0f64,
+    ) {
+        let ttl = Duration::from_millis(ttl_ms);
+        let every = ttl.mul_f64(every_share).max(Duration::from_millis(50));
+        let (delay, slack) = (ttl.mul_f64(delay_share), ttl.mul_f64(slack_share).min(Duration::from_millis(500)));
+        let (mut now, end) = (at(0), at(ttl_ms * 20));
+        let opened = Beat { ttl_left: ttl, slack, ..beat(0, &[]) };
+        let timing = Timing { ttl, every, policy };
+        let opened = Renewer::new(timing, now, &opened, History::default(), unit);
+        let mut renewer = opened.expect("no history before");
+        // The answers that are on their way: when they arrive, and to what.
+        let mut answers = std::collections::VecDeque::new();
+        let mut beats = 0u64;
+        while now < end {
+            while answers.front().is_some_and(|(arrives, _)| *arrives <= now) {
+                let Some((_, flight)) = answers.pop_front() else { break };
+                let Flight { sent, until, .. } = flight;
+                prop_assert!(now <= until, "it is not given up");
+                let beat = Beat { ttl_left: ttl, slack, ..beat(0, &[]) };
+                renewer.on_answer(sent, now, &beat, unit);
+            }
+            match renewer.poll(now) {
+                Step::Beat(flight) => {
+                    beats += 1;
+                    answers.push_back((now.plus(delay), flight));
+                }
+                Step::Sleep(until) => {
+                    let next = answers.front().map_or(until, |(arrives, _)| until.min(*arrives));
+                    now = next;
+                }
+                Step::Lost(lost) => return Err(TestCaseError::fail(format!("{lost} at {now:?}"))),
+            }
+        }
+        // And not by a flood of heartbeats: one after each interval, and one beside another after each pause.
+        let count = |pause: Duration| (end.since(at(0)).as_nanos() / pause.as_nanos()) as u64 + 1;
+        let (after, beside) = (every.min(ttl / 4).mul_f64(0.8), Duration::from_millis(250));
+        prop_assert!(beats <= count(after) + count(beside), "{beats}");
     }
 
     /// Retries never come in a flood, and never less often than heartbeats.
@@ -271,8 +384,8 @@ proptest! {
         let mut renewer = renewer(Policy::Grace(Duration::from_secs(3_600)));
         let mut now = at(10_000);
         for _ in 0..failures {
-            prop_assert_eq!(renewer.poll(now), Step::Beat);
-            renewer.on_failure(now, "away", unit);
+            let Step::Beat(flight) = renewer.poll(now) else { panic!("it is due") };
+            renewer.on_failure(flight.number, now, "away", unit);
             let Step::Sleep(until) = renewer.poll(now) else { panic!("it waits") };
             let wait = until.since(now);
             prop_assert!(wait >= Duration::from_millis(50) && wait <= TTL / 3);

@@ -2,14 +2,16 @@
 
 use std::sync::{Arc, Weak};
 
+use solehold_core::key::SessionId;
+
 use super::{
     inner::{Inner, Phase},
     reclaim,
 };
 use crate::{
-    authority::{AuthorityError, Refusal},
+    authority::{AuthorityError, HeartbeatAttempt, Refusal},
     clock::BootTime,
-    renewer::{Lost, Policy, Step},
+    renewer::{Flight, Lost, Policy, Step},
 };
 
 /// Keeps the session for as long as anyone holds a handle to it.
@@ -44,41 +46,56 @@ pub(super) async fn drive(session: Weak<Inner>) {
 async fn step(inner: &Arc<Inner>) -> Option<BootTime> {
     let now = inner.clock().now();
     match inner.with_renewer(|renewer| renewer.poll(now))? {
-        Step::Beat => beat(inner).await,
+        Step::Beat(flight) => send(inner, flight),
         Step::Lost(lost) => lose(inner, &lost).await,
         Step::Sleep(until) => return Some(until),
     }
     None
 }
 
-/// One heartbeat. It ends in time for the deadline, whatever the authority does.
-async fn beat(inner: &Arc<Inner>) {
+/// Sends a heartbeat, and does not wait for it: another one may have to go out beside it.
+fn send(inner: &Arc<Inner>, flight: Flight) {
     let Phase::Live(session) = inner.phase() else { return };
-    let (sent, metrics, cursor) = (inner.clock().now(), inner.metrics(), inner.sealed_cursor());
-    let within = inner.timing().beat_timeout();
-    let limit = sent.plus(within).min(inner.stop_at());
+    inner.spawn(beat(Arc::downgrade(inner), session, flight));
+}
+
+/// One heartbeat. It ends by its time, or when a later one was answered. It does not keep the session while it is under
+/// way.
+async fn beat(weak: Weak<Inner>, session: SessionId, flight: Flight) {
+    let Some(inner) = weak.upgrade() else { return };
+    let (authority, clock) = (inner.authority.clone(), inner.clock_handle());
+    let (metrics, cursor, mut answered) = (inner.metrics(), inner.sealed_cursor(), inner.answered_beats());
+    drop(inner);
+    let Flight { sent, until, beside, .. } = flight;
+    let attempt = HeartbeatAttempt { within: until.since(sent), beside };
     let answer = tokio::select! {
         biased;
-        answer = inner.authority.heartbeat(session, &metrics, cursor.as_deref(), within) => answer,
-        () = inner.clock().wait_until(limit) => Err(AuthorityError::Unknown("no answer in time".to_owned())),
+        answer = authority.heartbeat(session, &metrics, cursor.as_deref(), attempt) => answer,
+        () = clock.wait_until(until) => Err(AuthorityError::Unknown("no answer in time".to_owned())),
+        _ = answered.wait_for(|answered| *answered > sent) => return,
     };
-    let (now, unit) = (inner.clock().now(), inner.unit());
+    drop(answered);
+    let Some(inner) = weak.upgrade() else { return };
     match answer {
         Ok(Ok(beat)) => inner.answered(sent, &beat),
         Ok(Err(refusal)) if refusal.ends_session() => {
-            inner.with_renewer(|renewer| renewer.on_refusal(refusal));
+            inner.with_renewer_of(session, |renewer| renewer.on_refusal(refusal));
         }
         // Such as a key that was revoked: it says nothing of the lease, so it is a renewal that failed.
-        Ok(Err(refusal)) => failed(inner, now, &refusal.to_string(), unit),
-        Err(error) => failed(inner, now, error.why(), unit),
+        Ok(Err(refusal)) => failed(&inner, session, flight, &refusal.to_string()),
+        Err(error) => failed(&inner, session, flight, error.why()),
     }
+    inner.changed().notify_one();
 }
 
-fn failed(inner: &Inner, now: BootTime, why: &str, unit: f64) {
-    let left = inner.trusted_until().since(now);
-    tracing::warn!(holder = %inner.holder, why, ?left, "a heartbeat failed");
-    inner.lacks_contact(why);
-    inner.with_renewer(|renewer| renewer.on_failure(now, why, unit));
+fn failed(inner: &Inner, session: SessionId, flight: Flight, why: &str) {
+    let (now, unit) = (inner.clock().now(), inner.unit());
+    let counts = inner.with_renewer_of(session, |renewer| renewer.on_failure(flight.number, now, why, unit));
+    if counts == Some(true) {
+        let left = inner.trusted_until().since(now);
+        tracing::warn!(holder = %inner.holder, why, ?left, "a heartbeat failed");
+        inner.lacks_contact(why);
+    }
 }
 
 /// The session is lost: so are its guards, and another one is opened, unless someone else has taken the name.

@@ -20,7 +20,9 @@ use super::{
     holding::{Holding, Window},
 };
 use crate::{
-    authority::{Authority, AuthorityError, Beat, Grant, HeldLease, Metrics, Reply, Resource},
+    authority::{
+        Authority, AuthorityError, Beat, Grant, HeartbeatAttempt, HeldLease, Metrics, Reply, Resource,
+    },
     clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
     history::History,
@@ -101,6 +103,7 @@ pub(crate) struct Inner {
     /// Counts the times that the authority told of news.
     told: watch::Sender<u64>,
     sets: watch::Sender<Option<KnownSet>>,
+    answered_beat: watch::Sender<BootTime>,
     /// Of the present incarnation.
     window: Mutex<Arc<Window>>,
     /// Wakes the driver, which does not keep the session while it sleeps.
@@ -139,6 +142,7 @@ impl Inner {
             contact: watch::Sender::new(Contact::Kept),
             told: watch::Sender::new(0),
             sets: watch::Sender::new(None),
+            answered_beat: watch::Sender::new(BootTime::from_nanos(0)),
             window: Mutex::default(),
             changed: Arc::default(),
             timing: Mutex::new(timing),
@@ -181,8 +185,8 @@ impl Inner {
             Err(refusal) => return Ok(Err(refusal)),
         };
         let Some(cursor) = self.sealed_cursor() else { return Ok(Ok((sent, opened))) };
-        let (sent, within) = (self.clock().now(), self.timing().beat_timeout());
-        let shown = self.authority.heartbeat(opened.session, &metrics, Some(&cursor), within).await?;
+        let (sent, attempt) = (self.clock().now(), HeartbeatAttempt::within(self.timing().patience()));
+        let shown = self.authority.heartbeat(opened.session, &metrics, Some(&cursor), attempt).await?;
         Ok(shown.map(|beat| (sent, beat)))
     }
 
@@ -283,11 +287,26 @@ impl Inner {
         self.core().renewer.as_mut().map(work)
     }
 
+    /// Tells the renewer of a session something. None if that session is no longer the present one.
+    pub fn with_renewer_of<T>(&self, session: SessionId, work: impl FnOnce(&mut Renewer) -> T) -> Option<T> {
+        let mut core = self.core();
+        let is_present = *self.phase.borrow() == Phase::Live(session);
+        core.renewer.as_mut().filter(|_| is_present).map(work)
+    }
+
+    /// The newest heartbeat that was answered was sent then: those before it have nothing more to say.
+    pub fn answered_beats(&self) -> watch::Receiver<BootTime> {
+        self.answered_beat.subscribe()
+    }
+
     /// A heartbeat was answered. The guards that have ended by it are told before the others see the new deadline:
     /// nobody sees that deadline together with a guard that it is not for.
     pub fn answered(self: &Arc<Self>, sent: BootTime, beat: &Beat) {
         let (now, unit) = (self.clock().now(), self.unit());
         let mut core = self.core();
+        if *self.phase.borrow() != Phase::Live(beat.session) {
+            return;
+        }
         let Core { renewer: Some(renewer), holdings, .. } = &mut *core else { return };
         let heard = renewer.on_answer(sent, now, beat, unit);
         for lease in heard.ended {
@@ -309,7 +328,13 @@ impl Inner {
             self.learn(sent, beat);
         }
         self.has_contact();
+        self.answered_beat.send_if_modified(|at| {
+            let is_later = sent > *at;
+            *at = sent.max(*at);
+            is_later
+        });
         drop(core);
+        self.changed.notify_one();
         endings::end_what_is_back(self);
     }
 

@@ -14,7 +14,8 @@ use async_trait::async_trait;
 use solehold_client::{
     Authority, AuthorityError, Embedded, LeaseId, Metrics, Resource, SessionId, Token,
     authority::{
-        AcquireRequest, Beat, Completion, Grant, HeldLease, Node, Operation, Reply, StateDocument, StateWrite,
+        AcquireRequest, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Operation, Reply,
+        StateDocument, StateWrite,
     },
 };
 use solehold_core::key::Name;
@@ -226,12 +227,12 @@ impl Authority for Network {
         session: SessionId,
         metrics: &Metrics,
         sealed_cursor: Option<&str>,
-        within: Duration,
+        attempt: HeartbeatAttempt,
     ) -> Reply<Beat> {
         let (metrics, sealed) = (metrics.clone(), sealed_cursor.map(str::to_owned));
         self.shown.lock().expect("unhurt").push(sealed.clone());
         let beat =
-            async move |to: Arc<Embedded>| to.heartbeat(session, &metrics, sealed.as_deref(), within).await;
+            async move |to: Arc<Embedded>| to.heartbeat(session, &metrics, sealed.as_deref(), attempt).await;
         self.beat(self.through(Kind::Heartbeat, beat).await?)
     }
     async fn close(&self, session: SessionId) -> Reply<()> {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use solehold_client::{Lost, Policy, clock::Clock};
+use solehold_client::{Lost, Policy, SessionConfig, clock::Clock};
 use solehold_core::command::{Claim, Command, Target};
 
 use crate::{
@@ -74,6 +74,35 @@ async fn a_short_outage_is_ridden_out_under_deadline() {
         assert!(guard.is_live(), "after {weather:?}");
     }
     assert_eq!(session.id(), id, "it is the same session");
+}
+
+/// Slowness alone costs nothing: not a lease that is held, and not one that is wanted.
+#[tokio::test(start_paused = true)]
+async fn slow_answers_cost_no_lease_and_keep_none_from_being_acquired() {
+    for (seed, every_ms) in [(60, 50), (61, 1_000), (62, 10_000), (63, 14_900)] {
+        for weather in [Weather::Late(TTL / 10), Weather::Slow(TTL / 10)] {
+            let world = World::new(seed);
+            let every = Some(Duration::from_millis(every_ms));
+            let config = SessionConfig { ttl: TTL, every, ..SessionConfig::new("one") };
+            let (session, network) = world.holder_with(config, 0).await;
+            let guard = session.acquire("job", "a").await.expect("granted");
+            let id = session.id();
+            network.turns(weather);
+            world.pass(TTL * 10).await;
+            assert!(guard.is_live(), "every {every_ms} ms, {weather:?}");
+            let other = session.try_acquire("job", "b").await.expect("granted");
+            assert!(other.is_live());
+            guard.release().await.expect("released");
+            assert_eq!(session.id(), id, "it is the same session");
+            // Another one is opened while answers are slow.
+            network.turns(Weather::Away);
+            assert_eq!(other.lost().await, Lost::Deadline);
+            network.turns(weather);
+            session.ready().await.expect("another session");
+            world.pass(TTL).await;
+            assert!(session.acquire("job", "c").await.expect("granted").is_live());
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
