@@ -150,7 +150,9 @@ impl Machine {
         let given = |resource: &Resource| Some((resource.clone(), self.slots.get(resource)?.holding()?));
         let given = self.workers[&id].resources.iter().filter_map(given);
         let given = given.map(|(resource, holding)| (resource, holding.granted.token)).collect();
-        self.workers.get_mut(&id).map(|worker| worker.given = given);
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.given = given;
+        }
         self.actions.push(Action::Start { worker: id, run, assignments });
     }
 
