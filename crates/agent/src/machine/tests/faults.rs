@@ -223,3 +223,16 @@ fn what_workers_failed_at_is_left_to_others_for_a_while_also_if_the_server_assig
     assert_eq!(world.does(answer(&["a"], &[])), [], "others may try first");
     assert!(acquires(&world.after(60, Event::Tick)));
 }
+
+#[test]
+fn what_is_lost_is_asked_for_again_only_when_the_server_says_so() {
+    // No answer came since the one that said to acquire it.
+    let mut world = World::assigned_and_speaking();
+    let id = revoked(&world.does(lost("a", 5))).expect("revoked");
+    world.drained(&id);
+    world.ends(1);
+    let mut later = world.does(Event::Released(camera("a")));
+    later.extend(world.after(100, Event::Tick));
+    assert!(!acquires(&later), "{later:?}");
+    assert!(acquires(&world.does(answer(&["a"], &[]))));
+}
