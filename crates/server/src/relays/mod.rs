@@ -43,7 +43,6 @@ pub use config::{
     WebhookConfig, WhenRefused,
 };
 use message::Message;
-use sites::Sites;
 pub use topic::{Style, Topic};
 use window::Failure;
 
@@ -77,7 +76,6 @@ pub(crate) struct Relay {
     engine: Engine,
     destination: Box<dyn Destination>,
     metrics: Arc<Metrics>,
-    sites: Sites,
 }
 
 impl Relay {
@@ -90,7 +88,6 @@ impl Relay {
             engine: context.engine().clone(),
             destination: destination(&config.name, &config.to)?,
             metrics: context.metrics_handle(),
-            sites: Sites::default(),
         })
     }
 

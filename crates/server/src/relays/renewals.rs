@@ -7,7 +7,7 @@ use solehold_api::watch::Cursor;
 use solehold_core::outcome::LeaseView;
 use solehold_engine::watch::{Filter, Frame, Watch};
 
-use super::{Message, Relay, window::Failure};
+use super::{Message, Relay, sites::site_of, window::Failure};
 use crate::metrics::RelayCount;
 
 /// Renewals that are sent and not confirmed; further ones are left out.
@@ -53,7 +53,8 @@ async fn pass_on(relay: &Relay, mut watch: Watch) {
 }
 
 async fn send(relay: &Relay, lease: Box<LeaseView>, cursor: Cursor) -> Result<(), Failure> {
-    let site = relay.sites.of(&relay.engine, &lease.key).await;
+    // Read each time: nothing updates a cache here, since the declarations pass through the replica that relays.
+    let site = site_of(&relay.engine, &lease.key).await;
     let site = site.map_err(|error| Failure::Away(error.to_string()))?;
     relay.destination.publish(&Message::renewed(&lease, cursor, site)).await
 }

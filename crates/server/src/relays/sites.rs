@@ -1,4 +1,4 @@
-//! Where resources are: events do not say it, and routing keys do.
+//! The sites of resources. Routing keys contain them; events other than declarations do not.
 
 use std::collections::HashMap;
 
@@ -9,17 +9,18 @@ use solehold_core::{
 };
 use solehold_engine::{Engine, EngineError};
 
-/// Resources that are remembered; beyond it all are forgotten and read again.
+/// The size of the cache; a full one is emptied.
 const SITES_MAX: usize = 10_000;
 
-/// The sites of resources, as they were last declared.
+/// A cache of the sites of resources. It is kept up to date by the declarations among the events that pass through it,
+/// so it must not outlive the reading of them without a gap: another replica may have sent the declarations in between.
 #[derive(Debug, Default)]
 pub struct Sites {
     known: Mutex<HashMap<ResourceKey, Option<Name>>>,
 }
 
 impl Sites {
-    /// The site of an event's resource. A declaration says it; otherwise it is the present one.
+    /// The site of an event's resource: the one that a declaration states, or else the present one.
     pub async fn of_event(&self, engine: &Engine, event: &Event) -> Result<Option<Name>, EngineError> {
         match &event.what {
             What::Declared(declared) => {
@@ -35,14 +36,16 @@ impl Sites {
         }
     }
 
-    /// The site of a resource.
-    pub async fn of(&self, engine: &Engine, key: &ResourceKey) -> Result<Option<Name>, EngineError> {
+    /// Empties the cache, after events have been missed.
+    pub fn forget(&self) {
+        self.known.lock().clear();
+    }
+
+    async fn of(&self, engine: &Engine, key: &ResourceKey) -> Result<Option<Name>, EngineError> {
         if let Some(site) = self.known.lock().get(key) {
             return Ok(site.clone());
         }
-        let loaded = engine.resource(key).await?;
-        let declared = loaded.state.resource(key).and_then(|resource| resource.declared.as_ref());
-        let site = declared.and_then(|declared| declared.site.clone());
+        let site = site_of(engine, key).await?;
         self.learn(key, site.clone());
         Ok(site)
     }
@@ -54,4 +57,11 @@ impl Sites {
         }
         known.insert(key.clone(), site);
     }
+}
+
+/// The present site of a resource, read from the store.
+pub async fn site_of(engine: &Engine, key: &ResourceKey) -> Result<Option<Name>, EngineError> {
+    let loaded = engine.resource(key).await?;
+    let declared = loaded.state.resource(key).and_then(|resource| resource.declared.as_ref());
+    Ok(declared.and_then(|declared| declared.site.clone()))
 }

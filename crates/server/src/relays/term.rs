@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::{
     Message, Relay, WhenRefused,
     cursor::{self, CursorError, FencedCursor},
+    sites::Sites,
     window::{Failure, Job, Verdict, Window, WindowLimits},
 };
 use crate::metrics::RelayCount;
@@ -113,7 +114,7 @@ async fn open(relay: &Relay, node_id: &str) -> Session {
 async fn serve(relay: &Relay, guard: &Guard, stopping: &mut watch::Receiver<bool>) {
     let (name, token) = (relay.name(), guard.token());
     relay.metrics.relay(name, RelayCount::Takeover);
-    tracing::info!(relay = name, %token, "this node sends");
+    tracing::info!(relay = name, %token, "this node is now the active relay");
     match guard.run(term(relay, guard, stopping)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(relay = name, %error, "the relay begins again"),
@@ -130,12 +131,15 @@ async fn term(relay: &Relay, guard: &Guard, stopping: &mut watch::Receiver<bool>
     };
     let limits = WindowLimits { events_max: EVENTS_MAX, in_flight_max: IN_FLIGHT_MAX, attempts_max };
     let window = Window::new(cursor.revision(), limits);
-    let mut term = Term { relay, cursor, window, written: BootTime::from_ms(0), is_away: false };
+    // One cache per term: while another replica relayed, resources may have been declared anew.
+    let sites = Sites::default();
+    let mut term =
+        Term { relay, cursor, window, sites: &sites, written: BootTime::from_ms(0), is_away: false };
     let mut watch = None;
     let mut in_flight = FuturesUnordered::new();
     loop {
         while let Some(job) = term.window.next(BootTime::now()) {
-            in_flight.push(deliver(relay, job));
+            in_flight.push(deliver(relay, &sites, job));
         }
         let events = match &mut watch {
             Some(watch) => watch,
@@ -167,6 +171,7 @@ struct Term<'a> {
     relay: &'a Relay,
     cursor: FencedCursor,
     window: Window<Item>,
+    sites: &'a Sites,
     /// When the cursor was last written.
     written: BootTime,
     /// Whether the destination could not be reached the last time.
@@ -204,6 +209,7 @@ impl Term<'_> {
             up_to = floor.0,
             "events were dropped before they were sent: raise events.keep_max, or find out why the relay was behind"
         );
+        self.sites.forget();
         let message = Message::gap(key, after, floor, epoch, at);
         self.window.offer(floor, key.clone(), Item::Gap(Arc::new(message)));
     }
@@ -297,16 +303,16 @@ fn resource(item: &Item) -> String {
 }
 
 /// Makes one attempt.
-async fn deliver(relay: &Relay, job: Job<Item>) -> (Job<Item>, Result<(), Failure>) {
-    let delivered = attempt(relay, &job).await;
+async fn deliver(relay: &Relay, sites: &Sites, job: Job<Item>) -> (Job<Item>, Result<(), Failure>) {
+    let delivered = attempt(relay, sites, &job).await;
     (job, delivered)
 }
 
-async fn attempt(relay: &Relay, job: &Job<Item>) -> Result<(), Failure> {
+async fn attempt(relay: &Relay, sites: &Sites, job: &Job<Item>) -> Result<(), Failure> {
     let message = match &job.message {
         Item::Gap(message) => message.clone(),
         Item::Event(event, epoch) => {
-            let site = relay.sites.of_event(&relay.engine, event).await;
+            let site = sites.of_event(&relay.engine, event).await;
             let site = site.map_err(|error| Failure::Away(error.to_string()))?;
             Arc::new(Message::of(event, *epoch, site))
         }
@@ -320,3 +326,6 @@ async fn attempt(relay: &Relay, job: &Job<Item>) -> Result<(), Failure> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
