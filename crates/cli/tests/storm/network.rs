@@ -92,11 +92,12 @@ impl Network {
         for server in servers {
             let (weather, chance, releases) = (weather.clone(), chance.clone(), releases.clone());
             let fate = move |first_line: &str| {
-                let (weather, kind) = (*weather.lock().unwrap(), Kind::of(first_line));
+                let (weather, kind) =
+                    (*weather.lock().expect("no thread panics with it"), Kind::of(first_line));
                 if kind == Kind::Release {
                     releases.fetch_add(1, Ordering::SeqCst);
                 }
-                weather.fate(kind, &mut chance.lock().unwrap())
+                weather.fate(kind, &mut chance.lock().expect("no thread panics with it"))
             };
             proxies.push(RequestProxy::start(*server, fate).await?);
         }
@@ -104,7 +105,7 @@ impl Network {
     }
 
     pub fn set(&self, weather: Weather) {
-        *self.weather.lock().unwrap() = weather;
+        *self.weather.lock().expect("no thread panics with it") = weather;
     }
 
     /// How many releases were sent so far.
