@@ -45,7 +45,7 @@ impl Service {
     }
 
     fn effects(&self) -> Vec<u64> {
-        self.effects.lock().unwrap().clone()
+        self.effects.lock().expect("no thread panics with it").clone()
     }
 
     /// Whoever has hung up, a request that was begun is done to its end: services do not notice.
@@ -75,7 +75,7 @@ impl Service {
                 self.has_begun.notify_one();
                 self.may_end.notified().await;
             }
-            self.effects.lock().unwrap().extend(token);
+            self.effects.lock().expect("no thread panics with it").extend(token);
             let answer = match path.as_str() {
                 "/held/closed" => return Ok(()),
                 "/odd" => {

@@ -80,7 +80,7 @@ impl Fault {
     pub(crate) fn told_at_start(self) -> StoreError {
         let is_final = match &self {
             Self::Postgres(error) => match error.code() {
-                Some(code) => !PASSING.iter().any(|class| code.code().starts_with(class)),
+                Some(code) => !PASSING.iter().any(|start| code.code().starts_with(start)),
                 None => is_final_without_code(error),
             },
             _ => false,
@@ -113,9 +113,10 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Classes of SQLSTATE that pass: connections, contention, resources, locks, a server that starts or stops, its system,
-/// and its own faults. Others are about who asks for what: a password, a role, a database, a right.
-const PASSING: [&str; 7] = ["08", "40", "53", "55", "57", "58", "XX"];
+/// How a SQLSTATE begins that passes: connections, a transaction that was ended because this process stood still,
+/// contention, resources, locks, a server that starts or stops, its system, and its own faults. Others are about who asks
+/// for what: a password, a role, a database, a right.
+const PASSING: [&str; 8] = ["08", "25P0", "40", "53", "55", "57", "58", "XX"];
 
 /// Whether no other attempt will do: a certificate or a way to authenticate that one of the two sides does not accept.
 fn is_final_without_code(error: &Error) -> bool {

@@ -105,8 +105,9 @@ async fn open(settings: &Settings, wait: Duration) -> Result<(Arc<Store>, Target
 /// Whether it is worth while to try again: the database cannot be reached, or is starting, stopping or overloaded. A
 /// password, a role, a database or a right that is wrong stays wrong.
 fn may_pass(error: &solehold_sql::Error) -> bool {
-    let is_passing =
-        |code: &str| ["08", "40", "53", "55", "57", "58", "XX"].iter().any(|class| code.starts_with(class));
+    // 25P0 is a transaction that was ended because this process stood still.
+    let passing = ["08", "25P0", "40", "53", "55", "57", "58", "XX"];
+    let is_passing = |code: &str| passing.iter().any(|start| code.starts_with(start));
     match error {
         solehold_sql::Error::Postgres(_) => error.code().is_none_or(is_passing),
         solehold_sql::Error::Connection(_) => true,

@@ -121,7 +121,9 @@ impl Scene {
                 }
             }
             Action::Stop { worker, .. } => {
-                self.processes.get_mut(&worker).map(|process| process.is_stopping = true);
+                if let Some(process) = self.processes.get_mut(&worker) {
+                    process.is_stopping = true;
+                }
             }
             Action::WriteState { .. } | Action::Report { .. } | Action::Note(_) | Action::Finish => {}
         }
