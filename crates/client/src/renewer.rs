@@ -399,8 +399,8 @@ fn grants(leases: &[HeldLease]) -> BTreeSet<(LeaseId, Token)> {
     leases.iter().map(|held| (held.lease, held.token)).collect()
 }
 
-/// When to renew what is trusted until then by an answer to what was sent at `sent`: at half of that time at the latest,
-/// so that a slow answer comes before its end.
+/// When to renew a session that is trusted until then by the answer to a heartbeat that was sent at `sent`: at half of
+/// that time at the latest, so that a slow answer comes before its end.
 fn next_beat(timing: &Timing, sent: BootTime, trusted_until: BootTime, unit: f64) -> BootTime {
     sent.plus(jittered(timing.every.min(trusted_until.since(sent) / 2), unit))
 }

@@ -270,8 +270,8 @@ async fn a_word_that_was_taken_is_never_called_lost_because_another_server_was_a
     assert_eq!(next.state(), Some(json!("last")));
 }
 
-/// Answers that take a twelfth of the ttl, with an interval and a number of servers that made each of them a failure once:
-/// neither is the lease lost, nor is anything kept from being acquired.
+/// Answers take a twelfth of the ttl, with a short interval and two servers: no lease is lost, and others can be
+/// acquired.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_servers_cost_no_lease() {
     let running = serve(memory()).await;
