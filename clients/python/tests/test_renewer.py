@@ -10,7 +10,7 @@ from solehold_client import Policy, backoff, check, history, sse, trust, wire
 from solehold_client.backoff import Backoff, BackoffConfig
 from solehold_client.history import History, OlderHistory
 from solehold_client.holdings import Holdings
-from solehold_client.renewer import Renewer, Send, Stop, Wait
+from solehold_client.renewer import FLIGHTS_MAX, Renewer, Send, Stop, Wait
 
 TTL = 30.0
 
@@ -55,8 +55,8 @@ class Renewing(unittest.TestCase):
     def test_an_answer_moves_the_deadline_from_before_its_request(self) -> None:
         machine = renewer()
         self.assertEqual(machine.deadline, 129.4)
-        self.assertIsInstance(machine.poll(110.0), Send)
-        self.assertEqual(machine.poll(111.0), Wait(129.4), "one at a time")
+        self.assertEqual(machine.poll(110.0), Send(1, timeout=machine.deadline - 110.0, beside=0), "all of the time left")
+        self.assertEqual(machine.poll(111.0), Wait(110.0 + TTL / 9), "until another one is sent beside it")
         machine.answered(115.0, sent=110.0, ttl_left=TTL, slack=0.0)
         self.assertEqual(machine.deadline, 139.4)
 
@@ -82,7 +82,7 @@ class Renewing(unittest.TestCase):
         while not isinstance(action := machine.poll(now), Stop):
             if isinstance(action, Send):
                 sends += 1
-                machine.failed(now, "no route")
+                machine.failed(action.flight, now, "no route")
             else:
                 now = action.until
         self.assertEqual(now, 129.4)
@@ -105,21 +105,62 @@ class Renewing(unittest.TestCase):
 
     def test_immediate_stops_at_the_first_failure(self) -> None:
         machine = renewer(Policy.IMMEDIATE)
-        machine.poll(110.0)
-        machine.failed(110.2, "no route")
+        sent = machine.poll(110.0)
+        assert isinstance(sent, Send)
+        self.assertEqual(machine.poll(119.0), Wait(129.4), "nothing is sent beside it")
+        machine.failed(sent.flight, 110.2, "no route")
         action = machine.poll(110.2)
         assert isinstance(action, Stop)
         self.assertEqual(action.lost.why, "failed")
 
     def test_grace_works_on_while_the_authority_is_away(self) -> None:
         machine = renewer(Policy.grace(300))
-        machine.poll(110.0)
-        machine.failed(110.2, "no route")
+        sent = machine.poll(110.0)
+        assert isinstance(sent, Send)
+        machine.failed(sent.flight, 110.2, "no route")
         self.assertTrue(machine.is_live(429.3))
         machine.answered(429.3, sent=429.2, ttl_left=TTL, slack=0.0)
         self.assertEqual(machine.ends_at, 429.2 + 29.4 + 300, "heard again, it starts anew")
-        machine.failed(430.0, "no route")
         self.assertFalse(machine.is_live(machine.ends_at))
+
+    def test_another_heartbeat_is_sent_beside_one_without_an_answer(self) -> None:
+        machine, now, sends = renewer(), 110.0, []
+        while not isinstance(action := machine.poll(now), Stop):
+            if isinstance(action, Send):
+                sends.append((now, action))
+            else:
+                now = action.until
+        self.assertEqual([send.beside for _, send in sends], list(range(len(sends))))
+        self.assertTrue(3 <= len(sends) <= FLIGHTS_MAX, sends)
+        machine = renewer()
+        first, second = machine.poll(110.0), machine.poll(115.0)
+        assert isinstance(first, Send) and isinstance(second, Send)
+        machine.answered(116.0, sent=115.0, ttl_left=TTL, slack=0.0)
+        self.assertFalse(machine.failed(first.flight, 116.1, "no answer"), "a later one was answered")
+        self.assertEqual(machine.deadline, 115.0 + 29.4)
+
+    def test_slowness_alone_costs_no_session(self) -> None:
+        rng = random.Random(7)
+        for case in range(500):
+            ttl = rng.uniform(1.0, 120.0)
+            # Connecting, a handshake and the request may each take a tenth of the ttl.
+            delay, slack = rng.uniform(0.0, ttl * 0.3), rng.choice([0.0, min(0.5, ttl / 20)])
+            policy = rng.choice([Policy.IMMEDIATE, Policy.DEADLINE, Policy.grace(ttl)])
+            machine = Renewer(policy, ttl=ttl, sent=0.0, ttl_left=ttl, slack=slack, rng=random.Random(case))
+            now, answers, beats = 0.0, list[tuple[float, float, float]](), 0
+            while now < 20 * ttl:
+                while answers and answers[0][0] <= now:
+                    arrives, sent, until = answers.pop(0)
+                    self.assertLessEqual(arrives, until, "it is not given up")
+                    machine.answered(now, sent=sent, ttl_left=ttl, slack=slack)
+                action = machine.poll(now)
+                self.assertNotIsInstance(action, Stop, f"case {case}: ttl {ttl}, delay {delay}, {policy}")
+                if isinstance(action, Send):
+                    beats += 1
+                    answers.append((now + delay, now, now + action.timeout))
+                elif isinstance(action, Wait):
+                    now = min([action.until, *(arrives for arrives, _, _ in answers[:1])])
+            self.assertLess(beats, 20 * (4 + 12), "and not by a flood of heartbeats")
 
     def test_a_refusal_stops_every_policy_at_once(self) -> None:
         for policy in (Policy.IMMEDIATE, Policy.DEADLINE, Policy.grace(300)):

@@ -105,6 +105,17 @@ class OneWorker(unittest.TestCase):
 
         self.run_world(work)
 
+    def test_slow_answers_cost_no_session(self) -> None:
+        async def work(at: World) -> None:
+            session = await at.open()
+            guard = await at.hold(session)
+            # There and back: up to three tenths of the ttl, as connecting anew for each request may take.
+            at.link.delay_max = TTL * 0.15
+            await asyncio.sleep(20 * TTL)
+            self.assertTrue(guard.is_live(), guard)
+
+        self.run_world(work)
+
     def test_immediate_stops_at_the_first_failure(self) -> None:
         async def work(at: World) -> None:
             session = await at.open(policy=Policy.IMMEDIATE)

@@ -76,9 +76,11 @@ class Channel:
         """Closes its connections."""
         await self._transport.close()
 
-    async def call(self, call: Call, *, timeout: float, until: float, doubts: Doubts | None = None) -> Answer:
+    async def call(
+        self, call: Call, *, timeout: float, until: float, doubts: Doubts | None = None, beside: int = 0
+    ) -> Answer:
         """Asks each server in turn, `timeout` seconds for each, and after a pause again, for the last time at the tick
-        `until`.
+        `until`. It begins with the one that answered last, or `beside` servers after it.
 
         Raises what the first definite answer says. Without one: `Unknown` if it may have been done, else `Unavailable`.
         """
@@ -92,7 +94,7 @@ class Channel:
                 raise from_answer(str(server), response.status, response.body)
             return Answer(wire.decode(response.body) if response.body else None, sent, known.any)
 
-        return await self._ask(call, once, until, known)
+        return await self._ask(call, once, until, known, beside)
 
     async def stream(self, call: Call, *, timeout: float, until: float) -> Stream:
         """The same for an answer that is read while it is being written."""
@@ -117,16 +119,19 @@ class Channel:
         join = "" if not self._query else "&" if "?" in call.path else "?"
         return Request(call.method, call.path + join + self._query, body, timeout)
 
-    async def _ask(self, call: Call, once: Callable[[Server], Awaitable[T]], until: float, doubts: Doubts) -> T:
+    async def _ask(
+        self, call: Call, once: Callable[[Server], Awaitable[T]], until: float, doubts: Doubts, beside: int = 0
+    ) -> T:
         backoff = Backoff(self._backoff, self._rng)
+        at = (self._current + beside) % len(self._servers)
         unknown: Unknown | None = None
         failed: SoleholdError
         tried = 0
         while True:
-            server = self._servers[self._current]
+            server = self._servers[at]
             try:
                 answer = await self._once(call, server, once)
-                self._answered(server)
+                self._answered(at)
                 return answer
             except Unknown as error:
                 doubts.any = True
@@ -136,12 +141,15 @@ class Channel:
             except Unavailable as error:
                 failed = error
             except SoleholdError:
-                self._answered(server)
+                self._answered(at)
                 raise
-            self._current = (self._current + 1) % len(self._servers)
+            following = (at + 1) % len(self._servers)
+            if self._current == at:
+                self._current = following
+            at = following
             tried += 1
             if tried % len(self._servers):
-                self._failed(server, failed, f"asking {self._servers[self._current]} instead")
+                self._failed(server, failed, f"asking {self._servers[at]} instead")
                 continue
             now = self._clock.now()
             # Where the server asks for more time than there is, asking again is of no use.
@@ -178,7 +186,8 @@ class Channel:
             told = str(failed) if str(server) in str(failed) else f"{server}: {failed}"
             LOG.warning("%s; %s", told, next_step)
 
-    def _answered(self, server: Server) -> None:
+    def _answered(self, at: int) -> None:
+        self._current, server = at, self._servers[at]
         if server in self._silent:
             self._silent.discard(server)
             LOG.info("%s answers again", server)

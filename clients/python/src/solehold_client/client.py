@@ -167,11 +167,19 @@ class Client:
         return answer.sent, view
 
     async def heartbeat(
-        self, channel: Channel, session_id: str, *, timeout: float, metrics: Mapping[str, Json] | None = None
+        self,
+        channel: Channel,
+        session_id: str,
+        *,
+        timeout: float,
+        beside: int = 0,
+        metrics: Mapping[str, Json] | None = None,
     ) -> tuple[float, SessionView]:
-        """Renews a session: asks each server once, over the session's own connections."""
+        """Renews a session: asks each server once, over the session's own connections, and `beside` others that are not
+        answered yet begins with another server than they did.
+        """
         call = self._heartbeat(session_id, metrics)
-        answer = await channel.call(call, timeout=timeout, until=self.clock.now())
+        answer = await channel.call(call, timeout=timeout, until=self.clock.now(), beside=beside)
         return answer.sent, wire.session(answer.value)
 
     def _heartbeat(self, session_id: str, metrics: Mapping[str, Json] | None) -> Call:

@@ -7,6 +7,10 @@
 
 Lost is for good: an answer that comes after it changes nothing.
 
+A heartbeat without an answer is not given up for that: it may use all of the time that is left. After a while another one is
+sent beside it, to another server if there is one. Whichever is answered counts from when it was sent, so a server that is
+slow costs no session.
+
 Only the answer to a heartbeat moves trust, and only a heartbeat puts off the next one: that answer alone comes with the full
 set of leases. The renewal of a single lease says nothing about the others, one of which may have been revoked since, so the
 machine is never told of one.
@@ -25,8 +29,11 @@ from .errors import Lost
 # Heartbeats go out at a third of the ttl or a little earlier, so that those of a fleet spread.
 INTERVAL_SHARE = 1 / 3
 INTERVAL_JITTER = 0.2
-# One server has this share of the ttl to answer a heartbeat, so that another can be asked before the deadline.
-TIMEOUT_SHARE = 1 / 6
+# After this share of the ttl, or this many seconds, another heartbeat is sent beside one that is not answered.
+BESIDE_SHARE = INTERVAL_SHARE / 3
+BESIDE_SECONDS_MIN = 0.25
+# Most heartbeats of a session that are under way at once.
+FLIGHTS_MAX = 8
 RETRY_SHARE_FIRST = 1 / 200
 RETRY_SHARE_MAX = 1 / 12
 
@@ -59,9 +66,13 @@ Policy.DEADLINE = Policy("deadline")
 
 @dataclass(frozen=True)
 class Send:
-    """Send a heartbeat now; each server has `timeout` seconds."""
+    """Send a heartbeat now, and do not wait for it; each server has `timeout` seconds."""
 
+    flight: int
+    """Tells it from others."""
     timeout: float
+    beside: int
+    """How many others are under way: as many servers are being asked already."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +99,10 @@ class Renewer:
         self._ttl = ttl
         self._rng = rng
         self._retries = Backoff(BackoffConfig(first=ttl * RETRY_SHARE_FIRST, cap=ttl * RETRY_SHARE_MAX), rng)
-        self._in_flight = False
+        self._beside_after = max(ttl * BESIDE_SHARE, BESIDE_SECONDS_MIN)
+        self._flights: dict[int, float] = {}
+        """When the heartbeats were sent that are under way, by their numbers."""
+        self._flights_sent = 0
         self._has_news = False
         self._failure = "no renewal was answered"
         self.deadline = trust.deadline(sent, ttl_left, ttl, slack)
@@ -110,16 +124,31 @@ class Renewer:
         """What to do at this tick."""
         if lost := self._judge(now):
             return Stop(lost)
-        if self._in_flight:
-            return Wait(self.ends_at)
-        if now < self._next:
-            return Wait(min(self._next, self.ends_at))
-        self._in_flight = True
-        return Send(self._ttl * TIMEOUT_SHARE)
+        due = self._due()
+        if now < due:
+            return Wait(min(due, self.ends_at))
+        beside = len(self._flights)
+        self._flights_sent += 1
+        self._flights[self._flights_sent] = now
+        return Send(self._flights_sent, self._timeout(now, beside), beside)
+
+    def _due(self) -> float:
+        """When the next heartbeat is sent: at its time, or beside those that are not answered."""
+        if not self._flights:
+            return self._next
+        # Where one failure is the end, nothing is sent beside a heartbeat.
+        most = 1 if self._policy.name == "immediate" else FLIGHTS_MAX
+        return max(self._flights.values()) + self._beside_after if len(self._flights) < most else float("inf")
+
+    def _timeout(self, now: float, beside: int) -> float:
+        left = self.ends_at - now
+        if self._policy.name == "immediate":
+            return min(left, self._ttl * INTERVAL_SHARE)
+        return left if beside == 0 else min(left, self._beside_after * (FLIGHTS_MAX - 1))
 
     def answered(self, now: float, *, sent: float, ttl_left: float, slack: float | None) -> None:
-        """A heartbeat was answered. A deadline never moves earlier."""
-        self._in_flight = False
+        """A heartbeat was answered. A deadline never moves earlier, and those sent before it have nothing more to say."""
+        self._flights = {flight: began for flight, began in self._flights.items() if began > sent}
         if self._judge(now) is None:
             self.deadline = max(self.deadline, trust.deadline(sent, ttl_left, self._ttl, slack))
             self._next = now if self._has_news else max(self._next, self._after(sent))
@@ -130,25 +159,25 @@ class Renewer:
         """Something has happened to the session: the next heartbeat is sent now. If one is on its way, which may have been
         answered before it happened, another one follows it.
         """
-        self._has_news = self._in_flight
+        self._has_news = bool(self._flights)
         self._next = min(self._next, now)
 
-    def failed(self, now: float, detail: str, retry_after: float | None = None) -> None:
-        """A heartbeat had no answer, or none that decides anything."""
-        self._in_flight = False
+    def failed(self, flight: int, now: float, detail: str, retry_after: float | None = None) -> bool:
+        """A heartbeat had no answer, or none that decides anything. False if one that was sent later was answered."""
+        if self._flights.pop(flight, None) is None:
+            return False
         self._failure = detail
         if self._policy.name == "immediate" and self._judge(now) is None:
             self.lost = Lost("failed", f"a renewal failed, and the policy is to stop at once: {detail}")
         self._next = now + self._retries.delay(least=min(retry_after or 0.0, self._ttl * RETRY_SHARE_MAX))
+        return True
 
     def refused(self, detail: str, code: str = "") -> None:
         """The authority said that the session is over."""
-        self._in_flight = False
         self.lost = self.lost or Lost("refused", f"the authority refused to renew: {detail}", code)
 
     def set_back(self, detail: str) -> None:
         """A heartbeat was answered from an older history: nothing of it is used."""
-        self._in_flight = False
         self.lost = self.lost or Lost("history", detail)
 
     def closed(self) -> None:

@@ -84,7 +84,7 @@ class Session:
         self._wake = asyncio.Event()
         self._channel = client.channel()
         self._settling: set[asyncio.Task[bool]] = set()
-        self._beat: asyncio.Task[None] | None = None
+        self._beats: set[asyncio.Task[None]] = set()
         self._failing_since: float | None = None
         self._revision = view.revision
         self._heard = asyncio.Event()
@@ -172,7 +172,7 @@ class Session:
         lost = self._judge()
         self._renewer.closed()
         self._declare()
-        for task in [self._driver, self._listener, *self._settling, *([self._beat] if self._beat else [])]:
+        for task in [self._driver, self._listener, *self._settling, *self._beats]:
             task.cancel()
         try:
             if lost is None or lost.why in ("deadline", "failed"):
@@ -207,7 +207,9 @@ class Session:
                 if isinstance(action, Stop):
                     break
                 if isinstance(action, Send):
-                    self._beat = asyncio.ensure_future(self._heartbeat(action.timeout))
+                    beat = asyncio.ensure_future(self._heartbeat(action))
+                    self._beats.add(beat)
+                    beat.add_done_callback(self._beats.discard)
                 else:
                     await self._pause(action.until)
         finally:
@@ -215,8 +217,8 @@ class Session:
             self._renewer.closed()
             self._declare()
             self._listener.cancel()
-            if self._beat is not None:
-                self._beat.cancel()
+            for beat in self._beats:
+                beat.cancel()
 
     async def _listen(self) -> None:
         """Sends a heartbeat at once when there is news of the session, instead of at its time."""
@@ -227,26 +229,28 @@ class Session:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._heard.wait(), BEAT_SECONDS_MAX)
 
-    async def _heartbeat(self, timeout: float) -> None:
+    async def _heartbeat(self, action: Send) -> None:
         renewer, client = self._renewer, self.client
         try:
             metrics = None if self.config.metrics is None else self.config.metrics()
-            sent, view = await client.heartbeat(self._channel, self.session_id, timeout=timeout, metrics=metrics)
+            sent, view = await client.heartbeat(
+                self._channel, self.session_id, timeout=action.timeout, beside=action.beside, metrics=metrics
+            )
         except (Unavailable, Unknown) as error:
-            self._failed(error.detail, error.retry_after)
+            self._failed(action, error.detail, error.retry_after)
         except SoleholdError as error:
             renewer.refused(str(error), error.code)
         except Exception as error:  # of the holder's own metrics, or of a transport: no renewal either way
-            self._failed(f"{type(error).__name__}: {error}")
+            self._failed(action, f"{type(error).__name__}: {error}")
         else:
             self._answered(sent, view)
         finally:
             self._wake.set()
 
-    def _failed(self, detail: str, retry_after: float | None = None) -> None:
+    def _failed(self, action: Send, detail: str, retry_after: float | None = None) -> None:
         now = self.client.clock.now()
-        self._renewer.failed(now, detail, retry_after)
-        if self._failing_since is None and self._renewer.is_live(now):
+        counts = self._renewer.failed(action.flight, now, detail, retry_after)
+        if counts and self._failing_since is None and self._renewer.is_live(now):
             self._failing_since = now
             left = self._renewer.ends_at - now
             told = "the session of %s was not renewed (%s): unless a server answers, it is lost in %.1f s"
