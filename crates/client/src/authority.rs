@@ -185,6 +185,9 @@ pub struct Beat {
     pub pending: Arc<[(LeaseId, Resource)]>,
 }
 
+/// Most events that are read to find out which lease came before a grant; only the newest that names a token counts.
+pub(crate) const EVENTS_BEFORE_GRANT_MAX: usize = 32;
+
 /// How one heartbeat is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeartbeatAttempt {
@@ -331,6 +334,10 @@ pub trait Authority: Send + Sync + 'static {
 
     /// The state document of a resource, if there is one.
     async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>>;
+
+    /// The token of the lease that came before the grant with this token, by the history of the resource; none if that
+    /// part of the history is no longer kept.
+    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>>;
 
     /// Asks the holder of a resource to hand it over to a session. The answer is the id of the pending lease, which
     /// becomes active, or lapses after `within` (rule 16). A repeat of the same request gets the same.

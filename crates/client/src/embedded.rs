@@ -11,22 +11,24 @@ use solehold_api::{
 use solehold_core::{
     call::Actor,
     command::{self, Acquire, AskedTenure, Claim, Command, OpenSession, Target, Undeclared},
+    event::Event,
     key::{Document, HolderKey, LeaseId, Name, RequestKey, ResourceKey, SessionId},
     lease,
     limits::WAIT_MS_MAX,
     outcome::{self, Answer, Outcome, SessionView},
-    time::Revision,
+    time::{Revision, Token},
 };
 use solehold_engine::{
     Engine, EngineError, EngineOptions, open,
-    store::{self, HolderQuery, StoreError},
+    store::{self, EventQuery, HolderQuery, StoreError},
 };
 use uuid::Uuid;
 
 use crate::{
     authority::{
-        AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HandOver, HeartbeatAttempt,
-        HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource, StateDocument, StateWrite,
+        AcquireRequest, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX, Grant,
+        HandOver, HeartbeatAttempt, HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource,
+        StateDocument, StateWrite,
     },
     news::{News, Newsroom},
 };
@@ -342,6 +344,17 @@ impl Authority for Embedded {
         let key = self.key(resource);
         let loaded = self.engine.resource(&key).await.map_err(failed)?;
         Ok(Ok(loaded.state.resource(&key).and_then(|resource| resource.state.clone()).map(state)))
+    }
+
+    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>> {
+        let query = EventQuery {
+            resource: Some(self.key(resource)),
+            newest_before: Some(Revision(grant.0)),
+            limit: EVENTS_BEFORE_GRANT_MAX,
+            ..Default::default()
+        };
+        let page = self.engine.events(&query).await.map_err(failed)?;
+        Ok(Ok(page.events.iter().find_map(Event::token)))
     }
 
     async fn hand_over(

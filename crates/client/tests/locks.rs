@@ -19,7 +19,7 @@ use solehold_client::{
         StateDocument, StateWrite,
     },
 };
-use solehold_core::key::Name;
+use solehold_core::{key::Name, time::Token};
 use solehold_testkit::wait_for;
 use uuid::Uuid;
 
@@ -253,6 +253,9 @@ impl Authority for Lineless {
     }
     async fn read_state(&self, resource: &Resource) -> Reply<Option<StateDocument>> {
         self.0.read_state(resource).await
+    }
+    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>> {
+        self.0.token_before(resource, grant).await
     }
     async fn hand_over(
         &self,

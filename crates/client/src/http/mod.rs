@@ -26,15 +26,16 @@ use solehold_api::{
 };
 use solehold_core::{
     key::{LeaseId, Name, SessionId},
-    time::Revision,
+    time::{Revision, Token},
 };
 use uuid::Uuid;
 
 use self::servers::{Call, Lane, Servers};
 pub use self::transport::HttpError;
 use crate::authority::{
-    AcquireRequest, Authority, AuthorityError, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Metrics,
-    Node, Operation, Refusal, Reply, Resource, StateDocument, StateWrite,
+    AcquireRequest, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX, Grant,
+    HeartbeatAttempt, HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource, StateDocument,
+    StateWrite,
 };
 use crate::{
     locks::LOCK_KIND,
@@ -336,6 +337,18 @@ impl Authority for Http {
             Err(refusal) if refusal.code == ErrorCode::NotFound => Ok(None),
             read => read.map(|state| Some(wire::state(state))),
         })
+    }
+
+    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>> {
+        let path = paths::resource_history(resource.kind.as_str(), resource.key.as_str());
+        let mut call = self.call(Method::GET, path);
+        call.query =
+            vec![("newest_first", "true".to_owned()), ("limit", EVENTS_BEFORE_GRANT_MAX.to_string())];
+        let history = self.servers().ask::<resources::ResourceHistory>(Lane::Work, &call).await?;
+        Ok(history.map(|history| {
+            let mut before = history.events.iter().filter(|event| event.revision < grant.0);
+            before.find_map(|event| event.token).map(Token)
+        }))
     }
 
     async fn hand_over(

@@ -329,9 +329,9 @@ proptest! {
         }
     }
 
-    /// Slowness alone never costs a lease whose ttl is ten times the delay: with any interval, any ttl, any slack of the
-    /// store's clock up to half of the ttl and any policy, however many servers there are, and whether they are slow to
-    /// take a request or slow to answer it.
+    /// Slowness alone never costs a lease whose ttl is ten times the delay: with any interval, any ttl, any slack of
+    /// the store's clock up to half of the ttl and any policy, however many servers there are, and whether they are
+    /// slow to take a request or slow to answer it.
     #[test]
     fn slowness_alone_costs_no_lease(
         policy in policy(),

@@ -4,7 +4,11 @@
 use std::sync::Arc;
 
 use solehold_api::problem::ErrorCode;
-use solehold_core::key::SessionId;
+use solehold_core::{
+    key::{Name, SessionId},
+    time::Token,
+};
+use tokio::task::JoinSet;
 
 use super::{
     claims::Claim,
@@ -17,6 +21,9 @@ use crate::{
     coalesce::BATCH_MAX,
     renewer::Lost,
 };
+
+/// How often the history of a resource is asked for.
+const ATTEMPTS: u32 = 3;
 
 /// Wins back what can be won back until the grace is over; the rest is lost.
 pub(super) async fn reclaim(inner: &Arc<Inner>) {
@@ -60,34 +67,82 @@ async fn open(inner: &Arc<Inner>) -> Option<SessionId> {
     None
 }
 
+/// A lease that was asked for anew. Dropped before the work goes on under it, it is released again.
+struct Asked {
+    holding: Arc<Holding>,
+    request: Name,
+    /// None when the guard has it.
+    claim: Option<Claim>,
+}
+
+impl Asked {
+    fn new(inner: &Arc<Inner>, holding: &Arc<Holding>) -> Self {
+        let claim = Claim::new(inner, holding.resource.clone());
+        Self { holding: holding.clone(), request: inner.fresh_request(), claim: Some(claim) }
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        if let Some(claim) = self.claim.take() {
+            endings::spend(claim, self.request.clone());
+        }
+    }
+}
+
 async fn win_back(inner: &Arc<Inner>, session: SessionId, holdings: &[Arc<Holding>]) {
     let renewals = holdings.iter().map(|holding| Operation::Renew(holding.held())).collect();
     let told = inner.authority.submit(renewals).await;
     let mut asked = Vec::new();
     for (holding, told) in holdings.iter().zip(told) {
         match no_successor(holding, told) {
-            Ok(()) => asked.push((holding, inner.fresh_request())),
+            Ok(()) => asked.push(Asked::new(inner, holding)),
             Err(lost) => holding.lose(lost),
         }
     }
-    let ask = |(holding, request): &(&Arc<Holding>, _)| {
-        let (resource, holder) = (holding.resource.clone(), inner.holder.clone());
-        Operation::Acquire(AcquireRequest { resource, holder, session, request: Clone::clone(request) })
+    let ask = |asked: &Asked| {
+        let (resource, holder) = (asked.holding.resource.clone(), inner.holder.clone());
+        Operation::Acquire(AcquireRequest { resource, holder, session, request: asked.request.clone() })
     };
     let won = inner.authority.submit(asked.iter().map(ask).collect()).await;
-    for ((holding, request), won) in asked.into_iter().zip(won) {
-        let resource = holding.resource.clone();
-        match granted(won) {
-            Ok(grant) if inner.resume(holding, grant.clone()) => {
-                tracing::info!(%resource, token = %holding.token(), "won back");
-            }
-            Ok(_) => endings::spend(Claim::new(inner, resource), request),
-            Err(lost) => {
-                holding.lose(lost);
-                endings::spend(Claim::new(inner, resource), request);
+    let mut judged = JoinSet::new();
+    for (asked, won) in asked.into_iter().zip(won) {
+        judged.spawn(judge(inner.clone(), asked, won));
+    }
+    while judged.join_next().await.is_some() {}
+}
+
+/// Goes on with the work under a new grant, unless another holder came before it.
+async fn judge(inner: Arc<Inner>, mut asked: Asked, won: Reply<Completion>) {
+    let proven = match granted(won) {
+        Ok(grant) => came_next(&inner, asked.holding.token(), grant).await,
+        Err(lost) => Err(lost),
+    };
+    match proven {
+        Err(lost) => asked.holding.lose(lost),
+        Ok(grant) => {
+            // Otherwise its guard was dropped meanwhile.
+            if inner.resume(&asked.holding, grant) {
+                asked.claim = None;
+                tracing::info!(resource = %asked.holding.resource, token = %asked.holding.token(), "won back");
             }
         }
     }
+}
+
+/// Whether a grant is the next one after `former`. That the resource had no other holder before the request was sent
+/// does not prove it: one may have come and gone before it arrived. What happened before the grant no longer changes.
+async fn came_next(inner: &Inner, former: Token, grant: Grant) -> Result<Grant, Lost> {
+    for failures in 1.. {
+        match inner.authority.token_before(&grant.held.resource, grant.held.token).await {
+            Ok(Ok(before)) if before == Some(former) => return Ok(grant),
+            Ok(Ok(_)) => return Err(Lost::Ended),
+            Ok(Err(refusal)) => return Err(Lost::Refused(refusal)),
+            Err(error) if failures >= ATTEMPTS => return Err(failed(&error)),
+            Err(error) => inner.pause(inner.backoff(failures, error.retry_after())).await,
+        }
+    }
+    unreachable!("attempts are bounded")
 }
 
 /// Whether the lease ran out and nobody has held the resource since.

@@ -282,6 +282,11 @@ impl Authority for Network {
         let resource = resource.clone();
         self.through(Kind::State, async move |to: Arc<Embedded>| to.read_state(&resource).await).await?.1
     }
+    async fn token_before(&self, resource: &Resource, grant: Token) -> Reply<Option<Token>> {
+        let resource = resource.clone();
+        let read = async move |to: Arc<Embedded>| to.token_before(&resource, grant).await;
+        self.through(Kind::State, read).await?.1
+    }
     async fn hand_over(
         &self,
         resource: &Resource,

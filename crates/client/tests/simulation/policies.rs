@@ -6,7 +6,7 @@ use solehold_client::{Lost, Policy, SessionConfig, clock::Clock};
 use solehold_core::command::{Claim, Command, Target};
 
 use crate::{
-    network::Weather,
+    network::{Kind, Weather},
     world::{TTL, World},
 };
 
@@ -246,6 +246,32 @@ async fn grace_ends_when_there_was_a_successor() {
     let lost = guard.lost().await;
     assert!(matches!(lost, Lost::Refused(_)), "{lost}");
     assert_eq!(world.holder_of("job", "a").await, None, "nothing was taken by the way");
+}
+
+#[tokio::test(start_paused = true)]
+async fn grace_ends_when_someone_held_it_while_the_acquire_was_on_its_way() {
+    let world = World::new(14);
+    world.declare("job", "a").await;
+    let (session, network) = world.holder("one", Policy::Grace(TTL * 10)).await;
+    let guard = session.acquire("job", "a").await.expect("granted");
+    let (other, _) = world.holder("two", Policy::Deadline).await;
+    let old = session.id();
+    network.turns(Weather::Away);
+    world.pass(TTL * 3).await;
+    network.turns(Weather::Fair);
+    network.turns_for(Kind::Acquire, Weather::Slow(Duration::from_secs(3)));
+    while session.id().is_none() || session.id() == old {
+        world.pass(Duration::from_millis(50)).await;
+    }
+    // Nobody had held it when the first looked.
+    world.pass(Duration::from_millis(500)).await;
+    let taken = other.try_acquire("job", "a").await.expect("it is free");
+    taken.release().await.expect("released");
+    let lost = guard.lost().await;
+    assert!(matches!(lost, Lost::Ended), "{lost}");
+    world.pass(TTL).await;
+    assert_eq!(world.holder_of("job", "a").await, None, "what was granted is released again");
+    assert!(session.is_live());
 }
 
 #[tokio::test(start_paused = true)]

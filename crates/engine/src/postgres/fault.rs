@@ -113,9 +113,9 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// What the SQLSTATEs of passing faults begin with: connections, a transaction that was ended because this process stood
-/// still, contention, resources, locks, a server that starts or stops, its system, and its own faults. Others are about
-/// the caller and its rights: a password, a role, a database.
+/// What the SQLSTATEs of passing faults begin with: connections, a transaction that was ended because this process
+/// stood still, contention, resources, locks, a server that starts or stops, its system, and its own faults. Others are
+/// about the caller and its rights: a password, a role, a database.
 const PASSING: [&str; 8] = ["08", "25P0", "40", "53", "55", "57", "58", "XX"];
 
 /// Whether no other attempt will do: a certificate or a way to authenticate that one of the two sides does not accept.
