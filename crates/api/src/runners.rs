@@ -338,7 +338,7 @@ pub struct RemovedRunner {
     pub runner_id: String,
     /// How many leases were released with it: all that it held, if its session was named.
     pub released: usize,
-    /// The same number, by the pipeline's name for it.
+    /// How many leases it no longer has, released or revoked: by the pipeline's name for it.
     pub leases_released: usize,
     /// How many leases were revoked, because its session was not named: their resources are held back until the
     /// deadline that the runner had.

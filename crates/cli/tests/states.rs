@@ -45,6 +45,8 @@ const NOT_READS: &[&str] = &[
     "resource put",
     "resource rm",
     "runner drain",
+    "rows buried",
+    "rows revive",
     "session close",
 ];
 

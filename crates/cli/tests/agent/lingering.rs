@@ -18,9 +18,9 @@ async fn a_drain_releases_nothing_that_is_still_worked_on() -> Result<()> {
     let written = folder.path().join("written");
     let worker = serde_json::to_string(&format!(
         r#"
-import signal, time
+import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-with open("{}", "w") as file:
+with open("{}-" + os.environ["SOLEHOLD_RESOURCE"].replace("/", "-"), "w") as file:
     while True:
         file.seek(0)
         file.write("%.6f" % time.time())
@@ -33,6 +33,8 @@ with open("{}", "w") as file:
         format!("  command: [python3, -c, {worker}]\n  protocol: none\n  stop_timeout_seconds: 600\n");
     let top = "resources: [job/a]\nmax_cameras_per_worker: 1\ndrain_budget_seconds: 4";
     let agent = Agent::start(&server, "first", top, &worker).await?;
+    // The worker of job/b writes to a file of its own.
+    let written = folder.path().join("written-job-a");
     wait_for("the work", SOON, async || written.exists()).await?;
     let before = agent.configuration()?;
     agent.configure(&before.replace("[job/a]", "[job/b]"))?;

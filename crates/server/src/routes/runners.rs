@@ -301,7 +301,7 @@ async fn remove(
         Some(_) => released += release_own(context, &key, &held).await?,
         None => revoked += context.end_removed(&held).await?,
     }
-    let (runner_id, leases_released) = (key.name.to_string(), released);
+    let (runner_id, leases_released) = (key.name.to_string(), released + revoked);
     Ok(Json(RemovedRunner { success: true, runner_id, released, leases_released, revoked }))
 }
 
