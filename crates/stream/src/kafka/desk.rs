@@ -186,8 +186,14 @@ impl Desk {
         }
     }
 
+    /// The partitions that tasks hold, or try to win.
+    pub fn entered(&self) -> HashSet<i32> {
+        self.slots.lock().keys().copied().collect()
+    }
+
     /// Refuses further partitions, and returns those that it has.
     pub fn close(&self) -> HashSet<i32> {
+        // Under the lock, so that nothing is entered after it.
         let slots = self.slots.lock();
         self.is_closed.store(true, Ordering::SeqCst);
         slots.keys().copied().collect()

@@ -312,16 +312,18 @@ fn display(client: &Client, desk: &Desk) {
     }
 }
 
-/// Positions of partitions that are still ours are displayed later, unless there are newer ones by then.
+/// Positions of partitions that are still ours are displayed later. A newer one may have been displayed meanwhile, and
+/// the broker would take the older one after it: so the newest is displayed again.
 fn again(desk: &Desk, positions: &TopicPartitionList) {
+    let ours = desk.entered();
     let fetching = desk.fetching.lock();
     let mut later = desk.positions.lock();
-    for element in positions.elements() {
-        if let Offset::Offset(offset) = element.offset()
-            && fetching.contains_key(&element.partition())
-        {
-            later.entry(element.partition()).or_insert(offset);
-        }
+    for element in positions.elements().iter().filter(|element| ours.contains(&element.partition())) {
+        let Offset::Offset(offset) = element.offset() else { continue };
+        // Not fetched yet: it was won a moment ago.
+        let reached = fetching.get(&element.partition()).map(|of| of.cell.lane.lock().position());
+        let newest = later.entry(element.partition()).or_insert(offset);
+        *newest = (*newest).max(offset).max(reached.unwrap_or(offset));
     }
 }
 
