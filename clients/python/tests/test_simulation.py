@@ -109,7 +109,7 @@ class OneWorker(unittest.TestCase):
         async def work(at: World) -> None:
             session = await at.open()
             guard = await at.hold(session)
-            # There and back: up to three tenths of the ttl, as connecting anew for each request may take.
+            # A round trip takes up to 30 % of the ttl, as it may with a new connection per request.
             at.link.delay_max = TTL * 0.15
             await asyncio.sleep(20 * TTL)
             self.assertTrue(guard.is_live(), guard)

@@ -36,7 +36,7 @@ pub enum LeaseNews {
     Lost,
     /// It ran out, and was won back under this token and identity.
     WonBack(Resource, Token, LeaseId),
-    /// This holder asks to take it over, and waits until then; none if nobody does any more.
+    /// The next holder requests a hand-over and waits until that time; none once the offer is withdrawn.
     HandOver(Resource, Option<(String, BootTime)>),
     /// It is released, or will run out.
     Released(Resource),
@@ -186,7 +186,7 @@ impl Lease {
         self.guard.check().err().map(|lost| lost.to_string())
     }
 
-    /// Until when nobody else holds it; that of a lost one is the one that it had.
+    /// The local deadline. A lost lease keeps the one that it had.
     pub fn deadline(&self) -> BootTime {
         self.guard.deadline()
     }
@@ -225,7 +225,7 @@ async fn tend(guard: Arc<Guard>, mut orders: mpsc::Receiver<Order>, news: mpsc::
                 Some(Order::WriteState(document)) => writing = Some(Box::pin(write(guard.clone(), document))),
                 Some(Order::Release(state, news)) => break (state, news),
                 None => {
-                    // A guard that is dropped releases its lease, and nobody has said that its work has ended.
+                    // Dropping a guard releases its lease, and there is no proof that the work has ended.
                     std::mem::forget(guard);
                     return;
                 }

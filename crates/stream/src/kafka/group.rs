@@ -151,7 +151,7 @@ pub(super) async fn work<H: Handler>(
             landmark.map_or(-1, |landmark| landmark.offset),
         )),
         Ended::Broken(why) => office.desk.fail(why.clone()),
-        Ended::Fenced => tracing::warn!(partition = %tenure.partition, "another consumer wrote for it"),
+        Ended::Fenced => tracing::warn!(partition = %tenure.partition, "a newer owner wrote for the partition"),
         Ended::Stalled(why) => note(office, number, 0, NotWon::Stopped(why.clone())),
         _ => {}
     }
