@@ -25,6 +25,10 @@ use crate::{
     time::Timestamp,
 };
 
+/// The header by which whoever opens a session chooses its id, a UUID that is used for nothing else. A repeat of the
+/// request, even one that arrives late, then finds the session instead of opening another that supersedes it.
+pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
 /// Opens a session. The holder's former session is superseded, and its leases expire.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

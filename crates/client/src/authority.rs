@@ -302,8 +302,9 @@ impl AuthorityError {
 /// the authority itself where an answer was lost: only the caller that counts its attempts knows what a refusal means.
 #[async_trait]
 pub trait Authority: Send + Sync + 'static {
-    /// Opens a session under that name; the name's former one is superseded.
-    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat>;
+    /// Opens a session under that name; the name's former one is superseded. The id is the caller's choice: a repeat,
+    /// even one that arrives after others, finds the session instead of opening another that supersedes it.
+    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat>;
 
     /// Renews a session, over connections of its own, so that nothing else can delay it. It shows the last cursor that
     /// the store has sealed for this holder. One that is sent beside others that are not answered yet begins with

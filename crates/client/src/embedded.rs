@@ -253,13 +253,13 @@ fn told(metrics: &Metrics) -> Result<Option<Document>, Refusal> {
 
 #[async_trait]
 impl Authority for Embedded {
-    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
         let metrics = match told(metrics) {
             Ok(metrics) => metrics,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let command = Command::OpenSession(OpenSession {
-            id: SessionId(Uuid::now_v7()),
+            id,
             holder: HolderKey { tenant: self.tenant.clone(), name: holder.clone() },
             ttl_ms: ttl.as_millis() as u64,
             replace: None,

@@ -176,7 +176,8 @@ async fn a_holder_that_dies_makes_room_for_the_next() {
         };
         // A session that nobody keeps: opened straight at the authority.
         let holder = Name::new("dead").expect("a name");
-        let opened = behind.authority.open(&holder, short.ttl, &Metrics::new()).await;
+        let opened =
+            behind.authority.open(SessionId(Uuid::now_v7()), &holder, short.ttl, &Metrics::new()).await;
         let session = opened.expect("an outcome").expect("open").session;
         let (resource, request) =
             (Resource::new("lock", "a").expect("names"), Name::new("r").expect("a name"));
@@ -224,8 +225,8 @@ struct Lineless(Arc<dyn Authority>);
 
 #[async_trait]
 impl Authority for Lineless {
-    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
-        self.0.open(holder, ttl, metrics).await
+    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+        self.0.open(id, holder, ttl, metrics).await
     }
     async fn heartbeat(
         &self,

@@ -9,10 +9,11 @@ use serde_json::json;
 use solehold_api::problem::ErrorCode;
 use solehold_client::{
     AcquireError, Authority, GuardError, Http, HttpConfig, LockConfig, Locks, Lost, Policy, Session,
-    SessionConfig,
+    SessionConfig, authority::HeartbeatAttempt,
 };
-use solehold_core::key::Name;
+use solehold_core::key::{Name, SessionId};
 use solehold_testkit::{Proxy, wait_for};
+use uuid::Uuid;
 
 /// Runs a test against every sort of authority, one after the other.
 async fn for_all(test: impl AsyncFn(&Behind)) {
@@ -131,11 +132,37 @@ async fn bad_input_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_of_the_request_to_open_finds_the_session() {
+    for sort in Sort::ALL {
+        let behind = sort.start().await;
+        let (holder, ttl) = (Name::new("one").expect("a name"), Duration::from_secs(30));
+        let (chosen, other) = (SessionId(Uuid::now_v7()), SessionId(Uuid::now_v7()));
+        let open = async |id| {
+            let opened = behind.authority.open(id, &holder, ttl, &Default::default()).await;
+            opened.expect("an outcome").expect("open").session
+        };
+        let renew = async |id| {
+            let attempt = HeartbeatAttempt::within(Duration::from_secs(10));
+            behind.authority.heartbeat(id, &Default::default(), None, attempt).await.expect("an outcome")
+        };
+        assert_eq!((open(chosen).await, open(chosen).await), (chosen, chosen), "{sort:?}");
+        renew(chosen).await.expect("it was not superseded");
+        assert_eq!(open(other).await, other, "{sort:?}");
+        let refusal = renew(chosen).await.expect_err("superseded by another");
+        assert!(refusal.is_superseded(), "{sort:?}: {refusal}");
+        // One that arrives even later changes nothing either.
+        assert_eq!(open(chosen).await, chosen, "{sort:?}");
+        renew(other).await.expect("it was not superseded");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_margin_follows_the_store() {
     for sort in Sort::ALL {
         let behind = sort.start().await;
         let holder = Name::new("one").expect("a name");
-        let opened = behind.authority.open(&holder, Duration::from_secs(30), &Default::default()).await;
+        let (id, ttl) = (SessionId(Uuid::now_v7()), Duration::from_secs(30));
+        let opened = behind.authority.open(id, &holder, ttl, &Default::default()).await;
         let slack = opened.expect("an outcome").expect("open").slack;
         let is_wall = matches!(sort, Sort::Postgres | Sort::HttpPostgres);
         assert_eq!(slack, Duration::from_millis(if is_wall { 500 } else { 0 }), "{sort:?}");

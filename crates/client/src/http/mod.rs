@@ -148,13 +148,19 @@ impl Http {
     }
 
     /// Registers the runner. The answer says nothing of the slack of the store's clock, so a heartbeat follows.
-    async fn register(&self, runner: &RegisterRunner, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+    async fn register(
+        &self,
+        id: SessionId,
+        runner: &RegisterRunner,
+        ttl: Duration,
+        metrics: &Metrics,
+    ) -> Reply<Beat> {
         let body = RegisterRunner {
             session_ttl_seconds: serde_json::Number::from_f64(ttl.as_secs_f64()),
             metrics: Some(wire::metrics(metrics)),
             ..runner.clone()
         };
-        let call = self.call(Method::POST, paths::runner_register()).body(&body)?;
+        let call = self.call(Method::POST, paths::runner_register()).idempotent(id).body(&body)?;
         let registered = match self.servers().ask::<RegisteredRunner>(Lane::Beats, &call).await? {
             Ok(registered) => registered,
             Err(refusal) => return Ok(Err(refusal)),
@@ -235,9 +241,9 @@ impl OperationsByKind {
 
 #[async_trait]
 impl Authority for Http {
-    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
         if let Some(runner) = &self.runner {
-            return self.register(runner, ttl, metrics).await;
+            return self.register(id, runner, ttl, metrics).await;
         }
         let body = OpenSession {
             holder: holder.to_string(),
@@ -245,7 +251,7 @@ impl Authority for Http {
             metrics: Some(wire::metrics(metrics)),
             ..Default::default()
         };
-        let call = self.call(Method::POST, paths::sessions()).body(&body)?;
+        let call = self.call(Method::POST, paths::sessions()).idempotent(id).body(&body)?;
         Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
     }
 

@@ -9,7 +9,11 @@ use std::{
 use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, Url, header};
 use secrecy::ExposeSecret;
 use serde::{Serialize, de::DeserializeOwned};
-use solehold_api::problem::{ErrorCode, Problem};
+use solehold_api::{
+    problem::{ErrorCode, Problem},
+    sessions::IDEMPOTENCY_KEY,
+};
+use solehold_core::key::SessionId;
 use tokio::time::timeout;
 
 use super::{
@@ -47,6 +51,8 @@ pub struct Call {
     /// The first server to ask, counted from the one that answered last.
     beside: u32,
     once: bool,
+    /// The id of the session that it opens.
+    opens: Option<SessionId>,
     /// The parts of the query string.
     pub query: Vec<(&'static str, String)>,
 }
@@ -54,7 +60,17 @@ pub struct Call {
 impl Call {
     pub fn new(method: Method, path: String) -> Self {
         let within = Duration::from_secs(5);
-        Self { method, path, body: None, within, in_all: None, beside: 0, once: false, query: Vec::new() }
+        Self {
+            method,
+            path,
+            body: None,
+            within,
+            in_all: None,
+            beside: 0,
+            once: false,
+            opens: None,
+            query: Vec::new(),
+        }
     }
 
     /// How long one server may take to answer.
@@ -75,6 +91,11 @@ impl Call {
     /// No other server is asked when the outcome is unknown: it could not tell that the request is a repeat.
     pub fn once(self) -> Self {
         Self { once: true, ..self }
+    }
+
+    /// It opens the session with this id: any server can tell a repeat by it.
+    pub fn idempotent(self, opens: SessionId) -> Self {
+        Self { opens: Some(opens), ..self }
     }
 
     pub fn body(self, body: &impl Serialize) -> Result<Self, AuthorityError> {
@@ -250,7 +271,10 @@ impl Servers {
 
     fn request(&self, lane: &LaneClient, at: usize, call: &Call) -> RequestBuilder {
         let url = transport::url(&self.bases[at], &call.path, &self.query(call));
-        let request = lane.http.request(call.method.clone(), url).timeout(call.within);
+        let mut request = lane.http.request(call.method.clone(), url).timeout(call.within);
+        if let Some(id) = call.opens {
+            request = request.header(IDEMPOTENCY_KEY, id.to_string());
+        }
         match &call.body {
             Some(body) => request.header(header::CONTENT_TYPE, "application/json").body(body.clone()),
             None => request,

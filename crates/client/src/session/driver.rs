@@ -135,6 +135,12 @@ async fn reopen(inner: &Arc<Inner>, failures: u32) -> Option<BootTime> {
                 error.retry_after()
             }
         },
+        Ok(Err(refusal)) if refusal.is_superseded() => {
+            let lost = Lost::Refused(refusal);
+            tracing::warn!(holder = %inner.holder, %lost, "no session is opened");
+            inner.lose_all(&lost, Phase::Over(lost.clone()));
+            return None;
+        }
         Ok(Err(refusal)) => {
             tracing::warn!(holder = %inner.holder, %refusal, "no session is opened");
             inner.lacks_contact(&refusal.detail);

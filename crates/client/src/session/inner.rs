@@ -21,7 +21,8 @@ use super::{
 };
 use crate::{
     authority::{
-        Authority, AuthorityError, Beat, Grant, HeartbeatAttempt, HeldLease, Metrics, Reply, Resource,
+        Authority, AuthorityError, Beat, Grant, HeartbeatAttempt, HeldLease, Metrics, Refusal, Reply,
+        Resource,
     },
     clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
@@ -113,6 +114,8 @@ pub(crate) struct Inner {
     metrics: Mutex<Metrics>,
     pub spending: Semaphore,
     pub claims: Claims,
+    /// The id of the session that is being opened, until an attempt is answered.
+    opening: Mutex<Option<SessionId>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -149,6 +152,7 @@ impl Inner {
             metrics,
             spending: Semaphore::new(SPENDING_MAX),
             claims: Claims::default(),
+            opening: Mutex::default(),
         });
         inner.first_session().await?;
         Ok(inner)
@@ -180,8 +184,18 @@ impl Inner {
     /// shows it before it begins: a store that was set back hears of it before it grants anything.
     pub async fn try_open(&self) -> Reply<(BootTime, Beat)> {
         let (sent, metrics) = (self.clock().now(), self.metrics());
-        let opened = match self.authority.open(&self.holder, self.timing().ttl, &metrics).await? {
+        // Until it is answered, every attempt is for the same session: one that arrives late must not supersede another.
+        let id = *self.opening.lock().get_or_insert_with(|| SessionId(self.fresh_id()));
+        let opened = self.authority.open(id, &self.holder, self.timing().ttl, &metrics).await?;
+        if opened.as_ref().map_or_else(Refusal::ends_session, |_| true) {
+            self.opening.lock().take();
+        }
+        let opened = match opened {
             Ok(opened) => opened,
+            Err(refusal) if refusal.ends_session() && !refusal.is_superseded() => {
+                let why = "the session expired before the request that opened it was answered";
+                return Err(AuthorityError::unreachable(why));
+            }
             Err(refusal) => return Ok(Err(refusal)),
         };
         let Some(cursor) = self.sealed_cursor() else { return Ok(Ok((sent, opened))) };

@@ -217,9 +217,9 @@ impl Network {
 
 #[async_trait]
 impl Authority for Network {
-    async fn open(&self, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
         let (holder, metrics) = (holder.clone(), metrics.clone());
-        let open = async move |to: Arc<Embedded>| to.open(&holder, ttl, &metrics).await;
+        let open = async move |to: Arc<Embedded>| to.open(id, &holder, ttl, &metrics).await;
         self.beat(self.through(Kind::Open, open).await?)
     }
     async fn heartbeat(

@@ -1,6 +1,6 @@
 //! When work stops: at or before the deadline, at once after a refusal, and as the policy says.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use solehold_client::{Lost, Policy, SessionConfig, clock::Clock};
 use solehold_core::command::{Claim, Command, Target};
@@ -162,6 +162,24 @@ async fn whoever_is_superseded_does_not_fight() {
     assert!(first.try_acquire("job", "b").await.is_err());
     world.pass(TTL * 3).await;
     assert!(second.is_live());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_to_open_that_arrives_late_does_not_supersede_its_own_repeat() {
+    let world = World::new(9);
+    let (session, network) = world.holder("one", Policy::Deadline).await;
+    network.turns(Weather::Away);
+    world.pass(TTL * 2).await;
+    assert!(!session.is_live());
+    network.turns_for(Kind::Open, Weather::Slow(TTL));
+    let before = network.requests.load(Ordering::Relaxed);
+    world.pass(TTL / 2).await;
+    assert!(network.requests.load(Ordering::Relaxed) > before, "no request is on its way");
+    network.turns(Weather::Fair);
+    session.ready().await.expect("the repeat is answered at once");
+    let guard = session.acquire("job", "a").await.expect("granted");
+    world.pass(TTL * 2).await;
+    assert!(guard.is_live(), "{:?}", session.ready().await);
 }
 
 #[tokio::test(start_paused = true)]

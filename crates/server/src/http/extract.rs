@@ -13,7 +13,10 @@ use solehold_api::{
     body,
     limits::BODY_BYTES_MAX,
     problem::{ErrorCode, Problem},
+    sessions::IDEMPOTENCY_KEY,
 };
+use solehold_core::key::SessionId;
+use uuid::Uuid;
 
 use super::ApiError;
 
@@ -61,6 +64,28 @@ impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Params<
             .await
             .map_err(|rejection| Problem::new(ErrorCode::InvalidField, rejection.body_text()))?;
         Ok(Self(params))
+    }
+}
+
+/// What the caller calls the session that it opens.
+#[derive(Debug, utoipa::IntoParams)]
+#[into_params(parameter_in = Header)]
+pub struct ChosenSession {
+    /// The id of the session, a UUID that the caller chooses and uses for nothing else. A repeat of the request, even
+    /// one that arrives late, then finds the session instead of opening another that supersedes it.
+    #[param(rename = "Idempotency-Key", value_type = Uuid, required = false, nullable = false)]
+    pub id: Option<SessionId>,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for ChosenSession {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        let Some(chosen) = parts.headers.get(IDEMPOTENCY_KEY) else { return Ok(Self { id: None }) };
+        let id = chosen.to_str().ok().and_then(|text| Uuid::try_parse(text).ok()).filter(|id| !id.is_nil());
+        let wrong = "the header Idempotency-Key must be a UUID that was used for nothing else";
+        let id = id.ok_or_else(|| Problem::new(ErrorCode::InvalidField, wrong))?;
+        Ok(Self { id: Some(SessionId(id)) })
     }
 }
 

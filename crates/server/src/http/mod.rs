@@ -19,7 +19,7 @@ pub use caller::{
     Admission, Anyone, Caller, GuardedContext, GuardedHandler, Identity, Role, TenantQuery, role,
 };
 pub use error::ApiError;
-pub use extract::{Body, NamePath, Params};
+pub use extract::{Body, ChosenSession, NamePath, Params};
 pub use json::Json;
 pub(crate) use path::without_trailing_slash;
 pub(crate) use rate::Rates;

@@ -37,7 +37,9 @@ use super::{
 use crate::{
     Context, Quota,
     commands::new_session_id,
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{
+        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
+    },
     incarnation::is_own,
     placement::KnownRunner,
     routes::resource_view::resource_page,
@@ -125,7 +127,8 @@ async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, 
 /// Registers a runner. Registering it again opens a new session, and the former one can no longer be renewed. What it
 /// held by its name alone is revoked: free for the runner itself at once, and for others after the old deadline.
 #[utoipa::path(
-    post, path = paths::RUNNER_REGISTER, tag = "runners", operation_id = "register_runner", request_body = RegisterRunner,
+    post, path = paths::RUNNER_REGISTER, tag = "runners", operation_id = "register_runner",
+    params(ChosenSession), request_body = RegisterRunner,
     responses(
         (status = 200, description = "It was registered", body = RegisteredRunner),
         (status = 409, description = "The session to be replaced belongs to another runner"),
@@ -133,6 +136,7 @@ async fn held_by(context: &Context, key: &HolderKey) -> Result<(Vec<LeaseView>, 
 )]
 async fn register(
     caller: Caller<role::Runner>,
+    chosen: ChosenSession,
     Body(body): Body<RegisterRunner>,
 ) -> Result<Json<RegisteredRunner>, ApiError> {
     let context = caller.context();
@@ -142,7 +146,7 @@ async fn register(
     let key = HolderKey { tenant, name: asked.runner };
     let was_registered = is_registered(&load(context, &key).await?, &key);
     let command = Command::OpenSession(OpenSession {
-        id: new_session_id(),
+        id: chosen.id.unwrap_or_else(new_session_id),
         holder: key.clone(),
         ttl_ms: asked.session_ttl_ms,
         replace: body.replace.map(SessionId),

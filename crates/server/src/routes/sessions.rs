@@ -21,7 +21,9 @@ use utoipa_axum::router::OpenApiRouter;
 use crate::{
     Context, Quota,
     commands::new_session_id,
-    http::{ApiError, Body, Caller, GuardedContext, Json, NamePath, Params, TenantQuery, role},
+    http::{
+        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
+    },
     routes::watch::wire_cursor,
     tenants::Named,
 };
@@ -78,7 +80,7 @@ async fn shown(context: &Context, view: &SessionView) -> Result<Session, ApiErro
 /// `replace`.
 #[utoipa::path(
     post, path = paths::SESSIONS, tag = "sessions", operation_id = "open_session",
-    params(TenantQuery), request_body = OpenSession,
+    params(TenantQuery, ChosenSession), request_body = OpenSession,
     responses(
         (status = 201, description = "It was opened", body = Session),
         (status = 409, description = "The session to be replaced belongs to another holder"),
@@ -87,6 +89,7 @@ async fn shown(context: &Context, view: &SessionView) -> Result<Session, ApiErro
 async fn open(
     caller: Caller<role::Runner>,
     Params(query): Params<TenantQuery>,
+    chosen: ChosenSession,
     Body(body): Body<OpenSession>,
 ) -> Result<(StatusCode, Json<Session>), ApiError> {
     let context = caller.context();
@@ -94,7 +97,7 @@ async fn open(
     let asked = body.terms()?;
     context.quota(&tenant, Quota::Sessions).await?;
     let command = Command::OpenSession(command::OpenSession {
-        id: new_session_id(),
+        id: chosen.id.unwrap_or_else(new_session_id),
         holder: HolderKey { tenant, name: asked.holder },
         ttl_ms: asked.ttl_ms,
         replace: body.replace.map(SessionId),

@@ -113,6 +113,13 @@ impl Api {
         Answer::of(request.send().await.expect(path)).await
     }
 
+    /// Opens or registers something with an id of the caller's choice.
+    pub async fn post_as(&self, chosen: &str, path: &str, body: Value) -> Answer {
+        let request = self.http.post(format!("{}/api/v1{path}", self.url()));
+        let request = request.header("Idempotency-Key", chosen).body(body.to_string());
+        Answer::of(request.send().await.expect(path)).await
+    }
+
     pub async fn call(&self, method: &str, path: &str, body: Value) -> Answer {
         self.send(method, path, body.to_string()).await
     }

@@ -208,6 +208,25 @@ async fn a_runner_that_registers_again_takes_the_place_of_its_former_incarnation
 }
 
 #[tokio::test]
+async fn a_registration_that_arrives_again_finds_the_session_of_the_first() {
+    let api = Api::start().await;
+    let register = async |key| api.post_as(key, "/runners/register", runner("runner-abc123")).await;
+    let key = "0198c1a2-7a1e-7c3b-9d70-2f6f0a4b5c6d";
+    assert_eq!(register(key).await.is(200)["session_id"], key);
+    hold(&api, "cam-1", Some(&json!(key))).await;
+    assert_eq!(register(key).await.is(200)["session_id"], key);
+    assert_eq!(beat(&api, &json!(key)).await["leases"][0]["key"], "cam-1");
+    let newer = register("0198c1a2-7a1e-7c3b-9d70-2f6f0a4b5c6e").await.is(200);
+    assert_eq!(register(key).await.is(200)["session_id"], key);
+    beat(&api, &newer["session_id"]).await;
+    for odd in ["one", "00000000-0000-0000-0000-000000000000"] {
+        let refused = register(odd).await.problem(400, "invalid_field");
+        let wanted = "the header Idempotency-Key must be a UUID that was used for nothing else";
+        assert_eq!(refused["detail"], wanted);
+    }
+}
+
+#[tokio::test]
 async fn only_a_registration_frees_what_is_held_back_for_its_runner() {
     let (api, _) = registered().await;
     let lease = hold(&api, "cam-1", None).await;
