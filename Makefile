@@ -56,7 +56,6 @@ e2e: ## one example under full load: EXAMPLE=gateway, reconciler, pipeline, trac
 	@$(STAGE) e2e-$(EXAMPLE) env SOLEHOLD_E2E=full cargo test --workspace --test $(EXAMPLE)_e2e -- --nocapture
 
 storm: ## five minutes of faults over two servers and four agents; SOLEHOLD_STORM_SEED=N repeats the choices of a run
-	@$(STAGE) build-binaries cargo build --workspace --bins
 	@$(STAGE) storm env $(IN_MEMORY) SOLEHOLD_E2E=full cargo test --workspace --test storm -- --nocapture
 
 # The tests of partitions and of the orchestrator, which `make test` runs against Apache Kafka 0.9.
