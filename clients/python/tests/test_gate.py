@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import tempfile
 import unittest
 from pathlib import Path
 
 from solehold_client import Client, Gate, Session
+from solehold_client.channel import Answer, Call
+
 from .support.server import Solehold, wait_until
 
 
@@ -18,6 +21,10 @@ async def told(gate: Gate, token: int, verdict: str) -> None:
         return str(gate.judge("scene", "lobby", token)) == verdict
 
     await wait_until(f"{verdict} for {token}", is_so)
+
+
+async def is_true(value: bool) -> bool:
+    return value
 
 
 class Gates(unittest.IsolatedAsyncioTestCase):
@@ -89,6 +96,70 @@ class Gates(unittest.IsolatedAsyncioTestCase):
             with self.assertRaisesRegex(ValueError, "line 2 of the gate's memory"):
                 async with Gate(self.client, kinds=["scene"], memory=path):
                     pass
+
+    def held_back_questions(self, gate: Gate) -> tuple[list[str], asyncio.Event]:
+        """The resources that the store was asked for and has answered, and an event without which no answer arrives."""
+        asked: list[str] = []
+        answers = asyncio.Event()
+        call = gate._channel.call
+
+        async def held_back(question: Call, *, timeout: float, until: float) -> Answer:
+            if not question.path.startswith("/api/v1/resources/"):
+                return await call(question, timeout=timeout, until=until)
+            try:
+                return await call(question, timeout=timeout, until=until)
+            finally:
+                asked.append(question.path.rpartition("/")[2])
+                await answers.wait()
+
+        gate._channel.call = held_back  # type: ignore[assignment]
+        return asked, answers
+
+    async def test_one_question_serves_all_decisions_that_waited_for_it(self) -> None:
+        async with (
+            Gate(self.client, kinds=["scene"], strict=True) as gate,
+            Session.open(self.client, "one", ttl=60) as session,
+            session.acquire("scene", "lobby") as guard,
+        ):
+            await told(gate, guard.token, "undecidable unconfirmed")
+            asked, answers = self.held_back_questions(gate)
+            answers.set()
+            verdicts = await asyncio.gather(*(gate.decide("scene", "lobby", guard.token) for _ in range(50)))
+            self.assertEqual({str(verdict) for verdict in verdicts}, {"admit"})
+            self.assertLessEqual(len(asked), 2)
+            verdicts = await asyncio.gather(*(gate.decide("scene", "lobby", guard.token + 1) for _ in range(50)))
+            self.assertEqual({verdict.why for verdict in verdicts}, {"never_given"})
+            self.assertLessEqual(len(asked), 4)
+            self.assertFalse(gate._refreshes.under_way, "nothing is kept of questions that were answered")
+
+    async def test_a_question_that_was_sent_before_a_decision_arrived_does_not_settle_it(self) -> None:
+        async with (
+            Gate(self.client, kinds=["scene"], strict=True) as gate,
+            Session.open(self.client, "one", ttl=60) as session,
+        ):
+            await gate.ready()
+            asked, answers = self.held_back_questions(gate)
+            early = asyncio.ensure_future(gate.decide("scene", "lobby", 1_000_000))
+            await wait_until("the first question", lambda: is_true(len(asked) == 1))
+            async with session.acquire("scene", "lobby") as guard:
+                await told(gate, guard.token, "undecidable unconfirmed")
+                late = asyncio.ensure_future(gate.decide("scene", "lobby", guard.token))
+                await wait_until("both to wait", lambda: is_true(gate._refreshes.under_way["scene", "lobby"].tasks == 2))
+                answers.set()
+                self.assertEqual((str(await late), asked), ("admit", ["lobby", "lobby"]))
+                self.assertEqual((await early).why, "never_given")
+
+    async def test_a_watch_that_lags_does_not_make_the_store_away(self) -> None:
+        gate = Gate(self.client, kinds=["scene"], fail_open=True, refresh_within=1)
+        async with gate, Session.open(self.client, "one", ttl=60) as session:
+            await gate.ready()
+            for task in gate._tasks:  # neither the watch nor a question for the head
+                task.cancel()
+            verdict = await gate.decide("scene", "nowhere", 7)
+            self.assertEqual((verdict.word, verdict.may_pass), ("undecidable", True))
+            self.assertFalse(gate._fence.is_away(self.client.clock.now()), "it has answered")
+            async with session.acquire("scene", "lobby") as guard:
+                self.assertTrue((await gate.decide("scene", "lobby", guard.token)).is_admitted)
 
     async def test_odd_arguments_are_named(self) -> None:
         with self.assertRaisesRegex(ValueError, "0 kinds were given"):
