@@ -78,6 +78,7 @@ class Gate:
         self._channel = client.channel()
         self._watch: Watch | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[None] | None = None
         self._changes: set[asyncio.Future[None]] = set()
         self._to_save = asyncio.Event()
         self._refreshes = Refreshes(self._newest)
@@ -99,14 +100,20 @@ class Gate:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the watch, and lets another gate have the file."""
+        """Ends the watch, and lets another gate have the file, when what is being saved is saved. If it is cancelled, it
+        goes on in the background.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
         await self._channel.close()
         if self._memory is not None:
-            self._memory.close()
+            await asyncio.to_thread(self._memory.close)
 
     @property
     def lag(self) -> float | None:
