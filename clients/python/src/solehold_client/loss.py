@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
+from . import check
 from .errors import Lost
 
 T = TypeVar("T")
@@ -40,6 +42,8 @@ class Loss:
         `judge` is asked before each step of the work, whether a result or an exception resumes it: after a long pause of
         the process, which no timer has told yet, the work does not get even one step further.
         """
+        if not inspect.isawaitable(work):
+            raise TypeError(f"work must be awaitable, such as the call of an async function, not {check.kind_of(work)}")
         steps = _Steps(work, judge)
         task: asyncio.Task[T] = asyncio.ensure_future(steps.run())
         listener = steps.stopper(task)

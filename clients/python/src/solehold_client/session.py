@@ -66,6 +66,13 @@ class SessionConfig:
             check.function("metrics", self.metrics, "a function that returns a dict")
         check.instance("backoff", self.backoff, BackoffConfig, "a BackoffConfig")
 
+    @staticmethod
+    def given(holder: str | SessionConfig, *, ttl: float | None, policy: Policy | None) -> SessionConfig:
+        """From a name or a configuration, and what is given beside it."""
+        config = holder if isinstance(holder, SessionConfig) else SessionConfig(holder)
+        given: dict[str, Any] = {"ttl": ttl, "policy": policy}
+        return replace(config, **{name: value for name, value in given.items() if value is not None})
+
 
 class Session:
     """An open session. `async with Session.open(...)` closes it, which releases everything attached to it."""
@@ -98,13 +105,11 @@ class Session:
     ) -> Enterable[Session]:
         """Opens a session: `async with Session.open(...) as session`, or `session = await Session.open(...)`.
 
-        While no server answers it is tried for the client's `retry_for`, which a warning in the log says at once.
+        While no server answers it is tried for the client's `retry_for`, which a warning in the log says at once. A session
+        that is lost stays lost, and `lost()` returns then; `keep_session` opens the next one.
         """
         check.instance("client", client, Client, "a Client")
-        config = holder if isinstance(holder, SessionConfig) else SessionConfig(holder)
-        given: dict[str, Any] = {"ttl": ttl, "policy": policy}
-        config = replace(config, **{name: value for name, value in given.items() if value is not None})
-        return Enterable(Session._open(client, config))
+        return Enterable(Session._open(client, SessionConfig.given(holder, ttl=ttl, policy=policy)))
 
     @staticmethod
     async def _open(client: Client, config: SessionConfig, *, until: float | None = None) -> Session:
