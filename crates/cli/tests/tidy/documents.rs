@@ -286,7 +286,9 @@ mod every_check_fires {
         assert_eq!(lines(missing_paths(text, exists)), [1, 3]);
         let text = "[a](crates/core#x) [b](none)\n[c](https://x.org/none) [d](#here)\n```\n[e](none)\n```\n[f](none.md#x)";
         assert_eq!(lines(dead_links(text, exists)), [1, 6]);
-        assert!(is_linked("see [it](guides/a.md#x) there", "a.md") && !is_linked("[a.md](guides/b-a.md)", "a.md"));
+        assert!(
+            is_linked("see [it](guides/a.md#x) there", "a.md") && !is_linked("[a.md](guides/b-a.md)", "a.md")
+        );
     }
 
     #[test]
