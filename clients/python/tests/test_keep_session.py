@@ -47,7 +47,7 @@ class Keeping(Case, unittest.IsolatedAsyncioTestCase):
             await self.done.wait()
         return "done"
 
-    def keep(self, holder: str | SessionConfig = "keeper", ttl: float = 2.0) -> asyncio.Task[str]:
+    def keep(self, holder: str | SessionConfig = "keeper", ttl: float = 5.0) -> asyncio.Task[str]:
         kept = keep_session(self.client, holder, self.hold, ttl=ttl, on_lost=self.losses.put_nowait)
         return asyncio.ensure_future(kept)
 
@@ -162,7 +162,7 @@ class KeepingWithoutAsyncio(Case, unittest.TestCase):
                 return "done"
 
         def keep() -> None:
-            results.put(sync.keep_session(self.client, "keeper", work, ttl=2.0, on_lost=stopped.put))
+            results.put(sync.keep_session(self.client, "keeper", work, ttl=5.0, on_lost=stopped.put))
 
         keeping = threading.Thread(target=keep)
         keeping.start()
@@ -186,7 +186,7 @@ class KeepingWithoutAsyncio(Case, unittest.TestCase):
                 session.lost()
             return len(rounds)
 
-        self.assertEqual(sync.keep_session(self.client, "late", work, ttl=1.0), 2)
+        self.assertEqual(sync.keep_session(self.client, "late", work, ttl=3.0), 2)
 
         def fails(session: sync.Session) -> None:
             rounds.append(session)
