@@ -104,7 +104,7 @@ class Gate:
         goes on in the background.
         """
         if self._closing is None:
-            self._closing = asyncio.ensure_future(self._close())
+            self._closing = self._client.leave(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:

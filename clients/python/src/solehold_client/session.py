@@ -92,6 +92,7 @@ class Session:
         self._channel = client.channel()
         self._settling: set[asyncio.Task[bool]] = set()
         self._beats: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
         self._revision = view.revision
         self._heard = asyncio.Event()
@@ -173,14 +174,22 @@ class Session:
         return await self.acquire(kind, key, timeout=0.0, attributes=attributes)
 
     async def close(self) -> None:
-        """Closes it: all its guards are lost, and everything attached to it is released."""
-        lost = self._judge()
-        self._renewer.closed()
-        self._declare()
-        for task in [self._driver, self._listener, *self._settling, *self._beats]:
-            task.cancel()
+        """Closes it: all its guards are lost, and everything attached to it is released. If it is cancelled, it goes on in
+        the background.
+        """
+        if self._closing is None:
+            lost = self._judge()
+            self._renewer.closed()
+            self._declare()
+            for task in [self._driver, self._listener, *self._settling, *self._beats]:
+                task.cancel()
+            self._closing = self.client.leave(self._close(lost))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, lost: Lost | None) -> None:
         try:
-            if lost is None or lost.why in ("deadline", "failed"):
+            # One that was closed without being asked to has lost its driver, as when a program cancels all tasks.
+            if lost is None or lost.why in ("deadline", "failed", "closed"):
                 until = min(self.client.clock.now() + LEAVE_SECONDS_MAX, self._renewer.ends_at)
                 await self.client.close_session(self.session_id, until=until, timeout=LEAVE_SECONDS_MAX)
                 LOG.info("closed session %s of %s", self.session_id, self.holder)
