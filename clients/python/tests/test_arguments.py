@@ -7,7 +7,7 @@ import unittest
 from collections.abc import Callable
 from typing import Any
 
-from solehold_client import BackoffConfig, Client, Locks, Policy, Session, SessionConfig, elect, sync
+from solehold_client import BackoffConfig, Client, Locks, Policy, Session, SessionConfig, elect, keep_session, sync
 
 from .support.virtual import simulate
 from .test_simulation import world
@@ -79,6 +79,15 @@ class Arguments(unittest.TestCase):
             for role, lead, told in ((None, asyncio.sleep, "role must be a string"), ("r", None, "lead must be a function")):
                 with self.assertRaisesRegex(TypeError, told):
                     await elect(session, wrong(role), wrong(lead))
+            client = session.client
+            for call, told in (
+                (keep_session(wrong(URL), "w", wrong(asyncio.sleep)), "client must be a Client, not str"),
+                (keep_session(client, "w", wrong(None)), "work must be a function that takes the session"),
+                (keep_session(client, "w", wrong(lambda _: 7)), "work must be awaitable, .* not int"),
+                (keep_session(client, "w", wrong(print), on_lost=wrong(7)), "on_lost must be a function that takes the loss"),
+            ):
+                with self.subTest(told), self.assertRaisesRegex(TypeError, told):
+                    await call
             await session.close()
 
         simulate(whole())

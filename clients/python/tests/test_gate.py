@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import tempfile
+import threading
 import unittest
 from pathlib import Path
+from unittest import mock
 
 from solehold_client import Client, Gate, Session
+from solehold_client.channel import Answer, Call
+
 from .support.server import Solehold, wait_until
 
 
@@ -18,6 +24,10 @@ async def told(gate: Gate, token: int, verdict: str) -> None:
         return str(gate.judge("scene", "lobby", token)) == verdict
 
     await wait_until(f"{verdict} for {token}", is_so)
+
+
+async def is_true(value: bool) -> bool:
+    return value
 
 
 class Gates(unittest.IsolatedAsyncioTestCase):
@@ -85,10 +95,139 @@ class Gates(unittest.IsolatedAsyncioTestCase):
                 async with Gate(nobody, kinds=["scene"], memory=path) as gate:
                     self.assertEqual(str(gate.judge("scene", "lobby", tokens[1])), f"stale {tokens[2]}")
                     self.assertEqual((await gate.decide("scene", "lobby", tokens[2])).why, "unknown")
+            odd = '{"mark":{"token":9,"session":null,"tenant":"default","kind":"scene","key":"a\u2028b"}}'
+            path.write_text('{"solehold_gate":1}\n' + odd + "\n")  # as the Rust client writes it
+            async with Gate(self.client, kinds=["scene"], memory=path) as gate:
+                self.assertEqual(str(gate.judge("scene", "a\u2028b", 8)), "stale 9")
             path.write_text('{"solehold_gate":1}\nnonsense\n{"floor":1}\n')
             with self.assertRaisesRegex(ValueError, "line 2 of the gate's memory"):
                 async with Gate(self.client, kinds=["scene"], memory=path):
                     pass
+
+    async def hold_up_saving(self, path: Path) -> tuple[Gate, threading.Event]:
+        """A gate whose thread is about to write a mark to its memory, and an event that lets it go on."""
+        arrived, go_on = threading.Event(), threading.Event()
+        self.addCleanup(go_on.set)
+        gate = await Gate(self.client, kinds=["scene"], memory=path).__aenter__()
+        self.addAsyncCleanup(gate.close)
+        await gate.ready()
+
+        def write(file: int, data: memoryview) -> int:
+            arrived.set()
+            go_on.wait()
+            return os.write(file, data)
+
+        patched = mock.patch("solehold_client.memory.os", wraps=os, write=write)
+        patched.start()
+        self.addCleanup(patched.stop)
+        session = await Session.open(self.client, "one", ttl=60)
+        self.addAsyncCleanup(session.close)
+        await (await session.acquire("scene", "lobby")).release()
+        await wait_until("the thread to write", lambda: is_true(arrived.is_set()))
+        return gate, go_on
+
+    async def test_a_gate_that_is_closed_while_it_saves_writes_to_no_other_file(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "marks"
+            gate, go_on = await self.hold_up_saving(path)
+            closing = asyncio.ensure_future(gate.close())
+            ended, _ = await asyncio.wait({closing}, timeout=0.5)
+            # If it does not wait for the thread, these get the numbers of the descriptors that it closed.
+            others = [open(Path(folder) / f"other-{number}", "w+b") for number in range(20)]
+            go_on.set()
+            await closing
+            await asyncio.get_running_loop().shutdown_default_executor()
+            written = [other.seek(0, os.SEEK_END) for other in others]
+            for other in others:
+                other.close()
+            self.assertEqual((written, ended), ([0] * 20, set()))
+            self.assertIn('"key":"lobby"', path.read_text())
+
+    async def test_a_gate_whose_closing_is_cancelled_still_gives_its_file_back(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "marks"
+            gate, go_on = await self.hold_up_saving(path)
+            closing = asyncio.ensure_future(gate.close())
+            await asyncio.sleep(0)
+            closing.cancel()
+            await asyncio.sleep(0)
+            closing.cancel()
+            go_on.set()
+            with self.assertRaises(asyncio.CancelledError):
+                await closing
+
+            async def is_free() -> bool:
+                try:
+                    await Gate(self.client, kinds=["scene"], memory=path).close()
+                except ValueError:
+                    return False
+                return True
+
+            await wait_until("the file to be free", is_free, seconds=10)
+
+    def held_back_questions(self, gate: Gate) -> tuple[list[str], asyncio.Event]:
+        """The resources that the store was asked for and has answered, and an event without which no answer arrives."""
+        asked: list[str] = []
+        answers = asyncio.Event()
+        call = gate._channel.call
+
+        async def held_back(question: Call, *, timeout: float, until: float) -> Answer:
+            if not question.path.startswith("/api/v1/resources/"):
+                return await call(question, timeout=timeout, until=until)
+            try:
+                return await call(question, timeout=timeout, until=until)
+            finally:
+                asked.append(question.path.rpartition("/")[2])
+                await answers.wait()
+
+        gate._channel.call = held_back  # type: ignore[assignment]
+        return asked, answers
+
+    async def test_one_question_serves_all_decisions_that_waited_for_it(self) -> None:
+        async with (
+            Gate(self.client, kinds=["scene"], strict=True) as gate,
+            Session.open(self.client, "one", ttl=60) as session,
+            session.acquire("scene", "lobby") as guard,
+        ):
+            await told(gate, guard.token, "undecidable unconfirmed")
+            asked, answers = self.held_back_questions(gate)
+            answers.set()
+            verdicts = await asyncio.gather(*(gate.decide("scene", "lobby", guard.token) for _ in range(50)))
+            self.assertEqual({str(verdict) for verdict in verdicts}, {"admit"})
+            self.assertLessEqual(len(asked), 2)
+            verdicts = await asyncio.gather(*(gate.decide("scene", "lobby", guard.token + 1) for _ in range(50)))
+            self.assertEqual({verdict.why for verdict in verdicts}, {"never_given"})
+            self.assertLessEqual(len(asked), 4)
+            self.assertFalse(gate._refreshes.under_way, "nothing is kept of questions that were answered")
+
+    async def test_a_question_that_was_sent_before_a_decision_arrived_does_not_settle_it(self) -> None:
+        async with (
+            Gate(self.client, kinds=["scene"], strict=True) as gate,
+            Session.open(self.client, "one", ttl=60) as session,
+        ):
+            await gate.ready()
+            asked, answers = self.held_back_questions(gate)
+            early = asyncio.ensure_future(gate.decide("scene", "lobby", 1_000_000))
+            await wait_until("the first question", lambda: is_true(len(asked) == 1))
+            async with session.acquire("scene", "lobby") as guard:
+                await told(gate, guard.token, "undecidable unconfirmed")
+                late = asyncio.ensure_future(gate.decide("scene", "lobby", guard.token))
+                await wait_until("both to wait", lambda: is_true(gate._refreshes.under_way["scene", "lobby"].tasks == 2))
+                answers.set()
+                self.assertEqual((str(await late), asked), ("admit", ["lobby", "lobby"]))
+                self.assertEqual((await early).why, "never_given")
+
+    async def test_a_watch_that_lags_does_not_make_the_store_away(self) -> None:
+        gate = Gate(self.client, kinds=["scene"], fail_open=True, refresh_within=1)
+        async with gate, Session.open(self.client, "one", ttl=60) as session:
+            await gate.ready()
+            for task in gate._tasks:  # neither the watch nor a question for the head
+                task.cancel()
+            verdict = await gate.decide("scene", "nowhere", 7)
+            self.assertEqual((verdict.word, verdict.may_pass), ("undecidable", True))
+            self.assertFalse(gate._fence.is_away(self.client.clock.now()), "it has answered")
+            async with session.acquire("scene", "lobby") as guard:
+                self.assertTrue((await gate.decide("scene", "lobby", guard.token)).is_admitted)
 
     async def test_odd_arguments_are_named(self) -> None:
         with self.assertRaisesRegex(ValueError, "0 kinds were given"):

@@ -81,7 +81,7 @@ class Trouble(Case):
     async def test_a_loss_is_told_once_with_what_is_lost(self) -> None:
         server = Solehold()
         self.addCleanup(server.stop)
-        async with Client(server.url) as client, Session.open(client, "loser", ttl=2.0) as session:
+        async with Client(server.url) as client, Session.open(client, "loser", ttl=5.0) as session:
             guards = [await session.acquire("scene", f"hall-{number}") for number in range(7)]
             server.kill()
             with self.assertRaises(Lost):

@@ -3,9 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Error, Result, anyhow};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use serde::de::IgnoredAny;
 use solehold_client::{
-    Contact, Http, HttpConfig, OpenError, Runner, RunnerConfig, SessionConfig, clock::Backoff,
+    Contact, Http, OpenError, Refusal, Runner, RunnerConfig, SessionConfig, clock::Backoff,
 };
 use tokio::sync::watch;
 
@@ -14,17 +16,19 @@ use crate::{scene, settings::Settings, wire::Wire};
 /// Between attempts to reach a server: longer after each failure.
 const AGAIN: Backoff = Backoff { first: Duration::from_millis(200), cap: Duration::from_secs(5) };
 
-/// Runs a tracker until `ending` comes; then its scenes are handed over, or released.
+/// Runs a tracker until `ending` comes; then its scenes are handed over, or released. A server that refuses the
+/// tracker's key ends it as well, with an error.
 pub async fn run(settings: Settings, ending: impl Future<Output = ()>) -> Result<()> {
     let mut ending = std::pin::pin!(ending);
-    let (settings, wire) = (Arc::new(settings.clone()), Wire::new(&settings.broker, &settings.id)?);
+    let http = Http::new(settings.http()?)?;
+    let wire = Wire::new(settings.broker.options(&settings.id)?);
+    let settings = Arc::new(settings);
     let runner = tokio::select! {
         runner = open(&settings) => runner?,
         () = &mut ending => return Ok(()),
     };
     println!("tracker {} is registered", settings.id);
-    tokio::spawn(tell_contact(runner.session().contact()));
-    let id = settings.id.clone();
+    let (id, contact) = (settings.id.clone(), runner.session().contact());
     let follow = move |assignment| {
         let (settings, wire) = (settings.clone(), wire.clone());
         async move {
@@ -32,9 +36,16 @@ pub async fn run(settings: Settings, ending: impl Future<Output = ()>) -> Result
             println!("scene {scene} has ended: {ended:?}");
         }
     };
+    let mut refused = None;
+    let ending = async {
+        tokio::select! {
+            () = ending => {}
+            why = until_refused(&http, &id, contact) => refused = Some(why),
+        }
+    };
     runner.run(follow, ending).await?;
     println!("tracker {id} stopped");
-    Ok(())
+    refused.map_or(Ok(()), Err)
 }
 
 /// Registers; a server that is away is waited for, longer after each failure.
@@ -49,7 +60,7 @@ async fn open(settings: &Settings) -> Result<Runner> {
     };
     config.drain_within = settings.drain;
     for failures in 1.. {
-        let http = Http::new(HttpConfig::new(settings.server.split(',')))?;
+        let http = Http::new(settings.http()?)?;
         match Runner::open(http, config.clone()).await {
             Ok(runner) => return Ok(runner),
             Err(OpenError::Authority(error)) => {
@@ -58,18 +69,44 @@ async fn open(settings: &Settings) -> Result<Runner> {
                 tracing::info!(%error, "no server yet");
                 tokio::time::sleep(pause).await;
             }
+            Err(OpenError::Refused(refusal)) => return Err(refuses(&refusal)),
             Err(error) => return Err(error.into()),
         }
     }
     unreachable!("it tries for ever")
 }
 
-/// Says when the server does not answer, and when it does again.
-async fn tell_contact(mut contact: watch::Receiver<Contact>) {
-    while contact.changed().await.is_ok() {
-        match &*contact.borrow_and_update() {
-            Contact::Missing(_) => println!("the server does not answer"),
-            Contact::Kept => println!("the server answers"),
+/// Says when the server does not answer, and when it does again. Returns when it does answer, and refuses the tracker's
+/// key: it was revoked, or may no longer do this.
+async fn until_refused(http: &Http, id: &str, mut contact: watch::Receiver<Contact>) -> Error {
+    let path = format!("/api/v1/runners/{}/assignments", utf8_percent_encode(id, NON_ALPHANUMERIC));
+    let (mut was_kept, mut failures) = (true, 0);
+    loop {
+        let is_kept = *contact.borrow_and_update() == Contact::Kept;
+        match (was_kept, is_kept) {
+            (true, false) => println!("the server does not answer"),
+            (false, true) => println!("the server answers"),
+            _ => {}
         }
+        was_kept = is_kept;
+        if is_kept {
+            failures = 0;
+            if contact.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+            continue;
+        }
+        if let Ok(Err(refusal)) = http.get::<IgnoredAny>(path.clone()).await
+            && matches!(refusal.code.status(), 401 | 403)
+        {
+            return refuses(&refusal);
+        }
+        failures += 1;
+        tokio::time::sleep(AGAIN.wait(failures, 0.5)).await;
     }
+}
+
+fn refuses(refusal: &Refusal) -> Error {
+    let hint = if refusal.code.status() == 401 { "; check --api-key or SOLEHOLD_API_KEY" } else { "" };
+    anyhow!("the server refuses this tracker: {}: {}{hint}", refusal.code, refusal.detail)
 }

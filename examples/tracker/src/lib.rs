@@ -10,6 +10,7 @@
 //! that a gate can refuse what a paused tracker still sends. The tracks are the resource's state document, so the
 //! next holder of the scene goes on with the same track ids.
 
+pub mod broker;
 pub mod fleet;
 pub mod scene;
 pub mod settings;

@@ -1,5 +1,7 @@
 //! The tracker.
 
+use std::process::ExitCode;
+
 use anyhow::Result;
 use clap::Parser;
 use solehold_example_tracker::{fleet, settings::Settings};
@@ -7,10 +9,19 @@ use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::EnvFilter;
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    let settings = Settings::parse();
+    match track(Settings::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("tracker: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn track(settings: Settings) -> Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let ending = async {
         tokio::select! {

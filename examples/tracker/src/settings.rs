@@ -1,20 +1,37 @@
 //! What a tracker is told.
 
-use std::time::Duration;
+use std::{convert::Infallible, fs, path::PathBuf, time::Duration};
 
+use anyhow::{Context, Result};
 use clap::Parser;
-use solehold_client::Policy;
+use secrecy::SecretString;
+use solehold_client::{HttpConfig, Policy, transport::check_certificates};
+
+use crate::broker::BrokerArgs;
 
 /// Follows the objects in scenes, one tracker per scene
 #[derive(Debug, Clone, Parser)]
 #[command(name = "tracker")]
 pub struct Settings {
     /// The Solehold server, or several with commas between
-    #[arg(long, default_value = "http://127.0.0.1:7070")]
+    #[arg(long, env = "SOLEHOLD_SERVER", default_value = "http://127.0.0.1:7070")]
     pub server: String,
-    /// The MQTT broker, HOST:PORT
-    #[arg(long, default_value = "127.0.0.1:1883")]
-    pub broker: String,
+    /// The API key; better given by the variable, since other users can see the arguments of a process
+    #[arg(
+        long,
+        visible_alias = "key",
+        env = "SOLEHOLD_API_KEY",
+        value_name = "KEY",
+        value_parser = secret,
+        hide_env_values = true
+    )]
+    pub api_key: Option<SecretString>,
+    /// A certificate to trust in addition to the system's, as a PEM file: of an authority, or the server's own
+    #[arg(long, env = "SOLEHOLD_CA_CERT", value_name = "FILE")]
+    pub ca_cert: Option<PathBuf>,
+    /// Where it publishes
+    #[command(flatten)]
+    pub broker: BrokerArgs,
     /// The name of this tracker; no two may have the same
     #[arg(long)]
     pub id: String,
@@ -39,6 +56,26 @@ pub struct Settings {
     /// How long others get to take its scenes over when it is told to end
     #[arg(long, default_value = "10s", value_parser = humantime::parse_duration)]
     pub drain: Duration,
+}
+
+impl Settings {
+    /// How the servers are reached.
+    pub fn http(&self) -> Result<HttpConfig> {
+        let mut config = HttpConfig::new([self.server.as_str()]);
+        config.api_key = self.api_key.clone();
+        if let Some(path) = &self.ca_cert {
+            let flag = || format!("--ca-cert {}: give a PEM file", path.display());
+            let pem = fs::read(path).with_context(flag)?;
+            check_certificates(&pem).with_context(flag)?;
+            config.ca_certs = Some(pem);
+        }
+        Ok(config)
+    }
+}
+
+/// Something that is not shown when settings are.
+pub(crate) fn secret(text: &str) -> Result<SecretString, Infallible> {
+    Ok(SecretString::from(text))
 }
 
 fn policy(text: &str) -> Result<Policy, String> {

@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rumqttc::{AsyncClient, EventLoop, MqttOptions, PublishOptions, QoS};
+use rumqttc::{AsyncClient, ConnectionError, Event, EventLoop, Incoming, MqttOptions, PublishOptions, QoS};
 use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::tracks::Track;
 
-const PACKET_MAX: usize = 1024 * 1024;
 /// How long the broker may take to confirm a message.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 
@@ -44,14 +43,10 @@ pub struct Wire {
 
 impl Wire {
     /// Connects in the background.
-    pub fn new(broker: &str, id: &str) -> Result<Self> {
-        let (host, port) = broker.rsplit_once(':').context("--broker: write HOST:PORT")?;
-        let port: u16 = port.parse().context("--broker: write HOST:PORT")?;
-        let mut options = MqttOptions::new(id, (host.to_owned(), port));
-        options.set_keep_alive(5).set_clean_session(false).set_max_packet_size(PACKET_MAX, PACKET_MAX);
+    pub fn new(options: MqttOptions) -> Self {
         let (client, events) = AsyncClient::builder(options).capacity(64).build();
         tokio::spawn(drive(events));
-        Ok(Self { client })
+        Self { client }
     }
 
     /// Publishes with QoS 1, and waits until the broker has it. While the broker is away nothing else is published for
@@ -69,10 +64,32 @@ impl Wire {
 }
 
 async fn drive(mut events: EventLoop) {
+    let mut told = false;
     loop {
-        if let Err(error) = events.poll().await {
-            tracing::debug!(%error, "the broker is away");
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        match events.poll().await {
+            Ok(Event::Incoming(Incoming::ConnAck(_))) => told = false,
+            Ok(_) => {}
+            // Nobody publishes any more.
+            Err(ConnectionError::RequestsDone) => return,
+            Err(error) => {
+                if !told {
+                    tell(&error);
+                    told = true;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
         }
+    }
+}
+
+fn tell(error: &ConnectionError) {
+    match error {
+        ConnectionError::ConnectionRefused(code) => {
+            tracing::warn!(
+                ?code,
+                "the broker refused the connection: check its user and password; trying again"
+            );
+        }
+        error => tracing::warn!(%error, "there is no connection to the broker; trying again"),
     }
 }

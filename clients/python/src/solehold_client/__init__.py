@@ -28,6 +28,7 @@ from .fence import Mark, Verdict
 from .gate import Gate
 from .guard import Guard
 from .http import AnswerLost, HttpTransport, NotSent, Request, Response, Server, Stream, Transport
+from .kept import keep_session
 from .locks import Locks
 from .renewer import Policy
 from .session import Session, SessionConfig
@@ -76,4 +77,5 @@ __all__ = [
     "Verdict",
     "Watch",
     "elect",
+    "keep_session",
 ]

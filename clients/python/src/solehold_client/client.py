@@ -6,9 +6,10 @@ import asyncio
 import math
 import random
 import ssl
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
+from typing import Any
 
 from . import check, wire
 from .backoff import BackoffConfig
@@ -75,6 +76,7 @@ class Client:
         self._channel = self.channel()
         self._short = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
         self._waiters = 0
+        self._leaving: set[asyncio.Task[None]] = set()
         self.newsroom = Newsroom(self)
         """Where sessions wait for news."""
 
@@ -90,9 +92,22 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connections. Close sessions before."""
-        await self.newsroom.close()
-        await self._channel.close()
+        """Closes the connections. Close sessions before; one that is being closed is waited for."""
+        try:
+            if self._leaving:
+                await asyncio.wait(self._leaving)
+        finally:
+            try:
+                await self.newsroom.close()
+            finally:
+                await self._channel.close()
+
+    def leave(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Starts to close something. Await it by `asyncio.shield`: if the caller is cancelled, it goes on."""
+        task = asyncio.ensure_future(work)
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+        return task
 
     def channel(self) -> Channel:
         """Another channel to the servers, with connections of its own."""

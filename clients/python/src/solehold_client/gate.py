@@ -19,9 +19,11 @@ from .backoff import Backoff, BackoffConfig
 from .channel import Call
 from .errors import Compacted, NotFound, SoleholdError
 from .fence import Fence, Key, Mark, Rules, Verdict
-from .limits import GATE_KINDS_MAX, REQUESTS_AT_ONCE_MAX
+from .http import within
+from .limits import GATE_KINDS_MAX
 from .log import LOG
 from .memory import Memory
+from .refresh import Refreshes, Told
 from .watch import Watch
 from .wire import Event, Snapshot, position
 
@@ -76,11 +78,10 @@ class Gate:
         self._channel = client.channel()
         self._watch: Watch | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._closing: asyncio.Task[None] | None = None
         self._changes: set[asyncio.Future[None]] = set()
         self._to_save = asyncio.Event()
-        self._asking: dict[Key, asyncio.Lock] = {}
-        self._answers: dict[Key, tuple[float, Mark | None, int | None]] = {}
-        self._questions = asyncio.Semaphore(REQUESTS_AT_ONCE_MAX)
+        self._refreshes = Refreshes(self._newest)
 
     async def __aenter__(self) -> Gate:
         if self._memory is not None:
@@ -99,14 +100,20 @@ class Gate:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the watch, and lets another gate have the file."""
+        """Ends the watch, and lets another gate have the file, when what is being saved is saved. If it is cancelled, it
+        goes on in the background.
+        """
+        if self._closing is None:
+            self._closing = self._client.leave(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
         await self._channel.close()
         if self._memory is not None:
-            self._memory.close()
+            await asyncio.to_thread(self._memory.close)
 
     @property
     def lag(self) -> float | None:
@@ -122,15 +129,17 @@ class Gate:
         return verdict
 
     async def decide(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
-        """Judges, and asks the store where that settles it: one question per resource at a time."""
+        """Judges, and asks the store where that settles it: one question serves all decisions that waited for it."""
         arrived = self._client.clock.now()
         verdict = self.judge(kind, key, token, session)
         if verdict.needs_a_read and not self._fence.is_away(arrived):
             try:
-                verdict = await asyncio.wait_for(self._ask((kind, key), token, session, arrived), self._within)
+                told = await within(self._within, self._refreshes.ask((kind, key), arrived))
             except (SoleholdError, asyncio.TimeoutError) as error:
                 self._is_away(error)
                 verdict = self.judge(kind, key, token, session)
+            else:
+                verdict = await self._conclude((kind, key), token, session, told)
         if verdict.why == "unsaved":
             await self._until(lambda: self.judge(kind, key, token, session).why != "unsaved")
             verdict = self.judge(kind, key, token, session)
@@ -150,37 +159,27 @@ class Gate:
         while not self._fence.is_ready:
             await self.changed()
 
-    async def _ask(self, key: Key, token: int, session: str | None, arrived: float) -> Verdict:
-        lock = self._asking.setdefault(key, asyncio.Lock())
-        try:
-            async with lock, self._questions:
-                told = self._answers.get(key)
-                if told is None or told[0] < arrived:
-                    told = self._answers[key] = await self._newest(key)
-        finally:
-            if not lock.locked():
-                self._asking.pop(key, None)
-                self._answers.pop(key, None)
-        asked, answer, epoch = told
-        if answer is None and self._fence.told is not None:
+    async def _conclude(self, key: Key, token: int, session: str | None, told: Told) -> Verdict:
+        """The verdict by what the store said."""
+        if told.mark is None and self._fence.told is not None:
             # A resource that nobody declared is shown only while it is held. The watch knows it longer.
-            await self._until(lambda: (self._fence.proven or 0) >= asked)
-        verdict = self._fence.conclude(key, token, session, answer, epoch, asked, self._client.clock.now())
+            if not await self._until(lambda: self._fence.proven is not None and self._fence.proven >= told.asked):
+                return self.judge(*key, token, session)
+        now = self._client.clock.now()
+        verdict = self._fence.conclude(key, token, session, told.mark, told.epoch, told.asked, now)
         self._has_changed()
         return self.judge(*key, token, session) if verdict is None else verdict
 
-    async def _newest(self, key: Key) -> tuple[float, Mark | None, int | None]:
-        call = Call("GET", wire.path("resources", *key))
+    async def _newest(self, key: Key) -> Told:
+        asked = self._client.clock.now()
         try:
-            answer = await self._channel.call(call, timeout=self._within, until=self._client.clock.now())
+            answer = await self._channel.call(Call("GET", wire.path("resources", *key)), timeout=self._within, until=asked)
         except NotFound:
-            # When it was asked is not told: now is later than that, and an absence admits nothing.
-            return self._client.clock.now(), None, None
-        mark, epoch = wire.newest(answer.value)
-        return answer.sent, mark, epoch
+            return Told(asked, None, None)
+        return Told(answer.sent, *wire.newest(answer.value))
 
-    async def _until(self, holds: Callable[[], bool]) -> None:
-        """Waits for something that changes only with what is known, but not for ever."""
+    async def _until(self, holds: Callable[[], bool]) -> bool:
+        """Waits for something that changes only with what is known, but not for ever. Returns whether it holds."""
 
         async def wait() -> None:
             while True:
@@ -191,7 +190,8 @@ class Gate:
                 await change
 
         with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(wait(), self._within)
+            await within(self._within, wait())
+        return holds()
 
     def _has_changed(self) -> None:
         self._to_save.set()

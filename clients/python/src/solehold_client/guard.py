@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import weakref
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
-from . import check
 from .errors import Lost, SoleholdError, Unavailable, Unknown
 from .limits import LEAVE_SECONDS_MAX
 from .loss import Loss
@@ -113,10 +111,11 @@ class Guard:
     async def run(self, work: Awaitable[T]) -> T:
         """The result of the work, which is cancelled when the lease is lost; then, once it has ended, raises `Lost`.
 
-        What it awaits is interrupted; tasks that it started by itself and calls that block are its own affair.
+        What it awaits is interrupted; tasks that it started by itself and calls that block are its own affair. The lease is
+        judged before each step, also before one that an exception resumes, such as a timeout: if the lease was lost
+        meanwhile, the work gets a `CancelledError` in place of that result or exception, may clean up, and is waited
+        for.
         """
-        if not inspect.isawaitable(work):
-            raise TypeError(f"work must be awaitable, such as the call of an async function, not {check.kind_of(work)}")
         try:
             return await self._hold.loss.interrupt(work, self._judge)
         except Lost:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
+from . import check
 from .errors import Lost
 
 T = TypeVar("T")
@@ -37,9 +39,11 @@ class Loss:
         """The result of the work. When this is declared or `judge` says so, it is cancelled; once it has ended,
         raises `Lost`.
 
-        `judge` is asked before each step of the work: after a long pause of the process, which no timer has told yet, the
-        work does not get even one step further.
+        `judge` is asked before each step of the work, whether a result or an exception resumes it: after a long pause of
+        the process, which no timer has told yet, the work does not get even one step further.
         """
+        if not inspect.isawaitable(work):
+            raise TypeError(f"work must be awaitable, such as the call of an async function, not {check.kind_of(work)}")
         steps = _Steps(work, judge)
         task: asyncio.Task[T] = asyncio.ensure_future(steps.run())
         listener = steps.stopper(task)
@@ -50,15 +54,26 @@ class Loss:
             await asyncio.wait({task})
         finally:
             self._listeners.discard(listener)
-            if not task.done():  # we are cancelled ourselves
-                task.cancel()
-                await asyncio.wait({task})
+            await _cancelled(task)  # if we are cancelled ourselves
             steps.close()
         lost = self.declared or judge()
         if lost is None:
             return task.result()
         cause = None if task.cancelled() else task.exception()
         raise lost.again() from (None if isinstance(cause, Lost) else cause)
+
+
+async def _cancelled(task: asyncio.Task[T]) -> None:
+    """Cancels a task, once more whenever the caller is cancelled meanwhile, and waits until it has ended."""
+    interrupted: asyncio.CancelledError | None = None
+    while not task.done():
+        task.cancel()
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            interrupted = error
+    if interrupted is not None:
+        raise interrupted
 
 
 class _Steps(Generic[T]):
@@ -77,7 +92,7 @@ class _Steps(Generic[T]):
         if asyncio.iscoroutine(self._work):
             self._work.close()
 
-    def stopper(self, task: asyncio.Task[T]) -> Callable[[], object]:
+    def stopper(self, task: asyncio.Task[Any]) -> Callable[[], object]:
         def stop() -> None:
             if not self._stopped:
                 self._stopped = True
@@ -87,21 +102,37 @@ class _Steps(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         steps = self._work.__await__()
+        value: Any = None
+        error: BaseException | None = None
         try:
-            yielded = self._step(steps, None)
             while True:
+                # What is closed cannot wait any more: it cleans up, and that is all.
+                if not isinstance(error, GeneratorExit) and self._is_to_stop():
+                    try:
+                        yield  # until the loop's next round, which brings the cancellation
+                    except BaseException as cancelled:
+                        error = cancelled
+                yielded = steps.send(value) if error is None else steps.throw(error)
+                value = error = None
                 try:
                     value = yield yielded
-                except BaseException as error:
-                    yielded = steps.throw(error)
-                else:
-                    yielded = self._step(steps, value)
+                except BaseException as resumed:
+                    error = resumed
         except StopIteration as done:
             result: T = done.value
             return result
+        finally:
+            value = error = None  # an error's trace has this frame
 
-    def _step(self, steps: Generator[Any, Any, T], value: Any) -> Any:
-        if not self._stopped and self._judge() is not None:
-            self._stopped = True
-            return steps.throw(asyncio.CancelledError())
-        return steps.send(value)
+    def _is_to_stop(self) -> bool:
+        """Cancels the task before a step that must not be taken.
+
+        The task itself, so that the cancellation is counted: a timeout of the work, which has cancelled the task in the same
+        moment, would otherwise take it for its own, and the work would go on after it.
+        """
+        if self._stopped or self._judge() is None:
+            return False
+        task = asyncio.current_task()
+        assert task is not None, "steps are run by a task"
+        self.stopper(task)()
+        return True

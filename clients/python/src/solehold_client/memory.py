@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,10 @@ LINES_MIN = 10_000
 
 
 class Memory:
-    """The file, locked for as long as the gate is there. One gate per file."""
+    """The file, locked for as long as the gate is there. One gate per file.
+
+    A thread that saves cannot be stopped, so closing waits for it: a descriptor that was closed may be another file's.
+    """
 
     def __init__(self, path: str | os.PathLike[str], tenant: str) -> None:
         self._path = Path(path)
@@ -33,11 +37,13 @@ class Memory:
             raise ValueError(f"the gate's memory {path} is in use by another gate: give each gate a file of its own") from error
         self._file = open(self._path, "a+b")
         self._lines = 0
+        self._in_use = threading.Lock()
 
     def restore(self, fence: Fence) -> None:
         """Takes over what the file says, and writes it anew."""
         self._file.seek(0)
-        lines = self._file.read().decode(errors="replace").splitlines(keepends=True)
+        # Bytes: a string is also split at characters that a key may have, such as U+2028.
+        lines = [line.decode(errors="replace") for line in self._file.read().splitlines(keepends=True)]
         if lines and lines[0] != TITLE:
             raise self._damaged(1)
         for number, line in enumerate(lines[1:], 2):
@@ -59,21 +65,28 @@ class Memory:
 
     def save(self, records: Sequence[Record], whole: Sequence[Record] | None) -> None:
         """Saves records, or replaces the file by everything. Blocks."""
-        if whole is not None:
-            return self._replace(whole)
-        self._write(self._file.fileno(), "".join(self._encode(record) for record in records))
-        self._lines += len(records)
+        with self._in_use:
+            if self._lock.closed:
+                raise ValueError(f"the gate's memory {self._path} was closed")
+            if whole is not None:
+                return self._replace(whole)
+            self._write(self._file.fileno(), "".join(self._encode(record) for record in records))
+            self._lines += len(records)
 
     def _replace(self, records: Sequence[Record]) -> None:
         path = Path(f"{self._path}.new")
         file = open(path, "w+b")
-        self._write(file.fileno(), TITLE + "".join(self._encode(record) for record in records))
-        os.replace(path, self._path)
-        folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+            self._write(file.fileno(), TITLE + "".join(self._encode(record) for record in records))
+            os.replace(path, self._path)
+            folder = os.open(self._path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except BaseException:
+            file.close()
+            raise
         self._file.close()
         self._file, self._lines = file, len(records)
 
@@ -103,9 +116,10 @@ class Memory:
         return json.dumps(line, separators=(",", ":")) + "\n"
 
     def close(self) -> None:
-        """Lets another gate have the file."""
-        self._file.close()
-        self._lock.close()
+        """Lets another gate have the file, when what is being saved is saved. Blocks."""
+        with self._in_use:
+            self._file.close()
+            self._lock.close()
 
 
 def _decode(line: str) -> Record | None:

@@ -66,6 +66,13 @@ class SessionConfig:
             check.function("metrics", self.metrics, "a function that returns a dict")
         check.instance("backoff", self.backoff, BackoffConfig, "a BackoffConfig")
 
+    @staticmethod
+    def given(holder: str | SessionConfig, *, ttl: float | None, policy: Policy | None) -> SessionConfig:
+        """From a name or a configuration, and what is given beside it."""
+        config = holder if isinstance(holder, SessionConfig) else SessionConfig(holder)
+        given: dict[str, Any] = {"ttl": ttl, "policy": policy}
+        return replace(config, **{name: value for name, value in given.items() if value is not None})
+
 
 class Session:
     """An open session. `async with Session.open(...)` closes it, which releases everything attached to it."""
@@ -85,6 +92,7 @@ class Session:
         self._channel = client.channel()
         self._settling: set[asyncio.Task[bool]] = set()
         self._beats: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Task[None] | None = None
         self._failing_since: float | None = None
         self._revision = view.revision
         self._heard = asyncio.Event()
@@ -98,13 +106,11 @@ class Session:
     ) -> Enterable[Session]:
         """Opens a session: `async with Session.open(...) as session`, or `session = await Session.open(...)`.
 
-        While no server answers it is tried for the client's `retry_for`, which a warning in the log says at once.
+        While no server answers it is tried for the client's `retry_for`, which a warning in the log says at once. A session
+        that is lost stays lost, and `lost()` returns then; `keep_session` opens the next one.
         """
         check.instance("client", client, Client, "a Client")
-        config = holder if isinstance(holder, SessionConfig) else SessionConfig(holder)
-        given: dict[str, Any] = {"ttl": ttl, "policy": policy}
-        config = replace(config, **{name: value for name, value in given.items() if value is not None})
-        return Enterable(Session._open(client, config))
+        return Enterable(Session._open(client, SessionConfig.given(holder, ttl=ttl, policy=policy)))
 
     @staticmethod
     async def _open(client: Client, config: SessionConfig, *, until: float | None = None) -> Session:
@@ -168,14 +174,22 @@ class Session:
         return await self.acquire(kind, key, timeout=0.0, attributes=attributes)
 
     async def close(self) -> None:
-        """Closes it: all its guards are lost, and everything attached to it is released."""
-        lost = self._judge()
-        self._renewer.closed()
-        self._declare()
-        for task in [self._driver, self._listener, *self._settling, *self._beats]:
-            task.cancel()
+        """Closes it: all its guards are lost, and everything attached to it is released. If it is cancelled, it goes on in
+        the background.
+        """
+        if self._closing is None:
+            lost = self._judge()
+            self._renewer.closed()
+            self._declare()
+            for task in [self._driver, self._listener, *self._settling, *self._beats]:
+                task.cancel()
+            self._closing = self.client.leave(self._close(lost))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, lost: Lost | None) -> None:
         try:
-            if lost is None or lost.why in ("deadline", "failed"):
+            # One that was closed without being asked to has lost its driver, as when a program cancels all tasks.
+            if lost is None or lost.why in ("deadline", "failed", "closed"):
                 until = min(self.client.clock.now() + LEAVE_SECONDS_MAX, self._renewer.ends_at)
                 await self.client.close_session(self.session_id, until=until, timeout=LEAVE_SECONDS_MAX)
                 LOG.info("closed session %s of %s", self.session_id, self.holder)

@@ -26,6 +26,7 @@ from .gate import TENANT_DEFAULT
 from .gate import Gate as AsyncGate
 from .guard import Guard as AsyncGuard
 from .http import within
+from .kept import KeptSession, log_late_error
 from .limits import RESPONSE_BYTES_MAX
 from .locks import Locks as AsyncLocks
 from .loss import Loss
@@ -36,7 +37,7 @@ from .session import SessionConfig
 from .watch import Watch as AsyncWatch
 from .wire import Event, Json, Snapshot, StateDocument
 
-__all__ = ["Client", "Gate", "Guard", "Locks", "Session", "Watch", "elect"]
+__all__ = ["Client", "Gate", "Guard", "Locks", "Session", "Watch", "elect", "keep_session"]
 
 T = TypeVar("T")
 
@@ -131,7 +132,10 @@ class Session(_Entered):
     def open(
         client: Client, holder: str | SessionConfig, *, ttl: float | None = None, policy: Policy | None = None
     ) -> Session:
-        """Opens a session: `with Session.open(...) as session`."""
+        """Opens a session: `with Session.open(...) as session`.
+
+        A session that is lost stays lost, and `on_lost` calls a function then; `keep_session` opens the next one.
+        """
         check.instance("client", client, Client, "a solehold_client.sync.Client")
         return Session(client, client._portal.run(AsyncSession.open(client._async, holder, ttl=ttl, policy=policy)))
 
@@ -157,6 +161,10 @@ class Session(_Entered):
     def lost(self, timeout: float | None = None) -> Lost | None:
         """Waits until it is lost or closed, and returns why; None if it is not within `timeout` seconds."""
         return _wait_for_loss(self.client._portal, self._async._loss, timeout)
+
+    def on_lost(self, function: Callable[[Lost], object]) -> None:
+        """Calls the function, in a thread of its own, when the session is lost; not when it is closed."""
+        _tell_loss(self.client._portal, self._async._loss, function, unless="closed")
 
     def acquire(
         self, kind: str, key: str, *, timeout: float | None = None, attributes: Mapping[str, Json] | None = None
@@ -241,15 +249,8 @@ class Guard:
 
         It is for ending what blocks: `guard.on_lost(lambda lost: process.terminate())`.
         """
-        check.function("function", function, "a function that takes the loss")
         loss = self._async._hold.loss  # not the guard: one that is dropped is released
-
-        async def tell() -> None:
-            lost = await loss.wait()
-            if lost.why != "released":
-                threading.Thread(target=function, args=(lost,), name="solehold-lost", daemon=True).start()
-
-        self._portal.start(tell)
+        _tell_loss(self._portal, loss, function, unless="released")
 
     def write_state(self, document: Json) -> StateDocument:
         """Writes the state document: the next holder gets it."""
@@ -436,9 +437,59 @@ def elect(
         client._portal.run(candidate.close())
 
 
+def keep_session(
+    client: Client,
+    holder: str | SessionConfig,
+    work: Callable[[Session], T],
+    *,
+    ttl: float | None = None,
+    policy: Policy | None = None,
+    on_lost: Callable[[Lost], object] | None = None,
+) -> T:
+    """Opens a session and calls `work(session)`. Whenever the session is lost, as in an outage, it opens the next one and
+    calls `work` again, until `work` returns by itself; then the session is closed, and the result returned.
+
+    `work` cannot be stopped from outside: it calls `guard.check()` before every effect, and lets the `Lost` through.
+    `on_lost` is called at once, in a thread of its own, for ending what blocks. What `work` returns or raises after its
+    session was lost does not count. While no server answers, opening is tried for as long as it takes. It ends with an
+    error that `work` raises under a live session, with what the server says if it refuses to open one, and with `Lost` if
+    the holder has opened a session elsewhere.
+    """
+    check.instance("client", client, Client, "a solehold_client.sync.Client")
+    check.function("work", work, "a function that takes the session")
+    kept = KeptSession(client._async, holder=holder, ttl=ttl, policy=policy)
+    try:
+        while True:
+            session = Session(client, client._portal.run(kept.live(until=float("inf"))))
+            if on_lost is not None:
+                session.on_lost(on_lost)
+            try:
+                result = work(session)
+                if session.is_live():
+                    return result
+            except Exception as error:
+                if session.is_live():
+                    raise
+                log_late_error(session._async, error)
+    finally:
+        client._portal.run(kept.close())
+
+
 def _client_of(owner: Client | Session) -> Client:
     check.instance("owner", owner, (Client, Session), "a Client or a Session of solehold_client.sync")
     return owner if isinstance(owner, Client) else owner.client
+
+
+def _tell_loss(portal: Portal, loss: Loss, function: Callable[[Lost], object], *, unless: str) -> None:
+    """Calls the function in a thread of its own when something is lost, unless it was given up for that reason."""
+    check.function("function", function, "a function that takes the loss")
+
+    async def tell() -> None:
+        lost = await loss.wait()
+        if lost.why != unless:
+            threading.Thread(target=function, args=(lost,), name="solehold-lost", daemon=True).start()
+
+    portal.start(tell)
 
 
 def _wait_for_loss(portal: Portal, loss: Loss, timeout: float | None) -> Lost | None:

@@ -296,6 +296,8 @@ class Link:
     cut: bool = False
     deaf: bool = False
     """Requests arrive, answers do not."""
+    forgets: bool = False
+    """What is given up on its way there does not arrive."""
 
     def transport(self) -> SimulatedTransport:
         return SimulatedTransport(self)
@@ -315,7 +317,11 @@ class SimulatedTransport:
         delivery = asyncio.ensure_future(self._deliver(request, answered))
         _DELIVERIES.add(delivery)
         delivery.add_done_callback(_DELIVERIES.discard)
-        await asyncio.wait({answered}, timeout=request.timeout)
+        try:
+            await asyncio.wait({answered}, timeout=request.timeout)
+        except asyncio.CancelledError:
+            answered.cancel()
+            raise
         if not answered.done():
             answered.cancel()
             raise AnswerLost("timed out")
@@ -330,7 +336,7 @@ class SimulatedTransport:
     async def _deliver(self, request: Request, answered: asyncio.Future[Response]) -> None:
         link = self._link
         await asyncio.sleep(link.rng.uniform(0, link.delay_max))
-        if link.cut:
+        if link.cut or (link.forgets and answered.cancelled()):
             return
         try:
             response = await link.authority.answer(request)

@@ -72,6 +72,23 @@ fn links_lead_somewhere() {
     report(documents(&[".md"]).into_iter().map(dead));
 }
 
+/// A guide that no page links to is not found by the people that it is for.
+#[test]
+fn guides_are_linked() {
+    let pages = documents(&[".md"]);
+    let pages: Vec<_> = pages.iter().filter(|page| page.path != "CHANGELOG.md").collect();
+    let guides = pages.iter().filter(|page| page.path.starts_with("docs/guides/"));
+    report(guides.map(|guide| {
+        let name = guide.path.rsplit('/').next().expect("a path has a last part");
+        let links = |page: &&&Document| page.path != guide.path && is_linked(&page.text, name);
+        let found = match pages.iter().find(links) {
+            Some(_) => Found::new(),
+            None => vec![(1, "no page links to this guide".to_owned())],
+        };
+        (guide.path.clone(), found)
+    }));
+}
+
 /// Prose wraps, so that a diff shows what changed.
 #[test]
 fn prose_wraps() {
@@ -197,6 +214,14 @@ fn dead_links(text: &str, exists: impl Fn(&str) -> bool) -> Found {
     found
 }
 
+/// Whether a text has a link to a file of this name.
+fn is_linked(text: &str, name: &str) -> bool {
+    text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next()).any(|target| {
+        let file = target.rsplit('/').next();
+        file == Some(name)
+    })
+}
+
 /// What stands between backticks.
 fn spans(line: &str) -> impl Iterator<Item = &str> {
     line.split('`').skip(1).step_by(2)
@@ -261,6 +286,9 @@ mod every_check_fires {
         assert_eq!(lines(missing_paths(text, exists)), [1, 3]);
         let text = "[a](crates/core#x) [b](none)\n[c](https://x.org/none) [d](#here)\n```\n[e](none)\n```\n[f](none.md#x)";
         assert_eq!(lines(dead_links(text, exists)), [1, 6]);
+        assert!(
+            is_linked("see [it](guides/a.md#x) there", "a.md") && !is_linked("[a.md](guides/b-a.md)", "a.md")
+        );
     }
 
     #[test]

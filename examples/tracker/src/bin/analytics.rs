@@ -2,19 +2,19 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
-use rumqttc::{AsyncClient, Event, Incoming, MqttOptions, QoS};
+use rumqttc::{AsyncClient, Event, Incoming, QoS};
 use serde_json::Value;
+use solehold_example_tracker::broker::BrokerArgs;
 use tokio::time::interval;
 
 /// Counts what trackers see, per scene
 #[derive(Debug, Parser)]
 #[command(name = "analytics")]
 struct Settings {
-    /// The MQTT broker, HOST:PORT
-    #[arg(long, default_value = "127.0.0.1:1883")]
-    broker: String,
+    #[command(flatten)]
+    broker: BrokerArgs,
     /// The topics: below `gated/`, only what the gate lets pass
     #[arg(long, default_value = "gated/scenescape/data/scene/+/+")]
     topics: String,
@@ -36,9 +36,7 @@ struct Scene {
 #[tokio::main]
 async fn main() -> Result<()> {
     let settings = Settings::parse();
-    let (host, port) = settings.broker.rsplit_once(':').context("--broker: write HOST:PORT")?;
-    let mut options = MqttOptions::new("analytics", (host.to_owned(), port.parse()?));
-    options.set_clean_session(false).set_keep_alive(5).set_max_packet_size(1 << 20, 1 << 20);
+    let options = settings.broker.options("analytics")?;
     let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
     client.subscribe(&settings.topics, QoS::AtLeastOnce).await?;
     let (mut scenes, mut draws) = (BTreeMap::<String, Scene>::new(), interval(settings.every));
@@ -55,7 +53,10 @@ async fn main() -> Result<()> {
         match event {
             Ok(Event::Incoming(Incoming::Publish(publish))) => count(&mut scenes, &publish.payload),
             Ok(_) => {}
-            Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+            Err(error) => {
+                eprintln!("no connection to the broker: {error}; trying again");
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
         }
     }
 }

@@ -4,4 +4,5 @@
 
 mod behaviour;
 mod fleet;
+mod secured;
 mod world;

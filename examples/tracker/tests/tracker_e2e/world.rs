@@ -182,6 +182,22 @@ pub enum Kind {
     Python,
 }
 
+/// The program, without arguments, and without settings from the environment of the test.
+pub fn program(kind: Kind) -> Command {
+    let mut command = match kind {
+        Kind::Rust => Command::new(env!("CARGO_BIN_EXE_tracker")),
+        Kind::Python => {
+            let mut python = Command::new("python3");
+            python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tracker.py"));
+            python
+        }
+    };
+    for name in ["SOLEHOLD_SERVER", "SOLEHOLD_API_KEY", "SOLEHOLD_CA_CERT", "SOLEHOLD_MQTT_URL"] {
+        command.env_remove(name);
+    }
+    command
+}
+
 /// Starts a tracker, and waits for the line that it begins with.
 pub async fn tracker(
     kind: Kind,
@@ -191,14 +207,7 @@ pub async fn tracker(
     more: &[&str],
     ready: &str,
 ) -> Result<Program> {
-    let mut command = match kind {
-        Kind::Rust => Command::new(env!("CARGO_BIN_EXE_tracker")),
-        Kind::Python => {
-            let mut python = Command::new("python3");
-            python.arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tracker.py"));
-            python
-        }
-    };
+    let mut command = program(kind);
     let at = format!("127.0.0.1:{}", broker.port());
     command.args(["--server", &server.url(), "--broker", &at, "--id", id]).args(more);
     Program::start("tracker", &command, ready).await
@@ -279,7 +288,7 @@ impl Inbox {
     }
 }
 
-fn options(port: u16, id: &str) -> MqttOptions {
+pub fn options(port: u16, id: &str) -> MqttOptions {
     let mut options = MqttOptions::new(id, ("127.0.0.1".to_owned(), port));
     options.set_keep_alive(5).set_clean_session(false).set_max_packet_size(1 << 20, 1 << 20);
     options
@@ -287,8 +296,13 @@ fn options(port: u16, id: &str) -> MqttOptions {
 
 /// A consumer, whose session outlives the broker's restarts.
 pub async fn consume(broker: &Mosquitto, id: &str, topics: &str) -> Result<(Inbox, JoinSet<()>)> {
+    consume_by(options(broker.port(), id), topics).await
+}
+
+/// The same over a connection that may log in.
+pub async fn consume_by(options: MqttOptions, topics: &str) -> Result<(Inbox, JoinSet<()>)> {
     let inbox = Inbox::default();
-    let (client, mut events) = AsyncClient::builder(options(broker.port(), id)).capacity(10).build();
+    let (client, mut events) = AsyncClient::builder(options).capacity(10).build();
     client.subscribe(topics, QoS::AtLeastOnce).await?;
     let (subscribed, mut is_subscribed) = watch::channel(false);
     let (mut task, own) = (JoinSet::new(), inbox.clone());
