@@ -241,6 +241,19 @@ async fn what_cannot_be_written_fails_its_row_alone() {
 }
 
 #[tokio::test]
+async fn a_row_whose_state_is_null_moves_like_any_other() {
+    let kit = Kit::with(2, |table| table.claimable("status IS DISTINCT FROM 'confirmed'")).await;
+    let nullable = "ALTER TABLE app.payments ALTER status DROP NOT NULL; UPDATE app.payments SET status = NULL WHERE id = 1";
+    kit.client.batch_execute(nullable).await.unwrap();
+    let table = kit::table().claimable("status IS DISTINCT FROM 'confirmed'").build().unwrap();
+    let claims = Arc::new(Claims::new(table));
+    let worker = Reconciler::new(pool(&kit.url), claims, Chain::new([]), config()).unwrap();
+    let summary = worker.run_once().await.unwrap();
+    assert_eq!((summary.moved["confirmed"], summary.lost), (2, 0), "{summary}");
+    assert_eq!(count(&kit, "status = 'confirmed'").await, 2);
+}
+
+#[tokio::test]
 async fn a_stop_finishes_what_was_started_and_returns_the_rest() {
     let kit = Kit::new(10).await;
     let chain = Chain::new((1..=10).map(|id| (id, Fate::Waits)));

@@ -206,8 +206,7 @@ impl<O: Observer> Cycle<'_, O> {
                 }
                 (Ok(Observation::Unchanged), _) => plan.unchanged.push((proof, config.recheck)),
                 (Ok(Observation::Moved { to, set }), _) => {
-                    let from = row.state.as_deref().unwrap_or_default();
-                    let transition = Transition::new(&proof, from, to);
+                    let transition = Transition::new(&proof, row.state.as_deref(), to);
                     let transition =
                         set.iter().fold(transition, |t, (column, value)| t.set(column, value.clone()));
                     plan.moves.push((row, transition));
