@@ -67,14 +67,20 @@ pub struct Marks {
 impl Marks {
     /// Marks in that table, `name` or `schema.name`.
     pub fn new(table: &str) -> Result<Self, Error> {
+        let quoted = ident::table(table)?;
         // The name of its functions has a suffix.
         let function = ident::table(&format!("{table}_admit"))?;
-        Ok(Self { quoted: ident::table(table)?, function })
+        Ok(Self { quoted, function })
     }
 
     /// The table and its functions, to be made once. It may be applied again, and replaces what an older version made.
     pub fn schema(&self) -> String {
         self.fill(include_str!("marks.sql"))
+    }
+
+    /// The name of the functions that [`schema`](Self::schema) makes, quoted.
+    pub fn function(&self) -> &str {
+        &self.function
     }
 
     /// Triggers that guard a table: a row belongs to the resource `kind/` and the value of a column. Rows whose column
