@@ -1,4 +1,4 @@
--- The fence as `solehold_sql::fenced` printed it first: a row trigger that fires before the write, and none for TRUNCATE.
+-- The fence as `solehold_sql::fenced` made it first: a row trigger that fires before the write, and none for TRUNCATE.
 CREATE TABLE IF NOT EXISTS "fences" (resource text PRIMARY KEY, token bigint NOT NULL, session uuid);
 CREATE OR REPLACE FUNCTION "fences_admit"() RETURNS trigger LANGUAGE plpgsql AS $body$
 DECLARE

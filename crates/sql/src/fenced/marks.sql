@@ -1,9 +1,9 @@
 -- The newest token of each resource that was written, and the session that it was given to, where that is known.
 CREATE TABLE IF NOT EXISTS {marks} (resource text PRIMARY KEY, token bigint NOT NULL, session uuid);
 
--- Raises the mark of a resource, such as 'scene/lobby', or fails: with SQLSTATE {STALE} if a newer token was used, or this
--- one by another session. The row of the mark stays locked until the transaction ends, so that of two transactions with
--- different tokens the one with the higher token commits last.
+-- Raises the mark of a resource, such as 'scene/lobby', or fails: with SQLSTATE {STALE} if a newer token was used, or
+-- this one by another session. The row of the mark stays locked until the transaction ends, so that of two transactions
+-- with different tokens the one with the higher token commits last.
 CREATE OR REPLACE FUNCTION {admit}(resource text, token bigint, session uuid DEFAULT NULL)
 RETURNS void LANGUAGE plpgsql AS $body$
 #variable_conflict use_column
@@ -27,8 +27,8 @@ BEGIN
     END IF;
 END $body$;
 
--- The trigger of a guarded table: raises the mark of every resource whose rows a statement writes, to the token that the
--- transaction shows. Its arguments are the kind of the resources and the column that has the rest of their names.
+-- The trigger of a guarded table: raises the mark of every resource whose rows a statement writes, to the token that
+-- the transaction shows. Its arguments are the kind of the resources and the column that has the rest of their names.
 CREATE OR REPLACE FUNCTION {admit}() RETURNS trigger LANGUAGE plpgsql AS $body$
 DECLARE
     shown text := current_setting('solehold.token', true);
