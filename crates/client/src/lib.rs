@@ -65,6 +65,15 @@
 //!   holding      Lost,    Refusal, AuthorityError ──> GuardError           OlderHistory ──> AuthorityError
 //! ```
 
+/// The code of the guides is compiled as it stands.
+#[cfg(doctest)]
+mod guides {
+    #[doc = include_str!("../../../docs/guides/cluster.md")]
+    mod cluster {}
+    #[doc = include_str!("../../../docs/guides/gates.md")]
+    mod gates {}
+}
+
 pub mod assignments;
 pub mod authority;
 pub mod chance;

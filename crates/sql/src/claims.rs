@@ -47,15 +47,16 @@ pub struct Claims {
 #[derive(Debug, Clone)]
 pub struct Transition {
     proof: Proof,
-    from: String,
+    from: Option<String>,
     to: String,
     set: Map<String, Value>,
 }
 
 impl Transition {
-    /// From one state to another.
-    pub fn new(proof: &Proof, from: &str, to: &str) -> Self {
-        Self { proof: proof.clone(), from: from.to_owned(), to: to.to_owned(), set: Map::new() }
+    /// From one state to another. A row whose state is null has a state like any other: `None`.
+    pub fn new<'a>(proof: &Proof, from: impl Into<Option<&'a str>>, to: &str) -> Self {
+        let from = from.into().map(str::to_owned);
+        Self { proof: proof.clone(), from, to: to.to_owned(), set: Map::new() }
     }
 
     /// Sets a column too. The value is JSON and is converted to the column's type, as by `jsonb_populate_recordset`.
@@ -69,9 +70,9 @@ impl Transition {
         &self.proof
     }
 
-    /// The state that it starts from.
-    pub fn from(&self) -> &str {
-        &self.from
+    /// The state that it starts from; none where that is null.
+    pub fn from(&self) -> Option<&str> {
+        self.from.as_deref()
     }
 
     /// The state that it leads to.
@@ -222,7 +223,7 @@ impl Claims {
             done.extend(self.transition_group(client, &columns, group).await?);
         }
         let proofs: Vec<&Proof> = transitions.iter().map(|one| &one.proof).collect();
-        let froms: Vec<Option<&str>> = transitions.iter().map(|one| Some(one.from.as_str())).collect();
+        let froms: Vec<StartState<'_>> = transitions.iter().map(|one| Some(one.from())).collect();
         self.outcomes(client, &proofs, &froms, done).await
     }
 
@@ -243,7 +244,7 @@ impl Claims {
         // In one order, so that two batches that meet do not lock each other out.
         group.sort_by(|a, b| a.proof.id.cmp(&b.proof.id));
         let batch = Batch::new(group.iter().map(|one| &one.proof))?;
-        let froms: Vec<&str> = group.iter().map(|one| one.from.as_str()).collect();
+        let froms: Vec<Option<&str>> = group.iter().map(|one| one.from()).collect();
         let tos: Vec<&str> = group.iter().map(|one| one.to.as_str()).collect();
         let records = (!columns.is_empty()).then(|| self.records(&group));
         let mut parameters = batch.parameters();
@@ -360,14 +361,14 @@ impl Claims {
         &self,
         client: &Client,
         proofs: &[&Proof],
-        froms: &[Option<&str>],
+        froms: &[StartState<'_>],
         done: Vec<RowId>,
     ) -> Result<Vec<ClaimOutcome>, Error> {
         let done: std::collections::HashSet<RowId> = done.into_iter().collect();
         let lost: Vec<&RowId> =
             proofs.iter().map(|proof| &proof.id).filter(|id| !done.contains(id)).collect();
         let found = if lost.is_empty() { HashMap::new() } else { self.look_at(client, &lost).await? };
-        let outcome = |(proof, from): (&&Proof, &Option<&str>)| match done.contains(&proof.id) {
+        let outcome = |(proof, from): (&&Proof, &StartState<'_>)| match done.contains(&proof.id) {
             true => ClaimOutcome::Done,
             false => ClaimOutcome::Lost { why: why(proof, *from, found.get(&proof.id)) },
         };
@@ -392,14 +393,17 @@ struct CurrentRow {
     state: Option<String>,
 }
 
-fn why(proof: &Proof, from: Option<&str>, seen: Option<&CurrentRow>) -> LossReason {
+/// The state in which a row had to be, which may be null; none if its state did not matter.
+type StartState<'a> = Option<Option<&'a str>>;
+
+fn why(proof: &Proof, from: StartState<'_>, seen: Option<&CurrentRow>) -> LossReason {
     match seen {
         None => LossReason::Gone,
         Some(seen) if seen.epoch != proof.epoch => {
             LossReason::Taken { owner: seen.owner.clone(), epoch: seen.epoch }
         }
         Some(seen) if seen.owner.as_deref() != Some(proof.owner.as_str()) => LossReason::Ended,
-        Some(seen) if from.is_some() && seen.state.as_deref() != from => {
+        Some(seen) if from.is_some_and(|from| seen.state.as_deref() != from) => {
             LossReason::State { actual: seen.state.clone() }
         }
         Some(_) => LossReason::Expired,

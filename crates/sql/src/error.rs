@@ -7,7 +7,7 @@ use std::error::Error as _;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// What was asked for cannot be; nothing was sent.
-    #[error("{what} {value:?} will not do: {wanted}")]
+    #[error("invalid {what} {value:?}: {wanted}")]
     Invalid {
         /// What it is, such as "column".
         what: &'static str,

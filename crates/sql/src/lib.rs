@@ -37,6 +37,11 @@
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that panics says where"))]
 
+/// The code of the guide is compiled as it stands.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/row-claims.md")]
+mod guide {}
+
 mod buried;
 pub mod claims;
 mod error;

@@ -54,6 +54,8 @@ pub const INBOX_RESULT_BYTES_MAX: usize = 1024 * 1024;
 pub const IDEMPOTENT_BODY_BYTES_MAX: usize = 1024 * 1024;
 /// Longest name of a fenced resource, `KIND/KEY`, in bytes.
 pub const RESOURCE_BYTES_MAX: usize = 511;
+/// Longest kind of a fenced resource, in bytes.
+pub const KIND_BYTES_MAX: usize = 255;
 /// Longest name of a topic or of a group of consumers, in bytes.
 pub const PARTITION_NAME_BYTES_MAX: usize = 255;
 /// How long a writer of a partition may pause in its transaction, in milliseconds; then PostgreSQL ends it.

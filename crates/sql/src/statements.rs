@@ -109,7 +109,7 @@ pub(crate) fn transition(table: &ClaimTable, columns: &[String]) -> String {
     format!(
         "UPDATE {table} AS t SET {state} = asked.to_state::{kind}, {ended}{touched}{set} \
          FROM unnest($1, $2, $3, $4, $5) AS asked(id, epoch, owner, from_state, to_state){join} \
-         WHERE {proof} AND t.{state}::text = asked.from_state{on} RETURNING t.{id}",
+         WHERE {proof} AND t.{state}::text IS NOT DISTINCT FROM asked.from_state{on} RETURNING t.{id}",
         table = table.quoted,
         kind = table.state_type,
         ended = ended(table, "NULL", Some("0")),

@@ -165,7 +165,7 @@ async fn create(
 async fn app(required: bool) -> (Kit, Router, Arc<AtomicUsize>) {
     let (kit, inbox) = inbox().await;
     let pool = pool(&kit.url);
-    let mut layer = IdempotencyLayer::new(inbox, pool.clone()).scope(|parts| {
+    let mut layer = IdempotencyLayer::new(inbox, pool.clone(), |parts| {
         parts.headers.get("tenant").map(|t| t.to_str().unwrap().to_owned()).unwrap_or_default()
     });
     if required {

@@ -209,7 +209,7 @@ async fn odd_names_are_refused() {
     {
         let partition = Partition { group: group.into(), topic: topic.into(), number };
         let refused = kit.partitions.look(&kit.client, &partition).await.unwrap_err().to_string();
-        assert!(refused.contains("will not do"), "{refused}");
+        assert!(refused.starts_with("invalid "), "{refused}");
     }
     assert!(Partitions::new("a; DROP TABLE b").is_err());
 }

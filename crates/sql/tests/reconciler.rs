@@ -33,8 +33,8 @@ enum Fate {
     BadValue,
     /// Answers when the gate opens.
     Waits,
-    /// Its transaction stands still in the middle until the gate opens.
-    Stalls,
+    /// Its worker stands still in the middle of the transaction, timers and all, until it is thawed.
+    Freezes,
 }
 
 struct Chain {
@@ -44,6 +44,7 @@ struct Chain {
     most: Arc<AtomicUsize>,
     gate: Arc<Semaphore>,
     entered: Arc<Notify>,
+    thawed: Arc<Mutex<()>>,
 }
 
 impl Chain {
@@ -55,6 +56,7 @@ impl Chain {
             most: Arc::default(),
             gate: Arc::new(Semaphore::new(0)),
             entered: Arc::default(),
+            thawed: Arc::default(),
         }
     }
 }
@@ -74,7 +76,7 @@ impl Observer for Chain {
         }
         self.at_once.fetch_sub(1, Ordering::SeqCst);
         match fate {
-            Fate::Confirmed | Fate::BadEffect | Fate::Waits | Fate::Stalls => {
+            Fate::Confirmed | Fate::BadEffect | Fate::Waits | Fate::Freezes => {
                 Ok(Observation::moved("confirmed").with("note", "seen"))
             }
             Fate::BadValue => Ok(Observation::moved("confirmed").with("paid_at", "rubbish")),
@@ -97,9 +99,9 @@ impl Observer for Chain {
                 _ => "INSERT INTO app.outbox (payment, epoch) VALUES ($1, $2)",
             };
             tx.execute(sql, &[&id, &row.proof.epoch]).await?;
-            if self.fates.get(&id) == Some(&Fate::Stalls) {
+            if self.fates.get(&id) == Some(&Fate::Freezes) {
                 self.entered.notify_one();
-                self.gate.acquire().await.map_err(ObserverError::row)?.forget();
+                let _thawed = self.thawed.lock();
             }
         }
         Ok(())
@@ -172,13 +174,18 @@ async fn observations_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_worker_that_stalls_in_its_transaction_locks_its_rows_no_longer_than_its_lease() {
+async fn a_worker_that_freezes_in_its_transaction_locks_its_rows_no_longer_than_its_lease() {
     let kit = Kit::new(1).await;
-    let chain = Chain::new([(1, Fate::Stalls)]);
-    let (gate, entered) = (chain.gate.clone(), chain.entered.clone());
+    let chain = Chain::new([(1, Fate::Freezes)]);
+    let (thawed, entered) = (chain.thawed.clone(), chain.entered.clone());
+    let frozen = thawed.lock().unwrap();
     let lease = Duration::from_secs(1);
     let slow = reconciler(&kit, chain, ReconcilerConfig { lease, ..config() });
-    let stalled = tokio::spawn(async move { slow.run_once().await });
+    // A thread of its own: nothing of this worker moves while it is frozen, its connection included.
+    let stalled = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(slow.run_once())
+    });
     entered.notified().await;
     let other = ReconcilerConfig { worker: owner("worker-2"), ..config() };
     let other = reconciler(&kit, Chain::new([]), other);
@@ -187,8 +194,8 @@ async fn a_worker_that_stalls_in_its_transaction_locks_its_rows_no_longer_than_i
     })
     .await
     .unwrap();
-    gate.add_permits(1);
-    let summary = stalled.await.unwrap();
+    drop(frozen);
+    let summary = tokio::task::spawn_blocking(|| stalled.join()).await.unwrap().unwrap();
     assert!(summary.is_err() || summary.is_ok_and(|s| s.moved["confirmed"] == 0));
     assert_eq!(kit.one::<i64>("SELECT count(*) FROM app.outbox", &[]).await, 1);
 }
@@ -226,6 +233,19 @@ async fn a_row_that_kills_its_workers_is_buried_too() {
     assert!(seen.lock().unwrap().is_empty(), "it is not tried a fourth time");
     let reason: String = kit.one("SELECT dead_reason FROM app.payments", &[]).await;
     assert!(reason.contains("claimed 3 times without a result"), "{reason}");
+}
+
+#[tokio::test]
+async fn a_row_whose_state_is_null_moves_like_any_other() {
+    let kit = Kit::with(2, |table| table.claimable("status IS DISTINCT FROM 'confirmed'")).await;
+    let nullable = "ALTER TABLE app.payments ALTER status DROP NOT NULL; UPDATE app.payments SET status = NULL WHERE id = 1";
+    kit.client.batch_execute(nullable).await.unwrap();
+    let table = kit::table().claimable("status IS DISTINCT FROM 'confirmed'").build().unwrap();
+    let claims = Arc::new(Claims::new(table));
+    let worker = Reconciler::new(pool(&kit.url), claims, Chain::new([]), config()).unwrap();
+    let summary = worker.run_once().await.unwrap();
+    assert_eq!((summary.moved["confirmed"], summary.lost), (2, 0), "{summary}");
+    assert_eq!(count(&kit, "status = 'confirmed'").await, 2);
 }
 
 #[tokio::test]

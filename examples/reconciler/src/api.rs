@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::{
     Extension, Json, Router,
     extract::{Path, Query, State},
-    http::{StatusCode, header},
+    http::{StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -44,7 +44,9 @@ pub struct Api {
 
 /// The routes.
 pub fn router(api: Api, registry: Arc<Registry>) -> anyhow::Result<Router> {
-    let idempotency = IdempotencyLayer::new(store::inbox()?, api.pool.clone()).required();
+    // All callers are one: this API knows no tenants.
+    let scope = |_: &Parts| String::new();
+    let idempotency = IdempotencyLayer::new(store::inbox()?, api.pool.clone(), scope).required();
     let requests = get(list).post(create).layer(idempotency);
     Ok(Router::new()
         .route("/payment-requests", requests)

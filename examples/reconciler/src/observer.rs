@@ -44,7 +44,7 @@ impl Observer for PaymentObserver {
         applied: &[AppliedTransition<'_>],
     ) -> Result<(), ObserverError> {
         let ids: Vec<Uuid> = applied.iter().filter_map(|one| uuid(one.row.id())).collect();
-        let froms: Vec<&str> = applied.iter().map(|one| one.transition.from()).collect();
+        let froms: Vec<Option<&str>> = applied.iter().map(|one| one.transition.from()).collect();
         let tos: Vec<&str> = applied.iter().map(|one| one.transition.to()).collect();
         let epochs: Vec<i64> = applied.iter().map(|one| one.row.proof.epoch).collect();
         let workers: Vec<&str> = applied.iter().map(|one| one.row.proof.owner.as_str()).collect();

@@ -5,9 +5,11 @@
 //! again.
 //!
 //! ```no_run
-//! use axum::{Extension, Router, routing::post};
+//! use axum::{Extension, Router, http::request::Parts, routing::post};
 //! use solehold_sql::inbox::{Inbox, http::{Idempotent, IdempotencyLayer, StoredResponse}};
 //!
+//! # #[derive(Clone)]
+//! # struct Tenant(String);
 //! # fn example(pool: deadpool_postgres::Pool) -> Result<Router, solehold_sql::Error> {
 //! async fn create(Extension(idempotent): Extension<Idempotent>, Extension(pool): Extension<deadpool_postgres::Pool>) -> StoredResponse {
 //!     let mut client = pool.get().await.expect("a connection");
@@ -19,7 +21,9 @@
 //!         _ => StoredResponse::unavailable(),
 //!     }
 //! }
-//! let layer = IdempotencyLayer::new(Inbox::new("app.inbox")?, pool.clone());
+//! // Keys of different tenants are different keys. The tenant comes from whatever has authenticated the caller.
+//! let tenant = |request: &Parts| request.extensions.get::<Tenant>().map(|tenant| tenant.0.clone()).unwrap_or_default();
+//! let layer = IdempotencyLayer::new(Inbox::new("app.inbox")?, pool.clone(), tenant);
 //! Ok(Router::new().route("/payments", post(create)).layer(layer).layer(Extension(pool)))
 //! # }
 //! ```
@@ -70,15 +74,10 @@ pub struct IdempotencyLayer {
 }
 
 impl IdempotencyLayer {
-    /// Keys are optional and share one scope by default.
-    pub fn new(inbox: Inbox, pool: Pool) -> Self {
-        Self { inbox, pool, scope: Arc::new(|_| String::new()), required: false, lease: LEASE }
-    }
-
-    /// Whose key it is, such as the caller's tenant: keys of different scopes never collide.
-    pub fn scope(mut self, scope: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
-        self.scope = Arc::new(scope);
-        self
+    /// Keys are optional. `scope` says whose key it is, such as the caller's tenant: keys of different scopes never
+    /// collide, and within one scope a key that another caller chose gives away the answer that is stored under it.
+    pub fn new(inbox: Inbox, pool: Pool, scope: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
+        Self { inbox, pool, scope: Arc::new(scope), required: false, lease: LEASE }
     }
 
     /// Refuses requests without a key.

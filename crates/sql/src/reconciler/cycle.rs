@@ -6,13 +6,17 @@ use std::{
     time::Duration,
 };
 
-use solehold_clock::BootTime;
+use solehold_clock::{AlarmClock, BootClock, BootTime};
 use tokio::{
     sync::watch,
     task::{AbortHandle, Id, JoinError, JoinSet},
 };
 
-use super::{Observation, Observer, ObserverError, Reconciler, Summary, settle::Verdict};
+use super::{
+    Observation, Observer, ObserverError, Reconciler, Summary,
+    connection::{Connection, until},
+    settle::Verdict,
+};
 use crate::{ClaimedRow, Error, retry};
 
 type ObservationResult = Result<Observation, ObserverError>;
@@ -48,8 +52,8 @@ impl<'a, O: Observer> Cycle<'a, O> {
         reconciler: &'a Reconciler<O>,
         stopped: &mut watch::Receiver<bool>,
     ) -> Result<CycleReport, Error> {
-        let asked = BootTime::now();
-        let rows = Self::claim(reconciler).await?;
+        let began = BootTime::now();
+        let (asked, rows) = Self::claim(reconciler, began).await?;
         let mut cycle = Self {
             reconciler,
             summary: Summary::new(&reconciler.config.states),
@@ -65,22 +69,37 @@ impl<'a, O: Observer> Cycle<'a, O> {
         for row in rows {
             cycle.take(row);
         }
-        cycle.observe_all(stopped).await?;
-        cycle.settle().await?;
+        cycle.observe_all(stopped).await;
+        if !cycle.verdicts.is_empty() {
+            until(cycle.deadline, cycle.settle()).await??;
+        }
         Ok(CycleReport {
-            began: asked,
+            began,
             summary: cycle.summary,
             unreachable_reason: cycle.unreachable_reason,
             unreachable_pause: cycle.unreachable_pause,
         })
     }
 
-    async fn claim(reconciler: &Reconciler<O>) -> Result<Vec<ClaimedRow>, Error> {
+    /// The rows, and when they were asked for. A claim that takes longer than its lease is worth nothing.
+    async fn claim(
+        reconciler: &Reconciler<O>,
+        began: BootTime,
+    ) -> Result<(BootTime, Vec<ClaimedRow>), Error> {
         let config = &reconciler.config;
-        let client = reconciler.pool.get().await?;
-        let client: &tokio_postgres::Client = &client;
-        let claim = || reconciler.claims.claim(client, config.batch_size, &config.worker, config.lease);
-        retry::on_contention(claim).await
+        let claim = async {
+            let connection = Connection::get(&reconciler.pool).await?;
+            let client: &tokio_postgres::Client = &connection;
+            let mut asked = BootTime::now();
+            let claim = || {
+                asked = BootTime::now();
+                reconciler.claims.claim(client, config.batch_size, &config.worker, config.lease)
+            };
+            let rows = retry::on_contention(claim).await;
+            connection.finish();
+            Ok((asked, rows?))
+        };
+        until(began.plus(config.lease), claim).await?
     }
 
     /// A row that was claimed too often without a result is not tried again: each of its workers died of it, or was too
@@ -97,23 +116,34 @@ impl<'a, O: Observer> Cycle<'a, O> {
         }
     }
 
-    async fn observe_all(&mut self, stopped: &mut watch::Receiver<bool>) -> Result<(), Error> {
+    async fn observe_all(&mut self, stopped: &mut watch::Receiver<bool>) {
         // Often enough that one failed attempt does not lose the claims.
         let mut upkeep = tokio::time::interval(self.reconciler.config.lease / 4);
         upkeep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         upkeep.tick().await;
+        let mut expiry = BootClock.wait_until(self.deadline);
         loop {
+            if self.left().is_zero() {
+                self.drop_all();
+                return self.running.shutdown().await;
+            }
             if *stopped.borrow() {
-                self.return_waiting().await?;
+                self.return_waiting().await;
             }
             self.start_waiting();
             if self.running.is_empty() {
-                return Ok(());
+                return;
             }
             tokio::select! {
+                // The deadline comes first, however much else there is to do.
+                biased;
+                () = &mut expiry => {}
+                Ok(()) = stopped.changed(), if !*stopped.borrow() => {}
+                _ = upkeep.tick() => {
+                    self.keep_up().await;
+                    expiry = BootClock.wait_until(self.deadline);
+                }
                 Some(ended) = self.running.join_next_with_id() => self.ended(ended),
-                _ = upkeep.tick() => self.keep_up().await,
-                _ = stopped.changed(), if !*stopped.borrow() => {}
             }
         }
     }
@@ -139,35 +169,38 @@ impl<'a, O: Observer> Cycle<'a, O> {
         }
     }
 
-    /// Writes what is known, and extends what is not; what can no longer be trusted is stopped.
+    /// Writes what is known, and extends what is not. Neither goes on past the deadline.
     async fn keep_up(&mut self) {
-        let left = self.left();
-        let settled = tokio::time::timeout(left, self.settle()).await;
-        if let Err(error) = settled.unwrap_or_else(|_| Err(no_answer(left))) {
-            tracing::warn!(worker_id = %self.reconciler.config.worker, %error, "results could not be written");
+        let worker_id = &self.reconciler.config.worker;
+        let known = self.verdicts.len() as u64;
+        if let Err(error) = until(self.deadline, self.settle_once()).await.unwrap_or_else(|given_up| {
+            self.summary.lost += known;
+            Err(given_up)
+        }) {
+            tracing::warn!(%worker_id, %error, "results could not be written");
         }
-        if let Err(error) = self.extend().await {
-            tracing::warn!(worker_id = %self.reconciler.config.worker, %error, "claims could not be extended");
-        }
-        if BootTime::now() >= self.deadline {
-            self.drop_all();
+        if let Err(error) = until(self.deadline, self.extend()).await.flatten() {
+            tracing::warn!(%worker_id, %error, "claims could not be extended");
         }
     }
 
+    /// Extends the claims on all rows of which no result is written yet.
     async fn extend(&mut self) -> Result<(), Error> {
-        let observed = self.rows.values().map(|(row, _)| row);
-        let proofs: Vec<_> = observed.chain(&self.waiting).map(|row| row.proof.clone()).collect();
+        let rows = self.rows.values().map(|(row, _)| row).chain(&self.waiting);
+        let rows = rows.chain(self.verdicts.iter().map(|verdict| &verdict.row));
+        let proofs: Vec<_> = rows.map(|row| row.proof.clone()).collect();
+        let connection = Connection::get(&self.reconciler.pool).await?;
+        let client: &tokio_postgres::Client = &connection;
         let asked = BootTime::now();
-        let client = self.within_trust(self.reconciler.pool.get()).await??;
-        let client: &tokio_postgres::Client = &client;
-        let extend = self.reconciler.claims.extend(client, &proofs, self.reconciler.config.lease);
-        let outcomes = self.within_trust(extend).await??;
+        let outcomes = self.reconciler.claims.extend(client, &proofs, self.reconciler.config.lease).await;
+        connection.finish();
         let lost: Vec<_> =
-            proofs.into_iter().zip(outcomes).filter(|(_, outcome)| !outcome.is_done()).collect();
+            proofs.into_iter().zip(outcomes?).filter(|(_, outcome)| !outcome.is_done()).collect();
         for (proof, outcome) in lost {
             tracing::info!(row = %proof.id, epoch = proof.epoch, ?outcome, "a claim was lost");
             self.summary.lost += 1;
             self.waiting.retain(|row| row.proof.id != proof.id);
+            self.verdicts.retain(|verdict| verdict.row.proof.id != proof.id);
             self.rows.retain(|_, (row, handle)| {
                 let same = row.proof.id == proof.id;
                 if same {
@@ -178,12 +211,6 @@ impl<'a, O: Observer> Cycle<'a, O> {
         }
         self.deadline = self.reconciler.config.trusted_until(asked);
         Ok(())
-    }
-
-    /// A database that does not answer must not keep the work going past its time.
-    async fn within_trust<T>(&self, work: impl Future<Output = T>) -> Result<T, Error> {
-        let left = self.left();
-        tokio::time::timeout(left, work).await.map_err(|_| no_answer(left))
     }
 
     pub(super) fn left(&self) -> Duration {
@@ -200,19 +227,28 @@ impl<'a, O: Observer> Cycle<'a, O> {
         self.verdicts.clear();
     }
 
-    async fn return_waiting(&mut self) -> Result<(), Error> {
+    /// Gives back what was not started. If that fails, it is claimed again when its leases have run out.
+    async fn return_waiting(&mut self) {
         if self.waiting.is_empty() {
-            return Ok(());
+            return;
         }
         let proofs: Vec<_> = self.waiting.drain(..).map(|row| row.proof.clone()).collect();
-        let client = self.reconciler.pool.get().await?;
-        let client: &tokio_postgres::Client = &client;
-        let outcomes = self.reconciler.claims.release(client, &proofs).await?;
-        self.summary.returned += outcomes.iter().filter(|outcome| outcome.is_done()).count() as u64;
-        Ok(())
+        let release = async {
+            let connection = Connection::get(&self.reconciler.pool).await?;
+            let client: &tokio_postgres::Client = &connection;
+            let outcomes = self.reconciler.claims.release(client, &proofs).await;
+            connection.finish();
+            outcomes
+        };
+        match until(self.deadline, release).await.flatten() {
+            Ok(outcomes) => {
+                self.summary.returned += outcomes.iter().filter(|outcome| outcome.is_done()).count() as u64;
+            }
+            Err(error) => {
+                let (worker_id, rows) = (&self.reconciler.config.worker, proofs.len());
+                tracing::warn!(%worker_id, rows, %error, "rows could not be returned; their leases run out");
+                self.summary.lost += rows as u64;
+            }
+        }
     }
-}
-
-fn no_answer(within: Duration) -> Error {
-    Error::Connection(format!("no answer within {within:?}"))
 }

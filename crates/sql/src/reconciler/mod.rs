@@ -15,6 +15,7 @@
 
 mod burials;
 mod config;
+mod connection;
 mod cycle;
 mod metrics;
 mod observer;

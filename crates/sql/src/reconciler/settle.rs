@@ -4,7 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use solehold_clock::{BootTime, RetryPauses};
 
-use super::{AppliedTransition, Observation, Observer, ObserverError, Summary, cycle::Cycle};
+use super::{
+    AppliedTransition, Observation, Observer, ObserverError, Summary, connection::Connection, cycle::Cycle,
+};
 use crate::{Attempts, ClaimOutcome, ClaimedRow, Error, Proof, Transition};
 
 /// How long to wait before a database that has gone is tried again.
@@ -39,43 +41,60 @@ struct Plan<'a> {
 impl<O: Observer> Cycle<'_, O> {
     /// Writes all verdicts, trying again while the claims may be trusted.
     pub(super) async fn settle(&mut self) -> Result<(), Error> {
+        let mut pauses = RetryPauses::default();
+        while let Err(error) = self.settle_once().await {
+            if self.verdicts.is_empty() || self.left() <= PAUSE {
+                // Their rows come back when their leases have run out.
+                self.summary.lost += self.verdicts.drain(..).len() as u64;
+                return Err(error);
+            }
+            match error.is_contention() {
+                true => pauses.pause().await,
+                false => tokio::time::sleep(PAUSE).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries once to write all verdicts. Those that are worth another attempt are kept.
+    pub(super) async fn settle_once(&mut self) -> Result<(), Error> {
         if self.verdicts.is_empty() {
             return Ok(());
         }
         let verdicts = std::mem::take(&mut self.verdicts);
-        let mut pauses = RetryPauses::default();
-        loop {
-            match self.write(&verdicts).await {
-                Ok(summary) => {
-                    self.count(&verdicts, summary);
-                    return Ok(());
-                }
-                // One row that cannot be written must not hold up the others.
-                Err(error) if error.is_of_the_data() && verdicts.len() > 1 => {
-                    tracing::warn!(%error, rows = verdicts.len(), "results cannot be written together: one by one");
-                    return self.settle_each(verdicts).await;
-                }
-                Err(error) if error.is_of_the_data() && verdicts.iter().any(Verdict::moves) => {
-                    return self.not_written(verdicts, &error).await;
-                }
-                Err(Error::Unreachable(reason)) => return self.not_reached(verdicts, &reason).await,
-                Err(error) if error.is_contention() && self.left() > PAUSE => {
-                    pauses.pause().await;
-                }
-                Err(error) if error.is_of_the_data() || self.left() <= PAUSE => {
-                    // Their rows come back when their leases have run out.
-                    self.summary.lost += verdicts.len() as u64;
-                    return Err(error);
-                }
-                Err(_) => tokio::time::sleep(PAUSE).await,
+        match self.write(&verdicts).await {
+            Ok(summary) => {
+                self.count(&verdicts, summary);
+                Ok(())
+            }
+            // One row that cannot be written must not hold up the others.
+            Err(error) if error.is_of_the_data() && verdicts.len() > 1 => {
+                tracing::warn!(%error, rows = verdicts.len(), "results cannot be written together: one by one");
+                self.settle_each(verdicts).await
+            }
+            Err(error) if error.is_of_the_data() && verdicts.iter().any(Verdict::moves) => {
+                self.not_written(verdicts, &error).await
+            }
+            Err(Error::Unreachable(reason)) => self.not_reached(verdicts, &reason).await,
+            Err(error) if error.is_of_the_data() => {
+                self.summary.lost += verdicts.len() as u64;
+                Err(error)
+            }
+            Err(error) => {
+                self.verdicts = verdicts;
+                Err(error)
             }
         }
     }
 
     async fn settle_each(&mut self, verdicts: Vec<Verdict>) -> Result<(), Error> {
-        for verdict in verdicts {
+        let mut verdicts = verdicts.into_iter();
+        while let Some(verdict) = verdicts.next() {
             self.verdicts.push(verdict);
-            Box::pin(self.settle()).await?;
+            if let Err(error) = Box::pin(self.settle_once()).await {
+                self.verdicts.extend(verdicts);
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -87,7 +106,7 @@ impl<O: Observer> Cycle<'_, O> {
             ..verdict
         };
         self.verdicts.extend(verdicts.into_iter().map(failed));
-        Box::pin(self.settle()).await
+        Box::pin(self.settle_once()).await
     }
 
     /// Effects that could not reach something cost their rows no more than an observation that could not.
@@ -97,7 +116,7 @@ impl<O: Observer> Cycle<'_, O> {
             false => verdict,
         };
         self.verdicts.extend(verdicts.into_iter().map(postponed));
-        Box::pin(self.settle()).await
+        Box::pin(self.settle_once()).await
     }
 
     fn count(&mut self, verdicts: &[Verdict], written: Summary) {
@@ -135,10 +154,18 @@ impl<O: Observer> Cycle<'_, O> {
 
     async fn write(&self, verdicts: &[Verdict]) -> Result<Summary, Error> {
         let began = BootTime::now();
+        let mut connection = Connection::get(&self.reconciler.pool).await?;
+        let written = self.write_with(&mut connection, verdicts).await;
+        connection.finish();
+        let took_us = BootTime::now().since(began).as_micros() as u64;
+        tracing::trace!(rows = verdicts.len(), took_us, "settled");
+        written
+    }
+
+    async fn write_with(&self, client: &mut Connection, verdicts: &[Verdict]) -> Result<Summary, Error> {
         let plan = self.plan(verdicts);
         let (claims, observer) = (&self.reconciler.claims, &self.reconciler.observer);
         let mut summary = Summary::default();
-        let mut client = self.reconciler.pool.get().await?;
         let tx = client.build_transaction().start().await?;
         let moves: Vec<Transition> = plan.moves.iter().map(|(_, transition)| transition.clone()).collect();
         // A worker that is paused from here on keeps its rows locked, but no longer than it could have kept them
@@ -172,11 +199,6 @@ impl<O: Observer> Cycle<'_, O> {
         summary.unburied = plan.unburied;
         let all = [&outcomes, &unchanged, &failed, &postponed, &buried];
         summary.lost = all.iter().map(|outcomes| outcomes.len() as u64 - done(outcomes)).sum();
-        tracing::trace!(
-            rows = verdicts.len(),
-            took_us = BootTime::now().since(began).as_micros() as u64,
-            "settled"
-        );
         Ok(summary)
     }
 
@@ -206,8 +228,7 @@ impl<O: Observer> Cycle<'_, O> {
                 }
                 (Ok(Observation::Unchanged), _) => plan.unchanged.push((proof, config.recheck)),
                 (Ok(Observation::Moved { to, set }), _) => {
-                    let from = row.state.as_deref().unwrap_or_default();
-                    let transition = Transition::new(&proof, from, to);
+                    let transition = Transition::new(&proof, row.state.as_deref(), to);
                     let transition =
                         set.iter().fold(transition, |t, (column, value)| t.set(column, value.clone()));
                     plan.moves.push((row, transition));

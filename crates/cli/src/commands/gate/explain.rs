@@ -14,7 +14,7 @@ struct Form {
 
 const FORMS: [Form; 8] = [
     Form {
-        name: "PostgreSQL (by trigger, statement or column)",
+        name: "PostgreSQL (by trigger, statement or column: solehold gate sql)",
         strength: "atomic",
         means: "The newest token is compared and raised in the transaction of the write. A write under an old token \
                 never commits after one under a newer token.",

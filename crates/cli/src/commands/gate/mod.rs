@@ -4,6 +4,7 @@ mod explain;
 mod figures;
 mod http;
 mod mqtt;
+mod sql;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
@@ -27,6 +28,9 @@ pub enum GateCommand {
     Http(Box<http::HttpArgs>),
     /// Pass on only those MQTT messages that bear the newest token of their resource
     Mqtt(Box<mqtt::MqttArgs>),
+    /// Print the SQL by which a PostgreSQL table refuses writes under an old token, for applications in any language
+    #[command(after_help = sql::AFTER_HELP)]
+    Sql(sql::SqlArgs),
 }
 
 /// Runs it.
@@ -35,6 +39,10 @@ pub async fn run(command: GateCommand, server: &ServerArgs, global: &GlobalArgs)
         GateCommand::Explain => {
             global.logs("warn")?.start("cli").map_err(CommandError::usage)?;
             explain::run(global)
+        }
+        GateCommand::Sql(args) => {
+            global.logs("warn")?.start("cli").map_err(CommandError::usage)?;
+            sql::run(&args, global)
         }
         GateCommand::Http(args) => http::run(*args, server, global).await,
         GateCommand::Mqtt(args) => mqtt::run(*args, server, global).await,

@@ -12,9 +12,12 @@
 //!
 //! - *By trigger*: [`Marks::trigger`] guards a table against all writers. A writer says its token once per
 //!   transaction ([`Marks::show`]); one that says none is refused.
-//! - *By statement*: [`Marks::admit`] at the beginning of the transaction.
+//! - *By statement*: [`Marks::admit`] at the beginning of the transaction. From other languages, the function that
+//!   [`Marks::schema`] makes does the same: `SELECT fences_admit('scene/lobby', 42)`.
 //! - *By column*: the mark is a column of the written row itself ([`guarded_update`]). No other table, but a row that
 //!   is deleted takes its mark along.
+//!
+//! `solehold gate sql` prints all of this for programs in other languages.
 //!
 //! A mark is raised by the first write under a new token, not by the grant. Until then a writer with the former token
 //! still passes: in the order of commits it comes first, so nothing is overwritten. A new holder that must keep the
@@ -23,7 +26,10 @@
 use tokio_postgres::GenericClient;
 use uuid::Uuid;
 
-use crate::{Error, ident, limits::RESOURCE_BYTES_MAX};
+use crate::{
+    Error, ident,
+    limits::{KIND_BYTES_MAX, RESOURCE_BYTES_MAX},
+};
 
 /// The SQLSTATE of a write under an old token.
 pub const STALE: &str = "SH412";
@@ -48,7 +54,7 @@ pub enum Fencing {
 /// use solehold_sql::fenced::Marks;
 ///
 /// let marks = Marks::new("app.fences")?;
-/// assert!(marks.schema().starts_with("CREATE TABLE IF NOT EXISTS \"app\".\"fences\""));
+/// assert!(marks.schema().contains("CREATE TABLE IF NOT EXISTS \"app\".\"fences\""));
 /// assert!(marks.trigger("app.tracks", "scene", "scene_id")?.contains("'scene', 'scene_id'"));
 /// # Ok::<(), solehold_sql::Error>(())
 /// ```
@@ -61,59 +67,45 @@ pub struct Marks {
 impl Marks {
     /// Marks in that table, `name` or `schema.name`.
     pub fn new(table: &str) -> Result<Self, Error> {
-        // The name of its function has a suffix.
+        let quoted = ident::table(table)?;
+        // The name of its functions has a suffix.
         let function = ident::table(&format!("{table}_admit"))?;
-        Ok(Self { quoted: ident::table(table)?, function })
+        Ok(Self { quoted, function })
     }
 
-    /// The table and its function, to be made once. It may be applied again.
+    /// The table and its functions, to be made once. It may be applied again, and replaces what an older version made.
     pub fn schema(&self) -> String {
-        let Self { quoted, function } = self;
-        format!(
-            r#"CREATE TABLE IF NOT EXISTS {quoted} (resource text PRIMARY KEY, token bigint NOT NULL, session uuid);
-CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $body$
-DECLARE
-    shown text := current_setting('solehold.token', true);
-    rows jsonb[] := CASE TG_OP WHEN 'INSERT' THEN ARRAY[to_jsonb(NEW)] WHEN 'DELETE' THEN ARRAY[to_jsonb(OLD)]
-        ELSE ARRAY[to_jsonb(OLD), to_jsonb(NEW)] END;
-    written jsonb;
-    guarded text;
-    newest bigint;
-BEGIN
-    IF coalesce(shown, '') = '' THEN
-        RAISE EXCEPTION '% is fenced, and this transaction shows no token', TG_TABLE_NAME
-            USING ERRCODE = '{NO_TOKEN}', HINT = 'SET LOCAL solehold.token = ''42''';
-    END IF;
-    FOREACH written IN ARRAY rows LOOP
-        guarded := TG_ARGV[0] || '/' || (written ->> TG_ARGV[1]);
-        INSERT INTO {quoted} AS kept (resource, token) VALUES (guarded, shown::bigint)
-            ON CONFLICT (resource) DO UPDATE SET token = excluded.token WHERE kept.token <= excluded.token;
-        IF NOT FOUND THEN
-            SELECT token INTO newest FROM {quoted} WHERE resource = guarded;
-            RAISE EXCEPTION 'token % of % is stale, the newest is %', shown, guarded, newest
-                USING ERRCODE = '{STALE}';
-        END IF;
-    END LOOP;
-    IF TG_OP = 'DELETE' THEN
-        RETURN OLD;
-    END IF;
-    RETURN NEW;
-END $body$;
-"#
-        )
+        self.fill(include_str!("marks.sql"))
     }
 
-    /// A trigger that guards a table: a row belongs to the resource `kind/` and the value of a column. Rows whose
-    /// column is null belong to no resource and are refused.
+    /// The name of the functions that [`schema`](Self::schema) makes, quoted.
+    pub fn function(&self) -> &str {
+        &self.function
+    }
+
+    /// Triggers that guard a table: a row belongs to the resource `kind/` and the value of a column. Rows whose column
+    /// is null belong to no resource and are refused. To be applied after [`schema`](Self::schema); it may be applied
+    /// again. A table has one such guard: another kind or column replaces it.
+    ///
+    /// The row trigger fires after the write, since PostgreSQL lets any trigger that fires before it change the row
+    /// once more, in the order of their names. It fails in the transaction of the write, so nothing is left of it.
+    /// TRUNCATE needs a token that is as new as the marks of all resources whose rows it removes, and reads the table
+    /// to learn which these are.
     pub fn trigger(&self, table: &str, kind: &str, column: &str) -> Result<String, Error> {
         let guarded = ident::table(table)?;
         ident::column(column)?;
-        let kind = kind.replace('\'', "''");
-        let function = &self.function;
-        Ok(format!(
-            "CREATE OR REPLACE TRIGGER solehold_fence BEFORE INSERT OR UPDATE OR DELETE ON {guarded} \
-             FOR EACH ROW EXECUTE FUNCTION {function}('{kind}', '{column}');\n"
-        ))
+        if kind.is_empty() || kind.len() > KIND_BYTES_MAX || kind.chars().any(char::is_control) {
+            let wanted = format!("use 1 to {KIND_BYTES_MAX} bytes without control characters");
+            return Err(Error::invalid("kind", kind, wanted));
+        }
+        let kind = format!("'{}'", kind.replace('\'', "''"));
+        let sql = self.fill(include_str!("trigger.sql"));
+        Ok(sql.replace("{table}", &guarded).replace("{column}", column).replace("{kind}", &kind))
+    }
+
+    fn fill(&self, sql: &str) -> String {
+        let sql = sql.replace("{STALE}", STALE).replace("{NO_TOKEN}", NO_TOKEN);
+        sql.replace("{marks}", &self.quoted).replace("{admit}", &self.function)
     }
 
     /// Compares and raises the mark of a resource, as in `scene/lobby`, in the caller's transaction. It waits for a
