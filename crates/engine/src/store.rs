@@ -106,6 +106,15 @@ pub struct LoadedRows {
     pub now: StoreTime,
     /// Where the history stands.
     pub cursor: Cursor,
+    /// Nothing is decided before this time ([`StoreError::Barred`]).
+    pub barred_until: StoreTime,
+}
+
+impl LoadedRows {
+    /// For how long nothing is decided yet; none if the store decides.
+    pub fn barred_ms(&self) -> Option<u64> {
+        (self.now < self.barred_until).then(|| self.barred_until.ms_after(self.now))
+    }
 }
 
 /// Which resources to find. All that is given must match.
