@@ -418,6 +418,15 @@ pub trait Store: Send + Sync + 'static {
         solehold_core::limits::TTL_MS_MAX
     }
 
+    /// Forgets that servers of this store once allowed a longer ttl than this one. Refused while anything is held with
+    /// a longer one, and where nothing of the kind is kept.
+    async fn lower_ttl_max(&self, _ttl_max_ms: u64) -> Result<(), StoreError> {
+        Err(StoreError::Unusable(format!(
+            "the {} store keeps no ttl_max: configure it with its server",
+            self.name()
+        )))
+    }
+
     /// Seals a point of the history for a holder to show later; nothing, where cursors are not sealed.
     fn seal(&self, _cursor: Cursor) -> Option<String> {
         None
