@@ -9,7 +9,7 @@ mod heartbeat;
 mod load;
 pub mod placement;
 
-use std::{sync::Arc, time::Duration};
+use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use hdrhistogram::Histogram;
@@ -58,7 +58,9 @@ pub async fn run(options: Options) -> Result<()> {
         hand_written.stop().await?;
     }
     if options.embedded {
-        let folder = tempfile::tempdir().context("a temporary folder")?;
+        // Nobody else may look into a data folder.
+        let private = Permissions::from_mode(0o700);
+        let folder = tempfile::Builder::new().permissions(private).tempdir().context("a temporary folder")?;
         let store = solehold_engine::open(&folder.path().to_string_lossy()).await?;
         let ours = Ours::start(store, &scenes).await?;
         compare(&options, &ours, None, "embedded").await?;

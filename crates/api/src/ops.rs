@@ -25,8 +25,11 @@ pub struct Ready {
     pub ready: bool,
     /// The server that answers.
     pub node_id: String,
-    /// Why it is not ready.
+    /// Why it is not ready, or what it refuses although it is.
     pub reason: Option<String>,
+    /// How long the store still grants and renews nothing, because it was restored or failed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub barred_ms: Option<u64>,
     /// The store's last change.
     pub cursor: Option<Cursor>,
     pub store_time: Option<Timestamp>,
@@ -50,6 +53,7 @@ mod tests {
             ready: false,
             node_id: text("n-1"),
             reason: Some(text("the store is unreachable")),
+            barred_ms: Some(7),
             cursor: Some(Cursor { epoch: 1, revision: 2 }),
             store_time: Some(solehold_core::time::StoreTime(5).into()),
         });

@@ -89,8 +89,9 @@ error_codes! {
     AtCapacity 409 "at_capacity" "At capacity";
     /// The state document was already written with this sequence number or a later one.
     StaleSequence 409 "stale_sequence" "The sequence number is old";
+    /// As many resources of the kind are being handed over as the move budget allows (rule 16).
+    OverBudget 409 "over_budget" "Hand-over budget exhausted";
     /// The resource already has a pending lease.
-    OverBudget 409 "over_budget" "As many are being handed over as the budget allows";
     AlreadyPending 409 "already_pending" "Already on its way to another";
     /// A held resource is deleted only with `force`.
     InUse 409 "in_use" "In use";

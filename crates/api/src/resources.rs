@@ -82,7 +82,7 @@ pub struct AcquireResource {
     /// The client's name for this acquire: a repeat gets the same grant, or keeps its place in line.
     pub request_id: Option<String>,
     /// Milliseconds to wait in line, first come, first served, while someone holds it; at most 30000. Without it the
-    /// acquire does not wait. A grant after waiting must be renewed within `confirm_within_ms`.
+    /// acquire does not wait. A grant after waiting must be renewed itself within `confirm_within_ms`, in a session too.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub wait_ms: Option<Number>,
     /// Any JSON that the holder keeps with the lease.
@@ -281,6 +281,11 @@ pub struct HeldLease {
     /// The holder is asked to release it, for the next one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hand_over: Option<HandOver>,
+    /// Only after waiting in line, until it is confirmed: the lease lapses unless it is renewed itself within this many
+    /// milliseconds, by the renew operation of the resource or lock, with its token, lease id or session id. A
+    /// heartbeat of its session does not confirm it. Count your deadline from that renewal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub confirm_within_ms: Option<u64>,
 }
 
 impl HeldLease {
@@ -303,6 +308,7 @@ impl HeldLease {
             attributes: to_fields(&lease.attributes),
             stats: to_fields(&lease.stats),
             hand_over: view.next.as_ref().map(|next| HandOver::of(next, view.now)),
+            confirm_within_ms: view.confirm_within_ms(),
         }
     }
 }
@@ -325,10 +331,6 @@ pub struct Grant {
     /// How far the store's clock may run ahead of yours unnoticed: subtract it from `ttl_ms`, in addition to your own
     /// margin.
     pub slack_ms: u64,
-    /// Only after waiting in line: the grant lapses unless it is renewed within this many milliseconds by its token,
-    /// lease id or session. Count your deadline from that renewal.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confirm_within_ms: Option<u64>,
 }
 
 impl Grant {
@@ -341,7 +343,6 @@ impl Grant {
             revision: grant.revision.0,
             repeated: grant.repeated,
             slack_ms,
-            confirm_within_ms: grant.lease.confirm_within_ms(),
         }
     }
 }

@@ -250,7 +250,8 @@ pub struct RegisteredRunner {
     pub metrics: BTreeMap<String, Value>,
     /// The cameras that it holds by its name alone: none, if it was registered before.
     pub assigned_cameras: Vec<String>,
-    /// Its session: name it on acquire and heartbeat, and one heartbeat renews everything.
+    /// Its session: name it on acquire and heartbeat, and one heartbeat renews everything but a grant that was waited
+    /// for and has not been renewed itself yet (`confirm_within_ms`).
     pub session_id: Uuid,
     /// Milliseconds until the session expires.
     pub ttl_ms: u64,

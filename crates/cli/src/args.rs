@@ -18,6 +18,13 @@ use crate::{
 /// The version, and the commit that it was built from where that is known.
 const VERSION: &str = env!("SOLEHOLD_VERSION");
 
+/// What `orchestrator` is for, and whether this build has it.
+const ORCHESTRATOR: &str = if solehold_stream::HAS_ORCHESTRATOR {
+    "Turn job commands from Kafka into tasks for workers, stage by stage"
+} else {
+    "(not in this build, which lacks --features kafka) Turn job commands from Kafka into tasks for workers"
+};
+
 /// Leases with fencing tokens: every piece of work has exactly one owner
 #[derive(Debug, Parser)]
 #[command(name = "solehold", version = VERSION, after_help = exit::table(), propagate_version = true)]
@@ -93,7 +100,7 @@ pub enum Command {
     /// Refuse work that bears an old token
     #[command(subcommand)]
     Gate(gate::GateCommand),
-    /// Turn job commands from Kafka into tasks for workers, stage by stage
+    #[command(about = ORCHESTRATOR)]
     Orchestrator(orchestrator::OrchestratorArgs),
     /// List, show and steer the jobs of an orchestrator
     Job(job::JobArgs),

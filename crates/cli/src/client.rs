@@ -43,19 +43,26 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 pub struct ServerArgs {
     /// The server to ask: HOST:PORT or a URL; several over one store with commas between, which are asked in turn
     /// [default: 127.0.0.1:7070]
-    #[arg(long, global = true, env = "SOLEHOLD_SERVER", value_name = "SERVER")]
+    #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_SERVER", value_name = "SERVER")]
     pub server: Option<String>,
     /// The API key; better given by the variable, since other users can see the arguments of a process
-    #[arg(long, global = true, env = "SOLEHOLD_API_KEY", value_name = "KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        global = true,
+        hide_short_help = true,
+        env = "SOLEHOLD_API_KEY",
+        value_name = "KEY",
+        hide_env_values = true
+    )]
     pub api_key: Option<String>,
     /// The tenant to act for, with a key for several
-    #[arg(long, global = true, env = "SOLEHOLD_TENANT", value_name = "NAME")]
+    #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_TENANT", value_name = "NAME")]
     pub tenant: Option<String>,
     /// A certificate to trust in addition to the system's, as a PEM file: of an authority, or the server's own
-    #[arg(long, global = true, env = "SOLEHOLD_CA_CERT", value_name = "FILE")]
+    #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_CA_CERT", value_name = "FILE")]
     pub ca_cert: Option<OsString>,
     /// How long to wait for an answer [default: 10s]
-    #[arg(long, global = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME")]
+    #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME")]
     pub timeout: Option<String>,
 }
 

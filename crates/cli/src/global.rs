@@ -13,15 +13,15 @@ use crate::{
 #[command(next_help_heading = "Output")]
 pub struct GlobalArgs {
     /// Print JSON for programs: one document, or one per line for endless output; errors as problem documents on stderr
-    #[arg(long, global = true)]
+    #[arg(long, global = true, hide_short_help = true)]
     pub json: bool,
     /// What to log to stderr: error, warn, info, debug, trace, or directives such as `info,solehold_engine=debug`
     /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve and agent, off for run and lock, warn
     /// otherwise]
-    #[arg(long, global = true, value_name = "LEVEL")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "LEVEL")]
     pub log_level: Option<String>,
     /// What a log line looks like [env: SOLEHOLD_LOG_FORMAT] [default: text]
-    #[arg(long, global = true, value_name = "FORMAT")]
+    #[arg(long, global = true, hide_short_help = true, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 }
 

@@ -42,7 +42,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     solehold_agent::keep::play_role();
-    let cli = Cli::of_process().unwrap_or_else(|error| misused(&error));
+    let cli = Cli::of_process().unwrap_or_else(|error| misused(error));
+    // `serve` says it in its log.
+    if !matches!(cli.command, Command::Serve(_)) {
+        let variables: config::Variables = std::env::vars_os().collect();
+        variables.misspelt().for_each(|warning| output::note(format!("warning: {warning}")));
+    }
     let json = cli.global.json;
     let runs_a_command = cli.command.runs_a_command();
     let code = run(cli).unwrap_or_else(|failure| {
@@ -55,12 +60,13 @@ fn main() {
 }
 
 /// Says what is wrong with the arguments, and ends.
-fn misused(error: &clap::Error) -> ! {
-    let is_command = |arg: &std::ffi::OsString| arg == "run" || arg == "lock";
-    let runs_a_command =
-        std::env::args_os().skip(1).take_while(|arg| arg != "--").any(|arg| is_command(&arg));
-    if error.use_stderr() && runs_a_command {
-        let _ = error.print();
+fn misused(error: clap::Error) -> ! {
+    let typed = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+    let typed: Vec<String> = typed.collect();
+    let before_dashes = || typed.iter().take_while(|arg| *arg != "--");
+    let runs = before_dashes().find(|arg| *arg == "run" || *arg == "lock").cloned();
+    if let Some(runs) = runs.filter(|_| error.use_stderr()) {
+        let _ = holding::with_hint(error, &runs, &typed).print();
         std::process::exit(Exit::Usage.before_the_command().code().into());
     }
     error.exit()
@@ -114,7 +120,7 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Job(args) => job::run(args, server, global).await,
         Command::Rows(alone) => rows::run(alone.args, global).await,
         Command::Session(command) => session::run(command, &client()?, global).await,
-        Command::Node(command) => node::run(command, &client()?, global).await,
+        Command::Node(command) => node::run(command, server, global).await,
         Command::Admin(args) => admin::run(args, server, global).await,
         Command::Bench(alone) => bench::run(alone.args).await,
         Command::Completions(alone) => completions::run(&alone.args, &mut Cli::command()),

@@ -270,3 +270,28 @@ async fn an_export_to_a_file_is_whole_or_not_there() -> Result<()> {
     assert!(stdout.ends_with("[1]\n") || stdout.ends_with("[0]\n"), "{stdout}");
     Ok(())
 }
+
+/// The wait after a failover is as long as the longest ttl that any server ever allowed.
+#[tokio::test(flavor = "multi_thread")]
+async fn ttl_max_is_lowered_only_when_nothing_is_held_for_longer() -> Result<()> {
+    let url = Postgres::shared().await?.create_database("lowered").await?;
+    let lower = async || run(["admin", "lower-ttl-max", "30s", "--engine", &url]).await;
+    let server = server().engine(&url).env("SOLEHOLD_TTL_MAX", "10m").start().await?;
+    let grant = ask(&server, "lease acquire job/a --ttl 8m --json").await?.json()?;
+    let held = lower().await?;
+    assert_eq!(held.code, Some(2), "{held:?}");
+    assert!(held.stderr.contains("480000 ms, which is above 30000 ms"), "{held:?}");
+    ask(&server, &format!("lease release job/a --token {}", grant["token"])).await?.good()?;
+    server.terminate().await?;
+    let said = lower().await?.good()?;
+    assert!(said.contains("nothing is granted for 30s"), "{said}");
+    let restored = run(["admin", "restored", "--engine", &url, "--json"]).await?.json()?;
+    assert!(restored["barred_ms"].as_u64().is_some_and(|ms| ms <= 30_000), "{restored}");
+
+    let folder = TempDir::new()?;
+    let data = folder.path().display().to_string();
+    run(["admin", "key", "create", "--name", "x", "--role", "admin", "--data-dir", &data]).await?.good()?;
+    let embedded = run(["admin", "lower-ttl-max", "30s", "--data-dir", &data]).await?;
+    assert!(embedded.code == Some(2) && embedded.stderr.contains("keeps no ttl_max"), "{embedded:?}");
+    Ok(())
+}

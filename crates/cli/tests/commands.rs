@@ -513,3 +513,11 @@ async fn placement() -> Result<()> {
     assert_eq!((code, problem.as_str()), (4, "not_found"), "{said}");
     Ok(())
 }
+
+#[tokio::test]
+async fn bench_does_not_warn_about_its_own_folder() -> Result<()> {
+    let args = ["bench", "--embedded", "--seconds", "1", "--rounds", "1", "--connections", "1"];
+    let ran = run(args).await?;
+    assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{ran:?}");
+    Ok(())
+}

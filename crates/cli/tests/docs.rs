@@ -39,7 +39,7 @@ async fn every_command_option_and_variable_is_documented() -> Result<()> {
         let inner = below(&parts).await?;
         if inner.is_empty() {
             let name = format!("solehold {}", path.join(" "));
-            let help = run(parts.iter().chain(&["-h"])).await?.good()?;
+            let help = run(parts.iter().chain(&["--help"])).await?.good()?;
             let words = help.split(|c: char| !(c.is_ascii_alphanumeric() || "-_".contains(c)));
             let words = words.filter(|w| (w.starts_with("--") && w.len() > 2) || w.starts_with("SOLEHOLD_"));
             let wanted = words.map(str::to_owned).chain([name]);

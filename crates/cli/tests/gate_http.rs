@@ -101,30 +101,30 @@ struct Proxy {
 
 impl Proxy {
     async fn start(server: &Solehold, upstream: &str, args: &str) -> Result<Self> {
+        Self::of(server.url(), upstream, args).await
+    }
+
+    async fn of(server: &str, upstream: &str, args: &str) -> Result<Self> {
         let mut command = Command::new(BINARY);
-        command.args([
-            "gate",
-            "http",
-            "--kind",
-            "scene",
-            "--listen",
-            "127.0.0.1:0",
-            "--server",
-            server.url(),
-        ]);
+        command.args(["gate", "http", "--kind", "scene", "--listen", "127.0.0.1:0", "--server", server]);
         command.args(["--upstream", upstream]).args(args.split_whitespace());
         let program = Program::start("gate", &command, "solehold gate http listening on ").await?;
         let url = program.said().split(',').next().context("an address")?.to_owned();
         Ok(Self { url, http: reqwest::Client::builder().no_proxy().build()?, program })
     }
 
-    /// A gauge of the proxy's metrics.
-    async fn gauge(&self, name: &str) -> Result<f64> {
+    /// The status and the text that it has on the port of its health and metrics.
+    async fn health(&self, path: &str) -> Result<(u16, String)> {
         let said = self.program.logs();
         let address =
             said.lines().find_map(|line| line.strip_prefix("solehold gate http serves metrics on "));
-        let text = self.http.get(format!("{}/metrics", address.context("an address")?)).send().await?;
-        let text = text.error_for_status()?.text().await?;
+        answer(self.http.get(format!("{}{path}", address.context("an address")?))).await
+    }
+
+    /// A gauge of the proxy's metrics.
+    async fn gauge(&self, name: &str) -> Result<f64> {
+        let (status, text) = self.health("/metrics").await?;
+        anyhow::ensure!(status == 200, "{status} {text}");
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
         value.with_context(|| format!("no {name} in:\n{text}"))
     }
@@ -330,6 +330,101 @@ async fn a_service_that_cannot_be_reached_has_done_nothing() -> Result<()> {
         assert_eq!((status, code.as_str()), (502, "unreachable"));
         assert!(detail.contains("nothing was done"), "{detail}");
     }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_is_counted_and_logged_in_one_line() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let service = Service::start().await?;
+    let proxy = Proxy::start(&server, &service.url, "--metrics-listen 127.0.0.1:0").await?;
+    let (old, new) = (grant(&server, "one").await?, grant(&server, "two").await?);
+    assert_eq!(answer(proxy.put("/", new)).await?.0, 200);
+    for _ in 0..3 {
+        assert_eq!(problem(proxy.put("/a?secret=hunter2", old)).await?.0, 412);
+    }
+    let logs = proxy.program.logs();
+    let lines: Vec<&str> = logs.lines().filter(|line| line.contains("request refused")).collect();
+    assert_eq!(lines.len(), 3, "{logs}");
+    for part in [" INFO ", "PUT", "/a", "scene/lobby", &old.to_string(), "412", "stale", "the newest is"] {
+        assert!(lines[0].contains(part), "{part} is not in {}", lines[0]);
+    }
+    assert!(!logs.contains("hunter2"), "{logs}");
+    assert_eq!(proxy.gauge("solehold_gate_requests_refused_total{code=\"stale\"}").await?, 3.0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kind_that_the_gate_does_not_guard_is_named() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let service = Service::start().await?;
+    let proxy = Proxy::start(&server, &service.url, "--kind camera").await?;
+    let request = proxy.http.put(&proxy.url).header("Solehold-Resource", "job/nightly");
+    let (status, code, detail) = problem(request.header("Solehold-Token", 1)).await?;
+    assert_eq!((status, code.as_str()), (400, "unguarded_kind"), "{detail}");
+    assert!(detail.contains("\"job\"") && detail.contains("scene, camera"), "{detail}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_says_which_server_it_cannot_reach() -> Result<()> {
+    let nobody = format!("http://127.0.0.1:{}", solehold_testkit::free_port()?);
+    let service = Service::start().await?;
+    let proxy = Proxy::of(&nobody, &service.url, "--metrics-listen 127.0.0.1:0").await?;
+    let said = format!("no server at {nobody}");
+    wait_for("it to be logged", SOON, async || proxy.program.logs().contains(&said)).await?;
+    let (status, code, detail) = problem(proxy.put("/", 1)).await?;
+    assert_eq!((status, code.as_str()), (503, "undecidable"), "{detail}");
+    assert!(detail.contains(&said), "{detail}");
+    let (status, text) = proxy.health("/readyz").await?;
+    assert!(status == 503 && text.contains(&said), "{status} {text}");
+    assert_eq!(proxy.health("/healthz").await?, (200, "ok\n".to_owned()));
+    let logs = proxy.program.logs();
+    assert_eq!(logs.matches("the gate cannot reach the server").count(), 1, "{logs}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_is_told_who_asked() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let service = Service::start().await?;
+    let proxy = Proxy::start(&server, &service.url, "").await?;
+    let request = proxy.http.get(format!("{}/", proxy.url)).header("X-Forwarded-For", "203.0.113.5");
+    let (status, seen) = answer(request).await?;
+    let host = proxy.url.strip_prefix("http://").context("a host")?;
+    assert_eq!(status, 200, "{seen}");
+    for line in [
+        "x-forwarded-for: 203.0.113.5, 127.0.0.1\r\n",
+        "x-forwarded-proto: http\r\n",
+        &format!("x-forwarded-host: {host}\r\n"),
+    ] {
+        assert!(seen.to_ascii_lowercase().contains(line), "{line} is not in:\n{seen}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxy_serves_tls() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let service = Service::start().await?;
+    let folder = solehold_testkit::TempDir::new()?;
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let cert = common::write(folder.path(), "cert.pem", &made.cert.pem())?;
+    let key = common::write(folder.path(), "key.pem", &made.signing_key.serialize_pem())?;
+    let proxy = Proxy::start(&server, &service.url, &format!("--tls-cert {cert} --tls-key {key}")).await?;
+    let url = proxy.url.replace("127.0.0.1", "localhost");
+    assert!(url.starts_with("https://"), "{url}");
+    let root = reqwest::Certificate::from_pem(made.cert.pem().as_bytes())?;
+    let http = reqwest::Client::builder().no_proxy().add_root_certificate(root).build()?;
+    let (status, seen) = answer(http.get(&url)).await?;
+    assert_eq!(status, 200, "{seen}");
+    assert!(seen.to_ascii_lowercase().contains("x-forwarded-proto: https\r\n"), "{seen}");
+
+    let upstream = ["gate", "http", "--kind", "scene", "--upstream", "http://x"];
+    let half = run(upstream.iter().chain(&["--tls-cert", cert.as_str()])).await?;
+    assert!(half.code == Some(2) && half.stderr.contains("--tls-key"), "{half:?}");
+    let swapped = run(upstream.iter().chain(&["--tls-cert", key.as_str(), "--tls-key", &cert])).await?;
+    assert!(swapped.code == Some(2) && swapped.stderr.contains("cannot use"), "{swapped:?}");
     Ok(())
 }
 

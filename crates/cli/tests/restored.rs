@@ -8,10 +8,10 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use common::{ask, server};
+use common::{SOON, ask, server};
 use reqwest::{Client, StatusCode};
 use serde_json::{Value, json};
-use solehold_testkit::{Solehold, TempDir};
+use solehold_testkit::{Solehold, TempDir, wait_for};
 
 /// The bytes of all files of a folder.
 fn bytes_of(folder: &Path) -> Result<BTreeMap<OsString, Vec<u8>>> {
@@ -145,5 +145,42 @@ async fn a_folder_put_back_in_place_gives_no_lease_or_token_again_once_a_holder_
     let holder = Holder::open(&fourth).await?;
     let token = holder.acquire(&fourth, "g").await?;
     assert!(token > largest && token > 1 << 32, "{token} after {largest}");
+    Ok(())
+}
+
+/// A copy is noticed at its start, and decides nothing for the longest ttl. That is no secret.
+#[tokio::test]
+async fn a_copied_store_that_grants_nothing_yet_says_so_at_readyz_and_in_a_gauge() -> Result<()> {
+    let folder = TempDir::new()?;
+    let (first, copy) = (folder.path().join("first"), folder.path().join("copy"));
+    let server = server().data_dir(&first).start().await?;
+    let holder = Holder::open(&server).await?;
+    holder.acquire(&server, "a").await?;
+    let ready = async |server: &Solehold| -> Result<Value> {
+        let ready = holder.http.get(format!("{}/readyz", server.url())).send().await?;
+        Ok(ready.error_for_status()?.json().await?)
+    };
+    let gauge = async |server: &Solehold| -> Result<f64> {
+        let text = holder.http.get(format!("{}/metrics", server.url())).send().await?.text().await?;
+        let value = text.lines().find_map(|line| line.strip_prefix("solehold_store_barred_seconds "));
+        Ok(value.with_context(|| format!("no gauge in {text}"))?.parse()?)
+    };
+    assert_eq!((&ready(&server).await?["reason"], gauge(&server).await?), (&Value::Null, 0.0));
+    server.terminate().await?;
+    fs::create_dir(&copy)?;
+    for (name, bytes) in bytes_of(&first)? {
+        fs::write(copy.join(name), bytes)?;
+    }
+
+    let server = common::server().data_dir(&copy).start().await?;
+    let barred = ready(&server).await?;
+    assert_eq!(barred["ready"], true, "it can be read: {barred}");
+    assert!(barred["reason"].as_str().is_some_and(|why| why.contains("nothing is granted")), "{barred}");
+    assert!(barred["barred_ms"].as_u64().is_some_and(|ms| ms > 60_000), "{barred}");
+    assert!(gauge(&server).await? > 60.0);
+    ask(&server, "admin restored --holders-stopped").await?.good()?;
+    let over = ready(&server).await?;
+    assert!(over["reason"].is_null() && over.get("barred_ms").is_none(), "{over}");
+    wait_for("the gauge to be 0", SOON, async || gauge(&server).await.is_ok_and(|left| left == 0.0)).await?;
     Ok(())
 }

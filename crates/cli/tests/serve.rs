@@ -362,6 +362,55 @@ async fn a_full_disk_does_not_keep_it_from_starting_and_is_named_to_those_who_wr
 }
 
 #[tokio::test]
+async fn a_full_disk_at_the_first_start_is_named_and_is_no_fault_of_the_configuration() -> Result<()> {
+    let disk = Disk::of(64 << 10)?;
+    for left in [0, 4 << 10, 16 << 10, 32 << 10] {
+        let (data, filler) = (disk.0.path().join("data"), disk.0.path().join("filler"));
+        std::fs::write(&filler, vec![0; (64 << 10) - left])?;
+        let data_dir = data.display().to_string();
+        let ran = run(["serve", "--listen", "127.0.0.1:0", "--data-dir", &data_dir]).await?;
+        assert_eq!(ran.code, Some(5), "{left} bytes left: {}", ran.stderr);
+        let said = format!("the disk that has the data folder {data_dir} is full");
+        assert!(ran.stderr.contains(&said), "{left} bytes left: {}", ran.stderr);
+        std::fs::remove_dir_all(&data)?;
+        std::fs::remove_file(&filler)?;
+    }
+    Ok(())
+}
+
+/// A caller that asks to wait is not served slowly.
+#[tokio::test]
+async fn waiting_in_line_or_for_a_plan_is_no_slow_request() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let api = format!("{}/api/v1", server.url());
+    let post = async |path: &str, body: Value| -> Result<(u16, Value)> {
+        let response = http.post(format!("{api}{path}")).json(&body).send().await?;
+        Ok((response.status().as_u16(), response.json().await?))
+    };
+    let (status, lock) = post("/locks/deploy", json!({ "holder": "ann", "ttl_ms": 60_000 })).await?;
+    assert_eq!(status, 201, "{lock}");
+    for path in ["/locks/deploy", "/resources/lock/deploy/lease"] {
+        let (status, held) = post(path, json!({ "holder": "bob", "wait_ms": 1_500 })).await?;
+        assert_eq!((status, &held["code"]), (409, &json!("held")), "{held}");
+    }
+    let runner = json!({ "runner_id": "r", "site_id": "s", "capacity": 1 });
+    let (status, registered) = post("/runners/register", runner).await?;
+    assert!(status < 300, "{status} {registered}");
+    let assignments = async |query: &str| -> Result<Value> {
+        let response = http.get(format!("{api}/runners/r/assignments{query}")).send().await?;
+        Ok(response.error_for_status()?.json().await?)
+    };
+    let version = assignments("").await?["version"].as_str().context("a version")?.to_owned();
+    assert_eq!(assignments(&format!("?known={version}&wait_ms=1500")).await?["version"], json!(version));
+    let logs = server.logs();
+    let slow: Vec<&str> =
+        logs.lines().filter(|line| line.contains("WARN") && line.contains("took_us")).collect();
+    assert!(slow.is_empty(), "{slow:#?}");
+    Ok(())
+}
+
+#[tokio::test]
 async fn flags_go_over_variables_and_variables_over_the_file() -> Result<()> {
     let folder = TempDir::new()?;
     let port = free_port()?;

@@ -320,6 +320,11 @@ impl Engine {
         Beginning { cursor: self.cursor(), barred_ms }
     }
 
+    /// Forgets that servers of this store once allowed a longer ttl than this one.
+    pub async fn lower_ttl_max(&self, ttl_max_ms: u64) -> Result<(), EngineError> {
+        self.heard(self.parts.store.lower_ttl_max(ttl_max_ms).await)
+    }
+
     /// Retires the store: from now on it decides and shows nothing, and says where its data went.
     pub async fn retire(&self, to: &str) -> Result<(), EngineError> {
         self.heard(self.parts.store.retire(to).await)

@@ -106,6 +106,15 @@ pub struct LoadedRows {
     pub now: StoreTime,
     /// Where the history stands.
     pub cursor: Cursor,
+    /// Nothing is decided before this time ([`StoreError::Barred`]).
+    pub barred_until: StoreTime,
+}
+
+impl LoadedRows {
+    /// For how long nothing is decided yet; none if the store decides.
+    pub fn barred_ms(&self) -> Option<u64> {
+        (self.now < self.barred_until).then(|| self.barred_until.ms_after(self.now))
+    }
 }
 
 /// Which resources to find. All that is given must match.
@@ -407,6 +416,15 @@ pub trait Store: Send + Sync + 'static {
     /// The longest ttl that may be asked for. After the store was set back nothing is decided for this long (rule 23).
     fn ttl_max_ms(&self) -> u64 {
         solehold_core::limits::TTL_MS_MAX
+    }
+
+    /// Forgets that servers of this store once allowed a longer ttl than this one. Refused while anything is held with
+    /// a longer one, and where nothing of the kind is kept.
+    async fn lower_ttl_max(&self, _ttl_max_ms: u64) -> Result<(), StoreError> {
+        Err(StoreError::Unusable(format!(
+            "the {} store keeps no ttl_max: configure it with its server",
+            self.name()
+        )))
     }
 
     /// Seals a point of the history for a holder to show later; nothing, where cursors are not sealed.

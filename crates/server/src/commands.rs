@@ -13,7 +13,10 @@ use solehold_core::{
 use solehold_engine::EngineError;
 use uuid::Uuid;
 
-use crate::{Context, Quota, http::ApiError};
+use crate::{
+    Context, Quota,
+    http::{ApiError, about},
+};
 
 /// The id of a lease on `key` that is about to be asked for.
 pub fn new_lease_id(key: &ResourceKey) -> LeaseId {
@@ -42,10 +45,13 @@ impl Context {
     pub(crate) async fn acquire(&self, acquire: Acquire, wait: Option<Duration>) -> Result<Grant, ApiError> {
         let Some(wait) = wait else { return granted(self.execute(Command::Acquire(acquire)).await?) };
         let mut stopping = self.stopping();
-        tokio::select! {
-            answer = self.acquire_waiting(acquire, wait) => granted(answer??),
-            _ = stopping.wait_for(|stopping| *stopping) => Err(EngineError::Stopping.into()),
-        }
+        let waiting = async {
+            tokio::select! {
+                answer = self.acquire_waiting(acquire, wait) => granted(answer??),
+                _ = stopping.wait_for(|stopping| *stopping) => Err(EngineError::Stopping.into()),
+            }
+        };
+        about::waiting(wait, waiting).await
     }
 
     /// Executes a command about a lease. If it is refused because the lease is over, the error says how it ended.

@@ -1,6 +1,8 @@
 //! What handlers share: the engine, the keys, the limits, the metrics.
 
 #[cfg(feature = "metrics")]
+use solehold_core::command::Footprint;
+#[cfg(feature = "metrics")]
 use std::sync::atomic::Ordering;
 use std::{
     sync::{Arc, atomic::AtomicU64},
@@ -220,6 +222,9 @@ impl Context {
         if counted.is_none_or(|at| BootTime::now().since(at) >= COUNT_EVERY) {
             let usage = self.inner.engine.usage(None).await;
             self.inner.metrics.usage(usage.as_ref().ok());
+            if let Ok(loaded) = self.inner.engine.load(&Footprint::default()).await {
+                self.inner.metrics.barred(loaded.barred_ms().unwrap_or_default());
+            }
             *counted = Some(BootTime::now());
         }
         self.inner.metrics.watchers.set(self.inner.quotas.watches().count() as i64);

@@ -38,4 +38,4 @@ pub use quota::Quota;
 pub use routes::{openapi_json, openapi_markdown};
 pub use serve::{Running, Server, StartError};
 pub use solehold_api::admin::Quotas;
-pub use tls::TlsError;
+pub use tls::{Acceptor, Protocols, Tls, TlsError};

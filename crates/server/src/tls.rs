@@ -41,19 +41,26 @@ pub enum TlsError {
     },
 }
 
+/// The protocols that are offered inside TLS, the preferred one first.
+pub type Protocols = &'static [&'static [u8]];
+/// What the server speaks.
+const PROTOCOLS: Protocols = &[b"h2", b"http/1.1"];
+
 /// The files as they were read last, and what is in use.
 #[derive(Debug)]
-pub(crate) struct Tls {
+pub struct Tls {
     files: TlsFiles,
+    protocols: Protocols,
     read: TlsBytes,
     in_use: Arc<ArcSwap<ServerConfig>>,
 }
 
 /// Accepts connections, always with what is in use.
 #[derive(Debug, Clone)]
-pub(crate) struct Acceptor(Arc<ArcSwap<ServerConfig>>);
+pub struct Acceptor(Arc<ArcSwap<ServerConfig>>);
 
 impl Acceptor {
+    /// Shakes hands with a client.
     pub async fn accept(&self, stream: TcpStream) -> std::io::Result<TlsStream<TcpStream>> {
         TlsAcceptor::from(self.0.load_full()).accept(stream).await
     }
@@ -69,20 +76,21 @@ struct TlsBytes {
 
 impl Tls {
     /// As a server is configured.
-    pub async fn of(config: &crate::ServerConfig) -> Result<Option<Self>, TlsError> {
+    pub(crate) async fn of(config: &crate::ServerConfig) -> Result<Option<Self>, TlsError> {
         match config.tls.clone() {
-            Some(files) => Ok(Some(Self::open(files).await?)),
+            Some(files) => Ok(Some(Self::open(files, PROTOCOLS).await?)),
             None => Ok(None),
         }
     }
 
     /// Reads the files.
-    pub async fn open(files: TlsFiles) -> Result<Self, TlsError> {
+    pub async fn open(files: TlsFiles, protocols: Protocols) -> Result<Self, TlsError> {
         let read = read(&files).await?;
-        let in_use = Arc::new(ArcSwap::from_pointee(parse(&files, &read)?));
-        Ok(Self { files, read, in_use })
+        let in_use = Arc::new(ArcSwap::from_pointee(parse(&files, protocols, &read)?));
+        Ok(Self { files, protocols, read, in_use })
     }
 
+    /// Accepts connections with these files, and with what they become while they are followed.
     pub fn acceptor(&self) -> Acceptor {
         Acceptor(self.in_use.clone())
     }
@@ -100,7 +108,7 @@ impl Tls {
                     continue;
                 }
             };
-            match parse(&self.files, &read) {
+            match parse(&self.files, self.protocols, &read) {
                 Ok(config) => {
                     self.in_use.store(Arc::new(config));
                     tracing::info!(cert = %self.files.cert.display(), "the TLS files have changed and are in use");
@@ -136,7 +144,7 @@ async fn read(files: &TlsFiles) -> Result<TlsBytes, TlsError> {
     Ok(TlsBytes { cert: read(&files.cert).await?, key: read(&files.key).await?, client_ca })
 }
 
-fn parse(files: &TlsFiles, read: &TlsBytes) -> Result<ServerConfig, TlsError> {
+fn parse(files: &TlsFiles, protocols: Protocols, read: &TlsBytes) -> Result<ServerConfig, TlsError> {
     let wrong = |what: String| unusable(files, what);
     let chain = certificates(&read.cert).map_err(|what| wrong(format!("the certificate: {what}")))?;
     let key = PrivateKeyDer::from_pem_slice(&read.key).map_err(|e| wrong(format!("the key: {e}")))?;
@@ -158,7 +166,7 @@ fn parse(files: &TlsFiles, read: &TlsBytes) -> Result<ServerConfig, TlsError> {
         }
     };
     let mut config = builder.with_single_cert(chain, key).map_err(|e| wrong(e.to_string()))?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(config)
 }
 

@@ -1,5 +1,16 @@
-//! The fencing gate for message streams: it stands between publishers and subscribers, neither of which need to change,
-//! and passes on only what bears the newest token of its resource (rule 21).
+//! Work that arrives as messages. Three products share this crate:
+//!
+//! - `mqtt`, `solehold gate mqtt`: a gate between publishers and subscribers of an MQTT broker ([`window`], [`topic`],
+//!   [`shards`] are its parts);
+//! - `kafka`: a consumer of Kafka partitions whose effects and position commit in one transaction, by the token of a
+//!   lease or by membership in a consumer group;
+//! - `orchestrator`, `solehold orchestrator`: turns job commands from Kafka into tasks for workers, stage by stage, on
+//!   top of the consumer. `redis_inbox` is for workers whose effects are outside PostgreSQL.
+//!
+//! # The gate
+//!
+//! It stands between publishers and subscribers, neither of which need to change, and passes on only what bears the
+//! newest token of its resource (rule 21).
 //!
 //! ```text
 //!   publishers ──> broker ──> intake ──> window ──> broker ──> subscribers, under a prefix
@@ -15,6 +26,9 @@
 //! backpressure that there is.
 //!
 //! [`window`] is the heart, a machine without a clock or any I/O. `mqtt` drives it.
+
+/// Whether the orchestrator is built in.
+pub const HAS_ORCHESTRATOR: bool = cfg!(feature = "kafka");
 
 mod intake;
 #[cfg(feature = "kafka")]

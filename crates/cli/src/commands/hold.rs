@@ -2,7 +2,10 @@
 
 use std::{ffi::OsString, time::Duration};
 
-use clap::Args;
+use clap::{
+    Args,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use nix::sys::signal::Signal as SignalName;
 use rustix::process::getpid;
 use solehold_agent::keep::{self, Farewell, Job, JobEnd, SignalStream, Streams};
@@ -25,6 +28,31 @@ use crate::{
 const TERM_BEFORE_MAX: Duration = Duration::from_secs(10);
 /// The variable that lists what the commands hold that a command runs under, itself included.
 const HELD: &str = "SOLEHOLD_HELD";
+
+/// Arguments of `run` or `lock` that were refused, with what was probably meant: a command stands behind two dashes,
+/// and `run` names its resource by an option.
+pub fn with_hint(mut error: clap::Error, runs: &str, typed: &[String]) -> clap::Error {
+    let Some(ContextValue::String(odd)) = error.get(ContextKind::InvalidArg).cloned() else { return error };
+    if error.kind() != ErrorKind::UnknownArgument || odd.starts_with('-') {
+        return error;
+    }
+    let lacks_lease =
+        runs == "run" && !typed.iter().any(|arg| arg == "--lease" || arg.starts_with("--lease="));
+    let lease = if lacks_lease { "--lease " } else { "" };
+    // What was typed, with what it lacks before the argument that was refused.
+    let at = typed.iter().position(|arg| *arg == odd).unwrap_or(typed.len());
+    let (before, after) = typed.split_at(at);
+    let has_dashes = after.iter().any(|arg| arg == "--");
+    let dashes = if lacks_lease || has_dashes { "" } else { "-- " };
+    let mut rest = after.to_vec();
+    if lacks_lease && !has_dashes && rest.len() > 1 {
+        rest.insert(1, "--".to_owned());
+    }
+    let meant = format!("solehold {} {lease}{dashes}{}", before.join(" "), rest.join(" "));
+    let tip = format!("write it as in `{}`", meant.trim_end());
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
+}
 
 /// What to run under which lease.
 #[derive(Debug, Args)]

@@ -1,8 +1,11 @@
-//! `solehold node`: see who is there.
+//! `solehold node`: which nodes have a session, and which replicas answer.
 
 use clap::Subcommand;
+use futures_util::future::try_join_all;
+use serde::Serialize;
 use serde_json::json;
 use solehold_api::{
+    ops::{Health, Ready},
     page::PageCursor,
     paths,
     sessions::{Node, NodeList},
@@ -10,7 +13,7 @@ use solehold_api::{
 use solehold_core::session::Standing;
 
 use crate::{
-    client::{Client, Page},
+    client::{Client, Page, ServerArgs},
     error::CommandResult,
     global::GlobalArgs,
     human::duration_ms,
@@ -28,6 +31,9 @@ pub enum NodeCommand {
         /// At most N nodes [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
+        /// List the replicas that --server names instead, and how each of them is doing
+        #[arg(long, conflicts_with_all = ["group", "limit"])]
+        replicas: bool,
     },
 }
 
@@ -39,8 +45,12 @@ impl Page for NodeList {
 }
 
 /// Runs it.
-pub async fn run(command: NodeCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
-    let NodeCommand::Ls { group, limit } = command;
+pub async fn run(command: NodeCommand, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
+    let NodeCommand::Ls { group, limit, replicas } = command;
+    if replicas {
+        return list_replicas(server, global).await;
+    }
+    let client = Client::new(server)?;
     // The limit is of those that are shown.
     let asked = limit.filter(|_| group.is_none());
     let nodes = client.list::<NodeList>(&paths::nodes(), &[], asked).await;
@@ -68,6 +78,61 @@ pub async fn run(command: NodeCommand, client: &Client, global: &GlobalArgs) -> 
     };
     let headings = ["NODE", "GROUP", "STANDING", "LEASES", "WEIGHT", "EXPIRES", "REPORTS"];
     output::print(&output::table(headings, &["LEASES", "WEIGHT"], nodes.iter().map(row).collect()))
+}
+
+/// A replica, as it answers for itself.
+#[derive(Debug, Serialize)]
+struct Replica {
+    server: String,
+    node_id: Option<String>,
+    version: Option<String>,
+    engine: Option<String>,
+    ready: bool,
+    /// Why it is not ready, or what it refuses although it is.
+    reason: Option<String>,
+}
+
+impl Replica {
+    /// Asks one server, and no other.
+    async fn ask(args: ServerArgs) -> CommandResult<Self> {
+        let client = Client::new(&args)?;
+        let health = client.get::<Health>(paths::HEALTH, &[]).await;
+        let (ready, reason) = match client.get::<Ready>(paths::READY, &[]).await {
+            Ok(answer) => (answer.ready, answer.reason),
+            Err(failure) => (false, Some(failure.problem.detail)),
+        };
+        let health = health.ok();
+        Ok(Self {
+            server: client.base().to_owned(),
+            node_id: health.as_ref().map(|health| health.node_id.clone()),
+            version: health.as_ref().map(|health| health.version.clone()),
+            engine: health.map(|health| health.engine),
+            ready,
+            reason,
+        })
+    }
+}
+
+async fn list_replicas(server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
+    let one = |url: reqwest::Url| ServerArgs { server: Some(url.to_string()), ..server.clone() };
+    let replicas = try_join_all(server.urls()?.into_iter().map(one).map(Replica::ask)).await?;
+    if global.json {
+        return output::json(&json!({ "replicas": replicas }));
+    }
+    let row = |replica: &Replica| {
+        let state = match (&replica.reason, replica.ready) {
+            (None, true) => "ready".to_owned(),
+            (Some(reason), true) => format!("ready; {reason}"),
+            (reason, false) => reason.clone().unwrap_or_else(|| "not ready".to_owned()),
+        };
+        let part = |part: &Option<String>| or_dash(part.as_ref());
+        [replica.server.clone(), part(&replica.node_id), part(&replica.version), part(&replica.engine), state]
+    };
+    output::print(&output::table(
+        ["SERVER", "NODE", "VERSION", "ENGINE", "STATE"],
+        &[],
+        replicas.iter().map(row).collect(),
+    ))
 }
 
 /// What a session may still do, in a word.

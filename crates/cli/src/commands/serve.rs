@@ -128,15 +128,14 @@ async fn check(settings: &Settings, what: Check) -> CommandResult {
         Check::Connect => "; it would be a new store",
     };
     for relay in &server.relays {
-        let is_there = match what {
-            Check::Config => "",
+        let found = match what {
+            Check::Config => String::new(),
             Check::Connect => {
                 let failed = |why| CommandError::new(ErrorCode::Unavailable, unreachable(relay, why));
-                relays::check(relay).await.map_err(failed)?;
-                ", which is there"
+                format!(", {}", relays::check(relay).await.map_err(failed)?)
             }
         };
-        output::line(format!("relay {}: {}{is_there}", relay.name, relay.to))?;
+        output::line(format!("relay {}: {}{found}", relay.name, relay.to))?;
     }
     output::line(format!(
         "the configuration is good: {scheme}://{} ({}){found}",

@@ -1,6 +1,9 @@
 use std::path::PathBuf;
 
-use super::*;
+use super::{
+    layer::{EventsLayer, LimitsLayer, QuotasLayer},
+    *,
+};
 use crate::store::EngineUrl;
 
 fn variables(all: &[(&str, &str)]) -> Variables {
@@ -28,6 +31,81 @@ fn the_documented_file_has_the_defaults() {
     assert_eq!((settings.server.listen, settings.server.limits), (server.listen, server.limits));
     assert_eq!(settings.server.engine.retention, server.engine.retention);
     assert_eq!(settings.store, StoreChoice::Folder(DATA_DIR.into()));
+}
+
+/// The documented file with the examples that are commented out.
+fn with_examples(file: &str) -> String {
+    let is_key = |rest: &str| {
+        let name = rest.trim_start_matches([' ', '-']).split_once(':').map(|(name, _)| name);
+        name.is_some_and(|name| !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'))
+    };
+    let line = |line: &str| match line.strip_prefix("# ").filter(|rest| is_key(rest)) {
+        Some(example) => format!("{example}\n"),
+        None => format!("{line}\n"),
+    };
+    file.lines().map(line).collect()
+}
+
+#[test]
+fn the_documented_file_has_every_key() {
+    let text = with_examples(include_str!("../../../../docs/solehold.yaml"));
+    let layer: Layer = solehold_yaml::parse(&text).expect("good");
+    // Without `..`, so that a new key is not forgotten here.
+    let Layer {
+        listen,
+        data_dir,
+        engine,
+        node_id,
+        ttl_max,
+        failover,
+        store_wait,
+        guard_metrics,
+        log,
+        tls,
+        limits,
+        events,
+        relays,
+    } = &layer;
+    let LogLayer { level, format } = log;
+    let TlsLayer { cert, key, client_ca } = tls;
+    let EventsLayer { keep, keep_max } = events;
+    let LimitsLayer {
+        requests_per_second,
+        requests_burst,
+        watches_max,
+        connections_max,
+        request_timeout,
+        idle_timeout,
+        shutdown_grace,
+        quotas: QuotasLayer { resources, sessions, watches },
+    } = limits;
+    macro_rules! are_given {
+        ($($key:ident),+ $(,)?) => { $(assert!($key.is_some(), "docs/solehold.yaml lacks {}", stringify!($key));)+ };
+    }
+    are_given!(
+        listen,
+        data_dir,
+        engine,
+        node_id,
+        ttl_max,
+        failover,
+        store_wait,
+        guard_metrics,
+        level,
+        format
+    );
+    are_given!(
+        cert,
+        key,
+        client_ca,
+        keep,
+        keep_max,
+        relays,
+        requests_per_second,
+        requests_burst,
+        watches_max
+    );
+    are_given!(connections_max, request_timeout, idle_timeout, shutdown_grace, resources, sessions, watches);
 }
 
 #[test]

@@ -88,16 +88,29 @@ impl Variables {
 
     /// A warning for each unknown variable, with the one that may be meant.
     pub fn unknown(&self) -> Vec<String> {
-        let is_known = |name: &str| KNOWN.contains(&name) || GIVEN.contains(&name);
-        let unknown = self.0.keys().filter(|name| !is_known(name));
-        let warning = |name: &String| {
-            let near = KNOWN.iter().map(|known| (strsim::jaro_winkler(known, name), known));
-            let nearest = near.max_by(|(a, _), (b, _)| a.total_cmp(b)).filter(|(near, _)| *near > 0.93);
-            let meant = nearest.map_or_else(String::new, |(_, known)| format!("; is {known} meant?"));
-            format!("{name} is set, and nothing reads it{meant}")
-        };
-        unknown.map(warning).collect()
+        self.strangers().map(|(name, meant)| warning(name, meant)).collect()
     }
+
+    /// A warning for each unknown variable that is close to a known one: others may be of other programs.
+    pub fn misspelt(&self) -> impl Iterator<Item = String> {
+        self.strangers().filter(|(_, meant)| meant.is_some()).map(|(name, meant)| warning(name, meant))
+    }
+
+    /// The unknown variables, each with the known one that may be meant.
+    fn strangers(&self) -> impl Iterator<Item = (&String, Option<&'static str>)> {
+        let is_known = |name: &str| KNOWN.contains(&name) || GIVEN.contains(&name);
+        let unknown = self.0.keys().filter(move |name| !is_known(name));
+        unknown.map(|name| {
+            let near = KNOWN.iter().map(|known| (strsim::jaro_winkler(known, name), *known));
+            let nearest = near.max_by(|(a, _), (b, _)| a.total_cmp(b)).filter(|(near, _)| *near > 0.93);
+            (name, nearest.map(|(_, known)| known))
+        })
+    }
+}
+
+fn warning(name: &str, meant: Option<&str>) -> String {
+    let meant = meant.map_or_else(String::new, |known| format!("; is {known} meant?"));
+    format!("{name} is set, and nothing reads it{meant}")
 }
 
 impl Layer {

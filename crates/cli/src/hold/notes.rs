@@ -153,7 +153,7 @@ impl Line {
     fn show(&self, place: Option<&Place>) {
         let waited = duration_ms(waited_ms(self.since) / 1_000 * 1_000);
         let place = place.map(|place| format!(", {}", place.shown())).unwrap_or_default();
-        let _ = write!(stderr().lock(), "\r\x1b[K{} for {waited}{place}", self.said);
+        let _ = write!(stderr().lock(), "\r\x1b[K{}; waited {waited}{place}", self.said);
     }
 
     fn clear(&self) {

@@ -136,7 +136,7 @@ async fn the_wait_is_shown_as_it_goes_on() -> Result<()> {
     while !terminal.shows(&mut shown, "code ").await? {}
     // Each is written over the former, and the last word over them all.
     let over: Vec<&str> = shown[0].split('\r').map(|line| line.trim_start_matches("\u{1b}[K")).collect();
-    let is_shown = |line: &&str| line.starts_with("waiting for lock/a, held by the-other for ");
+    let is_shown = |line: &&str| line.starts_with("waiting for lock/a, held by the-other; waited ");
     let shown_at = |line: &&str| is_shown(line) && line.ends_with("s, place 3 of 3 in line");
     assert!(over.iter().filter(|line| is_shown(line)).count() > 1, "{over:?}");
     assert!(over.iter().any(shown_at), "{over:?}");

@@ -170,3 +170,26 @@ async fn what_rabbitmq_cannot_route_is_a_failure() -> Result<()> {
     ensure!(!server.logs().contains("guest:guest"), "a password was logged");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_check_says_whether_the_exchange_exists_and_makes_none() -> Result<()> {
+    let broker = RabbitMq::start().await?;
+    let place = place(&broker.url(), "")?;
+    let check = async || -> Result<String> {
+        let mut command = tokio::process::Command::new(env!("CARGO_BIN_EXE_solehold"));
+        command.args(["serve", "--check=connect", "--config"]).arg(place.config());
+        let ran = command.arg("--data-dir").arg(place.data()).output().await?;
+        ensure!(ran.status.success(), "{ran:?}");
+        Ok(String::from_utf8(ran.stdout)?)
+    };
+    for _ in 0..2 {
+        let said = check().await?;
+        ensure!(said.contains("exchange solehold.events, which does not exist yet"), "{said}");
+        ensure!(said.contains("until a queue is bound"), "{said}");
+    }
+    let (_connection, channel) = connect(&broker.url()).await?;
+    bind(&channel, "everything", &["leases.#"]).await?;
+    let said = check().await?;
+    ensure!(said.contains("exchange solehold.events, which exists; whether a queue is bound"), "{said}");
+    Ok(())
+}

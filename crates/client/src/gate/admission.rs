@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use serde_json::json;
 use solehold_core::{
-    key::{ResourceKey, SessionId},
+    key::{Name, ResourceKey, SessionId},
     time::Token,
 };
 
@@ -20,6 +20,9 @@ pub const SESSION: HeaderName = HeaderName::from_static("solehold-session");
 
 /// How soon to ask again what cannot be decided now.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// The code of what cannot be decided now.
+const UNDECIDABLE: &str = "undecidable";
 
 /// What a request shows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +53,12 @@ impl Shown {
             Refused::bad(format!("Solehold-Resource is {resource:?}; write KIND/KEY, as in scene/lobby"))
         })?;
         let key = gate.key(kind, name).map_err(|why| Refused::bad(format!("in Solehold-Resource {why}")))?;
+        if !gate.kinds().contains(&key.kind) {
+            let guarded = gate.kinds().iter().map(Name::as_str).collect::<Vec<_>>().join(", ");
+            let detail =
+                format!("this gate does not guard the kind {kind:?} of Solehold-Resource, only {guarded}");
+            return Err(Refused { code: "unguarded_kind", ..Refused::bad(detail) });
+        }
         let digits = token.parse().ok().filter(|_| token.bytes().all(|byte| byte.is_ascii_digit()));
         let token = digits.map(Token).ok_or_else(|| {
             Refused::bad(format!("Solehold-Token is {token:?}; write the token of the grant, as in 42"))
@@ -95,6 +104,15 @@ impl Refused {
         Self { status: StatusCode::SERVICE_UNAVAILABLE, code, detail, newest: None }
     }
 
+    /// The same, with why the store was not reached, where that may be the reason.
+    #[must_use]
+    pub(super) fn with_trouble(self, trouble: Option<String>) -> Self {
+        match trouble.filter(|_| self.code == UNDECIDABLE) {
+            Some(why) => Self { detail: format!("{}; {why}", self.detail), ..self },
+            None => self,
+        }
+    }
+
     /// A request that was passed on, and of which nobody knows whether it has taken effect.
     pub fn unknown(code: &'static str, detail: String) -> Self {
         Self { status: StatusCode::GATEWAY_TIMEOUT, code, detail, newest: None }
@@ -121,7 +139,7 @@ impl Refused {
                 newest: Some(newest),
             },
             Verdict::Undecidable(doubt) if doubt.may_pass() => {
-                Self::later("undecidable", format!("token {token} of {resource} is undecidable now: {doubt}"))
+                Self::later(UNDECIDABLE, format!("token {token} of {resource} is undecidable now: {doubt}"))
             }
             Verdict::Undecidable(doubt) => Self {
                 status: StatusCode::CONFLICT,

@@ -74,7 +74,7 @@ impl Frames for EngineFrames {
 fn told(frame: Frame) -> Option<WatchFrame> {
     Some(match frame {
         Frame::Snapshot(page) => {
-            let store::LoadedRows { state, now, cursor } = &page.loaded;
+            let store::LoadedRows { state, now, cursor, .. } = &page.loaded;
             let resources = page.keys.iter().filter_map(|key| state.resource(key));
             let owned =
                 resources.map(|r| Ownership::of(r, LeaseView::of(state, r, *now).ok().flatten().as_ref()));

@@ -185,14 +185,40 @@ pub(super) async fn ask_for_heads(shared: Arc<Shared>) {
         let asked = shared.now();
         let answer = tokio::time::timeout(shared.options.refresh_within, shared.source.head()).await;
         let is_known = match answer {
-            Ok(Ok(head)) => shared.write().head_was(head.epoch, Revision(head.revision), asked),
-            Ok(Err(_)) | Err(_) => false,
+            Ok(Ok(head)) => {
+                is_back(&shared);
+                shared.write().head_was(head.epoch, Revision(head.revision), asked)
+            }
+            Ok(Err(error)) => {
+                is_troubled(&shared, error.why().to_owned());
+                false
+            }
+            Err(_) => {
+                is_troubled(&shared, format!("no answer within {:?}", shared.options.refresh_within));
+                false
+            }
         };
         if !is_known {
             is_away(&shared);
         }
         shared.has_changed();
         tokio::time::sleep(HEAD_EVERY).await;
+    }
+}
+
+/// The store was not reached: said once, until it is.
+fn is_troubled(shared: &Shared, why: String) {
+    if shared.trouble.lock().replace(why.clone()).is_none() {
+        tracing::warn!(
+            why,
+            "the gate cannot reach the server; tokens that it cannot judge without it are not admitted"
+        );
+    }
+}
+
+fn is_back(shared: &Shared) {
+    if shared.trouble.lock().take().is_some() {
+        tracing::info!("the gate reaches the server again");
     }
 }
 

@@ -63,7 +63,7 @@ impl GateLayer {
         let Shown { key, token, session } = &shown;
         let verdict = self.gate.decide(key, *token, *session).await;
         if let Some(refused) = Refused::by(verdict, &shown) {
-            return Err(refused);
+            return Err(refused.with_trouble(self.gate.trouble()));
         }
         let flight = self.gate.flights.board(key, *token, self.patience, self.when_older).await;
         let flight = flight.map_err(|why| {
@@ -75,7 +75,7 @@ impl GateLayer {
         })?;
         // Another may have come while it waited.
         match Refused::by(self.gate.judge(key, *token, *session), &shown) {
-            Some(refused) => Err(refused),
+            Some(refused) => Err(refused.with_trouble(self.gate.trouble())),
             None => Ok(Some(flight)),
         }
     }

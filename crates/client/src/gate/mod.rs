@@ -56,11 +56,11 @@ mod source;
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use solehold_core::fence::{Doubt, Mark, Verdict};
 use solehold_core::{
     fence::{Fence, Tick},
-    key::{ResourceKey, SessionId},
+    key::{Name, ResourceKey, SessionId},
     time::Token,
 };
 use tokio::{
@@ -99,6 +99,8 @@ pub(crate) struct Shared {
     source: Arc<dyn Source>,
     options: GateOptions,
     refreshes: Refreshes,
+    /// Why the store was not reached last, while it is not.
+    trouble: Mutex<Option<String>>,
     /// Counts changes of what is known.
     changes: watch::Sender<u64>,
     /// There is something to save.
@@ -140,6 +142,7 @@ impl Gate {
             source,
             options,
             refreshes: Refreshes::default(),
+            trouble: Mutex::default(),
             changes: watch::Sender::new(0),
             to_save: Notify::new(),
         });
@@ -167,6 +170,16 @@ impl Gate {
     pub fn key(&self, kind: &str, key: &str) -> Result<ResourceKey, BadName> {
         let tenant = self.shared.options.tenant.clone();
         Ok(ResourceKey { tenant, kind: checked("kind", kind)?, key: checked("key", key)? })
+    }
+
+    /// The kinds of resources that it is for.
+    pub fn kinds(&self) -> &[Name] {
+        &self.shared.options.kinds
+    }
+
+    /// Why the store was not reached when it was last asked; none if it was.
+    pub fn trouble(&self) -> Option<String> {
+        self.shared.trouble.lock().clone()
     }
 
     /// Judges by what is known, at once: no request, and no lock that anyone holds while waiting.

@@ -96,7 +96,7 @@ pub fn granted(resource: Resource, grant: resources::Grant) -> Grant {
         slack: Duration::from_millis(grant.slack_ms),
         epoch: grant.epoch,
         state: grant.state.map(state),
-        confirm_within: grant.confirm_within_ms.map(Duration::from_millis),
+        confirm_within: grant.lease.confirm_within_ms.map(Duration::from_millis),
     }
 }
 

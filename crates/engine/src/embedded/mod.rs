@@ -111,6 +111,10 @@ impl Folder {
     /// The same with bounds of one's own.
     pub fn open_with(path: &Path, limits: FolderLimits) -> Result<Self, StoreError> {
         let lock = Lock::take(path)?;
+        Self::open_locked(path, limits, lock).map_err(|error| or_full_disk(path, error))
+    }
+
+    fn open_locked(path: &Path, limits: FolderLimits, lock: Lock) -> Result<Self, StoreError> {
         if rusqlite::version_number() < SQLITE_LEAST {
             let text = format!("SQLite {} is too old: 3.51.3 is the least", rusqlite::version());
             return Err(StoreError::Unusable(text));
@@ -287,6 +291,21 @@ impl Journal for Folder {
 /// A write that failed may or may not have reached the disk.
 fn failed(error: rusqlite::Error) -> StoreError {
     StoreError::Unknown(format!("the journal failed: {error}"))
+}
+
+/// A disk with less room than this is full for a store that is being made.
+const ROOM_BYTES_MIN: u64 = 256 * 1024;
+
+/// Why a folder could not be opened: SQLite reports a full disk in many ways, and as an I/O error in some of them.
+pub fn or_full_disk(path: &Path, error: StoreError) -> StoreError {
+    let room = rustix::fs::statvfs(path).map(|disk| disk.f_bavail * disk.f_frsize);
+    match room {
+        Ok(bytes) if bytes < ROOM_BYTES_MIN => StoreError::Unavailable(format!(
+            "the disk that has the data folder {} is full ({bytes} bytes are left): make room, and start again ({error})",
+            path.display()
+        )),
+        _ => error,
+    }
 }
 
 /// What cannot be read is not guessed at.

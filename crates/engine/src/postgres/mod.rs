@@ -321,6 +321,10 @@ impl Store for PostgresStore {
         self.ttl_max_ms.load(Ordering::SeqCst)
     }
 
+    async fn lower_ttl_max(&self, ttl_max_ms: u64) -> Result<(), StoreError> {
+        self.lower_ttl_max_to(ttl_max_ms).await.map_err(Fault::told)
+    }
+
     fn seal(&self, cursor: Cursor) -> Option<String> {
         self.seal_cursor(cursor)
     }

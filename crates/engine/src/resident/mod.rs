@@ -422,7 +422,7 @@ impl Store for ResidentStore {
         self.settled().await?;
         let rows = self.read();
         let state = find::part(&rows.state, footprint, &find::LateRows::default());
-        Ok(LoadedRows { state, now: rows.now(self.clock.now()), cursor: rows.cursor })
+        Ok(rows.loaded(state, rows.now(self.clock.now())))
     }
 
     async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {

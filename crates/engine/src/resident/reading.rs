@@ -31,12 +31,13 @@ pub(super) struct Snapshot {
     pub(super) state: Arc<Ledger>,
     now: StoreTime,
     cursor: Cursor,
+    barred_until: StoreTime,
     floor: Revision,
 }
 
 impl Snapshot {
     fn loaded(&self, state: Ledger) -> LoadedRows {
-        LoadedRows { state, now: self.now, cursor: self.cursor }
+        LoadedRows { state, now: self.now, cursor: self.cursor, barred_until: self.barred_until }
     }
 
     fn found(&self, indexed: Option<&[ResourceKey]>, query: &ResourceQuery) -> ResourcePage {
@@ -82,7 +83,13 @@ impl ResidentStore {
 
     fn snapshot_of(&self, rows: &Rows) -> Snapshot {
         let now = rows.now(self.clock.now());
-        Snapshot { state: Arc::new(rows.state.rows()), now, cursor: rows.cursor, floor: rows.floor }
+        Snapshot {
+            state: Arc::new(rows.state.rows()),
+            now,
+            cursor: rows.cursor,
+            barred_until: rows.barred_until,
+            floor: rows.floor,
+        }
     }
 
     /// Does what may take long on a thread of its own, when it is its turn.

@@ -12,7 +12,7 @@ use solehold_core::{
 use super::{WINDOW_EVENTS, tally::Tally, timers::Timers};
 use crate::{
     clock::BootTime,
-    store::{BatchDecision, Cursor, StoreError},
+    store::{BatchDecision, Cursor, LoadedRows, StoreError},
 };
 
 /// All rows, and the clock.
@@ -62,6 +62,11 @@ impl Rows {
     /// The longest that anything here is kept by one renewal.
     pub(super) fn longest_ttl_ms(&self) -> u64 {
         longest_ttl_ms(&self.state)
+    }
+
+    /// Some of the rows, with where the history stands.
+    pub(super) fn loaded(&self, state: Ledger, now: StoreTime) -> LoadedRows {
+        LoadedRows { state, now, cursor: self.cursor, barred_until: self.barred_until }
     }
 
     /// Refuses if the store was retired.

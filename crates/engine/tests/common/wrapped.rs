@@ -123,7 +123,7 @@ impl Store for Wrapped {
         }
         self.check()?;
         if self.twice.load(Ordering::SeqCst) {
-            let LoadedRows { mut state, now, cursor } = self.inner.load(footprint).await?;
+            let LoadedRows { mut state, now, cursor, .. } = self.inner.load(footprint).await?;
             decider.decide(&mut state, Moment { now, revision: cursor.revision }).expect("all is loaded");
         }
         self.panic_at(BEFORE);

@@ -1,7 +1,7 @@
 //! What a request is about, for the log: noted where commands are submitted, which is below the handlers and knows of
 //! no request.
 
-use std::cell::RefCell;
+use std::{cell::RefCell, time::Duration};
 
 use axum::response::Response;
 use solehold_api::problem::ErrorCode;
@@ -9,11 +9,20 @@ use solehold_core::{
     command::{Claim, Command, Target},
     key::{Name, ResourceKey},
 };
+use solehold_engine::clock::BootTime;
 
 use super::ApiError;
 
 tokio::task_local! {
-    static ABOUT: RefCell<About>;
+    static NOTES: RefCell<Notes>;
+}
+
+/// What is noted of a request while it is served.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    pub about: About,
+    /// How long it has waited because its caller asked it to.
+    pub waited: Duration,
 }
 
 /// The resource and the holder that the first command of a request names.
@@ -74,20 +83,29 @@ impl About {
 /// Notes what a request is about, if this is one, and it was not noted before.
 pub(crate) fn note(command: &Command) {
     // Outside of a request there is nobody to tell.
-    let _ = ABOUT.try_with(|about| {
-        let mut about = about.borrow_mut();
+    let _ = NOTES.try_with(|notes| {
+        let about = &mut notes.borrow_mut().about;
         if *about == About::default() {
             *about = About::of(command);
         }
     });
 }
 
-/// Serves a request, and tells what it was about.
-pub(crate) async fn noted<T>(work: impl Future<Output = T>) -> (T, About) {
-    ABOUT
+/// Does what may take as long as the caller is willing to wait: that time is no slowness of the server.
+pub(crate) async fn waiting<T>(wait: Duration, work: impl Future<Output = T>) -> T {
+    let began = BootTime::now();
+    let done = work.await;
+    let waited = BootTime::now().since(began).min(wait);
+    let _ = NOTES.try_with(|notes| notes.borrow_mut().waited += waited);
+    done
+}
+
+/// Serves a request, and returns what was noted of it.
+pub(crate) async fn noted<T>(work: impl Future<Output = T>) -> (T, Notes) {
+    NOTES
         .scope(RefCell::default(), async {
             let done = work.await;
-            (done, ABOUT.with(RefCell::take))
+            (done, NOTES.with(RefCell::take))
         })
         .await
 }

@@ -31,7 +31,7 @@ use solehold_engine::clock::BootTime;
 
 use super::{
     ApiError, Peer,
-    about::{self, About},
+    about::{self, Notes},
     arrival::Arrival,
     auth::{admit, is_probe, is_public, shown},
     json::json_line,
@@ -53,7 +53,7 @@ struct RequestRecord {
     uri: Uri,
     route: Route,
     key: Option<Name>,
-    about: About,
+    notes: Notes,
     /// Why it was refused.
     code: Option<ErrorCode>,
 }
@@ -67,14 +67,14 @@ pub(crate) async fn around(State(context): State<Context>, mut request: Request,
         uri: request.uri().clone(),
         route: Route(request.extensions().get::<MatchedPath>().cloned()),
         key: None,
-        about: About::default(),
+        notes: Notes::default(),
         code: None,
     };
     let arrival = Arrival::of(&mut request);
     let answer = match let_in(&context, &mut request, &mut record).await {
         Ok(()) => {
-            let (answer, about) = about::noted(serve(&context, &record, &arrival, request, next)).await;
-            record.about = about;
+            let (answer, notes) = about::noted(serve(&context, &record, &arrival, request, next)).await;
+            record.notes = notes;
             answer
         }
         Err(failure) => failure.into_response(),
@@ -242,16 +242,15 @@ fn tell(context: &Context, record: RequestRecord, status: StatusCode) {
                 took_us = took.as_micros() as u64,
                 request_id = record.id.to_str().unwrap_or_default(),
                 by = record.key.as_ref().map(Name::as_str),
-                tenant = record.about.tenant,
-                resource = record.about.resource,
-                holder = record.about.holder,
+                tenant = record.notes.about.tenant,
+                resource = record.notes.about.resource,
+                holder = record.notes.about.holder,
                 code = record.code.map(ErrorCode::as_str),
                 "request"
             )
         };
     }
-    // A question for news is meant to take long.
-    let is_slow = took >= SLOW && record.route.as_str() != paths::SESSION_NEWS;
+    let is_slow = took.saturating_sub(record.notes.waited) >= SLOW;
     if status.is_server_error() || is_slow {
         log!(warn)
     } else {

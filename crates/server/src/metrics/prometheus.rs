@@ -106,6 +106,7 @@ pub(crate) struct Metrics {
     sessions: Gauge,
     waiters: Gauge,
     store_up: Gauge,
+    barred: Gauge<f64, std::sync::atomic::AtomicU64>,
     relays: RelayMetrics,
     /// Watches that are open at this node.
     pub watchers: Gauge,
@@ -133,6 +134,7 @@ impl Metrics {
             sessions: Gauge::default(),
             waiters: Gauge::default(),
             store_up: Gauge::default(),
+            barred: Gauge::default(),
             relays: RelayMetrics::default(),
             watchers: Gauge::default(),
             connections: Gauge::default(),
@@ -182,6 +184,12 @@ impl Metrics {
         r.register("watchers", "Watches that are open at this node", self.watchers.clone());
         r.register("connections", "Connections that are open at this node", self.connections.clone());
         r.register("store_up", "Whether the store answers (1) or not (0)", self.store_up.clone());
+        r.register_with_unit(
+            "store_barred",
+            "How long the store still grants and renews nothing, because it was restored or failed over",
+            Unit::Seconds,
+            self.barred.clone(),
+        );
         self.relays.register(r);
     }
 
@@ -218,6 +226,11 @@ impl Metrics {
         self.resources.set(usage.resources as i64);
         self.sessions.set(usage.sessions as i64);
         self.waiters.set(usage.waiters as i64);
+    }
+
+    /// How long the store still grants and renews nothing.
+    pub fn barred(&self, barred_ms: u64) {
+        self.barred.set(Duration::from_millis(barred_ms).as_secs_f64());
     }
 
     /// All of it as OpenMetrics text.

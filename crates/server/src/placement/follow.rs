@@ -8,7 +8,10 @@ use solehold_engine::watch::{Filter, Watch};
 use tokio::sync::watch;
 
 use super::book::{FRESH_FOR, KnownRunner, Page, PlanBook, Planned};
-use crate::{Context, http::ApiError};
+use crate::{
+    Context,
+    http::{ApiError, about},
+};
 
 impl Context {
     /// The present plan, or the first within `wait` that has something else for a runner than the version that it
@@ -35,11 +38,14 @@ impl Context {
                 }
             }
         };
-        tokio::select! {
-            other = tokio::time::timeout(wait, other) => other.unwrap_or(Ok(planned)),
-            // Ask another one.
-            _ = stopping.wait_for(|stopping| *stopping) => Ok(planned),
-        }
+        let waiting = async {
+            tokio::select! {
+                other = tokio::time::timeout(wait, other) => other.unwrap_or(Ok(planned)),
+                // Ask another one.
+                _ = stopping.wait_for(|stopping| *stopping) => Ok(planned),
+            }
+        };
+        about::waiting(wait, waiting).await
     }
 }
 

@@ -51,6 +51,8 @@ use crate::{Context, metrics::Metrics};
 /// The tenant of the relays' own leases, and their kind.
 const TENANT: &str = "solehold";
 const KIND: &str = "relay";
+/// What was found of a destination that takes connections.
+const IS_THERE: &str = "which can be reached";
 /// How long relays get to settle what is in flight when the server stops.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -65,8 +67,8 @@ pub(crate) trait Destination: Send + Sync {
         Ok(())
     }
 
-    /// Connects, and changes nothing.
-    async fn check(&self) -> Result<(), Failure>;
+    /// Connects, and changes nothing. Returns what was found there, as the end of a sentence about the destination.
+    async fn check(&self) -> Result<String, Failure>;
 }
 
 /// One relay of this replica.
@@ -124,8 +126,9 @@ fn lacks(what: &str, feature: &str) -> String {
     format!("this program was built without {what}: build it with the feature {feature}")
 }
 
-/// Connects to the destination of a relay, and changes nothing there.
-pub async fn check(config: &RelayConfig) -> Result<(), String> {
+/// Connects to the destination of a relay, and changes nothing there. Returns what was found, as the end of a sentence
+/// about the destination.
+pub async fn check(config: &RelayConfig) -> Result<String, String> {
     let destination = destination(&config.name, &config.to)?;
     destination.check().await.map_err(|failure| failure.why().to_owned())
 }

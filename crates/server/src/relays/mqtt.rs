@@ -13,7 +13,8 @@ use rumqttc::{AsyncClient, Event, EventLoop, Incoming, MqttOptions, PublishOptio
 use tokio::task::JoinSet;
 
 use super::{
-    Destination, Message, config::MqttConfig, link::SharedLink, term::IN_FLIGHT_MAX, window::Failure,
+    Destination, IS_THERE, Message, config::MqttConfig, link::SharedLink, term::IN_FLIGHT_MAX,
+    window::Failure,
 };
 
 /// How long connecting may take.
@@ -112,8 +113,8 @@ impl Destination for Mqtt {
         Err(failure)
     }
 
-    async fn check(&self) -> Result<(), Failure> {
-        self.connect().await.map(|_| ())
+    async fn check(&self) -> Result<String, Failure> {
+        self.connect().await.map(|_| IS_THERE.to_owned())
     }
 }
 

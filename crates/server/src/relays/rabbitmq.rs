@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lapin::{
-    BasicProperties, Channel, Confirmation, Connection, ExchangeKind,
+    BasicProperties, Channel, Confirmation, Connection, ErrorKind, ExchangeKind,
     options::{
         BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions, QueueBindOptions,
         QueueDeclareOptions,
     },
+    protocol::{AMQPErrorKind, AMQPSoftError},
     types::{AMQPValue, FieldTable, ShortString},
 };
 use parking_lot::Mutex;
@@ -29,6 +30,11 @@ const CONFIRM_WITHIN: Duration = Duration::from_secs(30);
 const PERSISTENT: u8 = 2;
 /// Dead letters that are kept; beyond it RabbitMQ drops the oldest.
 const DEAD_LETTERS_MAX: i64 = 100_000;
+
+/// What a check says of an exchange that exists. Which queues are bound to it cannot be asked for over AMQP.
+const EXCHANGE_EXISTS: &str = "which exists; whether a queue is bound to it cannot be seen from here, and events that no queue takes are refused";
+/// What it says of one that does not.
+const EXCHANGE_MISSING: &str = "which does not exist yet: the server makes it at the start, and every event is refused until a queue is bound to it";
 
 /// Publishes to RabbitMQ.
 pub struct RabbitMq {
@@ -158,9 +164,24 @@ impl Destination for RabbitMq {
         self.send(&self.config.dead_letters(), message, properties).await
     }
 
-    async fn check(&self) -> Result<(), Failure> {
-        self.connection().await.map(|_| ())
+    async fn check(&self) -> Result<String, Failure> {
+        let connection = self.connection().await?;
+        let declare = async {
+            let channel = connection.create_channel().await?;
+            let passive = ExchangeDeclareOptions { passive: true, ..Default::default() };
+            let exchange = self.config.exchange.as_str().into();
+            Ok(channel.exchange_declare(exchange, ExchangeKind::Topic, passive, FieldTable::default()).await)
+        };
+        match in_time("looking for the exchange", CONNECT_WITHIN, declare).await? {
+            Ok(()) => Ok(EXCHANGE_EXISTS.to_owned()),
+            Err(error) if is_not_found(&error) => Ok(EXCHANGE_MISSING.to_owned()),
+            Err(error) => Err(Failure::Away(format!("looking for the exchange: {error}"))),
+        }
     }
+}
+
+fn is_not_found(error: &lapin::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if error.kind() == &AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND))
 }
 
 /// A confirmation alone is not enough: a message that no queue took is confirmed, too.

@@ -16,7 +16,7 @@ use reqwest::{Client, StatusCode, redirect};
 use secrecy::ExposeSecret;
 use solehold_engine::clock::wall_ms;
 
-use super::{Destination, Message, config::WebhookConfig, window::Failure};
+use super::{Destination, IS_THERE, Message, config::WebhookConfig, window::Failure};
 
 /// Posts events.
 pub struct Webhook {
@@ -53,10 +53,10 @@ impl Destination for Webhook {
         judge(request.send().await.map(|answer| answer.status()))
     }
 
-    async fn check(&self) -> Result<(), Failure> {
+    async fn check(&self) -> Result<String, Failure> {
         // Any answer will do: it is there.
         let answer = self.client.head(&self.url).send().await;
-        answer.map(|_| ()).map_err(|error| Failure::Away(shown(error)))
+        answer.map(|_| IS_THERE.to_owned()).map_err(|error| Failure::Away(shown(error)))
     }
 }
 

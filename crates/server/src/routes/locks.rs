@@ -78,7 +78,7 @@ async fn get(
 }
 
 /// Acquires a lock, or waits in line for it: first come, first served, across replicas. A grant after waiting lapses
-/// unless it is renewed within `confirm_within_ms`.
+/// unless it is renewed itself within `confirm_within_ms`: a heartbeat of its session does not confirm it.
 #[utoipa::path(
     post, path = paths::LOCK, tag = "locks", operation_id = "acquire_lock",
     params(("name" = String, Path, description = "The lock; a slash within it is `%2F`"), TenantQuery),

@@ -6,7 +6,7 @@ use solehold_api::{
     paths,
 };
 use solehold_core::command::Footprint;
-use solehold_engine::clock::BootTime;
+use solehold_engine::{clock::BootTime, store::StoreError};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::{
@@ -61,7 +61,8 @@ pub fn liveness(node_id: &str, engine: &str, began: BootTime) -> Liveness {
     Liveness { health, uptime_seconds: BootTime::now().since(began).as_secs() }
 }
 
-/// Returns 200 if the store answers.
+/// Returns 200 if the store answers. With `barred_ms`, it can be read, and grants and renews nothing for that long,
+/// because it was restored or failed over.
 #[utoipa::path(
     get, path = paths::READY, tag = "operating", operation_id = "ready",
     responses(
@@ -72,10 +73,13 @@ pub fn liveness(node_id: &str, engine: &str, began: BootTime) -> Liveness {
 async fn ready(caller: Anyone) -> Result<Json<Ready>, ApiError> {
     let context = caller.context();
     let loaded = context.engine().load(&Footprint::default()).await?;
+    let barred_ms = loaded.barred_ms();
+    let reason = barred_ms.map(|retry_after_ms| StoreError::Barred { retry_after_ms }.to_string());
     Ok(Json(Ready {
         ready: true,
         node_id: context.node_id().to_owned(),
-        reason: None,
+        reason,
+        barred_ms,
         cursor: Some(wire_cursor(loaded.cursor)),
         store_time: Some(loaded.now.into()),
     }))

@@ -231,7 +231,9 @@ async fn get_lease(
     }
 }
 
-/// Acquires a resource that nobody holds. An undeclared resource exists only while it is held.
+/// Acquires a resource that nobody holds, or waits in line for it. A grant after waiting lapses unless it is renewed
+/// itself within `confirm_within_ms`: a heartbeat of its session does not confirm it. An undeclared resource exists
+/// only while it is held.
 #[utoipa::path(
     post, path = paths::RESOURCE_LEASE, tag = "resources", operation_id = "acquire_resource",
     params(ResourcePath, TenantQuery), request_body = AcquireResource,

@@ -22,7 +22,8 @@ use crate::{
     Context, Quota,
     commands::new_session_id,
     http::{
-        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, role,
+        ApiError, Body, Caller, ChosenSession, GuardedContext, Json, NamePath, Params, TenantQuery, about,
+        role,
     },
     routes::watch::wire_cursor,
     tenants::Named,
@@ -109,7 +110,8 @@ async fn open(
     Ok((StatusCode::CREATED, Json(shown(context, &view).await?)))
 }
 
-/// Renews a session and everything attached to it.
+/// Renews a session and everything attached to it. One thing is not: a lease that was waited for and has
+/// `confirm_within_ms` in the answer must be renewed itself once, or it lapses.
 #[utoipa::path(
     put, path = paths::SESSION_HEARTBEAT, tag = "sessions", operation_id = "heartbeat_session",
     params(("id" = String, Path, description = "The session"), TenantQuery), request_body = HeartbeatSession,
@@ -148,11 +150,14 @@ async fn news(caller: Caller<role::Runner>, Body(body): Body<AskNews>) -> Result
     let NewsTerms { sessions, wait } = body.terms()?;
     let from = body.from.map(|c| store::Cursor { epoch: c.epoch, revision: Revision(c.revision) });
     let mut stopping = context.stopping();
-    let news = tokio::select! {
-        news = context.engine().session_news(&sessions, caller.scope(), from, wait) => news?,
-        // Ask another one.
-        _ = stopping.wait_for(|stopping| *stopping) => SessionNews::default(),
+    let waiting = async {
+        tokio::select! {
+            news = context.engine().session_news(&sessions, caller.scope(), from, wait) => news,
+            // Ask another one.
+            _ = stopping.wait_for(|stopping| *stopping) => Ok(SessionNews::default()),
+        }
     };
+    let news = about::waiting(wait, waiting).await?;
     let sessions = news.sessions.into_iter().map(|id| id.0).collect();
     Ok(Json(News { sessions, cursor: news.cursor.map(wire_cursor) }))
 }

@@ -120,7 +120,7 @@ async fn check(context: &Context, given: Cursor) -> Result<store::Cursor, ApiErr
 
 /// One page of who owns what.
 fn snapshot_frame(found: &ResourcePage) -> WatchFrame {
-    let LoadedRows { state, now, cursor } = &found.loaded;
+    let LoadedRows { state, now, cursor, .. } = &found.loaded;
     let resources = found.keys.iter().filter_map(|key| state.resource(key));
     let owned = resources.map(|r| Ownership::of(r, LeaseView::of(state, r, *now).ok().flatten().as_ref()));
     WatchFrame::Snapshot(Snapshot {

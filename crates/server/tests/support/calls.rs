@@ -87,10 +87,18 @@ fn run(call: &str, url: &str, key: &str) -> Value {
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{call}: {e}: {text}"))
 }
 
-/// Puts fixed values in the place of those that differ from run to run.
+/// Puts fixed values in the place of those that differ from run to run. All calls are shown as if they were made at one
+/// moment, so that times and the time that is left agree.
 fn mask(field: &str, value: &mut Value) {
     match value {
-        Value::Object(fields) => fields.iter_mut().for_each(|(field, value)| mask(field, value)),
+        Value::Object(fields) => {
+            fields.iter_mut().for_each(|(field, value)| mask(field, value));
+            let left_ms = fields.get("ttl_ms").and_then(Value::as_u64);
+            let expires_at = fields.get_mut("expires_at").filter(|at| at.is_string());
+            if let (Some(left_ms), Some(expires_at)) = (left_ms, expires_at) {
+                *expires_at = json!(after(left_ms));
+            }
+        }
         Value::Array(items) => items.iter_mut().for_each(|item| mask(field, item)),
         Value::Null => {}
         value => {
@@ -101,14 +109,25 @@ fn mask(field: &str, value: &mut Value) {
                 "key" if value.as_str().is_some_and(|text| text.starts_with("shk_")) => json!("shk_k7d2_..."),
                 "id" => json!("k7d2"),
                 "by" => json!("k7d2"),
-                "ttl_ms" | "retry_after_ms" => json!(30_000),
+                "ttl_ms" | "retry_after_ms" => json!(whole(value.as_u64().unwrap_or_default())),
                 "detail" | "reason" => json!(without_times(value.as_str().unwrap_or_default())),
-                _ if is_time(value) => json!("2026-01-22T10:00:00.000Z"),
+                _ if is_time(value) => json!(after(0)),
                 _ => return,
             };
             *value = masked;
         }
     }
+}
+
+/// What was left at first of a time that has begun to pass.
+fn whole(left_ms: u64) -> u64 {
+    left_ms.div_ceil(30_000) * 30_000
+}
+
+/// The moment of the calls, and so much later.
+fn after(ms: u64) -> String {
+    let seconds = ms / 1_000;
+    format!("2026-01-22T10:{:02}:{:02}.000Z", seconds / 60, seconds % 60)
 }
 
 fn is_time(value: &Value) -> bool {

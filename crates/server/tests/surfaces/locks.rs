@@ -110,6 +110,30 @@ async fn the_line_is_served_in_order() {
     }
 }
 
+/// A client author who relies on "one heartbeat renews everything" must be able to see what it does not.
+#[tokio::test]
+async fn a_session_s_heartbeat_does_not_confirm_a_waited_grant_and_says_so() {
+    let api = Api::start().await;
+    let held = api.post("/locks/a", json!({"holder": "x"})).await.is(201);
+    let session = api.post("/sessions", json!({"holder": "y", "ttl_ms": 30_000})).await.is(201);
+    let heartbeat = format!("/sessions/{}/heartbeat", session["session_id"].as_str().expect("an id"));
+    let waiting =
+        ask(&api, "a", json!({"holder": "y", "session_id": session["session_id"], "wait_ms": 30_000}));
+    in_line(&api, "a", 1).await;
+    release(&api, "a", &held).await;
+    let grant = waiting.await.expect("an answer").is(201);
+    api.pass_seconds(1);
+    let kept = api.put(&heartbeat, json!({})).await.is(200);
+    let lease = &kept["leases"][0];
+    assert_eq!((&lease["token"], &lease["confirm_within_ms"]), (&grant["token"], &json!(1_000)), "{kept}");
+    api.post("/locks/a/renew", json!({"session_id": session["session_id"]})).await.is(200);
+    let kept = api.put(&heartbeat, json!({})).await.is(200);
+    assert_eq!(kept["leases"][0].get("confirm_within_ms"), None, "{kept}");
+    api.pass_seconds(5);
+    let kept = api.put(&heartbeat, json!({})).await.is(200);
+    assert_eq!(kept["leases"][0]["token"], grant["token"], "{kept}");
+}
+
 #[tokio::test]
 async fn a_grant_that_nobody_confirms_goes_to_the_next() {
     let api = Api::start().await;

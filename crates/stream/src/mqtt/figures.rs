@@ -1,12 +1,7 @@
-//! Health and metrics of a gate, over HTTP.
-//!
-//! `/healthz` says whether the gate runs, `/readyz` whether every shard that it holds is connected and the server
-//! answers, and `/metrics` has figures in the format of Prometheus.
+//! Health and metrics of a gate: it is ready when every shard that it holds is connected and the server answers.
 
 use std::{
     collections::BTreeMap,
-    io,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU64},
@@ -14,13 +9,6 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::{EncodeLabelSet, text::encode},
@@ -28,7 +16,6 @@ use prometheus_client::{
     registry::Registry,
 };
 use solehold_client::gate::Gate;
-use tokio::net::TcpListener;
 
 use crate::{refusal::Reason, window::Counts};
 
@@ -135,21 +122,22 @@ impl Figures {
     }
 
     /// Why the gate is not ready, if it is not.
-    fn not_ready(&self, knowledge: &Knowledge) -> Option<String> {
+    pub fn not_ready(&self, knowledge: &Knowledge) -> Option<String> {
         let standings = self.standings.lock();
         let down = standings.iter().find_map(|(shard, standing)| match standing {
             Standing::Down(why) => Some(format!("shard {shard}: {why}")),
             Standing::Waiting | Standing::Connected => None,
         });
         down.or_else(|| {
-            knowledge
-                .lag()
-                .is_none()
-                .then(|| "what the gate knows is too old: does the server answer?".to_owned())
+            knowledge.lag().is_none().then(|| {
+                let why = knowledge.gate.trouble().unwrap_or_else(|| "does the server answer?".to_owned());
+                format!("what the gate knows is too old: {why}")
+            })
         })
     }
 
-    fn text(&self, knowledge: &Knowledge) -> Option<String> {
+    /// All metrics as OpenMetrics text; none if they cannot be written.
+    pub fn text(&self, knowledge: &Knowledge) -> Option<String> {
         let lag = knowledge.lag();
         self.lag.set(lag.unwrap_or_default().as_secs_f64());
         self.is_known.set(lag.is_some().into());
@@ -173,42 +161,4 @@ impl Knowledge {
     fn lag(&self) -> Option<Duration> {
         self.gate.lag().filter(|lag| *lag <= self.cache_ttl)
     }
-}
-
-type Shared = (Arc<Figures>, Knowledge);
-
-/// Serves health and metrics from now on; the answer is where.
-pub async fn serve(
-    listen: SocketAddr,
-    figures: Arc<Figures>,
-    knowledge: Knowledge,
-) -> io::Result<SocketAddr> {
-    let listener = TcpListener::bind(listen).await?;
-    let address = listener.local_addr()?;
-    let routes = Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .with_state((figures, knowledge));
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, routes).await {
-            tracing::error!(%error, "health and metrics are no longer served");
-        }
-    });
-    Ok(address)
-}
-
-async fn ready(State((figures, knowledge)): State<Shared>) -> Response {
-    match figures.not_ready(&knowledge) {
-        None => "ready\n".into_response(),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
-    }
-}
-
-async fn metrics(State((figures, knowledge)): State<Shared>) -> Response {
-    let Some(text) = figures.text(&knowledge) else {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-    };
-    let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, format)], text).into_response()
 }

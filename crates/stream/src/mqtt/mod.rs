@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 pub use self::{
     broker::{Broker, BrokerError},
-    figures::{Figures, Knowledge, Standing, serve},
+    figures::{Figures, Knowledge, Standing},
 };
 use crate::{
     intake::Intake,

@@ -55,7 +55,8 @@ pub enum KeyCommand {
     },
     /// Give a key a new secret and print it, only this once; the old one stays valid for a while
     Rotate {
-        /// Its id, as `ls` shows it
+        /// Its id or its name, as `ls` shows them
+        #[arg(value_name = "KEY")]
         id: String,
         /// How long the old one stays valid
         #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
@@ -66,7 +67,8 @@ pub enum KeyCommand {
     },
     /// Revoke a key at once, forever
     Revoke {
-        /// Its id, as `ls` shows it
+        /// Its id or its name, as `ls` shows them
+        #[arg(value_name = "KEY")]
         id: String,
     },
 }
@@ -156,12 +158,15 @@ pub async fn run(
         KeyCommand::Rotate { id, grace, expires } => {
             let ask =
                 RotateKey { grace_seconds: Some(seconds(grace)), expires_in_seconds: expires.map(seconds) };
-            let key =
-                rotate(&id, &ask, door).await.map_err(|failure| failure.doing(format!("rotate key {id}")))?;
+            let doing = |failure: CommandError| failure.doing(format!("rotate key {id}"));
+            let found = id_of(&id, tenant, door).await.map_err(doing)?;
+            let key = rotate(&found, &ask, door).await.map_err(doing)?;
             show("rotated key", &key, global)
         }
         KeyCommand::Revoke { id } => {
-            revoke(&id, door).await.map_err(|failure| failure.doing(format!("revoke key {id}")))?;
+            let doing = |failure: CommandError| failure.doing(format!("revoke key {id}"));
+            let id = id_of(&id, tenant, door).await.map_err(doing)?;
+            revoke(&id, door).await.map_err(doing)?;
             if global.json {
                 return output::json(&json!({ "id": id }));
             }
@@ -189,6 +194,21 @@ async fn list(limit: Option<usize>, tenant: Option<String>, door: &Door) -> Comm
             let known = keys.iter().filter(|key| key.revoked_at.is_none()).map(Key::about);
             let known = known.filter(|key| tenant.is_none() || key.tenant == tenant);
             Ok(known.take(limit.unwrap_or(usize::MAX)).collect())
+        }
+    }
+}
+
+/// The id of the key that is meant: an id, or a name that one key alone has.
+async fn id_of(given: &str, tenant: Option<String>, door: &Door) -> CommandResult<String> {
+    let keys = list(None, tenant, door).await?;
+    let named: Vec<&ApiKey> = keys.iter().filter(|key| key.name == given).collect();
+    match named.as_slice() {
+        _ if keys.iter().any(|key| key.id == given) => Ok(given.to_owned()),
+        [one] => Ok(one.id.clone()),
+        [] => Ok(given.to_owned()),
+        several => {
+            let ids = several.iter().map(|key| key.id.as_str()).collect::<Vec<_>>().join(", ");
+            Err(CommandError::usage(format!("{} keys have this name; give the id: {ids}", several.len())))
         }
     }
 }

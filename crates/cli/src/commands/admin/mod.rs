@@ -5,9 +5,10 @@
 mod key;
 mod transfer;
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use solehold_api::{
     admin::{NewHistory, RaiseToken, RaisedToken, RestoreNotice},
     paths,
@@ -26,6 +27,7 @@ use crate::{
     human::duration_ms,
     output,
     store::{EngineUrl, IfMissing, StoreChoice},
+    times,
 };
 
 /// What to administer, and where.
@@ -66,6 +68,12 @@ pub enum AdminCommand {
         /// Grant at once: every holder was stopped, so no one works under a lease that the backup lacks
         #[arg(long)]
         holders_stopped: bool,
+    },
+    /// Make the wait after a failover or a restore shorter, once every server has a shorter SOLEHOLD_TTL_MAX
+    LowerTtlMax {
+        /// The longest ttl that any server of the store allows now; refused while something is held with a longer one
+        #[arg(value_name = "TIME", value_parser = times::ttl)]
+        to: Duration,
     },
     /// Write everything as JSON lines
     Export {
@@ -148,6 +156,7 @@ pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> C
         }
         AdminCommand::RaiseToken { above } => raise_token(above, &door, global).await,
         AdminCommand::Restored { holders_stopped } => restored(holders_stopped, &door, global).await,
+        AdminCommand::LowerTtlMax { to } => lower_ttl_max(to, &door, global).await,
         AdminCommand::Export { output, retire } => transfer::export(output.as_deref(), retire, &door).await,
         AdminCommand::Import { .. } => unreachable!("an import opens its store itself"),
     };
@@ -176,6 +185,24 @@ async fn raise_token(above: u64, door: &Door, global: &GlobalArgs) -> CommandRes
         return output::json(&raised);
     }
     output::line(format!("tokens go on from above {}", raised.above))
+}
+
+async fn lower_ttl_max(to: Duration, door: &Door, global: &GlobalArgs) -> CommandResult {
+    let ttl_max_ms = u64::try_from(to.as_millis()).unwrap_or(u64::MAX);
+    match door {
+        Door::Server(_) => {
+            let message = "lower-ttl-max works on the store, not through a server";
+            return Err(CommandError::usage(message).hint("give --engine postgres://USER@HOST/DATABASE"));
+        }
+        Door::Store(engine) => {
+            let lowered = engine.lower_ttl_max(ttl_max_ms).await.map_err(CommandError::from);
+            lowered.map_err(|failure| failure.doing("lower ttl_max"))?;
+        }
+    }
+    if global.json {
+        return output::json(&json!({ "ttl_max_ms": ttl_max_ms }));
+    }
+    output::line(format!("after a failover or a restore nothing is granted for {}", duration_ms(ttl_max_ms)))
 }
 
 async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> CommandResult {

@@ -8,10 +8,10 @@
 //! higher token stay out, whether or not its caller was answered 504 or has hung up. A connection to the service
 //! carries one request at a time (HTTP/1.1), so its end says something about one request.
 
-use std::{convert::Infallible, error::Error, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, error::Error, io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
-use http::{HeaderMap, HeaderName, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
     body::{Bytes, Incoming},
@@ -24,9 +24,18 @@ use solehold_client::{
     gate::{Ending, FlightLimits, Flights, GateLayer, Refused, WhenOlder},
     transport::root_cause,
 };
-use tokio::{net::TcpListener, sync::Semaphore};
+use solehold_server::{Acceptor, Protocols, Tls, TlsFiles};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpListener,
+    sync::Semaphore,
+};
 
-use super::{GateArgs, figures};
+use super::{
+    GateArgs,
+    figures::{self, HttpFigures},
+    refusals::{Asked, Refusals},
+};
 use crate::{
     client::ServerArgs,
     ending::EndingSignals,
@@ -46,6 +55,14 @@ const ARRIVAL_MAX: Duration = Duration::from_secs(30);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long requests that are under way may take when the proxy stops.
 const STOP_MAX: Duration = Duration::from_secs(30);
+/// What is spoken inside TLS.
+const PROTOCOLS: Protocols = &[b"http/1.1"];
+/// Who asked, by which scheme and under which name. The gate adds to them, and goes by none of them.
+const FORWARDED: [HeaderName; 3] = [
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-forwarded-host"),
+];
 /// Headers that are for one connection only.
 const HOP_BY_HOP: [HeaderName; 8] = [
     header::CONNECTION,
@@ -93,6 +110,12 @@ pub struct HttpArgs {
     /// Where to serve /healthz, /readyz and /metrics [default: nowhere]
     #[arg(long, value_name = "ADDR")]
     metrics_listen: Option<SocketAddr>,
+    /// Serve TLS with this certificate and its chain, PEM; read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
     #[command(flatten)]
     gate: GateArgs,
 }
@@ -113,20 +136,38 @@ pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     let gate = args.gate.open(server, limits)?;
     let when_older = if args.cut { WhenOlder::Cut } else { WhenOlder::Refuse };
     let layer = GateLayer::new(gate.clone()).patience(args.patience).when_older(when_older);
+    let tls = match (args.tls_cert, args.tls_key) {
+        (Some(cert), Some(key)) => {
+            let tls = Tls::open(TlsFiles { cert, key, client_ca: None }, PROTOCOLS).await;
+            Some(tls.map_err(|error| CommandError::usage(error.to_string()))?)
+        }
+        _ => None,
+    };
+    let scheme = if tls.is_some() { "https" } else { "http" };
     let listener = TcpListener::bind(args.listen).await.map_err(|error| {
         CommandError::usage(format!("--listen {}: {error}; choose another address", args.listen))
     })?;
+    let refusals = Arc::new(Refusals::default());
     if let Some(address) = args.metrics_listen {
-        let serving = figures::serve(address, gate.clone()).await.map_err(|error| {
-            CommandError::usage(format!("--metrics-listen {address}: {error}; choose another address"))
-        })?;
-        output::say(format!("solehold gate http serves metrics on http://{serving}"));
+        figures::serve("http", address, HttpFigures { gate: gate.clone(), refusals: refusals.clone() })
+            .await?;
     }
     let upstream = Upstream { service, url: upstream, body_max: args.body_max };
-    let proxy = Arc::new(Proxy { layer, upstream: Arc::new(upstream), answer_within: args.answer_within });
+    let proxy = Proxy {
+        layer,
+        upstream: Arc::new(upstream),
+        answer_within: args.answer_within,
+        acceptor: tls.as_ref().map(Tls::acceptor),
+        scheme,
+        refusals,
+    };
+    if let Some(tls) = tls {
+        tokio::spawn(tls.follow());
+    }
+    let proxy = Arc::new(proxy);
     let address = listener.local_addr().unwrap_or(args.listen);
     output::say(format!(
-        "solehold gate http listening on http://{address}, in front of {}",
+        "solehold gate http listening on {scheme}://{address}, in front of {}",
         proxy.upstream.url
     ));
     let connections = Arc::new(Semaphore::new(args.connections as usize));
@@ -174,8 +215,8 @@ fn checked(upstream: &Url) -> CommandResult<String> {
 async fn accept(listener: &TcpListener, proxy: &Arc<Proxy>, connections: &Arc<Semaphore>) {
     loop {
         let Ok(permit) = connections.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 // Files may have run out: those that are under way will give some back.
                 tracing::warn!(%error, "a connection could not be accepted");
@@ -186,18 +227,13 @@ async fn accept(listener: &TcpListener, proxy: &Arc<Proxy>, connections: &Arc<Se
         let proxy = proxy.clone();
         tokio::spawn(async move {
             let _permit = permit;
-            let answer = service_fn(move |request| {
-                let proxy = proxy.clone();
-                async move { Ok::<_, Infallible>(proxy.answer(request).await) }
-            });
-            let served = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(ARRIVAL_MAX)
-                .max_buf_size(HEAD_BYTES_MAX)
-                .max_headers(HEADERS_MAX)
-                .serve_connection(TokioIo::new(stream), answer);
-            if let Err(error) = served.await {
-                tracing::debug!(%error, "a connection broke off");
+            match &proxy.acceptor {
+                None => proxy.clone().serve(stream, peer).await,
+                Some(acceptor) => match tokio::time::timeout(ARRIVAL_MAX, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => proxy.clone().serve(stream, peer).await,
+                    Ok(Err(error)) => tracing::debug!(%peer, %error, "a TLS handshake failed"),
+                    Err(_) => tracing::debug!(%peer, "a TLS handshake took too long"),
+                },
             }
         });
     }
@@ -208,20 +244,53 @@ struct Proxy {
     layer: GateLayer,
     upstream: Arc<Upstream>,
     answer_within: Duration,
+    /// Where TLS is spoken.
+    acceptor: Option<Acceptor>,
+    scheme: &'static str,
+    refusals: Arc<Refusals>,
 }
 
 type Answer = Response<Full<Bytes>>;
 
 impl Proxy {
-    async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-        let answer = self.judged(request).await.unwrap_or_else(|refused| refused.response());
-        tracing::debug!(%method, path, status = answer.status().as_u16(), "answered");
-        answer
+    /// Answers the requests of a connection, one after the other.
+    async fn serve(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        peer: SocketAddr,
+    ) {
+        let answer = service_fn(move |request| {
+            let proxy = self.clone();
+            async move { Ok::<_, Infallible>(proxy.answer(request, peer).await) }
+        });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(ARRIVAL_MAX)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .max_headers(HEADERS_MAX)
+            .serve_connection(TokioIo::new(stream), answer);
+        if let Err(error) = served.await {
+            tracing::debug!(%error, "a connection broke off");
+        }
+    }
+
+    async fn answer(&self, request: Request<Incoming>, peer: SocketAddr) -> Answer {
+        let asked = Asked::of(&request);
+        match self.judged(request, peer).await {
+            Ok(answer) => {
+                let (status, Asked { method, path, .. }) = (answer.status().as_u16(), asked);
+                tracing::debug!(%method, path, status, "answered");
+                answer
+            }
+            Err(refused) => {
+                self.refusals.refused(&asked, &refused).await;
+                refused.response()
+            }
+        }
     }
 
     /// Reads a request, has it judged, and passes it on.
-    async fn judged(&self, request: Request<Incoming>) -> Result<Answer, Refused> {
+    async fn judged(&self, request: Request<Incoming>, peer: SocketAddr) -> Result<Answer, Refused> {
         let (head, body) = request.into_parts();
         if head.method == Method::CONNECT || head.headers.contains_key(header::UPGRADE) {
             return Err(refused(
@@ -234,7 +303,8 @@ impl Proxy {
         let path = head.uri.path_and_query().map_or("/", |path| path.as_str());
         let url = format!("{}{path}", self.upstream.url);
         let request = self.upstream.service.request(head.method.clone(), url);
-        let request = request.headers(passed_on(&head.headers)).body(body);
+        let headers = forwarded(&head.headers, peer, self.scheme);
+        let request = request.headers(headers).body(body);
         let flight = self.layer.admit(&head.method, &head.headers).await?;
         let upstream = self.upstream.clone();
         let passed = async move { upstream.pass(request).await };
@@ -351,4 +421,43 @@ fn passed_on(headers: &HeaderMap) -> HeaderMap {
     };
     let passed = headers.iter().filter(|(name, _)| is_passed_on(name));
     passed.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The headers of a request that are meant for the service, with who asked added at the end of the lists that other
+/// proxies may have begun: whoever reads them knows which of the last entries to believe.
+fn forwarded(headers: &HeaderMap, peer: SocketAddr, scheme: &str) -> HeaderMap {
+    let mut passed = passed_on(headers);
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let ours = [peer.ip().to_canonical().to_string(), scheme.to_owned(), host.to_owned()];
+    for (name, ours) in FORWARDED.into_iter().zip(ours) {
+        let before = passed.get_all(&name).iter().filter_map(|value| value.to_str().ok());
+        let list: Vec<&str> = before.chain([ours.as_str()]).filter(|entry| !entry.is_empty()).collect();
+        if let Ok(list) = HeaderValue::try_from(list.join(", ")) {
+            passed.insert(name, list);
+        }
+    }
+    passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_asked_is_added_behind_what_other_proxies_have_said() {
+        let mut headers = HeaderMap::new();
+        let peer: SocketAddr = "[::ffff:192.0.2.7]:4711".parse().expect("an address");
+        let shown = |headers: &HeaderMap| {
+            let passed = forwarded(headers, peer, "https");
+            FORWARDED.map(|name| passed.get(name).map(|value| value.to_str().expect("text").to_owned()))
+        };
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(shown(&headers), [text("192.0.2.7"), text("https"), text("")]);
+        headers.insert(header::HOST, HeaderValue::from_static("svc.local"));
+        headers.append(&FORWARDED[0], HeaderValue::from_static("198.51.100.1"));
+        headers.append(&FORWARDED[0], HeaderValue::from_static("203.0.113.5, 10.0.0.1"));
+        headers.append(&FORWARDED[1], HeaderValue::from_static("http"));
+        let for_ = text("198.51.100.1, 203.0.113.5, 10.0.0.1, 192.0.2.7");
+        assert_eq!(shown(&headers), [for_, text("http, https"), text("svc.local")]);
+    }
 }

@@ -4,6 +4,7 @@ mod explain;
 mod figures;
 mod http;
 mod mqtt;
+mod refusals;
 mod sql;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};

@@ -20,6 +20,7 @@ use solehold_stream::{
 };
 use tokio::sync::watch;
 
+use super::figures::{self, MqttFigures};
 use crate::{
     client::ServerArgs,
     ending::EndingSignals,
@@ -95,8 +96,8 @@ pub struct MqttArgs {
     #[arg(long, value_name = "TIME", default_value = "10s")]
     ttl: humantime::Duration,
     /// Where to serve /healthz, /readyz and /metrics
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7072")]
-    listen: SocketAddr,
+    #[arg(long, alias = "listen", value_name = "ADDR", default_value = "127.0.0.1:7072")]
+    metrics_listen: SocketAddr,
     /// How old knowledge may be that passes messages: for that long they pass while the server is away, then they are
     /// held
     #[arg(long, value_name = "TIME", default_value = "30s")]
@@ -194,12 +195,7 @@ pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     let knowledge = Knowledge { gate: gate.clone(), cache_ttl: args.cache_ttl.into() };
     let figures = Arc::new(Figures::new());
     let mut signals = EndingSignals::new()?;
-    let listening = mqtt::serve(args.listen, figures.clone(), knowledge).await;
-    let address = listening.map_err(|error| {
-        let message = format!("cannot listen on {}: {error}", args.listen);
-        CommandError::new(ErrorCode::Unavailable, message).hint("--listen names another address")
-    })?;
-    output::say(format!("solehold gate mqtt serves metrics on http://{address}"));
+    figures::serve("mqtt", args.metrics_listen, MqttFigures { figures: figures.clone(), knowledge }).await?;
     let (end, ending) = watch::channel(false);
     tokio::spawn(async move {
         signals.next().await;

@@ -131,6 +131,11 @@ impl Reading {
         })
     }
 
+    /// Nothing is decided before this time.
+    pub(crate) fn barred_until(&self) -> StoreTime {
+        StoreTime(u64::try_from(self.barred_until).unwrap_or_default())
+    }
+
     /// Where the history stands.
     pub(crate) fn cursor(&self) -> Cursor {
         Cursor { epoch: self.epoch, revision: self.revision }

@@ -211,6 +211,34 @@ impl PostgresStore {
         Ok(())
     }
 
+    /// Stores a shorter longest ttl than servers have stored. Sessions and leases are locked meanwhile, and none of
+    /// them may have a longer one: a session keeps its ttl, whatever its server allows by now.
+    pub(crate) async fn lower_ttl_max_to(&self, ttl_max_ms: u64) -> Result<(), Fault> {
+        let lent = self.lend(Purpose::Write).await?;
+        let conn = &*lent;
+        let work = async {
+            conn.simple(LOCK_ALL).await?;
+            let sql = "SELECT coalesce(greatest((SELECT max(ttl_ms) FROM solehold.sessions), \
+                       (SELECT max(ttl_ms) FROM solehold.leases WHERE lease_id IS NOT NULL)), 0)";
+            let rows = conn.client.query_typed(sql, &[]).await?;
+            let longest: Option<i64> = rows.first().map(|row| row.try_get(0)).transpose()?;
+            let longest = longest.unwrap_or_default() as u64;
+            if longest > ttl_max_ms {
+                return Err(unreadable(format!(
+                    "a session or lease has a ttl of {longest} ms, which is above {ttl_max_ms} ms: end it, or wait \
+                     until it has run out"
+                )));
+            }
+            let set = format!("UPDATE solehold.clock SET ttl_max_ms = {ttl_max_ms} WHERE id = 1; COMMIT");
+            conn.simple(&set).await
+        };
+        in_time("lowering ttl_max", LOCKING_ALL, work).await?;
+        lent.give_back();
+        self.ttl_max_ms.store(ttl_max_ms, Ordering::SeqCst);
+        tracing::info!(ttl_max_ms, "ttl_max was lowered");
+        Ok(())
+    }
+
     /// Reads the key that cursors are sealed with; the first replica makes it.
     pub(crate) async fn take_seal(&self, conn: &Conn) -> Result<(), Fault> {
         let set = "UPDATE solehold.clock SET seal_key = $1 WHERE id = 1 AND seal_key IS NULL";

@@ -122,9 +122,19 @@ impl PostgresStore {
         result
     }
 
+    /// No rows yet, as of the time of a read.
+    fn loaded_at(&self, reading: &Reading) -> Result<LoadedRows, Fault> {
+        Ok(LoadedRows {
+            state: Ledger::default(),
+            now: self.time(reading)?,
+            cursor: reading.cursor(),
+            barred_until: reading.barred_until(),
+        })
+    }
+
     /// What a read gives, with its time.
     fn loaded(&self, state: Ledger, reading: &Reading) -> Result<LoadedRows, Fault> {
-        Ok(LoadedRows { state, now: self.time(reading)?, cursor: reading.cursor() })
+        Ok(LoadedRows { state, ..self.loaded_at(reading)? })
     }
 
     pub(crate) async fn load_rows(&self, wanted: &WantedRows) -> Result<LoadedRows, StoreError> {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use solehold_core::{key::ResourceKey, ledger::Ledger, time::StoreTime};
+use solehold_core::{key::ResourceKey, ledger::Ledger};
 use tokio::sync::SemaphorePermit;
 use uuid::Uuid;
 
@@ -18,7 +18,7 @@ use crate::postgres::{
 use crate::{
     clock::BootTime,
     flow::Outlet,
-    store::{Cursor, LoadedRows, ResourcePage, ResourceQuery, StoreError},
+    store::{LoadedRows, ResourcePage, ResourceQuery, StoreError},
 };
 
 /// Snapshots and exports that are read at once: each has a connection for as long as it takes, and readers of a few
@@ -51,9 +51,9 @@ impl PostgresStore {
             let lent = self.lend(Purpose::Read).await.map_err(Fault::told)?;
             let begun = in_time("reading a snapshot", ROUND_TRIP, self.begin_scan(&lent)).await;
             match begun {
-                Ok((now, cursor)) => {
+                Ok(empty) => {
                     // Unless it goes well the connection is dropped, and with it the snapshot.
-                    self.scan_pages(&lent, query, (now, cursor), pages).await.map_err(Fault::told)?;
+                    self.scan_pages(&lent, query, empty, pages).await.map_err(Fault::told)?;
                     lent.give_back();
                     return Ok(());
                 }
@@ -68,19 +68,19 @@ impl PostgresStore {
         }
     }
 
-    async fn begin_scan(&self, conn: &Conn) -> Result<(StoreTime, Cursor), Fault> {
+    async fn begin_scan(&self, conn: &Conn) -> Result<LoadedRows, Fault> {
         // From before the transaction begins: that is the time that the clock is read at.
         let asked = BootTime::now();
         conn.simple(SNAPSHOT).await?;
         let reading = Reading::of(&conn.query(Sql::SnapshotClock, &[]).await?, asked)?;
-        Ok((self.time(&reading)?, reading.cursor()))
+        self.loaded_at(&reading)
     }
 
     async fn scan_pages(
         &self,
         conn: &Conn,
         query: &ResourceQuery,
-        (now, cursor): (StoreTime, Cursor),
+        empty: LoadedRows,
         pages: &Outlet<ResourcePage>,
     ) -> Result<(), Fault> {
         let mut query = query.clone();
@@ -88,7 +88,7 @@ impl PostgresStore {
             let page = in_time("reading a snapshot", ROUND_TRIP, self.scan_page(conn, &query));
             let (state, keys, more) = page.await?;
             query.after = keys.last().cloned();
-            pages.give(ResourcePage { loaded: LoadedRows { state, now, cursor }, keys, more }).await?;
+            pages.give(ResourcePage { loaded: LoadedRows { state, ..empty.clone() }, keys, more }).await?;
             if !more {
                 return conn.simple("COMMIT").await;
             }
