@@ -219,6 +219,8 @@ impl Handler for Jobs {
             position: done.message.offset,
             key: key_of(&done.message),
             payload: done.message.payload.as_ref().map(|payload| payload.to_vec()),
+            digest: done.message.digest(),
+            generation: None,
             command: done.effect.clone().map_err(|failure| failure.to_string()),
         });
         batch.take(arrivals.collect()).await?;
@@ -227,7 +229,13 @@ impl Handler for Jobs {
 
     fn committed(&self, tenure: &Tenure, tally: Tally) {
         self.figures.add(&tally);
-        self.parts.desk.wakes.outbox(tenure.partition.number);
+        let partition = tenure.partition.number;
+        if let Some((job, mail)) = tally.without_job.first() {
+            let count = tally.without_job.len();
+            tracing::warn!(partition, count, job, mail, "mail had no effect, since its job is gone");
+        }
+        self.parts.desk.wakes.outbox(partition);
+        self.parts.desk.wakes.mail(&tally.mailed);
     }
 
     async fn attend(&self, tenure: Tenure, leaving: Leaving) {
@@ -235,7 +243,13 @@ impl Handler for Jobs {
     }
 }
 
-/// The key of a message, as text. PostgreSQL keeps no zero characters.
+/// The key of a message, as text of bounded length: an index has room for it. PostgreSQL keeps no zero characters.
 fn key_of(message: &Message) -> String {
-    String::from_utf8_lossy(message.key.as_deref().unwrap_or_default()).replace('\0', "\u{fffd}")
+    let key = message.key.as_deref().unwrap_or_default();
+    let text = String::from_utf8_lossy(key).replace('\0', "\u{fffd}");
+    if text.len() <= limits::KEY_BYTES_MAX {
+        return text;
+    }
+    let kept: String = text.chars().take(limits::KEY_CHARS_KEPT).collect();
+    format!("{kept}... ({} bytes)", key.len())
 }

@@ -26,6 +26,7 @@ pub struct Figures {
     letters: Counter,
     timeouts: Counter,
     unreadable: Counter,
+    without_job: Counter,
     times: Family<OfState, Histogram>,
 }
 
@@ -47,6 +48,7 @@ impl Default for Figures {
             letters: Counter::default(),
             timeouts: Counter::default(),
             unreadable: Counter::default(),
+            without_job: Counter::default(),
             times: Family::new_with_constructor(times),
         };
         registry.register("job_commands", "Commands that arrived", figures.commands.clone());
@@ -57,6 +59,11 @@ impl Default for Figures {
             "unreadable_mail",
             "Reports and requests to jobs that could not take effect and were set aside",
             figures.unreadable.clone(),
+        );
+        registry.register(
+            "mail_without_job",
+            "Reports and requests that had no effect, since their job is gone",
+            figures.without_job.clone(),
         );
         registry.register_with_unit(
             "job_processing_time",
@@ -81,7 +88,9 @@ impl Figures {
     pub(super) fn add(&self, tally: &Tally) {
         let arrived = tally.commands + tally.duplicates + tally.dead + tally.parked;
         self.consumer.duplicates(tally.duplicates);
-        for (counter, count) in [(&self.commands, arrived), (&self.letters, tally.dead)] {
+        let (letters, without_job) = (tally.dead + tally.returned, tally.without_job.len() as u64);
+        let counts = [(&self.commands, arrived), (&self.letters, letters), (&self.without_job, without_job)];
+        for (counter, count) in counts {
             if count > 0 {
                 counter.inc_by(count);
             }

@@ -30,6 +30,18 @@ pub enum MailBody {
     Command {
         /// The command.
         command: Command,
+        /// The message that said so. Missing in what an earlier version forwarded.
+        #[serde(default)]
+        origin: Option<Origin>,
+    },
+    /// A command that was forwarded and can have no effect: it is a letter of the partition by which it came.
+    Returned {
+        /// The command.
+        command: Command,
+        /// The message that said so.
+        origin: Origin,
+        /// Why it has no effect.
+        reason: String,
     },
     /// An operator cancels a job.
     Cancel,
@@ -39,12 +51,33 @@ pub enum MailBody {
     Redrive {
         /// The letter.
         position: i64,
+        /// The generation of its topic.
+        #[serde(default)]
+        generation: i64,
     },
     /// An operator drops a letter.
     Discard {
         /// The letter.
         position: i64,
+        /// The generation of its topic.
+        #[serde(default)]
+        generation: i64,
     },
+}
+
+/// The message of a command that was forwarded, so that it can become a letter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The partition by which it came.
+    pub partition: i32,
+    /// The generation of its topic.
+    pub generation: i64,
+    /// Its offset.
+    pub position: i64,
+    /// What tells it from another message at that offset.
+    pub digest: i64,
+    /// What it says.
+    pub payload: String,
 }
 
 /// One entry. What has the same subject and name is the same: delivered twice, it counts once.
@@ -71,11 +104,16 @@ impl Mail {
                 };
                 format!("{kind}/{stage}/{attempt}")
             }
-            MailBody::Command { command } => format!("command/{}/{}", command.kind.name(), command.id()),
+            MailBody::Command { command, .. } => format!("command/{}/{}", command.kind.name(), command.id()),
             MailBody::Cancel => "cancel".to_owned(),
             MailBody::Retry => "retry".to_owned(),
-            MailBody::Redrive { position } => format!("redrive/{position}"),
-            MailBody::Discard { position } => format!("discard/{position}"),
+            MailBody::Returned { origin, .. } => {
+                format!("returned/{}/{}", origin.generation, origin.position)
+            }
+            MailBody::Redrive { position, generation: 0 } => format!("redrive/{position}"),
+            MailBody::Redrive { position, generation } => format!("redrive/{position}/{generation}"),
+            MailBody::Discard { position, generation: 0 } => format!("discard/{position}"),
+            MailBody::Discard { position, generation } => format!("discard/{position}/{generation}"),
         };
         Self { subject: job.to_owned(), name, body }
     }
