@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use deadpool_postgres::Transaction;
+use prometheus_client::metrics::counter::Counter;
 use solehold_sql::{
     Error,
     partitions::{Standing, Tenure},
@@ -50,12 +51,14 @@ pub struct Parts {
 pub struct Desk {
     store: Arc<Store>,
     wakes: Wakes,
+    /// Mail that had no effect, since its job is gone.
+    without_job: Counter,
 }
 
 impl Desk {
     /// For the jobs in this store.
     pub fn new(store: Arc<Store>) -> Self {
-        Self { store, wakes: Wakes::default() }
+        Self { store, wakes: Wakes::default(), without_job: Counter::default() }
     }
 
     /// Where jobs are kept.
@@ -74,10 +77,19 @@ impl Desk {
             return Ok(());
         }
         let client = self.store.pool().get().await?;
-        let partitions = self.store.deliver(&client, mail).await?;
+        let delivered = self.store.deliver(&client, mail).await?;
         drop(client);
-        self.wakes.mail(&partitions);
+        self.wakes.mail(&delivered.partitions);
+        self.report_without_job(&delivered.without_job);
         Ok(())
+    }
+
+    /// Counts mail that had no effect, since its job is gone, and logs it: one line for all that came together.
+    fn report_without_job(&self, mail: &[(String, String)]) {
+        if let Some((job, name)) = mail.first() {
+            self.without_job.inc_by(mail.len() as u64);
+            tracing::warn!(count = mail.len(), job, mail = name, "mail had no effect, since its job is gone");
+        }
     }
 }
 
@@ -141,7 +153,8 @@ impl std::fmt::Debug for Jobs {
 impl Jobs {
     /// Jobs of these parts.
     pub fn new(parts: Parts) -> Self {
-        Self { parts, figures: Arc::default() }
+        let figures = Arc::new(Figures::new(parts.desk.without_job.clone()));
+        Self { parts, figures }
     }
 
     /// What it works with.
@@ -229,13 +242,10 @@ impl Handler for Jobs {
 
     fn committed(&self, tenure: &Tenure, tally: Tally) {
         self.figures.add(&tally);
-        let partition = tenure.partition.number;
-        if let Some((job, mail)) = tally.without_job.first() {
-            let count = tally.without_job.len();
-            tracing::warn!(partition, count, job, mail, "mail had no effect, since its job is gone");
-        }
-        self.parts.desk.wakes.outbox(partition);
-        self.parts.desk.wakes.mail(&tally.mailed);
+        let desk = &self.parts.desk;
+        desk.report_without_job(&tally.without_job);
+        desk.wakes.outbox(tenure.partition.number);
+        desk.wakes.mail(&tally.mailed);
     }
 
     async fn attend(&self, tenure: Tenure, leaving: Leaving) {

@@ -26,7 +26,6 @@ pub struct Figures {
     letters: Counter,
     timeouts: Counter,
     unreadable: Counter,
-    without_job: Counter,
     times: Family<OfState, Histogram>,
 }
 
@@ -38,8 +37,9 @@ fn times() -> Histogram {
     ])
 }
 
-impl Default for Figures {
-    fn default() -> Self {
+impl Figures {
+    /// What is counted from now on. Mail without a job is counted by the desk, where it comes in.
+    pub(super) fn new(without_job: Counter) -> Self {
         let mut registry = Registry::default();
         let figures = Self {
             registry: Mutex::default(),
@@ -48,7 +48,6 @@ impl Default for Figures {
             letters: Counter::default(),
             timeouts: Counter::default(),
             unreadable: Counter::default(),
-            without_job: Counter::default(),
             times: Family::new_with_constructor(times),
         };
         registry.register("job_commands", "Commands that arrived", figures.commands.clone());
@@ -63,7 +62,7 @@ impl Default for Figures {
         registry.register(
             "mail_without_job",
             "Reports and requests that had no effect, since their job is gone",
-            figures.without_job.clone(),
+            without_job,
         );
         registry.register_with_unit(
             "job_processing_time",
@@ -73,9 +72,7 @@ impl Default for Figures {
         );
         Self { registry: Mutex::new(registry), ..figures }
     }
-}
 
-impl Figures {
     /// What the consumer counts.
     pub fn consumer(&self) -> &Arc<kafka::Figures> {
         &self.consumer
@@ -88,9 +85,7 @@ impl Figures {
     pub(super) fn add(&self, tally: &Tally) {
         let arrived = tally.commands + tally.duplicates + tally.dead + tally.parked;
         self.consumer.duplicates(tally.duplicates);
-        let (letters, without_job) = (tally.dead + tally.returned, tally.without_job.len() as u64);
-        let counts = [(&self.commands, arrived), (&self.letters, letters), (&self.without_job, without_job)];
-        for (counter, count) in counts {
+        for (counter, count) in [(&self.commands, arrived), (&self.letters, tally.dead + tally.returned)] {
             if count > 0 {
                 counter.inc_by(count);
             }

@@ -5,6 +5,7 @@ use solehold_sql::partitions::Tenure;
 use solehold_stream::{
     kafka::Message,
     orchestrator::{
+        ReportKind,
         job::JobState,
         store::{LetterState, MailBody},
     },
@@ -99,8 +100,15 @@ async fn mail_whose_job_is_gone_is_counted() {
     deliver(&kit, 0, "gone", "cancel", json!({"mail": "cancel"})).await;
     let attending = kit.attend(&home);
     kit.count_when("mailbox", 0).await;
-    let is_counted = async || kit.jobs.figures().text().unwrap().contains("mail_without_job_total 2\n");
-    wait_for("both to be counted", PATIENCE, is_counted).await.unwrap();
+    // Two were gone when they were read, and one when it came in.
+    kit.succeed("gone", "decode", 1).await;
+    let is_counted = async || kit.jobs.figures().text().unwrap().contains("mail_without_job_total 3\n");
+    wait_for("all to be counted", PATIENCE, is_counted).await.unwrap();
+    // That of an old attempt is not.
+    kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;
+    kit.report("a", "decode", 7, ReportKind::Started).await;
+    kit.count_when("mailbox", 0).await;
+    assert!(is_counted().await);
     attending.leave().await;
 }
 
@@ -117,5 +125,28 @@ async fn mail_that_waits_in_another_partition_than_its_jobs_is_passed_on() {
     attending.leave().await;
     let attending = kit.attend(&home);
     kit.state_when("a", JobState::Cancelled).await;
+    attending.leave().await;
+}
+
+#[tokio::test]
+async fn forwarded_commands_stay_in_order() {
+    let kit = Kit::new().await;
+    let (home, other) = (kit.tenure(0).await, kit.tenure(1).await);
+    kit.take(&home, &[command(&kit, &home, "CREATE", "a", "acme")]).await;
+    let commands = [("CANCEL", "1"), ("RETRY", "1"), ("CANCEL", "2")].map(|(kind, id)| {
+        let command = json!({
+            "job_id": "a", "organization_id": "acme", "match_id": "m", "type": kind, "command_id": id,
+        });
+        kit.message(&other, "acme:m", command)
+    });
+    kit.take(&other, &commands).await;
+    let attending = kit.attend(&home);
+    kit.count_when("mailbox", 0).await;
+    let job = kit.job("a").await;
+    assert_eq!(
+        (job.state, job.stages[0].attempt),
+        (JobState::Cancelled, 4),
+        "cancelled, tried again, cancelled"
+    );
     attending.leave().await;
 }

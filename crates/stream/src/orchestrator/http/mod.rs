@@ -227,6 +227,10 @@ async fn steer(
         return refused(ErrorCode::Conflict, format!("job {id} {state}: there is nothing to {what}"));
     }
     shared.jobs.desk().deliver_mail(vec![Mail::to_job(id, body)]).await?;
+    // What was delivered keeps its job from being deleted; a job that is gone by now was gone before.
+    if shared.jobs.store().job(id).await?.is_none() {
+        return refused(ErrorCode::NotFound, format!("job {id} was deleted meanwhile"));
+    }
     Ok((StatusCode::ACCEPTED, Json(json!({ "job_id": id, "asked": what }))).into_response())
 }
 

@@ -430,11 +430,11 @@ impl<'a> Batch<'a> {
             store.insert_letters(client, &self.letters).await?;
         }
         if !self.mail.is_empty() {
-            // In one order, so that two deliveries never wait for each other.
-            self.mail.sort_by(|a, b| (a.0, &a.1.subject, &a.1.name).cmp(&(b.0, &b.1.subject, &b.1.name)));
-            let deliveries =
-                self.mail.iter().map(|(partition, mail)| store.deliver_to(client, *partition, mail));
-            futures_util::future::try_join_all(deliveries).await?;
+            // By jobs, so that two deliveries rarely wait for each other; commands to a job stay in their order.
+            self.mail.sort_by(|a, b| (a.0, &a.1.subject).cmp(&(b.0, &b.1.subject)));
+            for (partition, mail) in &self.mail {
+                store.deliver_to(client, *partition, mail).await?;
+            }
             self.tally.mailed = self.mail.iter().map(|(partition, _)| *partition).collect();
             self.tally.mailed.dedup();
         }

@@ -293,8 +293,8 @@ impl Store {
         Ok(BegunAnew { topic: topic.to_owned(), group: group.to_owned(), partitions, dead, parked })
     }
 
-    /// Deletes letters that were decided on long ago and whose messages cannot come again: they lie behind the position,
-    /// or in an earlier generation of the topic.
+    /// Deletes letters that were decided on long ago and whose messages cannot come again: they lie behind the
+    /// position, or in an earlier generation of the topic.
     pub async fn prune_letters(
         &self,
         client: &Client,

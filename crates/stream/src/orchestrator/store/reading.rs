@@ -74,7 +74,7 @@ impl Batch<'_> {
         Ok(())
     }
 
-    /// Keeps a command that was forwarded and had no effect as a dead letter. Its mark is taken back: it may work later.
+    /// Keeps a command that was forwarded and had no effect as a dead letter, without its mark: it may work later.
     async fn take_back(&mut self, command: &Command, origin: &Origin, reason: &str) -> Result<(), Error> {
         let payload = origin.payload.clone().into_bytes();
         let arrival = Arrival {
