@@ -14,8 +14,8 @@ use crate::{
     running::{BegunAnew, Flags, RunError},
 };
 
-/// Lets the partitions begin with the first message that is there. Without `force`, the topic must be seen to be another
-/// one: commands of one that is the same would come again. Owners that still run are fenced, and begin again.
+/// Lets the partitions begin with the first message that is there. Without `force`, the topic must be seen to be
+/// another one: commands of one that is the same would come again. Owners that still run are fenced, and begin again.
 pub async fn begin_anew(path: &Path, flags: Flags, force: bool) -> Result<BegunAnew, RunError> {
     let settings = config::load(path, |file| apply(flags, file))?;
     let (store, _) = open(&settings, Duration::ZERO).await?;
