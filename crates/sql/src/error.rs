@@ -50,9 +50,10 @@ impl Error {
     }
 
     /// Whether the data or the statement is at fault, so that trying the same again is of no use: what was asked for is
-    /// invalid, or a value, a constraint, a column, or the application's own code refused it.
+    /// invalid, or a value, a constraint, a column, a limit of PostgreSQL's (such as the size of an index entry) or the
+    /// application's own code refused it.
     pub fn is_of_the_data(&self) -> bool {
-        let classes = ["21", "22", "23", "42", "44", "P0"];
+        let classes = ["21", "22", "23", "42", "44", "54", "P0"];
         match self {
             Self::Invalid { .. } | Self::Effect(_) => true,
             Self::Postgres(error) if error.code().is_none() => is_conversion(error),

@@ -47,7 +47,7 @@ pub const BURIED_PAGE_MAX: usize = 1_000;
 pub const LISTEN_PAUSE_MAX: Duration = Duration::from_secs(30);
 
 /// The longest part of an inbox key.
-pub const INBOX_KEY_BYTES_MAX: usize = 255;
+pub const INBOX_KEY_BYTES_MAX: usize = 512;
 /// The largest result that the inbox stores.
 pub const INBOX_RESULT_BYTES_MAX: usize = 1024 * 1024;
 /// The largest body of an HTTP request with an `Idempotency-Key`.

@@ -129,11 +129,12 @@ impl Partitions {
     /// there is room left for its versions, and no index over what changes.
     pub fn schema(&self) -> String {
         format!(
-            "CREATE TABLE IF NOT EXISTS {} (consumer_group text NOT NULL, topic text NOT NULL, partition integer NOT NULL, \
+            "CREATE TABLE IF NOT EXISTS {0} (consumer_group text NOT NULL, topic text NOT NULL, partition integer NOT NULL, \
              epoch bigint NOT NULL DEFAULT 0, token bigint NOT NULL DEFAULT 0, owner text NOT NULL DEFAULT '', \
              next_offset bigint, next_sequence bigint NOT NULL DEFAULT 1, \
              landmark_offset bigint, landmark_digest bigint, raised_at timestamptz, \
-             PRIMARY KEY (consumer_group, topic, partition)) WITH (fillfactor = 20);\n",
+             PRIMARY KEY (consumer_group, topic, partition)) WITH (fillfactor = 20);\n\
+             ALTER TABLE {0} ADD COLUMN IF NOT EXISTS generation bigint NOT NULL DEFAULT 0;\n",
             self.quoted
         )
     }
@@ -272,9 +273,32 @@ impl Partitions {
         Ok(drawn.map(|row| row.get(0)))
     }
 
+    /// The generation of a partition: how often its topic was made anew. An offset means a message only together with
+    /// the generation in which it was read.
+    pub async fn generation(&self, client: &impl GenericClient, partition: &Partition) -> Result<i64, Error> {
+        let read = format!("SELECT generation FROM {} WHERE {THIS_ONE}", self.quoted);
+        let Partition { group, topic, number } = partition;
+        Ok(client.query_one(&read, &[group, topic, number]).await?.get(0))
+    }
+
+    /// Begins the next generation of one partition, and returns it: for an owner that finds out by itself, in a
+    /// transaction that has checked its tenure, that the messages are those of a topic that was made anew.
+    pub async fn raise_generation(
+        &self,
+        transaction: &impl GenericClient,
+        tenure: &Tenure,
+    ) -> Result<i64, Error> {
+        let raise = format!(
+            "UPDATE {} SET generation = generation + 1 WHERE {THIS_ONE} AND epoch = $4 RETURNING generation",
+            self.quoted
+        );
+        let Partition { group, topic, number } = &tenure.partition;
+        Ok(transaction.query_one(&raise, &[group, topic, number, &tenure.epoch]).await?.get(0))
+    }
+
     /// Forgets how far the messages of a topic have taken effect, for a topic that was made anew: its consumers begin
-    /// with its first message. Epochs and sequences stay, and every present tenure is fenced. Returns the number of
-    /// partitions.
+    /// with its first message, in the next generation. Epochs and sequences stay, and every present tenure is fenced.
+    /// Returns the number of partitions.
     pub async fn begin_anew(
         &self,
         client: &impl GenericClient,
@@ -282,7 +306,8 @@ impl Partitions {
         topic: &str,
     ) -> Result<u64, Error> {
         let forget = format!(
-            "UPDATE {} SET epoch = epoch + 1, next_offset = NULL, landmark_offset = NULL, landmark_digest = NULL \
+            "UPDATE {} SET epoch = epoch + 1, generation = generation + 1, next_offset = NULL, \
+             landmark_offset = NULL, landmark_digest = NULL \
              WHERE consumer_group = $1 AND topic = $2",
             self.quoted
         );

@@ -195,9 +195,11 @@ async fn sequences_grow_in_the_order_of_commits_and_positions_never_go_back() {
     assert_eq!(kit.partitions.check(&kit.client, &tenure).await.unwrap(), Standing::Fenced);
     let row = kit.partitions.look(&kit.client, &kit.partition).await.unwrap();
     assert_eq!((row.epoch, row.next_offset, row.landmark), (2, None, None));
+    assert_eq!(kit.partitions.generation(&kit.client, &kit.partition).await.unwrap(), 1);
     let tenure = kit.raise("two").await;
     assert_eq!((tenure.epoch, tenure.next_offset), (3, 40));
     assert_eq!(kit.partitions.draw(&kit.client, &tenure, 1).await.unwrap(), Some(5), "sequences go on");
+    assert_eq!(kit.partitions.raise_generation(&kit.client, &tenure).await.unwrap(), 2);
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use serde::Serialize;
+
 /// What the command line says besides the file: about the Solehold server that leases partitions.
 #[derive(Debug, Clone, Default)]
 pub struct Flags {
@@ -13,6 +15,21 @@ pub struct Flags {
     pub tenant: Option<String>,
     /// Certificates to trust besides the system's.
     pub ca_cert: Option<PathBuf>,
+}
+
+/// What became of a topic that was made anew.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BegunAnew {
+    /// The topic.
+    pub topic: String,
+    /// The group of its consumers.
+    pub group: String,
+    /// How many partitions begin with the first message that is there.
+    pub partitions: u64,
+    /// How many letters of the former topic are kept: commands that could not take effect.
+    pub dead: i64,
+    /// The same: commands that are parked behind those.
+    pub parked: i64,
 }
 
 /// Why an orchestrator did not start, or ended by itself.

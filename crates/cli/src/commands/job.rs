@@ -162,6 +162,7 @@ struct Letter {
 
 #[derive(Debug, Deserialize)]
 struct Mark {
+    job_id: String,
     id: String,
     #[serde(rename = "type")]
     kind: String,
@@ -370,9 +371,12 @@ async fn marks(
         output::note("there are no such marks");
         return Ok(());
     }
-    let row = |mark: Mark| [mark.id, mark.kind, mark.partition, or_dash(mark.offset), or_dash(mark.at)];
+    let row = |mark: Mark| {
+        [mark.job_id, mark.id, mark.kind, mark.partition, or_dash(mark.offset), or_dash(mark.at)]
+    };
     let rows = read_all::<Mark>(marks)?.into_iter().map(row).collect();
-    output::print(&output::table(["ID", "TYPE", "PARTITION", "OFFSET", "AT"], &["PARTITION", "OFFSET"], rows))
+    let headings = ["JOB", "ID", "TYPE", "PARTITION", "OFFSET", "AT"];
+    output::print(&output::table(headings, &["PARTITION", "OFFSET"], rows))
 }
 
 async fn clear(id: &str, kind: Option<Kind>, client: &Client, global: &GlobalArgs) -> CommandResult {

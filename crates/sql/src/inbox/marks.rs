@@ -81,6 +81,10 @@ impl<'a> Columns<'a> {
 const GIVEN: &str = "unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bigint[]) \
                      AS given (scope, command, id, hash, position)";
 
+/// Whether $1 is the id, or a part of it: [`ID_SEPARATOR`](super::ID_SEPARATOR) is between them. An id of one part is
+/// its own first.
+const IS_ID: &str = "(split_part(id, E'\\x1f', 1) = $1 OR split_part(id, E'\\x1f', 2) = $1)";
+
 impl Inbox {
     /// Marks commands as done, in the transaction of their effects, and says what each mark met, in the same order. Of
     /// two commands with the same name in one batch the first is new.
@@ -175,7 +179,8 @@ impl Inbox {
         Ok(client.client().execute_typed(&prune, &parameters).await?)
     }
 
-    /// Marks in the order of their ids, those of one id or all, after the last one that was listed before.
+    /// Marks in the order of their ids, those of one id (or of one part of it) or all, after the last one that was
+    /// listed before.
     pub async fn list_marks(
         &self,
         client: &(impl GenericClient + Sync),
@@ -185,7 +190,7 @@ impl Inbox {
     ) -> Result<Vec<ListedMark>, Error> {
         let list = format!(
             "SELECT scope, command, id, position, (extract(epoch FROM done_at) * 1000)::bigint FROM {} \
-             WHERE done_at IS NOT NULL AND ($1::text IS NULL OR id = $1) AND (scope, command, id) > ($2, $3, $4) \
+             WHERE done_at IS NOT NULL AND ($1::text IS NULL OR {IS_ID}) AND (scope, command, id) > ($2, $3, $4) \
              ORDER BY scope, command, id LIMIT $5",
             self.table
         );
@@ -207,8 +212,8 @@ impl Inbox {
         Ok(rows.iter().map(mark).collect())
     }
 
-    /// Deletes the marks of an id, of one type of command or of all, and returns how many: those commands take effect
-    /// again if they come again.
+    /// Deletes the marks of an id (or of one part of it), of one type of command or of all, and returns how many: those
+    /// commands take effect again if they come again.
     pub async fn clear_marks(
         &self,
         client: &(impl GenericClient + Sync),
@@ -216,7 +221,7 @@ impl Inbox {
         command: Option<&str>,
     ) -> Result<u64, Error> {
         let clear = format!(
-            "DELETE FROM {} WHERE id = $1 AND done_at IS NOT NULL AND ($2::text IS NULL OR command = $2)",
+            "DELETE FROM {} WHERE {IS_ID} AND done_at IS NOT NULL AND ($2::text IS NULL OR command = $2)",
             self.table
         );
         let parameters = [(&id as _, Type::TEXT), (&command as _, Type::TEXT)];

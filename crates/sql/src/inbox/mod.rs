@@ -31,6 +31,10 @@ use crate::{
 /// How often `begin` looks again when the row it met has gone.
 const LOOKS: usize = 10;
 
+/// Between the two parts of an id, such as that of a job and that of one command to it: marks are listed and cleared by
+/// either part. No id that people write has it, so that two pairs are never the same id.
+pub const ID_SEPARATOR: char = '\u{1f}';
+
 /// What names a command: who sent it, what it is, and the id that the sender gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -40,7 +44,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// Scope (such as a tenant), command type and id; each at most 255 bytes, the last two not empty.
+    /// Scope (such as a tenant), command type and id; each at most 512 bytes, the last two not empty. An id may be two
+    /// with an [`ID_SEPARATOR`] between them.
     pub fn new(scope: &str, command: &str, id: &str) -> Result<Self, Error> {
         for (what, value, may_be_empty) in
             [("scope", scope, true), ("command type", command, false), ("command id", id, false)]

@@ -104,6 +104,9 @@ pub(super) async fn hold<H: Handler>(
     }
 }
 
+/// What to do about a topic that was made anew.
+const ANEW: &str = "If that is meant, let the group begin anew with what is there: `solehold orchestrator begin-anew` for \
+                    an orchestrator, otherwise see docs/guides/partitions.md, \"A topic that was made anew\"";
 /// After this many attempts in a row, a partition that is not won counts as one that stands still.
 const NOT_WON_MAX: u32 = 5;
 
@@ -145,8 +148,7 @@ pub(super) async fn work<H: Handler>(
     match &ended {
         Ended::Foreign => office.desk.fail(format!(
             "topic {} was made anew under its name: at offset {} of partition {number} it has another message than the \
-             one that took effect. If that is meant, let the group begin anew with what is there \
-             (docs/guides/partitions.md, \"A topic that was made anew\")",
+             one that took effect. {ANEW}",
             tenure.partition.topic,
             landmark.map_or(-1, |landmark| landmark.offset),
         )),
@@ -216,8 +218,7 @@ pub(super) fn start(
         Some(next) if next > high => Err(NotWon::Never(format!(
             "topic {} is not the one that it was: it was made anew under its name, or its broker lost messages. \
              Everything below offset {next} of partition {number} has taken effect, and the broker has {low} to {high}. \
-             If that is meant, let the group begin anew with what is there (docs/guides/partitions.md, \"A topic that \
-             was made anew\")",
+             {ANEW}",
             partition.topic
         ))),
         Some(next) if next < low && terms.lost_messages == LostMessages::Stop => {

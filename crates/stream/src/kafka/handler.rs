@@ -6,6 +6,7 @@ use bytes::Bytes;
 use deadpool_postgres::Transaction;
 use solehold_sql::partitions::Tenure;
 use tokio::sync::watch;
+use xxhash_rust::xxh3::Xxh3;
 
 /// A message as the broker keeps it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +25,20 @@ pub struct Message {
     pub headers: Vec<(String, Bytes)>,
     /// When it was written, by the broker or the producer, in milliseconds since 1970.
     pub timestamp_ms: Option<i64>,
+}
+
+impl Message {
+    /// What tells it from another message at the same offset: of a topic that was made anew.
+    pub fn digest(&self) -> i64 {
+        let mut hasher = Xxh3::new();
+        for part in [&self.key, &self.payload] {
+            let part = part.as_ref();
+            hasher.update(&part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
+            hasher.update(part.map_or(&[], |part| &part[..]));
+        }
+        hasher.update(&self.timestamp_ms.unwrap_or(-1).to_le_bytes());
+        hasher.digest().cast_signed()
+    }
 }
 
 /// Why a message could not be handled.

@@ -17,7 +17,6 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use bytes::Bytes;
 use solehold_clock::{Backoff, BootTime};
 use solehold_sql::partitions::Landmark;
-use xxhash_rust::xxh3::Xxh3;
 
 use super::Message;
 
@@ -145,7 +144,7 @@ impl Lane {
     /// A message was fetched. They arrive in the order of their offsets, with gaps.
     pub fn arrive(&mut self, message: Message) -> Arrival {
         let offset = message.offset;
-        if self.landmark.is_some_and(|mark| mark.offset == offset && mark.digest != digest(&message)) {
+        if self.landmark.is_some_and(|mark| mark.offset == offset && mark.digest != message.digest()) {
             return Arrival::Foreign;
         }
         if offset < self.next {
@@ -233,7 +232,7 @@ impl Lane {
         let landmark = offsets.iter().rev().find(|offset| **offset < next_offset);
         let landmark = landmark
             .and_then(|offset| self.entries.get(offset))
-            .map(|entry| Landmark { offset: entry.message.offset, digest: digest(&entry.message) });
+            .map(|entry| Landmark { offset: entry.message.offset, digest: entry.message.digest() });
         Some(Batch { offsets, next_offset, landmark })
     }
 
@@ -320,16 +319,4 @@ fn size(message: &Message) -> usize {
     let bytes = |bytes: &Option<Bytes>| bytes.as_ref().map_or(0, Bytes::len);
     let headers: usize = message.headers.iter().map(|(name, value)| name.len() + value.len()).sum();
     ENTRY_BYTES + bytes(&message.key) + bytes(&message.payload) + headers
-}
-
-/// What tells one message from another at the same offset.
-fn digest(message: &Message) -> i64 {
-    let mut hasher = Xxh3::new();
-    for part in [&message.key, &message.payload] {
-        let part = part.as_ref();
-        hasher.update(&part.map_or(u64::MAX, |part| part.len() as u64).to_le_bytes());
-        hasher.update(part.map_or(&[], |part| &part[..]));
-    }
-    hasher.update(&message.timestamp_ms.unwrap_or(-1).to_le_bytes());
-    hasher.digest().cast_signed()
 }

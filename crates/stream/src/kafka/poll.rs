@@ -339,7 +339,7 @@ fn sorted(numbers: &HashSet<i32>) -> Vec<i32> {
     sorted
 }
 
-fn owned(message: &BorrowedMessage<'_>) -> Message {
+pub(super) fn owned(message: &BorrowedMessage<'_>) -> Message {
     let bytes = |part: Option<&[u8]>| part.map(Bytes::copy_from_slice);
     let headers = message.headers().map(|headers| {
         let value = |value: Option<&[u8]>| bytes(value).unwrap_or_default();

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use solehold_sql::inbox::ID_SEPARATOR;
 
 use super::{
-    job::{Input, NewJob, key},
-    limits::{COMMAND_BYTES_MAX, ID_BYTES_MAX},
+    job::{Input, Job, NewJob, key},
+    limits::{COMMAND_BYTES_MAX, ID_BYTES_MAX, SHOWN_CHARS_MAX},
     pipeline::Pipeline,
 };
 use crate::kafka::{Failure, Message};
@@ -65,9 +66,11 @@ impl Command {
             return Err(Failure::Poison("the message is empty (a tombstone): a command is JSON".to_owned()));
         };
         let command = Self::parse(payload).map_err(Failure::Poison)?;
-        let given = message.key.as_deref().map(String::from_utf8_lossy);
-        if given.as_deref() != Some(command.key().as_str()) {
-            let given = given.map_or_else(|| "no key".to_owned(), |given| format!("the key {given:?}"));
+        let given = message.key.as_deref();
+        if given != Some(command.key().as_bytes()) {
+            let given = given.map(String::from_utf8_lossy);
+            let given =
+                given.map_or_else(|| "no key".to_owned(), |given| format!("the key {}", shown(&given)));
             return Err(Failure::Poison(format!(
                 "the message has {given}; its key must be organization_id:match_id, {:?}, so that commands stay in order",
                 command.key()
@@ -81,8 +84,10 @@ impl Command {
         if payload.len() > COMMAND_BYTES_MAX {
             return Err(format!("the command has {} bytes, more than {COMMAND_BYTES_MAX}", payload.len()));
         }
+        let text =
+            std::str::from_utf8(payload).map_err(|error| format!("this is not a job command: {error}"))?;
         let command: Self =
-            serde_json::from_slice(payload).map_err(|error| format!("this is not a job command: {error}"))?;
+            serde_json::from_str(text).map_err(|error| format!("this is not a job command: {error}"))?;
         let ids = [
             ("job_id", Some(&command.job_id)),
             ("organization_id", Some(&command.organization_id)),
@@ -93,7 +98,7 @@ impl Command {
             let Some(id) = id else { continue };
             if id.is_empty() || id.len() > ID_BYTES_MAX || id.chars().any(char::is_control) {
                 let wanted = format!("1 to {ID_BYTES_MAX} bytes without control characters");
-                return Err(format!("{what} {id:?} will not do: use {wanted}"));
+                return Err(format!("{what} {} will not do: use {wanted}", shown(id)));
             }
         }
         Ok(command)
@@ -104,9 +109,29 @@ impl Command {
         key(&self.organization_id, &self.match_id)
     }
 
-    /// What names it among commands of its type.
+    /// What tells it apart from other commands of its type for its job.
     pub fn id(&self) -> &str {
         self.command_id.as_deref().unwrap_or(&self.job_id)
+    }
+
+    /// What names it among the commands of its type for all jobs: the job, and its own id unless that is the job's.
+    pub fn name(&self) -> String {
+        match self.id() {
+            id if id == self.job_id => id.to_owned(),
+            id => format!("{}{ID_SEPARATOR}{id}", self.job_id),
+        }
+    }
+
+    /// Why it may do nothing to this job, if it may not: it is of another organization or match. Comparing their keys
+    /// would not do, since match `b:c` of organization `a` and match `c` of organization `a:b` have the same.
+    pub fn not_for(&self, job: &Job) -> Option<String> {
+        let (ours, theirs) = ((&self.organization_id, &self.match_id), (&job.organization_id, &job.match_id));
+        (ours != theirs).then(|| {
+            format!(
+                "job {} is of organization {} and match {}, not of organization {} and match {}",
+                job.id, theirs.0, theirs.1, ours.0, ours.1
+            )
+        })
     }
 
     /// What it is for a job.
@@ -122,6 +147,14 @@ impl Command {
             CommandKind::Cancel => Input::Cancel,
             CommandKind::Retry => Input::Retry,
         }
+    }
+}
+
+/// The beginning of an id or a key, quoted, with its length if there is more.
+fn shown(text: &str) -> String {
+    match text.char_indices().nth(SHOWN_CHARS_MAX) {
+        Some((end, _)) => format!("{:?}... ({} bytes)", &text[..end], text.len()),
+        None => format!("{text:?}"),
     }
 }
 

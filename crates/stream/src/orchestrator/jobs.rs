@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use deadpool_postgres::Transaction;
+use prometheus_client::metrics::counter::Counter;
 use solehold_sql::{
     Error,
     partitions::{Standing, Tenure},
@@ -50,12 +51,14 @@ pub struct Parts {
 pub struct Desk {
     store: Arc<Store>,
     wakes: Wakes,
+    /// Mail that had no effect, since its job is gone.
+    without_job: Counter,
 }
 
 impl Desk {
     /// For the jobs in this store.
     pub fn new(store: Arc<Store>) -> Self {
-        Self { store, wakes: Wakes::default() }
+        Self { store, wakes: Wakes::default(), without_job: Counter::default() }
     }
 
     /// Where jobs are kept.
@@ -74,10 +77,19 @@ impl Desk {
             return Ok(());
         }
         let client = self.store.pool().get().await?;
-        let partitions = self.store.deliver(&client, mail).await?;
+        let delivered = self.store.deliver(&client, mail).await?;
         drop(client);
-        self.wakes.mail(&partitions);
+        self.wakes.mail(&delivered.partitions);
+        self.report_without_job(&delivered.without_job);
         Ok(())
+    }
+
+    /// Counts mail that had no effect, since its job is gone, and logs it: one line for all that came together.
+    fn report_without_job(&self, mail: &[(String, String)]) {
+        if let Some((job, name)) = mail.first() {
+            self.without_job.inc_by(mail.len() as u64);
+            tracing::warn!(count = mail.len(), job, mail = name, "mail had no effect, since its job is gone");
+        }
     }
 }
 
@@ -141,7 +153,8 @@ impl std::fmt::Debug for Jobs {
 impl Jobs {
     /// Jobs of these parts.
     pub fn new(parts: Parts) -> Self {
-        Self { parts, figures: Arc::default() }
+        let figures = Arc::new(Figures::new(parts.desk.without_job.clone()));
+        Self { parts, figures }
     }
 
     /// What it works with.
@@ -219,6 +232,8 @@ impl Handler for Jobs {
             position: done.message.offset,
             key: key_of(&done.message),
             payload: done.message.payload.as_ref().map(|payload| payload.to_vec()),
+            digest: done.message.digest(),
+            generation: None,
             command: done.effect.clone().map_err(|failure| failure.to_string()),
         });
         batch.take(arrivals.collect()).await?;
@@ -227,7 +242,10 @@ impl Handler for Jobs {
 
     fn committed(&self, tenure: &Tenure, tally: Tally) {
         self.figures.add(&tally);
-        self.parts.desk.wakes.outbox(tenure.partition.number);
+        let desk = &self.parts.desk;
+        desk.report_without_job(&tally.without_job);
+        desk.wakes.outbox(tenure.partition.number);
+        desk.wakes.mail(&tally.mailed);
     }
 
     async fn attend(&self, tenure: Tenure, leaving: Leaving) {
@@ -235,7 +253,13 @@ impl Handler for Jobs {
     }
 }
 
-/// The key of a message, as text. PostgreSQL keeps no zero characters.
+/// The key of a message, as text of bounded length: an index has room for it. PostgreSQL keeps no zero characters.
 fn key_of(message: &Message) -> String {
-    String::from_utf8_lossy(message.key.as_deref().unwrap_or_default()).replace('\0', "\u{fffd}")
+    let key = message.key.as_deref().unwrap_or_default();
+    let text = String::from_utf8_lossy(key).replace('\0', "\u{fffd}");
+    if text.len() <= limits::KEY_BYTES_MAX {
+        return text;
+    }
+    let kept: String = text.chars().take(limits::KEY_CHARS_KEPT).collect();
+    format!("{kept}... ({} bytes)", key.len())
 }

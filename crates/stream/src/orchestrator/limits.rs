@@ -10,6 +10,11 @@ pub const STAGE_NAME_BYTES_MAX: usize = 64;
 pub const RETRIES_MAX: u32 = 100;
 /// The longest job id, organization id and match id.
 pub const ID_BYTES_MAX: usize = 255;
+/// The longest key of a letter that is kept as it is: longer than that of any command that can take effect. Of a longer
+/// one the beginning and the length are kept.
+pub const KEY_BYTES_MAX: usize = 1024;
+/// How much is kept of a key that is too long, in characters: still longer than that of any command.
+pub const KEY_CHARS_KEPT: usize = 2 * ID_BYTES_MAX + 2;
 /// The largest command.
 pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
 /// The largest result of a stage that is kept.
@@ -18,6 +23,8 @@ pub const RESULT_BYTES_MAX: usize = 256 * 1024;
 pub const REPORTS_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The longest reason that is kept; what is longer is cut, and says so.
 pub const REASON_BYTES_MAX: usize = 2_000;
+/// How much of an id or a key a reason shows, in characters.
+pub const SHOWN_CHARS_MAX: usize = 100;
 /// The longest time that a stage may be given.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 

@@ -37,8 +37,9 @@ fn times() -> Histogram {
     ])
 }
 
-impl Default for Figures {
-    fn default() -> Self {
+impl Figures {
+    /// What is counted from now on. Mail without a job is counted by the desk, where it comes in.
+    pub(super) fn new(without_job: Counter) -> Self {
         let mut registry = Registry::default();
         let figures = Self {
             registry: Mutex::default(),
@@ -58,6 +59,11 @@ impl Default for Figures {
             "Reports and requests to jobs that could not take effect and were set aside",
             figures.unreadable.clone(),
         );
+        registry.register(
+            "mail_without_job",
+            "Reports and requests that had no effect, since their job is gone",
+            without_job,
+        );
         registry.register_with_unit(
             "job_processing_time",
             "How long jobs took from their creation to their end, by how they ended",
@@ -66,9 +72,7 @@ impl Default for Figures {
         );
         Self { registry: Mutex::new(registry), ..figures }
     }
-}
 
-impl Figures {
     /// What the consumer counts.
     pub fn consumer(&self) -> &Arc<kafka::Figures> {
         &self.consumer
@@ -81,7 +85,7 @@ impl Figures {
     pub(super) fn add(&self, tally: &Tally) {
         let arrived = tally.commands + tally.duplicates + tally.dead + tally.parked;
         self.consumer.duplicates(tally.duplicates);
-        for (counter, count) in [(&self.commands, arrived), (&self.letters, tally.dead)] {
+        for (counter, count) in [(&self.commands, arrived), (&self.letters, tally.dead + tally.returned)] {
             if count > 0 {
                 counter.inc_by(count);
             }

@@ -10,6 +10,7 @@
 //! A job belongs to the partition that its command came from, and only the owner of that partition changes it. What
 //! others have to say to it (a worker's report, an operator's cancel) is put into the partition's mailbox, a table.
 
+mod anew;
 mod attend;
 mod check;
 pub mod command;
@@ -29,6 +30,7 @@ mod task;
 pub mod wake;
 mod wire;
 
+pub use anew::begin_anew;
 pub use check::check;
 pub use jobs::{Desk, Jobs, Parts};
 pub use metrics::Figures;

@@ -39,7 +39,7 @@ impl From<ConfigError> for RunError {
 }
 
 /// Flags and variables override the file.
-fn apply(flags: Flags, file: &mut OrchestratorFile) {
+pub(super) fn apply(flags: Flags, file: &mut OrchestratorFile) {
     let leases = &mut file.leases;
     let Flags { server, api_key, tenant, ca_cert } = flags;
     leases.server = server.or(leases.server.take());
@@ -77,7 +77,7 @@ fn pool(settings: &PostgresSettings) -> Result<(Pool, Target), RunError> {
 }
 
 /// The store, with its tables. A database that is not there yet is waited for until `wait` is over.
-async fn open(settings: &Settings, wait: Duration) -> Result<(Arc<Store>, Target), RunError> {
+pub(super) async fn open(settings: &Settings, wait: Duration) -> Result<(Arc<Store>, Target), RunError> {
     let (pool, target) = pool(&settings.postgres)?;
     let store = Store::new(pool, &settings.postgres.schema);
     let store = store.map_err(|error| RunError::Usage(error.to_string()))?;

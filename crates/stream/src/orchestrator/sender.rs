@@ -14,7 +14,7 @@ use super::{
     jobs::{Jobs, StepError},
     limits::OUTBOX_BATCH,
     publish::{Outgoing, Publish},
-    store::{EVENTS, LETTERS, OutboxKind, OutboxRow},
+    store::{EVENTS, LETTERS, LetterId, OutboxKind, OutboxRow},
 };
 
 /// One way out.
@@ -185,7 +185,7 @@ async fn to_workers(way: &dyn Dispatch, known: &HashMap<String, Job>, wave: &[(i
                 way.revoke(id).await;
                 Some(Ok(()))
             }
-            OutboxKind::Event(_) | OutboxKind::Letter(_) => Some(Ok(())),
+            OutboxKind::Event(_) | OutboxKind::Letter { .. } => Some(Ok(())),
         };
         results.push(result);
     }
@@ -213,9 +213,10 @@ async fn to_topic(
                 let key = super::job::key(part("organization_id"), part("match_id"));
                 Some(Outgoing { key, payload: event.to_string().into_bytes(), headers: Vec::new() })
             }
-            OutboxKind::Letter(position) => {
+            OutboxKind::Letter { position, generation } => {
                 let client = store.pool().get().await?;
-                let letter = store.letter(&client, partition, *position).await?;
+                let id = LetterId { partition, generation: *generation, position: *position };
+                let letter = store.letter(&client, id).await?;
                 letter.map(|letter| Outgoing::of_letter(&letter, source, publisher.has_headers()))
             }
             OutboxKind::Send(_) | OutboxKind::Revoke(_) => None,

@@ -6,23 +6,31 @@ use serde_json::json;
 use solehold_stream::orchestrator::{
     ReportKind,
     job::{JobState, StageState},
-    store::{LetterState, Mail, MailBody},
+    store::{Letter, LetterState, Mail, MailBody},
 };
 use solehold_testkit::wait_for;
 
 use crate::kit::{Kit, PATIENCE, stage};
 
-pub async fn states(kit: &Kit) -> Vec<(i64, LetterState)> {
+/// Letters that nobody has decided on.
+pub async fn letters(kit: &Kit) -> Vec<Letter> {
     let client = kit.store().pool().get().await.unwrap();
-    let letters = kit.store().list_letters(&client, (-1, -1), 100).await.unwrap();
-    letters.iter().map(|letter| (letter.position, letter.state)).collect()
+    kit.store().list_letters(&client, None, 100).await.unwrap()
+}
+
+pub async fn states(kit: &Kit) -> Vec<(i64, LetterState)> {
+    letters(kit).await.iter().map(|letter| (letter.position, letter.state)).collect()
 }
 
 pub async fn ask(kit: &Kit, body: MailBody) {
+    ask_of(kit, 0, body).await;
+}
+
+pub async fn ask_of(kit: &Kit, partition: i32, body: MailBody) {
     let client = kit.store().pool().get().await.unwrap();
-    kit.store().deliver_to(&client, 0, &Mail::to_job("", body)).await.unwrap();
+    kit.store().deliver_to(&client, partition, &Mail::to_job("", body)).await.unwrap();
     drop(client);
-    kit.jobs.desk().wakes().mail(&[0]);
+    kit.jobs.desk().wakes().mail(&[partition]);
     kit.count_when("mailbox", 0).await;
 }
 
@@ -74,10 +82,10 @@ async fn a_dead_letter_parks_its_key_and_a_redrive_applies_all_in_order() {
     assert_eq!((copy.key.as_str(), copy.headers[0].0), ("org:m", "reason"));
     assert_eq!(copy.headers[0].1, "CANCEL of job a: there is no such job");
     // Nothing has changed: it is dead again, and the others wait.
-    ask(&kit, MailBody::Redrive { position: 0 }).await;
+    ask(&kit, MailBody::Redrive { position: 0, generation: 0 }).await;
     assert_eq!(states(&kit).await, expected);
     // Dropped: what is parked behind it is applied, in order.
-    ask(&kit, MailBody::Discard { position: 0 }).await;
+    ask(&kit, MailBody::Discard { position: 0, generation: 0 }).await;
     assert_eq!(states(&kit).await, []);
     kit.state_when("b", JobState::Cancelled).await;
     // And the key is free.
@@ -108,7 +116,7 @@ async fn a_redrive_works_once_its_reason_is_gone() {
     client.batch_execute(sql).await.unwrap();
     drop(client);
     let attending = kit.attend(&tenure);
-    ask(&kit, MailBody::Redrive { position: 0 }).await;
+    ask(&kit, MailBody::Redrive { position: 0, generation: 0 }).await;
     assert_eq!(states(&kit).await, []);
     kit.state_when("a", JobState::Running).await;
     attending.leave().await;
@@ -129,12 +137,65 @@ async fn what_is_no_command_or_says_something_else_is_a_letter() {
     });
     kit.take(&tenure, &[kit.message(&tenure, "org:m-a", other)]).await;
     let client = kit.store().pool().get().await.unwrap();
-    let letters = kit.store().list_letters(&client, (-1, -1), 100).await.unwrap();
+    let letters = kit.store().list_letters(&client, None, 100).await.unwrap();
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
     assert!(reasons[0].starts_with("this is not a job command: EOF"), "{reasons:?}");
     assert!(reasons[1].contains("missing field `job_id`"), "{reasons:?}");
-    assert_eq!(reasons[2], "another CREATE with the id a came before, and said something else");
+    assert_eq!(reasons[2], "another CREATE of job a with the id a came before, and said something else");
     assert_eq!(kit.job("a").await.input.as_ref(), &json!({"video": "a"}));
+}
+
+#[tokio::test]
+async fn the_same_command_id_for_two_jobs_names_two_commands() {
+    let kit = Kit::new().await;
+    let tenure = kit.tenure(0).await;
+    // Ids that would be the same if they were only put together, too.
+    let jobs = [("a", "1"), ("b", "1"), ("b/c", "d"), ("b", "c/d"), ("c", "b")];
+    let command = |kind: &str, job: &str, id: Option<&str>| {
+        let of = format!("m-{job}");
+        let command = json!({
+            "job_id": job, "organization_id": "org", "match_id": of, "type": kind, "command_id": id,
+        });
+        kit.message(&tenure, &format!("org:{of}"), command)
+    };
+    for job in ["a", "b", "b/c", "c"] {
+        kit.take(&tenure, &[command("CREATE", job, None)]).await;
+    }
+    for (job, id) in jobs {
+        let cancel = command("CANCEL", job, Some(id));
+        kit.take(&tenure, &[cancel]).await;
+        assert_eq!(states(&kit).await, [], "CANCEL {id} of {job}");
+        assert_eq!(kit.job(job).await.state, JobState::Cancelled);
+    }
+    // The same name with other words is still refused.
+    let mut other = command("CANCEL", "a", Some("1"));
+    other.payload = Some(String::from_utf8_lossy(&other.payload.unwrap()).replace("}", ", \"x\": 1}").into());
+    kit.take(&tenure, &[other]).await;
+    assert_eq!(
+        letters(&kit).await[0].reason,
+        "another CANCEL of job a with the id 1 came before, and said something else"
+    );
+}
+
+/// Marks did not have the job in their names before.
+#[tokio::test]
+async fn a_command_that_took_effect_before_an_upgrade_has_no_effect_again() {
+    let kit = Kit::new().await;
+    let tenure = kit.tenure(0).await;
+    let said = |kind: &str, id: Option<&str>| json!({"job_id": "a", "organization_id": "org", "match_id": "m", "type": kind, "command_id": id});
+    let messages = [said("CREATE", None), said("CANCEL", Some("1")), said("RETRY", Some("2"))];
+    let messages = messages.map(|said| kit.message(&tenure, "org:m", said));
+    for message in &messages {
+        kit.take(&tenure, std::slice::from_ref(message)).await;
+    }
+    kit.execute("UPDATE orchestrator.inbox SET id = right(id, 1)").await;
+    kit.take(&tenure, &messages).await;
+    let job = kit.job("a").await;
+    assert_eq!((job.state, job.stages[0].attempt, states(&kit).await.len()), (JobState::Running, 3, 0));
+    // Behind a dead letter, too.
+    kit.take(&tenure, &[kit.command_of(&tenure, "CANCEL", "nobody", "m")]).await;
+    kit.take(&tenure, &messages).await;
+    assert_eq!(states(&kit).await.len(), 1, "nothing is parked that took effect before");
 }
 
 #[tokio::test]

@@ -1,6 +1,10 @@
 //! Jobs on a real PostgreSQL: what is committed takes effect once, whoever crashes where.
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
+mod anew;
+mod broker;
+mod forwarded;
+mod fuzz;
 mod kit;
 mod letters;
 mod old;

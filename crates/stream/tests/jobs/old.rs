@@ -52,7 +52,7 @@ async fn jobs_that_ended_long_ago_are_deleted_again_and_again() {
     assert_eq!(states(&kit).await.len(), 1);
     // It goes on, without a new owner.
     end(&kit, "recent", 31).await;
-    ask(&kit, MailBody::Discard { position: 1_103 }).await;
+    ask(&kit, MailBody::Discard { position: 1_103, generation: 0 }).await;
     kit.count_when("jobs WHERE job_id IN ('recent', 'letter')", 0).await;
     assert_eq!(kit.count("jobs").await, 2, "one runs, and one is of a partition that nobody attends to");
     attending.leave().await;

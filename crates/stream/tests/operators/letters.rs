@@ -61,7 +61,10 @@ pub async fn marks_are_listed_and_cleared(world: &World) -> Result<()> {
     world.send(0, "CREATE", "e", "m-0").await?;
     world.state_when("e", "running").await?;
     assert_eq!(world.get("/jobs/a").await?["state"], "succeeded");
-    assert_eq!(world.seen("job marks ls --id a").await?, "ID TYPE PARTITION OFFSET AT\na CREATE 0 0 TIME");
+    assert_eq!(
+        world.seen("job marks ls --id a").await?,
+        "JOB ID TYPE PARTITION OFFSET AT\na a CREATE 0 0 TIME"
+    );
     let marks = world.json("job marks ls").await?;
     let ids = |marks: &serde_json::Value| {
         let marks = marks["marks"].as_array().cloned().unwrap_or_default();

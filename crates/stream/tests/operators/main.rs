@@ -2,6 +2,7 @@
 //!
 //! One orchestrator for all of it, since its broker takes seconds to start.
 
+mod anew;
 mod check;
 mod letters;
 mod tls;

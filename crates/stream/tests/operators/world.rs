@@ -22,14 +22,31 @@ pub const KEY: &str = "0123456789abcdef";
 /// What the orchestrator says when it serves, before its address.
 const READY: &str = "solehold orchestrator pod-1 serves jobs on ";
 
+const FILE: &str = "orchestrator.yaml";
+
+async fn orchestrator(files: &TempDir) -> Result<Program> {
+    let mut command = std::process::Command::new(Solehold::binary()?);
+    command.arg("orchestrator").arg("--config").arg(files.path().join(FILE));
+    Program::start("orchestrator", &command, READY).await
+}
+
+fn producer(kafka: &Kafka) -> Result<FutureProducer> {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", kafka.address()).set("acks", "all");
+    if let Some(version) = kafka.broker_version() {
+        client.set("api.version.request", "false").set("broker.version.fallback", version);
+    }
+    Ok(client.create()?)
+}
+
 pub struct World {
     pub url: String,
     pub postgres: Postgres,
     pub files: TempDir,
     pub config: Value,
     producer: FutureProducer,
-    _program: Program,
-    _kafka: Kafka,
+    pub program: Program,
+    pub kafka: Kafka,
     _service: JoinSet<()>,
 }
 
@@ -81,29 +98,31 @@ impl World {
         let mut service = JoinSet::new();
         let takes_all = Router::new().fallback(async || StatusCode::ACCEPTED);
         service.spawn(async move { axum::serve(listener, takes_all).await.expect("it serves") });
-        let file = files.path().join("orchestrator.yaml");
         // YAML takes JSON.
-        fs::write(&file, config.to_string())?;
-        let mut command = std::process::Command::new(Solehold::binary()?);
-        command.arg("orchestrator").arg("--config").arg(&file);
-        let program = Program::start("orchestrator", &command, READY).await?;
-        let url = program.said().to_owned();
-        let mut client = ClientConfig::new();
-        client.set("bootstrap.servers", kafka.address()).set("acks", "all");
-        if let Some(version) = kafka.broker_version() {
-            client.set("api.version.request", "false").set("broker.version.fallback", version);
-        }
-        let producer = client.create()?;
-        Ok(Self {
-            url,
-            postgres,
-            files,
-            config,
-            producer,
-            _program: program,
-            _kafka: kafka,
-            _service: service,
-        })
+        fs::write(files.path().join(FILE), config.to_string())?;
+        let program = orchestrator(&files).await?;
+        let (url, producer) = (program.said().to_owned(), producer(&kafka)?);
+        Ok(Self { url, postgres, files, config, producer, program, kafka, _service: service })
+    }
+
+    /// The file of the orchestrator.
+    pub fn own_file(&self) -> String {
+        self.files.path().join(FILE).display().to_string()
+    }
+
+    /// Deletes the topic of commands, and makes it again under its name.
+    pub async fn make_topic_anew(&mut self) -> Result<()> {
+        self.kafka.delete_topic(TOPIC).await?;
+        self.kafka.create_topic_named(TOPIC, 2).await?;
+        self.producer = producer(&self.kafka)?;
+        Ok(())
+    }
+
+    /// Starts the orchestrator again.
+    pub async fn start_again(&mut self) -> Result<()> {
+        self.program = orchestrator(&self.files).await?;
+        self.url = self.program.said().to_owned();
+        Ok(())
     }
 
     /// Sends a command to a partition.

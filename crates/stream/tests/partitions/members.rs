@@ -37,9 +37,11 @@ async fn headers_arrive_with_their_message() -> anyhow::Result<()> {
     let kit = kit_on(&mock).await?;
     let letter = Letter {
         partition: 3,
+        generation: 0,
         position: 41,
         key: "acme:final".to_owned(),
         payload: Some(b"headers-1".to_vec()),
+        digest: None,
         state: LetterState::Dead,
         reason: "stage decode is not known".to_owned(),
         at_ms: 0,

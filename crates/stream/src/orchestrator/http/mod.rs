@@ -32,7 +32,7 @@ use super::{
     job::JobState,
     jobs::Jobs,
     limits::{REPORTS_BYTES_MAX, REQUEST_TIMEOUT},
-    store::{JobFilter, LetterState, Mail, MailBody},
+    store::{JobFilter, LetterId, LetterState, Mail, MailBody},
 };
 
 /// Why this process is not ready, if it is not.
@@ -227,6 +227,10 @@ async fn steer(
         return refused(ErrorCode::Conflict, format!("job {id} {state}: there is nothing to {what}"));
     }
     shared.jobs.desk().deliver_mail(vec![Mail::to_job(id, body)]).await?;
+    // What was delivered keeps its job from being deleted; a job that is gone by now was gone before.
+    if shared.jobs.store().job(id).await?.is_none() {
+        return refused(ErrorCode::NotFound, format!("job {id} was deleted meanwhile"));
+    }
     Ok((StatusCode::ACCEPTED, Json(json!({ "job_id": id, "asked": what }))).into_response())
 }
 
@@ -259,35 +263,38 @@ async fn list_letters(State(shared): State<Shared>, asked: Asked) -> Answer {
     let (after, limit) = (asked.text("after").map(letter_id).transpose()?, asked.limit()?);
     let store = shared.jobs.store();
     let client = store.pool().get().await?;
-    let letters = store.list_letters(&client, after.unwrap_or((-1, -1)), limit).await?;
-    let next = next(&letters, limit, views::letter_id);
+    let letters = store.list_letters(&client, after, limit).await?;
+    let next = next(&letters, limit, |letter| letter.id().to_string());
     let letters: Vec<Value> = letters.iter().map(views::letter).collect();
     Ok(Json(json!({ "letters": letters, "next": next })).into_response())
 }
 
 async fn get_letter(State(shared): State<Shared>, Id(id): Id) -> Answer {
-    let (partition, position) = letter_id(&id)?;
+    let letter = letter_id(&id)?;
     let store = shared.jobs.store();
     let client = store.pool().get().await?;
-    match store.letter(&client, partition, position).await? {
+    match store.letter(&client, letter).await? {
         Some(letter) => Ok(Json(views::letter(&letter)).into_response()),
         None => refused(ErrorCode::NotFound, format!("there is no letter {id}")),
     }
 }
 
 async fn redrive(State(shared): State<Shared>, Id(id): Id) -> Answer {
-    resolve(&shared, &id, "redrive", |position| MailBody::Redrive { position }).await
+    let body = |LetterId { position, generation, .. }| MailBody::Redrive { position, generation };
+    resolve(&shared, &id, "redrive", body).await
 }
 
 async fn discard(State(shared): State<Shared>, Id(id): Id) -> Answer {
-    resolve(&shared, &id, "discard", |position| MailBody::Discard { position }).await
+    let body = |LetterId { position, generation, .. }| MailBody::Discard { position, generation };
+    resolve(&shared, &id, "discard", body).await
 }
 
-async fn resolve(shared: &Shared, id: &str, what: &str, body: impl FnOnce(i64) -> MailBody) -> Answer {
-    let (partition, position) = letter_id(id)?;
+async fn resolve(shared: &Shared, id: &str, what: &str, body: impl FnOnce(LetterId) -> MailBody) -> Answer {
+    let named = letter_id(id)?;
+    let partition = named.partition;
     let store = shared.jobs.store();
     let client = store.pool().get().await?;
-    let Some(letter) = store.letter(&client, partition, position).await? else {
+    let Some(letter) = store.letter(&client, named).await? else {
         return refused(ErrorCode::NotFound, format!("there is no letter {id}"));
     };
     match letter.state {
@@ -296,32 +303,21 @@ async fn resolve(shared: &Shared, id: &str, what: &str, body: impl FnOnce(i64) -
         }
         LetterState::Parked if what == "redrive" => {
             let first = store.open_letters(&client, partition, &letter.key, 1).await?;
-            let first = first.first().map(views::letter_id).unwrap_or_default();
+            let first = first.first().map(|first| first.id().to_string()).unwrap_or_default();
             let detail =
                 format!("letter {id} is parked behind letter {first}: redrive or discard that one first");
             return refused(ErrorCode::Conflict, detail);
         }
         LetterState::Parked | LetterState::Dead => {}
     }
-    store.deliver_to(&client, partition, &Mail::to_job("", body(position))).await?;
+    store.deliver_to(&client, partition, &Mail::to_job("", body(named))).await?;
     drop(client);
     shared.jobs.desk().wakes().mail(&[partition]);
     Ok((StatusCode::ACCEPTED, Json(json!({ "letter": id, "asked": what }))).into_response())
 }
 
-/// `PARTITION-OFFSET`.
-fn letter_id(text: &str) -> Result<(i32, i64), Refused> {
-    let parts = text.split_once('-').and_then(|(partition, position)| {
-        let (partition, position) = (partition.parse::<i32>().ok()?, position.parse::<i64>().ok()?);
-        (partition >= 0 && position >= 0).then_some((partition, position))
-    });
-    match parts {
-        Some(id) => Ok(id),
-        None => refused(
-            ErrorCode::InvalidField,
-            format!("{text:?} is not a letter's id, PARTITION-OFFSET as in 3-1207"),
-        ),
-    }
+fn letter_id(text: &str) -> Result<LetterId, Refused> {
+    text.parse().map_err(|error: String| Refused::new(ErrorCode::InvalidField, error))
 }
 
 async fn list_marks(State(shared): State<Shared>, asked: Asked) -> Answer {

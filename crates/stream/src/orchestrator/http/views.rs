@@ -1,7 +1,7 @@
 //! Jobs, letters and marks as JSON.
 
 use serde_json::{Value, json};
-use solehold_sql::inbox::ListedMark;
+use solehold_sql::inbox::{ID_SEPARATOR, ListedMark};
 
 use crate::orchestrator::{
     job::Job,
@@ -67,13 +67,9 @@ pub fn job(job: &Job, partition: i32) -> Value {
     })
 }
 
-pub fn letter_id(letter: &Letter) -> String {
-    format!("{}-{}", letter.partition, letter.position)
-}
-
 pub fn letter(letter: &Letter) -> Value {
     json!({
-        "letter": letter_id(letter),
+        "letter": letter.id().to_string(),
         "key": letter.key,
         "state": letter.state,
         "reason": letter.reason,
@@ -83,8 +79,10 @@ pub fn letter(letter: &Letter) -> Value {
 }
 
 pub fn mark(mark: &ListedMark) -> Value {
+    let (job, id) = mark.id.split_once(ID_SEPARATOR).unwrap_or((&mark.id, &mark.id));
     json!({
-        "id": mark.id,
+        "job_id": job,
+        "id": id,
         "type": mark.command,
         "partition": mark.scope,
         "offset": mark.position,

@@ -358,7 +358,7 @@ fn millis(time: std::time::Duration) -> i64 {
 }
 
 /// A reason of bounded length; what is cut says so. PostgreSQL keeps no zero characters.
-fn bounded(reason: &str) -> String {
+pub fn bounded(reason: &str) -> String {
     let reason = reason.replace('\0', "");
     if reason.len() <= REASON_BYTES_MAX {
         return reason;

@@ -13,11 +13,12 @@ use solehold_sql::{
 };
 use tokio_postgres::{Client, types::Type};
 
-use super::{Letter, LetterState, Mail, MailBody, OutboxKind, OutboxRow, Store};
+use super::{
+    Letter, LetterId, LetterState, Mail, MailBody, Origin, OutboxKind, OutboxRow, Store, letters::KnownLetter,
+};
 use crate::orchestrator::{
     command::{Command, CommandKind},
-    job::{Effect, Input, Job, JobState, Refusal, decide},
-    limits::{REASON_BYTES_MAX, REDRIVE_BATCH},
+    job::{Effect, Input, Job, JobState, Refusal, bounded, decide},
     pipeline::Pipeline,
 };
 
@@ -32,6 +33,12 @@ pub struct Tally {
     pub dead: u64,
     /// Commands that were parked behind one.
     pub parked: u64,
+    /// Commands that had been forwarded, and became dead letters after all.
+    pub returned: u64,
+    /// Mail that had no effect since its job is gone: the job, and what the mail is.
+    pub without_job: Vec<(String, String)>,
+    /// Partitions that have new mail.
+    pub mailed: Vec<i32>,
     /// Jobs that ended, and how long they took.
     pub finished: Vec<(JobState, i64)>,
 }
@@ -43,12 +50,16 @@ pub(crate) struct Arrival {
     /// The key of its message.
     pub key: String,
     pub payload: Option<Vec<u8>>,
+    /// What tells it from another message at its position.
+    pub digest: i64,
+    /// The generation of its topic, if it is a letter already; the present one if not.
+    pub generation: Option<i64>,
     /// What it says, or why it says nothing.
     pub command: Result<Command, String>,
 }
 
 /// What a command came to.
-enum Verdict {
+pub(super) enum Verdict {
     Taken,
     Duplicate,
     Dead(String),
@@ -69,17 +80,20 @@ pub(crate) struct Outlets {
 
 /// A transaction in the making.
 pub struct Batch<'a> {
-    store: &'a Store,
-    client: &'a Client,
+    pub(super) store: &'a Store,
+    pub(super) client: &'a Client,
     tenure: &'a Tenure,
     pipeline: &'a Arc<Pipeline>,
     outlets: Outlets,
-    now_ms: i64,
+    pub(super) now_ms: i64,
     jobs: HashMap<String, Entry>,
     outbox: Vec<OutboxRow>,
     letters: Vec<Letter>,
-    mail: Vec<Mail>,
-    tally: Tally,
+    /// Mail, and the partitions whose owners are to read it.
+    pub(super) mail: Vec<(i32, Mail)>,
+    /// The generation of the topic, once it was read.
+    generation: Option<i64>,
+    pub(super) tally: Tally,
 }
 
 /// The channels of the outbox beside the ways to workers.
@@ -108,12 +122,22 @@ impl<'a> Batch<'a> {
             outbox: Vec::new(),
             letters: Vec::new(),
             mail: Vec::new(),
+            generation: None,
             tally: Tally::default(),
         })
     }
 
-    fn partition(&self) -> i32 {
+    pub(super) fn partition(&self) -> i32 {
         self.tenure.partition.number
+    }
+
+    /// The generation of the topic: read when it is needed for the first time, under the lock of the partition's row.
+    async fn generation(&mut self) -> Result<i64, Error> {
+        if let Some(generation) = self.generation {
+            return Ok(generation);
+        }
+        let read = self.store.partitions.generation(self.client, &self.tenure.partition).await?;
+        Ok(*self.generation.insert(read))
     }
 
     /// Loads jobs that are not loaded yet.
@@ -176,13 +200,9 @@ impl<'a> Batch<'a> {
         let keys: Vec<&str> = arrivals.iter().map(|arrival| arrival.key.as_str()).collect();
         let mut known = self.store.known_letters(self.client, self.partition(), &positions, &keys).await?;
         known.parked.extend(self.letters.iter().map(|letter| letter.key.clone()));
-        let arrivals = arrivals.into_iter().filter(|arrival| {
-            let is_letter = known.positions.contains(&arrival.position);
-            self.tally.duplicates += u64::from(is_letter);
-            !is_letter
-        });
+        let arrivals = self.without_letters(arrivals, &known.letters).await?;
         let (parked, free): (Vec<_>, Vec<_>) =
-            arrivals.collect::<Vec<_>>().into_iter().partition(|arrival| known.parked.contains(&arrival.key));
+            arrivals.into_iter().partition(|arrival| known.parked.contains(&arrival.key));
         self.park(parked).await?;
         let verdicts = self.judge(&free).await?;
         for (arrival, verdict) in free.into_iter().zip(verdicts) {
@@ -191,57 +211,129 @@ impl<'a> Batch<'a> {
                 Verdict::Duplicate => self.tally.duplicates += 1,
                 Verdict::Dead(reason) => {
                     self.tally.dead += 1;
-                    self.letters.push(self.letter(arrival, LetterState::Dead, reason));
+                    self.keep(arrival, LetterState::Dead, &reason).await?;
                 }
             }
         }
         Ok(())
     }
 
+    /// Drops messages that are letters already. Where another message has the position of a letter, the topic was made
+    /// anew and nobody said so: all letters of the partition are those of the topic before it.
+    async fn without_letters(
+        &mut self,
+        arrivals: Vec<Arrival>,
+        kept: &[KnownLetter],
+    ) -> Result<Vec<Arrival>, Error> {
+        if kept.is_empty() {
+            return Ok(arrivals);
+        }
+        let present = self.generation().await?;
+        let kept: HashMap<i64, &KnownLetter> = (kept.iter().filter(|letter| letter.generation == present))
+            .map(|letter| (letter.position, letter))
+            .collect();
+        let is_other = |arrival: &&Arrival| {
+            let letter = kept.get(&arrival.position);
+            letter.is_some_and(|letter| !letter.is_of(arrival.digest, arrival.payload.as_deref()))
+        };
+        if let Some(other) = arrivals.iter().find(is_other) {
+            let generation = self.store.partitions.raise_generation(self.client, self.tenure).await?;
+            let (partition, offset) = (self.partition(), other.position);
+            tracing::warn!(
+                partition,
+                offset,
+                generation,
+                "the topic was made anew: a letter of another message has this offset; letters before are kept"
+            );
+            self.generation = Some(generation);
+            return Ok(arrivals);
+        }
+        let (known, new): (Vec<_>, Vec<_>) =
+            arrivals.into_iter().partition(|arrival| kept.contains_key(&arrival.position));
+        self.tally.duplicates += known.len() as u64;
+        Ok(new)
+    }
+
+    /// The positions of commands that have taken effect before, by these marks.
+    async fn seen(&self, marks: &[Mark]) -> Result<HashSet<i64>, Error> {
+        let met = self.store.inbox.look_for(self.client, marks).await?;
+        let seen = marks.iter().zip(met).filter(|(_, met)| *met == Marked::Seen);
+        Ok(seen.map(|(mark, _)| mark.position).collect())
+    }
+
+    /// Commands that took effect before their marks had the job in their names. The same name is enough to find them,
+    /// and the same payload has the same job.
+    async fn seen_by_former_names(&self, arrivals: &[Arrival]) -> Result<HashSet<i64>, Error> {
+        let has_own_id = |command: &&Command| command.id() != command.job_id;
+        let former = |arrival: &Arrival| {
+            let command = arrival.command.as_ref().ok().filter(has_own_id)?;
+            self.mark_named(arrival, command.kind, command.id())
+        };
+        let marks: Vec<Mark> = arrivals.iter().filter_map(former).collect();
+        self.seen(&marks).await
+    }
+
     /// Parks what has not taken effect before.
     async fn park(&mut self, arrivals: Vec<Arrival>) -> Result<(), Error> {
         let marks: Vec<Mark> = arrivals.iter().filter_map(|arrival| self.mark(arrival)).collect();
-        let met = self.store.inbox.look_for(self.client, &marks).await?;
-        let seen: HashSet<i64> = (marks.iter().zip(met))
-            .filter(|(_, met)| *met == Marked::Seen)
-            .map(|(mark, _)| mark.position)
-            .collect();
+        let mut seen = self.seen(&marks).await?;
+        seen.extend(self.seen_by_former_names(&arrivals).await?);
         for arrival in arrivals {
             if seen.contains(&arrival.position) {
                 self.tally.duplicates += 1;
                 continue;
             }
             self.tally.parked += 1;
-            let reason = "a command of the same key before it is a dead letter".to_owned();
-            self.letters.push(self.letter(arrival, LetterState::Parked, reason));
+            let reason = "a command of the same key before it is a dead letter";
+            self.keep(arrival, LetterState::Parked, reason).await?;
         }
         Ok(())
     }
 
-    fn letter(&self, arrival: Arrival, state: LetterState, reason: String) -> Letter {
-        Letter {
+    /// Keeps a message as a letter.
+    pub(super) async fn keep(
+        &mut self,
+        arrival: Arrival,
+        state: LetterState,
+        reason: &str,
+    ) -> Result<(), Error> {
+        let generation = match arrival.generation {
+            Some(generation) => generation,
+            None => self.generation().await?,
+        };
+        self.letters.push(Letter {
             partition: self.partition(),
+            generation,
             position: arrival.position,
             key: arrival.key,
             payload: arrival.payload,
+            digest: Some(arrival.digest),
             state,
-            reason: bounded(&reason),
+            reason: bounded(reason),
             at_ms: self.now_ms,
-        }
+        });
+        Ok(())
     }
 
-    fn mark(&self, arrival: &Arrival) -> Option<Mark> {
+    pub(super) fn mark(&self, arrival: &Arrival) -> Option<Mark> {
         let command = arrival.command.as_ref().ok()?;
-        let key = Key::new(&self.partition().to_string(), command.kind.name(), command.id()).ok()?;
+        self.mark_named(arrival, command.kind, &command.name())
+    }
+
+    fn mark_named(&self, arrival: &Arrival, kind: CommandKind, name: &str) -> Option<Mark> {
+        let key = Key::new(&self.partition().to_string(), kind.name(), name).ok()?;
         let payload = PayloadHash::of(arrival.payload.as_deref().unwrap_or_default());
         Some(Mark { key, payload, position: arrival.position })
     }
 
     /// Marks commands and applies those that are new. A command that is refused keeps no mark: it may work later.
-    async fn judge(&mut self, arrivals: &[Arrival]) -> Result<Vec<Verdict>, Error> {
-        let marks: Vec<Mark> = arrivals.iter().filter_map(|arrival| self.mark(arrival)).collect();
+    pub(super) async fn judge(&mut self, arrivals: &[Arrival]) -> Result<Vec<Verdict>, Error> {
+        let seen = self.seen_by_former_names(arrivals).await?;
+        let others = arrivals.iter().filter(|arrival| !seen.contains(&arrival.position));
+        let marks: Vec<Mark> = others.filter_map(|arrival| self.mark(arrival)).collect();
         let met = self.store.inbox.mark_all(self.client, &marks).await?;
-        let met: HashMap<i64, Marked> = marks.iter().map(|mark| mark.position).zip(met).collect();
+        let mut met: HashMap<i64, Marked> = marks.iter().map(|mark| mark.position).zip(met).collect();
+        met.extend(seen.into_iter().map(|position| (position, Marked::Seen)));
         let is_new = |arrival: &&Arrival| met.get(&arrival.position) == Some(&Marked::New);
         let ids = arrivals.iter().filter(is_new).filter_map(|arrival| arrival.command.as_ref().ok());
         self.load(ids.map(|command| command.job_id.as_str())).await?;
@@ -251,11 +343,15 @@ impl<'a> Batch<'a> {
                 (Err(reason), _) => Verdict::Dead(reason.clone()),
                 (Ok(_), Some(Marked::Seen)) => Verdict::Duplicate,
                 (Ok(command), Some(Marked::Conflict)) => Verdict::Dead(format!(
-                    "another {} with the id {} came before, and said something else",
+                    "another {} of job {} with the id {} came before, and said something else",
                     command.kind.name(),
+                    command.job_id,
                     command.id()
                 )),
-                (Ok(command), _) => self.command(command),
+                (Ok(command), Some(Marked::New)) => self.command(arrival, command).await?,
+                (Ok(command), None) => {
+                    Verdict::Dead(format!("{:?} cannot be kept as a mark", command.name()))
+                }
             };
             if let Verdict::Dead(_) = &verdict
                 && is_new(&arrival)
@@ -268,102 +364,79 @@ impl<'a> Batch<'a> {
         Ok(verdicts)
     }
 
-    fn command(&mut self, command: &Command) -> Verdict {
-        let elsewhere = self.jobs.get(&command.job_id).filter(|entry| entry.partition != self.partition());
-        if elsewhere.is_some() && command.kind != CommandKind::Create {
-            // The topic has more partitions than when the job was created; its owner is another.
-            self.mail.push(Mail::to_job(&command.job_id, MailBody::Command { command: command.clone() }));
-            return Verdict::Taken;
-        }
-        let wrong_key = self.jobs.get(&command.job_id).and_then(|entry| entry.now.as_ref());
-        if let Some(job) = wrong_key.filter(|job| job.key() != command.key()) {
-            return Verdict::Dead(format!("job {} has the key {}, not {}", job.id, job.key(), command.key()));
-        }
-        match self.apply(&command.job_id, &command.input(self.pipeline)) {
-            Ok(()) => Verdict::Taken,
-            Err(refusal) => {
-                Verdict::Dead(format!("{} of job {}: {refusal}", command.kind.name(), command.job_id))
-            }
-        }
-    }
-
-    /// Does what mail says. Returns whether it is done; a long line of parked commands takes several transactions.
-    pub(crate) async fn read(&mut self, mail: &Mail) -> Result<bool, Error> {
-        let input = match &mail.body {
-            MailBody::Report { stage, attempt, report } => {
-                Input::Report { stage: stage.clone(), attempt: *attempt, kind: report.clone() }
-            }
-            MailBody::Command { command } => command.input(self.pipeline),
-            MailBody::Cancel => Input::Cancel,
-            MailBody::Retry => Input::Retry,
-            MailBody::Redrive { position } => return self.redrive(*position, None).await,
-            MailBody::Discard { position } => {
-                return self.redrive(*position, Some(LetterState::Discarded)).await;
-            }
+    async fn command(&mut self, arrival: &Arrival, command: &Command) -> Result<Verdict, Error> {
+        // A job that there is already ignores a CREATE, wherever it is.
+        let home = self.home_of(&command.job_id).filter(|_| command.kind != CommandKind::Create);
+        let Some(home) = home.filter(|home| *home != self.partition()) else {
+            return Ok(self.carry_out(command).map_or_else(Verdict::Dead, |()| Verdict::Taken));
         };
-        if let Err(refusal) = self.apply(&mail.subject, &input) {
-            tracing::debug!(job = mail.subject, name = mail.name, %refusal, "mail was refused");
+        if let Some(reason) = self.not_for(command) {
+            return Ok(Verdict::Dead(reason));
         }
-        Ok(true)
-    }
-
-    /// Applies a dead letter again, or drops it, and then what is parked behind it, until one is dead.
-    async fn redrive(&mut self, position: i64, drop_as: Option<LetterState>) -> Result<bool, Error> {
-        let partition = self.partition();
-        let Some(letter) = self.store.letter(self.client, partition, position).await? else {
-            return Ok(true);
+        // The topic has more partitions than when the job was created; its owner is another.
+        let origin = Origin {
+            partition: self.partition(),
+            generation: match arrival.generation {
+                Some(generation) => generation,
+                None => self.generation().await?,
+            },
+            position: arrival.position,
+            digest: arrival.digest,
+            payload: String::from_utf8_lossy(arrival.payload.as_deref().unwrap_or_default()).into_owned(),
         };
-        let is_open = matches!(letter.state, LetterState::Dead | LetterState::Parked);
-        if let Some(state) = drop_as.filter(|_| is_open) {
-            self.store.settle_letter(self.client, &letter, state, &letter.reason, self.now_ms).await?;
-        }
-        if letter.state == LetterState::Parked {
-            return Ok(true);
-        }
-        let open = self.store.open_letters(self.client, partition, &letter.key, REDRIVE_BATCH).await?;
-        for letter in &open {
-            let arrival = Arrival {
-                position: letter.position,
-                key: letter.key.clone(),
-                payload: letter.payload.clone(),
-                command: again(letter),
-            };
-            let verdict = self.judge(&[arrival]).await?.pop();
-            let (state, reason) = match verdict {
-                Some(Verdict::Dead(reason)) => (LetterState::Dead, bounded(&reason)),
-                _ => (LetterState::Redriven, letter.reason.clone()),
-            };
-            self.store.settle_letter(self.client, letter, state, &reason, self.now_ms).await?;
-            if state == LetterState::Dead {
-                if letter.state == LetterState::Parked {
-                    self.copy_letter(&letter.key, letter.position);
-                }
-                return Ok(true);
-            }
-        }
-        Ok(i64::try_from(open.len()).unwrap_or(i64::MAX) < REDRIVE_BATCH)
+        // Only a CREATE has an input that matters, and it may be too deep to be read again inside of mail.
+        let command = Command { input: Value::Null, ..command.clone() };
+        let mail = Mail::to_job(&command.job_id.clone(), MailBody::Command { command, origin: Some(origin) });
+        self.mail.push((home, mail));
+        Ok(Verdict::Taken)
     }
 
-    fn copy_letter(&mut self, key: &str, position: i64) {
+    /// The partition of a job that was loaded.
+    pub(super) fn home_of(&self, job: &str) -> Option<i32> {
+        self.jobs.get(job).map(|entry| entry.partition)
+    }
+
+    /// Why a command may do nothing to its job, if it may not.
+    fn not_for(&self, command: &Command) -> Option<String> {
+        let job = self.jobs.get(&command.job_id).and_then(|entry| entry.now.as_ref());
+        job.and_then(|job| command.not_for(job))
+    }
+
+    /// Does what a command says, or says why it cannot be.
+    pub(super) fn carry_out(&mut self, command: &Command) -> Result<(), String> {
+        if let Some(reason) = self.not_for(command) {
+            return Err(reason);
+        }
+        let applied = self.apply(&command.job_id, &command.input(self.pipeline));
+        applied.map_err(|refusal| format!("{} of job {}: {refusal}", command.kind.name(), command.job_id))
+    }
+
+    pub(super) fn copy_letter(&mut self, key: &str, LetterId { position, generation, .. }: LetterId) {
         if self.outlets.letters {
-            let kind = OutboxKind::Letter(position);
+            let kind = OutboxKind::Letter { position, generation };
             self.outbox.push(OutboxRow { channel: LETTERS, job_id: key.to_owned(), kind });
         }
     }
 
     /// Writes everything. The caller commits.
     pub(crate) async fn write(mut self) -> Result<Tally, Error> {
-        let dead: Vec<(String, i64)> = (self.letters.iter())
+        let dead: Vec<(String, LetterId)> = (self.letters.iter())
             .filter(|letter| letter.state == LetterState::Dead)
-            .map(|letter| (letter.key.clone(), letter.position))
+            .map(|letter| (letter.key.clone(), letter.id()))
             .collect();
-        dead.iter().for_each(|(key, position)| self.copy_letter(key, *position));
+        dead.iter().for_each(|(key, id)| self.copy_letter(key, *id));
         let (store, client, partition) = (self.store, self.client, self.partition());
         if !self.letters.is_empty() {
             store.insert_letters(client, &self.letters).await?;
         }
         if !self.mail.is_empty() {
-            store.deliver(client, std::mem::take(&mut self.mail)).await?;
+            // By jobs, so that two deliveries rarely wait for each other; commands to a job stay in their order.
+            self.mail.sort_by(|a, b| (a.0, &a.1.subject).cmp(&(b.0, &b.1.subject)));
+            for (partition, mail) in &self.mail {
+                store.deliver_to(client, *partition, mail).await?;
+            }
+            self.tally.mailed = self.mail.iter().map(|(partition, _)| *partition).collect();
+            self.tally.mailed.dedup();
         }
         self.write_jobs(partition).await?;
         if !self.outbox.is_empty() {
@@ -427,20 +500,6 @@ impl Outlets {
         };
         Some(OutboxRow { channel, job_id: job.to_owned(), kind })
     }
-}
-
-/// What a letter says, read again.
-fn again(letter: &Letter) -> Result<Command, String> {
-    let payload = letter.payload.as_deref().ok_or("the message is empty (a tombstone): a command is JSON")?;
-    let command = Command::parse(payload)?;
-    if command.key() != letter.key {
-        return Err(letter.reason.clone());
-    }
-    Ok(command)
-}
-
-fn bounded(reason: &str) -> String {
-    reason.replace('\0', "").chars().take(REASON_BYTES_MAX / 4).collect()
 }
 
 impl Store {

@@ -30,6 +30,18 @@ pub enum MailBody {
     Command {
         /// The command.
         command: Command,
+        /// The message that said so. Missing in what an earlier version forwarded.
+        #[serde(default)]
+        origin: Option<Origin>,
+    },
+    /// A command that was forwarded and can have no effect: it is a letter of the partition by which it came.
+    Returned {
+        /// The command.
+        command: Command,
+        /// The message that said so.
+        origin: Origin,
+        /// Why it has no effect.
+        reason: String,
     },
     /// An operator cancels a job.
     Cancel,
@@ -39,12 +51,33 @@ pub enum MailBody {
     Redrive {
         /// The letter.
         position: i64,
+        /// The generation of its topic.
+        #[serde(default)]
+        generation: i64,
     },
     /// An operator drops a letter.
     Discard {
         /// The letter.
         position: i64,
+        /// The generation of its topic.
+        #[serde(default)]
+        generation: i64,
     },
+}
+
+/// The message of a command that was forwarded, so that it can become a letter.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Origin {
+    /// The partition by which it came.
+    pub partition: i32,
+    /// The generation of its topic.
+    pub generation: i64,
+    /// Its offset.
+    pub position: i64,
+    /// What tells it from another message at that offset.
+    pub digest: i64,
+    /// What it says.
+    pub payload: String,
 }
 
 /// One entry. What has the same subject and name is the same: delivered twice, it counts once.
@@ -71,11 +104,16 @@ impl Mail {
                 };
                 format!("{kind}/{stage}/{attempt}")
             }
-            MailBody::Command { command } => format!("command/{}/{}", command.kind.name(), command.id()),
+            MailBody::Command { command, .. } => format!("command/{}/{}", command.kind.name(), command.id()),
             MailBody::Cancel => "cancel".to_owned(),
             MailBody::Retry => "retry".to_owned(),
-            MailBody::Redrive { position } => format!("redrive/{position}"),
-            MailBody::Discard { position } => format!("discard/{position}"),
+            MailBody::Returned { origin, .. } => {
+                format!("returned/{}/{}", origin.generation, origin.position)
+            }
+            MailBody::Redrive { position, generation: 0 } => format!("redrive/{position}"),
+            MailBody::Redrive { position, generation } => format!("redrive/{position}/{generation}"),
+            MailBody::Discard { position, generation: 0 } => format!("discard/{position}"),
+            MailBody::Discard { position, generation } => format!("discard/{position}/{generation}"),
         };
         Self { subject: job.to_owned(), name, body }
     }
@@ -96,13 +134,22 @@ pub struct Mailbox {
     pub unreadable: Vec<(i64, String)>,
 }
 
+/// What became of mail.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Delivered {
+    /// Partitions that have some of it.
+    pub partitions: Vec<i32>,
+    /// What was dropped since there is no such job: the job, and what the mail is.
+    pub without_job: Vec<(String, String)>,
+}
+
 /// Of progress only the last matters.
 const PROGRESS: &str = "progress";
 
 impl Store {
-    /// Puts mail into the boxes of its jobs' partitions, and returns those partitions. Mail to jobs that are not known
-    /// is dropped: a job is committed before its tasks are sent.
-    pub async fn deliver(&self, client: &Client, mail: Vec<Mail>) -> Result<Vec<i32>, Error> {
+    /// Puts mail into the boxes of its jobs' partitions. Mail to jobs that are not known is dropped: a job is committed
+    /// before its tasks are sent.
+    pub async fn deliver(&self, client: &Client, mail: Vec<Mail>) -> Result<Delivered, Error> {
         // One statement cannot write a row twice: the first one counts, but of progress the last.
         let mut distinct: HashMap<(String, String), MailBody> = HashMap::new();
         for Mail { subject, name, body } in mail {
@@ -123,21 +170,28 @@ impl Store {
             columns.2.push(document(body)?);
         }
         let insert = format!(
-            "INSERT INTO {} AS kept (partition, subject, name, body) SELECT jobs.partition, subject, name, body \
-             FROM unnest($1::text[], $2::text[], $3::json[]) AS given (subject, name, body) \
-             JOIN {} AS jobs ON jobs.job_id = given.subject ORDER BY jobs.partition, subject, name \
+            "WITH given AS (SELECT * FROM unnest($1::text[], $2::text[], $3::json[]) AS given (subject, name, body)), \
+             put AS (INSERT INTO {mailbox} AS kept (partition, subject, name, body) \
+             SELECT jobs.partition, subject, name, body FROM given \
+             JOIN {jobs} AS jobs ON jobs.job_id = given.subject ORDER BY jobs.partition, subject, name \
              ON CONFLICT (partition, subject, name) DO UPDATE SET body = EXCLUDED.body, arrival = EXCLUDED.arrival \
-             WHERE kept.name LIKE '{PROGRESS}/%' RETURNING partition",
-            self.table("mailbox"),
-            self.table("jobs")
+             WHERE kept.name LIKE '{PROGRESS}/%' RETURNING partition) \
+             SELECT DISTINCT partition, NULL, NULL FROM put UNION ALL SELECT NULL, subject, name FROM given \
+             WHERE NOT EXISTS (SELECT FROM {jobs} AS jobs WHERE jobs.job_id = given.subject)",
+            mailbox = self.table("mailbox"),
+            jobs = self.table("jobs")
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
             [(&columns.0, Type::TEXT_ARRAY), (&columns.1, Type::TEXT_ARRAY), (&columns.2, Type::JSON_ARRAY)];
         let rows = client.query_typed(&insert, &parameters).await?;
-        let mut partitions: Vec<i32> = rows.iter().map(|row| row.get(0)).collect();
-        partitions.sort_unstable();
-        partitions.dedup();
-        Ok(partitions)
+        let mut delivered = Delivered::default();
+        for row in &rows {
+            match row.get(0) {
+                Some(partition) => delivered.partitions.push(partition),
+                None => delivered.without_job.push((row.get(1), row.get(2))),
+            }
+        }
+        Ok(delivered)
     }
 
     /// Puts mail about a letter into the box of its partition.

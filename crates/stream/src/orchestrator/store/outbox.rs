@@ -4,7 +4,7 @@
 //! commits, and a row that is read has none before it that is yet to come. Each channel (a way to workers, the events,
 //! the letters) is sent on its own, so that one that is stuck does not hold up the others.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use solehold_sql::{Error, partitions::Tenure};
 use tokio_postgres::{
     Client,
@@ -24,7 +24,12 @@ pub enum OutboxKind {
     /// Tell others.
     Event(Value),
     /// Copy the letter at this position.
-    Letter(i64),
+    Letter {
+        /// The offset of its message.
+        position: i64,
+        /// The generation of its topic.
+        generation: i64,
+    },
 }
 
 /// A row.
@@ -54,7 +59,10 @@ impl Store {
                 OutboxKind::Send(task) => ("send", Some(task), None),
                 OutboxKind::Revoke(task) => ("revoke", Some(task), None),
                 OutboxKind::Event(document) => ("event", None, Some(document.clone())),
-                OutboxKind::Letter(position) => ("letter", None, Some(Value::from(*position))),
+                OutboxKind::Letter { position, generation: 0 } => ("letter", None, Some(json!(position))),
+                OutboxKind::Letter { position, generation } => {
+                    ("letter", None, Some(json!([position, generation])))
+                }
             };
             columns.0.push(row.channel);
             columns.1.push(&row.job_id);
@@ -112,7 +120,7 @@ impl Store {
             let kind = match row.get::<_, &str>(2) {
                 "send" => OutboxKind::Send(task()),
                 "revoke" => OutboxKind::Revoke(task()),
-                "letter" => OutboxKind::Letter(document()?.as_i64().unwrap_or_default()),
+                "letter" => letter(&document()?),
                 _ => OutboxKind::Event(document()?),
             };
             found.push((row.get(0), OutboxRow { channel, job_id: job_id.clone(), kind }));
@@ -145,4 +153,14 @@ impl Store {
         client.execute_typed(&delete, &parameters).await?;
         Ok(())
     }
+}
+
+/// The position of a letter, with the generation of its topic unless that is the first.
+fn letter(document: &Value) -> OutboxKind {
+    let (position, generation) = match document {
+        Value::Array(parts) => (parts.first(), parts.get(1)),
+        position => (Some(position), None),
+    };
+    let number = |value: Option<&Value>| value.and_then(Value::as_i64).unwrap_or_default();
+    OutboxKind::Letter { position: number(position), generation: number(generation) }
 }

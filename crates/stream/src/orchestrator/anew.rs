@@ -1,0 +1,63 @@
+//! `solehold orchestrator begin-anew`: lets an orchestrator go on with a topic that was deleted and made anew.
+
+use std::{path::Path, time::Duration};
+
+use solehold_sql::partitions::Partition;
+
+use super::{
+    config::{self, Settings},
+    run::{apply, brokers, open},
+    store::Store,
+};
+use crate::{
+    kafka::{Identity, identify},
+    running::{BegunAnew, Flags, RunError},
+};
+
+/// Lets the partitions begin with the first message that is there. Without `force`, the topic must be seen to be
+/// another one: commands of one that is the same would come again. Owners that still run are fenced, and begin again.
+pub async fn begin_anew(path: &Path, flags: Flags, force: bool) -> Result<BegunAnew, RunError> {
+    let settings = config::load(path, |file| apply(flags, file))?;
+    let (store, _) = open(&settings, Duration::ZERO).await?;
+    if !force {
+        make_sure(&settings, &store).await?;
+    }
+    let begun = store.begin_anew(&settings.kafka.group, &settings.kafka.topic).await;
+    begun.map_err(|error| RunError::Unavailable(format!("the database of jobs: {error}")))
+}
+
+/// Refuses a topic that is the same, or may be.
+async fn make_sure(settings: &Settings, store: &Store) -> Result<(), RunError> {
+    let (group, topic) = (&settings.kafka.group, &settings.kafka.topic);
+    let mut is_another = false;
+    for number in 0..settings.kafka.partitions {
+        let partition = Partition { group: group.clone(), topic: topic.clone(), number };
+        let row = async { store.partitions().look(&**store.pool().get().await?, &partition).await };
+        let row = row.await.map_err(|error: solehold_sql::Error| {
+            RunError::Unavailable(format!("the database of jobs: {error}"))
+        })?;
+        let brokers = brokers(settings);
+        let asked = tokio::task::spawn_blocking(move || identify(&brokers, &partition, &row)).await;
+        let asked = asked.map_err(|error| RunError::Failed(error.to_string()))?;
+        match asked.map_err(|error| RunError::Unavailable(format!("kafka: {error}")))? {
+            Identity::Same => {
+                return Err(RunError::Usage(format!(
+                    "topic {topic} was not made anew: partition {number} has a message that took effect. Nothing was \
+                     changed, since commands that took effect would come again; --force begins anew all the same"
+                )));
+            }
+            Identity::Another(why) => {
+                tracing::info!(partition = number, why, "the topic was made anew");
+                is_another = true;
+            }
+            Identity::Unknown => {}
+        }
+    }
+    if is_another {
+        return Ok(());
+    }
+    Err(RunError::Usage(format!(
+        "it cannot be seen that topic {topic} was made anew: no partition is behind its position, and none has a message \
+         that could be compared. Nothing was changed; --force begins anew all the same"
+    )))
+}
