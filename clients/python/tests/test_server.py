@@ -321,6 +321,26 @@ class Sessions(Case):
             await session.acquire("scene", "x", timeout=-1)
 
 
+class Opening(Case):
+    """A session whose opening was repeated."""
+
+    async def test_a_repeat_finds_the_session_that_a_lost_answer_was_about(self) -> None:
+        transport = self.client._channel._transport
+        send, opened = transport.send, list[str]()
+
+        async def lossy(server: Server, request: Request) -> Response:
+            response = await send(server, request)
+            if request.opens is not None:
+                opened.append(json.loads(response.body)["session_id"])
+                if len(opened) == 1:
+                    raise AnswerLost("this test loses an answer")
+            return response
+
+        with mock.patch.object(transport, "send", lossy):
+            session = await self.open("repeats")
+        self.assertEqual(opened, [session.session_id] * 2)
+
+
 class LastWords(Case):
     """What is said about a last document whose answer was lost: the truth, or that nobody knows."""
 

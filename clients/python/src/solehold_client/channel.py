@@ -28,6 +28,8 @@ class Call:
     body: Mapping[str, Json] | None = None
     repeatable: bool = True
     """Whether doing it twice is the same as doing it once: by request id, token, lease id or session id."""
+    opens: str | None = None
+    """The id of the session that it opens, by which any server can tell a repeat."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class Channel:
     def _request(self, call: Call, timeout: float) -> Request:
         body = None if call.body is None else wire.encode(call.body)
         join = "" if not self._query else "&" if "?" in call.path else "?"
-        return Request(call.method, call.path + join + self._query, body, timeout)
+        return Request(call.method, call.path + join + self._query, body, timeout, call.opens)
 
     async def _ask(
         self, call: Call, once: Callable[[Server], Awaitable[T]], until: float, doubts: Doubts, beside: int = 0

@@ -6,6 +6,7 @@ import asyncio
 import math
 import random
 import ssl
+import uuid
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -165,11 +166,12 @@ class Client:
     ) -> tuple[float, SessionView]:
         """Opens a session, and returns the tick before the answered request was sent.
 
-        A repeat supersedes what a lost answer may have opened; nothing is attached to that one, and it runs out. A client that
-        remembers the store's history shows it before anything is asked for: a store that was set back hears of it first.
+        A repeat finds the session that a lost answer was about, by its id. A client that remembers the store's history
+        shows it before anything is asked for: a store that was set back hears of it first.
         """
         body = _said(holder=holder, ttl_ms=round(ttl * 1000), replace=replace, metrics=_copy(metrics))
-        answer = await self._ask(Call("POST", wire.path("sessions"), body), until=until)
+        session_id = str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
+        answer = await self._ask(Call("POST", wire.path("sessions"), body, opens=session_id), until=until)
         view = wire.session(answer.value)
         if self.history.sealed_cursor is not None:
             answer = await self._ask(self._heartbeat(view.session_id, metrics))

@@ -98,6 +98,8 @@ class Request:
     body: bytes | None
     timeout: float
     """Seconds until the answer counts as lost."""
+    opens: str | None = None
+    """The id of the session that it opens."""
 
 
 @dataclass(frozen=True)
@@ -284,6 +286,8 @@ class HttpTransport:
 
     def _encode(self, server: Server, request: Request) -> bytes:
         head = f"{request.method} {server.base}{request.target} HTTP/1.1\r\nhost: {server.authority}\r\n{self._headers}"
+        if request.opens is not None:
+            head += f"idempotency-key: {request.opens}\r\n"
         if request.body is not None:
             head += f"content-type: application/json\r\ncontent-length: {len(request.body)}\r\n"
         return f"{head}\r\n".encode("ascii") + (request.body or b"")
