@@ -31,6 +31,12 @@ use crate::{
 /// How often `begin` looks again when the row it met has gone.
 const LOOKS: usize = 10;
 
+/// When a command ended, or was given up.
+const AGE: &str = "COALESCE(done_at, until)";
+/// When the statement began: one value for all of it, so that an index can be searched by it, which `clock_timestamp()`
+/// cannot be. Where the statement waits, this is older than the clock, and less is deleted.
+const NOW: &str = "statement_timestamp()";
+
 /// What names a command: who sent it, what it is, and the id that the sender gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -136,9 +142,9 @@ impl Inbox {
                 "UPDATE {table} SET until = clock_timestamp() WHERE {mine} AND epoch = $4 AND done_at IS NULL"
             ),
             prune: format!(
-                "DELETE FROM {table} WHERE (scope, command, id) IN (SELECT scope, command, id FROM {table} \
-                 WHERE COALESCE(done_at, until) < clock_timestamp() - $1 * interval '1 millisecond' \
-                 ORDER BY COALESCE(done_at, until) LIMIT $2 FOR UPDATE SKIP LOCKED)"
+                "DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} \
+                 WHERE {AGE} < {NOW} - $1 * interval '1 millisecond' \
+                 ORDER BY {AGE} LIMIT $2 FOR UPDATE SKIP LOCKED))"
             ),
             table,
         })
@@ -154,9 +160,9 @@ impl Inbox {
              payload_hash bytea NOT NULL, epoch bigint NOT NULL, until timestamptz, done_at timestamptz, result jsonb, \
              position bigint, PRIMARY KEY (scope, command, id)); \
              ALTER TABLE {table} ADD COLUMN IF NOT EXISTS position bigint; \
-             CREATE INDEX IF NOT EXISTS \"{cut}_age\" ON {table} ((COALESCE(done_at, until))); \
-             CREATE INDEX IF NOT EXISTS \"{cut}_scope_age\" ON {table} (scope, (COALESCE(done_at, until))) \
-             WHERE position IS NOT NULL"
+             CREATE INDEX IF NOT EXISTS \"{cut}_age\" ON {table} (({AGE})); \
+             CREATE INDEX IF NOT EXISTS \"{cut}_scope_age\" ON {table} (scope, ({AGE})) WHERE position IS NOT NULL; \
+             CREATE INDEX IF NOT EXISTS \"{cut}_id\" ON {table} (id)"
         )
     }
 

@@ -10,7 +10,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::Store;
+use super::{NOW_MS, Store};
 
 /// How a letter stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,8 +200,8 @@ impl Store {
         limit: i64,
     ) -> Result<u64, Error> {
         let prune = format!(
-            "DELETE FROM {0} WHERE partition = $1 AND position IN (SELECT position FROM {0} WHERE partition = $1 \
-             AND position < $2 AND resolved_ms < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $3 LIMIT $4)",
+            "DELETE FROM {0} WHERE partition = $1 AND position = ANY(ARRAY(SELECT position FROM {0} WHERE partition = $1 \
+             AND position < $2 AND resolved_ms < {NOW_MS} - $3 ORDER BY resolved_ms LIMIT $4))",
             self.table("letters")
         );
         let age_ms = i64::try_from(older_than.as_millis()).unwrap_or(i64::MAX);
