@@ -4,11 +4,12 @@
 //!   fill (SQL) ──> the product's own functions ──> PostgreSQL with auto_explain ──> its log ──> judged here
 //! ```
 //!
-//! No statement is written here a second time: whatever the product runs is found in the log, with its plan. A statement
-//! that reads more than [`FACTOR_MAX`](plan::FACTOR_MAX) rows or pages for each row that it is about is excessive: it
-//! lacks an index, or bounds one by something that PostgreSQL only knows row by row.
+//! No statement is written here a second time: whatever the product runs is found in the log, with its plan. One that
+//! reads more than [`FACTOR_MAX`](plan::FACTOR_MAX) rows or pages for each row that it is about is excessive: it lacks
+//! an index, or bounds one by something that PostgreSQL only knows row by row.
 
 mod claims;
+mod engine;
 mod inbox;
 mod orchestrator;
 pub mod plan;
@@ -25,8 +26,7 @@ use self::{plan::Ran, server::Server};
 pub struct Findings {
     /// Every statement that ran, with the name of the step that ran it.
     pub statements: Vec<(&'static str, Ran)>,
-    /// How long one cleaning of all partitions of an orchestrator takes that has nothing to delete, as its caller sees
-    /// it: with planning and the way to PostgreSQL.
+    /// How long PostgreSQL works at one cleaning of all partitions of an orchestrator that has nothing to delete.
     pub cleaning: Duration,
 }
 
@@ -103,5 +103,7 @@ pub async fn run(rows: i64, say: impl Fn(&str)) -> Result<Findings> {
     inbox::run(&mut watch, rows).await?;
     say("a table of claims");
     claims::run(&mut watch, rows).await?;
+    say("the lease engine's tables");
+    engine::run(&mut watch, rows).await?;
     Ok(watch.findings)
 }

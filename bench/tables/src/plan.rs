@@ -110,3 +110,41 @@ fn is_outer(node: &&Value) -> bool {
 fn rows(node: &Value, what: &str) -> f64 {
     node[what].as_f64().unwrap_or_default() * node["Actual Loops"].as_f64().unwrap_or(1.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ran(plan: &str) -> Ran {
+        let entry = format!(r#"{{"Query Text": "SELECT 1", "Plan": {plan}}}"#);
+        Ran::parse("0.5", &entry).expect("a plan")
+    }
+
+    #[test]
+    fn rows_that_a_filter_drops_are_read() {
+        let scan = r#"{"Node Type": "Index Scan", "Index Name": "jobs_finished", "Relation Name": "jobs",
+            "Actual Rows": 2, "Actual Loops": 1, "Rows Removed by Filter": 199, "Shared Hit Blocks": 9}"#;
+        let ran = ran(scan);
+        assert_eq!((ran.returned(), ran.read(), ran.buffers()), (2.0, 201.0, 9.0));
+        assert!(ran.is_excessive(), "100.5 rows for each that it returns");
+        assert!(!Ran { asked: 3.0, ..ran.clone() }.is_excessive());
+        assert_eq!(ran.path(), "Index Scan jobs_finished");
+    }
+
+    #[test]
+    fn pages_count_where_no_row_is_seen() {
+        let scan = r#"{"Node Type": "Index Only Scan", "Relation Name": "jobs", "Index Name": "jobs_pkey",
+            "Actual Rows": 0, "Actual Loops": 1, "Shared Hit Blocks": 60, "Shared Read Blocks": 41}"#;
+        assert!(ran(scan).is_excessive());
+    }
+
+    #[test]
+    fn a_change_is_about_the_rows_that_it_changes() {
+        let delete = r#"{"Node Type": "ModifyTable", "Operation": "Delete", "Relation Name": "letters", "Actual Rows": 0,
+            "Actual Loops": 1, "Shared Hit Blocks": 900, "Plans": [{"Node Type": "Index Scan", "Relation Name": "letters",
+            "Parent Relationship": "Outer", "Actual Rows": 5, "Actual Loops": 2}]}"#;
+        let ran = ran(delete);
+        assert_eq!((ran.changed(), ran.read(), ran.title().as_str()), (10.0, 10.0, "DELETE letters"));
+        assert!(!ran.is_excessive());
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use deadpool_postgres::{Manager, Pool, Runtime};
 use solehold_testkit::{Postgres, wait_for};
 use tokio_postgres::{Client, Config, NoTls};
@@ -17,6 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Server {
     postgres: Postgres,
     client: Client,
+    database: Option<String>,
     read: i64,
     marks: u64,
 }
@@ -52,15 +53,20 @@ impl Server {
             .fold(Postgres::builder(), |server, (name, value)| server.setting(name, value));
         let postgres = server.start().await?;
         let client = postgres.connect().await?;
-        Ok(Self { postgres, client, read: 0, marks: 0 })
+        Ok(Self { postgres, client, database: None, read: 0, marks: 0 })
     }
 
-    /// A new database.
-    pub async fn database(&self, prefix: &str) -> Result<Database> {
-        let config: Config = self.postgres.create_database(prefix).await?.parse()?;
+    /// A new database, in place of the last one.
+    pub async fn database(&mut self, prefix: &str) -> Result<Database> {
+        let url = self.postgres.create_database(prefix).await?;
+        let config: Config = url.parse()?;
+        let name = config.get_dbname().unwrap_or_default().to_owned();
+        if let Some(last) = self.database.replace(name) {
+            self.client.batch_execute(&format!("DROP DATABASE \"{last}\" WITH (FORCE)")).await?;
+        }
         let (quiet, connection) = config.connect(NoTls).await?;
         tokio::spawn(connection);
-        Ok(Database { config, quiet })
+        Ok(Database { url, config, quiet })
     }
 
     /// The statements that were run since the last call.
@@ -89,12 +95,21 @@ impl Server {
 /// A database of the server.
 #[derive(Debug)]
 pub struct Database {
+    url: String,
     config: Config,
     /// A connection whose statements are not written down.
     pub quiet: Client,
 }
 
 impl Database {
+    /// Its connection string: what is run over connections from now on is written down.
+    pub async fn watch_all(&self) -> Result<String> {
+        let name = self.config.get_dbname().unwrap_or_default();
+        let setting = format!("ALTER DATABASE \"{name}\" SET auto_explain.log_min_duration = 0");
+        self.quiet.batch_execute(&setting).await?;
+        Ok(self.url.clone())
+    }
+
     /// Connections whose statements are written down, or not.
     pub fn pool(&self, is_watched: bool) -> Result<Pool> {
         let least_ms = if is_watched { 0 } else { -1 };
@@ -102,6 +117,15 @@ impl Database {
         config.options(format!("-c auto_explain.log_min_duration={least_ms}"));
         Ok(Pool::builder(Manager::new(config, NoTls)).max_size(60).runtime(Runtime::Tokio1).build()?)
     }
+}
+
+/// How long a connection's process of PostgreSQL has been on a processor. Other load on the machine does not count.
+pub async fn processor_time(client: &Client) -> Result<Duration> {
+    let pid: i32 = client.query_one("SELECT pg_backend_pid()", &[]).await?.get(0);
+    let path = format!("/proc/{pid}/schedstat");
+    let text = std::fs::read_to_string(&path).with_context(|| path.clone())?;
+    let spent = text.split(' ').next().and_then(|spent| spent.parse().ok());
+    Ok(Duration::from_nanos(spent.with_context(|| format!("a time in {path}"))?))
 }
 
 /// An entry begins with its level; the lines that follow it begin with a tab.

@@ -204,9 +204,9 @@ const DEFINITION: &str = "concat_ws(' ', (SELECT amname FROM pg_class c JOIN pg_
     FROM generate_series(1, i.indnkeyatts) AS k), i.indoption, i.indclass, i.indcollation, \
     pg_get_expr(i.indpred, i.indrelid))";
 
-/// The definitions of these indexes, all of one table, as PostgreSQL writes them: they are built on an empty copy of the
-/// table, which goes at once. None where that is not allowed, as to a user who may not make temporary tables: then an
-/// index is believed by its name.
+/// The definitions of these indexes, all of one table, as PostgreSQL writes them: they are built on an empty copy of
+/// the table, which is dropped at once. Empty where that is not allowed, as to a user who may not make temporary
+/// tables: then an index is believed by its name.
 async fn definitions(client: &Client, indexes: &[Index]) -> Result<Vec<String>, Error> {
     let Some(first) = indexes.first() else { return Ok(Vec::new()) };
     let mut script = format!("CREATE TEMPORARY TABLE solehold_wanted (LIKE {}) ON COMMIT DROP;", first.table);
@@ -267,8 +267,8 @@ impl Index {
 
     /// Builds it unless it is there, and replaces one of another definition.
     async fn apply(&self, client: &Client, definition: Option<&str>) -> Result<(), Error> {
-        // One process at a time. Another one looks again and again: if it waited for a lock inside PostgreSQL, the build
-        // would wait for its snapshot.
+        // One process at a time. Another one looks again and again: if it waited for the lock inside PostgreSQL, the
+        // build would wait for its snapshot.
         let lock = format!("solehold index {}", self.path(&self.name));
         let take = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
         let release = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";

@@ -162,7 +162,7 @@ impl Inbox {
              ALTER TABLE {table} ADD COLUMN IF NOT EXISTS position bigint; \
              CREATE INDEX IF NOT EXISTS \"{cut}_age\" ON {table} (({AGE})); \
              CREATE INDEX IF NOT EXISTS \"{cut}_scope_age\" ON {table} (scope, ({AGE})) WHERE position IS NOT NULL; \
-             CREATE INDEX IF NOT EXISTS \"{cut}_id\" ON {table} (id)"
+             CREATE INDEX IF NOT EXISTS \"{cut}_id\" ON {table} (id, scope, command)"
         )
     }
 

@@ -43,9 +43,9 @@ use super::{config::ConfigError, pipeline::Pipeline};
 const PIPELINES_KEPT: usize = 1_000;
 /// A pipeline that jobs begin with is marked as used this often.
 const USED_EVERY_MS: i64 = 60 * 60 * 1_000;
-/// The database's clock when the statement began, in milliseconds. Unlike `clock_timestamp()` it is one value for the
-/// whole statement, so an index can be searched by it. It is older than the clock where the statement waits, and so only
-/// good for what must be older than something, and for what is judged again.
+/// The database's clock when the statement began, in milliseconds. Unlike `clock_timestamp()` it is one value for all
+/// of the statement, so an index can be searched by it. Where the statement waits it is older than the clock, so it is
+/// only good for what must be older than something, and for what is judged again.
 const NOW_MS: &str = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint";
 
 /// The tables of an orchestrator.
@@ -213,14 +213,14 @@ const UNREADABLE_MAIL: &str = "CREATE TABLE IF NOT EXISTS OURS.unreadable_mail (
 /// Jobs that have ended, by when.
 const JOBS_FINISHED: &str = "CREATE INDEX IF NOT EXISTS jobs_finished ON OURS.jobs (partition, finished_ms)
     WHERE finished_ms IS NOT NULL;";
-/// What cleaning and lists look for: letters that were decided on by when, those that were not by position, and by their
-/// key in any partition; mail that was set aside by when; marks by the id of their command. Keys are of any length, which
-/// only a hash index takes.
+/// What cleaning and lists look for: letters that were decided on, by when; open ones by position, and by their key in
+/// any partition; mail that was set aside, by when; marks by the id of their command. A key may be longer than an index
+/// can take, and its hash is used by no other query, which would be better off with `letters_open`.
 const CLEANING: &str = "
-CREATE INDEX IF NOT EXISTS inbox_id ON OURS.inbox (id);
+CREATE INDEX IF NOT EXISTS inbox_id ON OURS.inbox (id, scope, command);
 CREATE INDEX IF NOT EXISTS unreadable_mail_at ON OURS.unreadable_mail (partition, at);
 CREATE INDEX IF NOT EXISTS letters_unresolved ON OURS.letters (partition, position) WHERE resolved_ms IS NULL;
-CREATE INDEX IF NOT EXISTS letters_key ON OURS.letters USING hash (key) WHERE resolved_ms IS NULL;
+CREATE INDEX IF NOT EXISTS letters_key ON OURS.letters (hashtextextended(key, 0)) WHERE resolved_ms IS NULL;
 CREATE INDEX IF NOT EXISTS letters_resolved ON OURS.letters (partition, resolved_ms) WHERE resolved_ms IS NOT NULL;";
 /// Pipelines know when a job last began with them, and which jobs have them.
 const PIPELINES_USED: &str = "

@@ -120,8 +120,8 @@ impl Store {
         Ok(found)
     }
 
-    /// The channels that have something to send, of all partitions. It goes from the first row of one channel to that of
-    /// the next, however many there are between them.
+    /// The channels that have something to send, of all partitions. It goes from the first row of one channel to that
+    /// of the next, however many there are between them.
     pub async fn channels(&self) -> Result<Vec<String>, Error> {
         let client = self.pool.get().await?;
         let read = format!(
