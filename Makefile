@@ -6,7 +6,7 @@ NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help test test-nisshi deps verify suite python surface fix bench bench-claims bench-partitions e2e storm mutants
+.PHONY: help test test-nisshi deps verify suite python surface fix bench bench-claims bench-partitions bench-tables e2e storm mutants
 
 help: ## this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 18
@@ -72,6 +72,11 @@ bench-claims: ## row claims beside hand-written SQL, graphile-worker and pg-boss
 
 bench-partitions: ## messages per second of the partitioned consumer, beside check, work, mark and commit (aiokafka, Redis)
 	cargo run --release -p solehold-bench-partitions
+
+# The time is PostgreSQL's, so our side is not optimised. `make test` runs the same over 20,000 rows each.
+bench-tables: ## what every query reads over tables of a million rows; fails when one reads 100 times what it returns
+	cargo build --workspace --bin tables-bench
+	$(IN_MEMORY) "$${CARGO_TARGET_DIR:-target}/debug/tables-bench"
 
 # Two passes, since the examples take a second and the properties many: the second one tries only what the first left
 # alive. SHARD=0/8 runs one part of eight, FILES="decide/mod.rs apply.rs" only those files. A mutant whose tests hang is

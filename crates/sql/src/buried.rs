@@ -39,7 +39,7 @@ impl BuriedRow {
 
 impl Claims {
     /// The first `limit` buried rows, those buried earliest first; with `reason`, only those whose reason contains it.
-    /// There is no index for this: it reads the table.
+    /// There is an index of buried rows, but none of reasons: with one, it may read all that are buried.
     pub async fn buried(
         &self,
         client: &(impl GenericClient + Sync),

@@ -5,13 +5,18 @@
 //!   tried again.
 //! - Indexes are built `CONCURRENTLY`: no writer is blocked, though the build waits for older transactions.
 //! - Everything may be applied again. An index that an interrupted build left invalid is dropped and built anew.
+//! - An index of an older description is replaced: the new one is built beside it, and takes its name when it is done.
 
 use std::time::Duration;
 
 use solehold_clock::Backoff;
-use tokio_postgres::{Client, types::Type};
+use tokio_postgres::{Client, SimpleQueryMessage, types::Type};
 
-use crate::{Error, ident, table::ClaimTable};
+use crate::{
+    Error, ident,
+    limits::IDENTIFIER_BYTES_MAX,
+    table::{ClaimTable, Dead},
+};
 
 /// How long one attempt waits for the exclusive lock, while everybody else waits behind it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
@@ -38,12 +43,12 @@ impl ClaimTable {
     /// The names of the indexes that the migrations make, those of the claims first.
     pub fn index_names(&self) -> Vec<String> {
         let table = self.name.rsplit('.').next().unwrap_or(&self.name);
+        let own = ["claim_fresh", "claim_due"].into_iter().chain(self.dead.is_some().then_some("claim_dead"));
         let extra = (1..=self.indexes.len()).map(|i| format!("index_{i}"));
-        ["claim_fresh".to_owned(), "claim_due".to_owned()]
-            .into_iter()
+        own.map(str::to_owned)
             .chain(extra)
             .map(|suffix| {
-                let room = crate::limits::IDENTIFIER_BYTES_MAX - suffix.len() - 1;
+                let room = IDENTIFIER_BYTES_MAX - suffix.len() - 1;
                 format!("{}_{suffix}", &table[..table.len().min(room)])
             })
             .collect()
@@ -60,16 +65,17 @@ impl ClaimTable {
             .map(|(column, kind)| format!("ADD COLUMN IF NOT EXISTS {column} {kind}"))
             .collect();
         let mut steps = vec![Step::Locked(format!("ALTER TABLE {} {}", self.quoted, add.join(", ")))];
-        steps.extend(self.index_names().iter().zip(self.index_bodies()).map(|(name, body)| {
-            Step::Concurrently {
-                index: match self.quoted.split_once('.') {
-                    Some((schema, _)) => format!("{schema}.\"{name}\""),
-                    None => format!("\"{name}\""),
-                },
-                sql: format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{name}\" ON {} {body}", self.quoted),
-            }
-        }));
+        let build = |index: Index| Step::Concurrently {
+            index: index.path(&index.name),
+            sql: index.build(&index.name),
+        };
+        steps.extend(self.wanted_indexes().map(build));
         steps
+    }
+
+    fn wanted_indexes(&self) -> impl Iterator<Item = Index> {
+        let bodies = self.index_names().into_iter().zip(self.index_bodies());
+        bodies.map(|(name, body)| Index { table: self.quoted.clone(), name, body })
     }
 
     fn index_bodies(&self) -> Vec<String> {
@@ -79,6 +85,8 @@ impl ClaimTable {
             format!("({}) WHERE {open} AND {due} IS NULL", key.join(", ")),
             format!("(({due}), {}) WHERE {open} AND {due} IS NOT NULL", self.id),
         ];
+        let buried = |dead: &Dead| format!("({at}, {id}) WHERE {at} IS NOT NULL", at = dead.at, id = self.id);
+        bodies.extend(self.dead.as_ref().map(buried));
         bodies.extend(self.indexes.iter().map(|columns| format!("({})", columns.join(", "))));
         bodies
     }
@@ -105,10 +113,10 @@ pub async fn apply(client: &Client, table: &ClaimTable) -> Result<(), Error> {
             }
         }
     }
-    for step in table.migrations() {
-        if let Step::Concurrently { index, sql } = step {
-            apply_concurrently(client, &index, &sql).await?;
-        }
+    let indexes: Vec<Index> = table.wanted_indexes().collect();
+    let definitions = definitions(client, &indexes).await?;
+    for (at, index) in indexes.iter().enumerate() {
+        index.apply(client, definitions.get(at).map(String::as_str)).await?;
     }
     Ok(())
 }
@@ -170,6 +178,156 @@ async fn apply_locked(client: &Client, sql: &str) -> Result<(), Error> {
         tokio::time::sleep(LOCK_PAUSE.scattered(1)).await;
     }
     Ok(())
+}
+
+/// An index that a description asks for.
+#[derive(Debug)]
+struct Index {
+    /// The table, quoted.
+    table: String,
+    name: String,
+    /// What it is over, as in `CREATE INDEX`.
+    body: String,
+}
+
+/// An index that is there.
+struct Found {
+    is_valid: bool,
+    definition: String,
+    /// The table that it is on, if that is another one.
+    elsewhere: Option<String>,
+}
+
+/// What an index `i` is over, as PostgreSQL writes it. Settings such as the fill factor are left to the operator.
+const DEFINITION: &str = "concat_ws(' ', (SELECT amname FROM pg_class c JOIN pg_am a ON a.oid = c.relam \
+    WHERE c.oid = i.indexrelid), ARRAY(SELECT pg_get_indexdef(i.indexrelid, k, false) \
+    FROM generate_series(1, i.indnkeyatts) AS k), i.indoption, i.indclass, i.indcollation, \
+    pg_get_expr(i.indpred, i.indrelid))";
+
+/// The definitions of these indexes, all of one table, as PostgreSQL writes them: they are built on an empty copy of
+/// the table, which is dropped at once. Empty where that is not allowed, as to a user who may not make temporary
+/// tables: then an index is believed by its name.
+async fn definitions(client: &Client, indexes: &[Index]) -> Result<Vec<String>, Error> {
+    let Some(first) = indexes.first() else { return Ok(Vec::new()) };
+    let mut script = format!("CREATE TEMPORARY TABLE solehold_wanted (LIKE {}) ON COMMIT DROP;", first.table);
+    let mut names = Vec::new();
+    for (at, index) in indexes.iter().enumerate() {
+        script += &format!("CREATE INDEX solehold_wanted_{at} ON pg_temp.solehold_wanted {};", index.body);
+        names.push(format!("({at}, 'pg_temp.solehold_wanted_{at}'::regclass)"));
+    }
+    script += &format!(
+        "SELECT {DEFINITION} FROM (VALUES {}) AS wanted (at, index) JOIN pg_index i ON i.indexrelid = wanted.index \
+         ORDER BY wanted.at",
+        names.join(", ")
+    );
+    // Several statements at once are one transaction.
+    let answer = client.simple_query(&script).await.map_err(Error::from);
+    let messages = match answer {
+        Err(error) if matches!(error.code(), Some("42501" | "25006")) => {
+            tracing::warn!(table = first.table, %error, "cannot compare indexes with their description");
+            return Ok(Vec::new());
+        }
+        answer => answer?,
+    };
+    let rows = messages.iter().filter_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row.get(0).unwrap_or_default().to_owned()),
+        _ => None,
+    });
+    Ok(rows.collect())
+}
+
+impl Index {
+    /// The name of an index with the table's schema, quoted.
+    fn path(&self, name: &str) -> String {
+        match self.table.split_once('.') {
+            Some((schema, _)) => format!("{schema}.\"{name}\""),
+            None => format!("\"{name}\""),
+        }
+    }
+
+    fn build(&self, name: &str) -> String {
+        format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS \"{name}\" ON {} {}", self.table, self.body)
+    }
+
+    /// The name while it is built, or when it is no longer needed. The end of a long name tells it from its siblings.
+    fn beside(&self, suffix: &str) -> String {
+        let room = IDENTIFIER_BYTES_MAX - suffix.len() - 1;
+        format!("{}_{suffix}", &self.name[self.name.len().saturating_sub(room)..])
+    }
+
+    async fn look(&self, client: &Client, name: &str) -> Result<Option<Found>, Error> {
+        let look = format!(
+            "SELECT i.indisvalid, {DEFINITION}, NULLIF(i.indrelid, to_regclass($2))::regclass::text FROM pg_index i \
+             WHERE i.indexrelid = to_regclass($1)"
+        );
+        let parameters = [(&self.path(name) as _, Type::TEXT), (&self.table as _, Type::TEXT)];
+        let Some(row) = client.query_typed_opt(&look, &parameters).await? else { return Ok(None) };
+        Ok(Some(Found { is_valid: row.try_get(0)?, definition: row.try_get(1)?, elsewhere: row.try_get(2)? }))
+    }
+
+    /// Builds it unless it is there, and replaces one of another definition.
+    async fn apply(&self, client: &Client, definition: Option<&str>) -> Result<(), Error> {
+        // One process at a time. Another one looks again and again: if it waited for the lock inside PostgreSQL, the
+        // build would wait for its snapshot.
+        let lock = format!("solehold index {}", self.path(&self.name));
+        let take = "SELECT pg_try_advisory_lock(hashtextextended($1, 0))";
+        let release = "SELECT pg_advisory_unlock(hashtextextended($1, 0))";
+        while !self.is_done(client, definition).await? {
+            if client.query_typed_one(take, &[(&lock, Type::TEXT)]).await?.try_get(0)? {
+                let made = self.make(client, definition).await;
+                client.query_typed_one(release, &[(&lock, Type::TEXT)]).await?;
+                made?;
+            } else {
+                tokio::time::sleep(LOCK_PAUSE.scattered(1)).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether it is there, as described, and nothing is left of another one.
+    async fn is_done(&self, client: &Client, definition: Option<&str>) -> Result<bool, Error> {
+        let Some(found) = self.look(client, &self.name).await? else { return Ok(false) };
+        if let Some(table) = found.elsewhere {
+            let wanted = format!("it is an index of the table {table}; give that one another name");
+            return Err(Error::invalid("index", &self.name, wanted));
+        }
+        let is_right = definition.is_none_or(|definition| definition == found.definition);
+        let is_alone = self.look(client, &self.beside("new")).await?.is_none()
+            && self.look(client, &self.beside("old")).await?.is_none();
+        Ok(found.is_valid && is_right && is_alone)
+    }
+
+    async fn make(&self, client: &Client, definition: Option<&str>) -> Result<(), Error> {
+        let (name, new, old) = (&self.name, self.beside("new"), self.beside("old"));
+        let differs = |found: &Found| definition.is_some_and(|definition| definition != found.definition);
+        self.drop(client, &old).await?;
+        if self.look(client, name).await?.is_some_and(|found| found.is_valid && differs(&found)) {
+            tracing::info!(index = name, "index has another definition than described; building it anew");
+            if self.look(client, &new).await?.is_some_and(|found| differs(&found)) {
+                self.drop(client, &new).await?;
+            }
+            apply_concurrently(client, &self.path(&new), &self.build(&new)).await?;
+            // Renaming blocks no one who reads or writes.
+            let (from, to) = (self.path(name), self.path(&new));
+            let swap =
+                format!("ALTER INDEX {from} RENAME TO \"{old}\"; ALTER INDEX {to} RENAME TO \"{name}\"");
+            apply_locked(client, &swap).await?;
+            self.drop(client, &old).await?;
+        }
+        apply_concurrently(client, &self.path(name), &self.build(name)).await?;
+        self.drop(client, &new).await
+    }
+
+    async fn drop(&self, client: &Client, name: &str) -> Result<(), Error> {
+        for _ in 0..LOCK_ATTEMPTS {
+            if self.look(client, name).await?.is_none() {
+                return Ok(());
+            }
+            let drop = format!("DROP INDEX CONCURRENTLY IF EXISTS {}", self.path(name));
+            unless_in_the_way(client.batch_execute(&drop).await)?;
+        }
+        Err(Error::invalid("index", name, "it is no longer needed and cannot be dropped; drop it"))
+    }
 }
 
 async fn apply_concurrently(client: &Client, index: &str, sql: &str) -> Result<(), Error> {

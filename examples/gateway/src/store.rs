@@ -212,7 +212,7 @@ impl Store {
             .await?
             .query(
                 "SELECT session_id FROM gateway.messages
-                 WHERE reply IS NULL AND received_at < clock_timestamp() - $1 * interval '1 millisecond'
+                 WHERE reply IS NULL AND received_at < statement_timestamp() - $1 * interval '1 millisecond'
                  GROUP BY session_id ORDER BY min(received_at) LIMIT $2",
                 &[&(for_ms as f64), &limit],
             )

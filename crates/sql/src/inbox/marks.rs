@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 
 use tokio_postgres::{Client, GenericClient, types::Type};
 
-use super::{Inbox, Key, PayloadHash};
+use super::{AGE, Inbox, Key, NOW, PayloadHash};
 use crate::Error;
 
 /// A message that takes effect.
@@ -164,10 +164,8 @@ impl Inbox {
     ) -> Result<u64, Error> {
         let table = &self.table;
         let prune = format!(
-            "DELETE FROM {table} WHERE (scope, command, id) IN (SELECT scope, command, id FROM {table} \
-             WHERE scope = $1 AND position < $2 \
-             AND COALESCE(done_at, until) < clock_timestamp() - $3 * interval '1 millisecond' \
-             ORDER BY COALESCE(done_at, until) LIMIT $4 FOR UPDATE SKIP LOCKED)"
+            "DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} WHERE scope = $1 AND position < $2 \
+             AND {AGE} < {NOW} - $3 * interval '1 millisecond' ORDER BY {AGE} LIMIT $4 FOR UPDATE SKIP LOCKED))"
         );
         let age_ms = older_than.as_secs_f64() * 1000.0;
         let parameters = [

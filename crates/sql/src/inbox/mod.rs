@@ -34,6 +34,11 @@ const LOOKS: usize = 10;
 /// Between the two parts of an id, such as that of a job and that of one command to it: marks are listed and cleared by
 /// either part. No id that people write has it, so that two pairs are never the same id.
 pub const ID_SEPARATOR: char = '\u{1f}';
+/// When a command ended, or was given up.
+const AGE: &str = "COALESCE(done_at, until)";
+/// When the statement began: one value for all of it, so that an index can be searched by it, which `clock_timestamp()`
+/// cannot be. Where the statement waits, this is older than the clock, and less is deleted.
+const NOW: &str = "statement_timestamp()";
 
 /// What names a command: who sent it, what it is, and the id that the sender gave it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -141,9 +146,9 @@ impl Inbox {
                 "UPDATE {table} SET until = clock_timestamp() WHERE {mine} AND epoch = $4 AND done_at IS NULL"
             ),
             prune: format!(
-                "DELETE FROM {table} WHERE (scope, command, id) IN (SELECT scope, command, id FROM {table} \
-                 WHERE COALESCE(done_at, until) < clock_timestamp() - $1 * interval '1 millisecond' \
-                 ORDER BY COALESCE(done_at, until) LIMIT $2 FOR UPDATE SKIP LOCKED)"
+                "DELETE FROM {table} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {table} \
+                 WHERE {AGE} < {NOW} - $1 * interval '1 millisecond' \
+                 ORDER BY {AGE} LIMIT $2 FOR UPDATE SKIP LOCKED))"
             ),
             table,
         })
@@ -159,9 +164,9 @@ impl Inbox {
              payload_hash bytea NOT NULL, epoch bigint NOT NULL, until timestamptz, done_at timestamptz, result jsonb, \
              position bigint, PRIMARY KEY (scope, command, id)); \
              ALTER TABLE {table} ADD COLUMN IF NOT EXISTS position bigint; \
-             CREATE INDEX IF NOT EXISTS \"{cut}_age\" ON {table} ((COALESCE(done_at, until))); \
-             CREATE INDEX IF NOT EXISTS \"{cut}_scope_age\" ON {table} (scope, (COALESCE(done_at, until))) \
-             WHERE position IS NOT NULL"
+             CREATE INDEX IF NOT EXISTS \"{cut}_age\" ON {table} (({AGE})); \
+             CREATE INDEX IF NOT EXISTS \"{cut}_scope_age\" ON {table} (scope, ({AGE})) WHERE position IS NOT NULL; \
+             CREATE INDEX IF NOT EXISTS \"{cut}_id\" ON {table} (id, scope, command)"
         )
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use solehold_stream::{kafka::Message, orchestrator::store::MailBody};
 
 use crate::{
-    kit::{Kit, stage},
+    kit::{GROUP, Kit, TOPIC, stage},
     letters::{ask, states},
 };
 
@@ -79,6 +79,22 @@ async fn what_was_fenced_deletes_no_jobs_and_mail_is_read_before() {
     kit.count_when("jobs", 0).await;
     assert_eq!(kit.count("mailbox").await, 0);
     attending.leave().await;
+}
+
+/// Tables of an earlier version lack them.
+#[tokio::test]
+async fn indexes_that_cleaning_needs_are_added_to_tables_that_are_there() {
+    let kit = kit().await;
+    let indexes = "pg_indexes WHERE schemaname = 'orchestrator'";
+    let all = kit.count_of(indexes).await;
+    kit.execute(
+        "DROP INDEX orchestrator.inbox_id, orchestrator.unreadable_mail_at, orchestrator.letters_unresolved, \
+         orchestrator.letters_key, orchestrator.letters_resolved",
+    )
+    .await;
+    assert_eq!(kit.count_of(indexes).await, all - 5);
+    kit.store().prepare(GROUP, TOPIC).await.unwrap().unwrap();
+    assert_eq!(kit.count_of(indexes).await, all);
 }
 
 /// A row was left behind for every version of the file that jobs had begun with.

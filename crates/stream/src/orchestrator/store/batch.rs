@@ -14,7 +14,8 @@ use solehold_sql::{
 use tokio_postgres::{Client, types::Type};
 
 use super::{
-    Letter, LetterId, LetterState, Mail, MailBody, Origin, OutboxKind, OutboxRow, Store, letters::KnownLetter,
+    Letter, LetterId, LetterState, Mail, MailBody, NOW_MS, Origin, OutboxKind, OutboxRow, Store,
+    letters::KnownLetter,
 };
 use crate::orchestrator::{
     command::{Command, CommandKind},
@@ -512,7 +513,7 @@ impl Store {
     ) -> Result<Vec<(String, String, u32)>, Error> {
         let read = format!(
             "SELECT job_id, stage, attempt FROM {} WHERE partition = $1 AND deadline_ms IS NOT NULL \
-             AND deadline_ms <= (extract(epoch FROM clock_timestamp()) * 1000)::bigint ORDER BY deadline_ms LIMIT $2",
+             AND deadline_ms <= {NOW_MS} ORDER BY deadline_ms LIMIT $2",
             self.table("stages")
         );
         let rows = client.query_typed(&read, &[(&partition, Type::INT4), (&limit, Type::INT8)]).await?;

@@ -13,7 +13,7 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::Store;
+use super::{NOW_MS, Store};
 use crate::running::BegunAnew;
 
 /// How a letter stands.
@@ -304,9 +304,9 @@ impl Store {
         limit: i64,
     ) -> Result<u64, Error> {
         let prune = format!(
-            "DELETE FROM {0} WHERE partition = $1 AND (generation, position) IN (SELECT generation, position FROM {0} \
-             WHERE partition = $1 AND (position < $2 OR generation < (SELECT max(generation) FROM {1} \
-             WHERE partition = $1)) AND resolved_ms < (extract(epoch FROM clock_timestamp()) * 1000)::bigint - $3 LIMIT $4)",
+            "DELETE FROM {0} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {0} WHERE partition = $1 \
+             AND (position < $2 OR generation < (SELECT max(generation) FROM {1} WHERE partition = $1)) \
+             AND resolved_ms < {NOW_MS} - $3 ORDER BY resolved_ms LIMIT $4 FOR UPDATE SKIP LOCKED))",
             self.table("letters"),
             self.table("partitions")
         );

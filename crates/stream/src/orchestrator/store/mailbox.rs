@@ -266,8 +266,8 @@ impl Store {
         limit: i64,
     ) -> Result<u64, Error> {
         let prune = format!(
-            "DELETE FROM {0} WHERE number IN (SELECT number FROM {0} WHERE partition = $1 \
-             AND at < clock_timestamp() - $2 * interval '1 second' LIMIT $3)",
+            "DELETE FROM {0} WHERE number = ANY(ARRAY(SELECT number FROM {0} WHERE partition = $1 \
+             AND at < statement_timestamp() - $2 * interval '1 second' ORDER BY at LIMIT $3))",
             self.table("unreadable_mail")
         );
         let age = older_than.as_secs_f64();

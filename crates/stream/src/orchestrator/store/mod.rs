@@ -44,8 +44,10 @@ use super::{config::ConfigError, pipeline::Pipeline};
 const PIPELINES_KEPT: usize = 1_000;
 /// A pipeline that jobs begin with is marked as used this often.
 const USED_EVERY_MS: i64 = 60 * 60 * 1_000;
-/// The database's clock, in milliseconds.
-const NOW_MS: &str = "(extract(epoch FROM clock_timestamp()) * 1000)::bigint";
+/// The database's clock when the statement began, in milliseconds. Unlike `clock_timestamp()` it is one value for all
+/// of the statement, so an index can be searched by it. Where the statement waits it is older than the clock, so it is
+/// only good for what must be older than something, and for what is judged again.
+const NOW_MS: &str = "(extract(epoch FROM statement_timestamp()) * 1000)::bigint";
 
 /// The tables of an orchestrator.
 #[derive(Debug)]
@@ -111,6 +113,7 @@ impl Store {
             ("pipelines_used", PIPELINES_USED),
             ("unreadable_mail", UNREADABLE_MAIL),
             ("letters_waiting", LETTERS_WAITING),
+            ("letters_resolved", CLEANING),
         ];
         for (last, tables) in steps {
             let is_made = "SELECT to_regclass($1) IS NOT NULL";
@@ -214,7 +217,7 @@ ALTER TABLE OURS.letters ADD COLUMN IF NOT EXISTS generation bigint NOT NULL DEF
 DROP INDEX IF EXISTS OURS.letters_open;
 UPDATE OURS.letters SET key = left(key, 512) || '... (' || octet_length(key) || ' bytes)' WHERE octet_length(key) > 1024;
 ALTER TABLE OURS.letters DROP CONSTRAINT IF EXISTS letters_pkey, DROP CONSTRAINT IF EXISTS letters_by_generation,
-    ADD CONSTRAINT letters_by_generation PRIMARY KEY (partition, generation, position);
+    ADD CONSTRAINT letters_by_generation PRIMARY KEY (partition, position, generation);
 CREATE INDEX IF NOT EXISTS letters_waiting ON OURS.letters (partition, key, generation, position)
     WHERE resolved_ms IS NULL;";
 /// Mail that could not take effect, so that it does not keep back what came after it.
@@ -224,6 +227,17 @@ const UNREADABLE_MAIL: &str = "CREATE TABLE IF NOT EXISTS OURS.unreadable_mail (
 /// Jobs that have ended, by when.
 const JOBS_FINISHED: &str = "CREATE INDEX IF NOT EXISTS jobs_finished ON OURS.jobs (partition, finished_ms)
     WHERE finished_ms IS NOT NULL;";
+/// What cleaning and lists look for: letters that were decided on, by when; open ones in the order of their ids, and by
+/// their key in any partition; mail that was set aside, by when; marks by either part of their id. The hash of a key is
+/// used by no other query, which would be better off with `letters_waiting`.
+const CLEANING: &str = "
+CREATE INDEX IF NOT EXISTS inbox_id_first ON OURS.inbox (split_part(id, E'\\x1f', 1));
+CREATE INDEX IF NOT EXISTS inbox_id_second ON OURS.inbox (split_part(id, E'\\x1f', 2));
+CREATE INDEX IF NOT EXISTS unreadable_mail_at ON OURS.unreadable_mail (partition, at);
+CREATE INDEX IF NOT EXISTS letters_unresolved ON OURS.letters (partition, generation, position)
+    WHERE resolved_ms IS NULL;
+CREATE INDEX IF NOT EXISTS letters_key ON OURS.letters (hashtextextended(key, 0)) WHERE resolved_ms IS NULL;
+CREATE INDEX IF NOT EXISTS letters_resolved ON OURS.letters (partition, resolved_ms) WHERE resolved_ms IS NOT NULL;";
 /// Pipelines know when a job last began with them, and which jobs have them.
 const PIPELINES_USED: &str = "
 ALTER TABLE OURS.pipelines ADD COLUMN IF NOT EXISTS used_ms bigint NOT NULL

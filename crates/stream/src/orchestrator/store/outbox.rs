@@ -128,10 +128,17 @@ impl Store {
         Ok(found)
     }
 
-    /// The channels that have something to send, of all partitions.
+    /// The channels that have something to send, of all partitions. It goes from the first row of one channel to that
+    /// of the next, however many there are between them.
     pub async fn channels(&self) -> Result<Vec<String>, Error> {
         let client = self.pool.get().await?;
-        let read = format!("SELECT DISTINCT channel FROM {}", self.table("outbox"));
+        let read = format!(
+            "WITH RECURSIVE found AS ((SELECT partition, channel FROM {0} ORDER BY partition, channel LIMIT 1) \
+             UNION ALL SELECT next.* FROM found, LATERAL (SELECT partition, channel FROM {0} AS outbox \
+             WHERE (outbox.partition, outbox.channel) > (found.partition, found.channel) \
+             ORDER BY partition, channel LIMIT 1) AS next) SELECT DISTINCT channel FROM found",
+            self.table("outbox")
+        );
         let rows = client.query_typed(&read, &[]).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
