@@ -26,6 +26,7 @@ use tokio::{
 use super::{
     Done, Failure, Handler, Message,
     desk::{Desk, LaneCell, Leave},
+    group::{NotWon, note},
     lane::{Batch, Flow, Retry},
     poll::Order,
 };
@@ -230,6 +231,9 @@ impl<H: Handler> Work<'_, H> {
             Ok(Standing::Ours) => {
                 self.failures = 0;
                 let letters = done.iter().filter(|done| done.effect.is_err()).count();
+                if batch.offsets.iter().any(|offset| self.commits.get(offset) > Some(&COMMITS_MAX)) {
+                    figures.runs(number);
+                }
                 self.commits.retain(|offset, _| !batch.offsets.contains(offset));
                 figures.committed(number, done.len() as u64, letters as u64, batch.next_offset);
                 self.office.desk.positions.lock().insert(number, batch.next_offset);
@@ -258,6 +262,12 @@ impl<H: Handler> Work<'_, H> {
             if is_of_the_data && is_alone {
                 let commits = self.commits.entry(offset).or_default();
                 *commits += 1;
+                if *commits > COMMITS_MAX {
+                    let why = format!(
+                        "message {offset} can neither take effect nor be kept as a dead letter: {error}"
+                    );
+                    note(self.office, number, 0, NotWon::Stopped(why));
+                }
                 if *commits >= COMMITS_MAX {
                     message.effect = Err(Failure::Poison(format!("its effect cannot be committed: {error}")));
                     // Not even the letter can be kept: then everything waits, and PostgreSQL is not flooded.

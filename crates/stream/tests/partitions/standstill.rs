@@ -134,3 +134,26 @@ async fn retention_that_passed_the_position_stops_the_partition_and_not_the_othe
     skipping.end().await?;
     Ok(())
 }
+
+/// It was retried for ever, and nothing but a log line showed it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_cannot_even_be_kept_as_a_letter_is_reported() -> anyhow::Result<()> {
+    let kit = Kit::new().await?;
+    kit.client
+        .batch_execute("ALTER TABLE letters ADD CONSTRAINT none CHECK (message NOT LIKE 'refused%')")
+        .await?;
+    let one = Running::start(kit.orders("one"));
+    kit.send_to(3, "a", "refused-1");
+    kit.send_to(3, "b", "good-1");
+    kit.flush().await;
+    let stopped = async || one.figures.stopped().get(&3).cloned();
+    let why = wait_for("the partition to count as stopped", PATIENCE, stopped).await?;
+    assert!(why.starts_with("message 0 can neither take effect nor be kept as a dead letter: "), "{why}");
+    assert!(why.contains("none"), "{why}");
+    kit.client.batch_execute("ALTER TABLE letters DROP CONSTRAINT none").await?;
+    wait_for("the partition to go on", PATIENCE, async || one.figures.stopped().is_empty()).await?;
+    kit.effects(1).await;
+    assert_eq!(kit.count("letters").await, 1);
+    one.end().await?;
+    Ok(())
+}
