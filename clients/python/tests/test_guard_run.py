@@ -1,4 +1,4 @@
-"""Work under a guard, on virtual time: which of its steps are taken after the lease was lost, and that it is waited for."""
+"""Work under a guard, on virtual time: no step is taken after the lease was lost, and the work is waited for."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ class Gate:
         await self.close()
 
     async def close(self) -> None:
-        """Ends the watch, and lets another gate have the file, when what is being saved is saved. If it is cancelled, it
-        goes on in the background.
+        """Ends the watch, and lets another gate have the file, when what is being saved is saved. If it is cancelled,
+        it goes on in the background.
         """
         if self._closing is None:
             self._closing = self._client.leave(self._close())

@@ -111,10 +111,10 @@ class Guard:
     async def run(self, work: Awaitable[T]) -> T:
         """The result of the work, which is cancelled when the lease is lost; then, once it has ended, raises `Lost`.
 
-        What it awaits is interrupted; tasks that it started by itself and calls that block are its own affair. The lease is
-        judged before each step, also before one that an exception resumes, such as a timeout: if the lease was lost
-        meanwhile, the work gets a `CancelledError` in place of that result or exception, may clean up, and is waited
-        for.
+        What it awaits is interrupted; tasks that it started by itself and calls that block are its own affair. The
+        lease is judged before each step, also before one that an exception resumes, such as a timeout: if the lease was
+        lost meanwhile, the work gets a `CancelledError` in place of that result or exception, may clean up, and is
+        waited for.
         """
         try:
             return await self._hold.loss.interrupt(work, self._judge)

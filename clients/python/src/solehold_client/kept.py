@@ -82,12 +82,12 @@ async def keep_session(
     policy: Policy | None = None,
     on_lost: Callable[[Lost], object] | None = None,
 ) -> T:
-    """Opens a session and awaits `work(session)`. Whenever the session is lost, as in an outage, it opens the next one and
-    calls `work` again, until `work` returns by itself; then the session is closed, and the result returned.
+    """Opens a session and awaits `work(session)`. Whenever the session is lost, as in an outage, it opens the next one
+    and calls `work` again, until `work` returns by itself; then the session is closed, and the result returned.
 
     When a session is lost, `work` is cancelled; once it has ended, `on_lost` is called with the loss. While no server
-    answers, opening is tried for as long as it takes. It ends with an error that `work` raises under a live session, with
-    what the server says if it refuses to open one, and with `Lost` if the holder has opened a session elsewhere.
+    answers, opening is tried for as long as it takes. It ends with an error that `work` raises under a live session,
+    with what the server says if it refuses to open one, and with `Lost` if the holder has opened a session elsewhere.
     """
     check.instance("client", client, Client, "a Client")
     check.function("work", work, "a function that takes the session")

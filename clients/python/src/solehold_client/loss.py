@@ -39,8 +39,8 @@ class Loss:
         """The result of the work. When this is declared or `judge` says so, it is cancelled; once it has ended,
         raises `Lost`.
 
-        `judge` is asked before each step of the work, whether a result or an exception resumes it: after a long pause of
-        the process, which no timer has told yet, the work does not get even one step further.
+        `judge` is asked before each step of the work, whether a result or an exception resumes it: after a long pause
+        of the process, which no timer has told yet, the work does not get even one step further.
         """
         if not inspect.isawaitable(work):
             raise TypeError(f"work must be awaitable, such as the call of an async function, not {check.kind_of(work)}")
@@ -127,8 +127,8 @@ class _Steps(Generic[T]):
     def _is_to_stop(self) -> bool:
         """Cancels the task before a step that must not be taken.
 
-        The task itself, so that the cancellation is counted: a timeout of the work, which has cancelled the task in the same
-        moment, would otherwise take it for its own, and the work would go on after it.
+        The task itself, so that the cancellation is counted: a timeout of the work, which has cancelled the task in the
+        same moment, would otherwise take it for its own, and the work would go on after it.
         """
         if self._stopped or self._judge() is None:
             return False

@@ -106,8 +106,8 @@ class Session:
     ) -> Enterable[Session]:
         """Opens a session: `async with Session.open(...) as session`, or `session = await Session.open(...)`.
 
-        While no server answers it is tried for the client's `retry_for`, which a warning in the log says at once. A session
-        that is lost stays lost, and `lost()` returns then; `keep_session` opens the next one.
+        While no server answers it is tried for the client's `retry_for`, which a warning in the log says at once. A
+        session that is lost stays lost, and `lost()` returns then; `keep_session` opens the next one.
         """
         check.instance("client", client, Client, "a Client")
         return Enterable(Session._open(client, SessionConfig.given(holder, ttl=ttl, policy=policy)))
@@ -174,8 +174,8 @@ class Session:
         return await self.acquire(kind, key, timeout=0.0, attributes=attributes)
 
     async def close(self) -> None:
-        """Closes it: all its guards are lost, and everything attached to it is released. If it is cancelled, it goes on in
-        the background.
+        """Closes it: all its guards are lost, and everything attached to it is released. If it is cancelled, it goes on
+        in the background.
         """
         if self._closing is None:
             lost = self._judge()

@@ -446,14 +446,14 @@ def keep_session(
     policy: Policy | None = None,
     on_lost: Callable[[Lost], object] | None = None,
 ) -> T:
-    """Opens a session and calls `work(session)`. Whenever the session is lost, as in an outage, it opens the next one and
-    calls `work` again, until `work` returns by itself; then the session is closed, and the result returned.
+    """Opens a session and calls `work(session)`. Whenever the session is lost, as in an outage, it opens the next one
+    and calls `work` again, until `work` returns by itself; then the session is closed, and the result returned.
 
     `work` cannot be stopped from outside: it calls `guard.check()` before every effect, and lets the `Lost` through.
     `on_lost` is called at once, in a thread of its own, for ending what blocks. What `work` returns or raises after its
     session was lost does not count. While no server answers, opening is tried for as long as it takes. It ends with an
-    error that `work` raises under a live session, with what the server says if it refuses to open one, and with `Lost` if
-    the holder has opened a session elsewhere.
+    error that `work` raises under a live session, with what the server says if it refuses to open one, and with `Lost`
+    if the holder has opened a session elsewhere.
     """
     check.instance("client", client, Client, "a solehold_client.sync.Client")
     check.function("work", work, "a function that takes the session")
