@@ -82,7 +82,8 @@ pub struct AcquireResource {
     /// The client's name for this acquire: a repeat gets the same grant, or keeps its place in line.
     pub request_id: Option<String>,
     /// Milliseconds to wait in line, first come, first served, while someone holds it; at most 30000. Without it the
-    /// acquire does not wait. A grant after waiting must be renewed itself within `confirm_within_ms`, in a session too.
+    /// acquire does not wait. A grant after waiting must be renewed itself within `confirm_within_ms`, also in a
+    /// session.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
     pub wait_ms: Option<Number>,
     /// Any JSON that the holder keeps with the lease.

@@ -27,7 +27,7 @@ const ORCHESTRATOR: &str = if solehold_stream::HAS_ORCHESTRATOR {
 
 /// Leases with fencing tokens: every piece of work has exactly one owner
 #[derive(Debug, Parser)]
-#[command(name = "solehold", version = VERSION, after_help = exit::table(), propagate_version = true)]
+#[command(name = "solehold", version = VERSION, after_long_help = exit::table(), propagate_version = true)]
 #[command(subcommand_required = true, arg_required_else_help = true, max_term_width = 110)]
 pub struct Cli {
     /// What to do.

@@ -84,6 +84,8 @@ async fn the_short_help_is_about_the_command_and_the_long_one_has_the_rest() -> 
         assert!(long.contains(option), "{option} is not in\n{long}");
     }
     assert!(short.lines().count() < 20, "{short}");
+    let (short, long) = (run(["-h"]).await?.good()?, run(["--help"]).await?.good()?);
+    assert!(!short.contains("Exit codes") && long.contains("Exit codes"), "{short}");
     Ok(())
 }
 

@@ -432,8 +432,9 @@ fn forwarded(headers: &HeaderMap, peer: SocketAddr, scheme: &str) -> HeaderMap {
     for (name, ours) in FORWARDED.into_iter().zip(ours) {
         let before = passed.get_all(&name).iter().filter_map(|value| value.to_str().ok());
         let list: Vec<&str> = before.chain([ours.as_str()]).filter(|entry| !entry.is_empty()).collect();
-        if let Ok(list) = HeaderValue::try_from(list.join(", ")) {
-            passed.insert(name, list);
+        match HeaderValue::try_from(list.join(", ")) {
+            Ok(list) if !list.is_empty() => drop(passed.insert(name, list)),
+            _ => drop(passed.remove(name)),
         }
     }
     passed
@@ -452,7 +453,7 @@ mod tests {
             FORWARDED.map(|name| passed.get(name).map(|value| value.to_str().expect("text").to_owned()))
         };
         let text = |text: &str| Some(text.to_owned());
-        assert_eq!(shown(&headers), [text("192.0.2.7"), text("https"), text("")]);
+        assert_eq!(shown(&headers), [text("192.0.2.7"), text("https"), None]);
         headers.insert(header::HOST, HeaderValue::from_static("svc.local"));
         headers.append(&FORWARDED[0], HeaderValue::from_static("198.51.100.1"));
         headers.append(&FORWARDED[0], HeaderValue::from_static("203.0.113.5, 10.0.0.1"));

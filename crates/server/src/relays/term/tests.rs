@@ -24,8 +24,8 @@ impl Destination for Recorded {
         self.0.send(message.site.clone()).await.map_err(|_| Failure::Away("the test is over".to_owned()))
     }
 
-    async fn check(&self) -> Result<(), Failure> {
-        Ok(())
+    async fn check(&self) -> Result<String, Failure> {
+        Ok(String::new())
     }
 }
 
