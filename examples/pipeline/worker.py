@@ -4,8 +4,11 @@
 It "processes" frames of several cameras and writes each with the fencing token to the sink (SINK_URL). The number of the
 last frame is its state: the next holder goes on from there. Since the sink refuses old tokens, the
 worker does not look at its deadline: with `grace_seconds` it goes on while the control plane is away.
+
+With `--config PATH` it reports which shard it is, by the configuration that the agent writes there.
 """
 
+import argparse
 import http.client
 import json
 import os
@@ -21,6 +24,14 @@ BEAT_SECONDS = float(os.environ.get("BEAT_SECONDS", "1"))
 CHECKPOINT_SECONDS = float(os.environ.get("CHECKPOINT_SECONDS", "5"))
 AGAIN_SECONDS = 0.1
 NAME = os.environ["SOLEHOLD_WORKER"]
+
+
+def shard_config(path):
+    """The configuration of this shard, as it is now: the agent replaces the file whole."""
+    if not path:
+        return {}
+    with open(path, encoding="utf-8") as file:
+        return json.load(file)
 
 
 class Agent:
@@ -115,7 +126,8 @@ class Camera(threading.Thread):
 
 
 class Worker:
-    def __init__(self):
+    def __init__(self, config_path):
+        self.config_path = config_path
         self.agent = Agent(os.environ["SOLEHOLD_WORKER_SOCKET"])
         self.prepared, self.cameras = {}, {}
 
@@ -164,7 +176,8 @@ class Worker:
         while True:
             cameras = list(self.cameras.values())
             frames = sum(camera.written for camera in cameras)
-            self.agent.say("heartbeat", stats={"pid": os.getpid(), "cameras": len(cameras), "frames": frames})
+            stats = {"pid": os.getpid(), "cameras": len(cameras), "frames": frames}
+            self.agent.say("heartbeat", stats=stats, resources=self.stats_of(cameras))
             if time.monotonic() >= next_checkpoint:
                 next_checkpoint = time.monotonic() + CHECKPOINT_SECONDS
                 for camera in cameras:
@@ -172,6 +185,18 @@ class Worker:
                         self.agent.say("state", resource=camera.resource, document={"frame": camera.frame})
             time.sleep(BEAT_SECONDS)
 
+    def stats_of(self, cameras):
+        """What is kept with each camera's lease."""
+        config = shard_config(self.config_path)
+        known = {camera["camera_uuid"] for camera in config.get("cameras", [])}
+        shard = {"shard_id": config.get("shard_id"), "model": config.get("model")}
+        return {
+            camera.resource: {"frames": camera.written, "is_configured": camera.key in known, **shard}
+            for camera in cameras
+        }
+
 
 if __name__ == "__main__":
-    Worker().run()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config")
+    Worker(parser.parse_args().config).run()

@@ -16,7 +16,7 @@ use solehold_stream::{
         limits::{CLEANING_BATCH, MAILBOX_BATCH, OUTBOX_BATCH, PAGE_DEFAULT, SWEEP_BATCH},
         pipeline::{DispatchKind, Pipeline, StagePlan},
         publish::{Outgoing, Publish},
-        store::{JobFilter, Mail, MailBody, Store},
+        store::{JobFilter, LetterId, Mail, MailBody, Store},
     },
 };
 use solehold_testkit::wait_for;
@@ -246,13 +246,14 @@ async fn operators(watch: &mut Watch, store: &Store) -> Result<()> {
         watch.step("list jobs", async { Ok(store.list_jobs(&filter).await?) }).await?;
     }
     watch.step("show a job", async { Ok(store.job("job-77").await?) }).await?;
-    watch.step("list letters", async { Ok(store.list_letters(&client, (-1, -1), limit).await?) }).await?;
-    watch.step("show a letter", async { Ok(store.letter(&client, 11, 47).await?) }).await?;
+    watch.step("list letters", async { Ok(store.list_letters(&client, None, limit).await?) }).await?;
+    let id = LetterId { partition: 11, generation: 0, position: 47 };
+    watch.step("show a letter", async { Ok(store.letter(&client, id).await?) }).await?;
     for (partition, key) in [(11, "org:m-59"), (10, "org:parked")] {
         let open = async { Ok(store.open_letters(&client, partition, key, limit).await?) };
         ensure!(!watch.step("letters of a key", open).await?.is_empty(), "{key} has no letters");
     }
-    let discard = Mail::to_job("", MailBody::Discard { position: 59 });
+    let discard = Mail::to_job("", MailBody::Discard { position: 59, generation: 0 });
     watch.step("discard a letter", async { Ok(store.deliver_to(&client, 11, &discard).await?) }).await?;
     let inbox = store.inbox();
     let from_the_start = ("", "", "");

@@ -28,6 +28,7 @@ use prometheus_client::{
 use rustix::process::Pid;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
+use solehold_api::runners::FAILED_RESOURCES;
 use tokio::net::TcpListener;
 
 use crate::{
@@ -99,12 +100,11 @@ impl Status {
             restarts += worker.restarts;
         }
         let figures = [
-            ("current_load", json!(now.held())),
             ("workers", json!(now.workers.len())),
             ("worker_restarts", json!(restarts)),
             ("worker_cpu_ms", json!(cpu_ms)),
             ("worker_rss_bytes", json!(rss_bytes)),
-            ("failed_resources", json!(now.failed)),
+            (FAILED_RESOURCES, json!(now.failed)),
         ];
         figures.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     }

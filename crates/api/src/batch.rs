@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Number, Value};
 use solehold_core::{
     command::{Claim, StateWrite, Target},
-    key::{LeaseId, Name, ResourceKey},
+    key::{Document, LeaseId, Name, ResourceKey},
 };
 use uuid::Uuid;
 
 use crate::{
     document::to_document,
     field::{Checked, Faults, FieldError},
+    leases::stats_document,
     limits::{BATCH_ITEMS_MAX, RESOURCE_TTL},
     problem::Problem,
     resources::Grant,
@@ -102,9 +103,17 @@ pub struct RenewItem {
     /// The same in seconds.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttl_seconds: Option<Number>,
+    /// Any JSON about the progress of the work; what was reported before stays if none is given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stats: Option<BTreeMap<String, Value>>,
 }
 
 impl RenewItem {
+    /// What is reported, if anything.
+    pub fn stats(&self) -> Checked<Option<Document>> {
+        stats_document(self.stats.as_ref())
+    }
+
     /// Which lease is meant, and its new time to live, if one is asked for.
     pub fn claim(&self, tenant: &Name) -> Checked<(Claim, Option<u64>)> {
         let mut faults = Faults::default();

@@ -16,7 +16,6 @@ use solehold_core::{
 use crate::{
     document::{content_hash, read, to_document},
     field::{Checked, Faults, FieldError, join, name},
-    leases::camera_name,
     limits::{COORDINATE_MAX, URL_BYTES_MAX},
     page::PageCursor,
     time::Timestamp,
@@ -125,7 +124,7 @@ impl Zone {
         check_labels(faults, &field("allow_labels"), self.allow_labels.as_deref());
         check_share(faults, &field("min_score"), self.min_score.as_ref());
         if let Some(camera) = &self.camera_uuid {
-            faults.take(camera_name(&field("camera_uuid"), camera));
+            faults.name(&field("camera_uuid"), camera);
         }
     }
 
@@ -229,7 +228,7 @@ pub enum CameraStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Camera {
-    /// Begins with `cam-` and is unique within its tenant. May be left out where the path has it.
+    /// Unique within its tenant. May be left out where the path has it.
     #[serde(default)]
     pub camera_uuid: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -298,7 +297,7 @@ impl Camera {
     }
 
     fn check(&self, faults: &mut Faults) {
-        faults.take(camera_name("camera_uuid", &self.camera_uuid));
+        faults.name("camera_uuid", &self.camera_uuid);
         faults.maybe_name("tenant_id", self.tenant_id.as_deref());
         faults.maybe_name("site_id", self.site_id.as_deref());
         faults.maybe_name("zone_test", self.zone_test.as_deref());

@@ -23,7 +23,7 @@ use crate::{
     config::check_status,
     cursor::Cursor,
     document::{LeaseAttributes, to_document, to_fields},
-    field::{Checked, Faults, FieldError, name},
+    field::{Checked, Faults},
     limits::{CAMERA_TTL, REASON_BYTES_MAX},
     page::PageCursor,
     paths,
@@ -45,25 +45,11 @@ pub const ENVELOPED: &[&str] = &[
     paths::LEASE_OF_CAMERA,
 ];
 
-/// What every camera's id begins with.
-pub const CAMERA_PREFIX: &str = "cam-";
-
-/// Makes a text of the wire the name of a camera.
-pub fn camera_name(field: &str, value: &str) -> Result<solehold_core::key::Name, FieldError> {
-    let camera = name(field, value)?;
-    if !value.starts_with(CAMERA_PREFIX) {
-        let shown: String = value.chars().take(64).collect();
-        let message = format!("is {shown:?}; a camera's id begins with {CAMERA_PREFIX}");
-        return Err(FieldError::new(field, message));
-    }
-    Ok(camera)
-}
-
 /// Acquires a camera.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AcquireLease {
-    /// Begins with `cam-`.
+    /// The camera, by any name.
     pub camera_uuid: String,
     /// The runner that asks.
     pub runner_id: String,
@@ -72,7 +58,7 @@ pub struct AcquireLease {
     /// The key's tenant if not given.
     pub tenant_id: Option<String>,
     pub site_id: Option<String>,
-    /// Time to live in seconds, 30 to 300; 60 if not given.
+    /// Time to live in seconds, 1 to 86400; 60 if not given.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttl_seconds: Option<Number>,
     /// Time to live in milliseconds.
@@ -92,7 +78,7 @@ impl AcquireLease {
     /// What is asked for; the camera's id, tenant and site are checked too.
     pub fn terms(&self) -> Checked<AcquireTerms> {
         let mut faults = Faults::default();
-        faults.take(camera_name("camera_uuid", &self.camera_uuid));
+        faults.name("camera_uuid", &self.camera_uuid);
         for (field, value) in [
             ("shard_id", &self.shard_id),
             ("tenant_id", &self.tenant_id),
@@ -121,7 +107,7 @@ impl AcquireLease {
 }
 
 /// What is reported about the progress of the work, as it is kept with the lease.
-fn stats_document(told: Option<&BTreeMap<String, Value>>) -> Checked<Option<Document>> {
+pub(crate) fn stats_document(told: Option<&BTreeMap<String, Value>>) -> Checked<Option<Document>> {
     told.map(|told| to_document("stats", told)).transpose().map_err(|fault| vec![fault])
 }
 
@@ -133,7 +119,7 @@ pub struct RenewLease {
     pub token: Option<u64>,
     /// The holder.
     pub runner_id: Option<String>,
-    /// A new time to live in seconds, 30 to 300, for a lease with a session of its own.
+    /// A new time to live in seconds, 1 to 86400, for a lease with a session of its own.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<f64>))]
     pub ttl_seconds: Option<Number>,
     /// The same in milliseconds.

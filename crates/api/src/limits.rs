@@ -1,7 +1,7 @@
 //! Every bound of the surface, in one place and by name (rule 25). What the machine bounds by itself is in
 //! [`solehold_core::limits`].
 
-use solehold_core::limits::{NAME_BYTES_MAX, PENDING_MS_MAX, TTL_MS_MAX, TTL_MS_MIN};
+use solehold_core::limits::{NAME_BYTES_MAX, PENDING_MS_MAX, SESSION_LEASES_MAX, TTL_MS_MAX, TTL_MS_MIN};
 
 use crate::time::TtlBounds;
 
@@ -60,8 +60,8 @@ pub const ROUTED_NODES_MAX: usize = 10_000;
 
 /// Least capacity of a runner.
 pub const CAPACITY_MIN: u32 = 1;
-/// Most capacity of a runner.
-pub const CAPACITY_MAX: u32 = 100;
+/// Most capacity of a runner: as much as one session may hold. A server may be configured to allow less.
+pub const CAPACITY_MAX: u32 = SESSION_LEASES_MAX;
 /// Capacity of a runner that does not say.
 pub const CAPACITY_DEFAULT: u32 = 16;
 /// A runner without a live session counts as inactive when nothing was heard of it for this long: three heartbeats.
@@ -90,7 +90,7 @@ pub const KEY_GRACE_SECONDS_MAX: u64 = 30 * 24 * 60 * 60;
 /// Time to live of a lease on a scene.
 pub const SCENE_TTL: TtlBounds = TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };
 /// Time to live of a lease on a camera.
-pub const CAMERA_TTL: TtlBounds = TtlBounds { least_ms: 30_000, most_ms: 300_000, default_ms: 60_000 };
+pub const CAMERA_TTL: TtlBounds = TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 60_000 };
 /// Time to live of a lease on any other resource.
 pub const RESOURCE_TTL: TtlBounds =
     TtlBounds { least_ms: TTL_MS_MIN, most_ms: TTL_MS_MAX, default_ms: 30_000 };

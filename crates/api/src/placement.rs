@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use solehold_core::{
     command::{Claim, Target},
@@ -22,6 +22,7 @@ use crate::{
         LABELS_MAX, PLACEMENT_BAND_PERCENT_MAX, PLACEMENT_MOVES_MAX, PLACEMENT_WINDOW_MS_MAX,
         REASON_BYTES_MAX, STATIC_RESOURCES_MAX, STATIC_RUNNERS_MAX,
     },
+    time::Timestamp,
 };
 
 /// The attribute of a resource that says how it is placed.
@@ -163,10 +164,48 @@ pub struct Explanation {
     pub failures: u32,
     /// Whether it is in quarantine.
     pub quarantined: bool,
+    /// The last failure within the last hour; null if there was none.
+    pub last_failure: Option<LastFailure>,
+    /// The runners that it failed on within the last hour: others are preferred.
+    pub penalties: Vec<Penalty>,
+    /// For how long a runner that came back gets nothing for balance.
+    pub settle_ms: u64,
+    /// Runners that came back and get nothing for balance yet; the first few of them.
+    pub settling: Vec<Settling>,
     /// The version of the algorithm.
     pub algorithm: u32,
     /// The revision that was planned from.
     pub plan_revision: u64,
+}
+
+/// A failure of a resource that a runner has reported.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct LastFailure {
+    pub runner_id: String,
+    pub at: Timestamp,
+    /// What happened, if the runner said so.
+    pub reason: Option<String>,
+}
+
+/// A runner that a resource failed on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Penalty {
+    pub runner_id: String,
+    /// Milliseconds for which others are still preferred.
+    pub for_ms: u64,
+    /// Why the runner itself does not ask for the resource at present; null if it does.
+    pub declines: Option<String>,
+}
+
+/// A runner that came back and gets nothing for balance yet.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Settling {
+    pub runner_id: String,
+    /// Milliseconds for which it gets nothing yet.
+    pub for_ms: u64,
 }
 
 /// What happens to a resource if its holder dies now.
@@ -248,6 +287,9 @@ pub struct Failures {
     pub quarantined: bool,
     /// The last reason that was given.
     pub reason: Option<String>,
+    /// The last failure within the last hour; null if there was none.
+    #[serde(default)]
+    pub last_failure: Option<LastFailure>,
 }
 
 /// The deployment groups of a tenant.
@@ -314,7 +356,60 @@ impl PostShift {
     }
 }
 
-/// What is tuned about the placement of a tenant's resources. What is left out is as it is by default.
+/// Changes what is tuned about the placement of a tenant's resources. What is left out stays as it is; null sets it back
+/// to its default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PutPlacement {
+    /// How far a load may be from its fair share before something moves, in percent; 10 by default.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>))]
+    pub band_percent: Option<Option<u32>>,
+    /// How many moves may be under way at once; by default 32, or 1 % of the resources if that is more.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u32>))]
+    pub moves_at_once: Option<Option<u32>>,
+    /// For how long resources wait for a runner that has gone; 0 by default.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub return_window_ms: Option<Option<u64>>,
+    /// For how long a runner that came back gets nothing for balance; 60000 by default.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<u64>))]
+    pub settle_ms: Option<Option<u64>>,
+    /// Kinds that are not placed, besides zones and locks.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>))]
+    pub unplaced_kinds: Option<Option<BTreeSet<String>>>,
+    /// Static placement: for each runner all that it should hold, as `kind/key`.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<BTreeMap<String, Vec<String>>>))]
+    pub static_lists: Option<Option<BTreeMap<String, BTreeSet<String>>>>,
+}
+
+/// A field that is given, be it null.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(field: D) -> Result<Option<Option<T>>, D::Error> {
+    Option::deserialize(field).map(Some)
+}
+
+impl PutPlacement {
+    /// The settings after the change.
+    pub fn over(&self, before: &PlacementSettings) -> PlacementSettings {
+        let Self { band_percent, moves_at_once, return_window_ms, settle_ms, .. } = self;
+        let (kinds, lists) = (self.unplaced_kinds.clone(), self.static_lists.clone());
+        PlacementSettings {
+            band_percent: band_percent.unwrap_or(before.band_percent),
+            moves_at_once: moves_at_once.unwrap_or(before.moves_at_once),
+            return_window_ms: return_window_ms.unwrap_or(before.return_window_ms),
+            settle_ms: settle_ms.unwrap_or(before.settle_ms),
+            unplaced_kinds: kinds.map_or_else(|| before.unplaced_kinds.clone(), Option::unwrap_or_default),
+            static_lists: lists.map_or_else(|| before.static_lists.clone(), Option::unwrap_or_default),
+        }
+    }
+}
+
+/// What is tuned about the placement of a tenant's resources. What is null is as it is by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

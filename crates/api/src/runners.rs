@@ -26,6 +26,11 @@ use crate::{
     time::Timestamp,
 };
 
+/// The field of a runner's metrics with its load by its own count.
+const CURRENT_LOAD: &str = "current_load";
+/// The field of a runner's metrics with the resources, as `kind/key`, that it does not ask for at present, and why.
+pub const FAILED_RESOURCES: &str = "failed_resources";
+
 /// Registers a runner. Registering it again opens a new session, and ends what it held by its name alone.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -41,7 +46,7 @@ pub struct RegisterRunner {
     pub port: Option<i64>,
     /// The port of its metrics, 1 to 65535.
     pub metrics_port: Option<i64>,
-    /// How many leases it may hold, 1 to 100; 16 if not given.
+    /// How many leases it may hold, 1 to 10000; 16 if not given.
     pub capacity: Option<i64>,
     #[serde(default)]
     pub capabilities: Vec<String>,
@@ -244,8 +249,11 @@ pub struct RegisteredRunner {
     #[serde(flatten)]
     pub about: RunnerAttributes,
     pub status: RunnerStatus,
-    /// How many leases are held under its name, those of a former session that have not expired included.
+    /// Its load by its own count, if it registered with one; otherwise as `held`.
     pub current_load: u64,
+    /// How many leases are held under its name, those of a former session that have not expired included.
+    #[serde(default)]
+    pub held: u64,
     /// What it reported.
     pub metrics: BTreeMap<String, Value>,
     /// The cameras that it holds by its name alone: none, if it was registered before.
@@ -280,6 +288,7 @@ impl RegisteredRunner {
             about: runner.about,
             status: runner.status,
             current_load: runner.current_load,
+            held: runner.held,
             metrics: runner.metrics,
             assigned_cameras: Vec::new(),
             session_id: session.id.0,
@@ -310,7 +319,7 @@ pub struct HeartbeatRunner {
 impl HeartbeatRunner {
     /// What is reported, if anything.
     pub fn metrics(&self) -> Checked<Option<Document>> {
-        let load = self.current_load.map(|load| ("current_load".to_owned(), load.into()));
+        let load = self.current_load.map(|load| (CURRENT_LOAD.to_owned(), load.into()));
         let told = match (&self.metrics, load) {
             (metrics, Some(load)) => {
                 Some(metrics.clone().unwrap_or_default().into_iter().chain([load]).collect())
@@ -386,8 +395,11 @@ pub struct Runner {
     #[serde(flatten)]
     pub about: RunnerAttributes,
     pub status: RunnerStatus,
-    /// How many leases are held under its name, in its session, a former one or none.
+    /// Its load by its own count, if its last heartbeat had one; otherwise as `held`.
     pub current_load: u64,
+    /// How many leases are held under its name, in its session, a former one or none.
+    #[serde(default)]
+    pub held: u64,
     /// What it last reported.
     pub metrics: BTreeMap<String, Value>,
     /// Its session, if it is active.
@@ -412,7 +424,8 @@ impl Runner {
             last_heartbeat: heard.into(),
             about: read(&holder.attributes).unwrap_or_default(),
             status: RunnerStatus::of(holder, session, now),
-            current_load: held,
+            current_load: metrics.get(CURRENT_LOAD).and_then(Value::as_u64).unwrap_or(held),
+            held,
             metrics,
             session_id: live.map(|session| session.id.0),
             ttl_ms: live.map(|session| session.deadline.ms_after(now)),

@@ -94,7 +94,7 @@ impl fmt::Debug for Timestamp {
 /// let ask = |json: &str| CAMERA_TTL.resolve(None, Some(&json.parse().expect("a number")));
 /// assert_eq!(CAMERA_TTL.resolve(None, None), Ok(60_000));
 /// assert_eq!(ask("45.5"), Ok(45_500));
-/// assert_eq!(ask("5").expect_err("too short").to_string(), "ttl_seconds is 5; it must be 30 to 300");
+/// assert_eq!(ask("0.5").expect_err("too short").to_string(), "ttl_seconds is 0.5; it must be 1 to 86400");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TtlBounds {
@@ -197,10 +197,10 @@ mod tests {
 
     #[test]
     fn an_odd_ttl_is_refused_with_its_bounds() {
-        for odd in ["-5", "0", "-0.0", "29.9", "300.1", "1e300", "-1e300", "18446744073709551615"] {
+        for odd in ["-5", "0", "-0.0", "0.9", "86400.1", "1e300", "-1e300", "18446744073709551615"] {
             let fault = CAMERA_TTL.resolve(None, Some(&number(odd))).expect_err(odd);
             assert_eq!(fault.field, "ttl_seconds");
-            assert!(fault.message.ends_with("it must be 30 to 300"), "{fault}");
+            assert!(fault.message.ends_with("it must be 1 to 86400"), "{fault}");
         }
         for odd in ["-5", "1000.5", "999", "86400001", "1e300"] {
             let fault = SCENE_TTL.resolve(Some(&number(odd)), None).expect_err(odd);

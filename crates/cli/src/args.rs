@@ -9,7 +9,7 @@ use crate::{
     client::ServerArgs,
     commands::{
         admin, agent, bench, completions, deploy, explain, gate, hold, job, lease, node, orchestrator,
-        resource, rows, runner, serve, session, watch,
+        placement, resource, rows, runner, serve, session, watch,
     },
     exit,
     global::GlobalArgs,
@@ -112,12 +112,15 @@ pub enum Command {
     /// List, declare and remove resources
     #[command(subcommand)]
     Resource(resource::ResourceCommand),
-    /// List and drain runners
+    /// List, drain and remove runners
     #[command(subcommand)]
     Runner(runner::RunnerCommand),
     /// Show deployment groups and shift work between them
     #[command(subcommand)]
     Deploy(deploy::DeployCommand),
+    /// Show and change how resources are placed on runners
+    #[command(subcommand)]
+    Placement(placement::PlacementCommand),
     /// Explain why a resource is where it is, and what happens if its holder dies
     Explain(explain::ExplainArgs),
     /// List and close sessions

@@ -30,7 +30,7 @@ use crate::{
     client::{Client, ServerArgs},
     commands::{
         admin, agent, bench, completions, deploy, explain, gate, hold as holding, job, lease, lock, node,
-        orchestrator, resource, rows, runner, serve, session, watch,
+        orchestrator, placement, resource, rows, runner, serve, session, watch,
     },
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -114,6 +114,7 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Resource(command) => resource::run(command, &client()?, global).await,
         Command::Runner(command) => runner::run(command, &client()?, global).await,
         Command::Deploy(command) => deploy::run(command, &client()?, global).await,
+        Command::Placement(command) => placement::run(command, &client()?, global).await,
         Command::Explain(args) => explain::run(args, &client()?, global).await,
         Command::Gate(command) => gate::run(command, server, global).await,
         Command::Orchestrator(args) => orchestrator::run(args, server, global).await,

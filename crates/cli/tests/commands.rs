@@ -199,7 +199,7 @@ async fn runners() -> Result<()> {
 
     assert_eq!(
         seen(&server, "runner drain runner-1").await?,
-        "runner-1 is draining: it keeps 1 lease and takes nothing more"
+        "runner-1 is draining: it takes nothing more, and hands 1 lease over to other runners as they have room"
     );
     let (code, line, problem) =
         refused(&server, &format!("lease acquire job/b --holder runner-1 --session {session}")).await?;
@@ -210,6 +210,23 @@ async fn runners() -> Result<()> {
     );
     assert_eq!(seen(&server, "runner drain runner-1 --undo").await?, "runner-1 takes work again");
     assert_eq!(refused(&server, "runner get nobody").await?.0, 4);
+
+    assert_eq!(
+        seen(&server, "runner rm runner-1").await?,
+        "removed runner-1: 1 lease revoked, and held back until the deadline that it had"
+    );
+    assert_eq!(refused(&server, "runner get runner-1").await?.0, 4);
+    assert_eq!(refused(&server, "runner rm runner-1").await?.0, 4);
+    let registered =
+        http.post(format!("{}/api/v1/runners/register/", server.url())).json(&register).send().await?;
+    let session: Value = registered.error_for_status()?.json().await?;
+    let session = session["session_id"].as_str().context("a session")?;
+    assert_eq!(
+        seen(&server, "runner drain runner-1").await?,
+        "runner-1 is draining: it takes nothing more, and holds nothing"
+    );
+    let removed = json_of(&server, &format!("runner rm runner-1 --session {session}")).await?;
+    assert_eq!((&removed["released"], &removed["revoked"]), (&json!(0), &json!(0)));
     Ok(())
 }
 
@@ -519,5 +536,85 @@ async fn bench_does_not_warn_about_its_own_folder() -> Result<()> {
     let args = ["bench", "--embedded", "--seconds", "1", "--rounds", "1", "--connections", "1"];
     let ran = run(args).await?;
     assert!(ran.code == Some(0) && ran.stderr.is_empty(), "{ran:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn placement_settings() -> Result<()> {
+    let server = server().start().await?;
+    let shown = seen(&server, "placement show").await?;
+    assert_eq!(
+        shown,
+        "band 10 % (default)\nmoves at once 32, or 1 % of the resources if that is more (default)\n\
+         return window TTL (default)\nsettle TTL (default)"
+    );
+    let set = ask_args(
+        &server,
+        [
+            "placement",
+            "set",
+            "--band-percent",
+            "20",
+            "--settle",
+            "5s",
+            "--unplaced-kinds",
+            "task, tour",
+            "--static-lists",
+            r#"{"old": ["job/2"]}"#,
+        ],
+    );
+    set.await?.good()?;
+    let changed = json_of(&server, "placement set --moves-at-once 4").await?;
+    let all = json!({"band_percent": 20, "moves_at_once": 4, "return_window_ms": null, "settle_ms": 5_000,
+        "unplaced_kinds": ["task", "tour"], "static_lists": {"old": ["job/2"]}});
+    assert_eq!(changed, all, "the others stay");
+    let shown = seen(&server, "placement set --band-percent default --static-lists default").await?;
+    assert_eq!(
+        shown,
+        "band 10 % (default)\nmoves at once 4\nreturn window TTL (default)\nsettle TTL\nunplaced kinds task, tour"
+    );
+    let odd = ask(&server, "placement set").await?;
+    assert_eq!(odd.code, Some(2));
+    assert!(odd.stderr.contains("no setting is given to change"), "{}", odd.stderr);
+    let odd = ask(&server, "placement set --static-lists [1]").await?;
+    assert!(odd.code == Some(2) && odd.stderr.contains("write JSON"), "{}", odd.stderr);
+    let (code, said, problem) = refused(&server, "placement set --band-percent 0").await?;
+    assert_eq!((code, problem.as_str()), (2, "invalid_field"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_explanation_tells_of_failures_penalties_and_runners_that_settle() -> Result<()> {
+    let server = server().start().await?;
+    seen(&server, "resource put job/a").await?;
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let call = async |method: reqwest::Method, path: &str, body: Value| -> Result<Value> {
+        let url = format!("{}/api/v1/{path}", server.url());
+        Ok(http.request(method, url).json(&body).send().await?.error_for_status()?.json().await?)
+    };
+    let register = async || call(reqwest::Method::POST, "runners/register", json!({"runner_id": "r1"})).await;
+    register().await?;
+    seen(&server, "explain job/a").await?;
+    let session = register().await?["session_id"].clone();
+    let acquire = format!("lease acquire job/a --holder r1 --session {}", session.as_str().context("an id")?);
+    seen(&server, &acquire).await?;
+    let failed = json!({"runner_id": "r1", "session_id": session, "reason": "exit 9"});
+    call(reqwest::Method::POST, "resources/job/a/failures", failed).await?;
+    let metrics = json!({"failed_resources": {"job/a": "its worker failed"}});
+    let beat = json!({"session_id": session, "metrics": metrics});
+    call(reqwest::Method::PUT, "runners/r1/heartbeat", beat).await?;
+    let look = async || {
+        let facts = seen(&server, "explain job/a").await.ok()?;
+        let lines = [
+            "\nlast failure on r1, ",
+            ": exit 9\n",
+            "\npenalty other runners than r1 are preferred for another TTL",
+            ", and it does not ask for it now (its worker failed)\n",
+            "\nsettling r1 gets nothing for balance for another TTL; settle_ms is 60000\n",
+        ];
+        lines.iter().all(|line| facts.contains(line)).then_some(())
+    };
+    let waited = wait_for("the whole explanation", Duration::from_secs(20), look).await;
+    waited.with_context(|| "explain job/a")?;
     Ok(())
 }

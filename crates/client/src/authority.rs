@@ -77,6 +77,8 @@ pub struct AcquireRequest {
     pub session: SessionId,
     /// The client's own name for this acquire: a repeat gets the same grant, never a second one (rule 7).
     pub request: Name,
+    /// Kept with the lease, for people and other programs.
+    pub attributes: Attributes,
 }
 
 /// A lease that is held, as its holder proves it.
@@ -206,6 +208,8 @@ impl HeartbeatAttempt {
 
 /// What a session reports about itself: presence, and how its node is doing.
 pub type Metrics = serde_json::Map<String, Value>;
+/// Any JSON that is kept with a lease.
+pub type Attributes = serde_json::Map<String, Value>;
 
 /// Why the authority refused. Nothing was changed by what was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -348,6 +352,7 @@ pub trait Authority: Send + Sync + 'static {
         request: Uuid,
         to: SessionId,
         within: Duration,
+        attributes: &Attributes,
     ) -> Reply<LeaseId>;
 
     /// Calls a hand-over off, by the id of the pending lease.

@@ -26,8 +26,8 @@ use uuid::Uuid;
 
 use crate::{
     authority::{
-        AcquireRequest, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX, Grant,
-        HandOver, HeartbeatAttempt, HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource,
+        AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX,
+        Grant, HandOver, HeartbeatAttempt, HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource,
         StateDocument, StateWrite,
     },
     news::{News, Newsroom},
@@ -110,24 +110,24 @@ impl Embedded {
         Claim { target, token: Some(held.token), session: None, holder: None }
     }
 
-    fn acquire(&self, ask: &AcquireRequest) -> Acquire {
+    fn acquire(&self, ask: &AcquireRequest) -> Result<Acquire, Refusal> {
         let key = self.key(&ask.resource);
-        Acquire {
+        Ok(Acquire {
             lease: LeaseId::new(&key, Uuid::new_v4()),
             key,
             holder: ask.holder.clone(),
             tenure: AskedTenure::Session(ask.session),
             request: Some(ask.request.clone()),
-            attributes: Document::default(),
+            attributes: attributes(&ask.attributes)?,
             undeclared: Undeclared::Allow,
             wait: None,
             holds_at_most: None,
-        }
+        })
     }
 
     fn command(&self, operation: &Operation) -> Result<Command, Refusal> {
         Ok(match operation {
-            Operation::Acquire(ask) => Command::Acquire(self.acquire(ask)),
+            Operation::Acquire(ask) => Command::Acquire(self.acquire(ask)?),
             Operation::Renew(held) => Command::Renew { claim: self.claim(held), ttl_ms: None, stats: None },
             Operation::Release { held, state } => {
                 let state = state.as_ref().map(write).transpose()?;
@@ -178,6 +178,11 @@ impl Embedded {
             Err(refusal) => Ok(Err(refusal)),
         }
     }
+}
+
+/// What is kept with a lease, as core keeps it; what a server makes of no attributes is the same.
+fn attributes(attributes: &Attributes) -> Result<Document, Refusal> {
+    to_document("attributes", attributes).map_err(|fault| Refusal::from(Problem::from(fault)))
 }
 
 /// What was written, as core keeps it.
@@ -315,8 +320,12 @@ impl Authority for Embedded {
     }
 
     async fn acquire_waiting(&self, ask: &AcquireRequest, wait: Duration) -> Option<Reply<Grant>> {
-        let wait = wait.min(self.wait_max());
-        Some(match outcome(self.engine.acquire_waiting(self.acquire(ask), Actor::Unnamed, wait).await) {
+        let (wait, ask) = (wait.min(self.wait_max()), self.acquire(ask));
+        let ask = match ask {
+            Ok(ask) => ask,
+            Err(refusal) => return Some(Ok(Err(refusal))),
+        };
+        Some(match outcome(self.engine.acquire_waiting(ask, Actor::Unnamed, wait).await) {
             Ok(Ok(Answer::Granted(grant))) => Ok(Ok(granted(grant, self.slack()))),
             Ok(Ok(other)) => Err(odd(&other)),
             Ok(Err(refusal)) => Ok(Err(refusal)),
@@ -363,10 +372,16 @@ impl Authority for Embedded {
         request: Uuid,
         to: SessionId,
         within: Duration,
+        about: &Attributes,
     ) -> Reply<LeaseId> {
         let key = self.key(resource);
         let lease = LeaseId::new(&key, request);
-        let ask = command::HandOver::new(key, lease, to, within.as_millis() as u64);
+        let attributes = match attributes(about) {
+            Ok(attributes) => attributes,
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let within_ms = within.as_millis() as u64;
+        let ask = command::HandOver { attributes, ..command::HandOver::new(key, lease, to, within_ms) };
         Ok(self.ask(Command::HandOver(ask)).await?.map(|_| lease))
     }
 

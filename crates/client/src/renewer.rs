@@ -43,6 +43,8 @@ use crate::{
 const BESIDE_AFTER_MIN: Duration = Duration::from_millis(250);
 /// The same as a part of the ttl: with so many heartbeats at once, each of them has a quarter of the ttl at least.
 const BESIDE_AFTER_TTLS: u32 = 24;
+/// The longest pause between retries, as a part of the ttl: a server that is back in the last tenth of the time is found.
+const RETRY_CAP_TTLS: u32 = 12;
 /// Most heartbeats of a session that are under way at once.
 const FLIGHTS_MAX: u32 = 8;
 
@@ -106,7 +108,8 @@ impl Timing {
 
     /// Retries begin quickly, since the time left is short, and never come less often than heartbeats do.
     fn backoff(&self) -> Backoff {
-        Backoff { first: (self.every / 8).min(Duration::from_millis(200)), cap: self.every }
+        let first = (self.every / 8).min(Duration::from_millis(200));
+        Backoff { first, cap: self.every.min(self.ttl / RETRY_CAP_TTLS) }
     }
 
     /// When another heartbeat is sent beside one that is not answered.

@@ -15,8 +15,8 @@ use common::{Behind, PATIENCE, Sort};
 use solehold_client::{
     AcquireError, Authority, AuthorityError, LeaseId, LockConfig, Locks, Metrics, Resource, SessionId,
     authority::{
-        AcquireRequest, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Operation, Reply,
-        StateDocument, StateWrite,
+        AcquireRequest, Attributes, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Operation,
+        Reply, StateDocument, StateWrite,
     },
 };
 use solehold_core::{key::Name, time::Token};
@@ -181,7 +181,8 @@ async fn a_holder_that_dies_makes_room_for_the_next() {
         let session = opened.expect("an outcome").expect("open").session;
         let (resource, request) =
             (Resource::new("lock", "a").expect("names"), Name::new("r").expect("a name"));
-        let ask = Operation::Acquire(AcquireRequest { resource, holder, session, request });
+        let attributes = Attributes::new();
+        let ask = Operation::Acquire(AcquireRequest { resource, holder, session, request, attributes });
         behind.authority.submit(vec![ask]).await.remove(0).expect("an outcome").expect("granted");
         let two = Locks::open(behind.authority.clone(), "two", short).await.expect("locks");
         let guard = two.acquire("a").await.expect("after the ttl");
@@ -264,8 +265,9 @@ impl Authority for Lineless {
         request: Uuid,
         to: SessionId,
         within: Duration,
+        attributes: &Attributes,
     ) -> Reply<LeaseId> {
-        self.0.hand_over(resource, request, to, within).await
+        self.0.hand_over(resource, request, to, within, attributes).await
     }
     async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {
         self.0.call_off(resource, pending).await

@@ -7,7 +7,7 @@ use std::{
 };
 
 use secrecy::SecretString;
-use solehold_api::admin::Quotas;
+use solehold_api::{admin::Quotas, limits::CAPACITY_MAX};
 use solehold_engine::EngineOptions;
 
 use crate::relays::RelayConfig;
@@ -89,6 +89,8 @@ pub struct ServerLimits {
     pub requests_per_second: u32,
     /// Requests that it may make in a burst after a pause.
     pub requests_burst: u32,
+    /// Most capacity that a runner may register with, up to [`CAPACITY_MAX`].
+    pub capacity_max: u32,
     /// What a tenant may have, unless its own quotas say otherwise.
     pub quotas: Quotas,
     /// Watches that may be open at this node.
@@ -108,6 +110,7 @@ impl Default for ServerLimits {
         Self {
             requests_per_second: 100_000,
             requests_burst: 100_000,
+            capacity_max: CAPACITY_MAX,
             quotas: Quotas { resources: Some(1_000_000), sessions: Some(100_000), watches: Some(1_000) },
             watches_max: 10_000,
             connections_max: 16_384,

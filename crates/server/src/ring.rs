@@ -1,7 +1,7 @@
 //! The keys and the tenants' quotas as they were last read from the store, about one second ago at most.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -21,6 +21,9 @@ use crate::{
 /// However many unknown keys are shown, the store is asked at most this often.
 const MISS_EVERY: Duration = Duration::from_millis(200);
 
+/// Most key texts that are remembered as ignored while the store has no keys.
+const IGNORED_MAX: usize = 1_024;
+
 /// What a caller shows of itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Credential<'a> {
@@ -38,6 +41,8 @@ pub(crate) struct Ring {
     turn: Mutex<()>,
     /// While the store has no keys, callers need none.
     is_open: bool,
+    /// Hashes of key texts that were ignored.
+    ignored: parking_lot::Mutex<HashSet<[u8; 32]>>,
 }
 
 #[derive(Debug)]
@@ -82,7 +87,12 @@ impl Ring {
             now: StoreTime(0),
             at: BootTime::from_ms(0),
         };
-        Self { read: ArcSwap::from_pointee(read), turn: Mutex::default(), is_open }
+        Self {
+            read: ArcSwap::from_pointee(read),
+            turn: Mutex::default(),
+            is_open,
+            ignored: Default::default(),
+        }
     }
 
     /// Whether there are no keys, and none are needed.
@@ -93,6 +103,30 @@ impl Ring {
     /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.read.load().keys.is_empty()
+    }
+
+    /// Whether a key that is shown has no meaning, because there are no keys and none are needed. It may just have been
+    /// created elsewhere, so the store is read again when it is shown for the first time.
+    pub async fn ignores(&self, engine: &Engine, shown: &Credential<'_>) -> Result<bool, ApiError> {
+        let Credential::Key(text) = shown else { return Ok(false) };
+        let hash = *blake3::hash(text.as_bytes()).as_bytes();
+        if self.is_open() && !self.ignored.lock().contains(&hash) {
+            let _ = self.find_anew(engine, shown).await?;
+        }
+        if !self.is_open() {
+            return Ok(false);
+        }
+        let mut ignored = self.ignored.lock();
+        if ignored.is_empty() {
+            tracing::warn!(
+                "a client shows a key, and the store has none: keys are ignored until one is created"
+            );
+        }
+        if ignored.len() >= IGNORED_MAX && !ignored.contains(&hash) {
+            ignored.clear();
+        }
+        ignored.insert(hash);
+        Ok(true)
     }
 
     /// The key that is shown, as far as is known.

@@ -230,11 +230,27 @@ async fn no_secret_is_stored_or_printed() {
     assert!(!format!("{key:?} {:?}", keys::list(asking.running.engine()).await).contains(secret));
 }
 
+/// The published client of the camera pipeline always sends a default token, and was refused everywhere.
+#[tokio::test]
+async fn a_server_without_keys_ignores_one_that_is_shown() {
+    let asking = serve().await;
+    for text in ["dev-token", "shk_no_such"] {
+        let odd = asking.with_key(text);
+        for path in ["/api/v1/resources", "/api/v1/openapi.json", "/metrics", KEYS] {
+            assert_eq!(odd.get(path).await.status, 200, "{text} {path}");
+        }
+        let from_elsewhere = odd.request(Method::GET, KEYS).header("origin", "http://evil.example");
+        Answer::of(from_elsewhere).await.problem("forbidden");
+    }
+    // Made on the store, as by another replica: from then on keys count.
+    let (_, text) = asking.make_key(Role::Admin, None).await;
+    assert_eq!(asking.with_key(text).get(KEYS).await.status, 200);
+    asking.with_key("dev-token").get(KEYS).await.problem("unauthorized");
+}
+
 #[tokio::test]
 async fn a_wrong_key_is_refused_even_where_none_is_needed() {
-    let asking = serve().await;
-    let wrong = asking.with_key("shk_no_such");
-    assert_eq!(asking.get("/api/v1/resources").await.status, 200, "no keys yet");
+    let wrong = with_admin().await.with_key("shk_no_such");
     wrong.get("/api/v1/resources").await.problem("unauthorized");
     wrong.get("/api/v1/openapi.json").await.problem("unauthorized");
     wrong.get("/metrics").await.problem("unauthorized");

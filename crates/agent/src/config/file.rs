@@ -51,6 +51,8 @@ pub struct AgentFile {
     pub capabilities: Vec<String>,
     /// Labels to select it by.
     pub labels: BTreeMap<String, String>,
+    /// The kinds of resources that are placed on it; all, if none are given.
+    pub kinds: Vec<String>,
     /// Which resources it works on.
     pub placement: Option<Placement>,
     /// Those resources, as `KIND/KEY`, where placement is static.
@@ -88,6 +90,8 @@ pub struct WorkerFile {
     pub command: Vec<String>,
     /// What is added to its environment.
     pub env: BTreeMap<String, String>,
+    /// A file with the fields of each worker's configuration, YAML or JSON.
+    pub config_template: Option<PathBuf>,
     /// Whether workers speak the protocol.
     pub protocol: Option<Protocol>,
     /// How long one may take to be ready.

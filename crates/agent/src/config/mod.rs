@@ -1,5 +1,6 @@
 //! How the agent is configured: one YAML file, checked whole, with the line of what is wrong.
 
+mod command;
 mod file;
 
 use std::{
@@ -10,6 +11,7 @@ use std::{
 };
 
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Map, Value};
 use solehold_api::{
     limits::{CAPACITY_MAX, CAPACITY_MIN},
     runners::RegisterRunner,
@@ -31,9 +33,6 @@ const STOP_SECONDS: f64 = 20.0;
 const STOP_PART: f64 = 0.8;
 /// How often heartbeats are sent unless the file says, or the ttl needs it more often.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(30);
-/// The placeholders in a worker's command line.
-const PLACEHOLDERS: [&str; 6] =
-    ["{config}", "{runner_id}", "{shard_id}", "{manager_pid}", "{resource}", "{worker}"];
 
 /// All that the agent needs to know.
 #[derive(Debug, Clone)]
@@ -122,6 +121,8 @@ pub struct WorkerSettings {
     pub command: Vec<String>,
     /// What is added to its environment.
     pub env: BTreeMap<String, String>,
+    /// The fields that each worker's configuration begins with.
+    pub template: Map<String, Value>,
     /// The bounds of a worker's life.
     pub bounds: Bounds,
     /// How many run at once.
@@ -130,6 +131,13 @@ pub struct WorkerSettings {
     pub per_worker: usize,
     /// How long this runner does not ask again for what its workers failed at.
     pub penalty: Duration,
+}
+
+impl WorkerSettings {
+    /// How many resources all workers together can work on.
+    fn room(&self) -> u64 {
+        (self.max as u64).saturating_mul(self.per_worker as u64)
+    }
 }
 
 /// Reads a file; `change` may change what it says, such as by flags.
@@ -146,15 +154,15 @@ fn settle(file: AgentFile) -> Result<Settings, Wrong> {
     }
     let source = source(&file)?;
     let server = server(&file)?;
-    let room = u32::try_from(worker.max * worker.per_worker).unwrap_or(u32::MAX);
-    let capacity = file.capacity.unwrap_or(room.min(CAPACITY_MAX));
+    let room = worker.room();
+    let capacity = file.capacity.unwrap_or(room.min(CAPACITY_MAX.into()) as u32);
     if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
         return wrong(
             "capacity",
             format!("capacity is {capacity}; it must be {CAPACITY_MIN} to {CAPACITY_MAX}"),
         );
     }
-    if capacity > room {
+    if u64::from(capacity) > room {
         let what = format!(
             "capacity is {capacity}, more than the {room} that max_workers times max_cameras_per_worker can take"
         );
@@ -173,6 +181,7 @@ fn settle(file: AgentFile) -> Result<Settings, Wrong> {
         capacity: Some(capacity.into()),
         capabilities: file.capabilities.clone(),
         labels: file.labels.clone(),
+        kinds: file.kinds.clone(),
         ..Default::default()
     };
     if let Err(faults) = runner.terms() {
@@ -281,33 +290,7 @@ fn source(file: &AgentFile) -> Result<Source, Wrong> {
 
 fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, Wrong> {
     let asked = &file.worker;
-    let mut command = asked.command.clone();
-    if command.is_empty() {
-        return wrong(
-            "worker",
-            "worker.command is missing: write it as a list, as in command: [python3, worker.py]",
-        );
-    }
-    for word in &command {
-        if let Some(odd) = unknown_placeholder(word) {
-            let what = format!("worker.command has {odd}; the placeholders are {}", PLACEHOLDERS.join(" "));
-            return wrong("command", what);
-        }
-    }
-    let has_placeholder = command.iter().any(|word| PLACEHOLDERS.iter().any(|known| word.contains(known)));
-    if file.manager_mode == Some(true) && !has_placeholder {
-        let flags = [
-            "--config",
-            "{config}",
-            "--runner-id",
-            "{runner_id}",
-            "--shard-id",
-            "{shard_id}",
-            "--manager-pid",
-            "{manager_pid}",
-        ];
-        command.extend(flags.map(str::to_owned));
-    }
+    let command = command::settle(asked, file.manager_mode == Some(true))?;
     let restart = &asked.restart;
     let bounds = Bounds {
         protocol: asked.protocol.unwrap_or_default(),
@@ -335,6 +318,7 @@ fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, Wrong> {
     Ok(WorkerSettings {
         command,
         env: asked.env.clone(),
+        template: template(asked.config_template.as_deref())?,
         bounds,
         max: count("max_workers", file.max_workers, 4)?,
         per_worker: count("max_cameras_per_worker", file.max_cameras_per_worker, 16)?,
@@ -342,13 +326,18 @@ fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, Wrong> {
     })
 }
 
-/// A word in braces that stands for nothing.
-fn unknown_placeholder(word: &str) -> Option<&str> {
-    let start = word.find('{')?;
-    let end = start + word[start..].find('}')? + 1;
-    let found = &word[start..end];
-    let is_name = found[1..found.len() - 1].chars().all(|c| c.is_ascii_lowercase() || c == '_');
-    (is_name && found.len() > 2 && !PLACEHOLDERS.contains(&found)).then_some(found)
+/// The fields of a template, if there is one.
+fn template(path: Option<&Path>) -> Result<Map<String, Value>, Wrong> {
+    let Some(path) = path else { return Ok(Map::new()) };
+    let shown = path.display();
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) => return wrong("config_template", format!("config_template {shown}: {error}")),
+    };
+    solehold_yaml::parse(&text).or_else(|(line, what)| {
+        let line = line.map(|line| format!(":{line}")).unwrap_or_default();
+        wrong("config_template", format!("config_template {shown}{line}: {what}"))
+    })
 }
 
 impl Settings {
@@ -367,6 +356,7 @@ impl Settings {
             ("capacity", now.capacity != then.capacity),
             ("capabilities", now.capabilities != then.capabilities),
             ("labels", now.labels != then.labels),
+            ("kinds", now.kinds != then.kinds),
             ("cache_dir", self.cache != next.cache),
             ("grace_seconds", self.lease.policy != next.lease.policy),
             ("placement", matches!(self.source, Source::Assigned) != matches!(next.source, Source::Assigned)),
@@ -383,6 +373,12 @@ impl Settings {
                 "drain_budget_seconds is {}, but Kubernetes kills after {} (terminationGracePeriodSeconds) and so do many units of systemd (TimeoutStopSec): raise those, or lower it",
                 shown(self.drain),
                 shown(MANAGERS_WAIT)
+            ));
+        }
+        let (room, capacity) = (self.worker.room(), self.runner.capacity.unwrap_or_default());
+        if room > CAPACITY_MAX.into() && capacity == i64::from(CAPACITY_MAX) {
+            remarks.push(format!(
+                "max_workers times max_cameras_per_worker is {room}, but a runner holds at most {CAPACITY_MAX} resources: lower them, or set capacity"
             ));
         }
         let (stop, most) = (self.worker.bounds.stop, self.drain.mul_f64(WORKERS_PART));

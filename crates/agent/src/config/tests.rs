@@ -42,7 +42,7 @@ deployment_version: v1.2.3
 tenant_id: tenant-1
 site_id: site-1
 worker:
-  command: [python, -m, pipeline.worker]
+  command: [python3, -m, pipeline.worker]
 ";
     let settings = read(text).expect("good");
     assert_eq!(settings.server.servers, ["http://127.0.0.1:8000"]);
@@ -51,7 +51,7 @@ worker:
     let line = settings.worker.command.join(" ");
     assert_eq!(
         line,
-        "python -m pipeline.worker --config {config} --runner-id {runner_id} --shard-id {shard_id} --manager-pid {manager_pid}"
+        "python3 -m pipeline.worker --config {config} --runner-id {runner_id} --shard-id {shard_id} --manager-pid {manager_pid}"
     );
     assert!(!format!("{settings:?}").contains("secret"));
 }
@@ -123,4 +123,70 @@ fn a_worker_has_time_to_stop_within_the_drain_budget() {
 fn a_long_budget_is_remarked() {
     let settings = read(&format!("{LEAST}drain_budget_seconds: 40\n")).expect("good");
     assert!(settings.remarks().iter().any(|remark| remark.contains("terminationGracePeriodSeconds")));
+}
+
+#[test]
+fn the_kinds_that_it_works_on_are_registered() {
+    let settings = read(&format!("{LEAST}kinds: [job, camera]\n")).expect("good");
+    assert_eq!(settings.runner.kinds, ["job", "camera"]);
+    let other = read(&format!("{LEAST}kinds: [job]\n")).expect("good");
+    assert_eq!(settings.fixed_change(&other), Some("kinds"));
+    let told = read(&format!("{LEAST}kinds: [job, '']\n")).expect_err("no name");
+    assert!(told.contains("kinds[1]"), "{told}");
+}
+
+#[test]
+fn a_command_that_does_not_exist_is_found() {
+    let told = |command: &str, more: &str| {
+        read(&format!("worker:\n  command: {command}\n{more}")).map(|_| ()).expect_err("wrong")
+    };
+    assert_eq!(
+        told("[no-such-program-anywhere, x]", ""),
+        "agent.yaml:2: worker.command: there is no program no-such-program-anywhere in PATH"
+    );
+    assert_eq!(
+        told("[/no/such/worker]", ""),
+        "agent.yaml:2: worker.command: /no/such/worker does not exist or cannot be executed"
+    );
+    assert!(told("[/etc/hostname]", "").contains("/etc/hostname does not exist or cannot be executed"));
+    // The worker's own PATH counts.
+    assert!(told("[sh]", "  env: {PATH: /no/such/folder}\n").contains("no program sh in PATH"));
+    assert!(read("worker:\n  command: ['{resource}', x]\n").is_ok(), "known only when a worker starts");
+}
+
+#[test]
+fn a_capacity_beyond_the_bound_is_found() {
+    let many = format!("{LEAST}max_workers: 1000\nmax_cameras_per_worker: 1000\n");
+    let settings = read(&many).expect("good");
+    assert_eq!(settings.runner.capacity, Some(CAPACITY_MAX.into()));
+    let told = settings.remarks();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].starts_with("max_workers times max_cameras_per_worker is 1000000, but a runner"),
+        "{told:?}"
+    );
+    let told = read(&format!("{many}capacity: 1000000\n")).expect_err("too much");
+    assert_eq!(told, format!("agent.yaml:5: capacity is 1000000; it must be 1 to {CAPACITY_MAX}"));
+    // It was not reckoned with, and wrapped around.
+    let told = read(&format!("{LEAST}max_workers: 4294967295\nmax_cameras_per_worker: 4294967295\n"));
+    assert_eq!(told.expect("good").runner.capacity, Some(CAPACITY_MAX.into()));
+}
+
+#[test]
+fn a_template_of_the_workers_configuration_is_read_with_the_file() {
+    let mut template = tempfile::NamedTempFile::new().expect("a file");
+    let with = |template: &tempfile::NamedTempFile| {
+        read(&format!("{LEAST}  config_template: {:?}\n", template.path()))
+    };
+    template.write_all(b"model: small\nrabbitmq: {host: mq}\n").expect("written");
+    let settings = with(&template).expect("good");
+    assert_eq!(
+        Value::Object(settings.worker.template),
+        serde_json::json!({"model": "small", "rabbitmq": {"host": "mq"}})
+    );
+    template.write_all(b"- not a field\n").expect("written");
+    let told = with(&template).expect_err("wrong");
+    assert!(told.starts_with("agent.yaml:3: config_template "), "{told}");
+    let told = read(&format!("{LEAST}  config_template: /no/such/file\n")).expect_err("wrong");
+    assert!(told.starts_with("agent.yaml:3: config_template /no/such/file: No such file"), "{told}");
 }

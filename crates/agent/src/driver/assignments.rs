@@ -108,14 +108,9 @@ pub fn report_failure(
 }
 
 /// Tells the server that this runner is draining, so that it moves what the runner holds.
-pub fn say_draining(
-    http: Arc<Http>,
-    runner: String,
-    session: Option<SessionId>,
-    news: mpsc::Sender<LeaseNews>,
-) {
+pub fn say_draining(http: Arc<Http>, runner: String, session: SessionId, news: mpsc::Sender<LeaseNews>) {
     tokio::spawn(async move {
-        let told = http.say_draining(&runner, session).await;
+        let told = http.say_draining(&runner, Some(session)).await;
         let _ = news.send(LeaseNews::Draining(told)).await;
     });
 }

@@ -3,9 +3,10 @@
 use std::{pin::Pin, sync::Arc, time::Duration};
 
 use serde_json::Value;
-use solehold_api::problem::ErrorCode;
+use solehold_api::{document::LeaseAttributes, kind, problem::ErrorCode};
 use solehold_client::{
-    AcquireError, Guard, GuardError, HeldLease, LeaseId, Resource, Session, Token, assignments::Assigned,
+    AcquireError, Attributes, Guard, GuardError, HeldLease, LeaseId, Resource, Session, Token,
+    assignments::Assigned,
 };
 use solehold_clock::BootTime;
 use tokio::{sync::mpsc, time::timeout};
@@ -48,19 +49,23 @@ pub enum LeaseNews {
     Draining(Result<(), String>),
     /// A worker of this run can be told to prepare, with what there is to know.
     Prepare(WorkerId, u32, Box<ToWorker>),
-    /// There will be no other session.
-    SessionOver(String),
 }
 
 /// Asks for a lease.
 pub fn acquire(
     session: Session,
     configurations: Arc<Configurations>,
-    resource: Resource,
+    (resource, shard): (Resource, Option<WorkerId>),
     news: mpsc::Sender<LeaseNews>,
 ) {
     tokio::spawn(async move {
-        let acquired = session.try_acquire(resource.kind.as_str(), resource.key.as_str()).await;
+        // A lease has the versions that its holder knew: only cameras have any.
+        let known = match resource.kind.as_str() {
+            kind::CAMERA => configurations.of(&resource).await,
+            _ => None,
+        };
+        let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
+        let acquired = session.try_acquire_with(kind, key, attributes(shard, known.as_ref())).await;
         let _ = news.send(told(&configurations, resource, acquired).await).await;
     });
 }
@@ -87,7 +92,7 @@ pub fn adopt(
 pub fn take_over(
     session: Session,
     configurations: Arc<Configurations>,
-    (resource, config): (Resource, Option<Value>),
+    (resource, shard, config): (Resource, Option<WorkerId>, Option<Value>),
     within: Duration,
     news: mpsc::Sender<LeaseNews>,
 ) {
@@ -98,7 +103,8 @@ pub fn take_over(
             Some(known) => Some(known),
             None => configurations.of(&resource).await,
         };
-        let taken = match session.take_over(kind, key, within).await {
+        let about = attributes(shard, config.as_ref());
+        let taken = match session.take_over_with(kind, key, within, about.clone()).await {
             Ok(Some(guard)) => {
                 let _ = news.send(LeaseNews::Won(resource.clone(), Box::new(guard), config)).await;
                 // It may have changed since it was read. Others may be on their way at this moment: they come first.
@@ -112,12 +118,32 @@ pub fn take_over(
             }
             Err(AcquireError::Refused { refusal, .. }) if !refusal.is_worth_another_try() => {
                 tracing::debug!(%resource, %refusal, "it is not handed over");
-                session.try_acquire(kind, key).await
+                session.try_acquire_with(kind, key, about).await
             }
             Err(error) => Err(error),
         };
         let _ = news.send(told(&configurations, resource, taken).await).await;
     });
+}
+
+/// What is kept with a lease: the worker that will work under it, and the versions of the configuration that is known.
+fn attributes(shard: Option<WorkerId>, config: Option<&Value>) -> Attributes {
+    let version =
+        |field: &str| config.and_then(|config| config[field].as_str()).unwrap_or_default().to_owned();
+    let about = LeaseAttributes {
+        shard_id: shard.map(shard_id).unwrap_or_default(),
+        config_version: version("config_version"),
+        zone_version: version("zone_version"),
+    };
+    match serde_json::to_value(about) {
+        Ok(Value::Object(fields)) => fields,
+        _ => Attributes::new(),
+    }
+}
+
+/// What a worker is called in leases and in its files: it keeps the name through restarts.
+pub fn shard_id(worker: WorkerId) -> String {
+    format!("shard-{worker}")
 }
 
 /// What became of an acquire.
@@ -131,7 +157,6 @@ async fn told(
             let config = configurations.of(&resource).await;
             LeaseNews::Won(resource, Box::new(guard), config)
         }
-        Err(AcquireError::SessionOver(lost)) => LeaseNews::SessionOver(lost.to_string()),
         Err(AcquireError::Refused { refusal, .. }) => {
             let is_timed = matches!(refusal.code, ErrorCode::Held | ErrorCode::HeldBack);
             let after = refusal.retry_after.filter(|_| is_timed).map(|time| time + AFTER_EXPIRY);

@@ -10,6 +10,8 @@ mod assignments;
 mod cache;
 mod leases;
 mod reload;
+mod shard_config;
+mod stats;
 mod sync;
 mod workers;
 
@@ -145,6 +147,8 @@ struct Driver {
     status: Arc<Status>,
     lease_news: (mpsc::Sender<LeaseNews>, mpsc::Receiver<LeaseNews>),
     worker_news: (mpsc::Sender<WorkerNews>, mpsc::Receiver<WorkerNews>),
+    /// What was last reported of the work under each lease.
+    reported: stats::Reported,
     /// The configuration of what workers prepare for.
     prepared: BTreeMap<Resource, Value>,
     /// The server was asked what it assigns, and has not answered yet.
@@ -187,6 +191,7 @@ impl Driver {
             status,
             lease_news: mpsc::channel(NEWS_MAX),
             worker_news: mpsc::channel(NEWS_MAX),
+            reported: stats::Reported::default(),
             prepared: BTreeMap::new(),
             asking: None,
             known_version: None,
@@ -201,11 +206,15 @@ impl Driver {
         let (mut contact, mut told) = (self.session.contact(), self.session.told());
         let every = (self.settings.lease.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
         let (mut looks, mut reloads) = (interval(every), interval(RELOAD_EVERY));
+        let mut reports = interval(self.settings.lease.every);
         let (mut configurations, mut is_told) = (interval(CONFIGURATIONS_EVERY), false);
         configurations.set_missed_tick_behavior(MissedTickBehavior::Delay);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         reloads.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.follow_source();
+        let session = self.session.clone();
+        let mut over = std::pin::pin!(session.over());
         while !self.is_finished {
             let due = self.machine.due().unwrap_or(BootTime::from_ms(u64::MAX));
             tokio::select! {
@@ -221,6 +230,7 @@ impl Driver {
                         self.follow_source();
                     }
                 }
+                _ = reports.tick() => self.reported.report(&self.http, self.machine.lease_stats()),
                 _ = configurations.tick() => {
                     is_told = false;
                     self.read_configurations();
@@ -232,6 +242,7 @@ impl Driver {
                 },
                 () = &mut ending, if !self.machine.is_draining() => self.drain("it was asked to end"),
                 Ok(()) = contact.changed() => follow_contact(&contact),
+                lost = &mut over, if self.over.is_none() => self.end_for_good(lost.to_string()),
             }
         }
         match self.over.take() {
@@ -243,16 +254,24 @@ impl Driver {
     fn drain(&mut self, why: &str) {
         let budget = humantime::format_duration(self.settings.drain);
         tracing::info!(why, %budget, "draining");
-        if self.settings.source == Source::Assigned {
-            let runner = self.settings.runner.runner_id.clone();
-            assignments::say_draining(
-                self.http.clone(),
-                runner,
-                self.session.id(),
-                self.lease_news.0.clone(),
-            );
+        match self.session.id() {
+            Some(session) if self.settings.source == Source::Assigned => {
+                let runner = self.settings.runner.runner_id.clone();
+                let (http, news) = (self.http.clone(), self.lease_news.0.clone());
+                assignments::say_draining(http, runner, session, news);
+            }
+            // Without a session of its own it would speak for another agent of its name.
+            _ => self.hand_over_nothing(),
         }
         self.tell(Event::Drain);
+    }
+
+    /// Another program has taken the name: there will be no other session.
+    fn end_for_good(&mut self, why: String) {
+        self.over = Some(why);
+        if !self.machine.is_draining() {
+            self.drain("its session is over");
+        }
     }
 
     /// Nobody will take over what is held: it is released without waiting for that.
@@ -274,16 +293,18 @@ impl Driver {
         match action {
             Action::Acquire(resource) => {
                 let (session, configurations) = (self.session.clone(), self.configurations.clone());
-                leases::acquire(session, configurations, resource, self.lease_news.0.clone());
+                let shard = self.machine.worker_of(&resource);
+                leases::acquire(session, configurations, (resource, shard), self.lease_news.0.clone());
             }
             Action::TakeOver(resource) => {
                 let (session, configurations) = (self.session.clone(), self.configurations.clone());
                 let within = self.settings.worker.bounds.stop.max(TAKE_OVER_MIN);
                 let config = self.prepared.remove(&resource);
+                let shard = self.machine.worker_of(&resource);
                 leases::take_over(
                     session,
                     configurations,
-                    (resource, config),
+                    (resource, shard, config),
                     within,
                     self.lease_news.0.clone(),
                 );
@@ -432,12 +453,6 @@ impl Driver {
             LeaseNews::HandOver(resource, None) => self.tell(Event::CalledOff(resource)),
             LeaseNews::Released(resource) => self.tell(Event::Released(resource)),
             LeaseNews::Configured(resource, config) => self.tell(Event::Configured { resource, config }),
-            LeaseNews::SessionOver(why) => {
-                self.over.get_or_insert(why);
-                if !self.machine.is_draining() {
-                    self.drain("its session is over");
-                }
-            }
         }
     }
 
@@ -514,6 +529,8 @@ impl Driver {
         }
         tracing::info!("the new configuration is in force");
         self.settings = next;
+        // The workers' files have some of it.
+        self.written.clear();
         self.tell(Event::Rules(Box::new(rules(&self.settings))));
         self.follow_source();
     }

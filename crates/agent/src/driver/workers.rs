@@ -6,7 +6,7 @@ use secrecy::ExposeSecret;
 use solehold_client::{Policy, transport};
 use solehold_clock::BootTime;
 
-use super::Driver;
+use super::{Driver, leases::shard_id, shard_config};
 use crate::{
     config::Source,
     keep::{Farewell, LeaseTerm, kill_before},
@@ -56,12 +56,16 @@ impl Driver {
         self.folder.path().join(id.to_string()).join("assignments.json")
     }
 
+    fn config_file(&self, id: WorkerId) -> PathBuf {
+        self.folder.path().join(id.to_string()).join("config.json")
+    }
+
     /// A word of the command line with its placeholders filled in.
     fn filled(&self, word: &str, id: WorkerId, assignments: &[Assignment]) -> String {
         let resource = assignments.first().map(|a| a.resource.clone()).unwrap_or_default();
-        word.replace("{config}", &self.assignments_file(id).to_string_lossy())
+        word.replace("{config}", &self.config_file(id).to_string_lossy())
             .replace("{runner_id}", &self.settings.runner.runner_id)
-            .replace("{shard_id}", &format!("shard-{id}"))
+            .replace("{shard_id}", &shard_id(id))
             .replace("{manager_pid}", &process::id().to_string())
             .replace("{worker}", &self.name(id))
             .replace("{resource}", &resource)
@@ -158,18 +162,20 @@ impl Driver {
         self.show();
     }
 
-    /// A reader sees the old list or the new one, never a part.
     fn write_assignments(&mut self, id: WorkerId, assignments: &[Assignment]) {
-        let file = self.assignments_file(id);
-        let next = file.with_extension("next");
-        let text = serde_json::json!({
+        let listed = serde_json::json!({
             "runner_id": self.settings.runner.runner_id,
-            "shard_id": format!("shard-{id}"),
+            "shard_id": shard_id(id),
             "assignments": assignments,
         });
-        let written = fs::write(&next, format!("{text}\n")).and_then(|()| fs::rename(&next, &file));
-        if let Err(error) = written {
-            tracing::error!(%error, file = %file.display(), "cannot write the assignments of a worker");
+        let config = shard_config::of(&self.settings, id, assignments);
+        for (file, document) in [(self.assignments_file(id), listed), (self.config_file(id), config)] {
+            // A reader sees the old document or the new one, never a part.
+            let next = file.with_extension("next");
+            let written = fs::write(&next, format!("{document}\n")).and_then(|()| fs::rename(&next, &file));
+            if let Err(error) = written {
+                tracing::error!(%error, file = %file.display(), "cannot write a file of a worker");
+            }
         }
         self.written.insert(id, assignments.to_vec());
     }

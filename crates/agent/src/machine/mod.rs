@@ -27,7 +27,7 @@ use std::{
     time::Duration,
 };
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use solehold_client::{Resource, assignments::Want};
 use solehold_clock::BootTime;
 use uuid::Uuid;
@@ -429,6 +429,7 @@ impl Machine {
         }
         let is_prepared = slot.worker.and_then(|id| self.workers.get(&id)).is_some_and(|w| !w.is_stopping());
         if !is_prepared {
+            self.leave_worker(&resource);
             self.place(now, resource);
         }
     }
@@ -461,6 +462,22 @@ impl Machine {
         }
         slot.lease = Lease::Asked;
         self.actions.push(Action::Adopt(resource));
+    }
+
+    /// The worker that works on a resource, or will.
+    pub fn worker_of(&self, resource: &Resource) -> Option<WorkerId> {
+        self.slots.get(resource)?.worker
+    }
+
+    /// What the workers say about their work under each lease that is held.
+    pub fn lease_stats(&self) -> Vec<(Uuid, Map<String, Value>)> {
+        let of = |(resource, slot): (&Resource, &Slot)| {
+            let worker = self.workers.get(&slot.worker?)?;
+            let Lease::Held(holding) = &slot.lease else { return None };
+            let stats = worker.resource_stats.get(&resource.to_string()).unwrap_or(&worker.stats);
+            (!stats.is_empty()).then(|| (holding.granted.lease_id, stats.clone()))
+        };
+        self.slots.iter().filter_map(of).collect()
     }
 
     /// Whether a resource concerns this agent.

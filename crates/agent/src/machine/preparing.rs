@@ -9,9 +9,10 @@ use crate::worker::{Protocol, ToWorker};
 impl Machine {
     /// Asks a worker to prepare. A plain process cannot: it would begin to work. For it the holder is asked at once.
     pub(super) fn prepare(&mut self, now: BootTime, resource: Resource) {
-        let worker = if self.can_prepare() { self.choose_worker(now, &resource) } else { None };
+        let worker = self.choose_worker(now, &resource);
+        let can_prepare = self.can_prepare();
         let Some(slot) = self.slots.get_mut(&resource) else { return };
-        let Some(worker) = worker else {
+        let Some(worker) = worker.filter(|_| can_prepare) else {
             slot.lease = Lease::Asked;
             self.actions.push(Action::TakeOver(resource));
             return;

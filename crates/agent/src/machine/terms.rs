@@ -19,6 +19,15 @@ impl Slot {
         }
     }
 
+    /// Whether its worker has something to do about it. What was only asked for may never be granted.
+    fn is_work(&self) -> bool {
+        match &self.lease {
+            Lease::Held(_) | Lease::Ending(_) | Lease::Preparing(_) => true,
+            Lease::Asked => self.prepared.is_some(),
+            Lease::None | Lease::Releasing => false,
+        }
+    }
+
     fn holding_mut(&mut self) -> Option<&mut Holding> {
         match &mut self.lease {
             Lease::Held(holding) => Some(holding),
@@ -57,8 +66,12 @@ impl Machine {
         self.holdings(worker).map(|holding| holding.granted.lease_id).collect()
     }
 
-    /// Whether enough time is left for a worker to be started: its keeper refuses one that it would have to end.
+    /// Whether a worker can be started: it holds something or prepares for it, and enough time is left, since its
+    /// keeper refuses one that it would have to end.
     pub(super) fn is_startable(&self, now: BootTime, worker: WorkerId) -> bool {
+        if !self.slots.values().any(|slot| slot.worker == Some(worker) && slot.is_work()) {
+            return false;
+        }
         let deadline = self.term(worker).min(self.bound(worker).unwrap_or(BootTime::from_ms(u64::MAX)));
         now.plus(self.rules.start_before) < deadline.plus(self.rules.grace)
     }

@@ -137,6 +137,34 @@ fn what_is_wanted_is_acquired_and_worked_on() {
     assert_eq!(world.after(1, Event::Tick), [Action::Acquire(camera("b"))]);
 }
 
+/// A lease says which shard works under it, so the worker is known when the lease is asked for.
+#[test]
+fn the_worker_is_chosen_when_a_resource_is_asked_for_and_started_when_it_holds_it() {
+    let mut world = World::new(2, 2);
+    let asked = world.want(&["a", "b", "c"]);
+    assert_eq!(asked, ["a", "b", "c"].map(|key| Action::Acquire(camera(key))), "nothing is started yet");
+    let chosen = |world: &World, key: &str| world.machine.worker_of(&camera(key));
+    assert_eq!(["a", "b", "c"].map(|key| chosen(&world, key)), [Some(1), Some(2), Some(1)]);
+    assert_eq!(world.after(5, Event::Tick), []);
+    world.does(Event::NotGranted { resource: camera("a"), retry_after: None });
+    assert!(is_start(&world.grant("c", 1)[0], 1, 1));
+    assert!(is_start(&world.grant("b", 2)[0], 2, 1));
+    assert_eq!((chosen(&world, "c"), chosen(&world, "b")), (Some(1), Some(2)));
+}
+
+#[test]
+fn what_a_worker_says_about_its_work_is_told_of_its_leases() {
+    let mut world = World::speaking(1, 2);
+    world.want(&["a", "b"]);
+    world.grant("a", 1);
+    world.grant("b", 2);
+    let beat = r#"{"type":"heartbeat","stats":{"fps":25},"resources":{"camera/b":{"fps":5}}}"#;
+    world.says(1, 1, beat);
+    let told: Vec<Value> =
+        world.machine.lease_stats().into_iter().map(|(_, stats)| stats["fps"].clone()).collect();
+    assert_eq!(told, [json!(25), json!(5)]);
+}
+
 #[test]
 fn several_resources_go_to_the_worker_with_the_fewest() {
     let mut world = World::new(2, 2);

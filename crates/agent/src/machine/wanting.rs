@@ -116,6 +116,8 @@ impl Machine {
                 self.prepare(now, resource);
             } else {
                 slot.lease = Lease::Asked;
+                // Chosen now, since the lease says which shard works under it. It is started when it holds something.
+                self.choose_worker(now, &resource);
                 self.actions.push(Action::Acquire(resource));
             }
         }

@@ -26,6 +26,8 @@ pub(super) struct Worker {
     pub given: BTreeMap<Resource, u64>,
     /// What it last said about itself.
     pub stats: Map<String, Value>,
+    /// What it last said about its work on some of its resources.
+    pub resource_stats: BTreeMap<String, Map<String, Value>>,
     pub restarts: u64,
     /// It speaks by the socket, and so can be asked.
     is_connected: bool,
@@ -90,6 +92,7 @@ impl Machine {
                 resources: BTreeSet::new(),
                 given: BTreeMap::new(),
                 stats: Map::new(),
+                resource_stats: BTreeMap::new(),
                 restarts: 0,
                 is_connected: false,
             };
@@ -119,7 +122,7 @@ impl Machine {
             let news: Vec<Resource> = worker.resources.iter().filter(is_news).cloned().collect();
             if worker.hears() {
                 news.iter().for_each(|resource| self.assign(id, resource));
-            } else if worker.care.is_ready() && !news.is_empty() {
+            } else if worker.care.is_ready() && !worker.care.may_speak_yet() && !news.is_empty() {
                 self.stop_worker(now, id, self.rules.bounds.stop, "what it works on has changed");
             }
         }
@@ -143,7 +146,7 @@ impl Machine {
         worker.restarts += u64::from(worker.run > 1);
         worker.phase = Phase::Running;
         worker.is_connected = false;
-        worker.stats = Map::new();
+        (worker.stats, worker.resource_stats) = (Map::new(), BTreeMap::new());
         worker.care.start(now, &self.rules.bounds);
         let run = worker.run;
         let assignments = self.assignments(id);
@@ -244,9 +247,9 @@ impl Machine {
         worker.care.spoke(now, &self.rules.bounds);
         match said {
             FromWorker::Ready {} => worker.care.ready(now, true),
-            FromWorker::Heartbeat { stats } => {
+            FromWorker::Heartbeat { stats, resources } => {
                 worker.care.beat(now);
-                worker.stats = stats;
+                (worker.stats, worker.resource_stats) = (stats, resources);
             }
             FromWorker::State { resource, document } => self.checkpoint(id, resource.as_deref(), document)?,
             FromWorker::Drained { id: asked, state } => self.drained(now, id, &asked, state)?,
@@ -340,6 +343,11 @@ impl Machine {
         self.actions
             .push(Action::Note(format!("worker {id} is given up, and its leases are released: {why}")));
         for resource in worker.resources.clone() {
+            // What is still being asked for goes to another worker, if it is granted.
+            if self.slots.get(&resource).is_none_or(|slot| slot.holding().is_none()) {
+                self.leave_worker(&resource);
+                continue;
+            }
             let until = now.plus(self.rules.penalty);
             if let Some(slot) = self.slots.get_mut(&resource) {
                 slot.not_before = Some(until);

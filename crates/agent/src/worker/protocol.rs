@@ -1,6 +1,8 @@
 //! What agent and worker tell each other: one JSON document per line, over a Unix socket. `docs/guides/workers.md`
 //! describes it for people who write workers.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use uuid::Uuid;
@@ -93,6 +95,9 @@ pub enum FromWorker {
         /// Any numbers and texts about itself.
         #[serde(default)]
         stats: Map<String, Value>,
+        /// The same about its work on resources, by `KIND/KEY`.
+        #[serde(default)]
+        resources: BTreeMap<String, Map<String, Value>>,
     },
     /// A checkpoint for the next holder.
     State {
@@ -186,7 +191,7 @@ mod tests {
         let good = |text: &str| read(text.as_bytes()).expect("good");
         assert_eq!(good(r#"{"type":"ready"}"#), FromWorker::Ready {});
         assert_eq!(good(r#"{"type":"prepared","id":"h1"}"#), FromWorker::Prepared { id: "h1".into() });
-        let FromWorker::Heartbeat { stats } = good(r#"{"type":"heartbeat","stats":{"fps":25}}"#) else {
+        let FromWorker::Heartbeat { stats, .. } = good(r#"{"type":"heartbeat","stats":{"fps":25}}"#) else {
             panic!()
         };
         assert_eq!(stats["fps"], json!(25));

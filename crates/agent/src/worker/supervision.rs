@@ -1,11 +1,12 @@
 //! When a worker is taken for healthy, when it is ended, and when it is started again: a machine that reads no clock.
 //!
 //! ```text
-//!            ready, or silent until the startup deadline           no heartbeat: fault
-//!   starting -----------------------------------------> running ------------------> stopping ----> ended
-//!      |  speaks but is not ready in time: fault                                                     |
-//!      ^---------------------------------- after a pause, unless it has failed too often in a row ---+
+//!            ready                            no heartbeat: fault
+//!   starting --------> running (plain process) -----------------> stopping ----> ended
+//!      |  ^------------- speaks      not ready in time: fault --^                  |
+//!      ^-------------- after a pause, unless it has failed too often in a row -----+
 //! ```
+//! Where workers may or may not speak, each is taken for a plain process, which is ready when it runs, until it speaks.
 
 use std::time::Duration;
 
@@ -73,8 +74,10 @@ pub struct Supervision {
     started_at: BootTime,
     startup_until: BootTime,
     is_ready: bool,
-    /// It was silent until the startup deadline, and so is taken for a plain process.
+    /// It has not spoken, and so is taken for a plain process.
     is_assumed: bool,
+    /// It is silent, and the time within which those that speak must begin to is not over.
+    may_speak_yet: bool,
     /// It has connected to the socket, or notified.
     speaks: bool,
     /// None while no heartbeat is expected.
@@ -91,6 +94,7 @@ impl Supervision {
             startup_until: now,
             is_ready: false,
             is_assumed: false,
+            may_speak_yet: false,
             speaks: false,
             silent_since: None,
             failures: 0,
@@ -103,8 +107,9 @@ impl Supervision {
     pub fn start(&mut self, now: BootTime, bounds: &Bounds) {
         self.started_at = now;
         self.startup_until = now.plus(bounds.startup);
-        self.is_ready = bounds.protocol == Protocol::None;
-        (self.is_assumed, self.speaks) = (false, false);
+        self.is_ready = bounds.protocol != Protocol::Required;
+        let may_speak = bounds.protocol == Protocol::Auto;
+        (self.is_assumed, self.may_speak_yet, self.speaks) = (may_speak, may_speak, false);
         self.silent_since = None;
     }
 
@@ -112,8 +117,16 @@ impl Supervision {
     pub fn spoke(&mut self, now: BootTime, bounds: &Bounds) {
         self.speaks = true;
         if std::mem::take(&mut self.is_assumed) {
-            (self.is_ready, self.startup_until) = (false, now.plus(bounds.startup));
+            self.is_ready = false;
+            if !std::mem::take(&mut self.may_speak_yet) {
+                self.startup_until = now.plus(bounds.startup);
+            }
         }
+    }
+
+    /// Whether a silent worker may still turn out to speak: it is not restarted to be told something.
+    pub fn may_speak_yet(&self) -> bool {
+        self.may_speak_yet
     }
 
     /// Whether it speaks.
@@ -124,6 +137,7 @@ impl Supervision {
     /// It says that it is ready. From now on heartbeats are expected, if it speaks by the socket.
     pub fn ready(&mut self, now: BootTime, will_beat: bool) {
         (self.is_ready, self.is_assumed, self.speaks) = (true, false, true);
+        self.may_speak_yet = false;
         if will_beat {
             self.silent_since = Some(now);
         }
@@ -157,11 +171,11 @@ impl Supervision {
 
     /// What is wrong with it now.
     pub fn poll(&mut self, now: BootTime, bounds: &Bounds) -> Option<Fault> {
-        if !self.is_ready && now >= self.startup_until {
-            if self.speaks || bounds.protocol == Protocol::Required {
+        if now >= self.startup_until {
+            self.may_speak_yet = false;
+            if !self.is_ready {
                 return Some(Fault::NotReady(bounds.startup));
             }
-            (self.is_ready, self.is_assumed) = (true, true);
         }
         let is_silent = self.silent_since.is_some_and(|since| now >= since.plus(bounds.watchdog));
         is_silent.then_some(Fault::Silent(bounds.watchdog))
@@ -169,7 +183,7 @@ impl Supervision {
 
     /// When [`Self::poll`] must be asked at the latest.
     pub fn due(&self, bounds: &Bounds) -> Option<BootTime> {
-        let startup = (!self.is_ready).then_some(self.startup_until);
+        let startup = (!self.is_ready || self.may_speak_yet).then_some(self.startup_until);
         let watchdog = self.silent_since.map(|since| since.plus(bounds.watchdog));
         startup.into_iter().chain(watchdog).min()
     }
@@ -234,18 +248,35 @@ mod tests {
         assert_eq!((worker.poll(at(999), &bounds), worker.due(&bounds)), (None, None));
     }
 
+    /// It was shown as starting for 30 s, and a run within that time never counted as a good one.
+    #[test]
+    fn a_plain_process_is_ready_when_it_runs() {
+        let plain = bounds(Protocol::Auto);
+        let mut worker = Supervision::new(at(0), &plain);
+        assert!(worker.is_ready());
+        assert_eq!((worker.may_speak_yet(), worker.due(&plain)), (true, Some(at(30))));
+        for failures in 1..20 {
+            assert!(matches!(worker.failed(at(failures * 20), &plain, 0.0), Next::Restart(_)), "{failures}");
+            worker.start(at(failures * 20), &plain);
+        }
+        assert!(Supervision::new(at(0), &bounds(Protocol::None)).is_ready());
+        assert!(!Supervision::new(at(0), &bounds(Protocol::Required)).is_ready());
+    }
+
     #[test]
     fn a_worker_that_speaks_nothing_is_a_plain_process_unless_it_must_speak() {
         let plain = bounds(Protocol::Auto);
         let mut worker = Supervision::new(at(0), &plain);
         assert_eq!((worker.poll(at(31), &plain), worker.is_ready(), worker.due(&plain)), (None, true, None));
+        assert!(!worker.may_speak_yet());
         worker.spoke(at(40), &plain);
         assert_eq!((worker.is_ready(), worker.due(&plain)), (false, Some(at(70))), "it was only slow");
         let required = bounds(Protocol::Required);
         let mut worker = Supervision::new(at(0), &required);
         assert!(matches!(worker.poll(at(30), &required), Some(Fault::NotReady(_))));
         let none = bounds(Protocol::None);
-        assert!(Supervision::new(at(0), &none).is_ready());
+        let worker = Supervision::new(at(0), &none);
+        assert!(worker.is_ready() && !worker.may_speak_yet());
     }
 
     #[test]

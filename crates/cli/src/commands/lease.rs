@@ -207,6 +207,7 @@ pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) ->
                 holder,
                 ttl_ms,
                 ttl_seconds: None,
+                stats: None,
             };
             let result = one(client, &paths::batch_renew(), item).await;
             match result.map_err(|failure| failure.doing(format!("renew {lease}")))? {

@@ -13,6 +13,7 @@ pub mod lease;
 pub mod lock;
 pub mod node;
 pub mod orchestrator;
+pub mod placement;
 pub mod resource;
 pub mod rows;
 pub mod runner;

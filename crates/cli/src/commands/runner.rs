@@ -1,4 +1,4 @@
-//! `solehold runner`: see and drain runners.
+//! `solehold runner`: see, drain and remove runners.
 
 use clap::Subcommand;
 use reqwest::Method;
@@ -7,7 +7,7 @@ use solehold_api::{
     leases::LeaseList,
     page::PageCursor,
     paths,
-    runners::{PutRunnerStatus, Runner, RunnerList, RunnerStatus},
+    runners::{PutRunnerStatus, RemoveRunner, RemovedRunner, Runner, RunnerList, RunnerStatus},
 };
 use solehold_clock::wall_ms;
 use uuid::Uuid;
@@ -35,7 +35,7 @@ pub enum RunnerCommand {
         /// Its name
         runner: String,
     },
-    /// Let a runner keep what it has and take nothing more
+    /// Hand what a runner holds over to others, and give it nothing more
     Drain {
         /// Its name
         runner: String,
@@ -46,6 +46,17 @@ pub enum RunnerCommand {
         #[arg(long)]
         undo: bool,
         /// Only if this is its present session
+        #[arg(long, value_name = "ID")]
+        session: Option<Uuid>,
+    },
+    /// Remove a runner from the registry, and end what it holds
+    ///
+    /// Its resources are held back until the deadline that the runner had, since it may still be working. Drain it
+    /// first where nobody should wait.
+    Rm {
+        /// Its name
+        runner: String,
+        /// Its session, if the runner is known to have stopped: what it holds is free at once
         #[arg(long, value_name = "ID")]
         session: Option<Uuid>,
     },
@@ -90,10 +101,29 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
             if global.json {
                 return output::json(&shown);
             }
-            let holding = count(usize::try_from(shown.current_load).unwrap_or(usize::MAX), "lease");
+            let held = match usize::try_from(shown.held).unwrap_or(usize::MAX) {
+                0 => "holds nothing".to_owned(),
+                held => format!("hands {} over to other runners as they have room", count(held, "lease")),
+            };
             output::line(match status {
                 RunnerStatus::Active => format!("{runner} takes work again"),
-                _ => format!("{runner} is {}: it keeps {holding} and takes nothing more", word(shown.status)),
+                _ => format!("{runner} is {}: it takes nothing more, and {held}", word(shown.status)),
+            })
+        }
+        RunnerCommand::Rm { runner, session } => {
+            let (path, body) = (paths::runner(&runner), RemoveRunner { session_id: session });
+            let removed = client.send::<RemovedRunner>(Method::DELETE, &path, &body).await;
+            let removed = removed.map_err(|failure| failure.doing(format!("remove {runner}")))?;
+            if global.json {
+                return output::json(&removed);
+            }
+            output::line(match (removed.released, removed.revoked) {
+                (0, 0) => format!("removed {runner}, which held nothing"),
+                (released, 0) => format!("removed {runner}: {} released", count(released, "lease")),
+                (_, revoked) => format!(
+                    "removed {runner}: {} revoked, and held back until the deadline that it had",
+                    count(revoked, "lease")
+                ),
             })
         }
     }

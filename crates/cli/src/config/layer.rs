@@ -9,6 +9,7 @@ use std::{
 };
 
 use serde::Deserialize;
+use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
 use solehold_core::{key::Name, limits};
 use solehold_engine::{EngineOptions, postgres::Failover};
 use solehold_server::ServerLimits;
@@ -82,6 +83,8 @@ pub struct LimitsLayer {
     pub requests_per_second: Option<u32>,
     /// Requests at once after a pause.
     pub requests_burst: Option<NonZeroU32>,
+    /// Most capacity that a runner may register with.
+    pub capacity_max: Option<Capacity>,
     /// Open watches at this node.
     pub watches_max: Option<u64>,
     /// Open connections at this node.
@@ -144,7 +147,7 @@ impl Layer {
         fill!(self.log, lower.log, level, format);
         fill!(self.tls, lower.tls, cert, key, client_ca);
         fill!(self.limits, lower.limits, requests_per_second, requests_burst, watches_max, connections_max);
-        fill!(self.limits, lower.limits, request_timeout, idle_timeout, shutdown_grace);
+        fill!(self.limits, lower.limits, capacity_max, request_timeout, idle_timeout, shutdown_grace);
         fill!(self.limits.quotas, lower.limits.quotas, resources, sessions, watches);
         fill!(self.events, lower.events, keep, keep_max);
         Ok(self)
@@ -176,6 +179,7 @@ impl LimitsLayer {
     pub fn apply(self, limits: &mut ServerLimits) {
         put(&mut limits.requests_per_second, self.requests_per_second);
         put(&mut limits.requests_burst, self.requests_burst);
+        put(&mut limits.capacity_max, self.capacity_max.map(|Capacity(most)| most));
         put(&mut limits.watches_max, self.watches_max);
         put(&mut limits.connections_max, self.connections_max);
         put(&mut limits.request_timeout, self.request_timeout);
@@ -227,6 +231,31 @@ impl FromStr for Address {
             )
         };
         text.parse().map(Self).map_err(odd)
+    }
+}
+
+/// The capacity of a runner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "u32")]
+pub struct Capacity(pub u32);
+
+impl TryFrom<u32> for Capacity {
+    type Error = String;
+
+    fn try_from(capacity: u32) -> Result<Self, String> {
+        if (CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
+            return Ok(Self(capacity));
+        }
+        Err(format!("{capacity} is not a capacity of a runner, {CAPACITY_MIN} to {CAPACITY_MAX}"))
+    }
+}
+
+impl FromStr for Capacity {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.parse::<u32>().map_err(|_| format!("{text:?} is not a whole number"))?;
+        number.try_into()
     }
 }
 

@@ -17,6 +17,7 @@ pub const KNOWN: &[&str] = &[
     "SOLEHOLD_EVENTS_KEEP_MAX",
     "SOLEHOLD_FAILOVER",
     "SOLEHOLD_GUARD_METRICS",
+    "SOLEHOLD_LIMITS_CAPACITY_MAX",
     "SOLEHOLD_LIMITS_CONNECTIONS_MAX",
     "SOLEHOLD_LIMITS_IDLE_TIMEOUT",
     "SOLEHOLD_LIMITS_QUOTAS_RESOURCES",
@@ -137,6 +138,7 @@ impl Layer {
             limits: LimitsLayer {
                 requests_per_second: variables.get("SOLEHOLD_LIMITS_REQUESTS_PER_SECOND")?,
                 requests_burst: variables.get("SOLEHOLD_LIMITS_REQUESTS_BURST")?,
+                capacity_max: variables.get("SOLEHOLD_LIMITS_CAPACITY_MAX")?,
                 watches_max: variables.get("SOLEHOLD_LIMITS_WATCHES_MAX")?,
                 connections_max: variables.get("SOLEHOLD_LIMITS_CONNECTIONS_MAX")?,
                 request_timeout: variables.get("SOLEHOLD_LIMITS_REQUEST_TIMEOUT")?,

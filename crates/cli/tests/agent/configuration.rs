@@ -32,9 +32,13 @@ async fn a_check_tells_what_is_wrong_and_where() -> Result<()> {
             ":1: lease_ttl_seconds is 0s; it must be 1s to 1day",
         ),
         ("runner_id: r1\n", "worker.command is missing"),
+        (
+            "worker:\n  command: [no-such-program]\n",
+            ":2: worker.command: there is no program no-such-program in PATH",
+        ),
     ] {
         let bad = write(folder.path(), "bad.yaml", text)?;
-        let checked = run(["agent", "--config", &bad]).await?;
+        let checked = run(["agent", "--check", "--config", &bad]).await?;
         assert_eq!(checked.code, Some(2), "{text}");
         assert!(checked.stderr.contains(told), "{} lacks {told}", checked.stderr);
     }

@@ -51,6 +51,7 @@ def at(step):
     if step != "{step}":
         return
     print("at", step, flush=True)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
     while not os.path.exists("{gate}"):
         time.sleep(0.005)
 
@@ -67,8 +68,11 @@ while True:
         say(type="state", resource=m["resource"], document={{"frame": 42}})
     if m["type"] == "revoke":
         at("revoke")
+        # With nothing left to work on it is ended at once: not before it has printed where it is.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         say(type="drained", id=m["id"], state={{"frame": 43}})
         at("drained")
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 "#
     ))
 }

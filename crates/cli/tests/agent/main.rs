@@ -13,4 +13,5 @@ mod losing;
 mod moving;
 mod placing;
 mod speaking;
+mod superseding;
 mod world;

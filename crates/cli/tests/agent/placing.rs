@@ -213,3 +213,16 @@ async fn with_grace_the_work_goes_on_under_the_token_that_it_is_won_back_with() 
     agent.drained().await?;
     Ok(())
 }
+
+/// The file could not say it, so job agents took a scene that was declared beside the jobs and ran their worker on it.
+#[tokio::test]
+async fn an_agent_takes_only_the_kinds_that_its_file_names() -> Result<()> {
+    let operator = Operator::start(2).await?;
+    operator.send(Method::PUT, "/resources/scene/tour", json!({})).await?;
+    let agent = operator.agent("first", "kinds: [job]").await?;
+    operator.hold(&[("first", 2)]).await?;
+    let explained = operator.send(Method::GET, "/resources/scene/tour/explain", Value::Null).await?;
+    assert_eq!(explained["reason"], "no_runner_for_kind", "{explained}");
+    agent.drained().await?;
+    Ok(())
+}

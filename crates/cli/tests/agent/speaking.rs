@@ -110,6 +110,11 @@ async fn health_and_metrics_are_served() -> Result<()> {
     agent.runs("sleep", 1).await?;
     assert_eq!(agent.get("/healthz").await?.0, 200);
     assert_eq!(agent.get("/readyz").await?, (200, "ready\n".to_owned()));
+    assert_eq!(
+        agent.status().await?["workers"][0]["phase"],
+        "running",
+        "a plain process is ready when it runs"
+    );
     let one = "solehold_agent_worker_processes{worker=\"1\"} 1";
     let is_counted = async || agent.get("/metrics").await.is_ok_and(|(_, text)| text.contains(one));
     solehold_testkit::wait_for("the worker in the metrics", crate::common::SOON, is_counted).await?;

@@ -33,7 +33,7 @@ use uuid::Uuid;
 use self::servers::{Call, Lane, Servers};
 pub use self::transport::HttpError;
 use crate::authority::{
-    AcquireRequest, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX, Grant,
+    AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX, Grant,
     HeartbeatAttempt, HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource, StateDocument,
     StateWrite,
 };
@@ -363,11 +363,13 @@ impl Authority for Http {
         request: Uuid,
         to: SessionId,
         within: Duration,
+        attributes: &Attributes,
     ) -> Reply<LeaseId> {
         // The server waits a second at least; who gives up sooner calls it off.
         let ttl_ms = Some((within.as_millis() as u64).max(OFFER_TTL.least_ms).into());
         let (request_id, session_id) = (Some(request), Some(to.0));
-        let body = OfferResource { request_id, session_id, ttl_ms, ..Default::default() };
+        let attributes = Some(attributes.clone().into_iter().collect());
+        let body = OfferResource { request_id, session_id, ttl_ms, attributes, ..Default::default() };
         let path = paths::resource_handover(resource.kind.as_str(), resource.key.as_str());
         let call = self.call(Method::POST, path).body(&body)?;
         let offered = self.servers().ask::<OfferedLease>(Lane::Work, &call).await?;

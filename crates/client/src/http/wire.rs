@@ -32,6 +32,7 @@ pub fn acquire(ask: &AcquireRequest) -> AcquireItem {
         holder: ask.holder.to_string(),
         session_id: Some(ask.session.0),
         request_id: Some(ask.request.to_string()),
+        attributes: ask.attributes.clone().into_iter().collect(),
         ..Default::default()
     }
 }
@@ -42,6 +43,7 @@ pub fn waiting(ask: &AcquireRequest, wait: Duration) -> AcquireResource {
         session_id: Some(ask.session.0),
         request_id: Some(ask.request.to_string()),
         wait_ms: Some((wait.as_millis() as u64).into()),
+        attributes: ask.attributes.clone().into_iter().collect(),
         ..Default::default()
     }
 }

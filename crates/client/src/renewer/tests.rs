@@ -378,6 +378,39 @@ proptest! {
         prop_assert!(beats <= count(after) + count(beside), "{beats}");
     }
 
+    /// The pauses between retries grew to a third of the ttl. With a ttl of 6 s the last try came 1.9 s before the
+    /// deadline and the next one after it, so a server that was back in between was not found.
+    #[test]
+    fn a_server_that_is_back_a_tenth_of_the_ttl_before_the_deadline_is_found(
+        ttl_ms in 1_000u64..120_000,
+        every_share in 0.0..0.499f64,
+        unit in 0.0..1.0f64,
+    ) {
+        let ttl = Duration::from_millis(ttl_ms);
+        let every = ttl.mul_f64(every_share).max(Duration::from_millis(50));
+        let opened = Beat { ttl_left: ttl, ..beat(0, &[]) };
+        let timing = Timing { ttl, every, policy: Policy::Deadline };
+        let opened = Renewer::new(timing, at(0), &opened, History::default(), unit);
+        let mut renewer = opened.expect("no history before");
+        let (mut now, deadline) = (at(0), renewer.trusted_until());
+        let mut tries = Vec::new();
+        loop {
+            match renewer.poll(now) {
+                Step::Beat(_) if deadline.since(now) <= ttl / 10 => break,
+                Step::Beat(flight) => {
+                    tries.push(deadline.since(now));
+                    renewer.on_failure(flight.number, now, "refused", unit);
+                }
+                Step::Sleep(until) => now = until,
+                Step::Lost(_) => {
+                    let last = tries.last();
+                    let told = format!("ttl {ttl:?}, every {every:?}: last try {last:?} before the deadline");
+                    return Err(TestCaseError::fail(told));
+                }
+            }
+        }
+    }
+
     /// Retries never come in a flood, and never less often than heartbeats.
     #[test]
     fn retries_are_spaced(failures in 1u32..50, unit in 0.0..1.0f64) {

@@ -7,7 +7,9 @@ use solehold_core::key::{Name, SessionId};
 
 use super::{claims::Claim, endings, guard::Guard, inner::Inner};
 use crate::{
-    authority::{AcquireRequest, AuthorityError, BadName, Completion, Grant, Operation, Refusal, Resource},
+    authority::{
+        AcquireRequest, Attributes, AuthorityError, BadName, Completion, Grant, Operation, Refusal, Resource,
+    },
     coalesce::Sent,
     renewer::Lost,
 };
@@ -60,6 +62,7 @@ pub(crate) struct Request {
     pub inner: Arc<Inner>,
     pub resource: Resource,
     pub id: Name,
+    attributes: Attributes,
     /// None when it has gone on to the guard.
     claim: Option<Claim>,
     /// The attempt that is under way.
@@ -76,15 +79,16 @@ pub(crate) enum Attempt {
 }
 
 impl Request {
-    pub fn new(inner: &Arc<Inner>, resource: Resource) -> Self {
+    pub fn new(inner: &Arc<Inner>, resource: Resource, attributes: Attributes) -> Self {
         let (id, claim) = (inner.fresh_request(), Claim::new(inner, resource.clone()));
         let (inner, claim) = (inner.clone(), Some(claim));
-        Self { inner, resource, id, claim, sent: Sent::default(), is_in_doubt: false }
+        Self { inner, resource, id, attributes, claim, sent: Sent::default(), is_in_doubt: false }
     }
 
     pub fn ask(&self, session: SessionId) -> AcquireRequest {
         let (resource, holder) = (self.resource.clone(), self.inner.holder.clone());
-        AcquireRequest { resource, holder, session, request: self.id.clone() }
+        let (request, attributes) = (self.id.clone(), self.attributes.clone());
+        AcquireRequest { resource, holder, session, request, attributes }
     }
 
     /// Asks once.
@@ -118,13 +122,13 @@ impl Request {
     /// Makes a guard of what was granted; none if the session is no longer the present one.
     pub fn take_up(&mut self, session: SessionId, granted: Grant) -> Option<Guard> {
         self.is_in_doubt = true;
-        let holding = self.inner.hold(session, granted)?;
+        let holding = self.inner.hold(session, granted, self.attributes.clone())?;
         Some(Guard::new(holding, self.claim.take()?))
     }
 
     /// Another request in its place: this one got what it could get.
     pub fn renew(&mut self) {
-        let next = Self::new(&self.inner, self.resource.clone());
+        let next = Self::new(&self.inner, self.resource.clone(), self.attributes.clone());
         drop(std::mem::replace(self, next));
     }
 
@@ -152,9 +156,13 @@ pub(super) fn check(inner: &Inner, resource: &Resource) -> Result<(), AcquireErr
 }
 
 /// Acquires if it can be had now.
-pub(super) async fn now(inner: &Arc<Inner>, resource: Resource) -> Result<Guard, AcquireError> {
+pub(super) async fn now(
+    inner: &Arc<Inner>,
+    resource: Resource,
+    attributes: Attributes,
+) -> Result<Guard, AcquireError> {
     check(inner, &resource)?;
-    let mut request = Request::new(inner, resource.clone());
+    let mut request = Request::new(inner, resource.clone(), attributes);
     for failures in 1.. {
         let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
         let error = match request.attempt(session).await {
@@ -178,7 +186,7 @@ pub(super) async fn now(inner: &Arc<Inner>, resource: Resource) -> Result<Guard,
 /// Acquires, with growing pauses between attempts, until it is granted or known that it never will be.
 pub(super) async fn until_granted(inner: &Arc<Inner>, resource: Resource) -> Result<Guard, AcquireError> {
     check(inner, &resource)?;
-    let mut request = Request::new(inner, resource.clone());
+    let mut request = Request::new(inner, resource.clone(), Attributes::new());
     for failures in 1.. {
         let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
         let wait = match request.attempt(session).await {

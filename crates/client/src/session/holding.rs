@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    authority::{Grant, HandOver, HeldLease, Resource, StateDocument},
+    authority::{Attributes, Grant, HandOver, HeldLease, Resource, StateDocument},
     clock::BootTime,
     renewer::{Lost, Renewer},
 };
@@ -50,6 +50,8 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct Holding {
     pub resource: Resource,
+    /// What is kept with the lease, also when it is won back.
+    pub attributes: Attributes,
     /// The grant, and the window of the session that keeps it: a guard whose lease is being reacquired is not trusted
     /// by the next session before it was.
     held: Mutex<(HeldLease, Arc<Window>)>,
@@ -79,10 +81,11 @@ pub(crate) struct Bond {
 }
 
 impl Holding {
-    pub fn new(granted: Grant, window: Arc<Window>) -> Self {
+    pub fn new(granted: Grant, attributes: Attributes, window: Arc<Window>) -> Self {
         let resource = granted.held.resource.clone();
         let holding = Self {
             resource,
+            attributes,
             held: Mutex::new((granted.held.clone(), window.clone())),
             reissued: OnceLock::new(),
             state: Mutex::default(),

@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     authority::{
-        Authority, AuthorityError, Beat, Grant, HeartbeatAttempt, HeldLease, Metrics, Refusal, Reply,
-        Resource,
+        Attributes, Authority, AuthorityError, Beat, Grant, HeartbeatAttempt, HeldLease, Metrics, Refusal,
+        Reply, Resource,
     },
     clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
@@ -478,7 +478,7 @@ impl Inner {
 
     /// Takes up a lease that was granted to `session`. None if that session is no longer the present one, if the lease
     /// has ended by what is known already, or if it has a guard.
-    pub fn hold(&self, session: SessionId, granted: Grant) -> Option<Arc<Holding>> {
+    pub fn hold(&self, session: SessionId, granted: Grant, attributes: Attributes) -> Option<Arc<Holding>> {
         let mut core = self.core();
         let (lease, token) = (granted.held.lease, granted.held.token);
         if *self.phase.borrow() != Phase::Live(session) || core.holdings.contains_key(&lease) {
@@ -489,7 +489,7 @@ impl Inner {
         if !core.renewer.as_mut().is_some_and(|renewer| renewer.granted(lease, token, epoch, now)) {
             return None;
         }
-        let holding = Arc::new(Holding::new(granted, self.window()));
+        let holding = Arc::new(Holding::new(granted, attributes, self.window()));
         core.holdings.insert(lease, holding.clone());
         Some(holding)
     }

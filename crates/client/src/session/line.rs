@@ -12,7 +12,7 @@ use super::{
     inner::Inner,
 };
 use crate::{
-    authority::{AuthorityError, Completion, Grant, Operation, Refusal, Reply, Resource},
+    authority::{Attributes, AuthorityError, Completion, Grant, Operation, Refusal, Reply, Resource},
     clock::BootTime,
 };
 
@@ -31,7 +31,8 @@ pub(crate) async fn wait_in_line(
 ) -> Result<Guard, AcquireError> {
     acquire::check(inner, &resource)?;
     let until = inner.clock().now().plus(timeout);
-    let mut wait = Waiting { request: Request::new(inner, resource), until, poll_every, holder: None };
+    let request = Request::new(inner, resource, Attributes::new());
+    let mut wait = Waiting { request, until, poll_every, holder: None };
     wait.run().await
 }
 

@@ -25,7 +25,6 @@ use tokio::sync::watch;
 
 #[cfg(feature = "legacy")]
 pub(crate) use self::holding::{Bond, Holding};
-use self::line::POLL_EVERY;
 pub use self::{
     acquire::AcquireError,
     config::{OpenError, SessionConfig, Surroundings},
@@ -33,8 +32,9 @@ pub use self::{
     inner::Contact,
 };
 pub(crate) use self::{inner::Inner, line::wait_in_line};
+use self::{inner::Phase, line::POLL_EVERY};
 use crate::{
-    authority::{Authority, HeldLease, Metrics, Resource, checked},
+    authority::{Attributes, Authority, HeldLease, Metrics, Resource, checked},
     clock::BootTime,
     renewer::Lost,
 };
@@ -93,6 +93,16 @@ impl Session {
         self.inner.ready().await
     }
 
+    /// Waits until there will be no other session, as when another program has opened one under the same name.
+    pub async fn over(&self) -> Lost {
+        let mut phases = self.inner.phases();
+        let over = phases.wait_for(|phase| matches!(phase, Phase::Over(_))).await;
+        match over.as_deref() {
+            Ok(Phase::Over(lost)) => lost.clone(),
+            Ok(Phase::Live(_) | Phase::Reopening) | Err(_) => Lost::Closed,
+        }
+    }
+
     /// Whether the authority answers, now and later: for programs that tell people.
     pub fn contact(&self) -> watch::Receiver<Contact> {
         self.inner.contact()
@@ -138,8 +148,18 @@ impl Session {
 
     /// Acquires if the resource is free now.
     pub async fn try_acquire(&self, kind: &str, key: &str) -> Result<Guard, AcquireError> {
+        self.try_acquire_with(kind, key, Attributes::new()).await
+    }
+
+    /// The same, with attributes that are kept with the lease and shown with its events.
+    pub async fn try_acquire_with(
+        &self,
+        kind: &str,
+        key: &str,
+        attributes: Attributes,
+    ) -> Result<Guard, AcquireError> {
         let resource = Resource::new(kind, key)?;
-        acquire::now(&self.inner, resource).await
+        acquire::now(&self.inner, resource, attributes).await
     }
 
     /// Takes a resource over from its present holder, which is told at once: there is no moment in which nobody holds
@@ -151,8 +171,19 @@ impl Session {
         key: &str,
         within: Duration,
     ) -> Result<Option<Guard>, AcquireError> {
+        self.take_over_with(kind, key, within, Attributes::new()).await
+    }
+
+    /// The same, with attributes that are kept with the lease and shown with its events.
+    pub async fn take_over_with(
+        &self,
+        kind: &str,
+        key: &str,
+        within: Duration,
+        attributes: Attributes,
+    ) -> Result<Option<Guard>, AcquireError> {
         let resource = Resource::new(kind, key)?;
-        take_over::take_over(&self.inner, resource, within).await
+        take_over::take_over(&self.inner, resource, within, attributes).await
     }
 
     /// The session's leases by the newest answer of the authority, with a guard or without, for programs that show

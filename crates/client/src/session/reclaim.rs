@@ -102,7 +102,8 @@ async fn win_back(inner: &Arc<Inner>, session: SessionId, holdings: &[Arc<Holdin
     }
     let ask = |asked: &Asked| {
         let (resource, holder) = (asked.holding.resource.clone(), inner.holder.clone());
-        Operation::Acquire(AcquireRequest { resource, holder, session, request: asked.request.clone() })
+        let (request, attributes) = (asked.request.clone(), asked.holding.attributes.clone());
+        Operation::Acquire(AcquireRequest { resource, holder, session, request, attributes })
     };
     let won = inner.authority.submit(asked.iter().map(ask).collect()).await;
     let mut judged = JoinSet::new();

@@ -9,7 +9,7 @@ use super::{
     guard::Guard,
     inner::Inner,
 };
-use crate::authority::{AuthorityError, Beat, Grant, HeldLease, Resource};
+use crate::authority::{Attributes, AuthorityError, Beat, Grant, HeldLease, Resource};
 use solehold_core::key::{LeaseId, SessionId};
 
 /// How often to look whether the present holder has released, beside being told.
@@ -31,6 +31,7 @@ struct Offer {
     is_in_doubt: bool,
     /// How long an offer lasts.
     within: Duration,
+    attributes: Attributes,
 }
 
 impl Drop for Offer {
@@ -54,7 +55,8 @@ impl Offer {
         for failures in 1.. {
             // So it is if this is dropped while the request is under way.
             let was_in_doubt = std::mem::replace(&mut self.is_in_doubt, true);
-            let answer = inner.authority.hand_over(&self.resource, request, self.session, self.within).await;
+            let (to, within, attributes) = (self.session, self.within, &self.attributes);
+            let answer = inner.authority.hand_over(&self.resource, request, to, within, attributes).await;
             self.is_in_doubt = was_in_doubt || matches!(answer, Err(AuthorityError::Unknown(_)));
             let resource = self.resource.clone();
             match answer {
@@ -78,12 +80,15 @@ pub(super) async fn take_over(
     inner: &Arc<Inner>,
     resource: Resource,
     within: Duration,
+    attributes: Attributes,
 ) -> Result<Option<Guard>, AcquireError> {
     acquire::check(inner, &resource)?;
     let session = inner.ready().await.map_err(AcquireError::SessionOver)?;
     let claim = Some(Claim::new(inner, resource.clone()));
     let (lease, is_in_doubt) = (None, false);
-    let mut offer = Offer { inner: inner.clone(), resource, session, claim, lease, is_in_doubt, within };
+    let inner_too = inner.clone();
+    let mut offer =
+        Offer { inner: inner_too, resource, session, claim, lease, is_in_doubt, within, attributes };
     let lease = offer.ask().await?;
     let (mut sets, until) = (inner.sets(), inner.clock().now().plus(within));
     inner.has_news();
@@ -92,7 +97,8 @@ pub(super) async fn take_over(
         let beat = known.map(|known| known.beat).filter(|beat| beat.session == session);
         let held = beat.as_ref().and_then(|beat| beat.leases.iter().find(|held| held.lease == lease));
         if let (Some(beat), Some(held)) = (&beat, held) {
-            return hold(inner, session, beat, held, &mut offer.claim).await;
+            let attributes = offer.attributes.clone();
+            return hold(inner, beat, held, attributes, &mut offer.claim).await;
         }
         let now = inner.clock().now();
         if now >= until || inner.live_session() != Some(session) {
@@ -109,15 +115,15 @@ pub(super) async fn take_over(
 /// Takes up a lease that nothing in this session has a claim on.
 pub(super) async fn adopt(inner: &Arc<Inner>, lease: &HeldLease) -> Result<Option<Guard>, AcquireError> {
     let Some((known, claim)) = inner.claim_unclaimed(lease) else { return Ok(None) };
-    hold(inner, known.beat.session, &known.beat, lease, &mut Some(claim)).await
+    hold(inner, &known.beat, lease, Attributes::new(), &mut Some(claim)).await
 }
 
 /// Takes up the lease that has become active. The claim goes on to the guard, if there is one.
 async fn hold(
     inner: &Arc<Inner>,
-    session: SessionId,
     beat: &Beat,
     held: &HeldLease,
+    attributes: Attributes,
     claim: &mut Option<Claim>,
 ) -> Result<Option<Guard>, AcquireError> {
     let state = match inner.authority.read_state(&held.resource).await {
@@ -127,6 +133,6 @@ async fn hold(
     };
     let (ttl_left, slack, epoch) = (beat.ttl_left, beat.slack, beat.epoch);
     let grant = Grant { held: held.clone(), ttl_left, slack, epoch, state, confirm_within: None };
-    let Some(holding) = inner.hold(session, grant) else { return Ok(None) };
+    let Some(holding) = inner.hold(beat.session, grant, attributes) else { return Ok(None) };
     Ok(claim.take().map(|claim| Guard::new(holding, claim)))
 }

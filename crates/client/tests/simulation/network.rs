@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use solehold_client::{
     Authority, AuthorityError, Embedded, LeaseId, Metrics, Resource, SessionId, Token,
     authority::{
-        AcquireRequest, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Operation, Reply,
-        StateDocument, StateWrite,
+        AcquireRequest, Attributes, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Operation,
+        Reply, StateDocument, StateWrite,
     },
 };
 use solehold_core::key::Name;
@@ -293,9 +293,12 @@ impl Authority for Network {
         request: Uuid,
         to: SessionId,
         within: Duration,
+        attributes: &Attributes,
     ) -> Reply<LeaseId> {
-        let resource = resource.clone();
-        let ask = async move |server: Arc<Embedded>| server.hand_over(&resource, request, to, within).await;
+        let (resource, attributes) = (resource.clone(), attributes.clone());
+        let ask = async move |server: Arc<Embedded>| {
+            server.hand_over(&resource, request, to, within, &attributes).await
+        };
         self.through(Kind::HandOver, ask).await?.1
     }
     async fn call_off(&self, resource: &Resource, pending: LeaseId) -> Reply<()> {

@@ -1,6 +1,8 @@
 //! Why a resource is where it is, and what happens if its runner dies now.
 
-use solehold_api::placement::{Explanation, Failures, IfHolderDies, sentence, step_word, word};
+use solehold_api::placement::{
+    Explanation, Failures, IfHolderDies, Penalty, Settling, sentence, step_word, word,
+};
 use solehold_core::{
     key::{Name, ResourceKey},
     placement::{Placement, Presence, Snapshot, Step, plan},
@@ -9,12 +11,16 @@ use solehold_core::{
 use super::{Planned, book::in_background};
 use crate::http::ApiError;
 
+/// How many runners that came back are shown.
+const SETTLING_SHOWN_MAX: usize = 10;
+
 /// Explains a resource. `holder` is who holds it, if it is not placed.
 pub(crate) async fn explain(
     planned: &Planned,
     key: &ResourceKey,
     holder: Option<Name>,
-    failures: &Failures,
+    failures: Failures,
+    penalties: Vec<Penalty>,
 ) -> Result<Explanation, ApiError> {
     let mut explanation = Explanation {
         tenant: key.tenant.to_string(),
@@ -30,6 +36,10 @@ pub(crate) async fn explain(
         if_holder_dies: None,
         failures: failures.failures,
         quarantined: failures.quarantined,
+        last_failure: failures.last_failure,
+        penalties,
+        settle_ms: planned.snapshot.policy.settle_ms,
+        settling: settling(&planned.snapshot),
         algorithm: planned.plan.algorithm,
         plan_revision: planned.revision,
     };
@@ -52,6 +62,19 @@ fn detail(planned: &Planned, placement: &Placement) -> String {
     sentences.dedup();
     sentences.insert(0, sentence(placement));
     sentences.join("; ")
+}
+
+/// The runners that came back and get nothing for balance yet.
+fn settling(snapshot: &Snapshot) -> Vec<Settling> {
+    let settle_ms = snapshot.policy.settle_ms;
+    let left = |presence| match presence {
+        Presence::Here { up_ms, returned: true } if up_ms < settle_ms => Some(settle_ms - up_ms),
+        Presence::Here { .. } | Presence::ByName | Presence::Away { .. } => None,
+    };
+    let runners = snapshot.runners.iter().filter_map(|runner| {
+        Some(Settling { runner_id: runner.key.name.to_string(), for_ms: left(runner.presence)? })
+    });
+    runners.take(SETTLING_SHOWN_MAX).collect()
 }
 
 /// What a runner holds, and its share.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use solehold_api::{
     limits::{FAILURE_WINDOW_MS, FAILURES_KEPT_MAX, FAILURES_MAX},
-    placement::{Failures, PlacementSettings, ShiftState},
+    placement::{Failures, LastFailure, Penalty, PlacementSettings, PutPlacement, ShiftState},
 };
 use solehold_core::{
     command::Command,
@@ -81,18 +81,35 @@ impl FailureRecord {
                 runners.push(report.runner.clone());
             }
         }
-        Failures { failures: count, runners, ..self.failures.clone() }
+        let is_recent = |last: &&LastFailure| now.ms_after(last.at.into()) < FAILURE_WINDOW_MS;
+        let last_failure = self.failures.last_failure.as_ref().filter(is_recent).cloned();
+        Failures { failures: count, runners, last_failure, ..self.failures.clone() }
+    }
+
+    /// The runners that it failed on lately, and for how long others are preferred.
+    fn penalties(&self, now: StoreTime) -> Vec<Penalty> {
+        let newest: BTreeMap<&str, StoreTime> =
+            self.reports.iter().map(|report| (report.runner.as_str(), report.at)).collect();
+        let left = |at: StoreTime| FAILURE_WINDOW_MS.saturating_sub(now.ms_after(at));
+        let penalty = |(runner, at): (&str, StoreTime)| Penalty {
+            runner_id: runner.to_owned(),
+            for_ms: left(at),
+            declines: None,
+        };
+        newest.into_iter().map(penalty).filter(|penalty| penalty.for_ms > 0).collect()
     }
 
     fn because(&mut self, reason: Option<&str>) {
         self.failures.reason = reason.map(str::to_owned).or(self.failures.reason.take());
     }
 
-    fn report(&mut self, runner: &Name, now: StoreTime) {
+    fn report(&mut self, runner: &Name, reason: Option<&str>, now: StoreTime) {
         self.reports.retain(|report| now.ms_after(report.at) < FAILURE_WINDOW_MS);
         let surplus = (self.reports.len() + 1).saturating_sub(FAILURES_KEPT_MAX);
         self.reports.drain(..surplus);
         self.reports.push(FailureReport { at: now, runner: runner.to_string() });
+        let (runner_id, reason) = (runner.to_string(), reason.map(str::to_owned));
+        self.failures.last_failure = Some(LastFailure { runner_id, at: now.into(), reason });
         self.failures.quarantined |= self.reports.len() >= FAILURES_MAX;
     }
 }
@@ -119,12 +136,12 @@ async fn tenant_record(engine: &Engine, tenant: &Name) -> Result<TenantRecord, A
 async fn change_tenant(
     engine: &Engine,
     tenant: &Name,
-    how: impl Fn(&mut TenantRecord),
-) -> Result<(), ApiError> {
+    how: impl Fn(&mut TenantRecord) -> Result<(), ApiError>,
+) -> Result<TenantRecord, ApiError> {
     records::change(engine, PLACEMENT, tenant, |found, _| {
         let mut changed = found.and_then(read).unwrap_or_default();
-        how(&mut changed);
-        Ok((record(PLACEMENT, tenant.clone(), &changed)?, ()))
+        how(&mut changed)?;
+        Ok((record(PLACEMENT, tenant.clone(), &changed)?, changed))
     })
     .await
 }
@@ -134,14 +151,18 @@ pub(crate) async fn settings(engine: &Engine, tenant: &Name) -> Result<Placement
     Ok(tenant_record(engine, tenant).await?.settings)
 }
 
-/// Replaces the settings of a tenant.
+/// Changes the settings of a tenant, and returns all of them.
 pub(crate) async fn put_settings(
     engine: &Engine,
     tenant: &Name,
-    settings: &PlacementSettings,
-) -> Result<(), ApiError> {
-    settings.policy()?;
-    change_tenant(engine, tenant, |record| record.settings = settings.clone()).await
+    change: &PutPlacement,
+) -> Result<PlacementSettings, ApiError> {
+    let changed = change_tenant(engine, tenant, |record| {
+        record.settings = change.over(&record.settings);
+        record.settings.policy()?;
+        Ok(())
+    });
+    Ok(changed.await?.settings)
 }
 
 /// The present shift of a tenant.
@@ -151,7 +172,11 @@ pub(crate) async fn shift_of(engine: &Engine, tenant: &Name) -> Result<Option<Sh
 
 /// Begins a shift in place of the present one.
 pub(crate) async fn shift(engine: &Engine, tenant: &Name, shift: &ShiftState) -> Result<(), ApiError> {
-    change_tenant(engine, tenant, |record| record.shift = Some(shift.clone())).await
+    let begin = |record: &mut TenantRecord| {
+        record.shift = Some(shift.clone());
+        Ok(())
+    };
+    change_tenant(engine, tenant, begin).await.map(drop)
 }
 
 /// What a tenant's resources are placed by.
@@ -181,8 +206,11 @@ fn failure_id(key: &ResourceKey) -> Name {
     Name::new(blake3::hash(parts.join("\0").as_bytes()).to_hex()).expect("64 letters and digits")
 }
 
-/// The failures of a resource.
-pub(crate) async fn failures_of(engine: &Engine, key: &ResourceKey) -> Result<Failures, ApiError> {
+/// The failures of a resource, and the runners that others are preferred to for them.
+pub(crate) async fn failures_of(
+    engine: &Engine,
+    key: &ResourceKey,
+) -> Result<(Failures, Vec<Penalty>), ApiError> {
     let (collection, id) = (collection(FAILURES), failure_id(key));
     let wanted = solehold_core::command::Footprint {
         records: vec![(collection.clone(), id.clone())],
@@ -190,7 +218,8 @@ pub(crate) async fn failures_of(engine: &Engine, key: &ResourceKey) -> Result<Fa
     };
     let loaded = engine.load(&wanted).await?;
     let found = loaded.state.record(&collection, &id).and_then(read::<FailureRecord>);
-    Ok(found.map(|record| record.counted_at(loaded.now)).unwrap_or_default())
+    let now = loaded.now;
+    Ok(found.map(|record| (record.counted_at(now), record.penalties(now))).unwrap_or_default())
 }
 
 async fn change_failures(
@@ -219,13 +248,17 @@ pub(crate) async fn fail(
     reason: Option<&str>,
 ) -> Result<Failures, ApiError> {
     let failures = change_failures(engine, key, |record, now| {
-        record.report(runner, now);
+        record.report(runner, reason, now);
         record.because(reason);
     })
     .await?;
     let shift = shift_of(engine, &key.tenant).await?;
     if shift.is_some_and(|shift| Some(shift.to.as_str()) == group && shift.halted.is_none()) {
-        change_tenant(engine, &key.tenant, |record| record.shift.iter_mut().for_each(count)).await?;
+        let one_more = |record: &mut TenantRecord| {
+            record.shift.iter_mut().for_each(count);
+            Ok(())
+        };
+        change_tenant(engine, &key.tenant, one_more).await?;
     }
     Ok(failures)
 }
@@ -297,6 +330,7 @@ async fn forget_planners(engine: &Engine, all: &[Record], now: StoreTime) -> Res
 mod tests {
     use std::sync::Arc;
 
+    use solehold_api::limits::REASON_BYTES_MAX;
     use solehold_core::limits::NAME_BYTES_MAX;
     use solehold_engine::{EngineOptions, clock::ManualClock, resident};
 
@@ -342,8 +376,9 @@ mod tests {
         let runner = |n: usize| name(&format!("{n:03}{}", "\"".repeat(NAME_BYTES_MAX - 3)));
         let count = 3 * FAILURES_KEPT_MAX;
         for n in 0..count {
-            record.report(&runner(n), StoreTime(n as u64));
+            record.report(&runner(n), Some(&"\"".repeat(REASON_BYTES_MAX)), StoreTime(n as u64));
         }
+        record.because(Some(&"\"".repeat(REASON_BYTES_MAX)));
         record.failures = record.counted_at(StoreTime(1_000));
         let counted = &record.failures;
         assert_eq!(

@@ -74,7 +74,7 @@ async fn renew(
     let tenant = caller.tenant(query.tenant.as_deref())?;
     let commands = batch.checked(|item| {
         let (claim, ttl_ms) = item.claim(&tenant)?;
-        Ok(Command::Renew { claim, ttl_ms, stats: None })
+        Ok(Command::Renew { claim, ttl_ms, stats: item.stats()? })
     })?;
     let commands = in_their_tenants(caller.context(), &query, commands).await?;
     Ok(results(caller.context(), commands).await)

@@ -8,10 +8,10 @@ use solehold_api::{
     limits::FAILURE_REPORT_MS,
     paths,
     placement::{
-        Deployment, DeploymentList, Explanation, Failures, PlacementSettings, PostShift, PutQuarantine,
-        ReportFailure, ShiftState,
+        Deployment, DeploymentList, Explanation, Failures, Penalty, PlacementSettings, PostShift,
+        PutPlacement, PutQuarantine, ReportFailure, ShiftState,
     },
-    runners::RunnerAttributes,
+    runners::{FAILED_RESOURCES, Runner, RunnerAttributes},
 };
 use solehold_core::{
     command::Footprint,
@@ -90,9 +90,33 @@ async fn explain(
     let seen = path.find(&caller, context, query.tenant.as_deref()).await?;
     let key = &seen.resource.key;
     let planned = context.plan(&key.tenant, None).await?;
-    let failures = placement::failures_of(context.engine(), key).await?;
+    let (failures, mut penalties) = placement::failures_of(context.engine(), key).await?;
+    tell_who_declines(context, key, &mut penalties).await?;
     let holder = seen.live().map(|lease| lease.lease.holder.clone());
-    Ok(Json(placement::explain(&planned, key, holder, &failures).await?))
+    Ok(Json(placement::explain(&planned, key, holder, failures, penalties).await?))
+}
+
+/// Adds why the runners themselves do not ask for the resource: an agent whose workers failed at it pauses, and says so
+/// with its heartbeats.
+async fn tell_who_declines(
+    context: &Context,
+    key: &ResourceKey,
+    penalties: &mut [Penalty],
+) -> Result<(), ApiError> {
+    let names = penalties.iter().filter_map(|penalty| Name::new(&penalty.runner_id).ok());
+    let holders: Vec<_> = names.map(|name| HolderKey { tenant: key.tenant.clone(), name }).collect();
+    let loaded = context.engine().load(&Footprint { holders: holders.clone(), ..Default::default() }).await?;
+    let resource = format!("{}/{}", key.kind, key.key);
+    for holder in holders.iter().filter_map(|key| loaded.state.holder(key)) {
+        let session = holder.session.and_then(|id| loaded.state.session(id));
+        let runner = Runner::of(holder, session, 0, loaded.now);
+        let why = runner.metrics.get(FAILED_RESOURCES).and_then(|failed| failed.get(&resource)?.as_str());
+        let penalty = penalties.iter_mut().find(|penalty| penalty.runner_id == runner.runner_id);
+        if let (Some(why), Some(penalty)) = (why, penalty) {
+            penalty.declines = Some(why.to_owned());
+        }
+    }
+    Ok(())
 }
 
 /// Reports that a runner failed to work on a resource, which it holds or has held until a minute ago. A failure counts
@@ -243,18 +267,18 @@ async fn get_settings(
     Ok(Json(placement::settings(caller.context().engine(), &tenant).await?))
 }
 
-/// Replaces what is tuned about the placement of a tenant's resources: what is left out is as by default again.
+/// Changes what is tuned about the placement of a tenant's resources: what is left out stays as it is, and what is null
+/// is as by default again.
 #[utoipa::path(
     put, path = paths::PLACEMENT, tag = "placement", operation_id = "put_placement",
-    params(TenantQuery), request_body = PlacementSettings,
+    params(TenantQuery), request_body = PutPlacement,
     responses((status = 200, description = "The settings as they are now", body = PlacementSettings))
 )]
 async fn put_settings(
     caller: Caller<role::Admin>,
     Params(query): Params<TenantQuery>,
-    Body(body): Body<PlacementSettings>,
+    Body(body): Body<PutPlacement>,
 ) -> Result<Json<PlacementSettings>, ApiError> {
     let tenant = caller.tenant(query.tenant.as_deref())?;
-    placement::put_settings(caller.context().engine(), &tenant, &body).await?;
-    Ok(Json(body))
+    Ok(Json(placement::put_settings(caller.context().engine(), &tenant, &body).await?))
 }

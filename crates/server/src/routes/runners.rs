@@ -9,7 +9,7 @@ use solehold_api::{
     field::{self, Faults},
     kind,
     leases::Lease,
-    limits::PAGE_SIZE_MAX,
+    limits::{CAPACITY_MIN, PAGE_SIZE_MAX},
     page::{self, PageQuery},
     paths,
     placement::Assignments,
@@ -141,6 +141,7 @@ async fn register(
 ) -> Result<Json<RegisteredRunner>, ApiError> {
     let context = caller.context();
     let asked = body.terms()?;
+    check_capacity(context, asked.registration.capacity)?;
     let tenant = caller.tenant(body.tenant_id.as_deref())?;
     context.quota(&tenant, Quota::Sessions).await?;
     let key = HolderKey { tenant, name: asked.runner };
@@ -161,6 +162,16 @@ async fn register(
         context.end_former(&held, holder.registered_at, body.fenced).await?;
     }
     registered(context, holder, &view).await
+}
+
+/// The operator may allow less than the surface does.
+fn check_capacity(context: &Context, asked: Option<u32>) -> Result<(), ApiError> {
+    let most = context.limits().capacity_max;
+    let Some(asked) = asked.filter(|asked| *asked > most) else { return Ok(()) };
+    let mut faults = Faults::default();
+    let told = format!("is {asked}; this server allows {CAPACITY_MIN} to {most} (limits.capacity_max)");
+    faults.note("capacity", told);
+    Ok(faults.done()?)
 }
 
 /// The answer to a registration. What is attached to a former session is not the new one's: it expires.

@@ -82,7 +82,7 @@ async fn a_held_camera_is_deleted_by_force() {
 #[tokio::test]
 async fn every_fault_is_named_by_its_path() {
     let api = Api::start().await;
-    let mut odd = camera("door-1");
+    let mut odd = camera("door\n1");
     odd["min_score"] = json!(1.5);
     odd["zones"] = json!([
         {"zone_id": 1, "polygon": [[0, 0], [1, 1]]},
@@ -146,7 +146,7 @@ async fn zones_are_configured() {
         ("polygon[1][0]", json!({"zone_id": 9, "polygon": [[0, 0], [-2e9, 1], [2, 2]]})),
         ("kind", json!({"zone_id": 9, "kind": "x", "polygon": [[0, 0], [1, 1], [2, 2]]})),
         ("min_score", json!({"zone_id": 9, "min_score": 2, "polygon": [[0, 0], [1, 1], [2, 2]]})),
-        ("camera_uuid", json!({"zone_id": 9, "camera_uuid": "x", "polygon": [[0, 0], [1, 1], [2, 2]]})),
+        ("camera_uuid", json!({"zone_id": 9, "camera_uuid": "", "polygon": [[0, 0], [1, 1], [2, 2]]})),
     ] {
         assert_eq!(api.post(ZONES, odd).await.problem(400, "invalid_field")["errors"][0]["field"], field);
     }

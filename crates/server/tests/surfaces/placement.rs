@@ -361,3 +361,62 @@ async fn a_runner_that_restarts_is_told_its_set_again() {
         json!([])
     );
 }
+
+/// A body with one setting set all others back to their defaults.
+#[tokio::test]
+async fn a_partial_change_of_the_settings_leaves_the_rest_as_it_was() {
+    let api = Api::start().await;
+    let first = json!({"band_percent": 20, "settle_ms": 5_000, "unplaced_kinds": ["task"],
+        "static_lists": {"old": ["job/2"]}});
+    api.put("/placement", first).await.is(200);
+    let changed = api.put("/placement", json!({"moves_at_once": 4})).await.is(200);
+    let all = json!({"band_percent": 20, "moves_at_once": 4, "return_window_ms": null, "settle_ms": 5_000,
+        "unplaced_kinds": ["task"], "static_lists": {"old": ["job/2"]}});
+    assert_eq!(changed, all);
+    assert_eq!(api.get("/placement").await.is(200), all);
+    let back = json!({"band_percent": null, "unplaced_kinds": null, "static_lists": {}});
+    let changed = api.put("/placement", back).await.is(200);
+    let rest = json!({"band_percent": null, "moves_at_once": 4, "return_window_ms": null, "settle_ms": 5_000,
+        "unplaced_kinds": [], "static_lists": {}});
+    assert_eq!(changed, rest, "null sets a setting back to its default");
+    let odd = json!({"moves_at_once": 5, "band_percent": 0});
+    api.put("/placement", odd).await.problem(400, "invalid_field");
+    assert_eq!(api.get("/placement").await.is(200), rest, "all of a change, or nothing");
+}
+
+#[tokio::test]
+async fn an_explanation_has_the_settle_time_the_penalties_and_the_last_failure() {
+    let api = Api::start().await;
+    declare(&api, 2).await;
+    register(&api, "r1", json!({})).await;
+    told_when(&api, "r1", "all", |told| keys(&told["acquire"]).len() == 2).await;
+    let session = register(&api, "r1", json!({})).await;
+    follow(&api, &[("r1", &session)]).await;
+    let explain = async || api.get("/resources/job/0/explain").await.is(200);
+    let explained = explain().await;
+    assert_eq!(explained["settle_ms"], 60_000);
+    assert_eq!(explained["settling"][0]["runner_id"], "r1", "{explained}");
+    assert!(
+        explained["settling"][0]["for_ms"].as_u64().is_some_and(|ms| 0 < ms && ms <= 60_000),
+        "{explained}"
+    );
+    assert_eq!((&explained["penalties"], &explained["last_failure"]), (&json!([]), &json!(null)));
+    for reason in ["exit 3", "exit 9"] {
+        let body = json!({"runner_id": "r1", "session_id": session, "reason": reason});
+        api.post("/resources/job/0/failures", body).await.is(200);
+        api.pass_seconds(1);
+    }
+    api.pass_seconds(9);
+    let beat = json!({"session_id": session, "metrics": {"failed_resources": {"job/0": "it ended with 9"}}});
+    api.put("/runners/r1/heartbeat", beat).await.is(200);
+    let explained = explain().await;
+    let last = &explained["last_failure"];
+    assert_eq!((&last["runner_id"], &last["reason"]), (&json!("r1"), &json!("exit 9")), "{explained}");
+    assert!(last["at"].is_string(), "{explained}");
+    let penalty = &explained["penalties"][0];
+    assert_eq!((&penalty["runner_id"], &penalty["for_ms"]), (&json!("r1"), &json!(3_590_000)), "{explained}");
+    assert_eq!(penalty["declines"], "it ended with 9");
+    assert!(explained["penalties"][1].is_null(), "one for each runner");
+    api.delete("/resources/job/0/quarantine").await.is(204);
+    assert_eq!(explain().await["last_failure"], json!(null), "it was cleared");
+}

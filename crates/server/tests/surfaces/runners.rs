@@ -1,6 +1,7 @@
 //! Runners, as the camera pipeline calls them: registering, heartbeats, draining, leaving.
 
 use serde_json::{Value, json};
+use solehold_server::ServerLimits;
 
 use crate::common::{Api, acquire, runner};
 
@@ -42,7 +43,7 @@ async fn a_runner_registers_as_the_pipeline_does() {
     assert_eq!((&shown["status"], &shown["current_load"]), (&json!("active"), &json!(0)));
     for (field, value) in [
         ("capacity", json!(0)),
-        ("capacity", json!(101)),
+        ("capacity", json!(10_001)),
         ("capacity", json!(-1)),
         ("port", json!(70_000)),
         ("runner_id", json!("")),
@@ -373,4 +374,44 @@ async fn maintenance_is_told_and_ended_by_an_operator() {
     api.put(&status, json!({})).await.problem(400, "invalid_field");
     api.put("/runners/nobody/status", json!({"status": "active"})).await.problem(404, "not_found");
     assert_eq!(api.put(&status, json!({"status": "active"})).await.is(200)["status"], "active");
+}
+
+/// A runner of the pipeline counts its cameras itself, and got back the number of its leases.
+#[tokio::test]
+async fn the_load_that_a_runner_reports_is_its_load() {
+    let (api, session) = registered().await;
+    hold(&api, "cam-1", Some(&session)).await;
+    let get = async || api.get(&format!("{R}?tenant=tenant-1")).await.is(200);
+    let shown = get().await;
+    assert_eq!(
+        (&shown["current_load"], &shown["held"]),
+        (&json!(1), &json!(1)),
+        "what it holds, until it says"
+    );
+    for body in [json!({"current_load": 7}), json!({"current_load": 5, "session_id": session})] {
+        let load = body["current_load"].clone();
+        api.pass_seconds(1);
+        api.put(&format!("{R}/heartbeat?tenant=tenant-1"), body).await.is(200);
+        let shown = get().await;
+        assert_eq!((&shown["current_load"], &shown["held"]), (&load, &json!(1)));
+    }
+}
+
+#[tokio::test]
+async fn a_runner_may_hold_ten_thousand() {
+    let api = Api::start().await;
+    let with = |capacity: u32| json!({"runner_id": "big", "capacity": capacity});
+    let big = api.post("/runners/register", with(10_000)).await.is(200);
+    assert_eq!(big["capacity"], 10_000);
+    let problem = api.post("/runners/register", with(10_001)).await.problem(400, "invalid_field");
+    assert_eq!(problem["errors"][0]["field"], "capacity");
+    let limits = ServerLimits { capacity_max: 50, ..ServerLimits::default() };
+    let bounded = Api::start_with(limits).await;
+    bounded.post("/runners/register", with(50)).await.is(200);
+    let problem = bounded.post("/runners/register", with(51)).await.problem(400, "invalid_field");
+    let told = "is 51; this server allows 1 to 50 (limits.capacity_max)";
+    assert_eq!(
+        (&problem["errors"][0]["field"], &problem["errors"][0]["message"]),
+        (&json!("capacity"), &json!(told))
+    );
 }

@@ -29,6 +29,8 @@ pub struct Event {
     pub runner: String,
     pub token: i64,
     pub lease: String,
+    /// Of the worker that works under the lease.
+    pub shard: String,
 }
 
 impl Event {
@@ -41,6 +43,7 @@ impl Event {
             runner: text("holder"),
             token: told["token"].as_i64().unwrap_or_default(),
             lease: text("lease_id"),
+            shard: text("shard_id"),
         })
     }
 
@@ -89,6 +92,21 @@ pub fn changes(history: &BTreeMap<String, Vec<Event>>, after: u64) -> Result<Vec
         }
     }
     Ok(changes)
+}
+
+/// The events of a lease's life.
+const OF_LEASES: [&str; 6] =
+    ["lease_pending", "lease_acquired", "lease_released", "lease_expired", "lease_revoked", "lease_stolen"];
+
+/// Counts the events of leases, each of which names the shard.
+pub fn shards(history: &BTreeMap<String, Vec<Event>>) -> Result<usize> {
+    let events = history.values().flatten().filter(|event| OF_LEASES.contains(&event.name.as_str()));
+    let mut count = 0;
+    for event in events {
+        ensure!(event.shard.starts_with("shard-"), "no shard: {event:?}");
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// The newest revision of a history.
@@ -154,6 +172,9 @@ impl Inbox {
                 continue;
             };
             let text = |field: &str| body[field].as_str().unwrap_or_default().to_owned();
+            if OF_LEASES.contains(&text("event_type").as_str()) {
+                ensure!(text("shard_id").starts_with("shard-"), "no shard: {body}");
+            }
             if let Some(known) = ids.insert(revision, text("event_id")) {
                 ensure!(known == text("event_id"), "{revision} came under two ids");
                 continue;

@@ -24,6 +24,7 @@ async fn cameras_are_processed_by_one_worker_at_a_time_whatever_happens() -> Res
     let mut walk = Walk::new(World::start(size).await?);
     walk.cameras_are_acquired().await?;
     walk.health_is_told().await?;
+    walk.leases_tell_of_the_work().await?;
     walk.leases_are_renewed().await?;
     walk.configuration_is_applied().await?;
     walk.failed_workers_are_restarted().await?;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use solehold_testkit::wait_for;
 
 use crate::{
-    events::{Change, changes, newest},
-    world::{Agent, Held, PATIENCE, SITE, TENANT, TTL, World},
+    events::{Change, changes, newest, shards},
+    world::{Agent, Held, MODEL, PATIENCE, SITE, TENANT, TTL, World},
 };
 
 pub struct Walk {
@@ -118,6 +118,35 @@ impl Walk {
             ["solehold_live_leases", "solehold_operations", "solehold_renewals", "solehold_relay_sent"]
         {
             ensure!(metrics.contains(name), "{name} is not in {metrics}");
+        }
+        Ok(())
+    }
+
+    /// Every lease has the shard that works under it, the versions of the configuration that it knew, and what the
+    /// worker says. The worker knows its shard and its cameras by the configuration that it was given.
+    pub async fn leases_tell_of_the_work(&mut self) -> Result<()> {
+        let look = async || {
+            let leases = self.world.leases().await.ok()?;
+            let is_whole = |lease: &Value| {
+                let stats = &lease["processing_stats"];
+                stats["frames"].as_u64().is_some_and(|frames| frames > 0) && stats["is_configured"] == true
+            };
+            (leases.len() == self.cameras() && leases.iter().all(is_whole)).then_some(leases)
+        };
+        let told = wait_for("every lease to have the stats of its worker", PATIENCE, look).await;
+        let leases = match told {
+            Ok(leases) => leases,
+            Err(error) => return Err(error.context(format!("{:?}", self.world.leases().await))),
+        };
+        for lease in &leases {
+            let text = |field: &str| lease[field].as_str().map(str::to_owned);
+            let stats = &lease["processing_stats"];
+            ensure!(text("shard_id").is_some_and(|shard| shard.starts_with("shard-")), "{lease}");
+            ensure!(stats["shard_id"] == lease["shard_id"], "another shard works under it: {lease}");
+            ensure!(stats["model"] == MODEL, "the template is not in its configuration: {lease}");
+            let camera = text("camera_uuid").context("a camera")?;
+            let versions = (text("config_version"), text("zone_version"));
+            ensure!(versions == self.world.versions(&camera).await?, "other versions: {lease}");
         }
         Ok(())
     }
@@ -328,6 +357,7 @@ impl Walk {
         }
         let history = self.world.history().await?;
         changes(&history, 0)?;
+        tell("events of leases, each with its shard", shards(&history)?);
         let events = self.world.inbox.has_all(&history).await?;
         let frames = self.world.check_frames().await?;
         let refused = self.world.refused().await?;

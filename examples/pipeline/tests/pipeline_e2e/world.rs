@@ -25,6 +25,8 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const TTL: Duration = Duration::from_secs(5);
 pub const TENANT: &str = "acme";
 pub const SITE: &str = "north";
+/// A field of the template of the workers' configuration.
+pub const MODEL: &str = "small";
 
 /// How much of everything.
 #[derive(Debug, Clone, Copy)]
@@ -188,12 +190,15 @@ impl World {
         self.keys.lock().await.insert(name.to_owned(), key.clone());
         let (folder, metrics_port) = (TempDir::new()?, free_port()?);
         let worker = Path::new(env!("CARGO_MANIFEST_DIR")).join("worker.py");
+        let template = folder.path().join("shard.yaml");
+        fs::write(&template, format!("model: {MODEL}\nrunner_id: not this one\n"))?;
         let text = format!(
             "runner_id: {name}\ncontrol_plane_url: http://{}\napi_key: {key}\ntenant: {TENANT}\nsite: {SITE}\n\
              deployment_group: {group}\ndeployment_version: {version:?}\nmetrics_port: {metrics_port}\n\
              max_workers: 3\nmax_cameras_per_worker: 32\nlease_ttl_seconds: {}\nheartbeat_interval_seconds: 1\n\
              lease_retry_interval_seconds: 1\ngrace_seconds: {}\ndrain_budget_seconds: 25\nworker:\n\
-             \x20 command: [python3, {worker:?}]\n  protocol: required\n  stop_timeout_seconds: 10\n\
+             \x20 command: [python3, {worker:?}, --config, \"{{config}}\"]\n  config_template: {template:?}\n\
+             \x20 protocol: required\n  stop_timeout_seconds: 10\n\
              \x20 env: {{SINK_URL: {:?}, FRAME_SECONDS: '{}', CHECKPOINT_SECONDS: '5'}}\n",
             self.network.addr(),
             TTL.as_secs(),
@@ -209,16 +214,22 @@ impl World {
         Ok(Agent { name: name.to_owned(), program, metrics_port, _folder: folder })
     }
 
-    /// Which cameras are held.
-    pub async fn held(&self) -> Result<BTreeMap<String, Held>> {
+    /// The leases on cameras.
+    pub async fn leases(&self) -> Result<Vec<Value>> {
         let answer = self.get(&format!("/leases?tenant={TENANT}&limit=1000")).await?;
         let leases = answer["leases"].as_array().context("leases")?.iter();
+        Ok(leases.filter(|lease| lease["status"] == "active").cloned().collect())
+    }
+
+    /// Which cameras are held.
+    pub async fn held(&self) -> Result<BTreeMap<String, Held>> {
+        let leases = self.leases().await?;
         let of = |lease: &Value| {
             let token = lease["token"].as_i64()?;
             let runner = lease["runner_id"].as_str()?.to_owned();
             Some((lease["camera_uuid"].as_str()?.to_owned(), Held { runner, token }))
         };
-        Ok(leases.filter(|lease| lease["status"] == "active").filter_map(of).collect())
+        Ok(leases.iter().filter_map(of).collect())
     }
 
     /// Waits until every camera is held, its frames come under the token of its lease, no move is left to be made, and

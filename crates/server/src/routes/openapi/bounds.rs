@@ -9,7 +9,6 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 use solehold_api::{
-    leases::CAMERA_PREFIX,
     limits::{
         BATCH_ITEMS_MAX, CAMERA_TTL, CAPACITY_MAX, CAPACITY_MIN, COORDINATE_MAX, KEY_EXPIRY_SECONDS_MAX,
         KEY_GRACE_SECONDS_MAX, KEY_SCOPES_MAX, LABEL_QUERY_BYTES_MAX, LABELS_MAX, OFFER_TTL,
@@ -141,10 +140,6 @@ fn name() -> Value {
     json!({"minLength": 1, "maxLength": NAME_BYTES_MAX, "pattern": format!("^{NAME_CHARACTER}+$")})
 }
 
-fn camera_name() -> String {
-    format!("^{CAMERA_PREFIX}{NAME_CHARACTER}*$")
-}
-
 /// Whether a schema is that of a name.
 pub fn is_name(schema: &Value) -> bool {
     schema["pattern"] == name()["pattern"]
@@ -164,9 +159,6 @@ fn text(owner: &str, field: &str) -> Value {
         (_, "label") => {
             let pair = r"[^\u0000-\u001F\u007F-\u009F,=]{1,255}=[^\u0000-\u001F\u007F-\u009F,]{0,255}";
             json!({"maxLength": LABEL_QUERY_BYTES_MAX, "pattern": format!("^({pair}(,{pair})*)?$")})
-        }
-        ("AcquireLease" | "Zone" | "put_camera" | "put_site_camera", "camera_uuid") => {
-            json!({"maxLength": NAME_BYTES_MAX, "pattern": camera_name()})
         }
         ("ZoneId", _) => {
             let mut id = name();
@@ -231,15 +223,14 @@ fn whole_range(schema: &Value) -> Value {
 /// The schema of a field that cannot be derived at all.
 fn special(owner: &str, field: &str) -> Option<Value> {
     match (owner, field) {
-        // A camera's id begins as all do, and is left out only where the path has it.
+        // A camera's id is left out only where the path has it.
         ("create_camera" | "put_camera" | "put_site_camera", "body") => {
-            let is_new = owner == "create_camera";
-            let id = if is_new { camera_name() } else { format!("^({CAMERA_PREFIX}{NAME_CHARACTER}*)?$") };
-            let mut id = json!({"properties": {"camera_uuid": {"pattern": id}}});
-            if is_new {
-                id["required"] = json!(["camera_uuid"]);
+            let camera = json!({"$ref": "#/components/schemas/Camera"});
+            if owner != "create_camera" {
+                return Some(camera);
             }
-            Some(json!({"allOf": [{"$ref": "#/components/schemas/Camera"}, id]}))
+            let id = json!({"properties": {"camera_uuid": name()}, "required": ["camera_uuid"]});
+            Some(json!({"allOf": [camera, id]}))
         }
         ("PutRunnerStatus", "status") => {
             Some(json!({"type": "string", "enum": ["active", "draining", "drain", "maintenance"]}))
@@ -249,6 +240,7 @@ fn special(owner: &str, field: &str) -> Option<Value> {
             Some(json!({"type": "string", "enum": words}))
         }
         ("PlacementSettings", "static_lists") => Some(static_lists()),
+        ("PutPlacement", "static_lists") => Some(json!({"oneOf": [{"type": "null"}, static_lists()]})),
         ("Zone", "kind") => Some(json!({"type": ["string", "null"], "enum": ["include", "exclude", null]})),
         ("Zone", "polygon") => {
             let number = json!({"type": "number", "minimum": -COORDINATE_MAX, "maximum": COORDINATE_MAX});
