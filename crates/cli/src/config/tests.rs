@@ -74,6 +74,7 @@ fn the_documented_file_has_every_key() {
         requests_burst,
         watches_max,
         connections_max,
+        capacity_max,
         request_timeout,
         idle_timeout,
         shutdown_grace,
@@ -105,7 +106,16 @@ fn the_documented_file_has_every_key() {
         requests_burst,
         watches_max
     );
-    are_given!(connections_max, request_timeout, idle_timeout, shutdown_grace, resources, sessions, watches);
+    are_given!(
+        capacity_max,
+        connections_max,
+        request_timeout,
+        idle_timeout,
+        shutdown_grace,
+        resources,
+        sessions,
+        watches
+    );
 }
 
 #[test]
