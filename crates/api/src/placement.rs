@@ -356,8 +356,7 @@ impl PostShift {
     }
 }
 
-/// Changes what is tuned about the placement of a tenant's resources. What is left out stays as it is; null sets it back
-/// to its default.
+/// Changes settings of placement. What is left out stays as it is; null sets a setting back to its default.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -396,13 +395,12 @@ fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(field: D) -> Result<Opt
 impl PutPlacement {
     /// The settings after the change.
     pub fn over(&self, before: &PlacementSettings) -> PlacementSettings {
-        let Self { band_percent, moves_at_once, return_window_ms, settle_ms, .. } = self;
         let (kinds, lists) = (self.unplaced_kinds.clone(), self.static_lists.clone());
         PlacementSettings {
-            band_percent: band_percent.unwrap_or(before.band_percent),
-            moves_at_once: moves_at_once.unwrap_or(before.moves_at_once),
-            return_window_ms: return_window_ms.unwrap_or(before.return_window_ms),
-            settle_ms: settle_ms.unwrap_or(before.settle_ms),
+            band_percent: self.band_percent.unwrap_or(before.band_percent),
+            moves_at_once: self.moves_at_once.unwrap_or(before.moves_at_once),
+            return_window_ms: self.return_window_ms.unwrap_or(before.return_window_ms),
+            settle_ms: self.settle_ms.unwrap_or(before.settle_ms),
             unplaced_kinds: kinds.map_or_else(|| before.unplaced_kinds.clone(), Option::unwrap_or_default),
             static_lists: lists.map_or_else(|| before.static_lists.clone(), Option::unwrap_or_default),
         }

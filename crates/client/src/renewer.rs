@@ -43,7 +43,7 @@ use crate::{
 const BESIDE_AFTER_MIN: Duration = Duration::from_millis(250);
 /// The same as a part of the ttl: with so many heartbeats at once, each of them has a quarter of the ttl at least.
 const BESIDE_AFTER_TTLS: u32 = 24;
-/// The longest pause between retries, as a part of the ttl: a server that is back in the last tenth of the time is found.
+/// The longest pause between retries, as a part of the ttl: a server that is back in the last tenth of it is found.
 const RETRY_CAP_TTLS: u32 = 12;
 /// Most heartbeats of a session that are under way at once.
 const FLIGHTS_MAX: u32 = 8;

@@ -117,7 +117,7 @@ fn a_runner_is_shown_with_every_column() {
         assert_eq!(json[field], value, "{field}");
     }
     let by_name = Runner::of(&holder, None, 1, StoreTime(2_000));
-    assert_eq!((by_name.current_load, by_name.session_id), (1, None), "whatever it says itself");
+    assert_eq!((by_name.current_load, by_name.held, by_name.session_id), (3, 1, None), "as it says itself");
     let registered = RegisteredRunner::of(shown.clone(), &session, StoreTime(1_000));
     round_trip(&registered);
     assert_eq!((registered.ttl_ms, registered.session_id), (30_000, session_id().0));

@@ -7,7 +7,7 @@ use crate::{
     world::{Agent, held_by, script},
 };
 
-const TOP: &str = "lease_ttl_seconds: 3\nheartbeat_interval_seconds: 1\nlease_retry_interval_seconds: 0.5";
+const TOP: &str = "lease_ttl_seconds: 30\nheartbeat_interval_seconds: 1\nlease_retry_interval_seconds: 0.5";
 const SUPERSEDED: &str = "is another agent running with the same runner_id?";
 
 /// It had nothing to acquire, so it did not notice, and went on for ever.

@@ -76,6 +76,28 @@ pub async fn ask_args<A: AsRef<OsStr>>(server: &Solehold, args: impl IntoIterato
     ran(command).await
 }
 
+/// What a command prints for people, of one that went well.
+pub async fn seen(server: &Solehold, arguments: &str) -> Result<String> {
+    Ok(normalised(&ask(server, arguments).await?.good()?))
+}
+
+/// What it prints for programs.
+pub async fn json_of(server: &Solehold, arguments: &str) -> Result<Value> {
+    ask(server, &format!("{arguments} --json")).await?.json().context(arguments.to_owned())
+}
+
+/// How a command was refused: its code, the one line it said, and the code of the problem document.
+pub async fn refused(server: &Solehold, arguments: &str) -> Result<(i32, String, String)> {
+    let Ran { code, stdout, stderr } = ask(server, arguments).await?;
+    assert_eq!((stdout.as_str(), stderr.lines().count()), ("", 1), "{arguments}: {stderr}");
+    let by_json = ask(server, &format!("{arguments} --json")).await?;
+    assert_eq!((by_json.code, by_json.stdout.as_str()), (code, ""), "{arguments}");
+    let problem: Value = serde_json::from_str(&by_json.stderr).context(by_json.stderr)?;
+    assert!(problem["detail"].is_string() && problem["type"].is_string(), "{problem}");
+    let problem = problem["code"].as_str().context("a code")?.to_owned();
+    Ok((code.context("a code")?, normalised(stderr.strip_prefix("error: ").context("an error")?), problem))
+}
+
 /// Text with ids, times and durations replaced by words, and blanks by one.
 pub fn normalised(text: &str) -> String {
     let line = |line: &str| {
