@@ -139,8 +139,10 @@ impl Store {
         key: &str,
         limit: i64,
     ) -> Result<Vec<Letter>, Error> {
+        // The positions first, which the index has in order: there may be many letters of one key.
         let read = format!(
-            "SELECT {LETTER} FROM {} WHERE partition = $1 AND key = $2 AND resolved_ms IS NULL ORDER BY position LIMIT $3",
+            "SELECT {LETTER} FROM {0} WHERE partition = $1 AND position = ANY(ARRAY(SELECT position FROM {0} \
+             WHERE partition = $1 AND key = $2 AND resolved_ms IS NULL ORDER BY position LIMIT $3)) ORDER BY position",
             self.table("letters")
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
