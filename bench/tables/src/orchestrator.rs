@@ -37,8 +37,8 @@ const JOB_RETENTION: Duration = DAY.saturating_mul(30);
 const CLEANINGS: u32 = 20;
 
 /// One job in five runs and has mail and tasks that wait. The others ended in the last 28 days, and their marks are of
-/// the last 6. Letters were decided on, but one in four of the last partition is open, each of a key of its own, and one
-/// in four of the partition before that is parked behind the others, all of one key.
+/// the last 6. Letters were decided on, but one in four of the last partition is open, each of its own key, and one in
+/// four of the partition before that is parked behind the others, all of one key.
 const FILL: [&str; 8] = [
     "UPDATE orchestrator.partitions SET next_sequence = $1::bigint + 1000",
     "INSERT INTO orchestrator.jobs (job_id, partition, organization_id, match_id, input, pipeline, state, revision, \

@@ -15,6 +15,8 @@ pub struct Ran {
     pub ms: f64,
     /// How many rows its caller asked for by their keys, if it did.
     pub asked: f64,
+    /// Whether PostgreSQL expected so much work that it compiled the plan (JIT), which can take seconds.
+    pub is_compiled: bool,
     /// Its plan, as `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON)` shows it.
     pub plan: Value,
 }
@@ -25,7 +27,8 @@ impl Ran {
         let ms = ms.trim().parse().with_context(|| format!("a duration in {ms:?}"))?;
         let mut plan: Value = serde_json::from_str(plan).with_context(|| format!("a plan in {plan}"))?;
         let sql = plan["Query Text"].as_str().unwrap_or_default().to_owned();
-        Ok(Self { sql, ms, asked: 0.0, plan: plan["Plan"].take() })
+        let is_compiled = plan["JIT"].is_object();
+        Ok(Self { sql, ms, asked: 0.0, is_compiled, plan: plan["Plan"].take() })
     }
 
     /// The verb and the first table that it names, such as `DELETE letters`.
@@ -83,6 +86,7 @@ impl Ran {
             Some(format!("{kind} {}", node["Index Name"].as_str().or(node["Relation Name"].as_str())?))
         };
         let mut path: Vec<String> = nodes(&self.plan).into_iter().filter_map(scan).collect();
+        path.extend(self.is_compiled.then(|| "compiled first".to_owned()));
         path.dedup();
         path.join(", ")
     }

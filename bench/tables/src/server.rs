@@ -46,7 +46,6 @@ impl Server {
             ("maintenance_work_mem", "256MB"),
             // Only the benchmark's own VACUUM: what a query reads must not depend on when it ran.
             ("autovacuum", "off"),
-            ("jit", "off"),
         ];
         let server = settings
             .into_iter()

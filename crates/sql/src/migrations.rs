@@ -276,10 +276,9 @@ impl Index {
             if client.query_typed_one(take, &[(&lock, Type::TEXT)]).await?.try_get(0)? {
                 let made = self.make(client, definition).await;
                 client.query_typed_one(release, &[(&lock, Type::TEXT)]).await?;
-                made?;
-            } else {
-                tokio::time::sleep(LOCK_PAUSE.scattered(1)).await;
+                return made;
             }
+            tokio::time::sleep(LOCK_PAUSE.scattered(1)).await;
         }
         Ok(())
     }

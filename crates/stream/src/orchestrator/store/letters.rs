@@ -218,9 +218,10 @@ impl Store {
         key: &str,
         limit: i64,
     ) -> Result<Vec<Letter>, Error> {
+        // The index has their places in order: there may be many letters of one key.
         let read = format!(
-            "SELECT {LETTER} FROM {} WHERE partition = $1 AND key = $2 AND resolved_ms IS NULL \
-             ORDER BY generation, position LIMIT $3",
+            "SELECT {LETTER} FROM {0} WHERE ctid = ANY(ARRAY(SELECT ctid FROM {0} WHERE partition = $1 AND key = $2 \
+             AND resolved_ms IS NULL ORDER BY generation, position LIMIT $3)) ORDER BY generation, position",
             self.table("letters")
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =

@@ -228,15 +228,14 @@ const UNREADABLE_MAIL: &str = "CREATE TABLE IF NOT EXISTS OURS.unreadable_mail (
 const JOBS_FINISHED: &str = "CREATE INDEX IF NOT EXISTS jobs_finished ON OURS.jobs (partition, finished_ms)
     WHERE finished_ms IS NOT NULL;";
 /// What cleaning and lists look for: letters that were decided on, by when; open ones in the order of their ids, and by
-/// their key in any partition; mail that was set aside, by when; marks by either part of their id. The hash of a key is
-/// used by no other query, which would be better off with `letters_waiting`.
+/// their key in any partition; mail that was set aside, by when; marks by either part of their id.
 const CLEANING: &str = "
 CREATE INDEX IF NOT EXISTS inbox_id_first ON OURS.inbox (split_part(id, E'\\x1f', 1));
 CREATE INDEX IF NOT EXISTS inbox_id_second ON OURS.inbox (split_part(id, E'\\x1f', 2));
 CREATE INDEX IF NOT EXISTS unreadable_mail_at ON OURS.unreadable_mail (partition, at);
 CREATE INDEX IF NOT EXISTS letters_unresolved ON OURS.letters (partition, generation, position)
     WHERE resolved_ms IS NULL;
-CREATE INDEX IF NOT EXISTS letters_key ON OURS.letters (hashtextextended(key, 0)) WHERE resolved_ms IS NULL;
+CREATE INDEX IF NOT EXISTS letters_key ON OURS.letters USING hash (key) WHERE resolved_ms IS NULL;
 CREATE INDEX IF NOT EXISTS letters_resolved ON OURS.letters (partition, resolved_ms) WHERE resolved_ms IS NOT NULL;";
 /// Pipelines know when a job last began with them, and which jobs have them.
 const PIPELINES_USED: &str = "
