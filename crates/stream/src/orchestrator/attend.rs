@@ -191,7 +191,7 @@ impl<'a> Attendance<'a> {
             })
             .await?;
         self.jobs.figures.unreadable(aside.len());
-        for ((subject, name), (_, reason)) in aside.iter().zip(entries) {
+        for (subject, name, reason) in &aside {
             tracing::error!(partition, job = subject, name, reason, "mail cannot take effect; set aside");
         }
         Ok(())

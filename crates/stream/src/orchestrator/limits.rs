@@ -21,6 +21,8 @@ pub const REASON_BYTES_MAX: usize = 2_000;
 /// The longest time that a stage may be given.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+/// How many bytes of reports are put into mailboxes at once.
+pub const DELIVERY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How many entries of the mailbox one transaction takes.
 pub const MAILBOX_BATCH: i64 = 500;
 /// How many entries of the outbox are sent at once, for each channel of a partition.

@@ -3,6 +3,7 @@
 
 mod kit;
 mod letters;
+mod mail;
 mod old;
 mod timing;
 
