@@ -11,10 +11,12 @@
 //! others have to say to it (a worker's report, an operator's cancel) is put into the partition's mailbox, a table.
 
 mod attend;
+mod backlog;
 mod check;
 pub mod command;
 pub mod config;
 pub mod dispatch;
+mod floor;
 pub mod http;
 pub mod job;
 mod jobs;
@@ -22,6 +24,7 @@ pub mod limits;
 mod metrics;
 pub mod pipeline;
 pub mod publish;
+mod revokes;
 mod run;
 mod sender;
 pub mod store;

@@ -1,10 +1,12 @@
 //! Jobs on a real PostgreSQL: what is committed takes effect once, whoever crashes where.
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
+mod floors;
 mod kit;
 mod letters;
 mod mail;
 mod old;
+mod sending;
 mod timing;
 
 use std::collections::HashSet;

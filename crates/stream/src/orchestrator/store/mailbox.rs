@@ -157,13 +157,22 @@ impl Store {
         Ok(())
     }
 
-    /// The first entries of a partition's mailbox.
-    pub async fn mailbox(&self, client: &Client, partition: i32, limit: i64) -> Result<Mailbox, Error> {
+    /// The first entries of a partition's mailbox that have this arrival or a later one.
+    pub async fn mailbox(
+        &self,
+        client: &Client,
+        partition: i32,
+        from: i64,
+        limit: i64,
+    ) -> Result<Mailbox, Error> {
         let read = format!(
-            "SELECT arrival, subject, name, body::text FROM {} WHERE partition = $1 ORDER BY arrival LIMIT $2",
+            "SELECT arrival, subject, name, body::text FROM {} WHERE partition = $1 AND arrival >= $2 \
+             ORDER BY arrival LIMIT $3",
             self.table("mailbox")
         );
-        let rows = client.query_typed(&read, &[(&partition, Type::INT4), (&limit, Type::INT8)]).await?;
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&partition, Type::INT4), (&from, Type::INT8), (&limit, Type::INT8)];
+        let rows = client.query_typed(&read, &parameters).await?;
         let mut mailbox = Mailbox::default();
         for row in &rows {
             let arrival = row.try_get(0)?;
