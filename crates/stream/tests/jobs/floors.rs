@@ -26,6 +26,7 @@ async fn few_entries(kit: &Kit, index: &str, mut again: impl AsyncFnMut(i64)) {
         let (scans, entries) = (now.0 - since.0, now.1 - since.1);
         if scans >= 40 {
             if entries / scans < DEAD / 10 {
+                println!("{scans} scans of {index} went over {} entries each", entries / scans);
                 return;
             }
             (since, worst) = (now, worst.max(entries / scans));
