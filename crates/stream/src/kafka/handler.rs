@@ -96,6 +96,7 @@ pub trait Handler: Send + Sync + 'static {
     }
 
     /// Everything else that a partition needs while it is ours, such as sweeps and the sending of outgoing
-    /// messages. It ends soon after `leaving` turns true, and is dropped when the partition was lost.
+    /// messages. It ends soon after `leaving` turns true, and is dropped when the partition was lost. If it ends before
+    /// that, the partition is won anew and attended to again; if it panics, the consumer ends.
     fn attend(&self, tenure: Tenure, leaving: Leaving) -> impl Future<Output = ()> + Send;
 }

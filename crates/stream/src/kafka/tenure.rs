@@ -35,6 +35,8 @@ use super::{
 const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(2) };
 /// How often a single message is committed before it counts as one that cannot be.
 const COMMITS_MAX: u32 = 3;
+/// How often the epoch is looked at. Transactions check it too, but without messages there are none.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// What the tasks of partitions need.
 pub(super) struct Office<H> {
@@ -58,7 +60,7 @@ pub(super) enum Ended {
     Foreign,
     /// The application's own task failed.
     Broken(String),
-    /// No more messages arrive, for this reason; another attempt may be luckier.
+    /// No more messages arrive, or nobody attends to the partition, for this reason; another attempt may be luckier.
     Stalled(String),
 }
 
@@ -88,6 +90,7 @@ pub(super) async fn serve<H: Handler>(
         failures: 0,
         transaction: None,
     };
+    let mut fenced = Box::pin(until_fenced(office, tenure));
     loop {
         work.begin();
         let now = *leave.borrow_and_update();
@@ -105,7 +108,12 @@ pub(super) async fn serve<H: Handler>(
         tokio::select! {
             biased;
             changed = leave.changed() => if changed.is_err() { return Ended::Dropped },
-            ended = attending.ended(), if !attending.has_ended => if let Some(why) = ended { return Ended::Broken(why) },
+            ended = attending.ended(), if !attending.has_ended => match ended {
+                Some(why) => return Ended::Broken(why),
+                None if now.is_stay() => return unattended(office, tenure).await,
+                None => {}
+            },
+            () = &mut fenced => return Ended::Fenced,
             over = work.step() => if let Some(ended) = over { return ended },
         }
     }
@@ -116,6 +124,39 @@ pub(super) async fn serve<H: Handler>(
         ended = attending.ended() => ended.map_or(Ended::Left, Ended::Broken),
         _ = leave.wait_for(|leave| *leave == Leave::Drop) => Ended::Dropped,
     }
+}
+
+/// Waits until the epoch has been raised, be it without a new owner.
+async fn until_fenced<H: Handler>(office: &Office<H>, tenure: &Tenure) {
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        if is_fenced(office, tenure).await {
+            return;
+        }
+    }
+}
+
+/// Whether the epoch has been raised, as far as PostgreSQL can be asked.
+async fn is_fenced<H: Handler>(office: &Office<H>, tenure: &Tenure) -> bool {
+    let look = async {
+        let client = office.pool.get().await?;
+        office.partitions.look(&**client, &tenure.partition).await
+    };
+    match look.await {
+        Ok(row) => row.epoch != tenure.epoch,
+        Err(error) => {
+            tracing::debug!(partition = %tenure.partition, %error, "the epoch was not looked at");
+            false
+        }
+    }
+}
+
+/// Why the application's own task ended by itself: it may have found another epoch.
+async fn unattended<H: Handler>(office: &Office<H>, tenure: &Tenure) -> Ended {
+    if is_fenced(office, tenure).await {
+        return Ended::Fenced;
+    }
+    Ended::Stalled("what the application does for the partition ended by itself".to_owned())
 }
 
 /// The application's own task; it ends with this value.

@@ -4,15 +4,17 @@
 
 use std::{sync::Arc, time::Duration};
 
+use solehold_clock::BootTime;
 use solehold_sql::partitions::Tenure;
 use tokio::sync::watch;
 use tokio_postgres::Client;
 
 use super::{
+    floor::Floor,
     job::Input,
     jobs::{Jobs, StepError},
     limits::{CLEANING_BATCH, CLEANING_EVERY, MAILBOX_BATCH, POLL_EVERY, SWEEP_BATCH, SWEEP_EVERY},
-    sender::Channel,
+    sender::{Channel, Sending},
     store::{Batch, Mail, Mailbox},
     wake::Bells,
 };
@@ -30,21 +32,22 @@ pub(super) enum Next {
     More,
     /// There is nothing to do now.
     Idle,
-    /// It did not work, or there is more that is not urgent; not so fast.
+    /// There is more that is not urgent.
     Pause,
+    /// There is something to do again at this time, and before it if the bell rings.
+    At(BootTime),
 }
 
-/// What is done continuously.
-#[derive(Clone, Copy)]
+/// What is done continuously, and what is remembered of it from one time to the next.
 enum Chore<'a> {
     /// Read the mailbox.
-    Mail,
+    Mail(Floor),
     /// Look for attempts that have taken too long.
     Sweep,
     /// Delete what can no longer be needed.
     Clean,
     /// Send one channel of the outbox.
-    Send(&'a Channel),
+    Send(&'a Channel, Box<Sending>),
 }
 
 /// The care of one partition.
@@ -68,8 +71,8 @@ impl<'a> Attendance<'a> {
     pub async fn run(&self, leaving: Leaving) {
         let mut told = leaving.clone();
         let channels = Channel::of(self.jobs);
-        let chores =
-            [Chore::Mail, Chore::Sweep, Chore::Clean].into_iter().chain(channels.iter().map(Chore::Send));
+        let sends = channels.iter().map(|channel| Chore::Send(channel, Box::default()));
+        let chores = [Chore::Mail(Floor::default()), Chore::Sweep, Chore::Clean].into_iter().chain(sends);
         let all = futures_util::future::try_join_all(chores.map(|chore| self.repeat(&leaving, chore)));
         let gone = async {
             // An error means that there is no one left who could say so: the same.
@@ -88,34 +91,35 @@ impl<'a> Attendance<'a> {
 
     /// Does a chore until `leaving`, when there is something to do: at once while there is more, at its bell, and from
     /// time to time in any case.
-    async fn repeat(&self, leaving: &Leaving, chore: Chore<'_>) -> Result<(), StepError> {
-        let (mut bell, every) = match chore {
-            Chore::Mail => (self.bells.mail.listen(), POLL_EVERY),
+    async fn repeat(&self, leaving: &Leaving, mut chore: Chore<'_>) -> Result<(), StepError> {
+        let (mut bell, every) = match &chore {
+            Chore::Mail(_) => (self.bells.mail.listen(), POLL_EVERY),
             Chore::Sweep => (never(), SWEEP_EVERY),
             Chore::Clean => (never(), CLEANING_EVERY),
-            Chore::Send(_) => (self.bells.outbox.listen(), POLL_EVERY),
+            Chore::Send(..) => (self.bells.outbox.listen(), POLL_EVERY),
         };
         let mut leaving = leaving.clone();
         while !*leaving.borrow() {
             bell.mark_unchanged();
-            let done = match chore {
-                Chore::Mail => self.read_mail().await,
+            let done = match &mut chore {
+                Chore::Mail(floor) => self.read_mail(floor).await,
                 Chore::Sweep => self.sweep().await,
                 Chore::Clean => self.clean().await,
-                Chore::Send(channel) => channel.send(self).await,
+                Chore::Send(channel, sending) => channel.send(self, sending).await,
             };
-            let wait = match done {
+            let (wait, is_deaf) = match done {
                 Ok(Next::More) => continue,
-                Ok(Next::Idle) => every,
-                Ok(Next::Pause) => PAUSE,
+                Ok(Next::Idle) => (every, false),
+                Ok(Next::At(time)) => (time.since(BootTime::now()).min(every), false),
+                Ok(Next::Pause) => (PAUSE, true),
                 Err(StepError::Fenced) => return Err(StepError::Fenced),
                 Err(error) => {
                     tracing::warn!(partition = %self.partition(), %error, "jobs wait for the database");
-                    PAUSE
+                    (PAUSE, true)
                 }
             };
             let rung = async {
-                if wait == PAUSE || bell.changed().await.is_err() {
+                if is_deaf || bell.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
@@ -129,40 +133,50 @@ impl<'a> Attendance<'a> {
     }
 
     /// Takes what others have to say to the jobs of the partition.
-    async fn read_mail(&self) -> Result<Next, StepError> {
+    async fn read_mail(&self, floor: &mut Floor) -> Result<Next, StepError> {
         let store = self.jobs.store();
         let partition = self.partition();
         let client = store.pool().get().await?;
-        let Mailbox { mail, unreadable } = store.mailbox(&client, partition, MAILBOX_BATCH).await?;
+        let read = floor.begin(BootTime::now());
+        let Mailbox { mail, unreadable } =
+            store.mailbox(&client, partition, read.from, MAILBOX_BATCH).await?;
+        floor.answered(read, BootTime::now());
         drop(client);
-        if mail.is_empty() && unreadable.is_empty() {
+        let arrivals = mail.iter().map(|(arrival, _)| *arrival);
+        let Some(last) = arrivals.chain(unreadable.iter().map(|(arrival, _)| *arrival)).max() else {
             return Ok(Next::Idle);
-        }
+        };
+        let is_all = mail.len() + unreadable.len() < MAILBOX_BATCH.unsigned_abs() as usize;
         self.set_mail_aside(&unreadable).await?;
-        match self.take_mail(&mail).await {
+        let unfinished = match self.take_mail(&mail).await {
             // One entry that cannot take effect must not hold up the others.
             Err(StepError::Database(error)) if error.is_of_the_data() => {
                 tracing::debug!(partition, %error, entries = mail.len(), "taking mail one by one");
+                let mut unfinished = None;
                 for entry in &mail {
                     match self.take_mail(std::slice::from_ref(entry)).await {
                         Err(StepError::Database(error)) if error.is_of_the_data() => {
                             self.set_mail_aside(&[(entry.0, error.to_string())]).await?;
                         }
-                        taken => taken?,
+                        taken => unfinished = unfinished.or(taken?),
                     }
                 }
+                unfinished
             }
             taken => taken?,
-        }
+        };
+        let below = unfinished.unwrap_or(last.saturating_add(1));
+        floor.took(below, is_all && unfinished.is_none(), BootTime::now());
         Ok(Next::More)
     }
 
-    /// Applies mail to the jobs of the partition, in one transaction.
-    async fn take_mail(&self, mail: &[(i64, Mail)]) -> Result<(), StepError> {
+    /// Applies mail to the jobs of the partition, in one transaction. Returns the first entry that takes another one.
+    async fn take_mail(&self, mail: &[(i64, Mail)]) -> Result<Option<i64>, StepError> {
         if mail.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let (store, partition) = (self.jobs.store(), self.partition());
+        let mut unfinished = None;
         self.jobs
             .under_epoch(self.tenure, async |batch, client| {
                 batch.load(mail.iter().map(|(_, mail)| mail.subject.as_str())).await?;
@@ -170,11 +184,14 @@ impl<'a> Attendance<'a> {
                 for (arrival, mail) in mail {
                     if batch.read(mail).await? {
                         done.push(*arrival);
+                    } else {
+                        unfinished = unfinished.or(Some(*arrival));
                     }
                 }
                 store.delete_mail(client, partition, &done).await
             })
-            .await
+            .await?;
+        Ok(unfinished)
     }
 
     /// Records mail that cannot take effect, and takes it out of the mailbox.
@@ -191,7 +208,7 @@ impl<'a> Attendance<'a> {
             })
             .await?;
         self.jobs.figures.unreadable(aside.len());
-        for ((subject, name), (_, reason)) in aside.iter().zip(entries) {
+        for (subject, name, reason) in &aside {
             tracing::error!(partition, job = subject, name, reason, "mail cannot take effect; set aside");
         }
         Ok(())

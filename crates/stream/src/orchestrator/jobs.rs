@@ -8,11 +8,12 @@ use prometheus_client::metrics::counter::Counter;
 use solehold_sql::{
     Error,
     partitions::{Standing, Tenure},
+    retry,
 };
 use tokio_postgres::Client;
 
 use super::{
-    Report,
+    Report, ReportKind,
     attend::Attendance,
     command::Command,
     dispatch::{Reports, Ways},
@@ -77,11 +78,30 @@ impl Desk {
             return Ok(());
         }
         let client = self.store.pool().get().await?;
-        let delivered = self.store.deliver(&client, mail).await?;
+        let delivered = retry::on_contention(|| self.store.deliver(&client, mail.clone())).await?;
         drop(client);
         self.wakes.mail(&delivered.partitions);
         self.report_without_job(&delivered.without_job);
         Ok(())
+    }
+
+    /// The same, one by one if PostgreSQL cannot keep one of them: that one is dropped, and keeps nothing back.
+    async fn deliver_some(&self, mail: Vec<Mail>) -> Result<(), Error> {
+        match self.deliver_mail(mail.clone()).await {
+            Err(error) if error.is_of_the_data() => {
+                for entry in mail {
+                    let (job, name) = (entry.subject.clone(), entry.name.clone());
+                    match self.deliver_mail(vec![entry]).await {
+                        Err(error) if error.is_of_the_data() => {
+                            tracing::error!(job, name, %error, "a report cannot be kept and was dropped");
+                        }
+                        delivered => delivered?,
+                    }
+                }
+                Ok(())
+            }
+            delivered => delivered,
+        }
     }
 
     /// Counts mail that had no effect, since its job is gone, and logs it: one line for all that came together.
@@ -96,12 +116,25 @@ impl Desk {
 #[async_trait]
 impl Reports for Desk {
     async fn deliver(&self, reports: Vec<Report>) -> Result<(), Error> {
-        let mut reports = reports.into_iter().filter(is_sound).map(Mail::report).peekable();
-        while reports.peek().is_some() {
-            let some = reports.by_ref().take(limits::MAILBOX_BATCH.unsigned_abs() as usize).collect();
-            self.deliver_mail(some).await?;
+        let (mut some, mut bytes) = (Vec::new(), 0);
+        for report in reports.into_iter().filter(is_sound) {
+            let (report, excess) = report.bounded();
+            if let Some(reason) = excess {
+                tracing::warn!(task = %report.id, reason, "the attempt of a task counts as failed");
+            }
+            let size = match &report.kind {
+                ReportKind::Succeeded { result } => result.to_string().len(),
+                _ => limits::REASON_BYTES_MAX,
+            };
+            let is_full = some.len() >= limits::MAILBOX_BATCH.unsigned_abs() as usize;
+            if is_full || bytes + size > limits::DELIVERY_BYTES_MAX {
+                self.deliver_some(std::mem::take(&mut some)).await?;
+                bytes = 0;
+            }
+            bytes += size;
+            some.push(Mail::report(report));
         }
-        Ok(())
+        self.deliver_some(some).await
     }
 }
 

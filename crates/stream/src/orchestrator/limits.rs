@@ -28,10 +28,18 @@ pub const SHOWN_CHARS_MAX: usize = 100;
 /// The longest time that a stage may be given.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
+/// How many bytes of reports are put into mailboxes at once.
+pub const DELIVERY_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// How many entries of the mailbox one transaction takes.
 pub const MAILBOX_BATCH: i64 = 500;
 /// How many entries of the outbox are sent at once, for each channel of a partition.
 pub const OUTBOX_BATCH: i64 = 500;
+/// How many jobs may wait in a channel of a partition for a service that does not take their tasks, before others do.
+pub const JOBS_LEFT_MAX: usize = 50_000;
+/// How many requests to drop a task are under way at once, for each channel of a partition.
+pub const REVOKES_AT_ONCE: usize = 16;
+/// How long a request to drop a task may take.
+pub const REVOKE_WITHIN: Duration = Duration::from_secs(10);
 /// How many stages one sweep looks at.
 pub const SWEEP_BATCH: i64 = 500;
 /// How many inbox marks, old letters and old jobs are deleted at once.
@@ -41,6 +49,10 @@ pub const REDRIVE_BATCH: i64 = 500;
 
 /// Polling guarantees that nothing in the mailbox or outbox is missed; hints make it faster.
 pub const POLL_EVERY: Duration = Duration::from_secs(1);
+/// Mail that is committed this long after it was written, or later, may have to wait for a full read of the mailbox.
+pub const LATE_MAIL_MAX: Duration = Duration::from_secs(2);
+/// How often, at most, the outbox is searched for rows that should not be there any more.
+pub const OUTBOX_SEARCH_EVERY: Duration = Duration::from_secs(5);
 /// How often deadlines are looked at.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// How often inbox marks, letters and jobs are cleaned, a bite at a time.

@@ -12,10 +12,12 @@
 
 mod anew;
 mod attend;
+mod backlog;
 mod check;
 pub mod command;
 pub mod config;
 pub mod dispatch;
+mod floor;
 pub mod http;
 pub mod job;
 mod jobs;
@@ -23,6 +25,7 @@ pub mod limits;
 mod metrics;
 pub mod pipeline;
 pub mod publish;
+mod revokes;
 mod run;
 mod sender;
 pub mod store;

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr, time::Duration};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::limits::{ID_BYTES_MAX, STAGE_NAME_BYTES_MAX};
+use super::limits::{ID_BYTES_MAX, REASON_BYTES_MAX, RESULT_BYTES_MAX, STAGE_NAME_BYTES_MAX};
 
 /// One attempt at a stage of a job. Brokers deliver a task twice and workers outlive their orchestrator: only the
 /// report of the present attempt counts.
@@ -84,6 +84,41 @@ impl Report {
             format!("{what} has {} bytes; it has 1 to {most}, and no zero characters", id.len())
         })
     }
+
+    /// The report as it is kept: what is too large fails the attempt, with the reason that is returned beside it, and a
+    /// long reason is cut.
+    pub fn bounded(mut self) -> (Self, Option<String>) {
+        let excess = match &self.kind {
+            ReportKind::Succeeded { result } => excess(result),
+            _ => None,
+        };
+        if let Some(reason) = &excess {
+            self.kind = ReportKind::Failed { reason: reason.clone() };
+        } else if let ReportKind::Failed { reason } = &mut self.kind {
+            *reason = bounded_reason(reason);
+        }
+        (self, excess)
+    }
+}
+
+/// Why a result is not kept, if it is too large.
+pub(super) fn excess(result: &Value) -> Option<String> {
+    let size = result.to_string().len();
+    (size > RESULT_BYTES_MAX).then(|| {
+        format!(
+            "its result has {size} bytes, more than {RESULT_BYTES_MAX}: store it elsewhere, and return where"
+        )
+    })
+}
+
+/// A reason of bounded length; what is cut says so. PostgreSQL keeps no zero characters.
+pub(super) fn bounded_reason(reason: &str) -> String {
+    let reason = reason.replace('\0', "");
+    if reason.len() <= REASON_BYTES_MAX {
+        return reason;
+    }
+    let end = (0..=REASON_BYTES_MAX - 3).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or_default();
+    format!("{}...", &reason[..end])
 }
 
 /// What a worker says.

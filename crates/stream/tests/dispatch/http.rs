@@ -39,6 +39,9 @@ async fn service() -> Result<(SocketAddr, Asked, JoinSet<()>)> {
         .route("/video/never", post(async || (StatusCode::UNPROCESSABLE_ENTITY, "no such codec")))
         .route("/video/busy", post(async || StatusCode::TOO_MANY_REQUESTS))
         .route("/video/odd", post(async || "done"))
+        .route("/video/huge", post(async || json!({ "result": "x".repeat(1024 * 1024) }).to_string()))
+        .route("/video/down", post(async || (StatusCode::BAD_GATEWAY, "x".repeat(2 * 1024 * 1024))))
+        .route("/video/full", post(async || (StatusCode::ACCEPTED, "x".repeat(2 * 1024 * 1024))))
         .route("/video/hang", post(std::future::pending::<StatusCode>))
         .with_state(Arc::clone(&asked));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -86,7 +89,13 @@ async fn a_service_answers_at_once_or_later() -> Result<()> {
     ensure!(matches!(odd, Some(DispatchError::Refused(_))) && says(&odd, "not a JSON object"), "{odd:?}");
     let missing = of("missing").await;
     ensure!(matches!(missing, Some(DispatchError::Refused(_))) && says(&missing, "404"), "{missing:?}");
-    for path in ["busy", "hang"] {
+    let huge = of("huge").await;
+    ensure!(
+        matches!(huge, Some(DispatchError::Refused(_))) && says(&huge, "more than 1048576 bytes"),
+        "a task that was done is not done again: {huge:?}"
+    );
+    ensure!(of("full").await.is_none(), "it was taken over, whatever else the answer says");
+    for path in ["busy", "hang", "down"] {
         let again = of(path).await;
         ensure!(matches!(again, Some(DispatchError::Unreachable(_))), "{path}: {again:?}");
     }

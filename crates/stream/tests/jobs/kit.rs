@@ -38,6 +38,8 @@ pub struct Workers {
     pub revoked: Mutex<Vec<TaskId>>,
     pub refuses: Mutex<HashSet<String>>,
     pub is_down: watch::Sender<bool>,
+    /// While it is set, workers do not answer requests to drop a task.
+    pub revokes_hang: watch::Sender<bool>,
 }
 
 #[async_trait]
@@ -57,6 +59,7 @@ impl Dispatch for Workers {
     }
 
     async fn revoke(&self, task: &TaskId) {
+        let _ = self.revokes_hang.subscribe().wait_for(|hang| !hang).await;
         self.revoked.lock().unwrap().push(task.clone());
     }
 

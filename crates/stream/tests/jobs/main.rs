@@ -3,11 +3,14 @@
 
 mod anew;
 mod broker;
+mod floors;
 mod forwarded;
 mod fuzz;
 mod kit;
 mod letters;
+mod mail;
 mod old;
+mod sending;
 mod timing;
 
 use std::collections::HashSet;

@@ -219,7 +219,7 @@ async fn odd_requests_are_refused(world: &World) -> Result<()> {
         ("{".to_owned(), 400, "invalid_json", "a report is JSON: EOF"),
         ("x".repeat(2 * 1024 * 1024 + 1), 413, "payload_too_large", "the body has more than 2097152 bytes"),
         ("7".to_owned(), 400, "invalid_field", "report 1 of 1 is none: "),
-        (format!("[{good}, {{}}]"), 400, "invalid_field", "report 2 of 2 is none: missing field"),
+        ("[{}, 7]".to_owned(), 400, "invalid_field", "report 1 of 2 is none: missing field"),
         (with("kind", json!("done")), 400, "invalid_field", "report 1 of 1 is none: unknown variant `done`"),
         (with("job", json!("b\0")), 400, "invalid_field", "report 1 of 1 is none: job has 2 bytes"),
         (
@@ -245,6 +245,20 @@ async fn odd_requests_are_refused(world: &World) -> Result<()> {
         let refusal = world.refusal(method, path, "").await?;
         assert_eq!((refusal.0, refusal.1.as_str()), (status, code), "{path}: {}", refusal.2);
     }
+    // One that is refused is named, and stops none of the others: 20 in one request.
+    let large = json!({ "job": "nobody", "stage": "decode", "attempt": 1, "kind": "succeeded",
+        "result": "x".repeat(300_000) });
+    let mut reports = vec![json!({}); 20];
+    (reports[3], reports[7]) = (good.clone(), large.clone());
+    let refusal = world.refusal(Method::POST, "/reports", json!(reports).to_string()).await?;
+    assert_eq!((refusal.0, refusal.1.as_str()), (400, "invalid_field"), "{}", refusal.2);
+    let ends = ". 14 more were refused. the other reports (1) were taken";
+    assert!(refusal.2.starts_with("report 1 of 20 is none: ") && refusal.2.ends_with(ends), "{}", refusal.2);
+    world.job_when("b", |job| job["stages"][0]["state"] == "running").await?;
+    let refusal = world.refusal(Method::POST, "/reports", large.to_string()).await?;
+    let detail = "report 1 of 1: its result has 300002 bytes, more than 262144: store it elsewhere, and return where; the \
+                  attempt counts as failed";
+    assert_eq!(refusal, (413, "payload_too_large".to_owned(), detail.to_owned()));
     // A report of a job that nobody knows is dropped, as brokers deliver those of jobs that are long gone.
     let answer = world.ask(Method::POST, "/reports", with("job", json!("nobody"))).await?;
     assert_eq!(answer.status, 202);

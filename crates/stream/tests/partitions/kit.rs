@@ -24,7 +24,10 @@ use solehold_stream::kafka::{
     Message, Moment, PartitionAssignment,
 };
 use solehold_testkit::{Kafka, Postgres, Program, wait_for};
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinHandle,
+};
 use tokio_postgres::{Client, NoTls};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -224,6 +227,10 @@ pub struct Table {
     figures: Arc<Figures>,
     pub running: AtomicUsize,
     pub most_running: AtomicUsize,
+    /// How often a partition began to be attended to.
+    pub attended: AtomicUsize,
+    /// Ends what attends to partitions now, without an error.
+    pub end_attending: Notify,
 }
 
 impl Table {
@@ -300,7 +307,12 @@ impl Handler for Table {
     }
 
     async fn attend(&self, _: Tenure, mut leaving: Leaving) {
-        let _ = leaving.wait_for(|leaving| *leaving).await;
+        let ended = self.end_attending.notified();
+        self.attended.fetch_add(1, Ordering::SeqCst);
+        tokio::select! {
+            _ = leaving.wait_for(|leaving| *leaving) => {}
+            () = ended => {}
+        }
     }
 }
 
@@ -323,8 +335,14 @@ impl Running {
         let (ending, told) = watch::channel(false);
         let figures = Arc::new(Figures::default());
         let pool = pool(&orders.database);
-        let (running, most_running) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        let handler = Arc::new(Table { pool: pool.clone(), figures: figures.clone(), running, most_running });
+        let handler = Arc::new(Table {
+            pool: pool.clone(),
+            figures: figures.clone(),
+            running: AtomicUsize::new(0),
+            most_running: AtomicUsize::new(0),
+            attended: AtomicUsize::new(0),
+            end_attending: Notify::new(),
+        });
         let consumer = Consumer {
             settings: orders.settings,
             brokers: orders.brokers,

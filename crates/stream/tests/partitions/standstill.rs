@@ -1,6 +1,6 @@
 //! What makes a partition stand still ends its tenure, is seen, and is tried again.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::atomic::Ordering, time::Duration};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use solehold_stream::kafka::{Figures, LostMessages};
@@ -39,6 +39,48 @@ async fn an_assign_that_fails_ends_the_tenure_and_is_tried_again() -> anyhow::Re
     kit.check(100).await;
     assert!(two.figures.stopped().is_empty(), "{:?}", two.figures.stopped());
     two.end().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_that_was_raised_without_a_new_owner_is_noticed_without_a_message() -> anyhow::Result<()> {
+    let kit = Kit::new().await?;
+    let one = Running::start(kit.orders("one"));
+    kit.shared_by(&["one"]).await;
+    let raise = "UPDATE partitions SET epoch = epoch + 1 WHERE partition = 0 RETURNING epoch";
+    let raised: i64 = kit.client.query_one(raise, &[]).await?.get(0);
+    let again = format!("partitions WHERE partition = 0 AND epoch > {raised} AND owner = 'one'");
+    wait_for("the partition to be won again", PATIENCE, async || kit.count(&again).await == 1).await?;
+    kit.send_to(0, "key", "m-0");
+    kit.flush().await;
+    kit.check(1).await;
+    assert_eq!(kit.count(&format!("effects WHERE epoch > {raised}")).await, 1);
+    assert!(one.figures.stopped().is_empty(), "{:?}", one.figures.stopped());
+    one.end().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attendance_that_ends_without_an_error_is_begun_again() -> anyhow::Result<()> {
+    let kit = Kit::new().await?;
+    let one = Running::start(kit.orders("one"));
+    let attended = async |count: usize| {
+        let is_reached = async || one.handler.attended.load(Ordering::SeqCst) >= count;
+        wait_for(&format!("{count} times that a partition is attended to"), PATIENCE, is_reached).await
+    };
+    attended(PARTITIONS as usize).await?;
+    kit.shared_by(&["one"]).await;
+    let epochs = "SELECT sum(epoch)::bigint FROM partitions";
+    let before: i64 = kit.client.query_one(epochs, &[]).await?.get(0);
+    one.handler.end_attending.notify_waiters();
+    attended(2 * PARTITIONS as usize).await?;
+    let after: i64 = kit.client.query_one(epochs, &[]).await?.get(0);
+    assert!(after - before >= i64::from(PARTITIONS), "each was won again: {before} to {after}");
+    kit.send_many("m", 100, 20);
+    kit.flush().await;
+    kit.check(100).await;
+    wait_for("every partition to go on", PATIENCE, async || one.figures.stopped().is_empty()).await?;
+    one.end().await?;
     Ok(())
 }
 

@@ -7,6 +7,8 @@
 //!                                          408, 425, 429, 5xx     it is sent again
 //! ```
 //!
+//! A result that is too large to be read fails the attempt: the task was done, and done again it would answer the same.
+//!
 //! A task may arrive twice, with the same key. A service that answers at once must do so within `timeout`; its answer
 //! is in the database before the task counts as sent, so that it is not lost with the orchestrator.
 
@@ -27,8 +29,10 @@ use crate::orchestrator::{Report, ReportKind, Task, TaskId, wire};
 
 /// How many requests of one batch are under way at once.
 const PARALLEL: usize = 32;
-/// How much of an answer is read.
+/// The largest answer with a result.
 const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// How much of any other answer is read.
+const SHOWN_BYTES: usize = 800;
 /// How much of a refusal is kept.
 const SHOWN_CHARS: usize = 200;
 
@@ -99,9 +103,12 @@ impl Http {
             .json(&wire::task(task, self.config.report_to.as_deref()));
         let answer = request.send().await.map_err(|error| unreachable(format!("{url}: {}", said(&error))))?;
         let status = answer.status();
-        let body = read(answer).await.map_err(|error| unreachable(format!("{url}: {error}")))?;
+        if status == StatusCode::ACCEPTED {
+            return Ok(());
+        }
+        let most = if status.is_success() { ANSWER_BYTES_MAX } else { SHOWN_BYTES };
+        let body = read(answer, most).await.map_err(|error| unreachable(format!("{url}: {error}")))?;
         match status {
-            StatusCode::ACCEPTED => Ok(()),
             status if status.is_success() => {
                 let result = result(&body).map_err(|why| DispatchError::Refused(format!("{url}: {why}")))?;
                 let report = Report { id: task.id.clone(), kind: ReportKind::Succeeded { result } };
@@ -109,7 +116,7 @@ impl Http {
                 delivered.map_err(|error| unreachable(format!("the result was not kept: {error}")))
             }
             status => {
-                let shown: String = String::from_utf8_lossy(&body).chars().take(SHOWN_CHARS).collect();
+                let shown: String = String::from_utf8_lossy(&body.bytes).chars().take(SHOWN_CHARS).collect();
                 let text = format!("{url} answered {status}: {shown}");
                 Err(if is_final(status) { DispatchError::Refused(text) } else { unreachable(text) })
             }
@@ -139,28 +146,44 @@ fn said(error: &reqwest::Error) -> String {
     text
 }
 
-async fn read(mut answer: reqwest::Response) -> Result<Vec<u8>, String> {
-    let mut body = Vec::new();
+/// What was read of an answer.
+#[derive(Default)]
+struct Body {
+    bytes: Vec<u8>,
+    /// There is more than may be read.
+    is_cut: bool,
+}
+
+/// Reads no more than `most` bytes.
+async fn read(mut answer: reqwest::Response, most: usize) -> Result<Body, String> {
+    let mut body = Body::default();
     while let Some(chunk) = answer.chunk().await.map_err(|error| said(&error))? {
-        if body.len() + chunk.len() > ANSWER_BYTES_MAX {
-            return Err(format!("the answer has more than {ANSWER_BYTES_MAX} bytes"));
+        let room = most - body.bytes.len();
+        body.bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() > room {
+            body.is_cut = true;
+            break;
         }
-        body.extend_from_slice(&chunk);
     }
     Ok(body)
 }
 
 /// The result in a service's answer. No body at all is a result that says nothing.
-fn result(body: &[u8]) -> Result<Value, String> {
+fn result(body: &Body) -> Result<Value, String> {
     #[derive(Deserialize)]
     struct Answer {
         #[serde(default)]
         result: Value,
     }
-    if body.is_empty() {
+    if body.is_cut {
+        return Err(format!(
+            "its answer has more than {ANSWER_BYTES_MAX} bytes: store the result elsewhere, and return where"
+        ));
+    }
+    if body.bytes.is_empty() {
         return Ok(Value::Null);
     }
-    let answer: Result<Answer, _> = serde_json::from_slice(body);
+    let answer: Result<Answer, _> = serde_json::from_slice(&body.bytes);
     answer
         .map(|answer| answer.result)
         .map_err(|error| format!("its answer is not a JSON object such as {{\"result\": ...}} ({error})"))

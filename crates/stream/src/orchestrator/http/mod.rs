@@ -234,7 +234,11 @@ async fn steer(
     Ok((StatusCode::ACCEPTED, Json(json!({ "job_id": id, "asked": what }))).into_response())
 }
 
-/// What workers behind HTTP say: a report, or an array of them.
+/// How many reports that were refused an answer names.
+const REFUSED_SHOWN: usize = 5;
+
+/// What workers behind HTTP say: a report, or an array of them. One that is refused is named in the answer, and keeps
+/// the others back from nothing.
 async fn report(State(shared): State<Shared>, body: Result<Bytes, BytesRejection>) -> Answer {
     let body = body.map_err(asked::unread)?;
     let reports = match serde_json::from_slice::<Value>(&body) {
@@ -243,19 +247,33 @@ async fn report(State(shared): State<Shared>, body: Result<Bytes, BytesRejection
         Err(error) => return refused(ErrorCode::InvalidJson, format!("a report is JSON: {error}")),
     };
     let count = reports.len();
-    let mut read = Vec::with_capacity(count);
+    let (mut read, mut faults, mut taken) = (Vec::with_capacity(count), Vec::new(), 0);
+    let mut code = ErrorCode::PayloadTooLarge;
     for (at, report) in reports.into_iter().enumerate() {
+        let which = format!("report {} of {count}", at + 1);
         let report = serde_json::from_value::<Report>(report).map_err(|error| error.to_string());
         match report.and_then(|report| report.fault().map_or(Ok(report), Err)) {
-            Ok(report) => read.push(report),
+            Ok(report) => {
+                let (report, excess) = report.bounded();
+                taken += usize::from(excess.is_none());
+                faults.extend(excess.map(|what| format!("{which}: {what}; the attempt counts as failed")));
+                read.push(report);
+            }
             Err(what) => {
-                let which = format!("report {} of {count}", at + 1);
-                return refused(ErrorCode::InvalidField, format!("{which} is none: {what}"));
+                code = ErrorCode::InvalidField;
+                faults.push(format!("{which} is none: {what}"));
             }
         }
     }
     shared.jobs.desk().deliver(read).await?;
-    Ok(StatusCode::ACCEPTED.into_response())
+    if faults.is_empty() {
+        return Ok(StatusCode::ACCEPTED.into_response());
+    }
+    let more = faults.len().saturating_sub(REFUSED_SHOWN);
+    faults.truncate(REFUSED_SHOWN);
+    faults.extend((more > 0).then(|| format!("{more} more were refused")));
+    faults.extend((taken > 0).then(|| format!("the other reports ({taken}) were taken")));
+    refused(code, faults.join(". "))
 }
 
 async fn list_letters(State(shared): State<Shared>, asked: Asked) -> Answer {

@@ -7,8 +7,8 @@ use serde_json::Value;
 use super::{EventKind, Job, JobEvent, JobState, Stage, StageState};
 use crate::orchestrator::{
     ReportKind, TaskId,
-    limits::{REASON_BYTES_MAX, RESULT_BYTES_MAX},
     pipeline::{DispatchKind, Pipeline},
+    task::{bounded_reason as bounded, excess},
 };
 
 /// What a job is created from.
@@ -155,17 +155,10 @@ impl Step {
         match kind {
             ReportKind::Started => self.start(at),
             ReportKind::Progress { fraction } => self.progress(at, *fraction),
-            ReportKind::Succeeded { result } => {
-                let size = result.to_string().len();
-                if size > RESULT_BYTES_MAX {
-                    let reason = format!(
-                        "its result has {size} bytes, more than {RESULT_BYTES_MAX}: store it elsewhere, and return where"
-                    );
-                    self.fail_attempt(at, &reason);
-                } else {
-                    self.succeed(at, result);
-                }
-            }
+            ReportKind::Succeeded { result } => match excess(result) {
+                Some(reason) => self.fail_attempt(at, &reason),
+                None => self.succeed(at, result),
+            },
             ReportKind::Failed { reason } => self.fail_attempt(at, reason),
         }
     }
@@ -355,14 +348,4 @@ impl Step {
 
 fn millis(time: std::time::Duration) -> i64 {
     i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
-}
-
-/// A reason of bounded length; what is cut says so. PostgreSQL keeps no zero characters.
-pub fn bounded(reason: &str) -> String {
-    let reason = reason.replace('\0', "");
-    if reason.len() <= REASON_BYTES_MAX {
-        return reason;
-    }
-    let end = (0..=REASON_BYTES_MAX - 3).rev().find(|at| reason.is_char_boundary(*at)).unwrap_or_default();
-    format!("{}...", &reason[..end])
 }

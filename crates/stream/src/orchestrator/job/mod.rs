@@ -22,7 +22,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub(super) use self::decide::bounded;
 pub use self::{
     decide::{Decision, Effect, Input, NewJob, Refusal, decide},
     event::{EventKind, JobEvent},

@@ -19,8 +19,9 @@ use super::{
 };
 use crate::orchestrator::{
     command::{Command, CommandKind},
-    job::{Effect, Input, Job, JobState, Refusal, bounded, decide},
+    job::{Effect, Input, Job, JobState, Refusal, decide},
     pipeline::Pipeline,
+    task::bounded_reason as bounded,
 };
 
 /// What a transaction came to, for metrics. Each command counts once, when it arrives.

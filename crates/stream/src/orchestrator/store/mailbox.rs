@@ -160,7 +160,7 @@ impl Store {
                 false => drop(entry.or_insert(body)),
             }
         }
-        // In one order, so that two deliveries never wait for each other.
+        // In one order, so that two deliveries, or one and the owner, never wait for each other.
         let mut mail: Vec<_> = distinct.into_iter().collect();
         mail.sort_by(|(a, _), (b, _)| a.cmp(b));
         let mut columns: (Vec<&str>, Vec<&str>, Vec<Value>) = Default::default();
@@ -211,13 +211,22 @@ impl Store {
         Ok(())
     }
 
-    /// The first entries of a partition's mailbox.
-    pub async fn mailbox(&self, client: &Client, partition: i32, limit: i64) -> Result<Mailbox, Error> {
+    /// The first entries of a partition's mailbox that have this arrival or a later one.
+    pub async fn mailbox(
+        &self,
+        client: &Client,
+        partition: i32,
+        from: i64,
+        limit: i64,
+    ) -> Result<Mailbox, Error> {
         let read = format!(
-            "SELECT arrival, subject, name, body::text FROM {} WHERE partition = $1 ORDER BY arrival LIMIT $2",
+            "SELECT arrival, subject, name, body::text FROM {} WHERE partition = $1 AND arrival >= $2 \
+             ORDER BY arrival LIMIT $3",
             self.table("mailbox")
         );
-        let rows = client.query_typed(&read, &[(&partition, Type::INT4), (&limit, Type::INT8)]).await?;
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&partition, Type::INT4), (&from, Type::INT8), (&limit, Type::INT8)];
+        let rows = client.query_typed(&read, &parameters).await?;
         let mut mailbox = Mailbox::default();
         for row in &rows {
             let arrival = row.try_get(0)?;
@@ -232,29 +241,30 @@ impl Store {
         Ok(mailbox)
     }
 
-    /// Moves entries that cannot take effect to the table `unreadable_mail`, each with its reason; returns the subject
-    /// and name of each that was still there.
+    /// Moves entries that cannot take effect to the table `unreadable_mail`, each with its reason; returns the subject,
+    /// name and reason of each that was still there.
     pub async fn set_mail_aside(
         &self,
         client: &Client,
         partition: i32,
         entries: &[(i64, String)],
-    ) -> Result<Vec<(String, String)>, Error> {
+    ) -> Result<Vec<(String, String, String)>, Error> {
         let set_aside = format!(
-            "WITH bad AS (SELECT * FROM unnest($2::bigint[], $3::text[]) AS bad (arrival, reason)), \
-             taken AS (DELETE FROM {} AS mail USING bad WHERE mail.partition = $1 AND mail.arrival = bad.arrival \
-             RETURNING mail.subject, mail.name, mail.body, bad.reason) \
-             INSERT INTO {} (partition, subject, name, body, reason) SELECT $1, subject, name, body, reason FROM taken \
-             RETURNING subject, name",
-            self.table("mailbox"),
-            self.table("unreadable_mail")
+            "WITH {locked}, taken AS (DELETE FROM {mailbox} WHERE {is_locked} RETURNING subject, name, body, arrival) \
+             INSERT INTO {aside} (partition, subject, name, body, reason) SELECT $1, subject, name, body, reason \
+             FROM taken JOIN unnest($2::bigint[], $3::text[]) AS bad (arrival, reason) USING (arrival) \
+             RETURNING subject, name, reason",
+            locked = self.locked_mail(),
+            mailbox = self.table("mailbox"),
+            is_locked = IS_LOCKED,
+            aside = self.table("unreadable_mail")
         );
         let arrivals: Vec<i64> = entries.iter().map(|(arrival, _)| *arrival).collect();
         let reasons: Vec<&str> = entries.iter().map(|(_, reason)| reason.as_str()).collect();
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
             [(&partition, Type::INT4), (&arrivals, Type::INT8_ARRAY), (&reasons, Type::TEXT_ARRAY)];
         let rows = client.query_typed(&set_aside, &parameters).await?;
-        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).collect()
+        rows.iter().map(|row| Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))).collect()
     }
 
     /// Deletes mail that was set aside longer ago than `older_than`.
@@ -279,11 +289,28 @@ impl Store {
     /// Deletes entries that were taken. One that was written anew meanwhile has another arrival, and stays.
     pub async fn delete_mail(&self, client: &Client, partition: i32, arrivals: &[i64]) -> Result<(), Error> {
         let delete =
-            format!("DELETE FROM {} WHERE partition = $1 AND arrival = ANY($2)", self.table("mailbox"));
+            format!("WITH {} DELETE FROM {} WHERE {IS_LOCKED}", self.locked_mail(), self.table("mailbox"));
         client.execute_typed(&delete, &[(&partition, Type::INT4), (&arrivals, Type::INT8_ARRAY)]).await?;
         Ok(())
     }
+
+    /// The entries of partition $1 with the arrivals $2, locked in the order in which deliveries write them: an owner
+    /// and a delivery that are after the same entries never wait for each other. The entries are found by their index
+    /// first, between the bounds of the arrivals, so that dead entries elsewhere in the index are not gone over.
+    fn locked_mail(&self) -> String {
+        format!(
+            "found AS MATERIALIZED (SELECT ctid FROM {mailbox} WHERE partition = $1 AND arrival = ANY($2) \
+             AND arrival >= (SELECT min(of) FROM unnest($2::bigint[]) AS of) \
+             AND arrival <= (SELECT max(of) FROM unnest($2::bigint[]) AS of) ORDER BY arrival), \
+             locked AS MATERIALIZED (SELECT ctid FROM {mailbox} WHERE ctid = ANY(ARRAY(SELECT ctid FROM found)) \
+             AND arrival = ANY($2) ORDER BY subject, name FOR UPDATE)",
+            mailbox = self.table("mailbox")
+        )
+    }
 }
+
+/// Whether a row is among those that were locked.
+const IS_LOCKED: &str = "ctid = ANY(ARRAY(SELECT ctid FROM locked))";
 
 fn document(body: &MailBody) -> Result<Value, Error> {
     serde_json::to_value(body).map_err(|error| Error::Effect(error.to_string()))

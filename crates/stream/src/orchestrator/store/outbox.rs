@@ -4,6 +4,8 @@
 //! commits, and a row that is read has none before it that is yet to come. Each channel (a way to workers, the events,
 //! the letters) is sent on its own, so that one that is stuck does not hold up the others.
 
+use std::ops::Range;
+
 use serde_json::{Value, json};
 use solehold_sql::{Error, partitions::Tenure};
 use tokio_postgres::{
@@ -92,21 +94,27 @@ impl Store {
         Ok(())
     }
 
-    /// The first rows of a channel, with their numbers.
+    /// The first rows of a channel whose numbers are in this range, with their numbers.
     pub async fn outbox(
         &self,
         client: &Client,
         partition: i32,
         channel: &'static str,
+        numbers: Range<i64>,
         limit: i64,
     ) -> Result<Vec<(i64, OutboxRow)>, Error> {
         let read = format!(
             "SELECT sequence, job_id, kind, stage, attempt, document FROM {} WHERE partition = $1 AND channel = $2 \
-             ORDER BY sequence LIMIT $3",
+             AND sequence >= $3 AND sequence < $4 ORDER BY sequence LIMIT $5",
             self.table("outbox")
         );
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&partition, Type::INT4), (&channel, Type::TEXT), (&limit, Type::INT8)];
+        let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&partition, Type::INT4),
+            (&channel, Type::TEXT),
+            (&numbers.start, Type::INT8),
+            (&numbers.end, Type::INT8),
+            (&limit, Type::INT8),
+        ];
         let rows = client.query_typed(&read, &parameters).await?;
         let mut found = Vec::with_capacity(rows.len());
         for row in &rows {

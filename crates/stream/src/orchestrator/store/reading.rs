@@ -8,9 +8,7 @@ use super::{
     batch::{Arrival, Batch, Verdict},
 };
 use crate::orchestrator::{
-    command::Command,
-    job::{Input, bounded},
-    limits::REDRIVE_BATCH,
+    command::Command, job::Input, limits::REDRIVE_BATCH, task::bounded_reason as bounded,
 };
 
 impl Batch<'_> {
