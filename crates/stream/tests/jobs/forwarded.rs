@@ -150,3 +150,19 @@ async fn forwarded_commands_stay_in_order() {
     );
     attending.leave().await;
 }
+
+/// Only their keys were compared: those of `b:c` of `a`, and of `c` of `a:b`, are the same.
+#[tokio::test]
+async fn organizations_with_the_same_key_are_told_apart() {
+    let kit = Kit::new().await;
+    let tenure = kit.tenure(0).await;
+    let said = |kind: &str, organization: &str, of: &str| {
+        let command = json!({"job_id": "j", "organization_id": organization, "match_id": of, "type": kind});
+        kit.message(&tenure, "a:b:c", command)
+    };
+    kit.take(&tenure, &[said("CREATE", "a", "b:c")]).await;
+    kit.take(&tenure, &[said("CANCEL", "a:b", "c")]).await;
+    assert_eq!(kit.job("j").await.state, JobState::Running);
+    let reason = "job j is of organization a and match b:c, not of organization a:b and match c";
+    assert_eq!(letters(&kit).await[0].reason, reason);
+}

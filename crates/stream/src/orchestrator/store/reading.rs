@@ -25,8 +25,8 @@ impl Batch<'_> {
                 Input::Report { stage: stage.clone(), attempt: *attempt, kind: report.clone() }
             }
             MailBody::Command { command, origin } => {
-                let origin = origin.clone();
-                return self.read_command(mail, command, origin).map(|()| true);
+                self.read_command(mail, command, origin.as_ref());
+                return Ok(true);
             }
             MailBody::Returned { command, origin, reason } => {
                 return self.take_back(command, origin, reason).await.map(|()| true);
@@ -50,13 +50,13 @@ impl Batch<'_> {
     /// Does what a command says that another partition's owner has forwarded. One that can have no effect goes back to
     /// the partition by which it came: there it becomes a letter under the offset of its message, and later commands of
     /// its key, which come by that partition, too, wait behind it.
-    fn read_command(&mut self, mail: &Mail, command: &Command, origin: Option<Origin>) -> Result<(), Error> {
-        let Err(reason) = self.carry_out(command) else { return Ok(()) };
+    fn read_command(&mut self, mail: &Mail, command: &Command, origin: Option<&Origin>) {
+        let Err(reason) = self.carry_out(command) else { return };
         match origin {
             Some(origin) => {
-                let (partition, command) = (origin.partition, command.clone());
-                let back = MailBody::Returned { command, origin, reason: bounded(&reason) };
-                self.mail.push((partition, Mail::to_job("", back)));
+                let (command, reason) = (command.clone(), bounded(&reason));
+                let back = MailBody::Returned { command, origin: origin.clone(), reason };
+                self.mail.push((origin.partition, Mail::to_job("", back)));
             }
             // Of an earlier version, which did not say where it came from.
             None => {
@@ -69,7 +69,6 @@ impl Batch<'_> {
                 self.tally.without_job.push((mail.subject.clone(), mail.name.clone()));
             }
         }
-        Ok(())
     }
 
     /// Keeps a command that was forwarded and had no effect as a dead letter, without its mark: it may work later.
