@@ -72,7 +72,7 @@ pub enum AdminCommand {
     /// Make the wait after a failover or a restore shorter, once every server has a shorter SOLEHOLD_TTL_MAX
     LowerTtlMax {
         /// The longest ttl that any server of the store allows now; refused while something is held with a longer one
-        #[arg(value_name = "TIME", value_parser = times::ttl)]
+        #[arg(value_name = "TIME", value_parser = ttl_max)]
         to: Duration,
     },
     /// Write everything as JSON lines
@@ -91,6 +91,11 @@ pub enum AdminCommand {
         #[arg(default_value = "-", hide_default_value = true)]
         file: PathBuf,
     },
+}
+
+/// A longest ttl.
+fn ttl_max(text: &str) -> Result<Duration, String> {
+    times::ttl(text).map_err(|_| "write a time from 1s to 24h, as in 5m".to_owned())
 }
 
 /// Where administration goes.
