@@ -88,11 +88,11 @@ impl Desk {
     /// The same, one by one if PostgreSQL cannot keep one of them: that one is dropped, and keeps nothing back.
     async fn deliver_some(&self, mail: Vec<Mail>) -> Result<(), Error> {
         match self.deliver_mail(mail.clone()).await {
-            Err(error) if error.is_of_the_data() => {
+            Err(error) if is_of_a_value(&error) => {
                 for entry in mail {
                     let (job, name) = (entry.subject.clone(), entry.name.clone());
                     match self.deliver_mail(vec![entry]).await {
-                        Err(error) if error.is_of_the_data() => {
+                        Err(error) if is_of_a_value(&error) => {
                             tracing::error!(job, name, %error, "a report cannot be kept and was dropped");
                         }
                         delivered => delivered?,
@@ -136,6 +136,11 @@ impl Reports for Desk {
         }
         self.deliver_some(some).await
     }
+}
+
+/// Whether a value is at fault, or its size: not a table or a right that is missing, which someone can give back.
+fn is_of_a_value(error: &Error) -> bool {
+    error.code().is_some_and(|code| ["22", "54"].iter().any(|class| code.starts_with(class)))
 }
 
 /// What cannot be about any task is dropped, so that it does not keep the others back for good.
