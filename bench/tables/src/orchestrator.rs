@@ -224,10 +224,10 @@ async fn owners(watch: &mut Watch, jobs: &Jobs, tenure: &Tenure, rows: i64) -> R
     let client = store.pool().get().await?;
     let partition = tenure.partition.number;
     watch
-        .step("read the mailbox", async { Ok(store.mailbox(&client, partition, MAILBOX_BATCH).await?) })
+        .step("read the mailbox", async { Ok(store.mailbox(&client, partition, 0, MAILBOX_BATCH).await?) })
         .await?;
     for channel in ["celery", "events", "letters"] {
-        let read = async { Ok(store.outbox(&client, partition, channel, OUTBOX_BATCH).await?) };
+        let read = async { Ok(store.outbox(&client, partition, channel, 0..i64::MAX, OUTBOX_BATCH).await?) };
         watch.step("read the outbox", read).await?;
     }
     watch.step("sweep", async { Ok(store.overdue(&client, partition, SWEEP_BATCH).await?) }).await?;
