@@ -128,6 +128,20 @@ async fn an_observation_ends_with_its_lease_when_a_stop_finds_no_database() {
 }
 
 #[tokio::test]
+async fn a_stop_does_not_wait_for_a_connection() {
+    let world = World::new(1).await;
+    world.proxy.stall();
+    let (worker, stop) = (world.worker(Duration::from_secs(3_600), 1), Arc::new(Notify::new()));
+    let stopping = stop.clone();
+    let running = tokio::spawn(worker.run(async move { stopping.notified().await }));
+    wait_for("the worker to ask for a connection", PATIENCE, async || world.pool.status().waiting == 1)
+        .await
+        .unwrap();
+    stop.notify_one();
+    tokio::time::timeout(PATIENCE, running).await.expect("the worker to stop").unwrap();
+}
+
+#[tokio::test]
 async fn rows_whose_claim_is_answered_after_its_lease_are_not_observed() {
     let world = World::new(0).await;
     let worker = world.worker(Duration::from_secs(1), 2);

@@ -2,8 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
+use std::time::Duration;
+
 use solehold_sql::fenced::{Fencing, Marks, NO_TOKEN, STALE, column, guarded_update, is_stale};
-use solehold_testkit::Postgres;
+use solehold_testkit::{Postgres, wait_for};
 use tokio_postgres::{Client, NoTls};
 use uuid::Uuid;
 
@@ -187,6 +189,39 @@ async fn a_mark_that_a_trigger_raised_is_no_longer_of_the_former_session() {
     assert_eq!(write(&mut client, Some(9), &["INSERT INTO tracks VALUES (1, 'lobby', 1)"]).await, "done");
     assert_eq!(marks.admit(&client, "scene/lobby", 9, two).await.unwrap(), Fencing::Admitted);
     assert_eq!(marks.admit(&client, "scene/lobby", 9, one).await.unwrap(), Fencing::Stale { newest: 9 });
+}
+
+#[tokio::test]
+async fn a_statement_of_many_rows_leaves_one_version_of_its_mark() {
+    let (mut client, url) = database().await;
+    client.batch_execute("CREATE TABLE tracks (id int PRIMARY KEY, scene_id text, at int)").await.unwrap();
+    fence(&client).await;
+    let insert = "INSERT INTO tracks SELECT i, 'lobby', 1 FROM generate_series(1, 500) AS i";
+    assert_eq!(write(&mut client, Some(9), &[insert]).await, "done");
+    let version = "SELECT ctid::text FROM fences";
+    let first = text(&client, version).await;
+    assert_eq!(first, "(0,1)");
+    assert_eq!(write(&mut client, Some(9), &["UPDATE tracks SET at = 2"]).await, "done");
+    assert_eq!(text(&client, version).await, first);
+    // Though nothing was written to it, the mark is locked: a newer token waits for the older one to commit.
+    let transaction = client.transaction().await.unwrap();
+    let marks = Marks::new("fences").unwrap();
+    marks.show(&transaction, 9).await.unwrap();
+    transaction.batch_execute("UPDATE tracks SET at = 3").await.unwrap();
+    let newer = tokio::spawn({
+        let (marks, client) = (marks.clone(), connect(&url).await);
+        async move { marks.admit(&client, "scene/lobby", 10, None).await.unwrap() }
+    });
+    let waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    let watcher = connect(&url).await;
+    wait_for("the newer token to wait", Duration::from_secs(60), async || {
+        watcher.query_one(waits, &[]).await.unwrap().get::<_, bool>(0)
+    })
+    .await
+    .unwrap();
+    transaction.commit().await.unwrap();
+    assert_eq!(newer.await.unwrap(), Fencing::Admitted);
+    assert!(write(&mut client, Some(9), &["UPDATE tracks SET at = 4"]).await.starts_with(STALE));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ mod kit;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -44,7 +44,7 @@ struct Chain {
     most: Arc<AtomicUsize>,
     gate: Arc<Semaphore>,
     entered: Arc<Notify>,
-    thawed: Arc<Mutex<()>>,
+    thawed: Arc<Barrier>,
 }
 
 impl Chain {
@@ -56,7 +56,7 @@ impl Chain {
             most: Arc::default(),
             gate: Arc::new(Semaphore::new(0)),
             entered: Arc::default(),
-            thawed: Arc::default(),
+            thawed: Arc::new(Barrier::new(2)),
         }
     }
 }
@@ -101,7 +101,7 @@ impl Observer for Chain {
             tx.execute(sql, &[&id, &row.proof.epoch]).await?;
             if self.fates.get(&id) == Some(&Fate::Freezes) {
                 self.entered.notify_one();
-                let _thawed = self.thawed.lock();
+                self.thawed.wait();
             }
         }
         Ok(())
@@ -178,7 +178,6 @@ async fn a_worker_that_freezes_in_its_transaction_locks_its_rows_no_longer_than_
     let kit = Kit::new(1).await;
     let chain = Chain::new([(1, Fate::Freezes)]);
     let (thawed, entered) = (chain.thawed.clone(), chain.entered.clone());
-    let frozen = thawed.lock().unwrap();
     let lease = Duration::from_secs(1);
     let slow = reconciler(&kit, chain, ReconcilerConfig { lease, ..config() });
     // A thread of its own: nothing of this worker moves while it is frozen, its connection included.
@@ -194,7 +193,7 @@ async fn a_worker_that_freezes_in_its_transaction_locks_its_rows_no_longer_than_
     })
     .await
     .unwrap();
-    drop(frozen);
+    thawed.wait();
     let summary = tokio::task::spawn_blocking(|| stalled.join()).await.unwrap().unwrap();
     assert!(summary.is_err() || summary.is_ok_and(|s| s.moved["confirmed"] == 0));
     assert_eq!(kit.one::<i64>("SELECT count(*) FROM app.outbox", &[]).await, 1);

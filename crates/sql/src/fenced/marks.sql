@@ -9,11 +9,19 @@ RETURNS void LANGUAGE plpgsql AS $body$
 #variable_conflict use_column
 DECLARE
     newest bigint;
+    holder uuid;
 BEGIN
     IF coalesce($1, '') = '' OR coalesce($2, 0) <= 0 THEN
         RAISE EXCEPTION 'a resource has a name and a token is at least 1, but % and % were given',
             coalesce(quote_literal($1), 'no resource'), coalesce($2::text, 'no token')
             USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    -- A mark that is where it should be is only locked: a transaction that writes many rows of a resource would
+    -- otherwise leave as many versions of its mark behind, and look through all of them for each row.
+    SELECT kept.token, kept.session INTO newest, holder FROM {marks} AS kept WHERE kept.resource = $1
+        FOR NO KEY UPDATE;
+    IF newest = $2 AND ($3 IS NULL OR $3 = holder) THEN
+        RETURN;
     END IF;
     INSERT INTO {marks} AS kept (resource, token, session) VALUES ($1, $2, $3)
         ON CONFLICT (resource) DO UPDATE SET token = excluded.token,

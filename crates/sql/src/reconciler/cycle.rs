@@ -53,7 +53,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
         stopped: &mut watch::Receiver<bool>,
     ) -> Result<CycleReport, Error> {
         let began = BootTime::now();
-        let (asked, rows) = Self::claim(reconciler, began).await?;
+        let (asked, rows) = Self::claim(reconciler, began, stopped).await?;
         let mut cycle = Self {
             reconciler,
             summary: Summary::new(&reconciler.config.states),
@@ -81,14 +81,19 @@ impl<'a, O: Observer> Cycle<'a, O> {
         })
     }
 
-    /// The rows, and when they were asked for. A claim that takes longer than its lease is worth nothing.
+    /// The rows, and when they were asked for. A claim that takes longer than its lease is worth nothing; one that was
+    /// not sent yet ends with a stop.
     async fn claim(
         reconciler: &Reconciler<O>,
         began: BootTime,
+        stopped: &mut watch::Receiver<bool>,
     ) -> Result<(BootTime, Vec<ClaimedRow>), Error> {
         let config = &reconciler.config;
         let claim = async {
-            let connection = Connection::get(&reconciler.pool).await?;
+            let connection = tokio::select! {
+                connection = Connection::get(&reconciler.pool) => connection?,
+                _ = stopped.wait_for(|stopped| *stopped) => return Ok((began, Vec::new())),
+            };
             let client: &tokio_postgres::Client = &connection;
             let mut asked = BootTime::now();
             let claim = || {
