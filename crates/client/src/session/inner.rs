@@ -184,7 +184,7 @@ impl Inner {
     /// shows it before it begins: a store that was set back hears of it before it grants anything.
     pub async fn try_open(&self) -> Reply<(BootTime, Beat)> {
         let (sent, metrics) = (self.clock().now(), self.metrics());
-        // Until it is answered, every attempt is for the same session: one that arrives late must not supersede another.
+        // Until one is answered, all attempts are for the same session: a late one must not supersede another.
         let id = *self.opening.lock().get_or_insert_with(|| SessionId(self.fresh_id()));
         let opened = self.authority.open(id, &self.holder, self.timing().ttl, &metrics).await?;
         if opened.as_ref().map_or_else(Refusal::ends_session, |_| true) {

@@ -400,7 +400,7 @@ fn no_two_work_at_once() {
 #[test]
 fn worlds_are_worth_running() {
     let mut all = Story::default();
-    for seed in 0..10 {
+    for seed in 0..20 {
         all.add(&run(seed));
     }
     println!("{all:?}");
