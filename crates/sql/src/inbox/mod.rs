@@ -166,7 +166,8 @@ impl Inbox {
              ALTER TABLE {table} ADD COLUMN IF NOT EXISTS position bigint; \
              CREATE INDEX IF NOT EXISTS \"{cut}_age\" ON {table} (({AGE})); \
              CREATE INDEX IF NOT EXISTS \"{cut}_scope_age\" ON {table} (scope, ({AGE})) WHERE position IS NOT NULL; \
-             CREATE INDEX IF NOT EXISTS \"{cut}_id\" ON {table} (id, scope, command)"
+             CREATE INDEX IF NOT EXISTS \"{cut}_id_first\" ON {table} (split_part(id, E'\\x1f', 1)); \
+             CREATE INDEX IF NOT EXISTS \"{cut}_id_second\" ON {table} (split_part(id, E'\\x1f', 2))"
         )
     }
 

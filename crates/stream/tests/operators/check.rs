@@ -53,16 +53,18 @@ pub async fn says_what_it_found(world: &World) -> Result<()> {
             (config["kafka"]["partition_assignment"], config["leases"]) = (json!("leases"), leases);
         }
     };
-    // The key of the orchestrator is not one of this server.
+    let file = world.file(by_leases(server.url()))?;
+    let without_key = [("SOLEHOLD_API_KEY", "")];
+    let said = world.run_as(&format!("orchestrator --check --config {file}"), &without_key).await?.good()?;
+    assert!(said.contains("leases: note: the Solehold server answers"), "{said}");
+    // Now it has keys, and that of the orchestrator is none of them.
+    let create = format!("admin key create --name other --role admin --server {}", server.url());
+    world.run_as(&create, &without_key).await?.good()?;
     let refused = check(world, by_leases(server.url())).await?;
     assert!(
         refused.code == Some(2) && refused.stderr.starts_with("error: leases: the key is unknown"),
         "{refused:?}"
     );
-    let file = world.file(by_leases(server.url()))?;
-    let without_key = [("SOLEHOLD_API_KEY", "")];
-    let said = world.run_as(&format!("orchestrator --check --config {file}"), &without_key).await?.good()?;
-    assert!(said.contains("leases: note: the Solehold server answers"), "{said}");
     let nobody = format!("http://127.0.0.1:{}", free_port()?);
     let away = check(world, by_leases(&nobody)).await?;
     assert!(away.code == Some(5) && away.stderr.starts_with("error: leases: "), "{away:?}");
