@@ -82,7 +82,7 @@ impl<S: Send + Sync> FromRequestParts<S> for ChosenSession {
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
         let Some(chosen) = parts.headers.get(IDEMPOTENCY_KEY) else { return Ok(Self { id: None }) };
-        let id = chosen.to_str().ok().and_then(|text| Uuid::try_parse(text).ok()).filter(|id| !id.is_nil());
+        let id = chosen.to_str().ok().and_then(|text| Uuid::try_parse(text).ok());
         let wrong = "the header Idempotency-Key must be a UUID that was used for nothing else";
         let id = id.ok_or_else(|| Problem::new(ErrorCode::InvalidField, wrong))?;
         Ok(Self { id: Some(SessionId(id)) })

@@ -220,7 +220,7 @@ async fn a_registration_that_arrives_again_finds_the_session_of_the_first() {
     let newer = register("0198c1a2-7a1e-7c3b-9d70-2f6f0a4b5c6e").await.is(200);
     assert_eq!(register(key).await.is(200)["session_id"], key);
     beat(&api, &newer["session_id"]).await;
-    for odd in ["one", "00000000-0000-0000-0000-000000000000"] {
+    for odd in ["one", ""] {
         let refused = register(odd).await.problem(400, "invalid_field");
         let wanted = "the header Idempotency-Key must be a UUID that was used for nothing else";
         assert_eq!(refused["detail"], wanted);
