@@ -188,18 +188,19 @@ async fn win<H: Handler>(
     }
 }
 
-/// Reads the row of a partition, and which messages the broker has: the first one, and one above the last.
+/// Reads the row of a partition, and after it which messages the broker has: the first one, and one above the last. In
+/// the other order a process that is paused in between would find a position above the last message, as if the topic had
+/// been made anew.
 pub(super) async fn look<H: Handler>(
     office: &Office<H>,
     client: &Weak<Client>,
     partition: &Partition,
 ) -> Result<(PartitionRow, (i64, i64)), NotWon> {
     let (topic, number) = (partition.topic.clone(), partition.number);
-    let row =
-        async { Ok::<_, NotWon>(office.partitions.look(&**office.pool.get().await?, partition).await?) };
+    let row = office.partitions.look(&**office.pool.get().await?, partition).await?;
     let watermarks =
-        with_client(client, move |client| client.fetch_watermarks(&topic, number, WATERMARKS_MAX));
-    tokio::try_join!(row, watermarks)
+        with_client(client, move |client| client.fetch_watermarks(&topic, number, WATERMARKS_MAX)).await?;
+    Ok((row, watermarks))
 }
 
 /// Where to begin, by what has taken effect and what the broker has.
