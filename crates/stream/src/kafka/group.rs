@@ -189,8 +189,8 @@ async fn win<H: Handler>(
 }
 
 /// Reads the row of a partition, and after it which messages the broker has: the first one, and one above the last. In
-/// the other order a process that is paused in between would find a position above the last message, as if the topic had
-/// been made anew.
+/// the other order a process that is paused in between would find a position above the last message, as if the topic
+/// had been made anew.
 pub(super) async fn look<H: Handler>(
     office: &Office<H>,
     client: &Weak<Client>,
