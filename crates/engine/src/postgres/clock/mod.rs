@@ -34,7 +34,10 @@ use crate::postgres::{
         part,
     },
 };
-use crate::{clock::BootTime, store::Cursor};
+use crate::{
+    clock::{BootTime, RetryPauses},
+    store::Cursor,
+};
 
 /// A mark is at least this old before it is moved on. Housekeeping comes by five times per second, so while a replica
 /// runs, a mark is younger than [`UNWITNESSED_MS`] but for stalls.
@@ -51,10 +54,12 @@ const LOOK_AGAIN: Duration = Duration::from_millis(25);
 /// A gap up to this long, as a restart leaves it, is given back by the offset alone: store time goes on from the mark,
 /// and no row is touched.
 const BY_OFFSET_MS: i64 = 5_000;
-/// A process that has given a time above the ceiling waits no longer than this at a time.
-const WAIT_MAX: Duration = Duration::from_millis(500);
 /// But store time stays this close to the wall clock, for the sake of people who read it.
 const NEAR_WALL_MS: i64 = 60_000;
+/// A process that has given a time above the ceiling waits no longer than this at a time.
+const WAIT_MAX: Duration = Duration::from_millis(500);
+/// How many attempts are made at a claim that runs into what others do.
+const CLAIM_ATTEMPTS: u32 = 8;
 /// Giving back by rows may rewrite all of them.
 const GIVE_BACK: Duration = Duration::from_secs(120);
 
@@ -236,7 +241,20 @@ impl PostgresStore {
     pub(crate) async fn claim_ceiling(&self, renew: bool) -> Result<(), Fault> {
         let _one_at_a_time = self.claiming.lock().await;
         let lent = self.lend(Purpose::Write).await?;
-        let wait = in_time("correcting the clock", ROUND_TRIP, self.claim_on(&lent, renew)).await?;
+        let mut pauses = RetryPauses::default();
+        let mut attempt = 1;
+        let wait = loop {
+            match in_time("correcting the clock", ROUND_TRIP, self.claim_on(&lent, renew)).await {
+                Ok(wait) => break wait,
+                // Whoever waits for this has few attempts of its own, and needs them for other reasons.
+                Err(fault) if fault.is_contention() && attempt < CLAIM_ATTEMPTS => {
+                    lent.simple("ROLLBACK").await?;
+                }
+                Err(fault) => return Err(fault),
+            }
+            attempt += 1;
+            pauses.pause().await;
+        };
         lent.give_back();
         tokio::time::sleep(wait.min(WAIT_MAX)).await;
         Ok(())

@@ -247,7 +247,11 @@ impl PostgresStore {
                 let (reading, turn) = self.read_clock_and_turn(&conn).await?;
                 let now = self.time(&reading)?.0 as i64;
                 if now - reading.last_ms >= MARK_EVERY_MS {
-                    self.mark(&conn).await?;
+                    match self.mark(&conn).await {
+                        Err(fault) if !fault.is_contention() => return Err(fault),
+                        // Someone was in the way: the next round will do.
+                        _ => {}
+                    }
                 }
                 self.restate_ceiling(&conn, &reading).await?;
                 self.forget_surplus(&conn).await?;
