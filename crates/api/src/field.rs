@@ -16,12 +16,24 @@ pub struct FieldError {
     pub field: String,
     /// What is wrong with it; reads on from the field: "is empty".
     pub message: String,
+    /// The least number that would be right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub minimum: Option<u64>,
+    /// The greatest number that would be right.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum: Option<u64>,
 }
 
 impl FieldError {
     /// The message says what is wrong and what would be right.
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> Self {
-        Self { field: field.into(), message: message.into() }
+        Self { field: field.into(), message: message.into(), minimum: None, maximum: None }
+    }
+
+    /// Sets the bounds of the number.
+    #[must_use]
+    pub fn bounds(self, minimum: u64, maximum: u64) -> Self {
+        Self { minimum: Some(minimum), maximum: Some(maximum), ..self }
     }
 }
 
@@ -69,7 +81,7 @@ impl Faults {
 
     /// Notes all faults of a part, their paths below `at`.
     pub fn take_all<T>(&mut self, at: &str, result: Checked<T>) -> Option<T> {
-        let below = |fault: FieldError| FieldError::new(join(at, &fault.field), fault.message);
+        let below = |fault: FieldError| FieldError { field: join(at, &fault.field), ..fault };
         result.map_err(|faults| self.0.extend(faults.into_iter().map(below))).ok()
     }
 

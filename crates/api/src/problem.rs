@@ -146,6 +146,9 @@ impl fmt::Display for ErrorCode {
     }
 }
 
+/// The name of the [`Limit`] that the operator has set to ttls.
+pub const TTL_MAX: &str = "ttl_max";
+
 /// A limit that was exceeded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -306,13 +309,14 @@ impl Problem {
             {
                 let message = format!("is {given}; it must be {least} to {most}, which is `ttl_max` here");
                 let problem = Self::new(Code::OutOfBounds, format!("ttl_ms {message}"));
-                Self { errors: vec![FieldError::new("ttl_ms", message)], ..problem.limit("ttl_max", *most) }
+                let error = FieldError::new("ttl_ms", message).bounds(*least, *most);
+                Self { errors: vec![error], ..problem.limit(TTL_MAX, *most) }
             }
             Refusal::OutOfBounds { what, given, least, most } => {
                 let message = format!("is {given}; it must be {least} to {most}");
                 let problem =
                     problem(Code::OutOfBounds).limit(*what, *if given < least { least } else { most });
-                Self { errors: vec![FieldError::new(*what, message)], ..problem }
+                Self { errors: vec![FieldError::new(*what, message).bounds(*least, *most)], ..problem }
             }
         }
     }

@@ -19,12 +19,12 @@ use solehold_api::{
     problem::{ErrorCode, Problem},
 };
 use solehold_client::{
-    Http, HttpConfig, HttpError,
+    Http, HttpConfig, HttpError, Obstacle,
     transport::{self, NoAnswer, root_cause},
 };
 
 use crate::{
-    error::{CommandError, CommandResult},
+    error::{Cause, CommandError, CommandResult},
     exit::Exit,
 };
 
@@ -140,18 +140,29 @@ fn given(text: &Option<String>) -> Option<String> {
 }
 
 /// What to do about a server that did not answer.
-pub fn hint(why: &str) -> Option<&'static str> {
-    if why.contains(transport::NO_SERVER) {
-        return Some("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another");
+fn hint(cause: Cause) -> Option<&'static str> {
+    match cause {
+        Cause::Server(Obstacle::NoServer) => {
+            Some("is `solehold serve` running there? --server or SOLEHOLD_SERVER names another")
+        }
+        Cause::Server(Obstacle::Untrusted) => {
+            Some("--ca-cert FILE trusts it, or the authority that signed it")
+        }
+        _ => None,
     }
-    why.contains(transport::NOT_TRUSTED)
-        .then_some("--ca-cert FILE trusts it, or the authority that signed it")
 }
 
-/// Whether a server that did not answer may do so later: what is there and speaks otherwise will not change by itself.
-pub fn may_come_up(why: &str) -> bool {
-    let is_odd = [transport::NOT_TRUSTED, transport::SPEAKS].iter().any(|odd| why.contains(odd));
-    why.contains(transport::NO_SERVER) || !is_odd
+/// Nothing was done, since no server could be asked.
+pub fn unreachable(why: impl Into<String>, obstacle: Option<Obstacle>) -> CommandError {
+    let failure = CommandError::new(ErrorCode::Unavailable, why).caused_by(obstacle.map(Cause::Server));
+    with_hint(failure)
+}
+
+fn with_hint(failure: CommandError) -> CommandError {
+    match failure.cause.and_then(hint) {
+        Some(hint) => failure.hint(hint),
+        None => failure,
+    }
 }
 
 /// Servers to ask.
@@ -377,9 +388,9 @@ impl Client {
 
     /// No answer: nothing was done, or it is unknown.
     async fn lost(&self, base: &str, error: &reqwest::Error) -> CommandError {
-        let NoAnswer { why, is_undone } = transport::no_answer(base, error, self.timeout).await;
+        let NoAnswer { why, is_undone, obstacle } = transport::no_answer(base, error, self.timeout).await;
         let code = if is_undone { ErrorCode::Unavailable } else { ErrorCode::UnknownOutcome };
-        CommandError::new(code, why)
+        CommandError::new(code, why).caused_by(obstacle.map(Cause::Server))
     }
 
     fn parsed<T: DeserializeOwned>(&self, bytes: &[u8]) -> CommandResult<T> {
@@ -396,9 +407,6 @@ fn summed_up(mut failures: Vec<CommandError>) -> CommandError {
     let messages: Vec<String> = failures.iter().map(|failure| failure.message.clone()).collect();
     let unknown = failures.iter().position(|failure| failure.problem.code == ErrorCode::UnknownOutcome);
     let at = unknown.unwrap_or(failures.len().saturating_sub(1));
-    let failure = CommandError { message: messages.join("; "), ..failures.swap_remove(at) };
-    match hint(&failure.message) {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
+    let cause = failures.iter().filter_map(|failure| failure.cause).max();
+    with_hint(CommandError { message: messages.join("; "), cause, ..failures.swap_remove(at) })
 }

@@ -2,7 +2,8 @@
 
 use std::{fmt::Display, io};
 
-use solehold_api::problem::{ErrorCode, Problem};
+use solehold_api::problem::{ErrorCode, Problem, TTL_MAX};
+use solehold_client::Obstacle;
 use solehold_engine::{EngineError, store::StoreError};
 
 use crate::exit::Exit;
@@ -16,6 +17,17 @@ pub struct CommandError {
     pub message: String,
     /// The problem document: the server's, or one made of the message.
     pub problem: Box<Problem>,
+    /// What stands in the way, where there is something to do about it.
+    pub cause: Option<Cause>,
+}
+
+/// What stands in the way of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    /// Of a server that is asked.
+    Server(Obstacle),
+    /// Another process uses the data folder.
+    FolderInUse,
 }
 
 /// What a command comes to.
@@ -25,7 +37,7 @@ impl CommandError {
     /// A failure that the code alone tells all about.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         let problem = Problem::new(code, message);
-        Self { exit: code.into(), message: problem.detail.clone(), problem: Box::new(problem) }
+        Self { exit: code.into(), message: problem.detail.clone(), problem: Box::new(problem), cause: None }
     }
 
     /// What was asked makes no sense.
@@ -36,6 +48,12 @@ impl CommandError {
     /// Something broke.
     pub fn broken(message: impl Into<String>) -> Self {
         Self::new(ErrorCode::Internal, message)
+    }
+
+    /// Sets what stands in the way.
+    #[must_use]
+    pub fn caused_by(self, cause: Option<Cause>) -> Self {
+        Self { cause, ..self }
     }
 
     /// Says what was being done when it happened.
@@ -69,13 +87,11 @@ impl From<Problem> for CommandError {
             (ErrorCode::HeldBack, _, Some(token)) => {
                 format!("held back after token {token}, until its old deadline")
             }
-            (ErrorCode::OutOfBounds, ..) => {
-                in_words_typed(&problem).unwrap_or_else(|| problem.detail.clone())
-            }
+            (ErrorCode::OutOfBounds, ..) => ttl_bounds(&problem).unwrap_or_else(|| problem.detail.clone()),
             _ => problem.detail.clone(),
         };
         let hint = hint(&problem);
-        let failure = Self { exit: problem.code.into(), message, problem: Box::new(problem) };
+        let failure = Self { exit: problem.code.into(), message, problem: Box::new(problem), cause: None };
         match hint {
             Some(hint) => failure.hint(hint),
             None => failure,
@@ -96,21 +112,18 @@ impl From<EngineError> for CommandError {
 
 impl From<StoreError> for CommandError {
     fn from(error: StoreError) -> Self {
-        let text = error.to_string();
         let code = match &error {
             StoreError::Unavailable(_) | StoreError::Barred { .. } | StoreError::Retired { .. } => {
                 ErrorCode::Unavailable
             }
             StoreError::Unknown(_) => ErrorCode::UnknownOutcome,
             StoreError::Contended { .. } => ErrorCode::Overloaded,
-            // The store has one word for all that it cannot work with; what can be done differs.
-            StoreError::Unusable(_) if text.contains(" is in use by ") => ErrorCode::Unavailable,
-            StoreError::Unusable(_) if text.contains(solehold_engine::store::NOT_EMPTY) => {
-                ErrorCode::Conflict
-            }
+            StoreError::InUse { .. } => ErrorCode::Unavailable,
+            StoreError::NotEmpty => ErrorCode::Conflict,
             StoreError::Unusable(_) => ErrorCode::BadRequest,
         };
-        Self::new(code, text)
+        let cause = matches!(error, StoreError::InUse { .. }).then_some(Cause::FolderInUse);
+        Self::new(code, error.to_string()).caused_by(cause)
     }
 }
 
@@ -122,13 +135,13 @@ impl From<io::Error> for CommandError {
 }
 
 /// The bounds that `--ttl` has crossed, by the name and in the units of the option.
-fn in_words_typed(problem: &Problem) -> Option<String> {
-    let (_, bounds) = problem.detail.strip_prefix("ttl_ms is ")?.split_once("it must be ")?;
-    let (least, most) = bounds.split_once(" to ")?;
-    let (most, whose) = most.split_once(',').unwrap_or((most, ""));
-    let shown = |ms: &str| ms.parse().ok().map(crate::human::duration_ms);
-    let comma = if whose.is_empty() { "" } else { "," };
-    Some(format!("--ttl must be {} to {}{comma}{whose}", shown(least)?, shown(most)?))
+fn ttl_bounds(problem: &Problem) -> Option<String> {
+    let error = problem.errors.iter().find(|error| error.field == "ttl_ms")?;
+    let (least, most) = (error.minimum?, error.maximum?);
+    let is_configured = problem.limit.as_ref().is_some_and(|limit| limit.name == TTL_MAX);
+    let reason = if is_configured { ", which is `ttl_max` here" } else { "" };
+    let shown = crate::human::duration_ms;
+    Some(format!("--ttl must be {} to {}{reason}", shown(least), shown(most)))
 }
 
 /// What to do about a problem, where its detail does not say.

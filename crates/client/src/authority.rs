@@ -10,7 +10,8 @@ use serde_json::Value;
 /// A live session, and how its node is doing.
 pub use solehold_api::sessions::Node;
 use solehold_api::{
-    problem::{ErrorCode, Problem},
+    field::FieldError,
+    problem::{ErrorCode, Limit, Problem},
     watch::Cursor,
 };
 use solehold_core::{
@@ -225,6 +226,10 @@ pub struct Refusal {
     pub token: Option<Token>,
     /// Asking again before this time has passed is of no use, unless the holder releases it.
     pub retry_after: Option<Duration>,
+    /// Every field that is wrong.
+    pub errors: Vec<FieldError>,
+    /// The limit that was exceeded.
+    pub limit: Option<Limit>,
 }
 
 impl Refusal {
@@ -257,7 +262,27 @@ impl From<Problem> for Refusal {
             holder: problem.holder,
             token: problem.token.map(Token),
             retry_after: problem.retry_after_ms.map(Duration::from_millis),
+            errors: problem.errors,
+            limit: problem.limit,
         }
+    }
+}
+
+/// What keeps a server from being asked. Of several servers, the greatest counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Obstacle {
+    /// The port speaks TLS and plain HTTP was asked for, or the other way round.
+    WrongScheme,
+    /// No authority that is known here vouches for the server's certificate.
+    Untrusted,
+    /// No connection could be made.
+    NoServer,
+}
+
+impl Obstacle {
+    /// Whether it may pass by itself.
+    pub fn may_pass(self) -> bool {
+        self == Self::NoServer
     }
 }
 
@@ -271,6 +296,8 @@ pub enum AuthorityError {
         why: String,
         /// Asking again before this time has passed is of no use.
         retry_after: Option<Duration>,
+        /// What keeps requests from being answered, where that is known.
+        obstacle: Option<Obstacle>,
     },
     /// It may have been done or not.
     #[error("the outcome is unknown: {0}")]
@@ -280,7 +307,15 @@ pub enum AuthorityError {
 impl AuthorityError {
     /// Nothing was done, and nobody said when to ask again.
     pub(crate) fn unreachable(why: impl Into<String>) -> Self {
-        Self::Unreachable { why: why.into(), retry_after: None }
+        Self::Unreachable { why: why.into(), retry_after: None, obstacle: None }
+    }
+
+    /// What keeps requests from being answered, where that is known.
+    pub fn obstacle(&self) -> Option<Obstacle> {
+        match self {
+            Self::Unreachable { obstacle, .. } => *obstacle,
+            Self::Unknown(_) => None,
+        }
     }
 
     /// What happened.

@@ -207,6 +207,7 @@ fn failed(error: EngineError) -> AuthorityError {
             AuthorityError::Unreachable {
                 why: barred.to_string(),
                 retry_after: Some(Duration::from_millis(retry_after_ms)),
+                obstacle: None,
             }
         }
         other => AuthorityError::unreachable(other.to_string()),

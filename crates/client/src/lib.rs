@@ -93,7 +93,8 @@ mod runner;
 mod session;
 
 pub use authority::{
-    Attributes, Authority, AuthorityError, BadName, HandOver, HeldLease, Metrics, Node, Refusal, Resource,
+    Attributes, Authority, AuthorityError, BadName, HandOver, HeldLease, Metrics, Node, Obstacle, Refusal,
+    Resource,
 };
 #[cfg(feature = "cluster")]
 pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};

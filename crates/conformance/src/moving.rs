@@ -172,15 +172,15 @@ pub async fn import_refused(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     bench.furnish().await;
     let rows = bench.rows().await;
-    is!(bench.store.import(through_a_pipe(&rows)).await, Err(StoreError::Unusable(_)));
+    is!(bench.store.import(through_a_pipe(&rows)).await, Err(StoreError::NotEmpty));
     let used = Bench { fixture, store: fixture.open_fresh().await };
     let grant = used.grant(ask(&key("x"), "ann")).await;
     used.done(release(its(&grant))).await;
-    is!(used.store.import(through_a_pipe(&rows)).await, Err(StoreError::Unusable(_)));
+    is!(used.store.import(through_a_pipe(&rows)).await, Err(StoreError::NotEmpty));
     assert_eq!(used.head().await.revision, Revision(2), "nothing was changed");
     let once = Bench { fixture, store: fixture.open_fresh().await };
     once.store.import(through_a_pipe(&rows)).await.expect("the store imports");
-    is!(once.store.import(through_a_pipe(&rows)).await, Err(StoreError::Unusable(_)));
+    is!(once.store.import(through_a_pipe(&rows)).await, Err(StoreError::NotEmpty));
 }
 
 /// An export that is cut off, garbled or of another format is refused whole.

@@ -50,9 +50,14 @@ impl Health {
             // Others were in the way: that says nothing of the store.
             Err(StoreError::Contended { .. }) => return,
             Err(StoreError::Unavailable(what) | StoreError::Unknown(what)) => Some(what.clone()),
-            Ok(_) | Err(StoreError::Unusable(_) | StoreError::Barred { .. } | StoreError::Retired { .. }) => {
-                None
-            }
+            Ok(_)
+            | Err(
+                StoreError::Unusable(_)
+                | StoreError::InUse { .. }
+                | StoreError::NotEmpty
+                | StoreError::Barred { .. }
+                | StoreError::Retired { .. },
+            ) => None,
         };
         let mut known = self.trouble.lock();
         match (&*known, &trouble) {

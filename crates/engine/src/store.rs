@@ -6,6 +6,8 @@
 //! spent requests, records, the clock (time, revision, epoch) and the events. Not stored: renewals as events (they are
 //! no news), waiters' connections, and anything that can be told from time, such as whether a lease is live.
 
+use std::path::PathBuf;
+
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use solehold_core::{
@@ -61,9 +63,24 @@ pub enum StoreError {
         /// What the last attempt ended with.
         last: String,
     },
+    /// Nothing was done: another process uses the data folder.
+    #[error("data folder {} is in use by {}", .folder.display(), process(*.pid))]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The process, if it has written its id down already.
+        pid: Option<u32>,
+    },
+    /// Nothing was imported: the store was used before.
+    #[error("the store is not empty: import only into one that has never been used")]
+    NotEmpty,
     /// Nothing was done: what is stored cannot be used by this program.
     #[error("{0}")]
     Unusable(String),
+}
+
+fn process(pid: Option<u32>) -> String {
+    pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
 /// Judges a batch. A store may call it again with rows loaded anew, when others were in the way: only the last call
@@ -456,9 +473,6 @@ pub trait Store: Send + Sync + 'static {
 
 /// The version of the export format that this program writes and reads.
 pub const EXPORT_FORMAT: u32 = 1;
-
-/// Why an import is refused.
-pub const NOT_EMPTY: &str = "the store is not empty: import only into one that has never been used";
 
 /// An export that was read and found whole.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::{str::FromStr, sync::Arc, time::Duration};
 use solehold_agent::keep::{LeaseTerm, Standing};
 use solehold_api::problem::{ErrorCode, Problem};
 use solehold_client::{
-    AcquireError, Authority, AuthorityError, Contact, Guard, Http, Lost, OpenError, Policy, Refusal, Session,
-    SessionConfig,
+    AcquireError, Authority, AuthorityError, Contact, Guard, Http, Lost, Obstacle, OpenError, Policy,
+    Refusal, Session, SessionConfig,
 };
 use solehold_clock::{Backoff, BootTime};
 use tokio::{
@@ -121,7 +121,8 @@ impl Terms {
             };
             let pause = pauses.wait(attempt, 0.5);
             let is_in_time = BootTime::now().plus(pause) < began.plus(wait);
-            if !is_in_time || !client::may_come_up(error.why()) {
+            let may_come_up = error.obstacle().is_none_or(Obstacle::may_pass);
+            if !is_in_time || !may_come_up {
                 return Err(of_error(&error));
             }
             if attempt == 1 {
@@ -312,19 +313,15 @@ fn of_refusal(refusal: Refusal) -> CommandError {
         holder: refusal.holder,
         token: refusal.token.map(|token| token.0),
         retry_after_ms: refusal.retry_after.map(|time| time.as_millis() as u64),
+        errors: refusal.errors,
+        limit: refusal.limit,
         ..Problem::new(refusal.code, refusal.detail)
     })
 }
 
 fn of_error(error: &AuthorityError) -> CommandError {
     match error {
-        AuthorityError::Unreachable { why, .. } => {
-            let failure = CommandError::new(ErrorCode::Unavailable, why.clone());
-            match client::hint(why) {
-                Some(hint) => failure.hint(hint),
-                None => failure,
-            }
-        }
+        AuthorityError::Unreachable { why, obstacle, .. } => client::unreachable(why, *obstacle),
         AuthorityError::Unknown(why) => CommandError::new(ErrorCode::UnknownOutcome, why.clone()),
     }
 }

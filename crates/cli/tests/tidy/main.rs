@@ -14,13 +14,14 @@ use std::path::{Path, PathBuf};
 type Found = Vec<(usize, String)>;
 type Rule = fn(&Source) -> Found;
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     clock_reads,
     unwraps,
     domain_words_in_core,
     long_files,
     sleeps_in_tests,
     channels_without_bound,
+    meaning_in_sentences,
     unfinished,
 ];
 
@@ -118,6 +119,23 @@ fn channels_without_bound(source: &Source) -> Found {
     let typed = (1..).zip(typed).filter(|(_, split)| split.is_some_and(|(_, rest)| rest.contains(">()")));
     found.extend(typed.map(|(number, _)| (number, advice.to_owned())));
     found
+}
+
+/// An error is a type up to the edge: whoever rewords a sentence must not change what a program does.
+fn meaning_in_sentences(source: &Source) -> Found {
+    const SENTENCES: [&str; 7] =
+        ["why", "why()", "message", "detail", "reason", "error.to_string()", "error_text"];
+    const METHODS: [&str; 6] =
+        ["contains", "starts_with", "ends_with", "strip_prefix", "strip_suffix", "split_once"];
+    let needle = |sentence: &&str| METHODS.map(|method| format!("{sentence}.{method}("));
+    let needles: Vec<String> = SENTENCES.iter().flat_map(needle).collect();
+    let needles: Vec<&str> = needles.iter().map(String::as_str).collect();
+    // The errors of other crates that have a kind in their text alone.
+    let foreign = ["crates/yaml/src/lib.rs", "crates/sql/src/error.rs"];
+    if foreign.iter().any(|path| source.path.starts_with(path)) {
+        return Vec::new();
+    }
+    source.find(Side::Product, &needles, "give the error a type or a field, and look at that")
 }
 
 /// What is not done is an issue, not a line of code.
@@ -431,6 +449,20 @@ mod every_rule_fires {
         }
         let bounded = "mpsc::channel(8); mpsc::channel::<u8>(8); mpsc::sync_channel(8); oneshot::channel()";
         assert_eq!(lines(channels_without_bound, PRODUCT, bounded), [0; 0]);
+    }
+
+    #[test]
+    fn errors_that_are_told_apart_by_their_words() {
+        for call in [
+            "if failure.message.contains(\"in use\") {}",
+            "problem.detail.strip_prefix(\"ttl\")",
+            "error.why().starts_with(START)",
+            "error.to_string().ends_with('x')",
+        ] {
+            assert_eq!(lines(meaning_in_sentences, PRODUCT, call), [1], "{call}");
+            assert_eq!(lines(meaning_in_sentences, TEST, call), [0; 0], "{call}");
+        }
+        assert_eq!(lines(meaning_in_sentences, PRODUCT, "subject.contains('/')"), [0; 0]);
     }
 
     #[test]

@@ -11,13 +11,7 @@ use tokio::{
 };
 
 use super::transport::root_cause;
-
-/// Nobody listens there, or nobody gets there.
-pub const NO_SERVER: &str = "no server at ";
-/// Something answers there, in another protocol than was asked.
-pub const SPEAKS: &str = ": this port speaks ";
-/// A certificate that no one vouches for.
-pub const NOT_TRUSTED: &str = " is not trusted";
+use crate::authority::Obstacle;
 
 /// How long a port is asked what it speaks.
 const PROBE_MAX: Duration = Duration::from_secs(1);
@@ -31,36 +25,46 @@ pub struct NoAnswer {
     pub why: String,
     /// Nothing was done: the request never got to a server. Otherwise the outcome is unknown.
     pub is_undone: bool,
+    /// What keeps requests from being answered, where that is known.
+    pub obstacle: Option<Obstacle>,
 }
 
 /// Why the server at `base` did not answer a request that was given `within`.
 pub async fn no_answer(base: &str, error: &reqwest::Error, within: Duration) -> NoAnswer {
     if let Some(tls) = find::<rustls::Error>(error) {
-        return NoAnswer { why: tls_failure(base, tls), is_undone: error.is_connect() };
+        let (why, obstacle) = tls_failure(base, tls);
+        return NoAnswer { why, is_undone: error.is_connect(), obstacle };
     }
     if error.is_connect() {
-        return NoAnswer { why: format!("{NO_SERVER}{base} ({})", root_cause(error)), is_undone: true };
+        let why = format!("no server at {base} ({})", root_cause(error));
+        return NoAnswer { why, is_undone: true, obstacle: Some(Obstacle::NoServer) };
     }
     if error.is_timeout() {
-        let within = format!("{within:?}");
-        return NoAnswer { why: format!("no answer from {base} within {within}"), is_undone: false };
+        let why = format!("no answer from {base} within {within:?}");
+        return NoAnswer { why, is_undone: false, obstacle: None };
     }
     // A connection that broke is no sign of another protocol.
     if let Some(rest) = base.strip_prefix("http://")
         && find::<io::Error>(error).is_none()
         && speaks_tls(base).await
     {
-        return NoAnswer { why: format!("{base}{SPEAKS}TLS; write https://{rest}"), is_undone: true };
+        let why = format!("{base}: this port speaks TLS; write https://{rest}");
+        return NoAnswer { why, is_undone: true, obstacle: Some(Obstacle::WrongScheme) };
     }
-    NoAnswer { why: format!("the connection to {base} was lost ({})", root_cause(error)), is_undone: false }
+    let why = format!("the connection to {base} was lost ({})", root_cause(error));
+    NoAnswer { why, is_undone: false, obstacle: None }
 }
 
-fn tls_failure(base: &str, error: &rustls::Error) -> String {
+fn tls_failure(base: &str, error: &rustls::Error) -> (String, Option<Obstacle>) {
     use CertificateError as E;
     let rest = base.strip_prefix("https://").unwrap_or(base);
-    match error {
+    let untrusted = |reason: &str| {
+        (format!("the certificate of {base} is not trusted{reason}"), Some(Obstacle::Untrusted))
+    };
+    let why = match error {
         rustls::Error::InvalidMessage(_) => {
-            format!("{base}{SPEAKS}plain HTTP; write http://{rest}")
+            let why = format!("{base}: this port speaks plain HTTP; write http://{rest}");
+            return (why, Some(Obstacle::WrongScheme));
         }
         rustls::Error::InvalidCertificate(odd) => match odd {
             E::Expired | E::ExpiredContext { .. } => format!("the certificate of {base} has expired"),
@@ -70,21 +74,20 @@ fn tls_failure(base: &str, error: &rustls::Error) -> String {
             E::NotValidForName | E::NotValidForNameContext { .. } => {
                 format!("the certificate of {base} is for another name ({odd})")
             }
-            E::UnknownIssuer => {
-                format!("the certificate of {base}{NOT_TRUSTED}: no known authority signed it")
-            }
+            E::UnknownIssuer => return untrusted(": no known authority signed it"),
             // What a server shows as its own and could sign others with was made by hand.
             E::Other(why) if format!("{why:?}").contains("CaUsedAsEndEntity") => {
-                format!("the certificate of {base}{NOT_TRUSTED}: it is signed by itself")
+                return untrusted(": it is signed by itself");
             }
-            _ => format!("the certificate of {base}{NOT_TRUSTED} ({odd})"),
+            _ => return untrusted(&format!(" ({odd})")),
         },
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => {
             format!("{base} asks for a client certificate, and none was given")
         }
         rustls::Error::AlertReceived(alert) => format!("{base} refused the TLS connection ({alert:?})"),
         other => format!("no TLS connection to {base} could be made ({other})"),
-    }
+    };
+    (why, None)
 }
 
 /// Whether a port that did not answer in HTTP answers a plain request with a TLS alert.

@@ -333,7 +333,7 @@ pub fn judged<T>(problem: Problem) -> Reply<T> {
     let retry_after = problem.retry_after_ms.map(Duration::from_millis);
     match problem.code {
         ErrorCode::Unavailable | ErrorCode::Overloaded | ErrorCode::TooManyRequests => {
-            Err(AuthorityError::Unreachable { why: why(), retry_after })
+            Err(AuthorityError::Unreachable { why: why(), retry_after, obstacle: None })
         }
         ErrorCode::UnknownOutcome | ErrorCode::Internal => Err(AuthorityError::Unknown(why())),
         _ => Ok(Err(Refusal::from(problem))),
@@ -341,19 +341,28 @@ pub fn judged<T>(problem: Problem) -> Reply<T> {
 }
 
 fn lost(no_answer: NoAnswer) -> AuthorityError {
-    let NoAnswer { why, is_undone } = no_answer;
-    if is_undone { AuthorityError::unreachable(why) } else { AuthorityError::Unknown(why) }
+    let NoAnswer { why, is_undone, obstacle } = no_answer;
+    if is_undone {
+        AuthorityError::Unreachable { why, retry_after: None, obstacle }
+    } else {
+        AuthorityError::Unknown(why)
+    }
 }
 
 /// One error of all: unknown if any of them is.
 fn summed_up(failures: Vec<AuthorityError>) -> AuthorityError {
     let retry_after = failures.iter().filter_map(AuthorityError::retry_after).max();
+    let obstacle = failures.iter().filter_map(AuthorityError::obstacle).max();
     let is_unknown = failures.iter().any(|error| matches!(error, AuthorityError::Unknown(_)));
     let said = failures.into_iter().map(|error| match error {
         AuthorityError::Unreachable { why, .. } | AuthorityError::Unknown(why) => why,
     });
     let why = said.collect::<Vec<_>>().join("; ");
-    if is_unknown { AuthorityError::Unknown(why) } else { AuthorityError::Unreachable { why, retry_after } }
+    if is_unknown {
+        AuthorityError::Unknown(why)
+    } else {
+        AuthorityError::Unreachable { why, retry_after, obstacle }
+    }
 }
 
 fn client(config: &HttpConfig, urls: &[Url], connect_within: Option<Duration>) -> Result<Client, HttpError> {

@@ -4,7 +4,7 @@
 use reqwest::{ClientBuilder, Url, header};
 use solehold_api::paths;
 
-pub use super::no_answer::{NO_SERVER, NOT_TRUSTED, NoAnswer, SPEAKS, no_answer};
+pub use super::no_answer::{NoAnswer, no_answer};
 use super::trust;
 
 /// Most servers that may be configured.

@@ -149,7 +149,11 @@ impl Network {
         R: Future<Output = T> + Send + 'static,
     {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let away = |why: &str| AuthorityError::Unreachable { why: why.to_owned(), retry_after: None };
+        let away = |why: &str| AuthorityError::Unreachable {
+            why: why.to_owned(),
+            retry_after: None,
+            obstacle: None,
+        };
         let (weather, epoch) = (self.weather(kind), self.epoch.load(Ordering::Relaxed));
         // A store that was failed over is fenced off, or it would be two authorities: no client could help that. What a
         // client must withstand is that it comes back after the client has heard of its successor.

@@ -42,12 +42,7 @@ impl Lock {
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
             file.read_to_string(&mut pid).map_err(unusable)?;
-            let pid = match pid.trim() {
-                "" => "another process".to_owned(),
-                pid => format!("process {pid}"),
-            };
-            let text = format!("data folder {} is in use by {pid}", folder.display());
-            return Err(StoreError::Unusable(text));
+            return Err(StoreError::InUse { folder: folder.to_owned(), pid: pid.trim().parse().ok() });
         }
         let mode = fs::metadata(folder).map_err(unusable)?.permissions().mode();
         if mode & OTHERS != 0 {

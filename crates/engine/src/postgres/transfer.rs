@@ -30,7 +30,7 @@ use crate::{
     clock::{BootTime, RetryPauses},
     flow::Exporter,
     history,
-    store::{Cursor, EXPORT_FORMAT, Header, Import, NOT_EMPTY, Row, StoreError},
+    store::{Cursor, EXPORT_FORMAT, Header, Import, Row, StoreError},
 };
 
 /// A large store takes long.
@@ -235,7 +235,7 @@ async fn refuse_unless_empty(conn: &Conn, reading: &Reading) -> Result<(), Fault
     let rows = conn.client.query_typed(sql, &[]).await?;
     let is_used = rows.first().map(|row| row.try_get(0)).transpose()?.unwrap_or(true);
     if is_used || reading.revision > Revision(0) {
-        return Err(StoreError::Unusable(NOT_EMPTY.to_owned()).into());
+        return Err(StoreError::NotEmpty.into());
     }
     Ok(())
 }

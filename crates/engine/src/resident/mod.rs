@@ -523,7 +523,7 @@ impl Store for ResidentStore {
             let rows = self.read();
             let is_empty = rows.state == Ledger::default() && rows.cursor.revision == Revision(0);
             if !is_empty {
-                return Err(StoreError::Unusable(NOT_EMPTY.to_owned()));
+                return Err(StoreError::NotEmpty);
             }
             // Store time never goes back, not even by moving house.
             (rows.now(tick).max(header.now), rows.cursor)

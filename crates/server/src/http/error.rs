@@ -65,7 +65,9 @@ impl From<EngineError> for ApiError {
             EngineError::Store(StoreError::Contended { .. }) | EngineError::Overloaded { .. } => {
                 ErrorCode::Overloaded
             }
-            EngineError::Store(StoreError::Unusable(_)) => ErrorCode::Internal,
+            EngineError::Store(StoreError::Unusable(_) | StoreError::InUse { .. } | StoreError::NotEmpty) => {
+                ErrorCode::Internal
+            }
         };
         if code == ErrorCode::Internal {
             tracing::error!(%error, "the store cannot be used");

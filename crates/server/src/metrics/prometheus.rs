@@ -270,7 +270,9 @@ fn outcome_label(outcome: &Result<Outcome, EngineError>) -> &'static str {
         Err(EngineError::Store(StoreError::Contended { .. }) | EngineError::Overloaded { .. }) => {
             "overloaded"
         }
-        Err(EngineError::Store(StoreError::Unusable(_))) => "internal",
+        Err(EngineError::Store(
+            StoreError::Unusable(_) | StoreError::InUse { .. } | StoreError::NotEmpty,
+        )) => "internal",
         Err(
             EngineError::Store(
                 StoreError::Unavailable(_) | StoreError::Barred { .. } | StoreError::Retired { .. },

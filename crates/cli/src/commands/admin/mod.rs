@@ -22,7 +22,7 @@ use solehold_engine::{
 use crate::{
     client::{Client, ServerArgs},
     config::Layer,
-    error::{CommandError, CommandResult},
+    error::{Cause, CommandError, CommandResult},
     global::GlobalArgs,
     human::duration_ms,
     output,
@@ -119,8 +119,7 @@ impl Door {
         let layer = Layer::from_variables(&mut std::env::vars_os().collect())?;
         let options = layer.store_options().map_err(CommandError::usage)?;
         let opened = store.open(options, missing).await.map_err(|failure| {
-            let is_taken = failure.message.contains(" is in use by ");
-            if is_taken {
+            if failure.cause == Some(Cause::FolderInUse) {
                 failure.hint("ask the server that runs there: use --server instead of --data-dir")
             } else {
                 failure

@@ -91,7 +91,9 @@ async fn import(caller: Caller<role::StoreAdmin>, body: Body) -> Result<Json<Imp
 /// A store that is in use, or an export that cannot be used, is not the server's fault.
 fn refused(error: EngineError) -> ApiError {
     match error {
-        EngineError::Store(StoreError::Unusable(what)) => Problem::new(ErrorCode::Conflict, what).into(),
+        EngineError::Store(error @ (StoreError::NotEmpty | StoreError::Unusable(_))) => {
+            Problem::new(ErrorCode::Conflict, error.to_string()).into()
+        }
         other => other.into(),
     }
 }
