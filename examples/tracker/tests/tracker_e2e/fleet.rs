@@ -96,8 +96,8 @@ async fn three_trackers_follow_twelve_scenes() -> Result<()> {
     Ok(())
 }
 
-/// A tracker that is paused past its ttl publishes when it wakes up: the gate refuses it. On a busy machine it may notice
-/// first that its leases are over, so not every pause yields a stale message; one of them must.
+/// A tracker that is paused past its ttl publishes when it wakes up: the gate refuses it. On a busy machine it may
+/// notice first that its leases are over, so not every pause yields a stale message; one of them must.
 async fn pausing_a_tracker(world: &mut World) -> Result<()> {
     let at_least = if is_full() { PAUSES } else { 1 };
     let before = world.raw.stale().len();
