@@ -1,5 +1,5 @@
 #!/bin/sh
-# A worker for `solehold agent` as a shell script, for one resource (max_cameras_per_worker: 1).
+# A worker for `solehold agent` as a shell script, for one resource (max_resources_per_worker: 1).
 #
 # The agent's socket is open already, under the number in SOLEHOLD_WORKER_FD: lines are read from it and written to it
 # without any tool. docs/guides/workers.md describes them.

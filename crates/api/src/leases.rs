@@ -1,8 +1,8 @@
-//! Leases, as a camera pipeline knows them.
+//! Leases by their ids, in a form that the clients of a camera pipeline know.
 //!
-//! Its client takes only 200 with JSON for success and reads `{success, lease, error, retry_after_seconds}`, while its
-//! documents show flat fields: an [`Envelope`] is both. On kinds other than `camera` the `camera_uuid` of a lease is
-//! its key.
+//! Such a client takes only 200 with JSON for success and reads `{success, lease, error, retry_after_seconds}`, while
+//! its documents show flat fields: an [`Envelope`] is both. A [`Lease`] on a camera also has the fields of
+//! [`CameraLease`]; no other has.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -24,6 +24,7 @@ use crate::{
     cursor::Cursor,
     document::{LeaseAttributes, to_document, to_fields},
     field::{Checked, Faults},
+    kind,
     limits::{CAMERA_TTL, REASON_BYTES_MAX},
     page::PageCursor,
     paths,
@@ -238,105 +239,143 @@ macro_rules! claims {
 }
 claims!(RenewLease, ReleaseLease, HeartbeatLease, RevokeLease);
 
-/// A lease with every field of the pipeline's, and ours after them.
+/// A lease on a resource of any kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Lease {
     pub lease_id: Uuid,
-    /// The camera; on other kinds, the key.
-    pub camera_uuid: String,
-    /// The holder.
-    pub runner_id: String,
-    /// The shard that does the work; empty if the holder gave none.
-    pub shard_id: String,
-    pub tenant_id: String,
-    /// Empty if none was given.
-    pub site_id: String,
-    /// When it was granted; when it was asked for, while it is pending.
-    pub acquired_at: Timestamp,
-    /// When it expires by the store's clock, unless it is renewed.
-    pub expires_at: Timestamp,
-    /// When it was last renewed, by itself or with its session.
-    pub renewed_at: Option<Timestamp>,
-    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
-    pub status: LeaseStatus,
-    /// When its holder's last heartbeat arrived.
-    pub last_heartbeat: Timestamp,
-    /// What the last heartbeat reported.
-    pub processing_stats: BTreeMap<String, Value>,
-    /// The configuration that the holder knew when it acquired; empty if it did not say.
-    pub config_version: String,
-    /// The zones that the holder knew when it acquired; empty if it did not say.
-    pub zone_version: String,
-    /// The fencing token; null while it is pending.
-    pub token: Option<u64>,
-    /// Milliseconds until it expires.
-    pub ttl_ms: u64,
-    /// The session that it is attached to, if not one of its own.
-    pub session_id: Option<Uuid>,
+    pub tenant: String,
+    pub site: Option<String>,
     pub kind: String,
     pub key: String,
+    pub holder: String,
+    /// The fencing token; null while it is pending.
+    pub token: Option<u64>,
+    /// The session that it is attached to, if not one of its own.
+    pub session_id: Option<Uuid>,
+    #[cfg_attr(feature = "openapi", schema(schema_with = crate::schema::lease_status))]
+    pub status: LeaseStatus,
+    /// When it was granted; when it was asked for, while it is pending.
+    pub acquired_at: Timestamp,
+    /// When it was last renewed, by itself or with its session.
+    pub renewed_at: Option<Timestamp>,
+    /// When it expires by the store's clock, unless it is renewed.
+    pub expires_at: Timestamp,
+    /// Milliseconds until it expires.
+    pub ttl_ms: u64,
+    /// Any JSON that the holder keeps with it.
+    pub attributes: BTreeMap<String, Value>,
+    /// What its last heartbeat reported.
+    pub stats: BTreeMap<String, Value>,
     /// The revision at which this was read.
     pub revision: u64,
+    /// The same in the words of a camera pipeline, if it is on a camera.
+    #[serde(flatten)]
+    #[cfg_attr(feature = "openapi", schema(value_type = CameraLease))]
+    pub camera: Option<CameraLease>,
+}
+
+/// The fields that only a lease on a camera has: what the clients of a camera pipeline read.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CameraLease {
+    /// On a camera only: the key.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub camera_uuid: String,
+    /// On a camera only: the holder.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub runner_id: String,
+    /// On a camera only: the shard that does the work; empty if the holder gave none.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub shard_id: String,
+    /// On a camera only: the tenant.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub tenant_id: String,
+    /// On a camera only: the site; empty if none was given.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub site_id: String,
+    /// On a camera only: when its holder's last heartbeat arrived.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub last_heartbeat: Timestamp,
+    /// On a camera only: the stats.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub processing_stats: BTreeMap<String, Value>,
+    /// On a camera only: the configuration that the holder knew when it acquired; empty if it did not say.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub config_version: String,
+    /// On a camera only: the zones that the holder knew when it acquired; empty if it did not say.
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub zone_version: String,
 }
 
 impl Lease {
     /// A lease as it was judged at a revision.
     pub fn of(view: &LeaseView, revision: Revision) -> Self {
         let lease = &view.lease;
-        let LeaseAttributes { shard_id, config_version, zone_version } =
-            LeaseAttributes::of(&lease.attributes);
-        Self {
+        let shown = Self {
             lease_id: lease.id.0,
-            camera_uuid: view.key.key.to_string(),
-            runner_id: lease.holder.to_string(),
-            shard_id,
-            tenant_id: view.key.tenant.to_string(),
-            site_id: view.site.as_ref().map(ToString::to_string).unwrap_or_default(),
-            acquired_at: lease.acquired_at.into(),
-            expires_at: view.deadline.into(),
-            renewed_at: view.renewed_at.map(Into::into),
-            status: view.status,
-            last_heartbeat: view.renewed_at.unwrap_or(lease.acquired_at).into(),
-            processing_stats: to_fields(&lease.stats),
-            config_version,
-            zone_version,
-            token: Some(lease.token.0),
-            ttl_ms: view.ttl_left_ms(),
-            session_id: lease.tenure.session().map(|id| id.0),
+            tenant: view.key.tenant.to_string(),
+            site: view.site.as_ref().map(ToString::to_string),
             kind: view.key.kind.to_string(),
             key: view.key.key.to_string(),
+            holder: lease.holder.to_string(),
+            token: Some(lease.token.0),
+            session_id: lease.tenure.session().map(|id| id.0),
+            status: view.status,
+            acquired_at: lease.acquired_at.into(),
+            renewed_at: view.renewed_at.map(Into::into),
+            expires_at: view.deadline.into(),
+            ttl_ms: view.ttl_left_ms(),
+            attributes: to_fields(&lease.attributes),
+            stats: to_fields(&lease.stats),
             revision: revision.0,
-        }
+            camera: None,
+        };
+        shown.named_for_cameras(&lease.attributes)
     }
 
     /// A lease in waiting on that resource.
     pub fn pending(resource: &Resource, pending: &Pending, now: StoreTime, revision: Revision) -> Self {
-        let LeaseAttributes { shard_id, config_version, zone_version } =
-            LeaseAttributes::of(&pending.attributes);
         let site = resource.declared.as_ref().and_then(|declared| declared.site.as_ref());
-        Self {
+        let shown = Self {
             lease_id: pending.id.0,
-            camera_uuid: resource.key.key.to_string(),
-            runner_id: pending.holder.to_string(),
-            shard_id,
-            tenant_id: resource.key.tenant.to_string(),
-            site_id: site.map(ToString::to_string).unwrap_or_default(),
-            acquired_at: pending.asked_at.into(),
-            expires_at: pending.deadline.into(),
-            renewed_at: None,
-            status: LeaseStatus::Pending,
-            last_heartbeat: pending.asked_at.into(),
-            processing_stats: BTreeMap::new(),
-            config_version,
-            zone_version,
-            token: None,
-            ttl_ms: pending.deadline.ms_after(now),
-            session_id: Some(pending.session.0),
+            tenant: resource.key.tenant.to_string(),
+            site: site.map(ToString::to_string),
             kind: resource.key.kind.to_string(),
             key: resource.key.key.to_string(),
+            holder: pending.holder.to_string(),
+            token: None,
+            session_id: Some(pending.session.0),
+            status: LeaseStatus::Pending,
+            acquired_at: pending.asked_at.into(),
+            renewed_at: None,
+            expires_at: pending.deadline.into(),
+            ttl_ms: pending.deadline.ms_after(now),
+            attributes: to_fields(&pending.attributes),
+            stats: BTreeMap::new(),
             revision: revision.0,
+            camera: None,
+        };
+        shown.named_for_cameras(&pending.attributes)
+    }
+
+    /// Adds the pipeline's fields to a lease on a camera.
+    fn named_for_cameras(mut self, attributes: &Document) -> Self {
+        if self.kind == kind::CAMERA {
+            let LeaseAttributes { shard_id, config_version, zone_version } = LeaseAttributes::of(attributes);
+            self.camera = Some(CameraLease {
+                camera_uuid: self.key.clone(),
+                runner_id: self.holder.clone(),
+                shard_id,
+                tenant_id: self.tenant.clone(),
+                site_id: self.site.clone().unwrap_or_default(),
+                last_heartbeat: self.renewed_at.unwrap_or(self.acquired_at),
+                processing_stats: self.stats.clone(),
+                config_version,
+                zone_version,
+            });
         }
+        self
     }
 
     /// What an acquire or renewal got.
@@ -511,8 +550,12 @@ pub struct LeaseQuery {
     /// Only on this kind of resource.
     pub kind: Option<String>,
     /// Only of this holder.
-    pub runner_id: Option<String>,
+    pub holder: Option<String>,
     /// Only at this site.
+    pub site: Option<String>,
+    /// The same as `holder`, as camera pipelines call it.
+    pub runner_id: Option<String>,
+    /// The same as `site`, as camera pipelines call it.
     pub site_id: Option<String>,
     /// Where to begin: the `next` of the previous page.
     #[cfg_attr(feature = "openapi", param(value_type = Option<String>))]

@@ -119,8 +119,6 @@ impl PlannedResource {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Assignments {
     pub runner_id: String,
-    /// The cameras that it holds.
-    pub assigned_cameras: Vec<String>,
     /// Everything that it holds.
     pub leases: Vec<Lease>,
     /// The revision as of which this is so.

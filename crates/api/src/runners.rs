@@ -256,8 +256,10 @@ pub struct RegisteredRunner {
     pub held: u64,
     /// What it reported.
     pub metrics: BTreeMap<String, Value>,
-    /// The cameras that it holds by its name alone: none, if it was registered before.
-    pub assigned_cameras: Vec<String>,
+    /// The cameras that it holds by its name alone: none, if it was registered before. Not there for a runner that
+    /// registers with `kinds` and takes no cameras.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assigned_cameras: Option<Vec<String>>,
     /// Its session: name it on acquire and heartbeat, and one heartbeat renews everything but a grant that was waited
     /// for and has not been renewed itself yet (`confirm_within_ms`).
     pub session_id: Uuid,
@@ -290,7 +292,7 @@ impl RegisteredRunner {
             current_load: runner.current_load,
             held: runner.held,
             metrics: runner.metrics,
-            assigned_cameras: Vec::new(),
+            assigned_cameras: None,
             session_id: session.id.0,
             ttl_ms: session.deadline.ms_after(now),
             expires_at: session.deadline.into(),

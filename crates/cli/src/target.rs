@@ -19,7 +19,7 @@ impl FromStr for ResourceArg {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let parts = text.split_once('/').filter(|(kind, key)| !kind.is_empty() && !key.is_empty());
-        let (kind, key) = parts.ok_or("write KIND/KEY, as in camera/cam-17")?;
+        let (kind, key) = parts.ok_or("write KIND/KEY, as in job/nightly")?;
         for (what, name) in [("the kind", kind), ("the key", key)] {
             Name::new(name).map_err(|error| format!("{what} {error}"))?;
             // URL parsers drop these from paths however they are escaped: the request would name something else.

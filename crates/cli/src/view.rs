@@ -48,10 +48,10 @@ impl From<leases::Lease> for LeaseView {
     fn from(lease: leases::Lease) -> Self {
         Self {
             lease_id: lease.lease_id,
-            tenant: lease.tenant_id,
+            tenant: lease.tenant,
             kind: lease.kind,
             key: lease.key,
-            holder: lease.runner_id,
+            holder: lease.holder,
             token: lease.token,
             session_id: lease.session_id,
             status: lease.status,
@@ -59,7 +59,7 @@ impl From<leases::Lease> for LeaseView {
             renewed_at: lease.renewed_at,
             expires_at: lease.expires_at,
             ttl_ms: lease.ttl_ms,
-            stats: lease.processing_stats,
+            stats: lease.stats,
         }
     }
 }

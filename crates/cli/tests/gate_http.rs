@@ -436,8 +436,17 @@ async fn what_a_gate_is_worth_is_explained() -> Result<()> {
     }
     assert!(text.lines().all(|line| line.len() <= 120), "{text}");
     assert_eq!(run(["gate", "explain", "--json"]).await?.json()?.as_array().map(Vec::len), Some(8));
-    let odd = run(["gate", "http", "--kind", "scene", "--upstream", "ftp://x"]).await?;
-    assert!(odd.code == Some(2) && odd.stderr.contains("write http://HOST:PORT"), "{odd:?}");
+    for (upstream, fault) in [
+        ("ftp://x", "is a URL of the scheme \"ftp\""),
+        ("http://u:hunter2@x", "has a user or a password"),
+        ("http://x/?key=hunter2", "has a query"),
+        ("http://x/#hunter2", "has a fragment"),
+    ] {
+        let odd = run(["gate", "http", "--kind", "scene", "--upstream", upstream]).await?;
+        let told = format!("--upstream {fault}; write http://HOST:PORT/PATH");
+        assert!(odd.code == Some(2) && odd.stderr.contains(&told), "{odd:?}");
+        assert!(!odd.stderr.contains("hunter2"), "{odd:?}");
+    }
     let odd = run(["gate", "http", "--kind", "scene", "--upstream", "http://x", "--cache-ttl", "0s"]).await?;
     assert!(odd.code == Some(2) && odd.stderr.contains("above 0"), "{odd:?}");
     Ok(())

@@ -37,6 +37,15 @@ fn put_back(folder: &Path, files: &BTreeMap<OsString, Vec<u8>>) -> Result<()> {
     Ok(())
 }
 
+/// Makes a folder with the same files, as a backup does.
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to)?;
+    for (name, bytes) in bytes_of(from)? {
+        fs::write(to.join(name), bytes)?;
+    }
+    Ok(())
+}
+
 /// A holder with its session, who speaks HTTP to whichever server runs.
 struct Holder {
     http: Client,
@@ -167,10 +176,7 @@ async fn a_copied_store_that_grants_nothing_yet_says_so_at_readyz_and_in_a_gauge
     };
     assert_eq!((&ready(&server).await?["reason"], gauge(&server).await?), (&Value::Null, 0.0));
     server.terminate().await?;
-    fs::create_dir(&copy)?;
-    for (name, bytes) in bytes_of(&first)? {
-        fs::write(copy.join(name), bytes)?;
-    }
+    copy_folder(&first, &copy)?;
 
     let server = common::server().data_dir(&copy).start().await?;
     let barred = ready(&server).await?;
@@ -182,5 +188,26 @@ async fn a_copied_store_that_grants_nothing_yet_says_so_at_readyz_and_in_a_gauge
     let over = ready(&server).await?;
     assert!(over["reason"].is_null() && over.get("barred_ms").is_none(), "{over}");
     wait_for("the gauge to be 0", SOON, async || gauge(&server).await.is_ok_and(|left| left == 0.0)).await?;
+    Ok(())
+}
+
+/// It said "next token above 1": the revision of the backup, read before the store had gone on as another history.
+#[tokio::test]
+async fn the_first_line_of_a_restored_store_s_server_tells_the_true_bound_of_tokens() -> Result<()> {
+    let folder = TempDir::new()?;
+    let (first, copy) = (folder.path().join("first"), folder.path().join("copy"));
+    let server = server().data_dir(&first).start().await?;
+    let holder = Holder::open(&server).await?;
+    holder.acquire(&server, "a").await?;
+    server.terminate().await?;
+    copy_folder(&first, &copy)?;
+
+    let server = common::server().data_dir(&copy).start().await?;
+    let ready = holder.http.get(format!("{}/readyz", server.url())).send().await?;
+    let ready: Value = ready.error_for_status()?.json().await?;
+    let (_, revision) = ready["cursor"].as_str().and_then(|at| at.split_once('.')).context("a cursor")?;
+    assert!(revision.parse::<u64>()? > 1 << 32, "another history: {ready}");
+    let logs = server.logs();
+    assert!(logs.contains(&format!("next token above {revision})\n")), "{ready}: {logs}");
     Ok(())
 }

@@ -54,7 +54,7 @@ pub struct Intake {
     /// The kinds of the resources: the first one where topics do not name it.
     pub kinds: Vec<Name>,
     /// The member that has the token.
-    pub version_field: String,
+    pub token_field: String,
     /// The largest payload.
     pub message_bytes_max: usize,
     /// The longest topic that can still be republished.
@@ -85,7 +85,7 @@ impl Intake {
         if message.payload.len() > self.message_bytes_max {
             return Fate::Refuse(Reason::TooLarge);
         }
-        match message::token(&message.payload, &self.version_field) {
+        match message::token(&message.payload, &self.token_field) {
             Ok(token) => Fate::Judge(Claim { resource, token }),
             Err(reason) => Fate::Refuse(reason),
         }
@@ -123,7 +123,7 @@ pub(crate) mod tests {
             patterns: vec!["data/{key}/+".parse().expect("a pattern")],
             tenant: Name::new("default").expect("a name"),
             kinds: vec![Name::new("scene").expect("a name")],
-            version_field: "_version".to_owned(),
+            token_field: "token".to_owned(),
             message_bytes_max: 100,
             topic_bytes_max: 50,
             takes_retained: false,
@@ -147,15 +147,15 @@ pub(crate) mod tests {
         let mut intake = intake();
         let mut fate = |topic: &str, payload: &str| intake.fate(&message(topic, payload));
         let claim = Claim { resource: resource("s"), token: Token(7) };
-        assert_eq!(fate("data/s/person", r#"{"_version":7}"#), Fate::Judge(claim));
+        assert_eq!(fate("data/s/person", r#"{"token":7}"#), Fate::Judge(claim));
         assert_eq!(fate("data/s", "{}"), Fate::Refuse(Reason::BadTopic));
-        assert_eq!(fate("data//person", r#"{"_version":7}"#), Fate::Refuse(Reason::BadTopic));
-        assert_eq!(fate("data/\u{7}/person", r#"{"_version":7}"#), Fate::Refuse(Reason::BadTopic));
+        assert_eq!(fate("data//person", r#"{"token":7}"#), Fate::Refuse(Reason::BadTopic));
+        assert_eq!(fate("data/\u{7}/person", r#"{"token":7}"#), Fate::Refuse(Reason::BadTopic));
         assert_eq!(fate(&format!("data/{}/x", "s".repeat(60)), "{}"), Fate::Refuse(Reason::BadTopic));
         assert_eq!(fate("data/s/person", &" ".repeat(101)), Fate::Refuse(Reason::TooLarge));
         assert_eq!(fate("data/s/person", "{"), Fate::Refuse(Reason::NotJson));
-        assert_eq!(fate("data/s/person", "{}"), Fate::Refuse(Reason::NoVersion));
-        let retained = Message { is_retained: true, ..message("data/s/person", r#"{"_version":7}"#) };
+        assert_eq!(fate("data/s/person", "{}"), Fate::Refuse(Reason::NoToken));
+        let retained = Message { is_retained: true, ..message("data/s/person", r#"{"token":7}"#) };
         assert_eq!(intake.fate(&retained), Fate::Refuse(Reason::Retained));
         intake.takes_retained = true;
         assert!(matches!(intake.fate(&retained), Fate::Judge(_)));

@@ -18,11 +18,11 @@ pub fn token(payload: &[u8], field: &str) -> Result<Token, Reason> {
     let mut json = serde_json::Deserializer::from_str(text);
     let found = Member(field).deserialize(&mut json).and_then(|found| json.end().map(|()| found));
     match found.map_err(|_| Reason::NotJson)? {
-        Found::Missing => Err(Reason::NoVersion),
-        Found::Twice => Err(Reason::BadVersion),
+        Found::Missing => Err(Reason::NoToken),
+        Found::Twice => Err(Reason::BadToken),
         Found::Once(value) => match value.get().parse::<u64>() {
             Ok(number) if number > 0 => Ok(Token(number)),
-            _ => Err(Reason::BadVersion),
+            _ => Err(Reason::BadToken),
         },
     }
 }
@@ -116,34 +116,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_a_whole_number_from_one_on() {
-        let of = |text: &str| token(text.as_bytes(), "_version");
-        let document =
-            r#"{ "scene_id": "scene-01", "data": { "objects": [], "_version": 7 }, "_version": 42 }"#;
+    fn a_token_is_a_whole_number_from_one_on() {
+        let of = |text: &str| token(text.as_bytes(), "token");
+        let document = r#"{ "line": "north", "data": { "objects": [], "token": 7 }, "token": 42 }"#;
         assert_eq!(of(document), Ok(Token(42)));
-        assert_eq!(of(r#"{"\u005fversion":18446744073709551615}"#), Ok(Token(u64::MAX)));
-        for text in
-            ["", "x", "{", r#"{"_version":1"#, r#"{"_version":1} x"#, "[1]", "7", "null", "\"_version\""]
-        {
+        assert_eq!(of(r#"{"\u0074oken":18446744073709551615}"#), Ok(Token(u64::MAX)));
+        for text in ["", "x", "{", r#"{"token":1"#, r#"{"token":1} x"#, "[1]", "7", "null", "\"token\""] {
             assert_eq!(of(text), Err(Reason::NotJson), "{text}");
         }
-        for text in ["{}", r#"{"version":1}"#, r#"{"data":{"_version":1}}"#] {
-            assert_eq!(of(text), Err(Reason::NoVersion), "{text}");
+        for text in ["{}", r#"{"tokens":1}"#, r#"{"data":{"token":1}}"#] {
+            assert_eq!(of(text), Err(Reason::NoToken), "{text}");
         }
-        for version in ["-1", "0", "1.0", "1e3", "\"42\"", "null", "true", "[1]", "18446744073709551616"] {
-            assert_eq!(of(&format!(r#"{{"_version":{version}}}"#)), Err(Reason::BadVersion), "{version}");
+        for odd in ["-1", "0", "1.0", "1e3", "\"42\"", "null", "true", "[1]", "18446744073709551616"] {
+            assert_eq!(of(&format!(r#"{{"token":{odd}}}"#)), Err(Reason::BadToken), "{odd}");
         }
-        assert_eq!(of(r#"{"_version":1,"_version":2}"#), Err(Reason::BadVersion), "which one?");
-        assert_eq!(token(b"{\"_version\":1,\"x\":\"\xff\"}", "_version"), Err(Reason::NotJson));
+        assert_eq!(of(r#"{"token":1,"token":2}"#), Err(Reason::BadToken), "which one?");
+        assert_eq!(token(b"{\"token\":1,\"x\":\"\xff\"}", "token"), Err(Reason::NotJson));
     }
 
     #[test]
     fn the_rest_of_a_message_is_left_as_it_was() {
-        let of = |text: &str| String::from_utf8(without(&Bytes::from(text.to_owned()), "_version").into());
+        let of = |text: &str| String::from_utf8(without(&Bytes::from(text.to_owned()), "token").into());
         let is = |text: &str| Ok(text.to_owned());
-        assert_eq!(of(r#"{ "a" : 1.50, "_version": 42 ,"b": [1, 2] }"#), is(r#"{"a":1.50,"b":[1, 2]}"#));
-        assert_eq!(of(r#"{"_version":1}"#), is("{}"));
-        assert_eq!(of(r#"{"z":1,"a":{"_version":2},"_version":3}"#), is(r#"{"z":1,"a":{"_version":2}}"#));
-        assert_eq!(of(r#"{"\"ö\n":1e400,"_version":3}"#), is(r#"{"\"ö\n":1e400}"#));
+        assert_eq!(of(r#"{ "a" : 1.50, "token": 42 ,"b": [1, 2] }"#), is(r#"{"a":1.50,"b":[1, 2]}"#));
+        assert_eq!(of(r#"{"token":1}"#), is("{}"));
+        assert_eq!(of(r#"{"z":1,"a":{"token":2},"token":3}"#), is(r#"{"z":1,"a":{"token":2}}"#));
+        assert_eq!(of(r#"{"\"ö\n":1e400,"token":3}"#), is(r#"{"\"ö\n":1e400}"#));
     }
 }

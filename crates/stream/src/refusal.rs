@@ -10,9 +10,9 @@ pub enum Reason {
     /// Its payload is not a JSON object.
     NotJson,
     /// It has no token.
-    NoVersion,
+    NoToken,
     /// Its token is not a whole number from 1 on.
-    BadVersion,
+    BadToken,
     /// It is larger than the gate takes.
     TooLarge,
     /// It is a retained message: it was passed on when it was published, or is older than the gate's subscription.
@@ -29,8 +29,8 @@ impl Reason {
         Self::Stale,
         Self::Unknown,
         Self::NotJson,
-        Self::NoVersion,
-        Self::BadVersion,
+        Self::NoToken,
+        Self::BadToken,
         Self::TooLarge,
         Self::Retained,
         Self::BadTopic,
@@ -43,8 +43,8 @@ impl Reason {
             Self::Stale => "stale",
             Self::Unknown => "unknown",
             Self::NotJson => "not_json",
-            Self::NoVersion => "no_version",
-            Self::BadVersion => "bad_version",
+            Self::NoToken => "no_token",
+            Self::BadToken => "bad_token",
             Self::TooLarge => "too_large",
             Self::Retained => "retained",
             Self::BadTopic => "bad_topic",

@@ -22,7 +22,7 @@ pub struct Routes {
     pub prefix: String,
     /// The member that is taken out of what passes.
     pub strip: Option<String>,
-    /// What is refused goes here, under its reason and its topic: `DEAD_LETTER/stale/scenescape/...`.
+    /// What is refused goes here, under its reason and its topic: `DEAD_LETTER/stale/plant/...`.
     pub dead_letter: Option<String>,
 }
 
@@ -64,16 +64,13 @@ mod tests {
 
     #[test]
     fn what_passes_keeps_its_path_and_what_does_not_has_its_reason_there() {
-        let message = message("a/b", r#"{"x":1,"_version":2}"#);
+        let message = message("a/b", r#"{"x":1,"token":2}"#);
         let plain = Routes { prefix: "gated".to_owned(), strip: None, dead_letter: None };
         let passed = plain.passed(message.clone());
         assert_eq!((passed.topic.as_str(), &passed.payload), ("gated/a/b", &message.payload));
         assert_eq!(plain.refused(message.clone(), Reason::Stale), None);
-        let full = Routes {
-            strip: Some("_version".to_owned()),
-            dead_letter: Some("dead".to_owned()),
-            ..plain.clone()
-        };
+        let full =
+            Routes { strip: Some("token".to_owned()), dead_letter: Some("dead".to_owned()), ..plain.clone() };
         assert_eq!(full.passed(message.clone()).payload, r#"{"x":1}"#);
         let dead = full.refused(message.clone(), Reason::Stale).expect("told");
         assert_eq!((dead.topic.as_str(), &dead.payload), ("dead/stale/a/b", &message.payload));

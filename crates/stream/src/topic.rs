@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 /// The longest topic that MQTT can carry.
 pub const TOPIC_BYTES_MAX: usize = 65_535;
 
-/// A topic with places in it, such as `scenescape/data/scene/{key}/+`: `{key}` is the level that names the resource,
+/// A topic with places in it, such as `plant/line/{key}/+`: `{key}` is the level that names the resource,
 /// `{kind}` the one that names its kind, `+` any level, and `#` at the end all that follows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
@@ -88,7 +88,7 @@ impl FromStr for Pattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let example = "write a topic such as scenescape/data/scene/{key}/+";
+        let example = "write a topic such as plant/line/{key}/+";
         if text.is_empty() || text.len() > TOPIC_BYTES_MAX || text.contains('\0') {
             return Err(format!("is not a topic; {example}"));
         }
@@ -149,15 +149,13 @@ mod tests {
 
     #[test]
     fn a_topic_names_its_resource() {
-        let scenes = pattern("scenescape/data/scene/{key}/+");
-        assert_eq!(scenes.filter(), "scenescape/data/scene/+/+");
-        assert_eq!(scenes.to_string(), "scenescape/data/scene/{key}/+");
-        let named = scenes.find("scenescape/data/scene/scene-01/person");
-        assert_eq!(named, Some(Named { kind: None, key: "scene-01" }));
-        for other in
-            ["scenescape/data/scene/scene-01", "scenescape/data/camera/a/b", "scenescape/data/scene/a/b/c"]
-        {
-            assert_eq!(scenes.find(other), None, "{other}");
+        let lines = pattern("plant/line/{key}/+");
+        assert_eq!(lines.filter(), "plant/line/+/+");
+        assert_eq!(lines.to_string(), "plant/line/{key}/+");
+        let named = lines.find("plant/line/north/speed");
+        assert_eq!(named, Some(Named { kind: None, key: "north" }));
+        for other in ["plant/line/north", "plant/room/a/b", "plant/line/a/b/c"] {
+            assert_eq!(lines.find(other), None, "{other}");
         }
         let all = pattern("{kind}/{key}/#");
         assert_eq!(all.filter(), "+/+/#");
@@ -184,9 +182,9 @@ mod tests {
 
     #[test]
     fn a_gate_must_not_read_what_it_writes() {
-        assert!(!pattern("scenescape/data/scene/{key}/+").reads_below("gated"));
-        assert!(pattern("scenescape/data/scene/{key}/+").reads_below("scenescape"));
-        assert!(!pattern("scenescape/data/scene/{key}/+").reads_below("scenescape/gated"));
+        assert!(!pattern("plant/line/{key}/+").reads_below("gated"));
+        assert!(pattern("plant/line/{key}/+").reads_below("plant"));
+        assert!(!pattern("plant/line/{key}/+").reads_below("plant/gated"));
         assert!(pattern("+/{key}/#").reads_below("gated"));
         assert!(pattern("{key}/#").reads_below("gated/x"));
         assert!(!pattern("a/{key}").reads_below("b"));

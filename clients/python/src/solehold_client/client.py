@@ -133,7 +133,7 @@ class Client:
     async def request(
         self, method: str, path: str, body: Mapping[str, Json] | None = None, *, repeatable: bool | None = None
     ) -> Json:
-        """Asks anything, such as `request("PUT", "/api/v1/scenes/hall", {})`.
+        """Asks anything, such as `request("PUT", "/api/v1/resources/job/a", {})`.
 
         Without an answer, a GET is asked again; anything else only if `repeatable` says that twice is the same as once.
         """

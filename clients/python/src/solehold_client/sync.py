@@ -94,7 +94,7 @@ class Client(_Entered):
     def request(
         self, method: str, path: str, body: Mapping[str, Json] | None = None, *, repeatable: bool | None = None
     ) -> Json:
-        """Asks anything, such as `request("PUT", "/api/v1/scenes/hall", {})`."""
+        """Asks anything, such as `request("PUT", "/api/v1/resources/job/a", {})`."""
         return self._portal.run(self._async.request(method, path, body, repeatable=repeatable))
 
     def read_state(self, kind: str, key: str) -> StateDocument | None:

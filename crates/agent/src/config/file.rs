@@ -9,7 +9,7 @@ use crate::worker::Protocol;
 /// The longest time that may be configured.
 const SECONDS_MAX: f64 = 24.0 * 60.0 * 60.0;
 
-/// The file. Some keys have a second name, which configurations of camera pipelines use.
+/// The file. Some keys have a second name, which the managers of camera pipelines use.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct AgentFile {
@@ -60,7 +60,8 @@ pub struct AgentFile {
     /// How many workers run at once.
     pub max_workers: Option<u32>,
     /// How many resources one of them works on.
-    #[serde(alias = "max_resources_per_worker")]
+    pub max_resources_per_worker: Option<u32>,
+    /// The same, as managers of camera pipelines call it.
     pub max_cameras_per_worker: Option<u32>,
     /// How long a heartbeat keeps what it holds.
     pub lease_ttl_seconds: Option<Seconds>,

@@ -129,6 +129,8 @@ pub struct WorkerSettings {
     pub max: usize,
     /// How many resources one of them works on.
     pub per_worker: usize,
+    /// The key of the file that says so.
+    pub per_worker_key: &'static str,
     /// How long this runner does not ask again for what its workers failed at.
     pub penalty: Duration,
 }
@@ -164,7 +166,8 @@ fn settle(file: AgentFile) -> Result<Settings, Wrong> {
     }
     if u64::from(capacity) > room {
         let what = format!(
-            "capacity is {capacity}, more than the {room} that max_workers times max_cameras_per_worker can take"
+            "capacity is {capacity}, more than the {room} that max_workers times {} can take",
+            worker.per_worker_key
         );
         return wrong("capacity", what);
     }
@@ -270,17 +273,14 @@ fn source(file: &AgentFile) -> Result<Source, Wrong> {
             Some(Ok(resource)) => drop(resources.insert(resource)),
             Some(Err(error)) => return wrong("resources", format!("resources: {text:?}: {error}")),
             None => {
-                return wrong(
-                    "resources",
-                    format!("resources: {text:?} is not KIND/KEY, as in camera/cam-1"),
-                );
+                return wrong("resources", format!("resources: {text:?} is not KIND/KEY, as in job/nightly"));
             }
         }
     }
     match placement {
         Placement::Static if resources.is_empty() => wrong(
             "placement",
-            "placement is static and resources is empty: list them, as in resources: [camera/cam-1]",
+            "placement is static and resources is empty: list them, as in resources: [job/nightly]",
         ),
         Placement::Static => Ok(Source::Static(resources)),
         Placement::Assigned if resources.is_empty() => Ok(Source::Assigned),
@@ -315,13 +315,24 @@ fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, Wrong> {
         count => Ok(count as usize),
     };
     count("burst", restart.burst, 5)?;
+    let (per_worker_key, per_worker) = match (file.max_resources_per_worker, file.max_cameras_per_worker) {
+        (Some(_), Some(_)) => {
+            return wrong(
+                "max_cameras_per_worker",
+                "max_resources_per_worker and max_cameras_per_worker are both given: give one of them",
+            );
+        }
+        (None, Some(given)) => ("max_cameras_per_worker", Some(given)),
+        (given, None) => ("max_resources_per_worker", given),
+    };
     Ok(WorkerSettings {
         command,
         env: asked.env.clone(),
         template: template(asked.config_template.as_deref())?,
         bounds,
         max: count("max_workers", file.max_workers, 4)?,
-        per_worker: count("max_cameras_per_worker", file.max_cameras_per_worker, 16)?,
+        per_worker: count(per_worker_key, per_worker, 16)?,
+        per_worker_key,
         penalty: seconds(restart.penalty_seconds, 60.0),
     })
 }
@@ -378,7 +389,8 @@ impl Settings {
         let (room, capacity) = (self.worker.room(), self.runner.capacity.unwrap_or_default());
         if room > CAPACITY_MAX.into() && capacity == i64::from(CAPACITY_MAX) {
             remarks.push(format!(
-                "max_workers times max_cameras_per_worker is {room}, but a runner holds at most {CAPACITY_MAX} resources: lower them, or set capacity"
+                "max_workers times {} is {room}, but a runner holds at most {CAPACITY_MAX} resources: lower them, or set capacity",
+                self.worker.per_worker_key
             ));
         }
         let (stop, most) = (self.worker.bounds.stop, self.drain.mul_f64(WORKERS_PART));

@@ -54,6 +54,21 @@ worker:
         "python3 -m pipeline.worker --config {config} --runner-id {runner_id} --shard-id {shard_id} --manager-pid {manager_pid}"
     );
     assert!(!format!("{settings:?}").contains("secret"));
+    assert_eq!(settings.worker.per_worker, 8);
+}
+
+#[test]
+fn what_a_worker_takes_is_told_in_the_words_of_the_file() {
+    let told = |lines: &str| read(&format!("{LEAST}{lines}")).map(|_| ()).expect_err("wrong");
+    for key in ["max_resources_per_worker", "max_cameras_per_worker"] {
+        let one = read(&format!("{LEAST}{key}: 1\n")).expect("good");
+        assert_eq!((one.worker.per_worker, one.remarks()), (1, Vec::new()));
+        assert_eq!(told(&format!("{key}: 0\n")), format!("agent.yaml:3: {key} is 0; it must be 1 or more"));
+        let capacity = told(&format!("{key}: 2\ncapacity: 9\n"));
+        assert!(capacity.ends_with(&format!("that max_workers times {key} can take")), "{capacity}");
+    }
+    let both = told("max_resources_per_worker: 1\nmax_cameras_per_worker: 1\n");
+    assert!(both.starts_with("agent.yaml:4: ") && both.ends_with("give one of them"), "{both}");
 }
 
 #[test]
@@ -76,8 +91,8 @@ fn a_mistake_is_told_with_its_line() {
         "agent.yaml:3: max_workers is 0; it must be 1 or more"
     );
     assert_eq!(
-        told(&format!("{LEAST}resources: [camera]\n")),
-        "agent.yaml:3: resources: \"camera\" is not KIND/KEY, as in camera/cam-1"
+        told(&format!("{LEAST}resources: [nightly]\n")),
+        "agent.yaml:3: resources: \"nightly\" is not KIND/KEY, as in job/nightly"
     );
     assert!(told("").contains("worker.command is missing"));
     assert!(
@@ -104,7 +119,7 @@ fn some_things_cannot_change_while_it_runs() {
     assert_eq!(change("lease_ttl_seconds: 30\nheartbeat_interval_seconds: 9"), None);
     assert_eq!(change("runner_id: other"), Some("runner_id"));
     assert_eq!(change("labels: {a: b}"), Some("labels"));
-    assert_eq!(change("resources: [camera/a]"), Some("placement"));
+    assert_eq!(change("resources: [job/a]"), Some("placement"));
 }
 
 #[test]
@@ -127,8 +142,8 @@ fn a_long_budget_is_remarked() {
 
 #[test]
 fn the_kinds_that_it_works_on_are_registered() {
-    let settings = read(&format!("{LEAST}kinds: [job, camera]\n")).expect("good");
-    assert_eq!(settings.runner.kinds, ["job", "camera"]);
+    let settings = read(&format!("{LEAST}kinds: [job, report]\n")).expect("good");
+    assert_eq!(settings.runner.kinds, ["job", "report"]);
     let other = read(&format!("{LEAST}kinds: [job]\n")).expect("good");
     assert_eq!(settings.fixed_change(&other), Some("kinds"));
     let told = read(&format!("{LEAST}kinds: [job, '']\n")).expect_err("no name");
@@ -158,19 +173,19 @@ fn a_command_that_does_not_exist_is_found() {
 
 #[test]
 fn a_capacity_beyond_the_bound_is_found() {
-    let many = format!("{LEAST}max_workers: 1000\nmax_cameras_per_worker: 1000\n");
+    let many = format!("{LEAST}max_workers: 1000\nmax_resources_per_worker: 1000\n");
     let settings = read(&many).expect("good");
     assert_eq!(settings.runner.capacity, Some(CAPACITY_MAX.into()));
     let told = settings.remarks();
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
-        told[0].starts_with("max_workers times max_cameras_per_worker is 1000000, but a runner"),
+        told[0].starts_with("max_workers times max_resources_per_worker is 1000000, but a runner"),
         "{told:?}"
     );
     let told = read(&format!("{many}capacity: 1000000\n")).expect_err("too much");
     assert_eq!(told, format!("agent.yaml:5: capacity is 1000000; it must be 1 to {CAPACITY_MAX}"));
     // It was not reckoned with, and wrapped around.
-    let told = read(&format!("{LEAST}max_workers: 4294967295\nmax_cameras_per_worker: 4294967295\n"));
+    let told = read(&format!("{LEAST}max_workers: 4294967295\nmax_resources_per_worker: 4294967295\n"));
     assert_eq!(told.expect("good").runner.capacity, Some(CAPACITY_MAX.into()));
 }
 

@@ -55,7 +55,7 @@ pub enum LeaseNews {
 pub fn acquire(
     session: Session,
     configurations: Arc<Configurations>,
-    (resource, shard): (Resource, Option<WorkerId>),
+    (resource, worker): (Resource, Option<WorkerId>),
     news: mpsc::Sender<LeaseNews>,
 ) {
     tokio::spawn(async move {
@@ -65,7 +65,8 @@ pub fn acquire(
             _ => None,
         };
         let (kind, key) = (resource.kind.as_str(), resource.key.as_str());
-        let acquired = session.try_acquire_with(kind, key, attributes(shard, known.as_ref())).await;
+        let acquired =
+            session.try_acquire_with(kind, key, attributes(&session, kind, worker, known.as_ref())).await;
         let _ = news.send(told(&configurations, resource, acquired).await).await;
     });
 }
@@ -92,7 +93,7 @@ pub fn adopt(
 pub fn take_over(
     session: Session,
     configurations: Arc<Configurations>,
-    (resource, shard, config): (Resource, Option<WorkerId>, Option<Value>),
+    (resource, worker, config): (Resource, Option<WorkerId>, Option<Value>),
     within: Duration,
     news: mpsc::Sender<LeaseNews>,
 ) {
@@ -103,7 +104,7 @@ pub fn take_over(
             Some(known) => Some(known),
             None => configurations.of(&resource).await,
         };
-        let about = attributes(shard, config.as_ref());
+        let about = attributes(&session, kind, worker, config.as_ref());
         let taken = match session.take_over_with(kind, key, within, about.clone()).await {
             Ok(Some(guard)) => {
                 let _ = news.send(LeaseNews::Won(resource.clone(), Box::new(guard), config)).await;
@@ -126,12 +127,17 @@ pub fn take_over(
     });
 }
 
-/// What is kept with a lease: the worker that will work under it, and the versions of the configuration that is known.
-fn attributes(shard: Option<WorkerId>, config: Option<&Value>) -> Attributes {
+/// What is kept with a lease: the worker that will work under it. On a camera that is its shard, with the versions of
+/// the configuration that is known.
+fn attributes(session: &Session, of: &str, worker: Option<WorkerId>, config: Option<&Value>) -> Attributes {
+    if of != kind::CAMERA {
+        let name = worker.map(|worker| worker_name(session.holder(), worker));
+        return name.map(|name| ("worker".to_owned(), name.into())).into_iter().collect();
+    }
     let version =
         |field: &str| config.and_then(|config| config[field].as_str()).unwrap_or_default().to_owned();
     let about = LeaseAttributes {
-        shard_id: shard.map(shard_id).unwrap_or_default(),
+        shard_id: worker.map(shard_id).unwrap_or_default(),
         config_version: version("config_version"),
         zone_version: version("zone_version"),
     };
@@ -141,7 +147,12 @@ fn attributes(shard: Option<WorkerId>, config: Option<&Value>) -> Attributes {
     }
 }
 
-/// What a worker is called in leases and in its files: it keeps the name through restarts.
+/// What a worker is called in leases, in its files and in its environment: it keeps the name through restarts.
+pub fn worker_name(runner: &str, worker: WorkerId) -> String {
+    format!("{runner}/{worker}")
+}
+
+/// What a worker is called where camera pipelines look.
 pub fn shard_id(worker: WorkerId) -> String {
     format!("shard-{worker}")
 }

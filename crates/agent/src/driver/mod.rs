@@ -387,7 +387,7 @@ impl Driver {
     }
 
     fn name(&self, worker: WorkerId) -> String {
-        format!("{}/{worker}", self.settings.runner.runner_id)
+        leases::worker_name(&self.settings.runner.runner_id, worker)
     }
 
     fn show(&self) {

@@ -1,11 +1,12 @@
-//! The file that a worker is given by `--config`: the configuration of its shard, as camera pipelines know it.
+//! The file that `{config}` in a worker's command stands for: what it works on, and the configuration of its shard as
+//! the workers of camera pipelines know it.
 
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
 use solehold_api::kind;
 
-use super::leases::shard_id;
+use super::leases::{shard_id, worker_name};
 use crate::{config::Settings, machine::WorkerId, worker::Assignment};
 
 /// The configuration of a worker's shard. The template's fields come first; what follows fills in what it leaves out,
@@ -23,6 +24,7 @@ pub fn of(settings: &Settings, worker: WorkerId, assignments: &[Assignment]) -> 
         ("database_url", json!("")),
         ("manager_mode", json!(true)),
         ("max_workers", json!(settings.worker.max)),
+        ("max_resources_per_worker", json!(settings.worker.per_worker)),
         ("max_cameras_per_worker", json!(settings.worker.per_worker)),
         ("lease_ttl_seconds", seconds(lease.ttl)),
         ("heartbeat_interval_seconds", seconds(lease.every)),
@@ -38,6 +40,7 @@ pub fn of(settings: &Settings, worker: WorkerId, assignments: &[Assignment]) -> 
     let cameras: Vec<Value> = assignments.iter().filter_map(camera).collect();
     let own = [
         ("runner_id", json!(runner.runner_id)),
+        ("worker", json!(worker_name(&runner.runner_id, worker))),
         ("shard_id", json!(shard_id(worker))),
         ("cameras", json!(cameras)),
         ("assignments", json!(assignments)),

@@ -165,7 +165,7 @@ impl Driver {
     fn write_assignments(&mut self, id: WorkerId, assignments: &[Assignment]) {
         let listed = serde_json::json!({
             "runner_id": self.settings.runner.runner_id,
-            "shard_id": shard_id(id),
+            "worker": self.name(id),
             "assignments": assignments,
         });
         let config = shard_config::of(&self.settings, id, assignments);

@@ -1,7 +1,7 @@
 use serde_json::json;
 use solehold_core::{
     command::AskedTenure,
-    key::{LeaseId, SessionId},
+    key::{LeaseId, ResourceKey, SessionId},
     outcome::Refusal,
     time::Token,
 };
@@ -94,27 +94,49 @@ fn a_heartbeat_tells_its_stats_in_any_way() {
     assert_eq!(fields(large.stats()), ["stats"]);
 }
 
-fn lease() -> Lease {
+fn lease_on(kind: &str) -> Lease {
     let attributes = r#"{"shard_id":"shard-1","config_version":"abc","zone_version":"def"}"#;
-    Lease::of(&lease_view(key("cam-001"), attributes), Revision(50))
+    let key = ResourceKey { kind: name(kind), ..key("cam-001") };
+    Lease::of(&lease_view(key, attributes), Revision(50))
+}
+
+fn lease() -> Lease {
+    lease_on(kind::CAMERA)
+}
+
+fn generic(kind: &str) -> Value {
+    json!({
+        "lease_id": "00000000-0000-0000-0000-000000000009", "tenant": "t", "site": "site-1", "kind": kind,
+        "key": "cam-001", "holder": "worker", "token": 42, "session_id": session_id().to_string(),
+        "acquired_at": "1970-01-01T00:00:01.000Z", "expires_at": "1970-01-01T00:00:31.000Z", "renewed_at": null,
+        "status": "active", "ttl_ms": 29000, "stats": {"fps": 25}, "revision": 50,
+        "attributes": {"shard_id": "shard-1", "config_version": "abc", "zone_version": "def"},
+    })
 }
 
 #[test]
-fn a_lease_has_the_fields_of_runners_and_ours() {
-    let expected = json!({
-        "lease_id": "00000000-0000-0000-0000-000000000009", "camera_uuid": "cam-001", "runner_id": "worker",
-        "shard_id": "shard-1", "tenant_id": "t", "site_id": "site-1",
-        "acquired_at": "1970-01-01T00:00:01.000Z", "expires_at": "1970-01-01T00:00:31.000Z", "renewed_at": null,
-        "status": "active", "last_heartbeat": "1970-01-01T00:00:01.000Z", "processing_stats": {"fps": 25},
-        "config_version": "abc", "zone_version": "def", "token": 42, "ttl_ms": 29000,
-        "session_id": session_id().to_string(), "kind": "job", "key": "cam-001", "revision": 50,
+fn a_lease_on_a_camera_has_the_pipelines_fields_and_the_generic_ones() {
+    let mut expected = generic(kind::CAMERA);
+    let of_cameras = json!({
+        "camera_uuid": "cam-001", "runner_id": "worker", "shard_id": "shard-1", "tenant_id": "t",
+        "site_id": "site-1", "last_heartbeat": "1970-01-01T00:00:01.000Z", "processing_stats": {"fps": 25},
+        "config_version": "abc", "zone_version": "def",
     });
+    let of_cameras = of_cameras.as_object().expect("fields").clone();
+    expected.as_object_mut().expect("fields").extend(of_cameras);
     assert_eq!(serde_json::to_value(lease()).expect("a lease"), expected);
-    let other_surface = Lease::of(&lease_view(key("k"), r#"[1]"#), Revision(50));
-    assert_eq!(other_surface.shard_id, "");
+    round_trip(&lease());
     let grant =
         Grant { lease: lease_view(key("k"), "{}"), state: None, revision: Revision(8), repeated: false };
     assert_eq!(Lease::granted(&grant).revision, 8);
+}
+
+#[test]
+fn a_lease_on_anything_else_has_the_generic_fields_only() {
+    assert_eq!(serde_json::to_value(lease_on("job")).expect("a lease"), generic("job"));
+    round_trip(&lease_on("job"));
+    let odd = Lease::of(&lease_view(key("k"), r#"[1]"#), Revision(50));
+    assert!(odd.camera.is_none() && odd.attributes.is_empty(), "attributes that are no fields: {odd:?}");
 }
 
 #[test]
@@ -127,11 +149,13 @@ fn a_pending_lease_has_no_token() {
         deadline: StoreTime(2_500),
         attributes: document(r#"{"shard_id": "s"}"#),
     };
-    let on = resource(&lease_view(key("cam-1"), "{}"), "{}");
+    let camera = ResourceKey { kind: name(kind::CAMERA), ..key("cam-1") };
+    let on = resource(&lease_view(camera, "{}"), "{}");
     let shown = Lease::pending(&on, &pending, StoreTime(2_000), Revision(60));
     round_trip(&shown);
     assert_eq!((shown.token, shown.ttl_ms, shown.status), (None, 500, LeaseStatus::Pending));
-    assert_eq!((shown.shard_id.as_str(), shown.site_id.as_str()), ("s", "site-1"));
+    let camera = shown.camera.expect("the pipeline's fields");
+    assert_eq!((camera.shard_id.as_str(), camera.site_id.as_str()), ("s", "site-1"));
 }
 
 #[test]

@@ -169,7 +169,7 @@ impl Page for ResourceHistory {
 pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         LeaseCommand::Ls { kind, holder, site, limit } => {
-            let query = [("kind", kind), ("runner_id", holder), ("site_id", site)];
+            let query = [("kind", kind), ("holder", holder), ("site", site)];
             let leases = client.list::<LeaseList>(&paths::leases(), &query, limit).await;
             let leases = leases.map_err(|failure| failure.doing("list the leases"))?;
             let leases: Vec<LeaseView> = leases.into_iter().map(Into::into).collect();

@@ -87,7 +87,7 @@ impl FromStr for StaticLists {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let odd = |error| format!("{error}; write JSON, as in {{\"runner-1\": [\"camera/cam-1\"]}}");
+        let odd = |error| format!("{error}; write JSON, as in {{\"runner-1\": [\"job/nightly\"]}}");
         serde_json::from_str(text).map(Self).map_err(odd)
     }
 }

@@ -132,7 +132,7 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
 async fn get(name: &str, client: &Client, global: &GlobalArgs) -> CommandResult {
     let runner = client.get::<Runner>(&paths::runner(name), &[]).await;
     let runner = runner.map_err(|failure| failure.doing(format!("show runner {name}")))?;
-    let query = [("runner_id", Some(name.to_owned()))];
+    let query = [("holder", Some(name.to_owned()))];
     let leases = client.list::<LeaseList>(&paths::leases(), &query, None).await;
     let leases = leases.map_err(|failure| failure.doing(format!("list the leases of {name}")))?;
     let leases: Vec<LeaseView> = leases.into_iter().map(Into::into).collect();

@@ -186,11 +186,12 @@ const NOT_THERE: &str = "the store is not there yet";
 
 /// What was found in the store: who expected something else is in the wrong place.
 async fn found(store: &dyn Store) -> CommandResult<String> {
+    // The leases first: a store that was set back goes on as another history when it is first read.
+    let leases = store.usage(None).await?.live_leases;
     let revision = store.cursor().revision.0;
     if revision == 0 {
         return Ok("new store".to_owned());
     }
-    let leases = store.usage(None).await?.live_leases;
     let leases = count(usize::try_from(leases).unwrap_or(usize::MAX), "lease");
     Ok(format!("{leases}, next token above {revision}"))
 }

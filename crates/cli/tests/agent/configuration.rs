@@ -8,7 +8,7 @@ use crate::{
     world::{Agent, held_by, holder, script},
 };
 
-const ONE: &str = "resources: [job/a]\nmax_cameras_per_worker: 1\nlease_retry_interval_seconds: 0.2";
+const ONE: &str = "resources: [job/a]\nmax_resources_per_worker: 1\nlease_retry_interval_seconds: 0.2";
 
 #[tokio::test]
 async fn a_check_tells_what_is_wrong_and_where() -> Result<()> {
@@ -59,8 +59,8 @@ async fn a_new_configuration_is_followed_without_losing_a_lease() -> Result<()> 
     held_by(&server, "job/a", "first").await?;
     let token = agent.status().await?["resources"][0]["token"].clone();
     let before = agent.configuration()?;
-    agent.configure(&before.replace("max_cameras_per_worker: 1", "max_camera_per_worker: 1"))?;
-    agent.logs("unknown field `max_camera_per_worker`").await?;
+    agent.configure(&before.replace("max_resources_per_worker: 1", "max_resource_per_worker: 1"))?;
+    agent.logs("unknown field `max_resource_per_worker`").await?;
     agent.configure(&before.replace("runner_id: first", "runner_id: second"))?;
     agent.logs("runner_id cannot change while the agent runs").await?;
     let next = before.replace(server.url(), &format!("http://{}", proxy.addr()));

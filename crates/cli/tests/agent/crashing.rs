@@ -77,7 +77,7 @@ while True:
     ))
 }
 
-const TOP: &str = "placement: assigned\nmax_cameras_per_worker: 1\nlease_ttl_seconds: 3\nheartbeat_interval_seconds: 1\n\
+const TOP: &str = "placement: assigned\nmax_resources_per_worker: 1\nlease_ttl_seconds: 3\nheartbeat_interval_seconds: 1\n\
                    lease_retry_interval_seconds: 1";
 /// These workers halt: they must not be taken for stuck.
 const PATIENT: &str = "  protocol: required\n  stop_timeout_seconds: 30\n";

@@ -13,7 +13,7 @@ use crate::{
 /// Something of every sort, in the group, in a session of its own, and orphaned by a double fork; none ends by SIGTERM.
 const FAMILY: &str = "trap '' TERM\nsleep 600 &\nsetsid sleep 600 &\n(setsid sh -c 'sleep 600 & exec sleep 600' &)\nwait\nsleep 600";
 const SLEEPERS: usize = 4;
-const ONE: &str = "resources: [job/a]\nmax_cameras_per_worker: 1\nlease_retry_interval_seconds: 0.5";
+const ONE: &str = "resources: [job/a]\nmax_resources_per_worker: 1\nlease_retry_interval_seconds: 0.5";
 
 fn with_ttl(seconds: u32) -> String {
     format!("{ONE}\nlease_ttl_seconds: {seconds}\nheartbeat_interval_seconds: 1")
@@ -59,7 +59,7 @@ async fn a_frozen_agent_s_worker_is_ended_at_the_deadline_by_its_keeper() -> Res
 async fn sigterm_drains_within_the_budget_and_nothing_waits_for_a_ttl() -> Result<()> {
     let server = server().start().await?;
     let worker = format!("{}  stop_timeout_seconds: 2\n", script(FAMILY));
-    let top = "resources: [job/a, job/b, job/c]\nmax_cameras_per_worker: 1\ndrain_budget_seconds: 6";
+    let top = "resources: [job/a, job/b, job/c]\nmax_resources_per_worker: 1\ndrain_budget_seconds: 6";
     let agent = Agent::start(&server, "first", top, &worker).await?;
     agent.runs("sleep", 3 * SLEEPERS).await?;
     let took = agent.drained().await?;
@@ -72,7 +72,7 @@ async fn sigterm_drains_within_the_budget_and_nothing_waits_for_a_ttl() -> Resul
 #[tokio::test]
 async fn a_revoked_lease_ends_its_worker_and_no_other() -> Result<()> {
     let server = server().start().await?;
-    let top = "resources: [job/a, job/b]\nmax_cameras_per_worker: 1\nlease_ttl_seconds: 3\nheartbeat_interval_seconds: 1";
+    let top = "resources: [job/a, job/b]\nmax_resources_per_worker: 1\nlease_ttl_seconds: 3\nheartbeat_interval_seconds: 1";
     let agent = Agent::start(&server, "first", top, &script("sleep 600")).await?;
     agent.runs("sleep", 2).await?;
     crate::common::ask(&server, "lease revoke job/a").await?.good()?;

@@ -40,7 +40,7 @@ async fn the_worker_in_shell_finishes_when_it_is_asked_to() -> Result<()> {
     let worker =
         format!("  command: [sh, {}]\n  env: {{WORK_EVERY_SECONDS: '0.05'}}\n", example("worker.sh"));
     let agent =
-        Agent::start(&server, "first", "resources: [job/a]\nmax_cameras_per_worker: 1", &worker).await?;
+        Agent::start(&server, "first", "resources: [job/a]\nmax_resources_per_worker: 1", &worker).await?;
     agent.logs("job/a token ").await?;
     agent.logs("count 3").await?;
     let status = agent.status().await?;

@@ -10,7 +10,7 @@ use crate::{
     world::{Agent, held_by, python, script},
 };
 
-const ONE: &str = "resources: [job/a]\nmax_cameras_per_worker: 1\nlease_retry_interval_seconds: 0.2";
+const ONE: &str = "resources: [job/a]\nmax_resources_per_worker: 1\nlease_retry_interval_seconds: 0.2";
 
 #[tokio::test]
 async fn a_crashed_worker_is_back_at_once_with_its_lease() -> Result<()> {
@@ -56,7 +56,7 @@ async fn one_bad_resource_stops_nothing_else() -> Result<()> {
     let server = server().start().await?;
     let worker = script(r#"[ "$SOLEHOLD_RESOURCE" = job/bad ] && exit 1; exec sleep 600"#);
     let restart = "  restart: {first_seconds: 0.05, cap_seconds: 0.1, burst: 3}\n";
-    let top = "resources: [job/bad, job/c, job/d]\nmax_cameras_per_worker: 1";
+    let top = "resources: [job/bad, job/c, job/d]\nmax_resources_per_worker: 1";
     let agent = Agent::start(&server, "first", top, &format!("{worker}{restart}")).await?;
     agent.logs("is given up").await?;
     agent.runs("sleep", 2).await?;

@@ -31,7 +31,7 @@ with open("{}-" + os.environ["SOLEHOLD_RESOURCE"].replace("/", "-"), "w") as fil
     ))?;
     let worker =
         format!("  command: [python3, -c, {worker}]\n  protocol: none\n  stop_timeout_seconds: 600\n");
-    let top = "resources: [job/a]\nmax_cameras_per_worker: 1\ndrain_budget_seconds: 4";
+    let top = "resources: [job/a]\nmax_resources_per_worker: 1\ndrain_budget_seconds: 4";
     let agent = Agent::start(&server, "first", top, &worker).await?;
     // The worker of job/b writes to a file of its own.
     let written = folder.path().join("written-job-a");
@@ -58,7 +58,7 @@ async fn a_stopped_server_does_not_keep_a_killed_agent_s_leases() -> Result<()> 
     let url = Postgres::shared().await?.create_database("agent").await?;
     let (stopped, other) = (server().engine(&url).start().await?, server().engine(&url).start().await?);
     let servers = format!("[{}, {}]", stopped.url(), other.url());
-    let top = "placement: assigned\nmax_cameras_per_worker: 1\nlease_ttl_seconds: 300\nheartbeat_interval_seconds: 1";
+    let top = "placement: assigned\nmax_resources_per_worker: 1\nlease_ttl_seconds: 300\nheartbeat_interval_seconds: 1";
     ask(&other, "resource put job/a").await?.good()?;
     let first = Agent::start_at(&servers, "first", top, &script("exec sleep 600")).await?;
     first.runs("sleep", 1).await?;
@@ -81,7 +81,7 @@ async fn a_stopped_server_does_not_keep_a_killed_agent_s_leases() -> Result<()> 
 #[tokio::test]
 async fn the_files_of_a_killed_agent_are_removed() -> Result<()> {
     let server = server().start().await?;
-    let top = "resources: [job/a]\nmax_cameras_per_worker: 1";
+    let top = "resources: [job/a]\nmax_resources_per_worker: 1";
     let agent = Agent::start(&server, "first", top, &script("exec sleep 600")).await?;
     agent.runs("sleep", 1).await?;
     assert_eq!(agent.files()?.len(), 1, "{:?}", agent.files());

@@ -28,7 +28,7 @@ async fn a_lease_lost_while_its_configuration_is_read_is_not_worked_on() -> Resu
     let server = server().start().await?;
     let network = Proxy::start(server.url().trim_start_matches("http://").parse()?).await?;
     network.hold_requests("GET /api/v1/resources/job/");
-    let top = "resources: [job/a]\nmax_cameras_per_worker: 1\nlease_retry_interval_seconds: 0.1";
+    let top = "resources: [job/a]\nmax_resources_per_worker: 1\nlease_retry_interval_seconds: 0.1";
     let worker = script("echo works under $SOLEHOLD_TOKEN.; exec sleep 600");
     let agent = Agent::start_at(&format!("http://{}", network.addr()), "first", top, &worker).await?;
     let mut revoked = Vec::new();
@@ -125,7 +125,7 @@ while True:
 "#,
         gate.display()
     ));
-    let top = "resources: [job/a]\nmax_cameras_per_worker: 1\nlease_ttl_seconds: 6\nheartbeat_interval_seconds: 1\ndrain_budget_seconds: 120";
+    let top = "resources: [job/a]\nmax_resources_per_worker: 1\nlease_ttl_seconds: 6\nheartbeat_interval_seconds: 1\ndrain_budget_seconds: 120";
     let agent =
         Agent::start(&server, "first", top, &format!("{worker}  stop_timeout_seconds: 100\n")).await?;
     agent.logs("works after 0").await?;
@@ -151,7 +151,7 @@ while True:
 async fn an_outage_of_a_ttl_is_no_failure_of_the_workers() -> Result<()> {
     let server = server().start().await?;
     let network = Proxy::start(server.url().trim_start_matches("http://").parse()?).await?;
-    let top = "resources: [job/a, job/b]\nmax_cameras_per_worker: 1\nlease_ttl_seconds: 6\n\
+    let top = "resources: [job/a, job/b]\nmax_resources_per_worker: 1\nlease_ttl_seconds: 6\n\
                heartbeat_interval_seconds: 1\nlease_retry_interval_seconds: 0.2";
     let restart = "  restart: {first_seconds: 0.1, cap_seconds: 0.2, burst: 3, penalty_seconds: 600}\n";
     let worker = format!("{}{restart}", script("exec sleep 600"));

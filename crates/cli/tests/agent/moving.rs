@@ -28,7 +28,7 @@ while True:
 "#,
     );
     let agent =
-        Agent::start(&server, "first", "resources: [job/a]\nmax_cameras_per_worker: 1", &worker).await?;
+        Agent::start(&server, "first", "resources: [job/a]\nmax_resources_per_worker: 1", &worker).await?;
     agent.logs("assigned ").await?;
     let http = Arc::new(Http::to(server.url())?);
     let next = Session::open(http, SessionConfig::new("next")).await?;

@@ -12,7 +12,7 @@ use crate::{
     world::{Agent, script},
 };
 
-const TOP: &str = "lease_ttl_seconds: 60\nmax_workers: 2\nmax_cameras_per_worker: 8\ntenant: acme";
+const TOP: &str = "lease_ttl_seconds: 60\nmax_workers: 2\nmax_resources_per_worker: 8\ntenant: acme";
 
 /// A worker that counts, and says under which token.
 fn counting() -> String {

@@ -1,14 +1,14 @@
 //! What agent and workers tell each other.
 
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::{
     common::{ask, server},
     world::{Agent, python, script},
 };
 
-const ONE: &str = "resources: [job/a]\nmax_cameras_per_worker: 1";
+const ONE: &str = "resources: [job/a]\nmax_resources_per_worker: 1";
 const MANY: &str = "resources: [job/a, job/b, job/c]\nmax_workers: 1";
 
 #[tokio::test]
@@ -47,6 +47,24 @@ while True:
     let next = Agent::start(&server, "next", MANY, &worker).await?;
     next.logs("works on job/c True 2").await?;
     next.drained().await?;
+    Ok(())
+}
+
+/// A job is no camera: its lease and its worker's files name the worker in words for any kind.
+#[tokio::test]
+async fn a_job_s_lease_has_no_word_of_cameras() -> Result<()> {
+    let server = server().start().await?;
+    let worker = script("cat $SOLEHOLD_ASSIGNMENTS_FILE; echo I am $SOLEHOLD_WORKER; sleep 600");
+    let agent = Agent::start(&server, "first", ONE, &worker).await?;
+    agent.logs("I am first/").await?;
+    let leases = reqwest::get(format!("{}/api/v1/leases?kind=job", server.url())).await?;
+    let leases: Value = leases.error_for_status()?.json().await?;
+    for word in ["camera", "shard", "zone", "runner_id"] {
+        assert!(!leases.to_string().contains(word), "{word} in {leases:#}");
+    }
+    let name = leases["leases"][0]["attributes"]["worker"].as_str().unwrap_or_default().to_owned();
+    agent.logs(&format!("I am {name}")).await?;
+    agent.logs(&format!(r#""worker":"{name}""#)).await?;
     Ok(())
 }
 

@@ -3,10 +3,15 @@
 use anyhow::{Result, ensure};
 use solehold_testkit::Mosquitto;
 
-use crate::common::run;
+use crate::{common::run, world::TOPICS};
 
 async fn check(broker: &Mosquitto) -> Result<crate::common::Ran> {
-    run(["gate", "mqtt", "--check", "--broker", &broker.url()]).await
+    run(check_of(&broker.url())).await
+}
+
+/// A check of a gate that reads the usual topics.
+fn check_of(broker: &str) -> [&str; 9] {
+    ["gate", "mqtt", "--check", "--broker", broker, "--topics", TOPICS, "--kind", "job"]
 }
 
 #[tokio::test]
@@ -32,20 +37,22 @@ async fn a_broker_that_would_lose_messages_is_told_apart() -> Result<()> {
 #[tokio::test]
 async fn bad_arguments_are_told_in_the_words_of_the_user() -> Result<()> {
     let refused = async |args: &[&str], words: &str| {
-        let all = ["gate", "mqtt", "--check", "--broker", "mqtt://127.0.0.1:1"].iter().chain(args);
-        let ran = run(all).await?;
+        let ran = run(check_of("mqtt://127.0.0.1:1").iter().chain(args)).await?;
         ensure!(ran.code == Some(2) && ran.stderr.contains(words), "{args:?}: {ran:?}");
         anyhow::Ok(())
     };
     refused(&["--topics", "a/b"], "needs {key} once").await?;
-    refused(&["--prefix", "scenescape"], "would be read again by scenescape/data/scene/{key}/+").await?;
-    refused(&["--dead-letter", "scenescape/data/scene"], "would be read again").await?;
+    refused(&["--prefix", "plant"], "would be read again by plant/line/{key}/+").await?;
+    refused(&["--dead-letter", "plant/line"], "would be read again").await?;
     refused(&["--shards", "0"], "1 to 64 shards").await?;
     refused(&["--name", "a b"], "is not a name for a gate").await?;
     refused(&["--broker-ca", "/nowhere"], "--broker-ca /nowhere").await?;
-    let ran = run(["gate", "mqtt", "--check", "--broker", "mqtt://127.0.0.1:1"]).await?;
+    let ran = run(check_of("mqtt://127.0.0.1:1")).await?;
     ensure!(ran.code == Some(5) && ran.stderr.contains("mqtt://127.0.0.1:1"), "{ran:?}");
-    let ran = run(["gate", "mqtt", "--check", "--broker", "http://u:secret@h"]).await?;
+    let ran = run(check_of("http://u:secret@h")).await?;
     ensure!(ran.code == Some(2) && !ran.stderr.contains("secret"), "{ran:?}");
+    let ran = run(["gate", "mqtt", "--check", "--broker", "mqtt://127.0.0.1:1"]).await?;
+    ensure!(ran.code == Some(2), "no topics are guessed: {ran:?}");
+    ensure!(ran.stderr.contains("--topics <PATTERN>") && ran.stderr.contains("--kind <KIND>"), "{ran:?}");
     Ok(())
 }

@@ -77,7 +77,7 @@ fn access(folder: &Path, may: &str) -> Result<()> {
     Ok(fs::write(folder.join("acl"), format!("user gate\n{may}\n\n{others}"))?)
 }
 
-const ALL: &str = "topic read scenescape/#\ntopic readwrite gated/#\ntopic readwrite dead/#";
+const ALL: &str = "topic read plant/#\ntopic readwrite gated/#\ntopic readwrite dead/#";
 
 #[tokio::test]
 async fn the_gate_logs_in_over_tls() -> Result<()> {
@@ -102,7 +102,7 @@ async fn the_gate_logs_in_over_tls() -> Result<()> {
 
 #[tokio::test]
 async fn a_gate_that_may_not_log_in_or_publish_says_so_and_takes_nothing_off_the_queue() -> Result<()> {
-    let (guarded, server) = (Guarded::start("topic read scenescape/#").await?, Server::start().await?);
+    let (guarded, server) = (Guarded::start("topic read plant/#").await?, Server::start().await?);
     let ca = guarded.file("cert.pem")?;
     let says = async |gate: &Gate, words: &str| {
         let said = async || gate.text("/readyz").await.is_ok_and(|text| text.contains(words));

@@ -21,6 +21,8 @@ use crate::common::BINARY;
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How long a gate that was killed keeps its shard.
 pub const TTL: Duration = Duration::from_secs(2);
+/// What the gates read.
+pub const TOPICS: &str = "plant/line/{key}/+";
 const PACKET_MAX: usize = 4 * 1024 * 1024;
 
 /// A server that can go away and come back at the same address, with the same data.
@@ -89,7 +91,16 @@ impl Gate {
             command.env_remove(name);
         }
         command.args(["gate", "mqtt", "--server", &server.url(), "--broker", broker]);
-        command.args(["--kind", "job", "--listen", "127.0.0.1:0", "--dead-letter", "dead"]);
+        command.args([
+            "--topics",
+            TOPICS,
+            "--kind",
+            "job",
+            "--listen",
+            "127.0.0.1:0",
+            "--dead-letter",
+            "dead",
+        ]);
         command.args(["--ttl", &format!("{}s", TTL.as_secs()), "--cache-ttl", "4s"]).args(more);
         let program = Program::start("gate", &command, "solehold gate mqtt serves metrics on ").await?;
         let url = program.said().trim().to_owned();
@@ -255,8 +266,7 @@ impl Publisher {
         while confirmed < count {
             while given < count && given - confirmed < 1_000 {
                 let (key, token) = &keys[given % keys.len()];
-                let body =
-                    json!({ "scene_id": key, "n": given, "data": { "objects": [] }, "_version": token });
+                let body = json!({ "line": key, "n": given, "data": { "objects": [] }, "token": token });
                 client.try_publish(topic(key), body.to_string(), PublishOptions::new(QoS::AtLeastOnce))?;
                 given += 1;
             }
@@ -280,13 +290,13 @@ impl Publisher {
 
     /// Publishes a position with a number and a token.
     pub async fn position(&self, key: &str, number: u64, token: u64) -> Result<()> {
-        let body = json!({ "scene_id": key, "n": number, "data": { "objects": [] }, "_version": token });
+        let body = json!({ "line": key, "n": number, "data": { "objects": [] }, "token": token });
         self.send(&topic(key), body.to_string()).await
     }
 }
 
 pub fn topic(key: &str) -> String {
-    format!("scenescape/data/scene/{key}/person")
+    format!("plant/line/{key}/speed")
 }
 
 /// Everything: a broker that loses nothing, a server, a consumer of `gated/#` and `dead/#`, and a publisher.

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use solehold_testkit::{RabbitMq, wait_for};
 use tokio::task::JoinSet;
 
-use super::world::{Api, Inbox, PATIENCE, Place};
+use super::world::{Api, Inbox, PATIENCE, Place, is_generic};
 
 const EXCHANGE: &str = "solehold.events";
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -84,6 +84,20 @@ async fn consume(url: &str, queue: &str, inbox: &Inbox, last: &Mutex<Option<Deli
     Ok(())
 }
 
+#[tokio::test]
+async fn rabbitmq_gets_no_word_of_cameras_of_another_kind() -> Result<()> {
+    let broker = RabbitMq::start().await?;
+    let (_connection, channel) = connect(&broker.url()).await?;
+    bind(&channel, "everything", &["leases.#"]).await?;
+    let place = place(&broker.url(), "")?;
+    let (_server, api) = place.start().await?;
+    let consumer = Consumer::of(broker.url(), "everything");
+    api.cycle("nightly").await?;
+    wait_for("both events", PATIENCE, async || consumer.inbox.all().len() == 2).await?;
+    is_as_documented(&wait_for("the last one", PATIENCE, async || consumer.last()).await?)?;
+    consumer.inbox.all().iter().try_for_each(is_generic)
+}
+
 /// The broker is killed while events are made, then the server, and both come back.
 #[tokio::test]
 async fn rabbitmq_gets_everything_across_kills_of_both_sides() -> Result<()> {
@@ -113,8 +127,9 @@ async fn rabbitmq_gets_everything_across_kills_of_both_sides() -> Result<()> {
 
 fn is_as_documented(delivery: &Delivery) -> Result<()> {
     let body: Value = serde_json::from_slice(&delivery.data)?;
-    let (key, event) = (body["camera_uuid"].as_str(), body["event_type"].as_str());
-    let routing_key = format!("leases.default.-.{}.{}", key.unwrap_or_default(), event.unwrap_or_default());
+    let (key, event) = (body["key"].as_str(), body["event_type"].as_str());
+    let routing_key =
+        format!("leases.default.-.job.{}.{}", key.unwrap_or_default(), event.unwrap_or_default());
     assert_eq!(delivery.routing_key.as_str(), routing_key);
     let properties = &delivery.properties;
     assert_eq!(*properties.delivery_mode(), Some(2), "persistent");
@@ -131,7 +146,7 @@ async fn what_rabbitmq_cannot_route_is_a_failure() -> Result<()> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
     let broker = RabbitMq::start_tls(&made.cert.pem(), &made.signing_key.serialize_pem()).await?;
     let (_connection, channel) = connect(&broker.url()).await?;
-    let good = KEYS.map(|key| format!("leases.default.*.{key}.*"));
+    let good = KEYS.map(|key| format!("leases.default.*.job.{key}.*"));
     bind(&channel, "good", &good.each_ref().map(String::as_str)).await?;
     let place = place(&broker.tls_url(), "attempts: 2\n")?;
     let trusted = place.write("ca.pem", &made.cert.pem())?;
@@ -148,10 +163,8 @@ async fn what_rabbitmq_cannot_route_is_a_failure() -> Result<()> {
     let good = Consumer::of(broker.url(), "good");
     let dead = Consumer::of(broker.url(), "solehold.events.dead");
     let is_of = |inbox: &Inbox, keys: &[&str]| {
-        let of_another = inbox
-            .all()
-            .into_iter()
-            .find(|body| !keys.contains(&body["camera_uuid"].as_str().unwrap_or_default()));
+        let of_another =
+            inbox.all().into_iter().find(|body| !keys.contains(&body["key"].as_str().unwrap_or_default()));
         ensure!(of_another.is_none(), "in the wrong queue: {of_another:?}");
         Ok(())
     };

@@ -6,7 +6,7 @@ use solehold_testkit::{Postgres, Solehold, wait_for};
 
 use super::{
     receiver::{Receiver, Reply},
-    world::{Api, PATIENCE, Place},
+    world::{Api, PATIENCE, Place, is_generic},
 };
 
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -48,6 +48,16 @@ async fn a_receiver_that_fails_hangs_or_dies_gets_the_event_again() -> Result<()
     ensure!(!server.logs().contains("hunter2"), "a secret of the URL was logged");
     assert_eq!(receiver.requests().len(), before);
     Ok(())
+}
+
+#[tokio::test]
+async fn a_webhook_gets_no_word_of_cameras_of_another_kind() -> Result<()> {
+    let receiver = Receiver::up().await?;
+    let place = place(&receiver, "", "")?;
+    let (_server, api) = place.start().await?;
+    api.cycle("nightly").await?;
+    wait_for("both events", PATIENCE, async || receiver.inbox().all().len() == 2).await?;
+    receiver.inbox().all().iter().try_for_each(is_generic)
 }
 
 /// Committed while nobody could be told, and the server killed: the events are in the store, and that is the outbox.
@@ -110,7 +120,7 @@ async fn a_relay_that_is_killed_between_sending_and_its_cursor_is_taken_over() -
 
 /// `bad` is refused, and everything else goes on.
 fn refuse_bad(_: usize, body: &Value) -> Reply {
-    Reply::Status(if body["camera_uuid"] == json!("bad") { 422 } else { 200 })
+    Reply::Status(if body["key"] == json!("bad") { 422 } else { 200 })
 }
 
 #[tokio::test]
@@ -122,7 +132,7 @@ async fn what_a_receiver_refuses_for_good_is_a_dead_letter() -> Result<()> {
     api.churn(&["a", "bad", "b"], 2).await?;
     api.measures("relay_dead_lettered_total", |count| count == 4.0).await?;
     api.measures("relay_sent_total", |count| count == 8.0).await?;
-    let of_bad = receiver.requests().iter().filter(|(body, _)| body["camera_uuid"] == json!("bad")).count();
+    let of_bad = receiver.requests().iter().filter(|(body, _)| body["key"] == json!("bad")).count();
     assert_eq!(of_bad, 4 * 2, "each was tried twice");
     assert_eq!(api.measured("relay_refused_total").await?, 8.0);
     api.measures("relay_lag_events", |lag| lag == 0.0).await?;
@@ -140,7 +150,7 @@ async fn with_block_a_refused_event_holds_up_its_resource_and_no_other() -> Resu
     api.churn(&["a", "bad", "b"], 3).await?;
     api.measures("relay_sent_total", |count| count == 12.0).await?;
     api.measures("relay_refused_total", |count| count >= 3.0).await?;
-    let of_bad = receiver.requests().into_iter().filter(|(body, _)| body["camera_uuid"] == json!("bad"));
+    let of_bad = receiver.requests().into_iter().filter(|(body, _)| body["key"] == json!("bad"));
     let revisions: std::collections::BTreeSet<_> =
         of_bad.map(|(body, _)| body["details"]["revision"].as_u64()).collect();
     assert_eq!(revisions.len(), 1, "only its first event is tried");

@@ -60,6 +60,16 @@ fn revision(body: &Value) -> Option<u64> {
     body["details"]["revision"].as_u64()
 }
 
+/// An event of a job names its kind, key, holder and token, and has no word of camera pipelines.
+pub fn is_generic(body: &Value) -> Result<()> {
+    let text = |field: &str| body[field].as_str().unwrap_or_default();
+    ensure!((text("tenant"), text("kind"), text("holder")) == ("default", "job", "ann"), "{body}");
+    ensure!(body["token"].is_u64() && body["token"] == body["details"]["token"], "{body}");
+    let found = ["camera", "shard", "runner"].into_iter().find(|word| body.to_string().contains(word));
+    ensure!(found.is_none(), "{found:?} in the event of a job: {body}");
+    Ok(())
+}
+
 /// Without duplicates, what came is the history, and what came of each resource is in order.
 fn check(came: &[Value], history: &BTreeMap<u64, (String, String)>) -> Result<Checked> {
     let mut ids: BTreeMap<u64, &str> = BTreeMap::new();
@@ -68,10 +78,8 @@ fn check(came: &[Value], history: &BTreeMap<u64, (String, String)>) -> Result<Ch
         let revision = revision(body).context("no revision")?;
         let id = body["event_id"].as_str().context("no id")?;
         let (key, event) = history.get(&revision).with_context(|| format!("not in the history: {body}"))?;
-        ensure!(
-            body["camera_uuid"] == json!(key) && body["event_type"] == json!(event),
-            "another event: {body}"
-        );
+        ensure!(body["key"] == json!(key) && body["event_type"] == json!(event), "another event: {body}");
+        is_generic(body)?;
         if let Some(known) = ids.insert(revision, id) {
             ensure!(known == id, "{revision} came under two ids, {known} and {id}");
             continue;

@@ -85,7 +85,7 @@ impl World {
         let text = format!(
             "runner_id: {name}\nserver: {servers:?}\nplacement: assigned\n\
              lease_ttl_seconds: {ttl}\nheartbeat_interval_seconds: 2\nlease_retry_interval_seconds: 1\n\
-             max_workers: 2\nmax_cameras_per_worker: 16\ndrain_budget_seconds: 6\n\
+             max_workers: 2\nmax_resources_per_worker: 16\ndrain_budget_seconds: 6\n\
              worker:\n  command: [python3, -u, {script:?}]\n  protocol: required\n  stop_timeout_seconds: 3\n  \
              env: {{ STORM_WRITES: {writes:?} }}\n  \
              restart: {{ first_seconds: 0.1, cap_seconds: 1, penalty_seconds: 1 }}\n",

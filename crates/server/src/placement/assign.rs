@@ -22,7 +22,6 @@ impl Planned {
     ) -> Assignments {
         let mut answer = Assignments {
             runner_id: runner.to_string(),
-            assigned_cameras: Vec::new(),
             leases: Vec::new(),
             revision: self.revision,
             algorithm: self.plan.algorithm,

@@ -83,7 +83,7 @@ impl RabbitMqConfig {
     /// The exchange, if none is named.
     pub const EXCHANGE: &'static str = "solehold.events";
     /// The routing key, if none is given.
-    pub const ROUTING_KEY: &'static str = "leases.{tenant}.{site}.{key}.{event}";
+    pub const ROUTING_KEY: &'static str = "leases.{tenant}.{site}.{kind}.{key}.{event}";
 
     /// The exchange and the routing key that there are if none are given.
     pub fn new(url: DestinationUrl) -> Self {
@@ -108,7 +108,7 @@ pub struct MqttConfig {
 
 impl MqttConfig {
     /// The topic, if none is given.
-    pub const TOPIC: &'static str = "leases/{tenant}/{site}/{key}/{event}";
+    pub const TOPIC: &'static str = "leases/{tenant}/{site}/{kind}/{key}/{event}";
 
     /// The topic that there is if none is given.
     pub fn new(url: DestinationUrl) -> Self {

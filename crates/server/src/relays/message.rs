@@ -1,5 +1,4 @@
-//! What is sent: the events of the store in the words of the pipeline, each with an id that is the same on every
-//! attempt.
+//! What is sent: the events of the store, each with an id that is the same on every attempt.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +6,12 @@ use axum::body::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 use solehold_api::{
-    document::LeaseAttributes,
     time::Timestamp,
     watch::{Cursor, LeaseEvent},
 };
 use solehold_core::{
-    event::{Event, What},
-    key::{Document, Name, ResourceKey},
+    event::Event,
+    key::{Name, ResourceKey},
     outcome::LeaseView,
     time::{Revision, StoreTime},
 };
@@ -41,32 +39,43 @@ pub struct Message {
     pub body: Bytes,
 }
 
-/// The body: first the fields that the pipeline's consumers know.
+/// The body. Consumers have one schema for all events: what there is nothing to say of is an empty text.
 #[derive(Debug, Serialize)]
 struct Body<'a> {
     event_id: Uuid,
     event_type: &'a str,
+    tenant: &'a Name,
+    kind: &'a Name,
+    key: &'a Name,
+    holder: String,
+    token: Option<u64>,
     lease_id: String,
-    camera_uuid: &'a str,
-    runner_id: String,
-    shard_id: String,
+    #[serde(flatten)]
+    camera: Option<CameraFields>,
     timestamp: Timestamp,
     details: BTreeMap<String, Value>,
+}
+
+/// What the consumers of a camera pipeline know an event by, if it is of a camera.
+#[derive(Debug, Serialize)]
+struct CameraFields {
+    camera_uuid: String,
+    runner_id: String,
+    shard_id: String,
 }
 
 impl Message {
     /// An event.
     pub fn of(event: &Event, epoch: u64, site: Option<Name>) -> Self {
         let told = LeaseEvent::of(event, epoch);
-        let id = event_id(event);
-        Self::told(id, told, event.name().as_str(), &event.key, site, attributes(event))
+        Self::told(event_id(event), told, event.name().as_str(), &event.key, site)
     }
 
     /// A renewal, which has no place of its own in the history and so a fresh id (rule 19).
     pub fn renewed(lease: &LeaseView, cursor: Cursor, site: Option<Name>) -> Self {
         let told = LeaseEvent::renewed(lease, cursor.epoch, Revision(cursor.revision));
         let name = told.event_type.as_str();
-        Self::told(Uuid::now_v7(), told, name, &lease.key, site, Some(&lease.lease.attributes))
+        Self::told(Uuid::now_v7(), told, name, &lease.key, site)
     }
 
     /// Events after `after` up to `to` were dropped before they were sent.
@@ -85,24 +94,20 @@ impl Message {
         let body = Body {
             event_id: id,
             event_type: GAP,
+            tenant: &relay.tenant,
+            kind: &relay.kind,
+            key: &relay.key,
+            holder: String::new(),
+            token: None,
             lease_id: String::new(),
-            camera_uuid: "",
-            runner_id: String::new(),
-            shard_id: String::new(),
+            camera: None,
             timestamp: at.into(),
             details,
         };
         Self { id, event: GAP, resource: relay.clone(), site: None, at, revision: to, body: encode(&body) }
     }
 
-    fn told(
-        id: Uuid,
-        told: LeaseEvent,
-        event: &'static str,
-        key: &ResourceKey,
-        site: Option<Name>,
-        attributes: Option<&Document>,
-    ) -> Self {
+    fn told(id: Uuid, told: LeaseEvent, event: &'static str, key: &ResourceKey, site: Option<Name>) -> Self {
         let mut details = told.details;
         details.extend(fields([
             ("tenant", json!(told.tenant)),
@@ -115,13 +120,21 @@ impl Message {
             ("session_id", json!(told.session_id)),
             ("by", json!(told.by)),
         ]));
+        let camera = told.camera_uuid.map(|camera_uuid| CameraFields {
+            camera_uuid,
+            runner_id: told.runner_id.unwrap_or_default(),
+            shard_id: told.shard_id.unwrap_or_default(),
+        });
         let body = Body {
             event_id: id,
             event_type: event,
+            tenant: &key.tenant,
+            kind: &key.kind,
+            key: &key.key,
+            holder: told.holder.unwrap_or_default(),
+            token: told.token,
             lease_id: told.lease_id.map(|id| id.to_string()).unwrap_or_default(),
-            camera_uuid: key.key.as_str(),
-            runner_id: told.holder.unwrap_or_default(),
-            shard_id: attributes.map(|document| LeaseAttributes::of(document).shard_id).unwrap_or_default(),
+            camera,
             timestamp: told.timestamp,
             details,
         };
@@ -136,18 +149,6 @@ fn fields<const N: usize>(fields: [(&str, Value); N]) -> BTreeMap<String, Value>
 
 fn encode(body: &Body<'_>) -> Bytes {
     serde_json::to_vec(body).expect("keys are strings and numbers finite, so it is JSON").into()
-}
-
-/// The attributes of the lease that an event is about.
-fn attributes(event: &Event) -> Option<&Document> {
-    match &event.what {
-        What::Pending(pending) => Some(&pending.attributes),
-        What::Acquired(lease) => Some(&lease.attributes),
-        What::Released(ended) | What::Expired(ended) | What::Revoked(ended) | What::Stolen(ended) => {
-            Some(&ended.attributes)
-        }
-        _ => None,
-    }
 }
 
 /// The id of an event: a UUIDv7 of its time, its revision and a hash of what it is about.
@@ -176,7 +177,7 @@ fn id_of(at: StoreTime, revision: Revision, name: &str, key: &ResourceKey) -> Uu
 
 #[cfg(test)]
 mod tests {
-    use solehold_core::limits::REVISION_MAX;
+    use solehold_core::{event::What, limits::REVISION_MAX};
 
     use super::*;
 
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_has_the_pipelines_fields_as_text() {
+    fn the_body_has_the_pipelines_fields_as_text_if_it_is_of_a_camera() {
         let message = Message::of(&event(7, 0), 3, Some(Name::new("north").expect("a name")));
         let body: Value = serde_json::from_slice(&message.body).expect("JSON");
         for field in ["event_type", "lease_id", "camera_uuid", "runner_id", "shard_id", "timestamp"] {
@@ -225,5 +226,15 @@ mod tests {
         assert_eq!((&details["revision"], &details["epoch"]), (&json!(7), &json!(3)));
         assert_eq!((&details["site"], &details["kind"]), (&json!("north"), &json!("camera")));
         assert_eq!(body["event_id"], json!(message.id));
+        assert_eq!((&body["kind"], &body["key"]), (&json!("camera"), &json!("cam-1")));
+
+        let kind = Name::new("job").expect("a name");
+        let of_job = Event { key: ResourceKey { kind, ..key("nightly") }, ..event(8, 0) };
+        let body: Value = serde_json::from_slice(&Message::of(&of_job, 3, None).body).expect("JSON");
+        for field in ["camera_uuid", "runner_id", "shard_id"] {
+            assert_eq!(body.get(field), None, "{body}");
+        }
+        assert_eq!((&body["kind"], &body["key"]), (&json!("job"), &json!("nightly")));
+        assert_eq!((&body["holder"], body.get("token")), (&json!(""), Some(&json!(null))));
     }
 }

@@ -5,8 +5,9 @@ use super::message::Message;
 
 /// Longest routing key of AMQP, in bytes.
 const ROUTING_KEY_BYTES_MAX: usize = 255;
-/// In a routing key that would be too long, a name beyond this is replaced by its hash.
-const NAME_BYTES_MAX: usize = 60;
+/// In a routing key that would be too long, a name beyond this is replaced by its hash. Four names, the name of the
+/// event and the rest of the longest template (31 bytes) then fit.
+const NAME_BYTES_MAX: usize = 50;
 /// What stands for a site that is not known.
 const NOTHING: &str = "-";
 
@@ -122,13 +123,18 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::relays::config::RabbitMqConfig;
 
     fn message(tenant: &str, site: Option<&str>, key: &str) -> Message {
+        of_kind("job", tenant, site, key)
+    }
+
+    fn of_kind(kind: &str, tenant: &str, site: Option<&str>, key: &str) -> Message {
         let name = |text: &str| Name::new(text).expect("a name");
         Message {
             id: Uuid::nil(),
             event: "lease_acquired",
-            resource: ResourceKey { tenant: name(tenant), kind: name("camera"), key: name(key) },
+            resource: ResourceKey { tenant: name(tenant), kind: name(kind), key: name(key) },
             site: site.map(name),
             at: StoreTime(0),
             revision: Revision(1),
@@ -137,16 +143,16 @@ mod tests {
     }
 
     fn words(message: &Message) -> String {
-        Topic::new("leases.{tenant}.{site}.{key}.{event}", Style::Words).expect("good").of(message)
+        Topic::new(RabbitMqConfig::ROUTING_KEY, Style::Words).expect("good").of(message)
     }
 
     #[test]
     fn no_name_is_taken_for_a_separator_or_a_wildcard() {
-        assert_eq!(words(&message("acme", Some("north"), "cam-1")), "leases.acme.north.cam-1.lease_acquired");
-        assert_eq!(words(&message("a.b", None, "#*%")), "leases.a%2Eb.-.%23%2A%25.lease_acquired");
-        assert_eq!(words(&message("{site}", Some("-"), "c")), "leases.%7Bsite%7D.%2D.c.lease_acquired");
+        assert_eq!(words(&message("acme", Some("north"), "a-1")), "leases.acme.north.job.a-1.lease_acquired");
+        assert_eq!(words(&message("a.b", None, "#*%")), "leases.a%2Eb.-.job.%23%2A%25.lease_acquired");
+        assert_eq!(words(&message("{site}", Some("-"), "c")), "leases.%7Bsite%7D.%2D.job.c.lease_acquired");
         let levels = Topic::new("leases/{tenant}/{kind}/{key}/{event}", Style::Levels).expect("good");
-        assert_eq!(levels.of(&message("a/+", None, "$x")), "leases/a%2F%2B/camera/%24x/lease_acquired");
+        assert_eq!(levels.of(&message("a/+", None, "$x")), "leases/a%2F%2B/job/%24x/lease_acquired");
     }
 
     #[test]
@@ -155,7 +161,12 @@ mod tests {
         let (one, other) = (format!("{long}1"), format!("{long}2"));
         let routed = words(&message(&one, Some(&one), &one));
         assert!(routed.len() <= ROUTING_KEY_BYTES_MAX, "{routed}");
-        assert_eq!(routed.split('.').count(), 5);
+        assert_eq!(routed.split('.').count(), 6);
+        for long in [50, 51, 60, 255] {
+            let name = "n".repeat(long);
+            let routed = words(&of_kind(&name, &name, Some(&name), &name));
+            assert!(routed.len() <= ROUTING_KEY_BYTES_MAX, "four names of {long} bytes: {routed}");
+        }
         assert_ne!(routed, words(&message(&other, Some(&one), &one)), "names that differ stay apart");
         assert!(
             words(&message("acme", Some("north"), &long[..99])).contains("%2E"),
@@ -166,7 +177,7 @@ mod tests {
     #[test]
     fn a_template_is_checked() {
         for (template, style, words) in [
-            ("leases.{camera}", Style::Words, "{tenant}, {site}, {kind}, {key}, {event}"),
+            ("leases.{device}", Style::Words, "{tenant}, {site}, {kind}, {key}, {event}"),
             ("leases.{key", Style::Words, "braces"),
             ("leases.#", Style::Words, "'#'"),
             ("leases/+/{key}", Style::Levels, "'+'"),

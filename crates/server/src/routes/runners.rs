@@ -182,8 +182,11 @@ async fn registered(
 ) -> Result<Json<RegisteredRunner>, ApiError> {
     let (leases, _) = held_by(context, &holder.key).await?;
     let cameras = leases.iter().filter(|lease| is_own(lease) && lease.key.kind.as_str() == kind::CAMERA);
-    let assigned_cameras = cameras.map(|lease| lease.key.key.to_string()).collect();
+    let cameras = cameras.map(|lease| lease.key.key.to_string()).collect();
     let runner = Runner::of(holder, Some(&view.session), leases.len() as u64, view.now);
+    let kinds = &runner.about.kinds;
+    let takes_cameras = kinds.is_empty() || kinds.iter().any(|of| of == kind::CAMERA);
+    let assigned_cameras = takes_cameras.then_some(cameras);
     let answer = RegisteredRunner::of(runner, &view.session, view.now);
     Ok(Json(RegisteredRunner { assigned_cameras, ..answer }))
 }
@@ -400,9 +403,7 @@ async fn assignments(
     let planned = context.other_plan(&key, asker.as_ref(), known.as_ref().map(Name::as_str), wait).await?;
     // Read after the plan: what was acquired since then is kept, not acquired again.
     let (leases, revision) = held_by(context, &key).await?;
-    let cameras = leases.iter().filter(|lease| lease.key.kind.as_str() == kind::CAMERA);
     let mut assignments = planned.assignments(&key.name, &leases, |key| context.caller().may_see(key));
-    assignments.assigned_cameras = cameras.map(|lease| lease.key.key.to_string()).collect();
     assignments.leases = leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect();
     assignments.revision = revision;
     Ok(Json(assignments))

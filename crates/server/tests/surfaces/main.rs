@@ -14,3 +14,4 @@ mod runners;
 mod scenes;
 mod sessions;
 mod tenants;
+mod words;

@@ -54,7 +54,7 @@ pub struct GateConfig {
     /// The kinds of the resources: the first one where topics do not name it.
     pub kinds: Vec<Name>,
     /// The member of a message that has its token.
-    pub version_field: String,
+    pub token_field: String,
     /// Where messages go.
     pub routes: Routes,
     /// Whether retained messages are judged like others, and not refused.
@@ -110,7 +110,7 @@ impl GateConfig {
             patterns: self.patterns.clone(),
             tenant: self.tenant.clone(),
             kinds: self.kinds.clone(),
-            version_field: self.version_field.clone(),
+            token_field: self.token_field.clone(),
             message_bytes_max: self.message_bytes_max,
             topic_bytes_max: self.routes.topic_bytes_max(),
             takes_retained: self.takes_retained,

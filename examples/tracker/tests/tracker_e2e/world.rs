@@ -217,6 +217,14 @@ pub async fn tracker(
 pub async fn gate(server: &Server, broker: &Mosquitto) -> Result<Program> {
     let mut command = Command::new(Solehold::binary()?);
     command.args(["gate", "mqtt", "--server", &server.url(), "--broker", &broker.url()]);
+    command.args([
+        "--topics",
+        "scenescape/data/scene/{key}/+",
+        "--kind",
+        "scene",
+        "--token-field",
+        "_version",
+    ]);
     command.args(["--listen", "127.0.0.1:0", "--ttl", "2s", "--cache-ttl", "4s"]);
     let gate = Program::start("gate", &command, "solehold gate mqtt serves metrics on ").await?;
     wait_for("messages to flow", PATIENCE, async || gate.logs().contains("messages flow")).await?;

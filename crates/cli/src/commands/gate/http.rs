@@ -201,13 +201,18 @@ async fn stop(connections: &Semaphore, permits: u32, flights: &Flights) {
 
 /// The service's URL without a slash at its end.
 fn checked(upstream: &Url) -> CommandResult<String> {
-    let is_good = matches!(upstream.scheme(), "http" | "https")
-        && upstream.query().is_none()
-        && upstream.fragment().is_none()
-        && upstream.username().is_empty();
-    if !is_good {
-        let wanted = "write http://HOST:PORT or https://HOST, without a user, a query or a fragment";
-        return Err(CommandError::usage(format!("--upstream will not do: {wanted}")));
+    let has_user = !upstream.username().is_empty() || upstream.password().is_some();
+    let fault = match upstream.scheme() {
+        "http" | "https" if has_user => Some("has a user or a password".to_owned()),
+        "http" | "https" if upstream.query().is_some() => Some("has a query".to_owned()),
+        "http" | "https" if upstream.fragment().is_some() => Some("has a fragment".to_owned()),
+        "http" | "https" => None,
+        scheme => Some(format!("is a URL of the scheme {scheme:?}")),
+    };
+    if let Some(fault) = fault {
+        // The URL is not repeated: it may have a password in it.
+        let message = format!("--upstream {fault}; write http://HOST:PORT/PATH or https://HOST/PATH");
+        return Err(CommandError::usage(message));
     }
     Ok(upstream.as_str().trim_end_matches('/').to_owned())
 }

@@ -51,16 +51,16 @@ pub struct MqttArgs {
     /// Trust only the broker's certificates that this one has signed, PEM [default: the system's]
     #[arg(long, value_name = "FILE")]
     broker_ca: Option<PathBuf>,
-    /// Topics to read: {key} is the level that names the resource, {kind} its kind, + any level, # all that follow; may
-    /// be given more than once
-    #[arg(long, value_name = "PATTERN", default_value = "scenescape/data/scene/{key}/+")]
+    /// Topics to read, as in plant/line/{key}/+: {key} is the level that names the resource, {kind} its kind, + any
+    /// level, # all that follow; may be given more than once
+    #[arg(long, value_name = "PATTERN", required = true)]
     topics: Vec<Pattern>,
     /// The kind of the resources; may be given more than once where the topics name it
-    #[arg(long, value_name = "KIND", default_value = "scene")]
+    #[arg(long, value_name = "KIND", required = true)]
     kind: Vec<String>,
     /// The member of a message that has its fencing token
-    #[arg(long, value_name = "NAME", default_value = "_version")]
-    version_field: String,
+    #[arg(long, alias = "version-field", value_name = "NAME", default_value = "token")]
+    token_field: String,
     /// What passes is published on its own topic below this prefix
     #[arg(long, value_name = "TOPIC", default_value = "gated")]
     prefix: String,
@@ -143,7 +143,7 @@ impl MqttArgs {
         let shards = Shards::new(&self.name, self.shards).map_err(CommandError::usage)?;
         let routes = Routes {
             prefix: self.prefix.clone(),
-            strip: self.strip.then(|| self.version_field.clone()),
+            strip: self.strip.then(|| self.token_field.clone()),
             dead_letter: self.dead_letter.clone(),
         };
         let config = GateConfig {
@@ -151,7 +151,7 @@ impl MqttArgs {
             patterns: self.topics.clone(),
             tenant,
             kinds,
-            version_field: self.version_field.clone(),
+            token_field: self.token_field.clone(),
             routes,
             takes_retained: self.retained == Retained::Pass,
             message_bytes_max: self.message_max,

@@ -212,7 +212,7 @@ async fn release(
     Ok(Json(Envelope::ended(EndedLease::new(released.0, status, 0))))
 }
 
-/// Revokes a lease. The camera is held back until the old deadline, unless the old holder is known to be fenced off.
+/// Revokes a lease. The resource is held back until the old deadline, unless the old holder is known to be fenced off.
 #[utoipa::path(
     post, path = paths::LEASE_REVOKE, tag = "leases", operation_id = "revoke_lease",
     params(("lease_id" = String, Path, description = "The lease"), TenantQuery), request_body = RevokeLease,

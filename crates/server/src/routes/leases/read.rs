@@ -162,10 +162,6 @@ async fn of_camera(
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 struct LeaseFilter {
-    /// The same as `runner_id`, for those that are no runners.
-    holder: Option<String>,
-    /// The same as `site_id`.
-    site: Option<String>,
     /// `active` if not given. `expired` lists leases that expired just now; leases that ended otherwise are not listed.
     #[param(value_type = Option<String>)]
     status: Option<LeaseStatus>,
@@ -183,8 +179,8 @@ async fn list(
 ) -> Result<Json<LeaseList>, ApiError> {
     let tenant = caller.tenant_or_all(query.tenant.as_deref())?;
     let status = filter.status.unwrap_or(LeaseStatus::Active);
-    let (runner, holder) = (query.runner_id.as_deref(), filter.holder.as_deref());
-    let (site_id, site) = (query.site_id.as_deref(), filter.site.as_deref());
+    let (runner, holder) = (query.runner_id.as_deref(), query.holder.as_deref());
+    let (site_id, site) = (query.site_id.as_deref(), query.site.as_deref());
     let asked = ResourceQuery {
         kind: field::maybe_name("kind", query.kind.as_deref())?,
         holder: field::maybe_name("holder", holder)?.or(field::maybe_name("runner_id", runner)?),
