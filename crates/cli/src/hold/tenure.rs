@@ -318,6 +318,7 @@ fn of_refusal(refusal: Refusal) -> CommandError {
 
 fn of_error(error: &AuthorityError) -> CommandError {
     match error {
+        AuthorityError::Denied { why, .. } => CommandError::new(ErrorCode::Forbidden, why.clone()),
         AuthorityError::Unreachable { why, .. } => {
             let failure = CommandError::new(ErrorCode::Unavailable, why.clone());
             match client::hint(why) {
