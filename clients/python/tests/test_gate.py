@@ -229,6 +229,36 @@ class Gates(unittest.IsolatedAsyncioTestCase):
             async with session.acquire("scene", "lobby") as guard:
                 self.assertTrue((await gate.decide("scene", "lobby", guard.token)).is_admitted)
 
+    async def test_a_gate_whose_key_is_refused_does_not_fail_open(self) -> None:
+        async with Session.open(self.client, "one", ttl=60) as session, session.acquire("scene", "lobby") as guard:
+            token = guard.token
+        made = await self.client.request("POST", "/api/v1/admin/keys", {"name": "admin", "role": "admin"})
+        assert isinstance(made, dict)
+        for key in (None, "wrong"):
+            with self.assertLogs("solehold_client", "ERROR") as logged:
+                async with (
+                    Client(self.server.url, key=key) as client,
+                    Gate(client, kinds=["scene"], fail_open=True, refresh_within=1) as gate,
+                ):
+                    await wait_until("the refusal", lambda: is_true(gate.denied is not None))
+                    for shown in (token, token + 1000):
+                        self.assertEqual(str(await gate.decide("scene", "lobby", shown)), "undecidable denied")
+                    self.assertRegex(str(gate.denied), "unauthorized")
+            self.assertEqual(len(logged.output), 1, logged.output)
+        async with Client(self.server.url, key=str(made["key"])) as admin:
+            only = [{"kind": "scene", "key_prefix": "lob"}]
+            made = await admin.request("POST", "/api/v1/admin/keys", {"name": "gate", "role": "reader", "only": only})
+            assert isinstance(made, dict)
+        async with (
+            Client(self.server.url, key=str(made["key"])) as client,
+            Gate(client, kinds=["scene"], fail_open=True) as gate,
+        ):
+            await gate.ready()
+            for _ in range(3):
+                self.assertEqual(str(await gate.decide("scene", "cellar", 1)), "undecidable hidden")
+                self.assertEqual((await gate.decide("scene", "lobby", token + 1000)).may_pass, False)
+            self.assertIsNone(gate.denied)
+
     async def test_odd_arguments_are_named(self) -> None:
         with self.assertRaisesRegex(ValueError, "0 kinds were given"):
             Gate(self.client, kinds=[])

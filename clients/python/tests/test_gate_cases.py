@@ -38,6 +38,10 @@ class Case:
             at = step["at"]
             verdict = fence.conclude(key, step["token"], step["session"], answer, step["epoch"], at, at)
             return "not followed" if verdict is None else str(verdict), step["verdict"]
+        if do == "hidden":
+            at = step["at"]
+            verdict = fence.conclude(key, step["token"], step["session"], None, None, at, at, hidden=True)
+            return str(verdict), step["verdict"]
         self.tell(do, key, step)
         return None, None
 
@@ -51,6 +55,8 @@ class Case:
             fence.deleted(key)
         elif do == "away":
             fence.store_is_away(step["until"])
+        elif do == "denied":
+            fence.store_denies()
         elif do == "save":
             records, number = fence.unsaved()
             self.disk += records

@@ -384,6 +384,76 @@ async fn a_gate_says_which_server_it_cannot_reach() -> Result<()> {
     Ok(())
 }
 
+/// Makes a key; the first one is made without showing any.
+async fn key(server: &Solehold, admin: Option<&str>, body: Value) -> Result<String> {
+    let http = reqwest::Client::builder().no_proxy().build()?;
+    let mut request = http.post(format!("{}/api/v1/admin/keys", server.url())).json(&body);
+    if let Some(admin) = admin {
+        request = request.bearer_auth(admin);
+    }
+    let made = request.send().await?.error_for_status()?.json::<Value>().await?;
+    Ok(made["key"].as_str().context("a key")?.to_owned())
+}
+
+/// The server answers, so it is not away: nothing is admitted that a gate that fails open would admit without it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gate_whose_key_is_refused_does_not_fail_open() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let (old, _new) = (grant(&server, "one").await?, grant(&server, "two").await?);
+    key(&server, None, json!({ "name": "admin", "role": "admin" })).await?;
+    let service = Service::start().await?;
+    for api_key in ["", "--api-key wrong"] {
+        let args = format!("--fail-open {api_key} --metrics-listen 127.0.0.1:0");
+        let proxy = Proxy::start(&server, &service.url, &args).await?;
+        let is_said = async || proxy.program.logs().contains("the server refuses the gate");
+        wait_for("it to be logged", SOON, is_said).await?;
+        for _ in 0..20 {
+            let (status, code, detail) = problem(proxy.put("/", old)).await?;
+            assert_eq!((status, code.as_str()), (503, "undecidable"), "{detail}");
+            assert!(detail.contains("refuses") && detail.contains("unauthorized"), "{detail}");
+        }
+        assert_eq!(proxy.gauge("solehold_gate_denied").await?, 1.0);
+        let (status, text) = proxy.health("/readyz").await?;
+        assert!(status == 503 && text.contains("unauthorized"), "{status} {text}");
+        let logs = proxy.program.logs();
+        assert_eq!(logs.matches(" ERROR ").count(), 1, "{logs}");
+    }
+    assert_eq!(service.effects(), Vec::<u64>::new());
+    Ok(())
+}
+
+/// Any caller can name any resource: one that the gate's key is not for says nothing of the others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_resource_that_the_key_of_a_gate_is_not_for_opens_it_for_no_other() -> Result<()> {
+    let server = server().engine("memory:").start().await?;
+    let (old, new) = (grant(&server, "one").await?, grant(&server, "two").await?);
+    let admin = key(&server, None, json!({ "name": "admin", "role": "admin" })).await?;
+    let scopes = json!([{ "kind": "scene", "key_prefix": "lob" }]);
+    let limited = json!({ "name": "gate", "role": "reader", "only": scopes });
+    let limited = key(&server, Some(&admin), limited).await?;
+    let service = Service::start().await?;
+    let args = format!("--fail-open --api-key {limited} --metrics-listen 127.0.0.1:0");
+    let proxy = Proxy::start(&server, &service.url, &args).await?;
+    wait_for("a ready gate", SOON, async || {
+        proxy.health("/readyz").await.is_ok_and(|(status, _)| status == 200)
+    })
+    .await?;
+    let forged = new + 1_000;
+    for _ in 0..20 {
+        let request = proxy.http.put(&proxy.url).header("Solehold-Resource", "scene/cellar");
+        let (status, code, detail) = problem(request.header("Solehold-Token", 1)).await?;
+        assert_eq!((status, code.as_str()), (503, "undecidable"), "{detail}");
+        assert!(detail.contains("may not see"), "{detail}");
+        let (status, code, detail) = problem(proxy.put("/", forged)).await?;
+        assert_eq!((status, code.as_str()), (409, "never_given"), "{detail}");
+    }
+    assert_eq!(problem(proxy.put("/", old)).await?.0, 412);
+    assert_eq!(answer(proxy.put("/", new)).await?.0, 200);
+    assert_eq!(proxy.gauge("solehold_gate_denied").await?, 0.0);
+    assert_eq!(proxy.health("/readyz").await?.0, 200);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_service_is_told_who_asked() -> Result<()> {
     let server = server().engine("memory:").start().await?;

@@ -299,6 +299,14 @@ pub enum AuthorityError {
         /// What keeps requests from being answered, where that is known.
         obstacle: Option<Obstacle>,
     },
+    /// Nothing was done: the authority was reached, and refuses this client, such as for its key.
+    #[error("the authority refuses this client: {why}")]
+    Denied {
+        /// What it said.
+        why: String,
+        /// Asking again before this time has passed is of no use.
+        retry_after: Option<Duration>,
+    },
     /// It may have been done or not.
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
@@ -314,21 +322,21 @@ impl AuthorityError {
     pub fn obstacle(&self) -> Option<Obstacle> {
         match self {
             Self::Unreachable { obstacle, .. } => *obstacle,
-            Self::Unknown(_) => None,
+            Self::Denied { .. } | Self::Unknown(_) => None,
         }
     }
 
     /// What happened.
     pub fn why(&self) -> &str {
         match self {
-            Self::Unreachable { why, .. } | Self::Unknown(why) => why,
+            Self::Unreachable { why, .. } | Self::Denied { why, .. } | Self::Unknown(why) => why,
         }
     }
 
     /// How long to wait at least before asking again.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {
-            Self::Unreachable { retry_after, .. } => *retry_after,
+            Self::Unreachable { retry_after, .. } | Self::Denied { retry_after, .. } => *retry_after,
             Self::Unknown(_) => None,
         }
     }

@@ -31,8 +31,8 @@ class Verdict:
 
     word: str
     why: str = ""
-    """Why it is undecidable: `unknown`, `forgotten`, `newer`, `expired`, `unconfirmed`, `unsaved`, `no_such_resource` or
-    `never_given`."""
+    """Why it is undecidable: `unknown`, `forgotten`, `newer`, `expired`, `unconfirmed`, `unsaved`, `denied` (the server
+    refuses the gate's key), `hidden` (the key may not see the resource), `no_such_resource` or `never_given`."""
     newest: int | None = None
     """The newest token that is known, where that is the reason."""
 
@@ -49,7 +49,7 @@ class Verdict:
     @property
     def needs_a_read(self) -> bool:
         """Whether a read of the store may settle it."""
-        return self.may_pass and self.why != "unsaved"
+        return self.may_pass and self.why not in ("unsaved", "denied")
 
     def __str__(self) -> str:
         return " ".join([self.word, *([self.why] if self.why else []), *([] if self.newest is None else [str(self.newest)])])
@@ -115,6 +115,8 @@ class Fence:
         self._whole: int | None = None
         self._heads: deque[tuple[float, int]] = deque()
         self._away_until: float | None = None
+        self.is_denied = False
+        """The store refused the gate, and has told it nothing since."""
         self._records = 0
         self._saved: float = 0 if rules.remembers else float("inf")
         self._unsaved: list[Record] = []
@@ -141,7 +143,7 @@ class Fence:
         if doubt is not None:
             yields = doubt.why in ("unknown", "newer", "expired", "unconfirmed")
             if not (self.rules.fail_open and self.is_away(now) and yields):
-                return doubt
+                return Verdict("undecidable", "denied") if self.is_denied and doubt.needs_a_read else doubt
         if entry is None or entry.mark.token != token or (entry.mark.session is None and session is not None):
             self._raise(key, Mark(token, session))
             entry = self._marks[key]
@@ -174,14 +176,26 @@ class Fence:
         return max(known, default=None)
 
     def conclude(
-        self, key: Key, token: int, session: str | None, answer: Mark | None, epoch: int | None, asked: float, now: float
+        self,
+        key: Key,
+        token: int,
+        session: str | None,
+        answer: Mark | None,
+        epoch: int | None,
+        asked: float,
+        now: float,
+        *,
+        hidden: bool = False,
     ) -> Verdict | None:
         """The verdict after the store was asked for this very work, at `asked`, when the work was here already: what it
-        does not know then, it never gave. None if the answer is from an older history, which is not followed.
+        does not know then, it never gave. `hidden` says that the gate's key may not see the resource. None if the answer
+        is from an older history, which is not followed.
         """
         if not self.follow(self.epoch if epoch is None else epoch):
             return None
         self._away_until = None
+        # That there is nothing is also said of a tenant that the gate's key is not for.
+        self.is_denied = self.is_denied and answer is None and not hidden
         if answer is not None:
             self._raise(key, answer)
             entry = self._marks[key]
@@ -189,6 +203,8 @@ class Fence:
                 read = max(entry.read or (asked, self.epoch), (asked, self.epoch))
                 self._marks[key] = replace(entry, read=read, confirmed=True, history=self.epoch)
         verdict = self.judge(key, token, session, now)
+        if hidden and verdict.word == "undecidable":
+            return Verdict("undecidable", "hidden")
         if verdict.why == "newer":
             return Verdict("undecidable", "never_given", verdict.newest)
         if answer is None and verdict.why in ("unknown", "forgotten", "expired", "unconfirmed"):
@@ -225,6 +241,7 @@ class Fence:
             return False
         self._snapshot += 1
         self.told = None
+        self.is_denied = False
         return True
 
     def snapshot_ends(self, up_to: int, asked: float) -> None:
@@ -236,7 +253,12 @@ class Fence:
     def told_up_to(self, revision: int) -> None:
         """The watch has told everything up to a revision of the present epoch."""
         self.told = revision if self.told is None else max(self.told, revision)
-        while self._heads and self._heads[0][1] <= self.told:
+        self.is_denied = False
+        self._prove()
+
+    def _prove(self) -> None:
+        """What was decided before a question is known when the watch has told everything up to the answer."""
+        while self._heads and self.told is not None and self._heads[0][1] <= self.told:
             asked, _ = self._heads.popleft()
             self.proven = asked if self.proven is None else max(self.proven, asked)
 
@@ -246,21 +268,27 @@ class Fence:
         """
         if not self.follow(epoch):
             return False
+        # Whether it tells the gate anything else is not known by this: how far it is, it tells everyone.
         self._away_until = None
         if len(self._heads) == PROOFS_MAX:
             self._heads.popleft()
         self._heads.append((asked, head))
-        if self.told is not None:
-            self.told_up_to(self.told)
+        self._prove()
         return True
 
     def store_is_away(self, until: float) -> None:
         """The store could not be reached, and need not be asked again before that tick."""
         self._away_until = until
 
+    def store_denies(self) -> None:
+        """The store answered, and refuses the gate: its key is wrong, has expired or was revoked. It is not away, and the
+        gate admits nothing without it, even if it fails open.
+        """
+        self.is_denied = True
+
     def is_away(self, now: float) -> bool:
-        """Whether the store was not reached just now."""
-        return self._away_until is not None and now < self._away_until
+        """Whether the store was not reached just now, and had not refused the gate before."""
+        return not self.is_denied and self._away_until is not None and now < self._away_until
 
     def restore(self, record: Record) -> None:
         """Takes over what was saved before a restart, in the same order."""

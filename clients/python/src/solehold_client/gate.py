@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from . import check, wire
 from .backoff import Backoff, BackoffConfig
 from .channel import Call
-from .errors import Compacted, NotFound, SoleholdError
+from .errors import Compacted, Forbidden, NotFound, SoleholdError, Unavailable, Unknown
 from .fence import Fence, Key, Mark, Rules, Verdict
 from .http import within
 from .limits import GATE_KINDS_MAX
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 HEAD_SECONDS = 1.0
 # How long the store counts as away after it was not reached, besides the time that the next question may take.
 AWAY_SECONDS = 2.0
+# How often a refusal of the gate is logged while it lasts.
+LOG_SECONDS = 60.0
 # How long to wait before another attempt.
 AGAIN = BackoffConfig(first=0.1, cap=5.0)
 TENANT_DEFAULT = "default"
@@ -43,6 +45,7 @@ class Gate:
     """Refuses work that carries an old token: `async with Gate(client, kinds=["scene"]) as gate`.
 
     It fails closed: what cannot be decided is not admitted, unless `fail_open` says so for the time while the store is away.
+    A server that refuses the gate's key is not away: see `denied`.
     `memory` is a file in which marks are kept across restarts. `strict` reads the store before a new token is admitted.
     """
 
@@ -82,6 +85,8 @@ class Gate:
         self._changes: set[asyncio.Future[None]] = set()
         self._to_save = asyncio.Event()
         self._refreshes = Refreshes(self._newest)
+        self._denial: str | None = None
+        self._logged: float | None = None
 
     async def __aenter__(self) -> Gate:
         if self._memory is not None:
@@ -120,6 +125,13 @@ class Gate:
         """Everything is known that was decided longer ago than these seconds; None before the first snapshot."""
         return None if self._fence.proven is None else self._client.clock.now() - self._fence.proven
 
+    @property
+    def denied(self) -> str | None:
+        """What the server said when it refused the gate, such as for its key; None if it does not refuse it. Until that is
+        mended nothing is admitted that needs the server, even if the gate fails open.
+        """
+        return self._denial if self._fence.is_denied else None
+
     def judge(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
         """Judges by what is known, at once."""
         before = len(self._fence)
@@ -136,7 +148,7 @@ class Gate:
             try:
                 told = await within(self._within, self._refreshes.ask((kind, key), arrived))
             except (SoleholdError, asyncio.TimeoutError) as error:
-                self._is_away(error)
+                self._failed(error)
                 verdict = self.judge(kind, key, token, session)
             else:
                 verdict = await self._conclude((kind, key), token, session, told)
@@ -161,12 +173,13 @@ class Gate:
 
     async def _conclude(self, key: Key, token: int, session: str | None, told: Told) -> Verdict:
         """The verdict by what the store said."""
-        if told.mark is None and self._fence.told is not None:
+        if told.mark is None and not told.hidden and self._fence.told is not None:
             # A resource that nobody declared is shown only while it is held. The watch knows it longer.
             if not await self._until(lambda: self._fence.proven is not None and self._fence.proven >= told.asked):
                 return self.judge(*key, token, session)
         now = self._client.clock.now()
-        verdict = self._fence.conclude(key, token, session, told.mark, told.epoch, told.asked, now)
+        mark, epoch, hidden = told.mark, told.epoch, told.hidden
+        verdict = self._fence.conclude(key, token, session, mark, epoch, told.asked, now, hidden=hidden)
         self._has_changed()
         return self.judge(*key, token, session) if verdict is None else verdict
 
@@ -176,6 +189,8 @@ class Gate:
             answer = await self._channel.call(Call("GET", wire.path("resources", *key)), timeout=self._within, until=asked)
         except NotFound:
             return Told(asked, None, None)
+        except Forbidden:
+            return Told(asked, None, None, hidden=True)
         return Told(answer.sent, *wire.newest(answer.value))
 
     async def _until(self, holds: Callable[[], bool]) -> bool:
@@ -199,7 +214,16 @@ class Gate:
             if not change.done():
                 change.set_result(None)
 
-    def _is_away(self, error: BaseException) -> None:
+    def _failed(self, error: BaseException) -> None:
+        """The store refuses the gate, or was not reached."""
+        if _is_denial(error):
+            self._denial = str(error)
+            self._fence.store_denies()
+            now = self._client.clock.now()
+            if self._logged is None or now - self._logged >= LOG_SECONDS:
+                self._logged = now
+                LOG.error("the server refuses the gate; check its key: tokens that it cannot judge are not admitted: %s", error)
+            return
         LOG.debug("the gate cannot reach the store: %s", error)
         self._fence.store_is_away(self._client.clock.now() + AWAY_SECONDS + self._within)
 
@@ -219,6 +243,8 @@ class Gate:
                 continue
             except SoleholdError as error:
                 LOG.debug("the gate's watch was interrupted: %s", error)
+                if _is_denial(error):
+                    self._failed(error)
             self._watch = None
             await asyncio.sleep(backoff.delay())
 
@@ -264,7 +290,7 @@ class Gate:
                     if at == self._fence.epoch and self._fence.told is not None:
                         self._fence.told_up_to(revision)
             except SoleholdError as error:
-                self._is_away(error)
+                self._failed(error)
             self._has_changed()
             await asyncio.sleep(HEAD_SECONDS)
 
@@ -291,3 +317,10 @@ class Gate:
             waiting.clear()
             self._fence.saved_up_to(number)
             self._has_changed()
+
+
+def _is_denial(error: BaseException) -> bool:
+    """Whether a server, or something in front of it, answered and refuses the gate."""
+    if not isinstance(error, SoleholdError):
+        return False
+    return not isinstance(error, (Unavailable, Unknown)) or error.status in (401, 403)

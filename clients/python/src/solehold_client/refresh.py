@@ -18,6 +18,8 @@ class Told:
     """The tick before the question was sent."""
     mark: Mark | None
     epoch: int | None
+    hidden: bool = False
+    """The gate's key may not see it."""
 
 
 @dataclass

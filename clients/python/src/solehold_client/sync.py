@@ -369,6 +369,11 @@ class Gate(_Entered):
         """Everything is known that was decided longer ago than these seconds; None before the first snapshot."""
         return self._async.lag
 
+    @property
+    def denied(self) -> str | None:
+        """What the server said when it refused the gate, such as for its key; None if it does not refuse it."""
+        return self._async.denied
+
     def decide(self, kind: str, key: str, token: int, session: str | None = None) -> Verdict:
         """Judges, and asks the store where that settles it."""
         return self._portal.run(self._async.decide(kind, key, token, session))

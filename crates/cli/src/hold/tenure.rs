@@ -321,6 +321,7 @@ fn of_refusal(refusal: Refusal) -> CommandError {
 
 fn of_error(error: &AuthorityError) -> CommandError {
     match error {
+        AuthorityError::Denied { why, .. } => CommandError::new(ErrorCode::Forbidden, why.clone()),
         AuthorityError::Unreachable { why, obstacle, .. } => client::unreachable(why, *obstacle),
         AuthorityError::Unknown(why) => CommandError::new(ErrorCode::UnknownOutcome, why.clone()),
     }

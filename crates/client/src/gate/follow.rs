@@ -34,7 +34,12 @@ pub(super) async fn watch(shared: Arc<Shared>) {
         }
         failures += 1;
         let (why, retry_after) = match &ended {
-            Some(NoWatch::Failed(error)) => (error.why(), error.retry_after()),
+            Some(NoWatch::Failed(error)) => {
+                if let AuthorityError::Denied { why, .. } = error {
+                    is_denied(&shared, why);
+                }
+                (error.why(), error.retry_after())
+            }
             _ => ("the server ended the stream", None),
         };
         tracing::debug!(why, "the gate's watch was interrupted");
@@ -62,6 +67,7 @@ async fn follow(shared: &Shared, cursor: &mut Option<Cursor>, failures: &mut u32
             Err(error) => return Some(error.into()),
         };
         *failures = 0;
+        shared.trouble.lock().is_told();
         if let Err(why) = stream.take(frame) {
             return Some(why);
         }
@@ -184,42 +190,34 @@ pub(super) async fn ask_for_heads(shared: Arc<Shared>) {
     loop {
         let asked = shared.now();
         let answer = tokio::time::timeout(shared.options.refresh_within, shared.source.head()).await;
-        let is_known = match answer {
+        match answer {
             Ok(Ok(head)) => {
-                is_back(&shared);
-                shared.write().head_was(head.epoch, Revision(head.revision), asked)
+                shared.trouble.lock().is_back();
+                let is_followed = shared.write().head_was(head.epoch, Revision(head.revision), asked);
+                if !is_followed {
+                    is_away(&shared);
+                }
             }
+            Ok(Err(AuthorityError::Denied { why, .. })) => is_denied(&shared, &why),
             Ok(Err(error)) => {
-                is_troubled(&shared, error.why().to_owned());
-                false
+                shared.trouble.lock().is_away(error.why().to_owned());
+                is_away(&shared);
             }
             Err(_) => {
-                is_troubled(&shared, format!("no answer within {:?}", shared.options.refresh_within));
-                false
+                let why = format!("no answer within {:?}", shared.options.refresh_within);
+                shared.trouble.lock().is_away(why);
+                is_away(&shared);
             }
-        };
-        if !is_known {
-            is_away(&shared);
         }
         shared.has_changed();
         tokio::time::sleep(HEAD_EVERY).await;
     }
 }
 
-/// The store was not reached: said once, until it is.
-fn is_troubled(shared: &Shared, why: String) {
-    if shared.trouble.lock().replace(why.clone()).is_none() {
-        tracing::warn!(
-            why,
-            "the gate cannot reach the server; tokens that it cannot judge without it are not admitted"
-        );
-    }
-}
-
-fn is_back(shared: &Shared) {
-    if shared.trouble.lock().take().is_some() {
-        tracing::info!("the gate reaches the server again");
-    }
+/// The store refuses the gate.
+pub(super) fn is_denied(shared: &Shared, why: &str) {
+    shared.trouble.lock().is_denied(why, shared.now());
+    shared.write().store_denies();
 }
 
 /// The store was not reached.

@@ -53,6 +53,7 @@ mod memory;
 mod options;
 mod refresh;
 mod source;
+mod trouble;
 
 use std::{sync::Arc, time::Duration};
 
@@ -74,7 +75,7 @@ pub use self::{
     flights::{Ending, Flight, FlightLimits, Flights, FlightsStatus, NotBegun, WasCut, WhenOlder},
     layer::{GateLayer, Gated},
 };
-use self::{memory::Memory, refresh::Refreshes};
+use self::{memory::Memory, refresh::Refreshes, trouble::Trouble};
 pub use self::{
     memory::MemoryError,
     options::{Fail, GateClock, GateError, GateOptions},
@@ -99,8 +100,8 @@ pub(crate) struct Shared {
     source: Arc<dyn Source>,
     options: GateOptions,
     refreshes: Refreshes,
-    /// Why the store was not reached last, while it is not.
-    trouble: Mutex<Option<String>>,
+    /// Why the store tells nothing, while it does not.
+    trouble: Mutex<Trouble>,
     /// Counts changes of what is known.
     changes: watch::Sender<u64>,
     /// There is something to save.
@@ -126,6 +127,8 @@ pub struct GateStatus {
     pub lag: Option<Duration>,
     /// The store was not reached just now.
     pub is_away: bool,
+    /// The store refuses the gate: its key is wrong, has expired or was revoked.
+    pub is_denied: bool,
 }
 
 impl Gate {
@@ -177,9 +180,9 @@ impl Gate {
         &self.shared.options.kinds
     }
 
-    /// Why the store was not reached when it was last asked; none if it was.
+    /// Why the store was not reached, or refused the gate, when it was last asked; none if it told what it was asked.
     pub fn trouble(&self) -> Option<String> {
-        self.shared.trouble.lock().clone()
+        self.shared.trouble.lock().why()
     }
 
     /// Judges by what is known, at once: no request, and no lock that anyone holds while waiting.
@@ -229,6 +232,7 @@ impl Gate {
             epoch: fence.epoch(),
             lag: fence.proven().map(|proven| Duration::from_nanos(now.since(proven))),
             is_away: fence.is_away(now),
+            is_denied: fence.is_denied(),
         }
     }
 }

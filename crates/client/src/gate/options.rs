@@ -24,7 +24,7 @@ pub enum Fail {
     #[default]
     Closed,
     /// A token is admitted unless an equal or newer one speaks against it: work goes on, and a paused holder may go on
-    /// with it until the store is back.
+    /// with it until the store is back. A store that refuses the gate's key is not away.
     Open,
 }
 

@@ -45,6 +45,10 @@ pub(super) async fn decide(
     if doubt.needs_a_read() && !shared.read().is_away(arrived) {
         verdict = match tokio::time::timeout(within, ask(shared, key, arrived)).await {
             Ok(Ok(told)) => conclude(shared, (key, token, session), told, within).await,
+            Ok(Err(AuthorityError::Denied { why, .. })) => {
+                follow::is_denied(shared, &why);
+                shared.judge(key, token, session)
+            }
             Ok(Err(_)) | Err(_) => {
                 follow::is_away(shared);
                 shared.judge(key, token, session)
@@ -117,6 +121,9 @@ async fn conclude(
         if tokio::time::timeout(within, caught_up).await.is_err() {
             return shared.judge(key, token, session);
         }
+    }
+    if answer != Answer::Nothing {
+        shared.trouble.lock().is_told();
     }
     let verdict = shared.write().conclude(message, (answer, epoch), asked, shared.now());
     shared.has_changed();

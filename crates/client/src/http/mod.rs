@@ -441,5 +441,5 @@ fn is_unknown_route(code: ErrorCode) -> bool {
 /// A read that is refused has no outcome: nothing was read.
 fn denied(refusal: Refusal) -> AuthorityError {
     let why = format!("{}: {}", ErrorCode::as_str(refusal.code), refusal.detail);
-    AuthorityError::Unreachable { why, retry_after: refusal.retry_after, obstacle: None }
+    AuthorityError::Denied { why, retry_after: refusal.retry_after }
 }

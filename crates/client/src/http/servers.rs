@@ -322,7 +322,14 @@ fn refused<T>(base: &str, status: StatusCode, bytes: &[u8]) -> Reply<T> {
             Err(AuthorityError::Unknown(format!("{base} answered {status} without saying why")))
         }
         Err(_) => {
-            Err(AuthorityError::unreachable(format!("{base} answered {status}: is it a solehold server?")))
+            let why = format!("{base} answered {status}: is it a solehold server?");
+            // Something in front of the server wants to know who asks.
+            let is_denied = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+            Err(if is_denied {
+                AuthorityError::Denied { why, retry_after: None }
+            } else {
+                AuthorityError::unreachable(why)
+            })
         }
     }
 }
@@ -349,19 +356,17 @@ fn lost(no_answer: NoAnswer) -> AuthorityError {
     }
 }
 
-/// One error of all: unknown if any of them is.
+/// One error of all: unknown if any of them is, otherwise a refusal if any of them is.
 fn summed_up(failures: Vec<AuthorityError>) -> AuthorityError {
     let retry_after = failures.iter().filter_map(AuthorityError::retry_after).max();
     let obstacle = failures.iter().filter_map(AuthorityError::obstacle).max();
     let is_unknown = failures.iter().any(|error| matches!(error, AuthorityError::Unknown(_)));
-    let said = failures.into_iter().map(|error| match error {
-        AuthorityError::Unreachable { why, .. } | AuthorityError::Unknown(why) => why,
-    });
-    let why = said.collect::<Vec<_>>().join("; ");
-    if is_unknown {
-        AuthorityError::Unknown(why)
-    } else {
-        AuthorityError::Unreachable { why, retry_after, obstacle }
+    let is_denied = failures.iter().any(|error| matches!(error, AuthorityError::Denied { .. }));
+    let why = failures.iter().map(AuthorityError::why).collect::<Vec<_>>().join("; ");
+    match (is_unknown, is_denied) {
+        (true, _) => AuthorityError::Unknown(why),
+        (false, true) => AuthorityError::Denied { why, retry_after },
+        (false, false) => AuthorityError::Unreachable { why, retry_after, obstacle },
     }
 }
 
@@ -434,6 +439,9 @@ mod tests {
         let away = AuthorityError::unreachable("away");
         assert_eq!(summed_up(vec![away.clone(), unknown]), AuthorityError::Unknown("away; lost".to_owned()));
         assert_eq!(summed_up(vec![away.clone()]), away);
+        let denied = AuthorityError::Denied { why: "who?".to_owned(), retry_after: None };
+        let both = AuthorityError::Denied { why: "away; who?".to_owned(), retry_after: None };
+        assert_eq!(summed_up(vec![away, denied]), both);
     }
 
     #[test]

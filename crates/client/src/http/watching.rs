@@ -45,6 +45,7 @@ impl Source for Http {
                 Ok((Answer::Newest(newest), resource.epoch))
             }
             Err(refusal) if refusal.code == ErrorCode::NotFound => Ok((Answer::Nothing, None)),
+            Err(refusal) if refusal.code == ErrorCode::Forbidden => Ok((Answer::Hidden, None)),
             Err(refusal) => Err(denied(refusal)),
         }
     }

@@ -18,6 +18,8 @@ pub enum Answer {
     Newest(Mark),
     /// It has no such resource.
     Nothing,
+    /// The gate's key may not see it.
+    Hidden,
 }
 
 /// What a gate that remembers has to save.
@@ -86,6 +88,8 @@ pub struct Fence {
     heads: VecDeque<(Tick, Revision)>,
     /// The store could not be reached; it is not asked again before this time.
     away_until: Option<Tick>,
+    /// The store refused the gate, and has told it nothing since.
+    is_denied: bool,
     /// The number of the last record.
     records: u64,
     /// Records up to here are saved.
@@ -108,6 +112,7 @@ impl Fence {
             proven: None,
             heads: VecDeque::new(),
             away_until: None,
+            is_denied: false,
             records: 0,
             saved: if rules.remembers { 0 } else { u64::MAX },
             unsaved: Vec::new(),
@@ -131,7 +136,8 @@ impl Fence {
         if let Some(doubt) = self.doubt(entry, token, now)
             && !(self.rules.fail_open && self.is_away(now) && doubt.yields_to_fail_open())
         {
-            return Some(Verdict::Undecidable(doubt));
+            let is_denied = self.is_denied && doubt.needs_a_read();
+            return Some(Verdict::Undecidable(if is_denied { Doubt::Denied } else { doubt }));
         }
         let entry = entry.filter(|entry| entry.mark.token == token)?;
         if entry.mark.session.is_none() && session.is_some() {
@@ -199,10 +205,13 @@ impl Fence {
             return None;
         }
         self.away_until = None;
+        // That there is nothing is also said of a tenant that the gate's key is not for.
+        self.is_denied &= answer == Answer::Nothing;
         if let Answer::Newest(newest) = answer {
             self.confirm(key, newest, asked);
         }
         Some(match self.admit(key, token, session, now) {
+            Verdict::Undecidable(_) if answer == Answer::Hidden => Verdict::Undecidable(Doubt::Hidden),
             Verdict::Undecidable(Doubt::Newer { known }) => {
                 Verdict::Undecidable(Doubt::NeverGiven { newest: known })
             }
@@ -264,6 +273,7 @@ impl Fence {
         if is_followed {
             self.snapshot += 1;
             self.told = None;
+            self.is_denied = false;
         }
         is_followed
     }
@@ -277,8 +287,14 @@ impl Fence {
 
     /// The watch has told everything up to a revision of the present epoch.
     pub fn told_up_to(&mut self, revision: Revision) {
-        let told = self.told.max(Some(revision));
-        self.told = told;
+        self.told = self.told.max(Some(revision));
+        self.is_denied = false;
+        self.prove();
+    }
+
+    /// What was decided before a question is known when the watch has told everything up to the answer.
+    fn prove(&mut self) {
+        let told = self.told;
         while let Some((asked, _)) = self.heads.pop_front_if(|(_, head)| Some(*head) <= told) {
             self.proven = self.proven.max(Some(asked));
         }
@@ -290,14 +306,13 @@ impl Fence {
         if !self.follow(epoch) {
             return false;
         }
+        // Whether it tells the gate anything else is not known by this: how far it is, it tells everyone.
         self.away_until = None;
         if self.heads.len() == PROOFS_MAX {
             self.heads.pop_front();
         }
         self.heads.push_back((asked, head));
-        if let Some(told) = self.told {
-            self.told_up_to(told);
-        }
+        self.prove();
         true
     }
 
@@ -306,9 +321,20 @@ impl Fence {
         self.away_until = Some(until);
     }
 
-    /// Whether the store was not reached just now.
+    /// The store answered, and refuses the gate: its key is wrong, has expired or was revoked. It is not away, and the
+    /// gate admits nothing without it, even if it fails open.
+    pub fn store_denies(&mut self) {
+        self.is_denied = true;
+    }
+
+    /// Whether the store refused the gate when it was last asked for more than how far it is.
+    pub fn is_denied(&self) -> bool {
+        self.is_denied
+    }
+
+    /// Whether the store was not reached just now, and had not refused the gate before.
     pub fn is_away(&self, now: Tick) -> bool {
-        self.away_until.is_some_and(|until| now < until)
+        !self.is_denied && self.away_until.is_some_and(|until| now < until)
     }
 
     /// Takes over what was saved before a restart, in the same order. It is saved already.

@@ -53,6 +53,10 @@ pub enum Doubt {
     Unconfirmed,
     /// The mark is not saved yet.
     Unsaved,
+    /// The store refuses the gate itself: its key is wrong, has expired or was revoked.
+    Denied,
+    /// The store was asked, and does not show the resource to the gate's key.
+    Hidden,
     /// The store was asked, and has no such resource.
     NoSuchResource,
     /// The store was asked, and has not given such a token.
@@ -70,7 +74,7 @@ impl Doubt {
 
     /// Whether a read of the store may settle it.
     pub fn needs_a_read(self) -> bool {
-        self.may_pass() && self != Self::Unsaved
+        self.may_pass() && !matches!(self, Self::Unsaved | Self::Denied)
     }
 
     /// Whether a gate that fails open admits in spite of it, while the store is away.
@@ -87,6 +91,8 @@ impl Doubt {
             Self::Expired => "expired",
             Self::Unconfirmed => "unconfirmed",
             Self::Unsaved => "unsaved",
+            Self::Denied => "denied",
+            Self::Hidden => "hidden",
             Self::NoSuchResource => "no_such_resource",
             Self::NeverGiven { .. } => "never_given",
         }
@@ -102,6 +108,8 @@ impl fmt::Display for Doubt {
             Self::Expired => f.write_str("what is known of the resource is too old"),
             Self::Unconfirmed => f.write_str("the store has not been read for this token yet"),
             Self::Unsaved => f.write_str("the mark is not saved yet"),
+            Self::Denied => f.write_str("the server refuses the gate; check the gate's key"),
+            Self::Hidden => f.write_str("the gate's key may not see the resource"),
             Self::NoSuchResource => f.write_str("the store has no such resource"),
             Self::NeverGiven { newest } => {
                 write!(f, "the store has never given this token; its newest is {newest}")

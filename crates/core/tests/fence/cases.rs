@@ -58,6 +58,14 @@ enum Step {
     Away {
         until: u64,
     },
+    Denied,
+    Hidden {
+        key: String,
+        token: u64,
+        session: Option<SessionId>,
+        at: u64,
+        verdict: String,
+    },
     Save,
     Restart,
     Judge {
@@ -132,10 +140,16 @@ impl Run {
                 let came = fence.conclude(message, (answer, Some(epoch)), Tick(at), Tick(at));
                 return (came.map_or_else(|| "not followed".to_owned(), words), verdict);
             }
+            Step::Hidden { key, token, session, at, verdict } => {
+                let message = (&scene(&key), Token(token), session);
+                let came = fence.conclude(message, (Answer::Hidden, None), Tick(at), Tick(at));
+                return (came.map_or_else(|| "not followed".to_owned(), words), verdict);
+            }
             Step::Learn { key, token, session } => fence.learn(&scene(&key), mark((token, session))),
             Step::Told { revision } => fence.told_up_to(Revision(revision)),
             Step::Deleted { key } => fence.deleted(&scene(&key)),
             Step::Away { until } => fence.store_is_away(Tick(until)),
+            Step::Denied => fence.store_denies(),
             Step::Save => {
                 let (records, number) = fence.unsaved();
                 self.disk.extend(records);

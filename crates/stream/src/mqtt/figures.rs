@@ -49,6 +49,7 @@ pub struct Figures {
     connected: Gauge,
     lag: Gauge<f64, AtomicU64>,
     is_known: Gauge<i64, AtomicI64>,
+    is_denied: Gauge<i64, AtomicI64>,
     standings: Mutex<BTreeMap<u32, Standing>>,
 }
 
@@ -83,6 +84,11 @@ impl Figures {
             "up_to_date",
             "Whether the gate knows how far behind it is",
             figures.is_known.clone(),
+        );
+        registry.register(
+            "denied",
+            "Whether the server refuses the gate, such as for its key",
+            figures.is_denied.clone(),
         );
         // The family and the array share each counter.
         let refused =
@@ -129,9 +135,12 @@ impl Figures {
             Standing::Waiting | Standing::Connected => None,
         });
         down.or_else(|| {
-            knowledge.lag().is_none().then(|| {
+            let is_denied = knowledge.gate.status().is_denied;
+            (is_denied || knowledge.lag().is_none()).then(|| {
+                let what =
+                    if is_denied { "the server refuses the gate" } else { "what the gate knows is too old" };
                 let why = knowledge.gate.trouble().unwrap_or_else(|| "does the server answer?".to_owned());
-                format!("what the gate knows is too old: {why}")
+                format!("{what}: {why}")
             })
         })
     }
@@ -141,6 +150,7 @@ impl Figures {
         let lag = knowledge.lag();
         self.lag.set(lag.unwrap_or_default().as_secs_f64());
         self.is_known.set(lag.is_some().into());
+        self.is_denied.set(knowledge.gate.status().is_denied.into());
         let mut text = String::new();
         encode(&mut text, &self.registry.lock()).ok()?;
         Some(text)

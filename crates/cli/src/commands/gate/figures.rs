@@ -96,7 +96,7 @@ pub struct HttpFigures {
 impl Figures for HttpFigures {
     fn not_ready(&self) -> Option<String> {
         let status = self.gate.status();
-        let is_ready = status.lag.is_some() && !status.is_away;
+        let is_ready = status.lag.is_some() && !status.is_away && !status.is_denied;
         (!is_ready).then(|| self.gate.trouble().unwrap_or_else(|| "the server does not answer".to_owned()))
     }
 
@@ -142,5 +142,7 @@ fn registry(gate: &Gate) -> Registry {
     }
     let is_known = ConstGauge::new(i64::from(gate.lag().is_some()));
     registry.register("up_to_date", "Whether the gate knows how far behind it is", is_known);
+    let is_denied = ConstGauge::new(i64::from(gate.status().is_denied));
+    registry.register("denied", "Whether the server refuses the gate, such as for its key", is_denied);
     registry
 }
