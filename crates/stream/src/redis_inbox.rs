@@ -247,7 +247,7 @@ fn ms(time: Duration) -> u64 {
 }
 
 /// A prefix in a pattern of Redis means itself.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
         if "*?[]\\^".contains(c) {

@@ -13,12 +13,14 @@ works beside its successor. And since the mark knows only the job, a CANCEL that
 repetition.
 
 A test can hold it at a window (`--hold work` stops it after the work of the first job, before its mark), to kill or
-pause it there. `--count N` ends it after N messages and prints how long they took.
+pause it there. `--count N` ends it after N messages and prints how long they took. SIGTERM ends it after the message
+that it is at.
 """
 
 import argparse
 import asyncio
 import json
+import signal
 import time
 
 import redis.asyncio as redis_client
@@ -87,11 +89,22 @@ async def main():
         api_version=options.api_version,
     )
     await consumer.start()
+    busy, is_ending = asyncio.Lock(), asyncio.Event()
+
+    async def end():
+        is_ending.set()
+        async with busy:
+            await consumer.stop()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, lambda: asyncio.ensure_future(end()))
     print("ready", flush=True)
     handled, began = 0, None
     async for message in consumer:
         began = began or time.monotonic()
-        await handle_job_command(message, consumer, redis, options.hold)
+        async with busy:
+            if is_ending.is_set():
+                break
+            await handle_job_command(message, consumer, redis, options.hold)
         handled += 1
         if handled == options.count:
             print(f"handled {handled} in {time.monotonic() - began:.3f} s", flush=True)

@@ -3,7 +3,10 @@
 //! A mark is a command that is done from the beginning: the transaction of its effect makes it. It keeps the position
 //! of its message, so that it is deleted only when the message cannot come again.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use tokio_postgres::{Client, GenericClient, types::Type};
 
@@ -41,7 +44,7 @@ pub struct ListedMark {
     pub command: String,
     /// The id of its command.
     pub id: String,
-    /// Where its message stood.
+    /// Where its message stood; none if that is not known.
     pub position: Option<i64>,
     /// When it was made, in milliseconds since 1970.
     pub done_ms: i64,
@@ -76,6 +79,17 @@ impl<'a> Columns<'a> {
             (&self.positions, Type::INT8_ARRAY),
         ]
     }
+}
+
+/// The position of an imported mark: its message has none that is known.
+const NO_POSITION: i64 = -1;
+
+/// The types and ids of marks, which are checked.
+fn columns<'a>(scope: &str, names: &'a [(&'a str, String)]) -> Result<(Vec<&'a str>, Vec<&'a str>), Error> {
+    for (command, id) in names {
+        Key::new(scope, command, id)?;
+    }
+    Ok(names.iter().map(|(command, id)| (*command, id.as_str())).unzip())
 }
 
 const GIVEN: &str = "unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::bigint[]) \
@@ -136,6 +150,51 @@ impl Inbox {
         let rows = client.query_typed(&look, &columns.parameters()).await?;
         let met = |same: bool| if same { Marked::Seen } else { Marked::Conflict };
         Ok(rows.iter().map(|row| (row.get(0), met(row.get(1)))).collect())
+    }
+
+    /// Keeps marks of commands that took effect elsewhere: of each its type and its id are known, and nothing else. Their
+    /// scope has no other marks. Returns how many are new.
+    pub async fn import(
+        &self,
+        client: &(impl GenericClient + Sync),
+        scope: &str,
+        names: &[(&str, String)],
+    ) -> Result<u64, Error> {
+        let (commands, ids) = columns(scope, names)?;
+        let insert = format!(
+            "INSERT INTO {} (scope, command, id, payload_hash, epoch, done_at, position) SELECT $1, command, id, '', \
+             (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, clock_timestamp(), {NO_POSITION} \
+             FROM unnest($2::text[], $3::text[]) AS given (command, id) ON CONFLICT DO NOTHING",
+            self.table
+        );
+        let parameters =
+            [(&scope as _, Type::TEXT), (&commands as _, Type::TEXT_ARRAY), (&ids as _, Type::TEXT_ARRAY)];
+        Ok(client.client().execute_typed(&insert, &parameters).await?)
+    }
+
+    /// Which of these names have a mark in a scope of imported marks, by their places. It costs next to nothing if there
+    /// are no such marks.
+    pub async fn imported(
+        &self,
+        client: &(impl GenericClient + Sync),
+        scope: &str,
+        names: &[(&str, String)],
+    ) -> Result<HashSet<usize>, Error> {
+        if names.is_empty() {
+            return Ok(HashSet::new());
+        }
+        let (commands, ids) = columns(scope, names)?;
+        let find = format!(
+            "SELECT given.place FROM unnest($2::text[], $3::text[]) WITH ORDINALITY AS given (command, id, place) \
+             JOIN {0} AS kept ON kept.scope = $1 AND kept.command = given.command AND kept.id = given.id \
+             WHERE EXISTS (SELECT FROM {0} WHERE scope = $1)",
+            self.table
+        );
+        let parameters =
+            [(&scope as _, Type::TEXT), (&commands as _, Type::TEXT_ARRAY), (&ids as _, Type::TEXT_ARRAY)];
+        let rows = client.client().query_typed(&find, &parameters).await?;
+        let place = |row: &tokio_postgres::Row| usize::try_from(row.get::<_, i64>(0) - 1).unwrap_or_default();
+        Ok(rows.iter().map(place).collect())
     }
 
     /// Takes marks back, such as those of commands that turned out to be refused. In the same transaction.
@@ -204,7 +263,7 @@ impl Inbox {
             scope: row.get(0),
             command: row.get(1),
             id: row.get(2),
-            position: row.get(3),
+            position: row.get::<_, Option<i64>>(3).filter(|position| *position != NO_POSITION),
             done_ms: row.get(4),
         };
         Ok(rows.iter().map(mark).collect())

@@ -23,7 +23,7 @@ use super::{
 
 /// The work on partitions that are released may take this long.
 const LEASES_LEAVE_MAX: Duration = Duration::from_millis(250);
-/// How long the client may take to leave the group; with leases there is nothing to leave.
+/// How long the client may take to commit positions and to leave the group.
 const CLOSE_MAX: Duration = Duration::from_millis(900);
 const METADATA_MAX: Duration = Duration::from_secs(5);
 const RETRY: Backoff = Backoff { first: Duration::from_millis(100), cap: Duration::from_secs(2) };
@@ -98,7 +98,7 @@ impl<H: Handler> Consumer<H> {
             None => running.run_in_group(ending).await,
             Some(http) => running.run_by_leases(http, ending).await,
         };
-        running.leave(by_leases).await;
+        running.leave().await;
         ended
     }
 
@@ -256,18 +256,15 @@ impl<H: Handler> Running<H> {
         let _ = tokio::task::spawn_blocking(move || desk.let_go(&numbers, Leave::Finish)).await;
     }
 
-    /// Lets go of every partition, and leaves the group.
-    async fn leave(&self, by_leases: bool) {
+    /// Lets go of every partition, tells the broker how far they are, and leaves the group.
+    async fn leave(&self) {
         self.let_go().await;
         let _ = self.office.orders.send(Order::Stop).await;
-        if by_leases {
-            return;
-        }
         let mut polling = self.polling.clone();
         let left = polling.wait_for(|polling| matches!(polling, Polling::Left(_)));
         if tokio::time::timeout(CLOSE_MAX, left).await.is_err() {
             tracing::warn!(
-                "the group was not left in time: the partitions are free after the session timeout"
+                "the broker was not left in time: in a group, the partitions are free after the session timeout"
             );
         }
     }

@@ -19,13 +19,13 @@ use solehold_client::{
     assignments::{Assigned, Want},
 };
 use solehold_clock::Backoff;
-use solehold_sql::partitions::{Landmark, Partition, Raised, Tenure};
+use solehold_sql::partitions::{Partition, Raised};
 use tokio::sync::Notify;
 
 use super::{
     Handler,
     desk::{Entered, Leave},
-    group::{NotWon, Terms, look, note, skip_lost, start, work},
+    group::{NotWon, Start, Terms, Won, is_first, look, note, prove, skip_lost, start, work},
     poll::{Client, Order},
     tenure::{Ended, Office},
 };
@@ -256,13 +256,11 @@ impl<H: Handler> Following<H> {
         let mut failures = 0;
         loop {
             match self.win(guard, entered.number).await {
-                Ok((tenure, landmark)) => {
-                    match work(&self.office, &self.terms, entered, &tenure, landmark).await {
-                        Ended::Fenced => failures = 0,
-                        Ended::Stalled(_) => {}
-                        _ => return,
-                    }
-                }
+                Ok(won) => match work(&self.office, &self.terms, entered, &won).await {
+                    Ended::Fenced => failures = 0,
+                    Ended::Stalled(_) => {}
+                    _ => return,
+                },
                 Err(NotWon::Never(why)) => return self.office.desk.fail(why),
                 Err(not_won) => note(&self.office, entered.number, failures, not_won),
             }
@@ -275,16 +273,19 @@ impl<H: Handler> Following<H> {
     }
 
     /// Raises the epoch under the lease's token.
-    async fn win(&self, guard: &Guard, number: i32) -> Result<(Tenure, Option<Landmark>), NotWon> {
+    async fn win(&self, guard: &Guard, number: i32) -> Result<Won, NotWon> {
         let (office, terms) = (&self.office, &self.terms);
         let topic = office.desk.topic.clone();
         let partition = Partition { group: terms.group.clone(), topic, number };
-        let (row, watermarks) = look(office, &self.client, &partition).await?;
-        let start = start(&partition, &row, watermarks, terms)?;
+        let found = look(office, &self.client, &partition).await?;
+        let start = start(&partition, &found, terms)?;
+        if is_first(&found.row) {
+            self.nobody_in_the_group(&partition, &start).await?;
+        }
         let token = guard.check().map_err(|lost| NotWon::Again(lost.to_string()))?;
         let database = office.pool.get().await?;
-        let raised =
-            office.partitions.raise_to(&**database, &partition, token.0, &terms.owner, start.next_offset);
+        let first = start.position();
+        let raised = office.partitions.raise_to(&**database, &partition, token.0, &terms.owner, first);
         match raised.await? {
             Raised::Ours(tenure) => skip_lost(office, tenure, &start).await,
             Raised::Overtaken(row) if guard.is_live() => Err(NotWon::Never(format!(
@@ -295,6 +296,22 @@ impl<H: Handler> Following<H> {
             ))),
             Raised::Overtaken(_) => Err(NotWon::Again("the lease is over".to_owned())),
         }
+    }
+
+    /// At the first start, makes sure that the system before this one has ended: the broker takes an offset from
+    /// outside of a group only if the group has no members.
+    async fn nobody_in_the_group(&self, partition: &Partition, start: &Start) -> Result<(), NotWon> {
+        let proven = prove(&self.client, partition, start.position()).await;
+        let not_yet = |why| {
+            NotWon::Again(format!(
+                "the consumer group {} may still have members, which work on the same messages; stop them: {why}",
+                partition.group
+            ))
+        };
+        proven.map_err(|not_won| match not_won {
+            NotWon::Again(why) => not_yet(why),
+            other => other,
+        })
     }
 }
 

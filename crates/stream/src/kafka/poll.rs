@@ -136,10 +136,11 @@ impl Callbacks {
 pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result<(), String> {
     let desk = client.context().desk.clone();
     let mut displayed = BootTime::now();
+    let mut are_strangers_known = false;
     loop {
         match client.poll(POLL) {
             Some(Ok(message)) => deliver(client, &desk, &message),
-            Some(Err(error)) => trouble(client, &desk, &error)?,
+            Some(Err(error)) => trouble(client, &desk, &error, &mut are_strangers_known)?,
             None => {}
         }
         let now = BootTime::now();
@@ -148,6 +149,10 @@ pub(super) fn poll(client: &Client, mut orders: mpsc::Receiver<Order>) -> Result
             if matches!(order, Order::Stop) {
                 display(client, &desk);
                 return Ok(());
+            }
+            if matches!(order, Order::Unfetch { .. }) {
+                // Now, and not after the next owner has told how far it is.
+                display(client, &desk);
             }
             carry_out(client, &desk, order);
         }
@@ -183,7 +188,12 @@ fn deliver(client: &Client, desk: &Desk, message: &BorrowedMessage<'_>) {
     }
 }
 
-fn trouble(client: &Client, desk: &Desk, error: &KafkaError) -> Result<(), String> {
+fn trouble(
+    client: &Client,
+    desk: &Desk,
+    error: &KafkaError,
+    are_strangers_known: &mut bool,
+) -> Result<(), String> {
     match error {
         KafkaError::MessageConsumptionFatal(code) => {
             let reason = client.client().fatal_error().map(|(_, reason)| reason).unwrap_or_default();
@@ -193,6 +203,15 @@ fn trouble(client: &Client, desk: &Desk, error: &KafkaError) -> Result<(), Strin
             RDKafkaErrorCode::AutoOffsetReset | RDKafkaErrorCode::OffsetOutOfRange,
         ) => {
             out_of_range(client, desk);
+        }
+        KafkaError::MessageConsumption(RDKafkaErrorCode::InconsistentGroupProtocol) => {
+            if !std::mem::replace(are_strangers_known, true) {
+                tracing::error!(
+                    topic = desk.topic,
+                    "the consumer group has members of another program, which assign partitions in another way: this \
+                     one joins when they are stopped"
+                );
+            }
         }
         error => tracing::debug!(%error, "no messages"),
     }

@@ -68,7 +68,7 @@ pub enum PartitionAssignment {
     Leases,
 }
 
-/// Where to begin with a partition of which nothing is known.
+/// Where to begin with a partition of which neither the database nor the consumer group knows anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Begin {
@@ -108,7 +108,7 @@ pub struct ConsumerSettings {
     /// How long a member of the group that is not heard of keeps its partitions; with leases, the ttl.
     #[serde(with = "seconds")]
     pub session_timeout: Duration,
-    /// Where to begin with a partition of which nothing is known.
+    /// Where to begin with a partition of which neither the database nor the consumer group knows anything.
     pub auto_offset_reset: Begin,
     /// What to do when the broker has deleted messages that have not taken effect.
     pub lost_messages: LostMessages,

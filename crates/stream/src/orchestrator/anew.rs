@@ -2,7 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use solehold_sql::partitions::Partition;
+use solehold_sql::partitions::{Partition, PartitionRow};
 
 use super::{
     config::{self, Settings},
@@ -19,23 +19,40 @@ use crate::{
 pub async fn begin_anew(path: &Path, flags: Flags, force: bool) -> Result<BegunAnew, RunError> {
     let settings = config::load(path, |file| apply(flags, file))?;
     let (store, _) = open(&settings, Duration::ZERO).await?;
+    let rows = rows(&settings, &store).await.map_err(of_database)?;
     if !force {
-        make_sure(&settings, &store).await?;
+        make_sure(&settings, rows).await?;
     }
-    let begun = store.begin_anew(&settings.kafka.group, &settings.kafka.topic).await;
-    begun.map_err(|error| RunError::Unavailable(format!("the database of jobs: {error}")))
+    store.begin_anew(&settings.kafka.group, &settings.kafka.topic).await.map_err(of_database)
+}
+
+fn of_database(error: solehold_sql::Error) -> RunError {
+    RunError::Unavailable(format!("the database of jobs: {error}"))
+}
+
+/// The rows of all partitions. Those of partitions that nobody ever had are made, so that they begin anew, too, and not
+/// where the consumer group was.
+async fn rows(
+    settings: &Settings,
+    store: &Store,
+) -> Result<Vec<(Partition, PartitionRow)>, solehold_sql::Error> {
+    let client = store.pool().get().await?;
+    let mut rows = Vec::new();
+    for number in 0..settings.kafka.partitions {
+        let (group, topic) = (settings.kafka.group.clone(), settings.kafka.topic.clone());
+        let partition = Partition { group, topic, number };
+        let row = store.partitions().look(&**client, &partition).await?;
+        rows.push((partition, row));
+    }
+    Ok(rows)
 }
 
 /// Refuses a topic that is the same, or may be.
-async fn make_sure(settings: &Settings, store: &Store) -> Result<(), RunError> {
-    let (group, topic) = (&settings.kafka.group, &settings.kafka.topic);
+async fn make_sure(settings: &Settings, rows: Vec<(Partition, PartitionRow)>) -> Result<(), RunError> {
+    let topic = &settings.kafka.topic;
     let mut is_another = false;
-    for number in 0..settings.kafka.partitions {
-        let partition = Partition { group: group.clone(), topic: topic.clone(), number };
-        let row = async { store.partitions().look(&**store.pool().get().await?, &partition).await };
-        let row = row.await.map_err(|error: solehold_sql::Error| {
-            RunError::Unavailable(format!("the database of jobs: {error}"))
-        })?;
+    for (partition, row) in rows {
+        let number = partition.number;
         let brokers = brokers(settings);
         let asked = tokio::task::spawn_blocking(move || identify(&brokers, &partition, &row)).await;
         let asked = asked.map_err(|error| RunError::Failed(error.to_string()))?;

@@ -15,7 +15,7 @@ use super::{
     jobs::{Jobs, StepError},
     limits::{CLEANING_BATCH, CLEANING_EVERY, MAILBOX_BATCH, POLL_EVERY, SWEEP_BATCH, SWEEP_EVERY},
     sender::{Channel, Sending},
-    store::{Batch, Mail, Mailbox},
+    store::{Batch, IMPORTED, Mail, Mailbox},
     wake::Bells,
 };
 use crate::kafka::Leaving;
@@ -251,6 +251,9 @@ impl<'a> Attendance<'a> {
         let (partition, retention) = (self.partition(), parts.inbox_retention);
         let scope = partition.to_string();
         self.jobs.store().inbox().prune_below(&**client, &scope, below, retention, CLEANING_BATCH).await?;
+        // Whoever cleans a partition does so: of the messages of these marks nothing is known but their age.
+        let imported = self.jobs.store().inbox();
+        imported.prune_below(&**client, IMPORTED, i64::MAX, retention, CLEANING_BATCH).await?;
         let kept = parts.job_retention;
         self.jobs.store().prune_unreadable_mail(&client, partition, kept, CLEANING_BATCH).await?;
         self.jobs.store().prune_letters(&client, partition, below, retention, CLEANING_BATCH).await?;

@@ -16,6 +16,7 @@ mod backlog;
 mod check;
 pub mod command;
 pub mod config;
+mod cutover;
 pub mod dispatch;
 mod floor;
 pub mod http;
@@ -35,6 +36,7 @@ mod wire;
 
 pub use anew::begin_anew;
 pub use check::check;
+pub use cutover::{drain, export_marks, import_marks};
 pub use jobs::{Desk, Jobs, Parts};
 pub use metrics::Figures;
 pub use run::run;

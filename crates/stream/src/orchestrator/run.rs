@@ -144,6 +144,7 @@ fn consumer_settings(settings: &Settings) -> ConsumerSettings {
         partitions: kafka.partitions,
         partition_assignment: assignment,
         group_instance_id: kafka.static_member.clone(),
+        auto_offset_reset: kafka.auto_offset_reset,
         lost_messages: kafka.lost_messages,
         session_timeout,
         capacity,
@@ -223,29 +224,21 @@ pub async fn run(
         made = make(path, flags, true) => made?,
         () = &mut ending => return Ok(()),
     };
-    let Made { settings, jobs, listen, consumer } = made;
-    let figures = jobs.figures().consumer().clone();
+    let figures = made.jobs.figures().consumer().clone();
     let ready = figures.clone();
     let readiness: Readiness = Arc::new(move || ready.ready(BootTime::now()).err());
-    let address = http::serve(jobs.clone(), &settings.http, readiness).await.map_err(|error| {
-        RunError::Unavailable(format!(
-            "cannot listen on {}: {error}; http.listen names another",
-            settings.http.listen
-        ))
-    })?;
-    let leases = lease_server(&settings)?;
+    let jobs = &made.jobs;
     let consumer = Consumer {
-        settings: consumer,
-        brokers: brokers(&settings),
+        settings: made.consumer.clone(),
+        brokers: brokers(&made.settings),
         pool: jobs.store().pool().clone(),
         partitions: jobs.store().partitions().clone(),
         handler: Arc::new(jobs.clone()),
         figures,
-        name: settings.name.clone(),
-        leases,
+        name: made.settings.name.clone(),
+        leases: lease_server(&made.settings)?,
         hook: None,
     };
-    say(&format!("solehold orchestrator {} serves jobs on http://{address}", settings.name));
     let (end, ended) = watch::channel(false);
     let consume = async {
         let consuming = consumer.run(ended);
@@ -259,10 +252,29 @@ pub async fn run(
             () = told => Ok(()),
         }
     };
+    with_services(made, readiness, &say, consume).await
+}
+
+/// Does something while jobs can be read and steered, hints of mail arrive, and workers report.
+pub(super) async fn with_services<T>(
+    made: Made,
+    readiness: Readiness,
+    say: &impl Fn(&str),
+    work: impl Future<Output = Result<T, RunError>>,
+) -> Result<T, RunError> {
+    let Made { settings, jobs, listen, .. } = made;
+    let address = http::serve(jobs.clone(), &settings.http, readiness).await.map_err(|error| {
+        RunError::Unavailable(format!(
+            "cannot listen on {}: {error}; http.listen names another",
+            settings.http.listen
+        ))
+    })?;
+    say(&format!("solehold orchestrator {} serves jobs on http://{address}", settings.name));
+    let ended = |what: &str| Err(RunError::Failed(format!("{what} ended by themselves")));
     tokio::select! {
-        ended = consume => ended,
-        () = jobs.desk().wakes().connect(jobs.store(), &listen) => Ok(()),
-        () = report(&jobs) => Ok(()),
+        done = work => done,
+        () = jobs.desk().wakes().connect(jobs.store(), &listen) => ended("hints of mail"),
+        () = report(&jobs) => ended("reports"),
     }
 }
 

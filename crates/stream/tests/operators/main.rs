@@ -5,6 +5,7 @@
 mod anew;
 mod check;
 mod letters;
+mod moving;
 mod tls;
 mod waiting;
 mod world;

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that panics says where")]
 
 mod faults;
+mod first_start;
 mod kit;
 mod lane;
 mod members;

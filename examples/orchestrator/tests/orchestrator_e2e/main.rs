@@ -9,6 +9,7 @@ mod celery;
 mod control;
 mod faults;
 mod line;
+mod moving;
 mod takeover;
 mod world;
 

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use serde::Deserialize;
 
 use super::super::{dispatch::DispatchersFile, pipeline::DispatchKind};
-use crate::kafka::LostMessages;
+use crate::kafka::{Begin, LostMessages};
 
 /// The file.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -45,6 +45,8 @@ pub struct KafkaFile {
     pub session_timeout: Option<Time>,
     /// Who says which partition is whose.
     pub partition_assignment: Option<Assignment>,
+    /// Where to begin with a partition of which neither the database nor the consumer group knows anything.
+    pub auto_offset_reset: Option<Begin>,
     /// What to do when the broker has deleted commands that have not taken effect.
     pub lost_messages: Option<LostMessages>,
     /// The name of a fixed member of the group, for processes that are never replaced by others.

@@ -23,7 +23,7 @@ use super::{
     dispatch::DispatchersFile,
     pipeline::{Pipeline, StagePlan},
 };
-use crate::kafka::LostMessages;
+use crate::kafka::{Begin, LostMessages};
 
 /// Everything that the orchestrator needs to know.
 #[derive(Debug, Clone)]
@@ -59,6 +59,8 @@ pub struct KafkaSettings {
     pub partitions: i32,
     /// After this time a process that does not answer has lost its partitions.
     pub session_timeout: Duration,
+    /// Where to begin with a partition of which neither the database nor the consumer group knows anything.
+    pub auto_offset_reset: Begin,
     /// What to do when the broker has deleted commands that have not taken effect.
     pub lost_messages: LostMessages,
     /// The name of a fixed member of the group.
@@ -248,6 +250,7 @@ fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
         group: text(&asked.group, "polyvision-orchestrator"),
         partitions,
         session_timeout,
+        auto_offset_reset: asked.auto_offset_reset.unwrap_or_default(),
         lost_messages: asked.lost_messages.unwrap_or_default(),
         static_member: asked.static_member.clone(),
         events_topic: asked.events_topic.clone(),

@@ -14,11 +14,12 @@ use solehold_sql::{
 use tokio_postgres::{Client, types::Type};
 
 use super::{
-    Letter, LetterId, LetterState, Mail, MailBody, NOW_MS, Origin, OutboxKind, OutboxRow, Store,
+    IMPORTED, Letter, LetterId, LetterState, Mail, MailBody, NOW_MS, Origin, OutboxKind, OutboxRow, Store,
     letters::KnownLetter,
 };
 use crate::orchestrator::{
     command::{Command, CommandKind},
+    cutover::Former,
     job::{Effect, Input, Job, JobState, Refusal, decide},
     pipeline::Pipeline,
     task::bounded_reason as bounded,
@@ -275,11 +276,48 @@ impl<'a> Batch<'a> {
         self.seen(&marks).await
     }
 
+    /// Commands that the system before this one has processed, by the marks that were imported from it.
+    async fn seen_by_import(&self, arrivals: &[Arrival]) -> Result<HashSet<i64>, Error> {
+        let (mut names, mut positions) = (Vec::new(), Vec::new());
+        for arrival in arrivals {
+            let of = arrival.command.as_ref().map(Former::names_of).unwrap_or_default();
+            positions.extend(of.iter().map(|_| arrival.position));
+            names.extend(of);
+        }
+        let found = self.store.inbox.imported(self.client, IMPORTED, &names).await?;
+        Ok(found.into_iter().map(|place| positions[place]).collect())
+    }
+
+    /// Says of commands to jobs that are not known whether the system before this one has those jobs.
+    async fn explain_unknown_jobs(
+        &self,
+        arrivals: &[Arrival],
+        verdicts: &mut [Verdict],
+    ) -> Result<(), Error> {
+        let (mut names, mut reasons) = (Vec::new(), Vec::new());
+        for (arrival, verdict) in arrivals.iter().zip(verdicts) {
+            if let (Ok(command), Verdict::Dead(reason)) = (&arrival.command, verdict)
+                && command.kind != CommandKind::Create
+                && !self.jobs.contains_key(&command.job_id)
+            {
+                names.push(Former::name_of_job(&command.job_id));
+                reasons.push(reason);
+            }
+        }
+        for place in self.store.inbox.imported(self.client, IMPORTED, &names).await? {
+            reasons[place].push_str(
+                ". The system before this one has it, by an imported mark: do it there, and discard this letter",
+            );
+        }
+        Ok(())
+    }
+
     /// Parks what has not taken effect before.
     async fn park(&mut self, arrivals: Vec<Arrival>) -> Result<(), Error> {
         let marks: Vec<Mark> = arrivals.iter().filter_map(|arrival| self.mark(arrival)).collect();
         let mut seen = self.seen(&marks).await?;
         seen.extend(self.seen_by_former_names(&arrivals).await?);
+        seen.extend(self.seen_by_import(&arrivals).await?);
         for arrival in arrivals {
             if seen.contains(&arrival.position) {
                 self.tally.duplicates += 1;
@@ -330,7 +368,8 @@ impl<'a> Batch<'a> {
 
     /// Marks commands and applies those that are new. A command that is refused keeps no mark: it may work later.
     pub(super) async fn judge(&mut self, arrivals: &[Arrival]) -> Result<Vec<Verdict>, Error> {
-        let seen = self.seen_by_former_names(arrivals).await?;
+        let mut seen = self.seen_by_former_names(arrivals).await?;
+        seen.extend(self.seen_by_import(arrivals).await?);
         let others = arrivals.iter().filter(|arrival| !seen.contains(&arrival.position));
         let marks: Vec<Mark> = others.filter_map(|arrival| self.mark(arrival)).collect();
         let met = self.store.inbox.mark_all(self.client, &marks).await?;
@@ -363,6 +402,7 @@ impl<'a> Batch<'a> {
             verdicts.push(verdict);
         }
         self.store.inbox.unmark(self.client, &refused).await?;
+        self.explain_unknown_jobs(arrivals, &mut verdicts).await?;
         Ok(verdicts)
     }
 

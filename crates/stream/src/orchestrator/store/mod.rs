@@ -30,7 +30,10 @@ use parking_lot::Mutex;
 use solehold_sql::{Error, inbox::Inbox, partitions::Partitions};
 use tokio_postgres::{Client, types::Type};
 
-pub(super) use self::batch::{Arrival, EVENTS, LETTERS, Outlets};
+pub(super) use self::{
+    batch::{Arrival, EVENTS, LETTERS, Outlets},
+    read::Left,
+};
 pub use self::{
     batch::{Batch, Tally},
     letters::{Letter, LetterId, LetterState},
@@ -40,6 +43,8 @@ pub use self::{
 };
 use super::{config::ConfigError, pipeline::Pipeline};
 
+/// The scope of marks that were imported from the system before this one. The others have the number of their partition.
+pub(super) const IMPORTED: &str = "imported";
 /// How many pipelines are remembered.
 const PIPELINES_KEPT: usize = 1_000;
 /// A pipeline that jobs begin with is marked as used this often.

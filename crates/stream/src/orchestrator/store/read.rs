@@ -1,7 +1,10 @@
 //! What people and programs read: it takes no lock and may be a moment old.
 
 use solehold_sql::Error;
-use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{
+    Client,
+    types::{ToSql, Type},
+};
 
 use super::{Store, rows::job_state};
 use crate::orchestrator::job::{Job, JobState};
@@ -40,7 +43,31 @@ pub struct JobSummary {
     pub finished_ms: Option<i64>,
 }
 
+/// What an orchestrator still has to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Left {
+    /// Jobs that are under way.
+    pub running: i64,
+    /// Entries of the outbox.
+    pub unsent: i64,
+    /// Letters that nobody has decided on.
+    pub letters: i64,
+}
+
 impl Store {
+    /// What is left to do, in all partitions.
+    pub(crate) async fn left(&self, client: &Client) -> Result<Left, Error> {
+        let count = format!(
+            "SELECT (SELECT count(*) FROM {} WHERE state = $1), (SELECT count(*) FROM {}), \
+             (SELECT count(*) FROM {} WHERE resolved_ms IS NULL)",
+            self.table("jobs"),
+            self.table("outbox"),
+            self.table("letters")
+        );
+        let row = client.query_typed_one(&count, &[(&JobState::Running.name(), Type::TEXT)]).await?;
+        Ok(Left { running: row.get(0), unsent: row.get(1), letters: row.get(2) })
+    }
+
     /// Jobs in the order of their ids.
     pub async fn list_jobs(&self, filter: &JobFilter) -> Result<Vec<JobSummary>, Error> {
         let client = self.pool.get().await?;
