@@ -150,7 +150,7 @@ fn check(value: &Value, depth: usize, count: &mut usize) -> Result<(), String> {
         }
         Value::Array(elements) => elements.iter().try_for_each(|element| check(element, depth + 1, count)),
         Value::Object(members) => {
-            if let Some(path) = unquoted(members) {
+            if let Some(path) = unquoted(members).filter(|_| depth > 0) {
                 return Err(format!(
                     "YAML takes {{{path}}} without quotes for a mapping: write \"{{{path}}}\""
                 ));

@@ -228,3 +228,15 @@ fn mistakes_in_arguments_are_told_with_their_line() {
         "o.yaml:6: args of stage decode: it is for stages that are dispatched by celery, not by http"
     );
 }
+
+#[test]
+fn the_guide_and_the_example_say_what_is_so() {
+    let guide = include_str!("../../../../../docs/guides/orchestrator.md");
+    let block = guide.split("```yaml\ncommands:").nth(1).and_then(|rest| rest.split("```").next());
+    let block = block.expect("the commands of the guide");
+    let commands = settings(&format!("{LEAST}commands:{block}")).expect("good").commands;
+    let said = br#"{"meta": {"action": "start", "tenant": "acme"}, "id": "job-17", "payload": {"a": 1}}"#;
+    let command = commands.parse(Some(said), Some(b"acme:job-17")).expect("good");
+    assert_eq!((command.kind, command.input.to_string().as_str()), (CommandKind::Create, r#"{"a":1}"#));
+    settings(include_str!("../../../../../examples/orchestrator/orchestrator.yaml")).expect("good");
+}
