@@ -1,4 +1,5 @@
-"""The workers of the video pipeline: Celery tasks that know nothing of the orchestrator.
+"""The workers of the video pipeline: Celery tasks that know nothing of the orchestrator. What they get is in
+orchestrator.yaml, as `args` and `kwargs` of their stages.
 
     BROKER=amqp://guest:guest@127.0.0.1:5672// celery -A worker worker
 
@@ -47,24 +48,24 @@ def work(task, steps):
 
 
 @app.task(name="video.decode", bind=True)
-def decode(self, input, results):
+def decode(self, job_id, video):
     work(self, 2)
-    return {"frames": 250}
+    return {"frames": 250, "of": video}
 
 
 @app.task(name="video.detect_players", bind=True)
-def detect_players(self, input, results):
+def detect_players(self, job_id, frames):
     work(self, 4)
-    return {"players": 22}
+    return {"players": 22, "in": frames}
 
 
 @app.task(name="video.detect_ball", bind=True)
-def detect_ball(self, input, results):
+def detect_ball(self, job_id, frames):
     work(self, 4)
-    return {"balls": 1}
+    return {"balls": 1, "in": frames}
 
 
 @app.task(name="video.render", bind=True)
-def render(self, input, results):
+def render(self, job_id, title, players, balls):
     work(self, 2)
-    return {"url": f"s3://videos/{self.request.solehold_job}.mp4"}
+    return {"url": f"s3://videos/{job_id}.mp4", "title": f"{title}: {players} players, {balls} ball"}

@@ -26,7 +26,7 @@ use solehold_testkit::{Kafka, Postgres, Program, Redis, python, wait_for};
 use tokio::sync::watch;
 use tokio_postgres::{NoTls, types::Type};
 
-const TOPIC: &str = "polyvision.jobs.commands";
+const TOPIC: &str = "jobs.commands";
 const PARTITIONS: i32 = 12;
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Messages for the consumer; the loop gets a tenth of them.
@@ -121,7 +121,7 @@ async fn check_work_mark(kafka: &Kafka, redis: &Redis, count: usize) -> Result<f
     command.args(["-W", "ignore"]).arg(Path::new(env!("CARGO_MANIFEST_DIR")).join(script));
     command.args(["--brokers", kafka.address(), "--redis", &format!("redis://{}/0", redis.address())]);
     let api_version = kafka.broker_version().map_or("auto", |_| "0.9");
-    command.args(["--api-version", api_version, "--count", &count.to_string()]);
+    command.args(["--topic", TOPIC, "--api-version", api_version, "--count", &count.to_string()]);
     let program = Program::start("check-work-mark", &command, "ready").await?;
     let line = wait_for("the loop to be through", PATIENCE, async || {
         let logs = program.logs();

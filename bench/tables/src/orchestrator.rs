@@ -11,6 +11,7 @@ use solehold_stream::{
     kafka::{Done, Handler, Message},
     orchestrator::{
         Desk, Jobs, Parts, Report, ReportKind, Task, TaskId,
+        command::Mapping,
         dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
         job::JobState,
         limits::{CLEANING_BATCH, MAILBOX_BATCH, OUTBOX_BATCH, PAGE_DEFAULT, SWEEP_BATCH},
@@ -41,9 +42,9 @@ const CLEANINGS: u32 = 20;
 /// four of the partition before that is parked behind the others, all of one key.
 const FILL: [&str; 8] = [
     "UPDATE orchestrator.partitions SET next_sequence = $1::bigint + 1000",
-    "INSERT INTO orchestrator.jobs (job_id, partition, organization_id, match_id, input, pipeline, state, revision, \
+    "INSERT INTO orchestrator.jobs (job_id, partition, key, labels, input, pipeline, state, revision, \
      created_ms, finished_ms) \
-     SELECT 'job-' || n, n % 12, 'org', 'm-' || n, '{\"video\": 1}', (SELECT digest FROM orchestrator.pipelines), \
+     SELECT 'job-' || n, n % 12, 'org:m-' || n, '{}', '{\"video\": 1}', (SELECT digest FROM orchestrator.pipelines), \
      CASE WHEN n % 5 = 0 THEN 'running' ELSE 'succeeded' END, 3, now_ms - age_ms, \
      CASE WHEN n % 5 <> 0 THEN now_ms - age_ms END FROM rows_of_days($1::bigint, 28)",
     "INSERT INTO orchestrator.stages (job_id, place, stage, partition, state, attempt, failures, progress, result, \
@@ -114,9 +115,12 @@ fn jobs(pool: Pool) -> Result<Jobs> {
         queue_timeout: DAY,
         run_timeout: DAY,
         retries: 2,
+        args: None,
+        kwargs: None,
     };
     Ok(Jobs::new(Parts {
         desk: Arc::new(Desk::new(Arc::new(Store::new(pool, "orchestrator")?))),
+        commands: Arc::new(Mapping::default()),
         pipeline: Arc::new(Pipeline::new(vec![stage]).map_err(|error| anyhow::anyhow!("{error:?}"))?),
         dispatchers: vec![(DispatchKind::Celery, Arc::new(Everything))],
         publisher: Arc::new(Everything),
@@ -129,9 +133,7 @@ fn jobs(pool: Pool) -> Result<Jobs> {
 
 fn message(partition: i32, offset: i64, job: &str) -> Message {
     let of = format!("m-{job}");
-    let payload = json!({
-        "job_id": job, "organization_id": "org", "match_id": of, "type": "CREATE", "input": {"video": job},
-    });
+    let payload = json!({"job_id": job, "type": "CREATE", "input": {"video": job}});
     Message {
         topic: TOPIC.into(),
         partition,

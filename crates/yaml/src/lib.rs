@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 #[error("{0}")]
 pub struct ConfigError(pub String);
 
-/// What is wrong with the values of a file, and the key at which if there is one.
+/// What is wrong with the values of a file, and the key at which if there is one: its name, or a path such as
+/// `stages/decode/run_timeout`.
 pub type Wrong = (Option<String>, String);
 
 /// A value that is wrong at a key.
@@ -57,15 +58,36 @@ pub fn parse<T: DeserializeOwned + Default>(text: &str) -> Result<T, (Option<u64
     })
 }
 
-/// The line on which a key stands, wherever it is nested.
+/// The line on which a key stands, wherever it is nested. Of a path, the last name that has a line of its own: what is
+/// between braces stands on the line of its parent.
 fn line_of(text: &str, key: &str) -> Option<u64> {
+    let lines: Vec<(u64, &str)> = (1..).zip(text.lines()).collect();
+    let whole = key_in(&lines, key).map(|(line, _)| line);
+    whole.or_else(|| {
+        let (mut within, mut found) = (lines.as_slice(), None);
+        for part in key.split('/') {
+            let Some((line, below)) = key_in(within, part) else { break };
+            (within, found) = (below, Some(line));
+        }
+        found
+    })
+}
+
+/// The first of these lines that has a key, and the lines that are nested below it.
+fn key_in<'a, 't>(lines: &'a [(u64, &'t str)], key: &str) -> Option<(u64, &'a [(u64, &'t str)])> {
     let is_it = |line: &str| {
         line.trim_start()
             .trim_start_matches("- ")
             .strip_prefix(key)
             .is_some_and(|rest| rest.trim_start().starts_with(':'))
     };
-    (1..).zip(text.lines()).find(|(_, line)| is_it(line)).map(|(number, _)| number)
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let found = lines.iter().position(|(_, line)| is_it(line))?;
+    let (number, line) = lines[found];
+    let below = &lines[found + 1..];
+    let says = |line: &str| !line.trim().is_empty() && !line.trim_start().starts_with('#');
+    let end = below.iter().position(|(_, other)| says(other) && indent(other) <= indent(line));
+    Some((number, &below[..end.unwrap_or(below.len())]))
 }
 
 /// The line and the character of the last bracket or quote that is opened and never closed.

@@ -1,6 +1,6 @@
 //! `solehold job`: see and steer the jobs of an orchestrator, over its HTTP.
 
-use std::num::NonZeroUsize;
+use std::{collections::BTreeMap, num::NonZeroUsize};
 
 use clap::{Args, Subcommand, ValueEnum};
 use reqwest::Method;
@@ -128,8 +128,9 @@ pub enum Kind {
 #[derive(Debug, Deserialize)]
 struct Job {
     job_id: String,
-    organization_id: String,
-    match_id: String,
+    key: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
     state: String,
     progress: f64,
     reason: Option<String>,
@@ -282,9 +283,8 @@ async fn ls(
         return Ok(());
     }
     let row = |job: Job| {
-        let key = format!("{}:{}", job.organization_id, job.match_id);
         let created = or_dash(job.created_at);
-        [job.job_id, key, job.state, percent(job.progress), created, or_dash(job.reason)]
+        [job.job_id, job.key, job.state, percent(job.progress), created, or_dash(job.reason)]
     };
     let rows = read_all::<Job>(jobs)?.into_iter().map(row).collect();
     output::print(&output::table(
@@ -301,8 +301,11 @@ async fn get(id: &str, client: &Client, global: &GlobalArgs) -> CommandResult {
         return output::json(&found);
     }
     let job: Job = read(found)?;
+    let labels = job.labels.iter().map(|(name, value)| format!("{name}={value}"));
+    let labels = Some(labels.collect::<Vec<_>>().join(" ")).filter(|labels| !labels.is_empty());
     let facts = output::facts(&[
-        ("key", Some(format!("{}:{}", job.organization_id, job.match_id))),
+        ("key", Some(job.key)),
+        ("labels", labels),
         ("state", Some(format!("{}, {} done", job.state, percent(job.progress)))),
         ("reason", job.reason),
         ("created", job.created_at),

@@ -140,8 +140,8 @@ pub struct ConsumerSettings {
 impl Default for ConsumerSettings {
     fn default() -> Self {
         Self {
-            topic: "polyvision.jobs.commands".to_owned(),
-            group: "polyvision-orchestrator".to_owned(),
+            topic: "jobs.commands".to_owned(),
+            group: "orchestrator".to_owned(),
             partitions: 12,
             partition_assignment: PartitionAssignment::Group,
             group_instance_id: None,
@@ -271,8 +271,8 @@ mod tests {
     fn the_defaults_are_those_of_the_document() {
         let settings: ConsumerSettings = serde_json::from_str("{}").expect("all have defaults");
         assert_eq!(settings.fault(), None);
-        assert_eq!((settings.topic.as_str(), settings.partitions), ("polyvision.jobs.commands", 12));
-        assert_eq!(settings.group, "polyvision-orchestrator");
+        assert_eq!((settings.topic.as_str(), settings.partitions), ("jobs.commands", 12));
+        assert_eq!(settings.group, "orchestrator");
         assert_eq!(settings.session_timeout, Duration::from_secs(10));
         let client = settings.client(&Brokers::default());
         assert_eq!(client.get("enable.auto.commit"), Some("false"));

@@ -15,7 +15,7 @@ use tokio_postgres::Client;
 use super::{
     Report, ReportKind,
     attend::Attendance,
-    command::Command,
+    command::{Command, Mapping},
     dispatch::{Reports, Ways},
     limits,
     metrics::Figures,
@@ -31,6 +31,8 @@ use crate::kafka::{Done, Failure, Handler, Leaving, Message};
 pub struct Parts {
     /// Where jobs are kept, and where mail to them goes.
     pub desk: Arc<Desk>,
+    /// Where the parts of commands are.
+    pub commands: Arc<Mapping>,
     /// The stages of new jobs.
     pub pipeline: Arc<Pipeline>,
     /// How workers are reached.
@@ -224,7 +226,8 @@ impl Jobs {
         client: &'a Client,
         tenure: &'a Tenure,
     ) -> Result<Batch<'a>, Error> {
-        Batch::begin(self.store(), client, tenure, &self.parts.pipeline, self.outlets()).await
+        let Parts { commands, pipeline, .. } = &self.parts;
+        Batch::begin(self.store(), client, tenure, (commands, pipeline), self.outlets()).await
     }
 
     /// One transaction under the epoch.
@@ -255,7 +258,7 @@ impl Handler for Jobs {
     type Receipt = Tally;
 
     async fn work(&self, message: &Message) -> Result<Command, Failure> {
-        Command::of(message)
+        self.parts.commands.read(message)
     }
 
     async fn commit(

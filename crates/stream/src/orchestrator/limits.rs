@@ -8,13 +8,29 @@ pub const STAGES_MAX: usize = 64;
 pub const STAGE_NAME_BYTES_MAX: usize = 64;
 /// The most attempts that a stage's configuration may allow after the first.
 pub const RETRIES_MAX: u32 = 100;
-/// The longest job id, organization id and match id.
+/// The longest job id, and the longest value of a label.
 pub const ID_BYTES_MAX: usize = 255;
+/// The most labels of a job.
+pub const LABELS_MAX: usize = 16;
+/// The longest key of a command that can take effect: room for two ids and what is between them.
+pub const COMMAND_KEY_BYTES_MAX: usize = 2 * ID_BYTES_MAX + 1;
 /// The longest key of a letter that is kept as it is: longer than that of any command that can take effect. Of a longer
 /// one the beginning and the length are kept.
 pub const KEY_BYTES_MAX: usize = 1024;
 /// How much is kept of a key that is too long, in characters: still longer than that of any command.
-pub const KEY_CHARS_KEPT: usize = 2 * ID_BYTES_MAX + 2;
+pub const KEY_CHARS_KEPT: usize = COMMAND_KEY_BYTES_MAX + 1;
+/// The longest path to a value.
+pub const PATH_BYTES_MAX: usize = 255;
+/// The most names in a path.
+pub const PATH_PARTS_MAX: usize = 16;
+/// The largest template of a task's arguments, as JSON.
+pub const TEMPLATE_BYTES_MAX: usize = 16 * 1024;
+/// How deep a template may be nested.
+pub const TEMPLATE_DEPTH_MAX: usize = 16;
+/// The most placeholders of a template.
+pub const PLACEHOLDERS_MAX: usize = 256;
+/// The most bytes that values may take in the place of a template's placeholders.
+pub const FILLED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// The largest command.
 pub const COMMAND_BYTES_MAX: usize = 1024 * 1024;
 /// The largest result of a stage that is kept.

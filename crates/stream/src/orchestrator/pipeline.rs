@@ -6,8 +6,13 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-use super::limits::{RETRIES_MAX, STAGE_NAME_BYTES_MAX, STAGES_MAX, TIMEOUT_MAX};
+use super::{
+    limits::{RETRIES_MAX, STAGE_NAME_BYTES_MAX, STAGES_MAX, TIMEOUT_MAX},
+    path::Path,
+    template::{ROOTS, Template},
+};
 
 /// By which way tasks of a stage reach workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,6 +59,26 @@ pub struct StagePlan {
     pub run_timeout: Duration,
     /// How many attempts may follow the first.
     pub retries: u32,
+    /// What its Celery tasks get by position, if not the input and the results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args: Option<Template>,
+    /// What its Celery tasks get by name, if not the input and the results.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kwargs: Option<Template>,
+}
+
+impl StagePlan {
+    /// Whether it says what its tasks get.
+    pub fn has_arguments(&self) -> bool {
+        self.args.is_some() || self.kwargs.is_some()
+    }
+
+    /// Its templates by name.
+    pub fn templates(&self) -> impl Iterator<Item = (&'static str, &Template)> {
+        [("args", &self.args), ("kwargs", &self.kwargs)]
+            .into_iter()
+            .filter_map(|(name, template)| Some((name, template.as_ref()?)))
+    }
 }
 
 /// Why stages are not a pipeline.
@@ -62,6 +87,8 @@ pub struct StagePlan {
 pub struct PipelineError {
     /// The stage at fault.
     pub stage: Option<String>,
+    /// The key of the stage at fault.
+    pub key: Option<&'static str>,
     /// What is wrong.
     pub what: String,
 }
@@ -78,14 +105,17 @@ impl Pipeline {
     pub fn new(stages: Vec<StagePlan>) -> Result<Self, PipelineError> {
         if stages.is_empty() || stages.len() > STAGES_MAX {
             let what = format!("there are {} stages; a pipeline has 1 to {STAGES_MAX}", stages.len());
-            return Err(PipelineError { stage: None, what });
+            return Err(PipelineError { stage: None, key: None, what });
         }
         let names: BTreeSet<&str> = stages.iter().map(|stage| stage.name.as_str()).collect();
         for stage in &stages {
-            check(stage, &names).map_err(|what| PipelineError { stage: Some(stage.name.clone()), what })?;
+            let error = |key, what| PipelineError { stage: Some(stage.name.clone()), key, what };
+            check(stage, &names).map_err(|what| error(None, what))?;
+            check_arguments(stage).map_err(|(key, what)| error(Some(key), what))?;
         }
         if names.len() < stages.len() {
-            return Err(PipelineError { stage: None, what: "two stages have the same name".to_owned() });
+            let what = "two stages have the same name".to_owned();
+            return Err(PipelineError { stage: None, key: None, what });
         }
         Ok(Self { stages: in_order(stages)? })
     }
@@ -93,6 +123,23 @@ impl Pipeline {
     /// The stages, each after those that it waits for.
     pub fn stages(&self) -> &[StagePlan] {
         &self.stages
+    }
+
+    /// Whether a job's input has what the arguments of its tasks are made of; if not, what is missing.
+    pub fn check_input(&self, input: &Value) -> Result<(), String> {
+        for stage in &self.stages {
+            for (name, template) in stage.templates() {
+                for (at, path) in template.paths() {
+                    if path.parts().first().is_some_and(|root| root == "input")
+                        && path.below().find(input).is_none()
+                    {
+                        let place = format!("{name}{at} of stage {}", stage.name);
+                        return Err(format!("the message has no {path}, which {place} needs"));
+                    }
+                }
+            }
+        }
+        Ok(())
     }
 
     /// One stage.
@@ -148,6 +195,40 @@ fn check(stage: &StagePlan, names: &BTreeSet<&str>) -> Result<(), String> {
     Ok(())
 }
 
+/// What tasks get must be found in the job, or in a result of a stage that has succeeded before.
+fn check_arguments(stage: &StagePlan) -> Result<(), (&'static str, String)> {
+    for (name, template) in stage.templates() {
+        let error = |what: String| (name, format!("{name} of stage {}: {what}", stage.name));
+        if stage.dispatch != DispatchKind::Celery {
+            let what =
+                format!("it is for stages that are dispatched by celery, not by {}", stage.dispatch.name());
+            return Err(error(what));
+        }
+        match (name, template.written()) {
+            ("args", Value::Array(_)) | ("kwargs", Value::Object(_)) => {}
+            ("args", _) => return Err(error("it must be a list, each element an argument".to_owned())),
+            _ => return Err(error("it must have keys of its own, each the name of an argument".to_owned())),
+        }
+        for (at, path) in template.paths() {
+            check_placeholder(&path, stage)
+                .map_err(|what| error(format!("{name}{at} has {{{path}}}, {what}")))?;
+        }
+    }
+    Ok(())
+}
+
+fn check_placeholder(path: &Path, stage: &StagePlan) -> Result<(), String> {
+    let (root, second) = (path.parts().first().map(String::as_str), path.parts().get(1));
+    match (root, second) {
+        (Some("input"), _) | (Some("results"), None) => Ok(()),
+        (Some("labels"), _) if path.parts().len() <= 2 => Ok(()),
+        (Some("job_id" | "key" | "stage" | "attempt"), None) => Ok(()),
+        (Some("results"), Some(of)) if stage.after.contains(of) => Ok(()),
+        (Some("results"), Some(of)) => Err(format!("and {} does not wait for a stage {of}", stage.name)),
+        _ => Err(format!("and there is no such value; placeholders begin with {}", ROOTS.join(", "))),
+    }
+}
+
 /// Each stage behind those that it waits for; among those that are free to go, by name.
 fn in_order(stages: Vec<StagePlan>) -> Result<Vec<StagePlan>, PipelineError> {
     let mut left: BTreeMap<String, StagePlan> =
@@ -169,16 +250,18 @@ fn cycle(left: &BTreeMap<String, StagePlan>) -> PipelineError {
         if let Some(first) = path.iter().position(|seen| *seen == name) {
             let cycle = [&path[first..], &[name]].concat().join(" -> ");
             let what = format!("the stages {cycle} wait for each other");
-            return PipelineError { stage: Some(name.to_owned()), what };
+            return PipelineError { stage: Some(name.to_owned()), key: None, what };
         }
         path.push(name);
         at = left[name].after.iter().map(String::as_str).find(|before| left.contains_key(*before));
     }
-    PipelineError { stage: None, what: "stages wait for each other".to_owned() }
+    PipelineError { stage: None, key: None, what: "stages wait for each other".to_owned() }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn stage(name: &str, after: &[&str]) -> StagePlan {
@@ -191,6 +274,8 @@ mod tests {
             queue_timeout: Duration::from_secs(60),
             run_timeout: Duration::from_secs(60),
             retries: 0,
+            args: None,
+            kwargs: None,
         }
     }
 
@@ -220,5 +305,50 @@ mod tests {
         assert_eq!(told(Vec::new()), "there are 0 stages; a pipeline has 1 to 64");
         assert_eq!(told(vec![stage("a", &[]), stage("a", &[])]), "two stages have the same name");
         assert!(told(vec![stage("a/b", &[])]).starts_with("\"a/b\" cannot be the name of a stage"));
+    }
+
+    fn with(after: &[&str], args: Value, kwargs: Value) -> Result<Pipeline, PipelineError> {
+        let template = |value: Value| Some(Template::try_from(value).expect("a template"));
+        let after = StagePlan { args: template(args), kwargs: template(kwargs), ..stage("b", after) };
+        Pipeline::new(vec![stage("a", &[]), after])
+    }
+
+    #[test]
+    fn arguments_are_made_of_what_a_job_has() {
+        let good = json!({"x": "{input.x}-{attempt}", "y": ["{results.a.y}", "{labels.z}", "{key}"], "z": "{results}"});
+        let pipeline = with(&["a"], json!(["{input}", 1]), good).expect("a pipeline");
+        let kept = serde_json::to_value(&pipeline).expect("JSON");
+        assert_eq!(serde_json::from_value::<Pipeline>(kept).expect("the same"), pipeline);
+        assert_eq!(pipeline.check_input(&json!({"x": null})), Ok(()));
+        let missing = pipeline.check_input(&json!({"y": 1})).expect_err("no x");
+        assert_eq!(missing, "the message has no input.x, which kwargs.x of stage b needs");
+        // Digests of pipelines without them are what they were.
+        let plain = serde_json::to_string(&stage("a", &[])).expect("JSON");
+        assert!(!plain.contains("args"), "{plain}");
+
+        let told = |args, kwargs| with(&[], args, kwargs).expect_err("it is wrong");
+        let error = told(json!({}), json!({}));
+        assert_eq!((error.stage.as_deref(), error.key), (Some("b"), Some("args")));
+        assert_eq!(error.what, "args of stage b: it must be a list, each element an argument");
+        assert!(told(json!([]), json!([])).what.contains("it must have keys of its own"));
+        assert_eq!(
+            told(json!([]), json!({"x": ["{results.a}"]})).what,
+            "kwargs of stage b: kwargs.x.0 has {results.a}, and b does not wait for a stage a"
+        );
+        for odd in ["{inputs.x}", "{job_id.x}", "{labels.a.b}", "{.}"] {
+            let what = told(json!([odd]), json!({})).what;
+            let expected =
+                format!("args of stage b: args.0 has {odd}, and there is no such value; placeholders begin");
+            assert!(what.starts_with(&expected), "{what}");
+        }
+        let by_http = StagePlan {
+            dispatch: DispatchKind::Http,
+            ..with(&[], json!([]), json!({})).expect("good").stages[1].clone()
+        };
+        assert!(told_of(by_http).contains("for stages that are dispatched by celery, not by http"));
+    }
+
+    fn told_of(stage: StagePlan) -> String {
+        Pipeline::new(vec![stage]).expect_err("it is wrong").what
     }
 }

@@ -181,6 +181,7 @@ pub(super) async fn make(path: &Path, flags: Flags, at_start: bool) -> Result<Ma
     let parts = Parts {
         dispatchers: settings.dispatchers.open(&settings.kafka, &reports).map_err(RunError::Usage)?,
         desk,
+        commands: settings.commands.clone(),
         pipeline: settings.pipeline.clone(),
         publisher: Arc::new(publisher),
         events_topic: settings.kafka.events_topic.clone(),

@@ -243,8 +243,8 @@ async fn to_workers(
         OutboxKind::Send(id) => known.get(&id.job).and_then(|job| job.task(&id.stage, id.attempt)),
         _ => None,
     };
-    let tasks: Vec<Option<Task>> = wave.iter().map(|(_, row)| task_of(row)).collect();
-    let to_send: Vec<Task> = tasks.iter().flatten().cloned().collect();
+    let tasks: Vec<Option<Result<Task, String>>> = wave.iter().map(|(_, row)| task_of(row)).collect();
+    let to_send: Vec<Task> = tasks.iter().flatten().flatten().cloned().collect();
     let to_revoke = wave.iter().filter_map(|(sequence, row)| match &row.kind {
         OutboxKind::Revoke(id) => Some((*sequence, id.clone())),
         _ => None,
@@ -253,9 +253,10 @@ async fn to_workers(
     let (sent, ()) = tokio::join!(send, revokes.ask(way, to_revoke.collect()));
     let mut sent = sent.into_iter();
     let missing = || Err(DispatchError::Unreachable("the dispatcher gave no answer".to_owned()));
-    let result = |((sequence, row), task): (&(i64, OutboxRow), Option<Task>)| match (&row.kind, task) {
+    let result = |((sequence, row), task): (&(i64, OutboxRow), _)| match (&row.kind, task) {
         (OutboxKind::Revoke(_), _) => revokes.has_ended(*sequence).then_some(Ok(())),
-        (_, Some(_)) => Some(sent.next().unwrap_or_else(missing)),
+        (_, Some(Ok(_))) => Some(sent.next().unwrap_or_else(missing)),
+        (_, Some(Err(why))) => Some(Err(DispatchError::Refused(why))),
         (_, None) => Some(Ok(())),
     };
     wave.iter().zip(tasks).map(result).collect()
@@ -273,8 +274,7 @@ async fn to_topic(
     for (_, row) in wave {
         messages.push(match &row.kind {
             OutboxKind::Event(event) => {
-                let part = |name: &str| event[name].as_str().unwrap_or_default();
-                let key = super::job::key(part("organization_id"), part("match_id"));
+                let key = event["key"].as_str().unwrap_or_default().to_owned();
                 Some(Outgoing { key, payload: event.to_string().into_bytes(), headers: Vec::new() })
             }
             OutboxKind::Letter { position, generation } => {

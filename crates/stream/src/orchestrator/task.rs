@@ -3,7 +3,7 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::limits::{ID_BYTES_MAX, REASON_BYTES_MAX, RESULT_BYTES_MAX, STAGE_NAME_BYTES_MAX};
 
@@ -19,7 +19,7 @@ pub struct TaskId {
     pub attempt: u32,
 }
 
-/// As brokers and workers see it: `match-17:detect:2`. The same attempt always has the same id, so that a task that is
+/// As brokers and workers see it: `job-17:detect:2`. The same attempt always has the same id, so that a task that is
 /// sent twice can be recognised.
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,6 +54,8 @@ pub struct Task {
     pub queue: Option<String>,
     /// The job's input, and the results of the stages that this one depends on.
     pub input: Value,
+    /// What a Celery task gets, if the stage's configuration says so.
+    pub arguments: Option<Arguments>,
     /// The key of the job's commands, so that what is partitioned stays together.
     pub key: String,
     /// How long it may wait for a worker.
@@ -62,8 +64,17 @@ pub struct Task {
     pub run_timeout: Duration,
 }
 
+/// What a Celery task gets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Arguments {
+    /// By position.
+    pub args: Vec<Value>,
+    /// By name.
+    pub kwargs: Map<String, Value>,
+}
+
 /// What a worker says of a task. In JSON it is one object:
-/// `{"job": "match-17", "stage": "detect", "attempt": 2, "kind": "succeeded", "result": {}}`.
+/// `{"job": "job-17", "stage": "detect", "attempt": 2, "kind": "succeeded", "result": {}}`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     /// Of which task.
@@ -152,7 +163,7 @@ mod tests {
 
     #[test]
     fn an_id_is_read_as_it_was_written() {
-        for job in ["match-17", "org:match", "a/b", "ü", "x:y:3"] {
+        for job in ["job-17", "org:match", "a/b", "ü", "x:y:3"] {
             let id = TaskId { job: job.to_owned(), stage: "detect".to_owned(), attempt: 2 };
             assert_eq!(id.to_string().parse(), Ok(id));
         }
@@ -166,10 +177,10 @@ mod tests {
     #[test]
     fn a_report_is_one_object() {
         let text = json!({
-            "job": "match-17", "stage": "detect", "attempt": 2, "kind": "succeeded", "result": { "frames": 9 },
+            "job": "job-17", "stage": "detect", "attempt": 2, "kind": "succeeded", "result": { "frames": 9 },
         });
         let report: Report = serde_json::from_value(text.clone()).expect("a report");
-        assert_eq!(report.id.to_string(), "match-17:detect:2");
+        assert_eq!(report.id.to_string(), "job-17:detect:2");
         assert_eq!(report.kind, ReportKind::Succeeded { result: json!({ "frames": 9 }) });
         assert_eq!(serde_json::to_value(&report).expect("JSON"), text);
         let started = json!({ "job": "j", "stage": "s", "attempt": 1, "kind": "started" });

@@ -35,7 +35,7 @@ pub fn header(id: &TaskId) -> String {
 pub fn report(bytes: &[u8]) -> Result<Report, String> {
     serde_json::from_slice(bytes).map_err(|error| {
         format!(
-            "it is not a report such as {{\"job\": \"match-17\", \"stage\": \"detect\", \"attempt\": 1, \
+            "it is not a report such as {{\"job\": \"job-17\", \"stage\": \"detect\", \"attempt\": 1, \
              \"kind\": \"succeeded\", \"result\": {{}}}}: {error}"
         )
     })

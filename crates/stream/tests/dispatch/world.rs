@@ -30,7 +30,7 @@ pub fn id(job: &str, stage: &str, attempt: u32) -> TaskId {
 pub fn task(id: TaskId, name: &str, input: Value) -> Task {
     let (name, key) = (name.to_owned(), "acme:final".to_owned());
     let (queue_timeout, run_timeout) = (PATIENCE, PATIENCE);
-    Task { id, name, queue: None, input, key, queue_timeout, run_timeout }
+    Task { id, name, queue: None, input, arguments: None, key, queue_timeout, run_timeout }
 }
 
 /// Where the database would be: it keeps every report, and refuses them if it is told to.

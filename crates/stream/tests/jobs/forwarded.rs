@@ -42,7 +42,7 @@ async fn a_command_of_another_organization_is_not_forwarded() {
     assert_eq!((found[0].partition, found[0].state), (1, LetterState::Dead));
     assert_eq!(
         found[0].reason,
-        "job a is of organization acme and match m, not of organization mallory and match m"
+        "job a has match_id m and organization_id acme, and this command match_id m and organization_id mallory"
     );
     assert_eq!(kit.job("a").await.state, JobState::Running);
     // One that another process had forwarded without comparing is compared when it is read.
@@ -163,6 +163,7 @@ async fn organizations_with_the_same_key_are_told_apart() {
     kit.take(&tenure, &[said("CREATE", "a", "b:c")]).await;
     kit.take(&tenure, &[said("CANCEL", "a:b", "c")]).await;
     assert_eq!(kit.job("j").await.state, JobState::Running);
-    let reason = "job j is of organization a and match b:c, not of organization a:b and match c";
+    let reason =
+        "job j has match_id b:c and organization_id a, and this command match_id c and organization_id a:b";
     assert_eq!(letters(&kit).await[0].reason, reason);
 }

@@ -129,7 +129,7 @@ async fn a_message_with_a_long_key_does_not_stop_its_partition() {
     let letter = letters(&kit).await.remove(0);
     assert!(letter.key.starts_with(&key[..500]) && letter.key.ends_with("(8000 bytes)"), "{}", letter.key);
     assert!(
-        letter.reason.contains("its key must be organization_id:match_id, \"acme:m\""),
+        letter.reason.contains("its key must be {labels.organization_id}:{labels.match_id}, \"acme:m\""),
         "{}",
         letter.reason
     );

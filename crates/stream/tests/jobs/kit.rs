@@ -14,7 +14,7 @@ use solehold_stream::{
     kafka::{Done, Failure, Handler, Message},
     orchestrator::{
         Desk, Jobs, Parts, Report, ReportKind, Task, TaskId,
-        command::Command,
+        command::{Command, Mapping, Place},
         dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
         job::{Job, JobState},
         pipeline::{DispatchKind, Pipeline, StagePlan},
@@ -133,6 +133,18 @@ pub fn stage(name: &str, after: &[&str]) -> StagePlan {
         queue_timeout: Duration::from_secs(600),
         run_timeout: Duration::from_secs(600),
         retries: 2,
+        args: None,
+        kwargs: None,
+    }
+}
+
+/// Commands with two labels, of which their key is made.
+fn labelled() -> Mapping {
+    let label = |name: &str| (name.to_owned(), Place { path: name.parse().unwrap(), default: None });
+    Mapping {
+        labels: [label("organization_id"), label("match_id")].into(),
+        key: Some("{labels.organization_id}:{labels.match_id}".parse().unwrap()),
+        ..Mapping::default()
     }
 }
 
@@ -162,6 +174,7 @@ impl Kit {
         let (workers, topics) = (Arc::new(Workers::default()), Arc::new(Topics::default()));
         let parts = Parts {
             desk: Arc::new(Desk::new(store)),
+            commands: Arc::new(labelled()),
             pipeline: Arc::new(Pipeline::new(stages).unwrap()),
             dispatchers: vec![(DispatchKind::Celery, workers.clone())],
             publisher: topics.clone(),

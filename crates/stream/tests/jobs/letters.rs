@@ -140,7 +140,7 @@ async fn what_is_no_command_or_says_something_else_is_a_letter() {
     let letters = kit.store().list_letters(&client, None, 100).await.unwrap();
     let reasons: Vec<&str> = letters.iter().map(|letter| letter.reason.as_str()).collect();
     assert!(reasons[0].starts_with("this is not a job command: EOF"), "{reasons:?}");
-    assert!(reasons[1].contains("missing field `job_id`"), "{reasons:?}");
+    assert!(reasons[1].contains("the message has no job_id"), "{reasons:?}");
     assert_eq!(reasons[2], "another CREATE of job a with the id a came before, and said something else");
     assert_eq!(kit.job("a").await.input.as_ref(), &json!({"video": "a"}));
 }

@@ -10,6 +10,7 @@ mod kit;
 mod letters;
 mod mail;
 mod old;
+mod payloads;
 mod sending;
 mod timing;
 

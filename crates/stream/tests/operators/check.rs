@@ -11,6 +11,48 @@ async fn check(world: &World, change: impl FnOnce(&mut Value)) -> Result<Ran> {
     world.run(&format!("orchestrator --check --config {file}")).await
 }
 
+/// Nobody is asked anything before the file is good.
+async fn mistakes_have_a_line(world: &World) -> Result<()> {
+    let path = world.files.path().join("mistakes.yaml");
+    let file = "kafka: {brokers: nobody:9}
+commands:
+  labels: {customer: customer}
+  key: '{labels.customer}:{job_id}'
+postgres: {url: postgres://nobody@nobody/nobody}
+dispatchers: {celery: {broker: amqp://nobody}}
+stages:
+  decode:
+    task: video.decode
+    dispatch: celery
+    kwargs:
+      path: '{input.video}'
+";
+    for (good, bad, told) in [
+        (
+            "{job_id}",
+            "{match_id}",
+            ":4: commands.key has {match_id}, which is not one of {job_id}, {labels.customer}",
+        ),
+        (
+            "{input.video}",
+            "{input.video",
+            ":11: kwargs of stage decode: \"{input.video\" has a single {: write {{ for a brace",
+        ),
+        (
+            "{input.video}",
+            "{results.scan}",
+            ":11: kwargs of stage decode: kwargs.path has {results.scan}, and decode",
+        ),
+    ] {
+        std::fs::write(&path, file.replace(good, bad))?;
+        let path = path.display().to_string();
+        let ran = world.run(&format!("orchestrator --check --config {path}")).await?;
+        let told = format!("error: {path}{told}");
+        assert!(ran.code == Some(2) && ran.stderr.starts_with(&told), "{told}: {ran:?}");
+    }
+    Ok(())
+}
+
 pub async fn says_what_it_found(world: &World) -> Result<()> {
     let good = check(world, |_| {}).await?.good()?;
     assert_eq!(
@@ -45,6 +87,8 @@ pub async fn says_what_it_found(world: &World) -> Result<()> {
     // Asking has not made it.
     let good = check(world, |_| {}).await?;
     assert_eq!(good.code, Some(0), "{good:?}");
+
+    mistakes_have_a_line(world).await?;
 
     let server = Solehold::builder().start().await?;
     let by_leases = |server: &str| {

@@ -60,6 +60,7 @@ async fn progress_is_shown(world: &World) -> Result<()> {
         (&job["progress"], &job["state"], &job["partition"]),
         (&json!(0.25), &json!("running"), &json!(0))
     );
+    assert_eq!((&job["key"], &job["labels"]), (&json!("acme:m-0"), &json!({ "customer": "acme" })));
     let stage = |at: usize, name: &str| job["stages"][at][name].clone();
     assert_eq!(
         [stage(0, "stage"), stage(0, "state"), stage(0, "attempt")],
@@ -72,7 +73,7 @@ async fn progress_is_shown(world: &World) -> Result<()> {
     assert!(stage(0, "started_at").is_string() && stage(0, "deadline").is_string(), "{job}");
     assert_eq!(
         world.seen("job get a").await?,
-        "job a\nkey acme:m-0\nstate running, 25% done\ncreated TIME\npartition 0\n\n\
+        "job a\nkey acme:m-0\nlabels customer=acme\nstate running, 25% done\ncreated TIME\npartition 0\n\n\
          STAGE STATE PROGRESS ATTEMPT STARTED FINISHED REASON\n\
          decode running 50% 1 TIME - -\ndetect waiting 0% 0 - - -"
     );

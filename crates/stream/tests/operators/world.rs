@@ -88,6 +88,7 @@ impl World {
                 "brokers": kafka.address(), "topic": TOPIC, "group": "operators", "partitions": 2,
                 "broker_version": kafka.broker_version(), "session_timeout": "6s",
             },
+            "commands": { "labels": { "customer": "customer" } },
             "postgres": { "url": url },
             "dispatchers": {
                 "http": { "url": format!("http://{}", listener.local_addr()?), "report_to": "http://us/reports" },
@@ -128,7 +129,7 @@ impl World {
     /// Sends a command to a partition.
     pub async fn send(&self, partition: i32, kind: &str, job: &str, of: &str) -> Result<()> {
         let command = json!({
-            "type": kind, "job_id": job, "organization_id": "acme", "match_id": of, "input": { "video": job },
+            "type": kind, "job_id": job, "customer": "acme", "input": { "video": job },
         });
         let (key, payload) = (format!("acme:{of}"), command.to_string());
         let record = FutureRecord::to(TOPIC).key(&key).payload(&payload).partition(partition);

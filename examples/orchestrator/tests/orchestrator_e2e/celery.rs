@@ -3,6 +3,7 @@
 use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context, Result, ensure};
+use rdkafka::producer::{FutureProducer, FutureRecord};
 use serde_json::{Value, json};
 use solehold_testkit::{
     Kafka, Postgres, Program, RabbitMq, Redis, Solehold, TempDir, free_port, python, wait_for,
@@ -10,9 +11,12 @@ use solehold_testkit::{
 use tokio_postgres::Client;
 
 use crate::{
-    broker::{PATIENCE, api_version},
+    broker::{PATIENCE, api_version, client},
     world::{COUNTING, PARTITIONS, READY, Size, TOPIC},
 };
+
+/// The file of the example.
+const FILE: &str = include_str!("../../orchestrator.yaml");
 
 struct Pipeline {
     kafka: Kafka,
@@ -30,21 +34,25 @@ impl Pipeline {
         Ok(Self { kafka, postgres, sql, broker, files: TempDir::new()? })
     }
 
-    async fn pod(&self, name: &str, stages: &Value) -> Result<Program> {
-        let config = json!({
-            "name": name,
-            "kafka": {
-                "brokers": self.kafka.address(),
-                "session_timeout": "6s",
-                "broker_version": self.kafka.broker_version(),
-            },
-            "postgres": { "url": self.postgres.url() },
-            "dispatchers": { "celery": { "broker": self.broker } },
-            "stages": stages,
-            "http": { "listen": format!("127.0.0.1:{}", free_port()?) },
-        });
+    /// Starts a pod with a file as it is, but for the addresses in it.
+    async fn pod(&self, name: &str, file: &str) -> Result<Program> {
+        let session = match self.kafka.broker_version() {
+            Some(version) => format!("session_timeout: 6s\n  broker_version: '{version}'"),
+            None => "session_timeout: 6s".to_owned(),
+        };
+        let mut file = file.to_owned();
+        for (given, here) in [
+            ("localhost:9092", self.kafka.address()),
+            ("session_timeout: 10s", &session),
+            ("postgres://polyvision@localhost/polyvision", &self.postgres.url()),
+            ("amqp://guest:guest@localhost:5672//", &self.broker),
+        ] {
+            ensure!(file.matches(given).count() == 1, "{given} is not in the file once");
+            file = file.replace(given, here);
+        }
+        file.push_str(&format!("name: {name}\nhttp: {{listen: '127.0.0.1:{}'}}\n", free_port()?));
         let path = self.files.path().join(format!("{name}.yaml"));
-        fs::write(&path, config.to_string())?;
+        fs::write(&path, file)?;
         let mut command = Command::new(Solehold::binary()?);
         command.arg("orchestrator").arg("--config").arg(&path);
         Program::start("orchestrator", &command, READY).await
@@ -84,6 +92,38 @@ impl Pipeline {
     }
 }
 
+/// Commands of the design that the example is taken from. Its consumer reads only the `job_id`: the rest is the payload,
+/// and the key is `{organization_id}:{match_id}`.
+#[tokio::test]
+async fn a_job_id_a_payload_and_a_key_are_enough_for_celery_tasks() -> Result<()> {
+    let rabbit = RabbitMq::start().await?;
+    let pipeline = Pipeline::new(rabbit.url()).await?;
+    let (before, after) = (FILE.split("  labels:").next(), FILE.split("\npostgres:").nth(1));
+    let (before, after) = before.zip(after).context("the sections of the file")?;
+    let file = format!("{before}  input: payload\n\npostgres:{after}")
+        .replace("'{labels.organization_id}, {labels.match_id}'", "'{key}, {input.video}'");
+    let pod = pipeline.pod("pod-1", &file).await?;
+    let _worker = pipeline.worker("first", 0, json!({})).await?;
+    let producer: FutureProducer = client(&pipeline.kafka).set("acks", "all").create()?;
+    let said = [json!({ "job_id": "job-1", "payload": { "video": "a.mp4" } }), json!({ "job_id": "job-2" })];
+    for command in said.map(|command| command.to_string()) {
+        let record = FutureRecord::to(TOPIC).key("acme:final-2026").payload(&command);
+        producer.send(record, PATIENCE).await.map_err(|(error, _)| error)?;
+    }
+    pipeline.succeeded(1).await.with_context(|| pod.logs())?;
+    let result = "SELECT result::text FROM orchestrator.stages WHERE job_id = 'job-1' AND stage = 'render'";
+    let result: Value = serde_json::from_str(pipeline.sql.query_one(result, &[]).await?.get(0))?;
+    let expected = json!({
+        "url": "s3://videos/job-1.mp4", "title": "acme:final-2026, a.mp4: 22 players, 1 ball",
+    });
+    ensure!(result == expected, "{result}");
+    // Without its payload it is a letter, which says so.
+    let reason = "SELECT reason FROM orchestrator.letters";
+    let reason: String = pipeline.sql.query_one(reason, &[]).await?.get(0);
+    ensure!(reason == "the message has no payload (commands.input)", "{reason}");
+    Ok(())
+}
+
 fn times(programs: &[&Program], words: &str) -> usize {
     programs.iter().map(|program| program.logs().matches(words).count()).sum()
 }
@@ -93,8 +133,8 @@ fn times(programs: &[&Program], words: &str) -> usize {
 async fn a_task_that_outlasts_the_visibility_timeout_takes_effect_once() -> Result<()> {
     let redis = Redis::start().await?;
     let pipeline = Pipeline::new(format!("redis://{}/0", redis.address())).await?;
-    let stages = json!({ "decode": { "task": "video.decode", "dispatch": "celery", "run_timeout": "2m" } });
-    let pod = pipeline.pod("pod-1", &stages).await?;
+    let file = FILE.split("  detect_players:").next().unwrap_or_default();
+    let pod = pipeline.pod("pod-1", file).await?;
     pipeline.sql.batch_execute(COUNTING).await?;
     let soon =
         json!({ "visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1 });
@@ -135,14 +175,7 @@ async fn celery_workers_and_pods_are_killed_and_every_job_succeeds() -> Result<(
     let jobs = if Size::from_env().is_full { 40 } else { 4 };
     let rabbit = RabbitMq::start().await?;
     let pipeline = Pipeline::new(rabbit.url()).await?;
-    let stage = |name: &str, after: &[&str]| json!({ "task": format!("video.{name}"), "dispatch": "celery", "after": after, "run_timeout": "2m" });
-    let stages = json!({
-        "decode": stage("decode", &[]),
-        "detect_players": stage("detect_players", &["decode"]),
-        "detect_ball": stage("detect_ball", &["decode"]),
-        "render": stage("render", &["detect_players", "detect_ball"]),
-    });
-    let pod = pipeline.pod("pod-1", &stages).await?;
+    let pod = pipeline.pod("pod-1", FILE).await?;
     pipeline.sql.batch_execute(COUNTING).await?;
     let worker = pipeline.worker("first", 0, json!({})).await?;
     for number in 0..jobs {
@@ -153,8 +186,11 @@ async fn celery_workers_and_pods_are_killed_and_every_job_succeeds() -> Result<(
     pod.kill9().await?;
     worker.kill9().await?;
     let _worker = pipeline.worker("second", 0, json!({})).await?;
-    let _pod = pipeline.pod("pod-2", &stages).await?;
+    let _pod = pipeline.pod("pod-2", FILE).await?;
     pipeline.succeeded(jobs).await?;
+    let title = "SELECT DISTINCT result->>'title' FROM orchestrator.stages WHERE stage = 'render' ORDER BY 1";
+    let title: String = pipeline.sql.query(title, &[]).await?[0].get(0);
+    ensure!(title == "acme, match-0: 22 players, 1 ball", "{title}");
     let effects = pipeline.effects().await?;
     ensure!(effects == jobs * 4, "{effects} effects of {jobs} jobs");
     println!("Celery: {jobs} jobs of 4 stages, a pod and a worker killed: {effects} effects");

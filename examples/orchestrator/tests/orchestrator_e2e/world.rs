@@ -144,9 +144,15 @@ impl World {
             "name": name,
             "kafka": {
                 "brokers": self.kafka.address(),
+                "topic": TOPIC,
+                "group": GROUP,
                 "session_timeout": format!("{}s", self.session.as_secs()),
                 "partition_assignment": if self.mode == Mode::Group { "group" } else { "leases" },
                 "broker_version": self.kafka.broker_version(),
+            },
+            "commands": {
+                "labels": { "organization_id": "organization_id", "match_id": "match_id" },
+                "key": "{labels.organization_id}:{labels.match_id}",
             },
             "postgres": { "url": url },
             "dispatchers": { "kafka": { "reports_topic": REPORTS } },

@@ -1,11 +1,17 @@
 //! What `orchestrator.yaml` may say. Nearly everything may be missing; nothing may be unknown.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt, marker::PhantomData, path::PathBuf, time::Duration};
 
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, MapAccess, Visitor, value::MapAccessDeserializer},
+};
+use serde_json::Value;
 
-use super::super::{dispatch::DispatchersFile, pipeline::DispatchKind};
-use crate::kafka::{Begin, LostMessages};
+use crate::{
+    kafka::{Begin, LostMessages},
+    orchestrator::{command::CommandKind, dispatch::DispatchersFile, pipeline::DispatchKind},
+};
 
 /// The file.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -15,6 +21,8 @@ pub struct OrchestratorFile {
     pub name: Option<String>,
     /// Where commands come from.
     pub kafka: KafkaFile,
+    /// What commands look like.
+    pub commands: CommandsFile,
     /// Where jobs are kept.
     pub postgres: PostgresFile,
     /// How partitions are leased, with `partition_assignment: leases`.
@@ -74,6 +82,94 @@ pub enum Assignment {
     Leases,
 }
 
+/// What commands look like.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CommandsFile {
+    /// Where the job's id is.
+    pub job_id: Option<String>,
+    /// Where the command's own id is.
+    pub command_id: Option<String>,
+    /// Where it says what is asked for.
+    pub r#type: Option<OrPath<TypeFile>>,
+    /// Where the job's input is.
+    pub input: Option<OrPath<PlaceFile<Value>>>,
+    /// What is kept with the job and compared with later commands, by name.
+    pub labels: BTreeMap<String, OrPath<PlaceFile<String>>>,
+    /// The key that messages must have.
+    pub key: Option<String>,
+}
+
+/// Where a value is.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, bound(deserialize = "T: Deserialize<'de>"))]
+pub struct PlaceFile<T> {
+    /// The path.
+    pub path: String,
+    /// What it is in a message that has none. It may be null.
+    #[serde(default, deserialize_with = "given")]
+    pub default: Option<T>,
+}
+
+impl<T> From<String> for PlaceFile<T> {
+    fn from(path: String) -> Self {
+        Self { path, default: None }
+    }
+}
+
+/// Null is a value, too.
+fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+/// Where a message says what is asked for.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TypeFile {
+    /// The path.
+    pub path: String,
+    /// What a message asks for that does not say it.
+    #[serde(default)]
+    pub default: Option<CommandKind>,
+    /// What its values mean, if they are not CREATE, CANCEL and RETRY.
+    #[serde(default)]
+    pub values: BTreeMap<String, CommandKind>,
+}
+
+impl From<String> for TypeFile {
+    fn from(path: String) -> Self {
+        Self { path, default: None, values: BTreeMap::new() }
+    }
+}
+
+/// A path by itself, or with more to say.
+#[derive(Debug, Clone)]
+pub struct OrPath<T>(pub T);
+
+impl<'de, T: Deserialize<'de> + From<String>> Deserialize<'de> for OrPath<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(PathVisitor(PhantomData))
+    }
+}
+
+struct PathVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de> + From<String>> Visitor<'de> for PathVisitor<T> {
+    type Value = OrPath<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a path, or `path` and `default`")
+    }
+
+    fn visit_str<E: Error>(self, path: &str) -> Result<OrPath<T>, E> {
+        Ok(OrPath(path.to_owned().into()))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<OrPath<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(OrPath)
+    }
+}
+
 /// Where jobs are kept.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -129,6 +225,10 @@ pub struct StageFile {
     pub run_timeout: Option<Time>,
     /// How many attempts may follow the first.
     pub retries: Option<u32>,
+    /// What its Celery tasks get by position.
+    pub args: Option<Value>,
+    /// What its Celery tasks get by name.
+    pub kwargs: Option<Value>,
 }
 
 /// Where jobs can be read and steered.

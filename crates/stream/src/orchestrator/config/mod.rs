@@ -1,5 +1,6 @@
 //! How the orchestrator is configured: one YAML file, checked whole, with the line of what is wrong.
 
+mod commands;
 mod file;
 
 use std::{
@@ -12,16 +13,19 @@ use std::{
 };
 
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
 use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
 use solehold_client::{HttpConfig, transport};
 use solehold_engine::postgres::Target;
 pub use solehold_yaml::ConfigError;
 use solehold_yaml::{Wrong, wrong};
 
-pub use self::file::{Assignment, OrchestratorFile, Time};
+pub use self::file::{Assignment, CommandsFile, OrchestratorFile, Time};
 use super::{
+    command::Mapping,
     dispatch::DispatchersFile,
     pipeline::{Pipeline, StagePlan},
+    template::Template,
 };
 use crate::kafka::{Begin, LostMessages};
 
@@ -32,6 +36,8 @@ pub struct Settings {
     pub name: String,
     /// Where commands come from.
     pub kafka: KafkaSettings,
+    /// Where the parts of commands are.
+    pub commands: Arc<Mapping>,
     /// Where jobs are kept.
     pub postgres: PostgresSettings,
     /// Who says which partition is whose.
@@ -161,7 +167,8 @@ pub fn load(path: &Path, change: impl FnOnce(&mut OrchestratorFile)) -> Result<S
 
 /// Checks everything and fills in the defaults.
 fn settle(file: OrchestratorFile) -> Result<Settings, Wrong> {
-    let pipeline = pipeline(&file)?;
+    let commands = commands::settle(&file.commands)?;
+    let pipeline = pipeline(&file, &commands)?;
     let (kafka, postgres) = (kafka(&file)?, postgres(&file)?);
     let ownership = match file.kafka.partition_assignment.unwrap_or_default() {
         Assignment::Group => Ownership::Group,
@@ -172,6 +179,7 @@ fn settle(file: OrchestratorFile) -> Result<Settings, Wrong> {
     Ok(Settings {
         name,
         kafka,
+        commands: Arc::new(commands),
         postgres,
         ownership,
         dispatchers: file.dispatchers,
@@ -188,7 +196,7 @@ fn default_name() -> String {
     format!("orchestrator-{host}-{:08x}", rand::random::<u32>())
 }
 
-fn pipeline(file: &OrchestratorFile) -> Result<Pipeline, Wrong> {
+fn pipeline(file: &OrchestratorFile, commands: &Mapping) -> Result<Pipeline, Wrong> {
     if file.stages.is_empty() {
         return wrong(
             "stages",
@@ -197,25 +205,42 @@ fn pipeline(file: &OrchestratorFile) -> Result<Pipeline, Wrong> {
     }
     let hour = Duration::from_secs(60 * 60);
     let time = |given: Option<Time>| given.map_or(hour, |Time(time)| time);
-    let stages = file.stages.iter().map(|(name, stage)| StagePlan {
-        name: name.clone(),
-        after: stage.after.clone(),
-        task: stage.task.clone(),
-        dispatch: stage.dispatch,
-        queue: stage.queue.clone(),
-        queue_timeout: time(stage.queue_timeout),
-        run_timeout: time(stage.run_timeout),
-        retries: stage.retries.unwrap_or(3),
+    let stages = file.stages.iter().map(|(name, stage)| {
+        Ok(StagePlan {
+            name: name.clone(),
+            after: stage.after.clone(),
+            task: stage.task.clone(),
+            dispatch: stage.dispatch,
+            queue: stage.queue.clone(),
+            queue_timeout: time(stage.queue_timeout),
+            run_timeout: time(stage.run_timeout),
+            retries: stage.retries.unwrap_or(3),
+            args: template(name, "args", &stage.args)?,
+            kwargs: template(name, "kwargs", &stage.kwargs)?,
+        })
     });
-    let pipeline = Pipeline::new(stages.collect())
-        .map_err(|error| (error.stage.or(Some("stages".into())), error.what))?;
+    let pipeline = Pipeline::new(stages.collect::<Result<_, Wrong>>()?).map_err(|error| {
+        let key = ["stages"].into_iter().chain(error.stage.as_deref()).chain(error.key);
+        (Some(key.collect::<Vec<_>>().join("/")), error.what)
+    })?;
+    for stage in pipeline.stages() {
+        commands::check_labels(stage, commands)?;
+    }
     let missing = pipeline.stages().iter().find(|stage| !file.dispatchers.has(stage.dispatch));
     match missing.map(|stage| (&stage.name, stage.dispatch.name())) {
         Some((name, kind)) => {
-            wrong(name, format!("stage {name} is dispatched by {kind}, and dispatchers.{kind} is missing"))
+            let key = format!("stages/{name}");
+            wrong(&key, format!("stage {name} is dispatched by {kind}, and dispatchers.{kind} is missing"))
         }
         None => Ok(pipeline),
     }
+}
+
+/// What the tasks of a stage get.
+fn template(stage: &str, key: &str, given: &Option<Value>) -> Result<Option<Template>, Wrong> {
+    let template = given.clone().map(Template::try_from).transpose();
+    template
+        .or_else(|error| wrong(&format!("stages/{stage}/{key}"), format!("{key} of stage {stage}: {error}")))
 }
 
 fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
@@ -246,8 +271,8 @@ fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
     }
     Ok(KafkaSettings {
         brokers,
-        topic: text(&asked.topic, "polyvision.jobs.commands"),
-        group: text(&asked.group, "polyvision-orchestrator"),
+        topic: text(&asked.topic, "jobs.commands"),
+        group: text(&asked.group, "orchestrator"),
         partitions,
         session_timeout,
         auto_offset_reset: asked.auto_offset_reset.unwrap_or_default(),

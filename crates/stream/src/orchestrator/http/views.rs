@@ -16,8 +16,8 @@ fn time(ms: i64) -> Option<String> {
 pub fn summary(job: &JobSummary) -> Value {
     json!({
         "job_id": job.id,
-        "organization_id": job.organization_id,
-        "match_id": job.match_id,
+        "key": job.key,
+        "labels": job.labels,
         "state": job.state,
         "progress": job.progress,
         "reason": job.reason,
@@ -53,8 +53,8 @@ pub fn job(job: &Job, partition: i32) -> Value {
         .collect();
     json!({
         "job_id": job.id,
-        "organization_id": job.organization_id,
-        "match_id": job.match_id,
+        "key": job.key,
+        "labels": job.labels,
         "state": job.state,
         "progress": job.progress(),
         "reason": job.reason,

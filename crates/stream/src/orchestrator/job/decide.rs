@@ -7,6 +7,7 @@ use serde_json::Value;
 use super::{EventKind, Job, JobEvent, JobState, Stage, StageState};
 use crate::orchestrator::{
     ReportKind, TaskId,
+    command::Labels,
     pipeline::{DispatchKind, Pipeline},
     task::{bounded_reason as bounded, excess},
 };
@@ -16,10 +17,10 @@ use crate::orchestrator::{
 pub struct NewJob {
     /// Its id.
     pub id: String,
-    /// Whose it is.
-    pub organization_id: String,
-    /// What it is about.
-    pub match_id: String,
+    /// The key of its commands.
+    pub key: String,
+    /// What it is about, and whose it is.
+    pub labels: Labels,
     /// What it works on.
     pub input: Arc<Value>,
     /// Its stages.
@@ -91,7 +92,7 @@ pub struct Refusal(pub String);
 /// What becomes of a job; `now_ms` is the database's time.
 pub fn decide(job: Option<Job>, input: &Input, now_ms: i64) -> Result<Decision, Refusal> {
     let job = match (job, input) {
-        (None, Input::Create(new)) => return Ok(create(new, now_ms)),
+        (None, Input::Create(new)) => return create(new, now_ms),
         (None, _) => return Err(Refusal("there is no such job".to_owned())),
         (Some(job), Input::Create(new)) => return created_before(job, new),
         (Some(job), _) => job,
@@ -107,11 +108,12 @@ pub fn decide(job: Option<Job>, input: &Input, now_ms: i64) -> Result<Decision, 
     Ok(Decision { job: step.job, effects: step.effects })
 }
 
-fn create(new: &NewJob, now_ms: i64) -> Decision {
+fn create(new: &NewJob, now_ms: i64) -> Result<Decision, Refusal> {
+    new.pipeline.check_input(&new.input).map_err(Refusal)?;
     let job = Job {
         id: new.id.clone(),
-        organization_id: new.organization_id.clone(),
-        match_id: new.match_id.clone(),
+        key: new.key.clone(),
+        labels: new.labels.clone(),
         input: new.input.clone(),
         pipeline: new.pipeline.clone(),
         state: JobState::Running,
@@ -124,12 +126,12 @@ fn create(new: &NewJob, now_ms: i64) -> Decision {
     let mut step = Step { job, effects: Vec::new(), now_ms };
     step.tell(EventKind::Created, None);
     step.queue_what_is_ready();
-    Decision { job: step.job, effects: step.effects }
+    Ok(Decision { job: step.job, effects: step.effects })
 }
 
 fn created_before(job: Job, new: &NewJob) -> Result<Decision, Refusal> {
-    if (&job.organization_id, &job.match_id) != (&new.organization_id, &new.match_id) {
-        return Err(Refusal(format!("there is a job with this id already, with the key {}", job.key())));
+    if (&job.key, &job.labels) != (&new.key, &new.labels) {
+        return Err(Refusal(format!("there is a job with this id already, with the key {}", job.key)));
     }
     Ok(Decision { job, effects: Vec::new() })
 }
@@ -332,8 +334,8 @@ impl Step {
         let event = JobEvent {
             kind,
             job_id: job.id.clone(),
-            organization_id: job.organization_id.clone(),
-            match_id: job.match_id.clone(),
+            key: job.key.clone(),
+            labels: job.labels.clone(),
             revision: job.revision,
             at_ms: self.now_ms,
             progress: job.progress(),

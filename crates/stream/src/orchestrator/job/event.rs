@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::orchestrator::command::Labels;
+
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -36,10 +38,10 @@ pub struct JobEvent {
     pub kind: EventKind,
     /// To which job.
     pub job_id: String,
-    /// Whose it is.
-    pub organization_id: String,
-    /// What it is about.
-    pub match_id: String,
+    /// The key of its commands.
+    pub key: String,
+    /// What it is about, and whose it is.
+    pub labels: Labels,
     /// The number of the event among those of its job, from 1.
     pub revision: i64,
     /// When, in milliseconds since 1970 by the database's clock.

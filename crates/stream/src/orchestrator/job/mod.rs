@@ -28,7 +28,10 @@ pub use self::{
 };
 use super::{
     Task, TaskId,
+    command::Labels,
     pipeline::{Pipeline, StagePlan},
+    task::Arguments,
+    template::Template,
 };
 
 /// How a job stands.
@@ -150,10 +153,10 @@ impl Stage {
 pub struct Job {
     /// Its id, given by the command that created it.
     pub id: String,
-    /// Whose it is.
-    pub organization_id: String,
-    /// What it is about.
-    pub match_id: String,
+    /// The key of its commands: what has the same key is in order, and in one partition.
+    pub key: String,
+    /// What it is about, and whose it is.
+    pub labels: Labels,
     /// What it works on.
     pub input: Arc<Value>,
     /// The stages, as they were configured when it was created.
@@ -173,11 +176,6 @@ pub struct Job {
 }
 
 impl Job {
-    /// The key of its commands: what has the same key is in order, and in one partition.
-    pub fn key(&self) -> String {
-        key(&self.organization_id, &self.match_id)
-    }
-
     /// How far it is, from 0 to 1.
     pub fn progress(&self) -> f64 {
         let sum: f64 = self.stages.iter().map(|stage| stage.progress).sum();
@@ -189,19 +187,53 @@ impl Job {
         self.pipeline.stages().iter().zip(&self.stages)
     }
 
-    /// The task of an attempt, if it is the present one and nobody has reported its end.
-    pub fn task(&self, stage: &str, attempt: u32) -> Option<Task> {
+    /// The task of an attempt, if it is the present one and nobody has reported its end; an error is the reason why
+    /// there can be none.
+    pub fn task(&self, stage: &str, attempt: u32) -> Option<Result<Task, String>> {
         let at = self.position(stage)?;
-        let (plan, stage) = (&self.pipeline.stages()[at], &self.stages[at]);
-        (stage.is_under_way() && stage.attempt == attempt).then(|| Task {
-            id: self.task_id(at),
+        let stage = &self.stages[at];
+        (stage.is_under_way() && stage.attempt == attempt).then(|| self.task_at(at))
+    }
+
+    fn task_at(&self, at: usize) -> Result<Task, String> {
+        let (plan, id) = (&self.pipeline.stages()[at], self.task_id(at));
+        let input = json!({ "input": &*self.input, "results": self.results_for(plan) });
+        let arguments = match plan.has_arguments() {
+            true => Some(self.arguments(plan, &id, &input)?),
+            false => None,
+        };
+        Ok(Task {
+            id,
             name: plan.task.clone(),
             queue: plan.queue.clone(),
-            input: json!({ "input": &*self.input, "results": self.results_for(plan) }),
-            key: self.key(),
+            input,
+            arguments,
+            key: self.key.clone(),
             queue_timeout: plan.queue_timeout,
             run_timeout: plan.run_timeout,
         })
+    }
+
+    /// The arguments of a task whose stage has templates for them.
+    fn arguments(&self, plan: &StagePlan, id: &TaskId, input: &Value) -> Result<Arguments, String> {
+        let about = json!({
+            "job_id": self.id, "key": self.key, "labels": self.labels, "stage": plan.name, "attempt": id.attempt,
+        });
+        let fill = |name: &str, template: &Option<Template>| {
+            let filled = template
+                .as_ref()
+                .map(|template| template.fill(|path| path.find(input).or_else(|| path.find(&about))));
+            filled.transpose().map_err(|error| format!("{name} of stage {}: {error}", plan.name))
+        };
+        let args = match fill("args", &plan.args)? {
+            Some(Value::Array(args)) => args,
+            _ => Vec::new(),
+        };
+        let kwargs = match fill("kwargs", &plan.kwargs)? {
+            Some(Value::Object(kwargs)) => kwargs,
+            _ => serde_json::Map::new(),
+        };
+        Ok(Arguments { args, kwargs })
     }
 
     fn results_for(&self, plan: &StagePlan) -> BTreeMap<&str, &Value> {
@@ -219,9 +251,4 @@ impl Job {
     fn position(&self, stage: &str) -> Option<usize> {
         self.pipeline.stages().iter().position(|plan| plan.name == stage)
     }
-}
-
-/// The key of a job's commands.
-pub fn key(organization_id: &str, match_id: &str) -> String {
-    format!("{organization_id}:{match_id}")
 }

@@ -18,6 +18,8 @@ fn plan(name: &str, after: &[&str], retries: u32) -> StagePlan {
         queue_timeout: Duration::from_millis(QUEUE_MS as u64),
         run_timeout: Duration::from_millis(RUN_MS as u64),
         retries,
+        args: None,
+        kwargs: None,
     }
 }
 
@@ -35,8 +37,8 @@ fn pipeline() -> Arc<Pipeline> {
 fn new_job(id: &str) -> NewJob {
     NewJob {
         id: id.to_owned(),
-        organization_id: "org".to_owned(),
-        match_id: "m1".to_owned(),
+        key: "org:m1".to_owned(),
+        labels: [("organization".to_owned(), "org".to_owned())].into(),
         input: Arc::new(json!({"video": "v"})),
         pipeline: pipeline(),
     }
@@ -111,7 +113,7 @@ fn stages_follow_their_dependencies_and_get_their_results() {
     assert_eq!(story.sent().len(), 3);
     story.then(succeeded("detect", 1));
     assert_eq!(story.sent()[3], "publish 1");
-    let task = story.job().task("publish", 1).expect("the task");
+    let task = story.job().task("publish", 1).expect("under way").expect("the task");
     let results = json!({"audio": {"of": "audio"}, "detect": {"of": "detect"}});
     assert_eq!(task.input, json!({"input": {"video": "v"}, "results": results}));
     assert_eq!((task.key.as_str(), story.job().progress()), ("org:m1", 0.75));
@@ -199,7 +201,7 @@ fn commands_that_can_never_take_effect_are_refused() {
         assert_eq!(decide(None, &input, 1), Err(Refusal("there is no such job".to_owned())));
     }
     let story = Story::begin();
-    let other = NewJob { match_id: "m2".to_owned(), ..new_job("j1") };
+    let other = NewJob { key: "org:m2".to_owned(), ..new_job("j1") };
     let refused = decide(story.job.clone(), &Input::Create(other), 1).expect_err("refused");
     assert_eq!(refused.0, "there is a job with this id already, with the key org:m1");
     let again = decide(story.job.clone(), &Input::Create(new_job("j1")), 9).expect("ignored");

@@ -18,7 +18,7 @@ use super::{
     letters::KnownLetter,
 };
 use crate::orchestrator::{
-    command::{Command, CommandKind},
+    command::{Command, CommandKind, Mapping},
     cutover::Former,
     job::{Effect, Input, Job, JobState, Refusal, decide},
     pipeline::Pipeline,
@@ -86,6 +86,9 @@ pub struct Batch<'a> {
     pub(super) store: &'a Store,
     pub(super) client: &'a Client,
     tenure: &'a Tenure,
+    /// Where the parts of commands are.
+    pub(super) mapping: &'a Mapping,
+    /// The stages of new jobs.
     pipeline: &'a Arc<Pipeline>,
     outlets: Outlets,
     pub(super) now_ms: i64,
@@ -109,7 +112,7 @@ impl<'a> Batch<'a> {
         store: &'a Store,
         client: &'a Client,
         tenure: &'a Tenure,
-        pipeline: &'a Arc<Pipeline>,
+        (mapping, pipeline): (&'a Mapping, &'a Arc<Pipeline>),
         outlets: Outlets,
     ) -> Result<Self, Error> {
         let clock = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint";
@@ -118,6 +121,7 @@ impl<'a> Batch<'a> {
             store,
             client,
             tenure,
+            mapping,
             pipeline,
             outlets,
             now_ms,
@@ -426,9 +430,8 @@ impl<'a> Batch<'a> {
             digest: arrival.digest,
             payload: String::from_utf8_lossy(arrival.payload.as_deref().unwrap_or_default()).into_owned(),
         };
-        // Only a CREATE has an input that matters, and it may be too deep to be read again inside of mail.
-        let command = Command { input: Value::Null, ..command.clone() };
-        let mail = Mail::to_job(&command.job_id.clone(), MailBody::Command { command, origin: Some(origin) });
+        let body = MailBody::Command { command: command.clone(), origin: Some(origin) };
+        let mail = Mail::to_job(&command.job_id, body);
         self.mail.push((home, mail));
         Ok(Verdict::Taken)
     }

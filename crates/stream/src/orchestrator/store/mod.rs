@@ -109,9 +109,9 @@ impl Store {
         tx.query_typed("SELECT pg_advisory_xact_lock(hashtext($1))", &[(&lock, Type::TEXT)]).await?;
         let (partitions, inbox) = (self.partitions.schema(), self.inbox.migration());
         let first = format!("CREATE SCHEMA IF NOT EXISTS OURS;\n{partitions};\n{inbox};\n{SCHEMA}");
-        // Each is made in one transaction, and known by its last table or index. `CREATE INDEX IF NOT EXISTS` would
-        // wait for every writer, and meet those that write in another order in a deadlock, only to find that there is
-        // nothing to do.
+        // Each is made in one transaction, and known by its last table, index or column. `CREATE INDEX IF NOT EXISTS`
+        // would wait for every writer, and meet those that write in another order in a deadlock, only to find that
+        // there is nothing to do.
         let steps = [
             ("letters", first.as_str()),
             ("jobs_finished", JOBS_FINISHED),
@@ -119,10 +119,14 @@ impl Store {
             ("unreadable_mail", UNREADABLE_MAIL),
             ("letters_waiting", LETTERS_WAITING),
             ("letters_resolved", CLEANING),
+            ("jobs.labels", LABELS),
         ];
         for (last, tables) in steps {
-            let is_made = "SELECT to_regclass($1) IS NOT NULL";
-            let is_made = tx.query_typed_one(is_made, &[(&self.table(last), Type::TEXT)]).await?;
+            let (of, column) = last.split_once('.').map_or((last, None), |(of, column)| (of, Some(column)));
+            let is_made = "SELECT to_regclass($1) IS NOT NULL AND ($2::text IS NULL OR EXISTS (SELECT FROM pg_attribute \
+                           WHERE attrelid = to_regclass($1) AND attname = $2 AND NOT attisdropped))";
+            let of = self.table(of);
+            let is_made = tx.query_typed_one(is_made, &[(&of, Type::TEXT), (&column, Type::TEXT)]).await?;
             if !is_made.get::<_, bool>(0) {
                 tx.batch_execute(&tables.replace("OURS", &format!("\"{schema}\""))).await?;
             }
@@ -141,7 +145,7 @@ impl Store {
         }
         Ok(Err(ConfigError(format!(
             "the schema {schema} has the jobs of group {their_group} and topic {their_topic}, not of {group} and {topic}: \
-             give postgres.schema another name"
+             give postgres.schema another name, or name them in kafka.group and kafka.topic"
         ))))
     }
 
@@ -242,6 +246,20 @@ CREATE INDEX IF NOT EXISTS letters_unresolved ON OURS.letters (partition, genera
     WHERE resolved_ms IS NULL;
 CREATE INDEX IF NOT EXISTS letters_key ON OURS.letters USING hash (key) WHERE resolved_ms IS NULL;
 CREATE INDEX IF NOT EXISTS letters_resolved ON OURS.letters (partition, resolved_ms) WHERE resolved_ms IS NOT NULL;";
+/// Jobs have a key and any labels, where they had an organization and a match of which their key was made. Writers lock
+/// partitions before anything else, and so does this.
+const LABELS: &str = "
+LOCK TABLE OURS.partitions IN EXCLUSIVE MODE;
+ALTER TABLE OURS.jobs
+    ALTER COLUMN match_id TYPE text USING organization_id || ':' || match_id,
+    ALTER COLUMN organization_id TYPE json
+        USING json_build_object('organization_id', organization_id, 'match_id', match_id);
+ALTER TABLE OURS.jobs RENAME COLUMN match_id TO key;
+ALTER TABLE OURS.jobs RENAME COLUMN organization_id TO labels;
+UPDATE OURS.outbox SET document = (document::jsonb - 'organization_id' - 'match_id' || jsonb_build_object(
+    'key', (document->>'organization_id') || ':' || (document->>'match_id'),
+    'labels', json_build_object('organization_id', document->'organization_id', 'match_id', document->'match_id')))::json
+    WHERE kind = 'event';";
 /// Pipelines know when a job last began with them, and which jobs have them.
 const PIPELINES_USED: &str = "
 ALTER TABLE OURS.pipelines ADD COLUMN IF NOT EXISTS used_ms bigint NOT NULL

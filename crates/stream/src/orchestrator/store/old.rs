@@ -22,7 +22,7 @@ impl Store {
             "jobs.partition = $1 AND jobs.finished_ms < {NOW_MS} - $2 \
              AND NOT EXISTS (SELECT FROM {mailbox} AS mail WHERE mail.partition = $1 AND mail.subject = jobs.job_id) \
              AND NOT EXISTS (SELECT FROM {letters} AS letter WHERE letter.resolved_ms IS NULL \
-             AND letter.key = jobs.organization_id || ':' || jobs.match_id)",
+             AND letter.key = jobs.key)",
             mailbox = self.table("mailbox"),
             letters = self.table("letters")
         )

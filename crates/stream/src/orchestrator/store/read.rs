@@ -6,8 +6,14 @@ use tokio_postgres::{
     types::{ToSql, Type},
 };
 
-use super::{Store, rows::job_state};
-use crate::orchestrator::job::{Job, JobState};
+use super::{
+    Store,
+    rows::{job_state, labels_of},
+};
+use crate::orchestrator::{
+    command::Labels,
+    job::{Job, JobState},
+};
 
 /// Which jobs.
 #[derive(Debug, Clone, Default)]
@@ -27,10 +33,10 @@ pub struct JobSummary {
     pub id: String,
     /// Its partition.
     pub partition: i32,
-    /// Whose it is.
-    pub organization_id: String,
-    /// What it is about.
-    pub match_id: String,
+    /// The key of its commands.
+    pub key: String,
+    /// What it is about, and whose it is.
+    pub labels: Labels,
     /// How it stands.
     pub state: JobState,
     /// How far it is, from 0 to 1.
@@ -75,7 +81,7 @@ impl Store {
         let after = filter.after.as_deref().unwrap_or_default();
         let of_state = if state.is_some() { "state = $1" } else { "$1::text IS NULL" };
         let read = format!(
-            "SELECT job_id, partition, organization_id, match_id, state, reason, created_ms, finished_ms, \
+            "SELECT job_id, partition, key, labels, state, reason, created_ms, finished_ms, \
              (SELECT coalesce(avg(progress), 0) FROM {} AS s WHERE s.job_id = j.job_id) \
              FROM {} AS j WHERE {of_state} AND job_id > $2 ORDER BY job_id LIMIT $3",
             self.table("stages"),
@@ -88,8 +94,8 @@ impl Store {
             Ok(JobSummary {
                 id: row.get(0),
                 partition: row.get(1),
-                organization_id: row.get(2),
-                match_id: row.get(3),
+                key: row.get(2),
+                labels: labels_of(row.try_get(3)?)?,
                 state: job_state(row.get(4))?,
                 reason: row.get(5),
                 created_ms: row.get(6),

@@ -4,7 +4,7 @@
 use solehold_sql::{Error, inbox::Mark};
 
 use super::{
-    Letter, LetterId, LetterState, Mail, MailBody, Origin,
+    LetterId, LetterState, Mail, MailBody, Origin,
     batch::{Arrival, Batch, Verdict},
 };
 use crate::orchestrator::{
@@ -76,7 +76,7 @@ impl Batch<'_> {
         let payload = origin.payload.clone().into_bytes();
         let arrival = Arrival {
             position: origin.position,
-            key: command.key(),
+            key: command.key.clone(),
             digest: origin.digest,
             generation: Some(origin.generation),
             payload: Some(payload),
@@ -116,7 +116,7 @@ impl Batch<'_> {
                 payload: letter.payload.clone(),
                 digest: letter.digest.unwrap_or_default(),
                 generation: Some(letter.generation),
-                command: again(letter),
+                command: self.mapping.parse(letter.payload.as_deref(), Some(letter.key.as_bytes())),
             };
             let verdict = self.judge(&[arrival]).await?.pop();
             let (state, reason) = match verdict {
@@ -133,14 +133,4 @@ impl Batch<'_> {
         }
         Ok(i64::try_from(open.len()).unwrap_or(i64::MAX) < REDRIVE_BATCH)
     }
-}
-
-/// What a letter says, read again.
-fn again(letter: &Letter) -> Result<Command, String> {
-    let payload = letter.payload.as_deref().ok_or("the message is empty (a tombstone): a command is JSON")?;
-    let command = Command::parse(payload)?;
-    if command.key() != letter.key {
-        return Err(letter.reason.clone());
-    }
-    Ok(command)
 }

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use solehold_sql::Error;
 use tokio_postgres::{
     Client, Row,
@@ -10,7 +10,10 @@ use tokio_postgres::{
 };
 
 use super::Store;
-use crate::orchestrator::job::{Job, JobState, Stage, StageState};
+use crate::orchestrator::{
+    command::Labels,
+    job::{Job, JobState, Stage, StageState},
+};
 
 /// A job, and the partition that it belongs to.
 #[derive(Debug, Clone)]
@@ -19,8 +22,8 @@ pub(super) struct Kept {
     pub partition: i32,
 }
 
-const JOB: &str = "job_id, partition, organization_id, match_id, input, pipeline, state, reason, revision, \
-                   created_ms, finished_ms";
+const JOB: &str =
+    "job_id, partition, key, labels, input, pipeline, state, reason, revision, created_ms, finished_ms";
 const STAGE: &str = "job_id, place, state, attempt, failures, progress, result, reason, queued_ms, started_ms, \
                      finished_ms, deadline_ms";
 
@@ -59,8 +62,8 @@ impl Store {
             }
             let job = Job {
                 id: row.get(0),
-                organization_id: row.get(2),
-                match_id: row.get(3),
+                key: row.get(2),
+                labels: labels_of(row.try_get(3)?)?,
                 input: Arc::new(row.try_get(4)?),
                 pipeline,
                 state: job_state(row.get(6))?,
@@ -86,23 +89,24 @@ impl Store {
         let text = |of: fn(&Job) -> &str| jobs.iter().map(|job| of(job)).collect::<Vec<&str>>();
         let number = |of: fn(&Job) -> Option<i64>| jobs.iter().map(|job| of(job)).collect::<Vec<_>>();
         let (ids, states) = (text(|job| &job.id), text(|job| job.state.name()));
-        let (organizations, matches) = (text(|job| &job.organization_id), text(|job| &job.match_id));
+        let keys = text(|job| &job.key);
+        let labels: Vec<Value> = jobs.iter().map(|job| json!(job.labels)).collect();
         let inputs: Vec<&Value> = jobs.iter().map(|job| &*job.input).collect();
         let reasons: Vec<Option<&str>> = jobs.iter().map(|job| job.reason.as_deref()).collect();
         let (revisions, created) = (number(|job| Some(job.revision)), number(|job| Some(job.created_ms)));
         let finished = number(|job| job.finished_ms);
         let insert = format!(
-            "INSERT INTO {} ({JOB}) SELECT id, $1, organization, match, input, digest, state, reason, revision, \
-             created_ms, finished_ms FROM unnest($2::text[], $3::text[], $4::text[], $5::json[], $6::text[], $7::text[], \
-             $8::text[], $9::bigint[], $10::bigint[], $11::bigint[]) AS given (id, organization, match, input, digest, \
+            "INSERT INTO {} ({JOB}) SELECT id, $1, key, labels, input, digest, state, reason, revision, \
+             created_ms, finished_ms FROM unnest($2::text[], $3::text[], $4::json[], $5::json[], $6::text[], $7::text[], \
+             $8::text[], $9::bigint[], $10::bigint[], $11::bigint[]) AS given (id, key, labels, input, digest, \
              state, reason, revision, created_ms, finished_ms)",
             self.table("jobs")
         );
         let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
             (&partition, Type::INT4),
             (&ids, Type::TEXT_ARRAY),
-            (&organizations, Type::TEXT_ARRAY),
-            (&matches, Type::TEXT_ARRAY),
+            (&keys, Type::TEXT_ARRAY),
+            (&labels, Type::JSON_ARRAY),
             (&inputs, Type::JSON_ARRAY),
             (&digests, Type::TEXT_ARRAY),
             (&states, Type::TEXT_ARRAY),
@@ -234,6 +238,10 @@ fn stage_of(row: &Row) -> Result<Stage, Error> {
         finished_ms: row.get(10),
         deadline_ms: row.get(11),
     })
+}
+
+pub(super) fn labels_of(labels: Value) -> Result<Labels, Error> {
+    serde_json::from_value(labels).map_err(|error| Error::Effect(format!("the labels of a job: {error}")))
 }
 
 pub(super) fn job_state(name: &str) -> Result<JobState, Error> {

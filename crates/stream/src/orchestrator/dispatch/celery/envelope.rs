@@ -19,14 +19,15 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// The members of the input are the task's keyword arguments; an input that is no object is its one argument. Job,
-    /// stage and attempt are headers, so that no task has to name them in its signature: a bound task reads
-    /// `self.request.solehold_job`, and its id has all three.
+    /// Unless the stage says what its task gets, the members of the input are the task's keyword arguments; an input
+    /// that is no object is its one argument. Job, stage and attempt are headers, so that no task has to name them in
+    /// its signature: a bound task reads `self.request.solehold_job`, and its id has all three.
     pub fn new(task: &Task) -> Self {
         let id = task.id.to_string();
-        let (args, kwargs) = match &task.input {
-            Value::Object(members) => (Vec::new(), members.clone()),
-            other => (vec![other.clone()], Map::new()),
+        let (args, kwargs) = match (&task.arguments, &task.input) {
+            (Some(given), _) => (given.args.clone(), given.kwargs.clone()),
+            (None, Value::Object(members)) => (Vec::new(), members.clone()),
+            (None, other) => (vec![other.clone()], Map::new()),
         };
         let (args, kwargs) = (Value::Array(args), Value::Object(kwargs));
         let headers = json!({
@@ -120,13 +121,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::orchestrator::Arguments;
 
     fn task(input: Value) -> Task {
         Task {
-            id: TaskId { job: "match-17".to_owned(), stage: "detect".to_owned(), attempt: 2 },
+            id: TaskId { job: "job-17".to_owned(), stage: "detect".to_owned(), attempt: 2 },
             name: "video.detect".to_owned(),
             queue: None,
             input,
+            arguments: None,
             key: "org:match".to_owned(),
             queue_timeout: Duration::from_secs(60),
             run_timeout: Duration::from_secs(90),
@@ -136,7 +139,7 @@ mod tests {
     #[test]
     fn a_task_is_an_envelope_of_protocol_two() {
         let envelope = Envelope::new(&task(json!({ "video": "a.mp4" })));
-        assert_eq!(envelope.id, "match-17:detect:2");
+        assert_eq!(envelope.id, "job-17:detect:2");
         assert_eq!(envelope.headers["task"], "video.detect");
         assert_eq!(envelope.headers["id"], envelope.headers["root_id"]);
         assert_eq!(envelope.headers["timelimit"], json!([90.0, null]));
@@ -146,6 +149,11 @@ mod tests {
         assert_eq!(body[1], json!({ "video": "a.mp4" }));
         let body: Value = serde_json::from_slice(&Envelope::new(&task(json!([1, 2]))).body).expect("JSON");
         assert_eq!((&body[0], &body[1]), (&json!([[1, 2]]), &json!({})));
+        let mut given = task(json!({ "video": "a.mp4" }));
+        let kwargs = Map::from_iter([("path".to_owned(), json!("a.mp4"))]);
+        given.arguments = Some(Arguments { args: vec![json!(7)], kwargs });
+        let body: Value = serde_json::from_slice(&Envelope::new(&given).body).expect("JSON");
+        assert_eq!((&body[0], &body[1]), (&json!([7]), &json!({"path": "a.mp4"})));
         let long = Envelope::new(&task(json!({ "name": "ü".repeat(1_000) })));
         assert_eq!(long.headers["kwargsrepr"].as_str().map(|text| text.chars().count()), Some(203));
     }
