@@ -221,6 +221,7 @@ fn read(parts: &[Part], rest: &str, former: Former, found: &mut Vec<Former>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::orchestrator::command::Labels;
 
     fn template(text: &str) -> KeyTemplate {
         text.parse().unwrap_or_else(|error| panic!("{error}"))
@@ -231,13 +232,14 @@ mod tests {
     }
 
     fn command(kind: CommandKind, job: &str, id: Option<&str>) -> Command {
-        let mut command = serde_json::json!({
-            "type": kind.name(), "job_id": job, "organization_id": "o", "match_id": "m",
-        });
-        if let Some(id) = id {
-            command["command_id"] = id.into();
+        Command {
+            job_id: job.to_owned(),
+            key: job.to_owned(),
+            labels: Labels::default(),
+            kind,
+            input: serde_json::Value::Null,
+            command_id: id.map(str::to_owned),
         }
-        Command::parse(command.to_string().as_bytes()).expect("a command")
     }
 
     #[test]
