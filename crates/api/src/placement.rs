@@ -119,6 +119,9 @@ impl PlannedResource {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Assignments {
     pub runner_id: String,
+    /// The cameras that it holds. Not there for a runner that registered with `kinds` and takes no cameras.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub assigned_cameras: Option<Vec<String>>,
     /// Everything that it holds.
     pub leases: Vec<Lease>,
     /// The revision as of which this is so.
@@ -575,9 +578,7 @@ fn eviction(why: Eviction) -> &'static str {
 
 fn unplaceable(why: &Unplaceable) -> String {
     match why {
-        Unplaceable::Quarantined => {
-            "it is in quarantine, because it failed too often or someone put it there".into()
-        }
+        Unplaceable::Quarantined => "it is in quarantine: it failed too often, or was put there".into(),
         Unplaceable::NoRunner => "no runner is registered".into(),
         Unplaceable::NoRunnerForKind(kind) => format!("no runner works on the kind {kind}"),
         Unplaceable::NoRunnerAtSite(site) => format!("no runner serves the site {site}"),

@@ -69,7 +69,7 @@ impl Operator {
         let look = async || {
             let listed = self.send(Method::GET, "/leases", Value::Null).await.ok()?;
             let leases = listed["leases"].as_array()?;
-            let count = |name: &str| leases.iter().filter(|lease| lease["runner_id"] == name).count();
+            let count = |name: &str| leases.iter().filter(|lease| lease["holder"] == name).count();
             let is_so = wanted.iter().all(|(name, load)| count(name) == *load);
             let total: usize = wanted.iter().map(|(_, load)| load).sum();
             (is_so && leases.len() == total).then_some(())

@@ -22,6 +22,7 @@ impl Planned {
     ) -> Assignments {
         let mut answer = Assignments {
             runner_id: runner.to_string(),
+            assigned_cameras: None,
             leases: Vec::new(),
             revision: self.revision,
             algorithm: self.plan.algorithm,

@@ -6,6 +6,7 @@
 use futures_util::future::try_join_all;
 use serde::Deserialize;
 use solehold_api::{
+    document::read,
     field::{self, Faults},
     kind,
     leases::Lease,
@@ -15,7 +16,7 @@ use solehold_api::{
     placement::Assignments,
     runners::{
         HeartbeatRunner, PutRunnerStatus, RegisterRunner, RegisteredRunner, RemoveRunner, RemovedRunner,
-        Runner, RunnerHeartbeat, RunnerList, RunnerStatus,
+        Runner, RunnerAttributes, RunnerHeartbeat, RunnerList, RunnerStatus,
     },
     terms,
 };
@@ -181,14 +182,18 @@ async fn registered(
     view: &SessionView,
 ) -> Result<Json<RegisteredRunner>, ApiError> {
     let (leases, _) = held_by(context, &holder.key).await?;
-    let cameras = leases.iter().filter(|lease| is_own(lease) && lease.key.kind.as_str() == kind::CAMERA);
-    let cameras = cameras.map(|lease| lease.key.key.to_string()).collect();
+    let assigned_cameras = cameras_of(holder, leases.iter().filter(|lease| is_own(lease)));
     let runner = Runner::of(holder, Some(&view.session), leases.len() as u64, view.now);
-    let kinds = &runner.about.kinds;
-    let takes_cameras = kinds.is_empty() || kinds.iter().any(|of| of == kind::CAMERA);
-    let assigned_cameras = takes_cameras.then_some(cameras);
     let answer = RegisteredRunner::of(runner, &view.session, view.now);
     Ok(Json(RegisteredRunner { assigned_cameras, ..answer }))
+}
+
+/// The cameras among some leases, unless the runner has registered for kinds of which `camera` is none.
+fn cameras_of<'a>(holder: &Holder, leases: impl Iterator<Item = &'a LeaseView>) -> Option<Vec<String>> {
+    let about: RunnerAttributes = read(&holder.attributes).unwrap_or_default();
+    let takes_cameras = about.kinds.is_empty() || about.kinds.iter().any(|kind| kind == kind::CAMERA);
+    let cameras = leases.filter(|lease| lease.key.kind.as_str() == kind::CAMERA);
+    takes_cameras.then(|| cameras.map(|lease| lease.key.key.to_string()).collect())
 }
 
 /// Reports that a runner is alive.
@@ -399,11 +404,14 @@ async fn assignments(
     let known = field::maybe_name("known", query.known.as_deref())?;
     let wait = terms::wait(query.wait_ms.map(Into::into).as_ref()).map_err(|fault| vec![fault])?;
     let key = runner_key(context, &TenantQuery { tenant: query.tenant }, &id).await?;
-    let asker = KnownRunner::of(&find(context, &key).await?, &key);
+    let found = find(context, &key).await?;
+    let asker = KnownRunner::of(&found, &key);
     let planned = context.other_plan(&key, asker.as_ref(), known.as_ref().map(Name::as_str), wait).await?;
     // Read after the plan: what was acquired since then is kept, not acquired again.
     let (leases, revision) = held_by(context, &key).await?;
     let mut assignments = planned.assignments(&key.name, &leases, |key| context.caller().may_see(key));
+    assignments.assigned_cameras =
+        found.state.holder(&key).and_then(|holder| cameras_of(holder, leases.iter()));
     assignments.leases = leases.iter().map(|lease| Lease::of(lease, Revision(revision))).collect();
     assignments.revision = revision;
     Ok(Json(assignments))

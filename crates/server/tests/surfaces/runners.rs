@@ -172,7 +172,7 @@ async fn what_is_held_by_name_is_the_runner_s_when_it_first_registers() {
     let first = api.post("/runners/register", runner("runner-abc123")).await.is(200);
     assert_eq!((&first["assigned_cameras"], &first["current_load"]), (&json!(["cam-1"]), &json!(1)));
     let told = api.get(&format!("{R}/assignments/?tenant=tenant-1")).await.is(200);
-    assert_eq!((&told["leases"][0]["key"], &told["keep"][0]["key"]), (&json!("cam-1"), &json!("cam-1")));
+    assert_eq!((&told["assigned_cameras"], &told["leases"][0]["key"]), (&json!(["cam-1"]), &json!("cam-1")));
     api.get("/runners/nobody/assignments?tenant=tenant-1").await.problem(404, "not_found");
 }
 
