@@ -33,7 +33,11 @@ stages:
             "{match_id}",
             ":4: commands.key has {match_id}, which is not one of {job_id}, {labels.customer}",
         ),
-        ("{input.video}", "{input.video", ":12: \"{input.video\" has a single {: write {{ for a brace"),
+        (
+            "{input.video}",
+            "{input.video",
+            ":11: kwargs of stage decode: \"{input.video\" has a single {: write {{ for a brace",
+        ),
         (
             "{input.video}",
             "{results.scan}",

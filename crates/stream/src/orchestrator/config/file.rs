@@ -10,9 +10,7 @@ use serde_json::Value;
 
 use crate::{
     kafka::LostMessages,
-    orchestrator::{
-        command::CommandKind, dispatch::DispatchersFile, pipeline::DispatchKind, template::Template,
-    },
+    orchestrator::{command::CommandKind, dispatch::DispatchersFile, pipeline::DispatchKind},
 };
 
 /// The file.
@@ -226,9 +224,9 @@ pub struct StageFile {
     /// How many attempts may follow the first.
     pub retries: Option<u32>,
     /// What its Celery tasks get by position.
-    pub args: Option<Template>,
+    pub args: Option<Value>,
     /// What its Celery tasks get by name.
-    pub kwargs: Option<Template>,
+    pub kwargs: Option<Value>,
 }
 
 /// Where jobs can be read and steered.

@@ -13,6 +13,7 @@ use std::{
 };
 
 use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
 use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
 use solehold_client::{HttpConfig, transport};
 use solehold_engine::postgres::Target;
@@ -24,6 +25,7 @@ use super::{
     command::Mapping,
     dispatch::DispatchersFile,
     pipeline::{Pipeline, StagePlan},
+    template::Template,
 };
 use crate::kafka::LostMessages;
 
@@ -201,19 +203,21 @@ fn pipeline(file: &OrchestratorFile, commands: &Mapping) -> Result<Pipeline, Wro
     }
     let hour = Duration::from_secs(60 * 60);
     let time = |given: Option<Time>| given.map_or(hour, |Time(time)| time);
-    let stages = file.stages.iter().map(|(name, stage)| StagePlan {
-        name: name.clone(),
-        after: stage.after.clone(),
-        task: stage.task.clone(),
-        dispatch: stage.dispatch,
-        queue: stage.queue.clone(),
-        queue_timeout: time(stage.queue_timeout),
-        run_timeout: time(stage.run_timeout),
-        retries: stage.retries.unwrap_or(3),
-        args: stage.args.clone(),
-        kwargs: stage.kwargs.clone(),
+    let stages = file.stages.iter().map(|(name, stage)| {
+        Ok(StagePlan {
+            name: name.clone(),
+            after: stage.after.clone(),
+            task: stage.task.clone(),
+            dispatch: stage.dispatch,
+            queue: stage.queue.clone(),
+            queue_timeout: time(stage.queue_timeout),
+            run_timeout: time(stage.run_timeout),
+            retries: stage.retries.unwrap_or(3),
+            args: template(name, "args", &stage.args)?,
+            kwargs: template(name, "kwargs", &stage.kwargs)?,
+        })
     });
-    let pipeline = Pipeline::new(stages.collect()).map_err(|error| {
+    let pipeline = Pipeline::new(stages.collect::<Result<_, Wrong>>()?).map_err(|error| {
         let key = ["stages"].into_iter().chain(error.stage.as_deref()).chain(error.key);
         (Some(key.collect::<Vec<_>>().join("/")), error.what)
     })?;
@@ -228,6 +232,13 @@ fn pipeline(file: &OrchestratorFile, commands: &Mapping) -> Result<Pipeline, Wro
         }
         None => Ok(pipeline),
     }
+}
+
+/// What the tasks of a stage get.
+fn template(stage: &str, key: &str, given: &Option<Value>) -> Result<Option<Template>, Wrong> {
+    let template = given.clone().map(Template::try_from).transpose();
+    template
+        .or_else(|error| wrong(&format!("stages/{stage}/{key}"), format!("{key} of stage {stage}: {error}")))
 }
 
 fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {

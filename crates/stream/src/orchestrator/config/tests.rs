@@ -195,10 +195,13 @@ fn mistakes_in_arguments_are_told_with_their_line() {
     let with = |text: &str| told(&format!("{CELERY}    {text}\n"));
     for (text, told) in [
         (
-            "kwargs:\n      path: '{input.video'",
-            "o.yaml:9: \"{input.video\" has a single {: write {{ for a brace",
+            "kwargs:\n      path: '{input.video'\n      fps: 25\n    retries: 1",
+            "o.yaml:9: kwargs of stage decode: \"{input.video\" has a single {: write {{ for a brace",
         ),
-        ("kwargs: {path: {input.video}}", "o.yaml:9: YAML takes {input.video} without quotes for a mapping"),
+        (
+            "kwargs: {path: {input.video}}",
+            "o.yaml:9: kwargs of stage decode: YAML takes {input.video} without quotes for a mapping",
+        ),
         ("kwargs: ['{input}']", "o.yaml:9: kwargs of stage decode: it must have keys of its own"),
         ("args: {a: 1}", "o.yaml:9: args of stage decode: it must be a list"),
         (

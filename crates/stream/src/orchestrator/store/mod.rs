@@ -104,9 +104,9 @@ impl Store {
         tx.query_typed("SELECT pg_advisory_xact_lock(hashtext($1))", &[(&lock, Type::TEXT)]).await?;
         let (partitions, inbox) = (self.partitions.schema(), self.inbox.migration());
         let first = format!("CREATE SCHEMA IF NOT EXISTS OURS;\n{partitions};\n{inbox};\n{SCHEMA}");
-        // Each is made in one transaction, and known by its last table, index or column. `CREATE INDEX IF NOT EXISTS` would
-        // wait for every writer, and meet those that write in another order in a deadlock, only to find that there is
-        // nothing to do.
+        // Each is made in one transaction, and known by its last table, index or column. `CREATE INDEX IF NOT EXISTS`
+        // would wait for every writer, and meet those that write in another order in a deadlock, only to find that
+        // there is nothing to do.
         let steps = [
             ("letters", first.as_str()),
             ("jobs_finished", JOBS_FINISHED),

@@ -19,9 +19,9 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// Unless the stage says what its task gets, the members of the input are the task's keyword arguments; an input that
-    /// is no object is its one argument. Job, stage and attempt are headers, so that no task has to name them in its signature: a bound task reads
-    /// `self.request.solehold_job`, and its id has all three.
+    /// Unless the stage says what its task gets, the members of the input are the task's keyword arguments; an input
+    /// that is no object is its one argument. Job, stage and attempt are headers, so that no task has to name them in
+    /// its signature: a bound task reads `self.request.solehold_job`, and its id has all three.
     pub fn new(task: &Task) -> Self {
         let id = task.id.to_string();
         let (args, kwargs) = match (&task.arguments, &task.input) {
