@@ -47,11 +47,10 @@ async fn a_command_with_only_a_job_id_and_a_payload_takes_effect() {
     assert!(found[0].reason.starts_with("the message has no key: give all messages of a job the same key"));
     let is_told = async || kit.topics.revisions("a") == [1, 2];
     wait_for("the events", PATIENCE, is_told).await.unwrap();
-    let published = kit.topics.published.lock().unwrap();
+    let published = kit.topics.published.lock().unwrap().clone();
     let (_, event) = published.iter().find(|(topic, _)| topic == "events").unwrap();
     let told: Value = serde_json::from_slice(&event.payload).unwrap();
     assert_eq!((event.key.as_str(), &told["key"], &told["labels"]), ("a", &json!("a"), &json!({})));
-    drop(published);
     consuming.end().await;
 }
 

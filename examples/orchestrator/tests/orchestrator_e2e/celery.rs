@@ -92,8 +92,8 @@ impl Pipeline {
     }
 }
 
-/// Commands of the design that the example is taken from. Its consumer reads only the `job_id`: the rest is the payload,
-/// and the key is `{organization_id}:{match_id}`.
+/// Commands of the design that the example is taken from. Its consumer reads only the `job_id`: the rest is the
+/// payload, and the key is `{organization_id}:{match_id}`.
 #[tokio::test]
 async fn a_job_id_a_payload_and_a_key_are_enough_for_celery_tasks() -> Result<()> {
     let rabbit = RabbitMq::start().await?;
