@@ -50,16 +50,16 @@ enum Other {
     /// Take over what another system has marked as processed in its Redis
     ///
     /// For moving over from a hand-written consumer: stop it, run this, and start the orchestrator under the same
-    /// consumer group. A command that the other system has processed is then not done again, although its offset was not
-    /// committed. It may be run again. See docs/guides/moving-over.md.
+    /// consumer group. A command that the other system has processed is then not done again, although its offset was
+    /// not committed. It may be run again. See docs/guides/moving-over.md.
     ImportMarks {
         #[command(flatten)]
         keys: KeyArgs,
     },
     /// Tell another system, in its Redis, which commands have taken effect here
     ///
-    /// For moving back to a hand-written consumer: stop the orchestrator, run this, start the other system under the same
-    /// consumer group, and run `drain`. It may be run again. See docs/guides/moving-over.md.
+    /// For moving back to a hand-written consumer: stop the orchestrator, run this, start the other system under the
+    /// same consumer group, and run `drain`. It may be run again. See docs/guides/moving-over.md.
     ExportMarks {
         #[command(flatten)]
         keys: KeyArgs,

@@ -152,8 +152,8 @@ impl Inbox {
         Ok(rows.iter().map(|row| (row.get(0), met(row.get(1)))).collect())
     }
 
-    /// Keeps marks of commands that took effect elsewhere: of each its type and its id are known, and nothing else. Their
-    /// scope has no other marks. Returns how many are new.
+    /// Keeps marks of commands that took effect elsewhere: of each its type and its id are known, and nothing else.
+    /// Their scope has no other marks. Returns how many are new.
     pub async fn import(
         &self,
         client: &(impl GenericClient + Sync),
@@ -172,8 +172,8 @@ impl Inbox {
         Ok(client.client().execute_typed(&insert, &parameters).await?)
     }
 
-    /// Which of these names have a mark in a scope of imported marks, by their places. It costs next to nothing if there
-    /// are no such marks.
+    /// Which of these names have a mark in a scope of imported marks, by their places. It costs next to nothing if
+    /// there are no such marks.
     pub async fn imported(
         &self,
         client: &(impl GenericClient + Sync),

@@ -132,6 +132,8 @@ impl Load {
         let (sent, is_over) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
         let (count, over) = (sent.clone(), is_over.clone());
         let task = tokio::spawn(async move {
+            // Slow enough for both systems, and they are never done.
+            let mut rate = tokio::time::interval(Duration::from_millis(10));
             for number in 0.. {
                 if over.load(Ordering::SeqCst) {
                     break;
@@ -141,8 +143,7 @@ impl Load {
                 if number % 10 == 0 && number >= AGAIN + EXPIRED {
                     send(&producer, number - AGAIN).await?;
                 }
-                // A rate, so that neither system is ever done.
-                tokio::time::sleep(Duration::from_millis(10)).await;
+                rate.tick().await;
             }
             Ok(())
         });
@@ -332,7 +333,15 @@ async fn moves_over_and_back(mode: Mode) -> Result<()> {
     let ours = world.count("jobs").await?;
     ensure!(exported["exported"] == ours && under_way > 0, "{exported}, {ours} jobs, {under_way} under way");
     let marked = world.marks().await?.len();
-    let other = world.other(&[]).await?;
+    // A group that still has members of the orchestrator refuses the other system, which is then started again.
+    let started = async || match world.other(&[]).await {
+        Ok(other) => Some(other),
+        Err(error) => {
+            println!("refused: {error:#}; {} {}", pods[0].logs(), pods[1].logs());
+            None
+        }
+    };
+    let other = wait_for("the other system to start", PATIENCE, started).await?;
     let draining = world.ours("pod-3", &["drain"]).await?;
     world.workers.are_busy.store(false, Ordering::SeqCst);
     let is_over = "jobs under way: 0; messages to send: 0; letters to decide on: 0";

@@ -43,7 +43,7 @@ pub use self::{
 };
 use super::{config::ConfigError, pipeline::Pipeline};
 
-/// The scope of marks that were imported from the system before this one. The others have the number of their partition.
+/// The scope of marks that were imported from the system before this one. The scope of others is their partition.
 pub(super) const IMPORTED: &str = "imported";
 /// How many pipelines are remembered.
 const PIPELINES_KEPT: usize = 1_000;
