@@ -226,8 +226,8 @@ impl PostgresBuilder {
         self
     }
 
-    /// Asks everyone who connects for this password (`scram-sha-256`), which [`Postgres::url`] shows from then on. It has
-    /// letters and digits only.
+    /// Asks everyone who connects for this password (`scram-sha-256`). It has letters and digits only, and is part of
+    /// [`Postgres::url`].
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
         self
