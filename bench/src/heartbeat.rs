@@ -58,6 +58,7 @@ async fn runner(engine: &Engine, leases: usize) -> Result<SessionId> {
         ttl_ms: 300_000,
         replace: None,
         fenced: true,
+        follows: None,
         registration: None,
         metrics: None,
     });

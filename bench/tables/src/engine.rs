@@ -86,8 +86,10 @@ fn key(text: &str) -> Result<ResourceKey> {
 
 fn open_session(id: SessionId, holder: &str) -> Result<Command> {
     let holder = HolderKey { tenant: name("bench")?, name: name(holder)? };
-    let (ttl_ms, replace, fenced, registration, metrics) = (24 * HOUR_MS, None, false, None, None);
-    Ok(Command::OpenSession(OpenSession { id, holder, ttl_ms, replace, fenced, registration, metrics }))
+    let (ttl_ms, fenced) = (24 * HOUR_MS, false);
+    let (replace, follows, registration, metrics) = (None, None, None, None);
+    let open = OpenSession { id, holder, ttl_ms, replace, fenced, follows, registration, metrics };
+    Ok(Command::OpenSession(open))
 }
 
 fn acquire(key: ResourceKey, holder: &str, session: SessionId) -> Result<Command> {

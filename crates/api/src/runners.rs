@@ -65,6 +65,10 @@ pub struct RegisterRunner {
     /// replaced session nor for those of leases that it held by its name alone.
     #[serde(default)]
     pub fenced: bool,
+    /// The last session of the process that asks, which comes back after it has ended: refused with
+    /// `session_superseded` if another session of this name is live by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Uuid>,
     /// Any JSON that it reports about itself.
     pub metrics: Option<BTreeMap<String, Value>>,
 }

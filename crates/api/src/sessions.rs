@@ -48,6 +48,10 @@ pub struct OpenSession {
     /// The replaced session is known to be fenced off, so nobody need wait for its deadline.
     #[serde(default)]
     pub fenced: bool,
+    /// The last session of the process that asks, which comes back after it has ended: refused with
+    /// `session_superseded` if another session of this name is live by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follows: Option<Uuid>,
 }
 
 /// An opening that was checked.

@@ -542,6 +542,27 @@ async fn a_wrong_database_or_role_fails_at_once() -> Result<()> {
     Ok(())
 }
 
+/// The password is a part of the URL; nothing else is asked for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_or_missing_password_fails_at_once() -> Result<()> {
+    let postgres = Postgres::builder().password("hunter2").start().await?;
+    let url = postgres.create_database("serve").await?;
+    for (engine, said) in
+        [(url.replace("hunter2", "wr0ng"), "[28P01]"), (url.replace(":hunter2", ""), "password missing")]
+    {
+        let ran =
+            run(["serve", "--listen", "127.0.0.1:0", "--engine", &engine, "--store-wait", "1h"]).await?;
+        assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+        assert!(!ran.stderr.contains("waiting") && !ran.stderr.contains("wr0ng"), "{}", ran.stderr);
+    }
+    let server = server().engine(&url).start().await?;
+    ask(&server, "lease acquire job/a --ttl 5m").await?.good()?;
+    assert!(!server.logs().contains("hunter2"), "{}", server.logs());
+    assert_eq!(server.terminate().await?.code(), Some(0));
+    Ok(())
+}
+
 /// A signal ends a server that still waits.
 #[tokio::test(flavor = "multi_thread")]
 async fn it_can_be_stopped_while_it_waits() -> Result<()> {

@@ -113,6 +113,23 @@ pub struct StateDocument {
     pub sequence: u64,
 }
 
+/// An opening of a session.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Opening {
+    /// The caller's choice: a repeat, even one that arrives after others, finds the session instead of opening another
+    /// that supersedes it.
+    pub id: SessionId,
+    /// Whose session.
+    pub holder: Name,
+    /// How long a heartbeat keeps it alive.
+    pub ttl: Duration,
+    /// What it reports about itself.
+    pub metrics: Metrics,
+    /// The last session that this process had under the name; none at its start. If another one is live by now, the
+    /// opening is refused instead of superseding it (rule 13).
+    pub follows: Option<SessionId>,
+}
+
 /// One of the operations that are sent together.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Operation {
@@ -349,9 +366,8 @@ impl AuthorityError {
 /// the authority itself where an answer was lost: only the caller that counts its attempts knows what a refusal means.
 #[async_trait]
 pub trait Authority: Send + Sync + 'static {
-    /// Opens a session under that name; the name's former one is superseded. The id is the caller's choice: a repeat,
-    /// even one that arrives after others, finds the session instead of opening another that supersedes it.
-    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat>;
+    /// Opens a session under that name; the name's former one is superseded.
+    async fn open(&self, opening: &Opening) -> Reply<Beat>;
 
     /// Renews a session, over connections of its own, so that nothing else can delay it. It shows the last cursor that
     /// the store has sealed for this holder. One that is sent beside others that are not answered yet begins with

@@ -27,8 +27,8 @@ use uuid::Uuid;
 use crate::{
     authority::{
         AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX,
-        Grant, HandOver, HeartbeatAttempt, HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource,
-        StateDocument, StateWrite,
+        Grant, HandOver, HeartbeatAttempt, HeldLease, Metrics, Node, Opening, Operation, Refusal, Reply,
+        Resource, StateDocument, StateWrite,
     },
     news::{News, Newsroom},
 };
@@ -259,17 +259,18 @@ fn told(metrics: &Metrics) -> Result<Option<Document>, Refusal> {
 
 #[async_trait]
 impl Authority for Embedded {
-    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
-        let metrics = match told(metrics) {
+    async fn open(&self, opening: &Opening) -> Reply<Beat> {
+        let metrics = match told(&opening.metrics) {
             Ok(metrics) => metrics,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let command = Command::OpenSession(OpenSession {
-            id,
-            holder: HolderKey { tenant: self.tenant.clone(), name: holder.clone() },
-            ttl_ms: ttl.as_millis() as u64,
+            id: opening.id,
+            holder: HolderKey { tenant: self.tenant.clone(), name: opening.holder.clone() },
+            ttl_ms: opening.ttl.as_millis() as u64,
             replace: None,
             fenced: false,
+            follows: opening.follows,
             registration: None,
             metrics,
         });

@@ -15,8 +15,8 @@ use common::{Behind, PATIENCE, Sort};
 use solehold_client::{
     AcquireError, Authority, AuthorityError, LeaseId, LockConfig, Locks, Metrics, Resource, SessionId,
     authority::{
-        AcquireRequest, Attributes, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Operation,
-        Reply, StateDocument, StateWrite,
+        AcquireRequest, Attributes, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Opening,
+        Operation, Reply, StateDocument, StateWrite,
     },
 };
 use solehold_core::{key::Name, time::Token};
@@ -176,8 +176,9 @@ async fn a_holder_that_dies_makes_room_for_the_next() {
         };
         // A session that nobody keeps: opened straight at the authority.
         let holder = Name::new("dead").expect("a name");
-        let opened =
-            behind.authority.open(SessionId(Uuid::now_v7()), &holder, short.ttl, &Metrics::new()).await;
+        let (id, ttl, metrics) = (SessionId(Uuid::now_v7()), short.ttl, Metrics::new());
+        let opening = Opening { id, holder: holder.clone(), ttl, metrics, follows: None };
+        let opened = behind.authority.open(&opening).await;
         let session = opened.expect("an outcome").expect("open").session;
         let (resource, request) =
             (Resource::new("lock", "a").expect("names"), Name::new("r").expect("a name"));
@@ -226,8 +227,8 @@ struct Lineless(Arc<dyn Authority>);
 
 #[async_trait]
 impl Authority for Lineless {
-    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
-        self.0.open(id, holder, ttl, metrics).await
+    async fn open(&self, opening: &Opening) -> Reply<Beat> {
+        self.0.open(opening).await
     }
     async fn heartbeat(
         &self,

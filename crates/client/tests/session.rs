@@ -9,7 +9,8 @@ use serde_json::json;
 use solehold_api::problem::ErrorCode;
 use solehold_client::{
     AcquireError, Authority, GuardError, Http, HttpConfig, LockConfig, Locks, Lost, Policy, Session,
-    SessionConfig, authority::HeartbeatAttempt,
+    SessionConfig,
+    authority::{HeartbeatAttempt, Opening},
 };
 use solehold_core::key::{Name, SessionId};
 use solehold_testkit::{Proxy, wait_for};
@@ -131,14 +132,38 @@ async fn bad_input_is_named() {
     guard.write_state(&1).await.expect("and it goes on");
 }
 
+/// An opening under the name "one".
+fn opening(id: SessionId, follows: Option<SessionId>) -> Opening {
+    let (holder, ttl) = (Name::new("one").expect("a name"), Duration::from_secs(30));
+    Opening { id, holder, ttl, metrics: Default::default(), follows }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_comes_back_does_not_supersede_its_successor() {
+    for sort in Sort::ALL {
+        let behind = sort.start().await;
+        let ids = [(); 4].map(|()| SessionId(Uuid::now_v7()));
+        let open = async |id, follows| {
+            let opened = behind.authority.open(&opening(id, follows)).await.expect("an outcome");
+            opened.map(|beat| beat.session)
+        };
+        assert_eq!(open(ids[0], None).await, Ok(ids[0]), "{sort:?}");
+        assert_eq!(open(ids[1], Some(ids[0])).await, Ok(ids[1]), "{sort:?}: it follows its own");
+        assert_eq!(open(ids[2], None).await, Ok(ids[2]), "{sort:?}: another process takes its place at once");
+        let refusal = open(ids[3], Some(ids[1])).await.expect_err("it was superseded");
+        assert!(refusal.is_superseded(), "{sort:?}: {refusal}");
+        behind.authority.close(ids[2]).await.expect("an outcome").expect("closed");
+        assert_eq!(open(ids[3], Some(ids[1])).await, Ok(ids[3]), "{sort:?}: nobody is in its place any more");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repeat_of_the_request_to_open_finds_the_session() {
     for sort in Sort::ALL {
         let behind = sort.start().await;
-        let (holder, ttl) = (Name::new("one").expect("a name"), Duration::from_secs(30));
         let (chosen, other) = (SessionId(Uuid::now_v7()), SessionId(Uuid::now_v7()));
         let open = async |id| {
-            let opened = behind.authority.open(id, &holder, ttl, &Default::default()).await;
+            let opened = behind.authority.open(&opening(id, None)).await;
             opened.expect("an outcome").expect("open").session
         };
         let renew = async |id| {
@@ -160,9 +185,7 @@ async fn a_repeat_of_the_request_to_open_finds_the_session() {
 async fn the_margin_follows_the_store() {
     for sort in Sort::ALL {
         let behind = sort.start().await;
-        let holder = Name::new("one").expect("a name");
-        let (id, ttl) = (SessionId(Uuid::now_v7()), Duration::from_secs(30));
-        let opened = behind.authority.open(id, &holder, ttl, &Default::default()).await;
+        let opened = behind.authority.open(&opening(SessionId(Uuid::now_v7()), None)).await;
         let slack = opened.expect("an outcome").expect("open").slack;
         let is_wall = matches!(sort, Sort::Postgres | Sort::HttpPostgres);
         assert_eq!(slack, Duration::from_millis(if is_wall { 500 } else { 0 }), "{sort:?}");

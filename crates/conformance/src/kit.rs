@@ -328,6 +328,7 @@ fn opening(holder_name: &str, ttl_ms: u64) -> OpenSession {
         ttl_ms,
         replace: None,
         fenced: false,
+        follows: None,
         registration: None,
         metrics: None,
     }

@@ -142,6 +142,7 @@ impl Player {
             ttl_ms: self.random.random_range(1_000..4_000),
             replace,
             fenced: self.random.random_ratio(1, 2),
+            follows: self.random.random_ratio(1, 3).then(|| self.session()),
             registration,
             metrics: None,
         })

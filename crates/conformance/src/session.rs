@@ -30,6 +30,7 @@ fn reopen(holder_name: &str, replace: Option<SessionId>, fenced: bool) -> Comman
         ttl_ms: LONG_MS,
         replace,
         fenced,
+        follows: None,
         registration: None,
         metrics: None,
     })

@@ -160,6 +160,8 @@ pub struct OpenSession {
     pub replace: Option<SessionId>,
     /// Whether the replaced session is known to be fenced off (rule 12).
     pub fenced: bool,
+    /// The last session of the process that asks, which comes back: refused if its holder has another live one by now.
+    pub follows: Option<SessionId>,
     /// Also registers the holder.
     pub registration: Option<Registration>,
     /// What it reports about itself; opaque.

@@ -91,6 +91,7 @@ async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>,
             ttl_ms: 30_000,
             replace: None,
             fenced: false,
+            follows: None,
             registration: None,
             metrics: None,
         });

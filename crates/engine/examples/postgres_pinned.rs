@@ -108,6 +108,7 @@ async fn main() {
             ttl_ms: 24 * 3_600_000,
             replace: None,
             fenced: false,
+            follows: None,
             registration: None,
             metrics: None,
         });

@@ -195,10 +195,19 @@ mod tests {
 
     async fn open_as(engine: &Engine, id: SessionId) -> SessionView {
         let (holder, ttl_ms) = (HolderKey { tenant: name("t"), name: name("w") }, 10_000);
-        let (replace, registration, metrics, fenced) = (None, None, None, false);
+        let (replace, follows, registration, metrics, fenced) = (None, None, None, None, false);
         ask(
             engine,
-            Command::OpenSession(OpenSession { id, holder, ttl_ms, replace, fenced, registration, metrics }),
+            Command::OpenSession(OpenSession {
+                id,
+                holder,
+                ttl_ms,
+                replace,
+                fenced,
+                follows,
+                registration,
+                metrics,
+            }),
         )
         .await
     }

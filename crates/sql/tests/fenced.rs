@@ -140,6 +140,38 @@ async fn truncate_is_refused_under_an_old_token_or_none() {
     assert_eq!(write(&mut client, Some(8), &["INSERT INTO tracks VALUES (3, 'garden', 1)"]).await, "done");
 }
 
+/// The trigger of the whole table does not fire for it.
+#[tokio::test]
+async fn truncate_of_one_partition_by_its_own_name_is_refused_under_an_old_token_or_none() {
+    let (mut client, _) = database().await;
+    let tables = "CREATE TABLE tracks (id int, scene_id text, at int) PARTITION BY LIST (scene_id); \
+         CREATE TABLE \"the lobby's\" PARTITION OF tracks FOR VALUES IN ('lobby') PARTITION BY RANGE (at); \
+         CREATE TABLE early PARTITION OF \"the lobby's\" FOR VALUES FROM (0) TO (10); \
+         CREATE TABLE hall PARTITION OF tracks FOR VALUES IN ('hall')";
+    client.batch_execute(tables).await.unwrap();
+    fence(&client).await;
+    let rows = ["INSERT INTO tracks VALUES (1, 'lobby', 1)", "INSERT INTO tracks VALUES (2, 'hall', 1)"];
+    assert_eq!(write(&mut client, Some(9), &rows).await, "done");
+    let stale = format!("{STALE}: token 8 of scene/lobby is stale, the newest is 9");
+    for name in ["early", "\"the lobby's\""] {
+        let truncate = format!("TRUNCATE {name}");
+        assert_eq!(write(&mut client, Some(8), &[&truncate]).await, stale, "{name}");
+        let none = write(&mut client, None, &[&truncate]).await;
+        assert!(none.starts_with(NO_TOKEN), "{name}: {none}");
+    }
+    assert_eq!(text(&client, "SELECT count(*)::text FROM tracks").await, "2");
+    // One that is made later is guarded when the SQL is applied again.
+    client.batch_execute("CREATE TABLE late PARTITION OF tracks FOR VALUES IN ('garden')").await.unwrap();
+    fence(&client).await;
+    assert_eq!(write(&mut client, Some(9), &["INSERT INTO tracks VALUES (3, 'garden', 1)"]).await, "done");
+    let stale = format!("{STALE}: token 8 of scene/garden is stale, the newest is 9");
+    assert_eq!(write(&mut client, Some(8), &["TRUNCATE late"]).await, stale);
+    assert_eq!(write(&mut client, Some(9), &["TRUNCATE late", "TRUNCATE early"]).await, "done");
+    assert_eq!(text(&client, "SELECT count(*)::text FROM tracks").await, "1");
+    assert_eq!(write(&mut client, Some(9), &["TRUNCATE tracks"]).await, "done");
+    assert_eq!(text(&client, "SELECT count(*)::text FROM tracks").await, "0");
+}
+
 #[tokio::test]
 async fn a_later_trigger_cannot_move_a_row_past_the_fence() {
     let (mut client, _) = database().await;

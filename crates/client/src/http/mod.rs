@@ -34,7 +34,7 @@ use self::servers::{Call, Lane, Servers};
 pub use self::transport::HttpError;
 use crate::authority::{
     AcquireRequest, Attributes, Authority, AuthorityError, Beat, Completion, EVENTS_BEFORE_GRANT_MAX, Grant,
-    HeartbeatAttempt, HeldLease, Metrics, Node, Operation, Refusal, Reply, Resource, StateDocument,
+    HeartbeatAttempt, HeldLease, Metrics, Node, Opening, Operation, Refusal, Reply, Resource, StateDocument,
     StateWrite,
 };
 use crate::{
@@ -148,25 +148,21 @@ impl Http {
     }
 
     /// Registers the runner. The answer says nothing of the slack of the store's clock, so a heartbeat follows.
-    async fn register(
-        &self,
-        id: SessionId,
-        runner: &RegisterRunner,
-        ttl: Duration,
-        metrics: &Metrics,
-    ) -> Reply<Beat> {
+    async fn register(&self, runner: &RegisterRunner, opening: &Opening) -> Reply<Beat> {
+        let Opening { id, ttl, metrics, follows, .. } = opening;
         let body = RegisterRunner {
             session_ttl_seconds: serde_json::Number::from_f64(ttl.as_secs_f64()),
             metrics: Some(wire::metrics(metrics)),
+            follows: follows.map(|session| session.0),
             ..runner.clone()
         };
-        let call = self.call(Method::POST, paths::runner_register()).idempotent(id).body(&body)?;
+        let call = self.call(Method::POST, paths::runner_register()).idempotent(*id).body(&body)?;
         let registered = match self.servers().ask::<RegisteredRunner>(Lane::Beats, &call).await? {
             Ok(registered) => registered,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let session = SessionId(registered.session_id);
-        let attempt = HeartbeatAttempt::within(ttl / 3);
+        let attempt = HeartbeatAttempt::within(*ttl / 3);
         self.heartbeat(session, metrics, registered.sealed_cursor.as_deref(), attempt).await
     }
 
@@ -241,17 +237,19 @@ impl OperationsByKind {
 
 #[async_trait]
 impl Authority for Http {
-    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
+    async fn open(&self, opening: &Opening) -> Reply<Beat> {
         if let Some(runner) = &self.runner {
-            return self.register(id, runner, ttl, metrics).await;
+            return self.register(runner, opening).await;
         }
+        let Opening { id, holder, ttl, metrics, follows } = opening;
         let body = OpenSession {
             holder: holder.to_string(),
             ttl_ms: Some((ttl.as_millis() as u64).into()),
             metrics: Some(wire::metrics(metrics)),
+            follows: follows.map(|session| session.0),
             ..Default::default()
         };
-        let call = self.call(Method::POST, paths::sessions()).idempotent(id).body(&body)?;
+        let call = self.call(Method::POST, paths::sessions()).idempotent(*id).body(&body)?;
         Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
     }
 

@@ -21,8 +21,8 @@ use super::{
 };
 use crate::{
     authority::{
-        Attributes, Authority, AuthorityError, Beat, Grant, HeartbeatAttempt, HeldLease, Metrics, Refusal,
-        Reply, Resource,
+        Attributes, Authority, AuthorityError, Beat, Grant, HeartbeatAttempt, HeldLease, Metrics, Opening,
+        Refusal, Reply, Resource,
     },
     clock::{AlarmClock, BootTime},
     coalesce::Coalescer,
@@ -116,6 +116,8 @@ pub(crate) struct Inner {
     pub claims: Claims,
     /// The id of the session that is being opened, until an attempt is answered.
     opening: Mutex<Option<SessionId>>,
+    /// The last session that was opened.
+    last: Mutex<Option<SessionId>>,
 }
 
 impl std::fmt::Debug for Inner {
@@ -153,6 +155,7 @@ impl Inner {
             spending: Semaphore::new(SPENDING_MAX),
             claims: Claims::default(),
             opening: Mutex::default(),
+            last: Mutex::default(),
         });
         inner.first_session().await?;
         Ok(inner)
@@ -183,10 +186,16 @@ impl Inner {
     /// One attempt to open a session, and when what was answered was sent. A holder that remembers the store's history
     /// shows it before it begins: a store that was set back hears of it before it grants anything.
     pub async fn try_open(&self) -> Reply<(BootTime, Beat)> {
-        let (sent, metrics) = (self.clock().now(), self.metrics());
+        let sent = self.clock().now();
         // Until one is answered, all attempts are for the same session: a late one must not supersede another.
         let id = *self.opening.lock().get_or_insert_with(|| SessionId(self.fresh_id()));
-        let opened = self.authority.open(id, &self.holder, self.timing().ttl, &metrics).await?;
+        let (holder, ttl, metrics, follows) =
+            (self.holder.clone(), self.timing().ttl, self.metrics(), *self.last.lock());
+        let opening = Opening { id, holder, ttl, metrics, follows };
+        let opened = self.authority.open(&opening).await?;
+        if let Ok(opened) = &opened {
+            *self.last.lock() = Some(opened.session);
+        }
         if opened.as_ref().map_or_else(Refusal::ends_session, |_| true) {
             self.opening.lock().take();
         }
@@ -200,7 +209,8 @@ impl Inner {
         };
         let Some(cursor) = self.sealed_cursor() else { return Ok(Ok((sent, opened))) };
         let (sent, attempt) = (self.clock().now(), HeartbeatAttempt::within(self.timing().patience()));
-        let shown = self.authority.heartbeat(opened.session, &metrics, Some(&cursor), attempt).await?;
+        let shown =
+            self.authority.heartbeat(opened.session, &opening.metrics, Some(&cursor), attempt).await?;
         Ok(shown.map(|beat| (sent, beat)))
     }
 

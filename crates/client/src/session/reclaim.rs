@@ -56,6 +56,12 @@ async fn open(inner: &Arc<Inner>) -> Option<SessionId> {
                 Ok(is_open) => return is_open.then_some(beat.session),
                 Err(error) => tracing::warn!(holder = %inner.holder, %error, "no session is opened"),
             },
+            Ok(Err(refusal)) if refusal.is_superseded() => {
+                let lost = Lost::Refused(refusal);
+                tracing::warn!(holder = %inner.holder, %lost, "no session is opened");
+                inner.lose_all(&lost, Phase::Over(lost.clone()));
+                return None;
+            }
             Ok(Err(refusal)) => tracing::warn!(holder = %inner.holder, %refusal, "no session is opened"),
             Err(error) => tracing::debug!(%error, "no session yet"),
         }

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use solehold_client::{
     Authority, AuthorityError, Embedded, LeaseId, Metrics, Resource, SessionId, Token,
     authority::{
-        AcquireRequest, Attributes, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Operation,
-        Reply, StateDocument, StateWrite,
+        AcquireRequest, Attributes, Beat, Completion, Grant, HeartbeatAttempt, HeldLease, Node, Opening,
+        Operation, Reply, StateDocument, StateWrite,
     },
 };
 use solehold_core::key::Name;
@@ -221,9 +221,9 @@ impl Network {
 
 #[async_trait]
 impl Authority for Network {
-    async fn open(&self, id: SessionId, holder: &Name, ttl: Duration, metrics: &Metrics) -> Reply<Beat> {
-        let (holder, metrics) = (holder.clone(), metrics.clone());
-        let open = async move |to: Arc<Embedded>| to.open(id, &holder, ttl, &metrics).await;
+    async fn open(&self, opening: &Opening) -> Reply<Beat> {
+        let opening = opening.clone();
+        let open = async move |to: Arc<Embedded>| to.open(&opening).await;
         self.beat(self.through(Kind::Open, open).await?)
     }
     async fn heartbeat(

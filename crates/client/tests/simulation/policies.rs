@@ -164,6 +164,25 @@ async fn whoever_is_superseded_does_not_fight() {
     assert!(second.is_live());
 }
 
+/// Its session had expired and was forgotten, so nothing told it that it was superseded, and it superseded the other.
+#[tokio::test(start_paused = true)]
+async fn whoever_was_away_past_its_ttl_does_not_supersede_its_successor() {
+    for policy in [Policy::Deadline, Policy::Grace(TTL * 20)] {
+        let world = World::new(6);
+        let (first, network) = world.holder("twin", policy).await;
+        let guard = first.acquire("job", "a").await.expect("granted");
+        network.turns(Weather::Away);
+        let (second, _) = world.holder("twin", Policy::Deadline).await;
+        world.pass(TTL * 3).await;
+        network.turns(Weather::Fair);
+        world.pass(TTL * 3).await;
+        assert!(first.ready().await.is_err(), "{policy:?}: it is over");
+        assert!(!guard.is_live(), "{policy:?}");
+        assert!(second.is_live(), "{policy:?}");
+        let _ = second.acquire("job", "a").await.expect("granted");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_to_open_that_arrives_late_does_not_supersede_its_own_repeat() {
     let world = World::new(9);

@@ -22,7 +22,7 @@ enum Parting {
 
 impl Draft<'_> {
     pub(super) fn open_session(&mut self, ask: &OpenSession) -> Result<Answer, Stop> {
-        let OpenSession { id, holder: key, ttl_ms, replace, fenced, registration, metrics } = ask;
+        let OpenSession { id, holder: key, ttl_ms, replace, fenced, follows, registration, metrics } = ask;
 
         within("ttl_ms", *ttl_ms, limits::TTL_MS_MIN, limits::TTL_MS_MAX)?;
         let capacity = registration.as_ref().and_then(|r| r.capacity);
@@ -39,6 +39,7 @@ impl Draft<'_> {
             return if is_same { Ok(Answer::Session(view)) } else { Err(Refusal::Exists.into()) };
         }
         self.refuse_unless_own_holder(before)?;
+        self.refuse_if_succeeded(*follows, before)?;
         if let Some(old) = replace {
             self.replace_session(*old, key, *fenced)?;
         }
@@ -77,6 +78,20 @@ impl Draft<'_> {
         self.changes.push(Change::SessionOpened(session.clone()));
         self.changes.push(Change::HolderPut(holder.clone()));
         Ok(Answer::Session(SessionView { session, holder: Some(holder), now }))
+    }
+
+    /// A process that comes back after its session has ended does not supersede the one that took its place meanwhile
+    /// (rule 13).
+    fn refuse_if_succeeded(&self, own: Option<SessionId>, holder: Option<&Holder>) -> Result<(), Stop> {
+        let present = holder.and_then(|holder| holder.session);
+        let Some((own, present)) = own.zip(present).filter(|(own, present)| own != present) else {
+            return Ok(());
+        };
+        let session = self.ledger.session(present).ok_or(FoundLate::Session(present))?;
+        if session.is_live(self.now()) {
+            return Err(Refusal::NoSession { session: own, why: SessionOver::Superseded }.into());
+        }
+        Ok(())
     }
 
     /// Closes a holder's former session at once. Its leases are revoked, so their resources are held back.

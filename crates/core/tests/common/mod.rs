@@ -170,6 +170,7 @@ fn open(id: SessionId, who: &str, replace: Option<SessionId>, fenced: bool) -> C
         ttl_ms: TTL_MS,
         replace,
         fenced,
+        follows: None,
         registration: Some(registration),
         metrics: None,
     })
@@ -361,6 +362,16 @@ impl World {
         let id = SessionId(self.fresh());
         let told = self.told(open(id, who, replace, fenced));
         (id, told)
+    }
+
+    /// Opens another session as a process that has had one.
+    pub fn comes_back(&mut self, who: &str, last: SessionId) -> (SessionId, Told) {
+        let id = SessionId(self.fresh());
+        let mut command = open(id, who, None, false);
+        if let Command::OpenSession(OpenSession { follows, .. }) = &mut command {
+            *follows = Some(last);
+        }
+        (id, self.told(command))
     }
 
     pub fn reopens(&mut self, id: SessionId, who: &str) -> Told {

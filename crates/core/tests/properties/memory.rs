@@ -223,6 +223,7 @@ impl Memory {
                 ttl_ms: *ttl_ms,
                 replace: replace.as_ref().map(|who| self.session(who)),
                 fenced: *fenced,
+                follows: None,
                 registration: capacity.map(|capacity| Registration {
                     site: None,
                     capacity,

@@ -67,6 +67,7 @@ fn a_session_holds_no_more_than_its_holder_said_that_it_can() {
         ttl_ms: TTL_MS,
         replace: None,
         fenced: false,
+        follows: None,
         registration: Some(Registration { site: None, capacity: Some(1), attributes: Document::default() }),
         metrics: None,
     }))
@@ -136,6 +137,7 @@ fn a_holder_that_never_registered_is_forgotten_with_its_session() {
         ttl_ms: TTL_MS,
         replace: None,
         fenced: false,
+        follows: None,
         registration: None,
         metrics: None,
     }));

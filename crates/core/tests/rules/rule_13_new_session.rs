@@ -39,6 +39,25 @@ fn a_superseded_sessions_leases_run_out_at_their_deadline() {
 }
 
 #[test]
+fn a_process_that_comes_back_does_not_supersede_the_one_in_its_place() {
+    let mut w = World::new();
+    let first = w.opens("ann");
+    w.wait(4_000);
+    let second = w.opens("ann");
+    // The first one's session expires and is forgotten.
+    w.wait(9_000);
+    w.heartbeat(first).says("refused: session ~1 has expired: open another one", "");
+    let (_, told) = w.comes_back("ann", first);
+    told.says(SUPERSEDED, "");
+    w.heartbeat(second).says("session of ann for 10000 ms", "");
+    w.wait(10_000);
+    let (third, told) = w.comes_back("ann", first);
+    told.says("session of ann for 10000 ms", "");
+    let (_, told) = w.comes_back("ann", third);
+    told.says("session of ann for 10000 ms", "");
+}
+
+#[test]
 fn replacing_a_session_revokes_its_leases_and_holds_them_back() {
     let mut w = World::new();
     let old = w.opens("ann");

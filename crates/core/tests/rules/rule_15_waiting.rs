@@ -292,6 +292,7 @@ fn a_session_takes_no_more_than_it_may() {
         ttl_ms: TTL_MS,
         replace: Some(bob),
         fenced: false,
+        follows: None,
         registration: Some(registration),
         metrics: None,
     }));

@@ -85,6 +85,7 @@ fn a_command_tells_the_ttl_that_it_asks_for() {
         ttl_ms: 7_000,
         replace: None,
         fenced: false,
+        follows: None,
         registration: None,
         metrics: None,
     });

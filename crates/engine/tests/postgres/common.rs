@@ -89,6 +89,7 @@ pub fn open_session(holder: &str, ttl_ms: u64) -> Command {
         ttl_ms,
         replace: None,
         fenced: false,
+        follows: None,
         registration: None,
         metrics: None,
     })

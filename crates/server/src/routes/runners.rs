@@ -153,6 +153,7 @@ async fn register(
         ttl_ms: asked.session_ttl_ms,
         replace: body.replace.map(SessionId),
         fenced: body.fenced,
+        follows: body.follows.map(SessionId),
         registration: Some(asked.registration),
         metrics: asked.metrics,
     });

@@ -103,6 +103,7 @@ async fn open(
         ttl_ms: asked.ttl_ms,
         replace: body.replace.map(SessionId),
         fenced: body.fenced,
+        follows: body.follows.map(SessionId),
         registration: None,
         metrics: asked.metrics,
     });

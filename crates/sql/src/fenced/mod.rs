@@ -90,7 +90,8 @@ impl Marks {
     /// The row trigger fires after the write, since PostgreSQL lets any trigger that fires before it change the row
     /// once more, in the order of their names. It fails in the transaction of the write, so nothing is left of it.
     /// TRUNCATE needs a token that is as new as the marks of all resources whose rows it removes, and reads the table
-    /// to learn which these are.
+    /// to learn which these are. Each partition has a trigger of its own for that; apply it again for partitions that
+    /// were made or attached since.
     pub fn trigger(&self, table: &str, kind: &str, column: &str) -> Result<String, Error> {
         let guarded = ident::table(table)?;
         ident::column(column)?;

@@ -1,6 +1,6 @@
 //! Runs an orchestrator: everything put together.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{error::Error, path::Path, sync::Arc, time::Duration};
 
 use deadpool_postgres::{Manager, ManagerConfig, Pool, RecyclingMethod, Runtime};
 use secrecy::ExposeSecret;
@@ -109,7 +109,11 @@ fn may_pass(error: &solehold_sql::Error) -> bool {
     let passing = ["08", "25P0", "40", "53", "55", "57", "58", "XX"];
     let is_passing = |code: &str| passing.iter().any(|start| code.starts_with(start));
     match error {
-        solehold_sql::Error::Postgres(_) => error.code().is_none_or(is_passing),
+        // Without a code it comes from this side: the connection was lost or not made, or there is no password to give.
+        solehold_sql::Error::Postgres(cause) => error.code().map_or_else(
+            || cause.is_closed() || cause.source().is_some_and(|source| source.is::<std::io::Error>()),
+            is_passing,
+        ),
         solehold_sql::Error::Connection(_) => true,
         _ => false,
     }

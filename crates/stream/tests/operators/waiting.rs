@@ -64,10 +64,27 @@ async fn an_orchestrator_waits_for_its_database() -> Result<()> {
 async fn an_orchestrator_does_not_wait_for_a_database_that_is_wrong() -> Result<()> {
     let (files, url) = (TempDir::new()?, Postgres::shared().await?.create_database("jobs").await?);
     let (host, _) = url.rsplit_once('/').context("a database")?;
-    let child = start(&files, &format!("{host}/nowhere"))?;
+    ends_at_once(&files, &format!("{host}/nowhere"), "[3D000]").await
+}
+
+async fn ends_at_once(files: &TempDir, url: &str, why: &str) -> Result<()> {
+    let child = start(files, url)?;
     let ended = timeout(PATIENCE, child.wait_with_output()).await??;
     let said = String::from_utf8_lossy(&ended.stderr);
-    assert!(!ended.status.success() && said.contains("[3D000]"), "{said}");
+    assert!(!ended.status.success() && said.contains(why), "{said}");
     assert!(!said.contains("waiting for it"), "{said}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_orchestrator_does_not_wait_for_a_password_that_is_wrong() -> Result<()> {
+    let files = TempDir::new()?;
+    let postgres = Postgres::builder().password("hunter2").start().await?;
+    let url = postgres.create_database("jobs").await?;
+    ends_at_once(&files, &url.replace("hunter2", "wr0ng"), "[28P01]").await?;
+    ends_at_once(&files, &url.replace(":hunter2", ""), "password missing").await?;
+    let mut child = start(&files, &url)?;
+    line_with(child.stdout.take().context("stdout")?, "solehold orchestrator pod-1 serves jobs on http://")
+        .await?;
     Ok(())
 }

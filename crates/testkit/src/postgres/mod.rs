@@ -19,6 +19,7 @@ use tokio_postgres::NoTls;
 use crate::FakeClock;
 use crate::port::Port;
 use crate::server::Server;
+use crate::wait_for;
 use install::Install;
 
 /// Crash recovery on a busy machine is the longest start.
@@ -68,7 +69,21 @@ impl Postgres {
 
     /// The connection string of another database.
     pub fn url_for(&self, database: &str) -> String {
-        format!("postgres://postgres@{}/{database}", self.addr())
+        let launch = self.launch.lock().unwrap_or_else(PoisonError::into_inner);
+        let password = launch.password.iter().map(|password| format!(":{password}")).collect::<String>();
+        format!("postgres://postgres{password}@{}/{database}", self.addr())
+    }
+
+    /// Trusts nobody from now on who does not know the password.
+    async fn ask_for(&self, password: &str) -> Result<()> {
+        let client = self.connect().await?;
+        client.batch_execute(&format!("ALTER ROLE postgres PASSWORD '{password}'")).await?;
+        fs::write(self.data().join("pg_hba.conf"), "host all all 127.0.0.1/32 scram-sha-256\n")?;
+        client.batch_execute("SELECT pg_reload_conf()").await?;
+        // It is read again a moment later.
+        wait_for("the password to be asked for", START, async || self.connect().await.is_err()).await?;
+        self.launch.lock().unwrap_or_else(PoisonError::into_inner).password = Some(password.to_owned());
+        Ok(())
     }
 
     /// Makes a new database, whose name starts with `prefix`, and gives its connection string.
@@ -195,6 +210,7 @@ pub struct PostgresBuilder {
     own_clock: bool,
     clock: Option<FakeClock>,
     primary: Option<SocketAddr>,
+    password: Option<String>,
 }
 
 impl PostgresBuilder {
@@ -207,6 +223,13 @@ impl PostgresBuilder {
     /// Runs it by a wall clock of its own; see [`Postgres::set_clock_offset`] and [`Postgres::clock`].
     pub fn fake_clock(mut self) -> Self {
         self.own_clock = true;
+        self
+    }
+
+    /// Asks everyone who connects for this password (`scram-sha-256`). It has letters and digits only, and is part of
+    /// [`Postgres::url`].
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
         self
     }
 
@@ -226,7 +249,12 @@ impl PostgresBuilder {
         loop {
             let postgres = launch.prepare().await?;
             match postgres.start_again().await {
-                Ok(()) => return Ok(postgres),
+                Ok(()) => {
+                    if let Some(password) = &self.password {
+                        postgres.ask_for(password).await?;
+                    }
+                    return Ok(postgres);
+                }
                 Err(_) if tried < PORTS && postgres.logs().contains("could not bind") => tried += 1,
                 Err(error) => return Err(error),
             }
@@ -249,7 +277,7 @@ impl PostgresBuilder {
             server,
             install: install.await??,
             port: Port::reserve()?,
-            launch: Mutex::new(self.clone()),
+            launch: Mutex::new(Self { password: None, ..self.clone() }),
             databases: AtomicU32::new(0),
         })
     }
