@@ -6,7 +6,7 @@ use solehold_sql::partitions::Partition;
 
 use super::{
     config::{self, Settings},
-    run::{apply, brokers, open},
+    run::{apply, open},
     store::Store,
 };
 use crate::{
@@ -36,7 +36,7 @@ async fn make_sure(settings: &Settings, store: &Store) -> Result<(), RunError> {
         let row = row.await.map_err(|error: solehold_sql::Error| {
             RunError::Unavailable(format!("the database of jobs: {error}"))
         })?;
-        let brokers = brokers(settings);
+        let brokers = settings.kafka.brokers.clone();
         let asked = tokio::task::spawn_blocking(move || identify(&brokers, &partition, &row)).await;
         let asked = asked.map_err(|error| RunError::Failed(error.to_string()))?;
         match asked.map_err(|error| RunError::Unavailable(format!("kafka: {error}")))? {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 use serde::Deserialize;
 
 use super::super::{dispatch::DispatchersFile, pipeline::DispatchKind};
-use crate::kafka::LostMessages;
+use crate::kafka::{LostMessages, Properties, Sasl, Tls, given};
 
 /// The file.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -57,8 +57,14 @@ pub struct KafkaFile {
     pub broker_version: Option<String>,
     /// Whether the brokers know headers of messages: those before Kafka 0.11 do not.
     pub headers: Option<bool>,
+    /// Encrypts the connections to the brokers.
+    #[serde(deserialize_with = "given")]
+    pub tls: Option<Tls>,
+    /// Logs in to the brokers.
+    #[serde(deserialize_with = "given")]
+    pub sasl: Option<Sasl>,
     /// Further settings of librdkafka, by its names.
-    pub properties: BTreeMap<String, String>,
+    pub properties: Properties,
 }
 
 /// Who says which partition is whose.

@@ -1,0 +1,4 @@
+//! Brokers that are reached by TLS, and brokers that ask for a login: the real binary, Apache Kafka and PostgreSQL.
+
+mod tls;
+mod world;
