@@ -18,7 +18,11 @@ use solehold_stream::kafka::Brokers;
 use solehold_testkit::{Kafka, Postgres, Program, Solehold, TempDir};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
-const TOPICS: [&str; 4] = ["commands", "tasks", "reports", "events"];
+/// Not too short: of an old broker with a few short topics, librdkafka cannot read the list ("tmpabuf memory shortage").
+const COMMANDS: &str = "polyvision.jobs.commands";
+const TASKS: &str = "polyvision.jobs.decode.tasks";
+const REPORTS: &str = "polyvision.jobs.decode.reports";
+const EVENTS: &str = "polyvision.jobs.events";
 
 /// An authority, and what it signs.
 pub struct Authority {
@@ -63,8 +67,8 @@ pub struct World {
 impl World {
     /// A broker with the topics that an orchestrator needs, and a database.
     pub async fn new(kafka: Kafka, name: &str) -> Result<Self> {
-        for topic in TOPICS {
-            kafka.create_topic_named(topic, 1).await?;
+        for topic in [COMMANDS, TASKS, REPORTS, EVENTS] {
+            kafka.create_topic_named(topic, 2).await?;
         }
         let database = Postgres::shared().await?.create_database(name).await?;
         Ok(Self { kafka, database, files: TempDir::new()? })
@@ -80,7 +84,7 @@ impl World {
     /// A configuration that reaches the brokers in this way.
     pub fn file(&self, name: &str, way: &Value) -> Result<String> {
         let mut kafka = json!({
-            "topic": "commands", "group": name, "partitions": 1, "events_topic": "events",
+            "topic": COMMANDS, "group": name, "partitions": 2, "events_topic": EVENTS,
             "session_timeout": "6s", "headers": false,
         });
         for (key, value) in way.as_object().context("an object")? {
@@ -90,8 +94,8 @@ impl World {
             "name": name,
             "kafka": kafka,
             "postgres": { "url": self.database, "schema": name.replace('-', "_") },
-            "dispatchers": { "kafka": { "reports_topic": "reports" } },
-            "stages": { "decode": { "task": "tasks", "dispatch": "kafka" } },
+            "dispatchers": { "kafka": { "reports_topic": REPORTS } },
+            "stages": { "decode": { "task": TASKS, "dispatch": "kafka" } },
             "http": { "listen": "127.0.0.1:0" },
         });
         self.keep(&format!("{name}.yaml"), &config.to_string())
@@ -136,16 +140,16 @@ impl World {
         let command = json!({
             "type": "CREATE", "job_id": name, "organization_id": "acme", "match_id": name, "input": {},
         });
-        clients.send("commands", &format!("acme:{name}"), &command).await?;
-        let task = clients.find("tasks", |task| task["job"] == name).await?;
+        clients.send(COMMANDS, &format!("acme:{name}"), &command).await?;
+        let task = clients.find(TASKS, |task| task["job"] == name).await?;
         for kind in [json!({ "kind": "started" }), json!({ "kind": "succeeded", "result": 7 })] {
             let mut report = json!({ "job": name, "stage": "decode", "attempt": task["attempt"] });
             for (key, value) in kind.as_object().context("an object")? {
                 report[key] = value.clone();
             }
-            clients.send("reports", name, &report).await?;
+            clients.send(REPORTS, name, &report).await?;
         }
-        clients.find("events", |event| event["job_id"] == name && event["type"] == "succeeded").await?;
+        clients.find(EVENTS, |event| event["job_id"] == name && event["type"] == "succeeded").await?;
         // Reads a message that took effect.
         let file = self.file(name, way)?;
         let anew = self.run(&["begin-anew", "--config", &file]).await?;
