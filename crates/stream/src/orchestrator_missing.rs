@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::running::{BegunAnew, Flags, RunError};
 
 const MISSING: &str = "this solehold was built without the orchestrator, since that builds librdkafka; build one with \
-                       `cargo build --release --features kafka` (it needs a C compiler and make)";
+                       `cargo build --release --features kafka` (it needs a C compiler, make, pkg-config and libssl-dev)";
 
 /// Says how to build it in.
 pub async fn run(

