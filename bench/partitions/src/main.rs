@@ -94,7 +94,7 @@ fn brokers(kafka: &Kafka) -> Brokers {
 }
 
 async fn produce(kafka: &Kafka) -> Result<()> {
-    let producer: FutureProducer = brokers(kafka).client().set("linger.ms", "20").create()?;
+    let producer: FutureProducer = brokers(kafka).client()?.set("linger.ms", "20").create()?;
     for batch in (0..MESSAGES).collect::<Vec<_>>().chunks(10_000) {
         let sending = batch.iter().map(|number| {
             let producer = &producer;

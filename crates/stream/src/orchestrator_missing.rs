@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use crate::running::{BegunAnew, Drained, ExportedMarks, Flags, ImportedMarks, MarkOrders, RunError};
 
 const MISSING: &str = "this solehold was built without the orchestrator, since that builds librdkafka; build one with \
-                       `cargo build --release --features kafka` (it needs a C compiler and make)";
+                       `cargo build --release --features kafka` (it needs a C compiler, make, pkg-config and libssl-dev)";
 
 /// Says how to build it in.
 pub async fn run(

@@ -44,7 +44,7 @@ mod wait;
 mod watchdog;
 
 pub use fake_clock::FakeClock;
-pub use kafka::{Kafka, KafkaBuilder};
+pub use kafka::{Kafka, KafkaBuilder, KafkaTls};
 pub use mosquitto::Mosquitto;
 pub use pgbouncer::{PgBouncer, PoolMode};
 pub use port::free_port;

@@ -19,6 +19,7 @@ use super::{
     leases::{self, Following, Resources},
     poll::{self, Callbacks, Client, ORDERS_MAX, Order},
     tenure::Office,
+    trouble::{HEARD_WITHIN, Trouble},
 };
 
 /// The work on partitions that are released may take this long.
@@ -103,9 +104,10 @@ impl<H: Handler> Consumer<H> {
     }
 
     fn client(&self, desk: Arc<Desk>) -> Result<Arc<Client>, ConsumerError> {
-        let config = self.settings.client(&self.brokers);
-        let client = Client::from_config_and_context(&config, Callbacks { desk });
-        client.map(Arc::new).map_err(|error| ConsumerError::Settings(error.to_string()))
+        let wrong = |why: String| ConsumerError::Settings(why);
+        let config = self.settings.client(&self.brokers).map_err(|error| wrong(error.to_string()))?;
+        let client = Client::from_config_and_context(&config, Callbacks { desk, trouble: Trouble::logged() });
+        client.map(Arc::new).map_err(|error| wrong(error.to_string()))
     }
 
     /// The number of partitions must be as configured: keys belong to partitions by it.
@@ -114,7 +116,12 @@ impl<H: Handler> Consumer<H> {
         for failures in 1.. {
             let (asked, of) = (client.clone(), topic.clone());
             let metadata = tokio::task::spawn_blocking(move || {
-                let metadata = asked.fetch_metadata(Some(&of), METADATA_MAX)?;
+                let metadata = asked.fetch_metadata(Some(&of), METADATA_MAX);
+                if metadata.is_err() {
+                    // Nothing else polls yet, and what the client has met on the way is told to whoever polls.
+                    asked.poll(HEARD_WITHIN);
+                }
+                let metadata = metadata?;
                 let topic = metadata.topics().iter().find(|topic| topic.name() == of);
                 Ok::<_, rdkafka::error::KafkaError>(topic.map_or(0, |topic| topic.partitions().len()))
             });
@@ -130,7 +137,7 @@ impl<H: Handler> Consumer<H> {
                          moved to other partitions"
                     )));
                 }
-                Err(error) => tracing::warn!(%error, "no broker answers"),
+                Err(error) => client.context().trouble.no_answer(&error),
             }
             tokio::time::sleep(RETRY.wait(failures, rand::random())).await;
         }

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use rdkafka::{
     Offset, TopicPartitionList,
+    config::FromClientConfigAndContext as _,
     consumer::{BaseConsumer, Consumer as _},
     error::KafkaResult,
 };
 use solehold_clock::BootTime;
 use solehold_sql::partitions::{Partition, PartitionRow};
 
-use super::{Brokers, poll::owned};
+use super::{Brokers, HEARD_WITHIN, Trouble, poll::owned};
 
 /// How long the broker may take for one answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
@@ -31,12 +32,23 @@ pub(crate) fn identify(
     brokers: &Brokers,
     partition: &Partition,
     row: &PartitionRow,
-) -> KafkaResult<Identity> {
-    let Some(next) = row.next_offset else { return Ok(Identity::Unknown) };
-    let Partition { group, topic, number } = partition;
+) -> Result<Identity, String> {
+    let mut config = brokers.client().map_err(|error| error.to_string())?;
+    config.set("group.id", &partition.group).set("enable.auto.commit", "false");
     // It is assigned a partition and never joins its group.
-    let client: BaseConsumer =
-        brokers.client().set("group.id", group).set("enable.auto.commit", "false").create()?;
+    let client =
+        Asking::from_config_and_context(&config, Trouble::kept()).map_err(|error| error.to_string())?;
+    compare(&client, partition, row).map_err(|error| {
+        client.poll(HEARD_WITHIN);
+        client.context().last().map_or_else(|| error.to_string(), |reason| reason.text)
+    })
+}
+
+type Asking = BaseConsumer<Trouble>;
+
+fn compare(client: &Asking, partition: &Partition, row: &PartitionRow) -> KafkaResult<Identity> {
+    let Some(next) = row.next_offset else { return Ok(Identity::Unknown) };
+    let Partition { topic, number, .. } = partition;
     let (low, high) = client.fetch_watermarks(topic, *number, ANSWERED_WITHIN)?;
     if next > high {
         let why = format!("everything below offset {next} took effect, and the broker has {low} to {high}");

@@ -4,23 +4,25 @@ use std::{ops::Deref, sync::mpsc, time::Duration};
 
 use rdkafka::consumer::StreamConsumer;
 
+use super::Trouble;
+
 /// How long a dropped member may take to leave its group.
 const LEAVE_MAX: Duration = Duration::from_millis(300);
 
 /// A consumer that leaves its group when it is dropped. librdkafka waits for the broker to agree, without end if it is
 /// gone; this waits for a moment, and the group finds out by the session timeout.
-pub(crate) struct Member(Option<StreamConsumer>);
+pub(crate) struct Member(Option<StreamConsumer<Trouble>>);
 
 impl Member {
-    pub fn new(consumer: StreamConsumer) -> Self {
+    pub fn new(consumer: StreamConsumer<Trouble>) -> Self {
         Self(Some(consumer))
     }
 }
 
 impl Deref for Member {
-    type Target = StreamConsumer;
+    type Target = StreamConsumer<Trouble>;
 
-    fn deref(&self) -> &StreamConsumer {
+    fn deref(&self) -> &StreamConsumer<Trouble> {
         self.0.as_ref().expect("it is there until it is dropped")
     }
 }

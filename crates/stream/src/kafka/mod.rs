@@ -18,8 +18,10 @@ pub mod lane;
 mod leases;
 mod member;
 mod poll;
+mod security;
 mod settings;
 mod tenure;
+mod trouble;
 
 pub use consumer::{Consumer, ConsumerError};
 pub use desk::{Hook, Moment};
@@ -28,4 +30,9 @@ pub use handler::{Done, Failure, Handler, Leaving, Message};
 pub(crate) use identity::{Identity, identify};
 pub use leases::PARTITION_KIND;
 pub(crate) use member::Member;
-pub use settings::{Begin, Brokers, ConsumerSettings, LostMessages, PartitionAssignment};
+pub(crate) use security::given;
+pub use security::{Mechanism, Sasl, Tls};
+pub use settings::{
+    Begin, Brokers, BrokersError, ConsumerSettings, LostMessages, PartitionAssignment, Properties,
+};
+pub(crate) use trouble::{HEARD_WITHIN, Reason, Trouble};

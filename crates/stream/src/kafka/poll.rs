@@ -9,6 +9,7 @@ use std::{
 use bytes::Bytes;
 use rdkafka::{
     ClientContext, Message as _, Offset, Statistics, TopicPartitionList,
+    config::RDKafkaLogLevel,
     consumer::{BaseConsumer, CommitMode, Consumer as _, ConsumerContext},
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
     message::{BorrowedMessage, Headers as _},
@@ -21,6 +22,7 @@ use super::{
     Message,
     desk::{Desk, Fetching, LaneCell, Leave, Moment},
     lane::{Arrival, Flow},
+    trouble::{self, Trouble},
 };
 
 /// Orders wait this long for a message to come.
@@ -48,6 +50,7 @@ pub(super) enum Order {
 /// The callbacks of librdkafka.
 pub(super) struct Callbacks {
     pub desk: Arc<Desk>,
+    pub trouble: Trouble,
 }
 
 /// librdkafka's consumer.
@@ -61,8 +64,12 @@ impl ClientContext for Callbacks {
         }
     }
 
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        trouble::log(level, facility, message);
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "the Kafka client");
+        self.trouble.met(&error, reason);
     }
 }
 

@@ -1,12 +1,15 @@
 //! What a consumer is told: where the brokers are, what to read, and how much at once.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
-use rdkafka::ClientConfig;
+use rdkafka::{ClientConfig, error::KafkaError};
 use serde::{Deserialize, Serialize};
 use solehold_clock::Backoff;
 
-use super::lane::Bounds;
+use super::{
+    lane::Bounds,
+    security::{self, Sasl, Tls, given},
+};
 
 /// Where the brokers are, and how to speak to them: for consumers and producers alike.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,8 +21,35 @@ pub struct Brokers {
     pub client_id: String,
     /// The version of brokers that are too old to be asked for it (before 0.10), such as `0.9.0.1`.
     pub broker_version: Option<String>,
-    /// More properties, by the names that librdkafka gives them: certificates, passwords, timeouts.
-    pub librdkafka: BTreeMap<String, String>,
+    /// Encrypts the connections.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
+    /// Logs in.
+    #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
+    pub sasl: Option<Sasl>,
+    /// More properties, by the names that librdkafka gives them.
+    pub librdkafka: Properties,
+}
+
+/// Properties of librdkafka. Their values are not shown: some are passwords.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Properties(pub BTreeMap<String, String>);
+
+impl fmt::Debug for Properties {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// What is wrong with the way to the brokers.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub struct BrokersError {
+    /// The setting, by its last name.
+    pub key: String,
+    /// What is wrong with it.
+    pub what: String,
 }
 
 impl Default for Brokers {
@@ -28,7 +58,9 @@ impl Default for Brokers {
             brokers: "127.0.0.1:9092".to_owned(),
             client_id: "solehold".to_owned(),
             broker_version: None,
-            librdkafka: BTreeMap::new(),
+            tls: None,
+            sasl: None,
+            librdkafka: Properties::default(),
         }
     }
 }
@@ -39,8 +71,8 @@ impl Brokers {
         Self { brokers: brokers.into(), ..Self::default() }
     }
 
-    /// What every client of theirs begins with.
-    pub fn client(&self) -> ClientConfig {
+    /// What every client of theirs begins with. Certificates and the password are read here.
+    pub fn client(&self) -> Result<ClientConfig, BrokersError> {
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", &self.brokers).set("client.id", &self.client_id);
         // A broker that comes back is noticed soon.
@@ -50,10 +82,22 @@ impl Brokers {
         if let Some(version) = &self.broker_version {
             client.set("api.version.request", "false").set("broker.version.fallback", version);
         }
-        for (name, value) in &self.librdkafka {
+        security::secure(self, &mut client)?;
+        self.override_in(&mut client);
+        match client.create_native_config() {
+            Ok(_) => Ok(client),
+            // Without the value, which may be secret.
+            Err(KafkaError::ClientConfig(_, why, name, _)) => {
+                Err(BrokersError { what: format!("property {name}: {why}"), key: name })
+            }
+            Err(error) => Err(BrokersError { key: "brokers".to_owned(), what: error.to_string() }),
+        }
+    }
+
+    fn override_in(&self, client: &mut ClientConfig) {
+        for (name, value) in &self.librdkafka.0 {
             client.set(name, value);
         }
-        client
     }
 }
 
@@ -219,8 +263,8 @@ impl ConsumerSettings {
     }
 
     /// What librdkafka is told.
-    pub(super) fn client(&self, brokers: &Brokers) -> ClientConfig {
-        let mut client = brokers.client();
+    pub(super) fn client(&self, brokers: &Brokers) -> Result<ClientConfig, BrokersError> {
+        let mut client = brokers.client()?;
         let ms = |time: Duration| time.as_millis().to_string();
         client
             .set("group.id", &self.group)
@@ -239,10 +283,8 @@ impl ConsumerSettings {
         if let Some(name) = &self.group_instance_id {
             client.set("group.instance.id", name);
         }
-        for (name, value) in &brokers.librdkafka {
-            client.set(name, value);
-        }
-        client
+        brokers.override_in(&mut client);
+        Ok(client)
     }
 }
 
@@ -274,7 +316,7 @@ mod tests {
         assert_eq!((settings.topic.as_str(), settings.partitions), ("jobs.commands", 12));
         assert_eq!(settings.group, "orchestrator");
         assert_eq!(settings.session_timeout, Duration::from_secs(10));
-        let client = settings.client(&Brokers::default());
+        let client = settings.client(&Brokers::default()).expect("good");
         assert_eq!(client.get("enable.auto.commit"), Some("false"));
         assert_eq!(client.get("partition.assignment.strategy"), Some("cooperative-sticky"));
         assert_eq!(client.get("group.instance.id"), None);
@@ -285,7 +327,7 @@ mod tests {
     fn more_properties_and_old_brokers_are_told_to_every_client() {
         let text = r#"{"brokers": "a:1,b:2", "broker_version": "0.9.0.1", "librdkafka": {"fetch.wait.max.ms": "5"}}"#;
         let brokers: Brokers = serde_json::from_str(text).expect("good");
-        let client = ConsumerSettings::default().client(&brokers);
+        let client = ConsumerSettings::default().client(&brokers).expect("good");
         let told =
             ["bootstrap.servers", "api.version.request", "broker.version.fallback", "fetch.wait.max.ms"]
                 .map(|name| client.get(name).unwrap_or_default());

@@ -6,7 +6,7 @@ use solehold_sql::partitions::{Partition, PartitionRow};
 
 use super::{
     config::{self, Settings},
-    run::{apply, brokers, open},
+    run::{apply, open},
     store::Store,
 };
 use crate::{
@@ -53,7 +53,7 @@ async fn make_sure(settings: &Settings, rows: Vec<(Partition, PartitionRow)>) ->
     let mut is_another = false;
     for (partition, row) in rows {
         let number = partition.number;
-        let brokers = brokers(settings);
+        let brokers = settings.kafka.brokers.clone();
         let asked = tokio::task::spawn_blocking(move || identify(&brokers, &partition, &row)).await;
         let asked = asked.map_err(|error| RunError::Failed(error.to_string()))?;
         match asked.map_err(|error| RunError::Unavailable(format!("kafka: {error}")))? {

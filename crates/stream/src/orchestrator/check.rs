@@ -2,35 +2,36 @@
 
 use std::{path::Path, time::Duration};
 
-use parking_lot::Mutex;
 use rdkafka::{
-    ClientConfig, ClientContext,
-    config::{FromClientConfigAndContext as _, RDKafkaLogLevel},
-    error::{KafkaError, RDKafkaErrorCode},
-    message::DeliveryResult,
-    producer::{BaseProducer, Producer as _, ProducerContext},
+    ClientConfig,
+    config::FromClientConfigAndContext as _,
+    producer::{BaseProducer, Producer as _},
 };
 use serde_json::Value;
 use solehold_api::paths;
+use solehold_clock::BootTime;
 
 use super::{
     config::KafkaSettings,
     dispatch::{Finding, StageLimits, Weight},
     pipeline::StagePlan,
-    run::{Made, brokers, lease_server, make},
+    run::{Made, lease_server, make},
 };
-use crate::running::{Flags, RunError};
+use crate::{
+    kafka::{HEARD_WITHIN, Reason, Trouble},
+    running::{Flags, RunError},
+};
 
 /// How long brokers may take to say which topics they have.
 const ASK_WITHIN: Duration = Duration::from_secs(5);
-/// How long the client may take to say what it met on the way.
-const HEARD_WITHIN: Duration = Duration::from_millis(100);
+/// How often it is looked at what the client has met meanwhile.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Reads the file, and makes sure of everything that it names. Changes nothing but that the tables are made.
 pub async fn check(path: &Path, flags: Flags) -> Result<Vec<String>, RunError> {
     let Made { settings, jobs, .. } = make(path, flags, false).await?;
     let kafka = &settings.kafka;
-    let partitions = partitions(kafka, brokers(&settings).client()).await?;
+    let partitions = partitions(kafka).await?;
     let mut found: Vec<(&str, Finding)> =
         topics(kafka, &partitions).into_iter().map(|finding| ("commands", finding)).collect();
     if let Some(server) = lease_server(&settings)? {
@@ -73,50 +74,47 @@ fn limits_of(plan: &StagePlan) -> StageLimits {
 /// The topics of the brokers, with how many partitions each has.
 type Partitions = Vec<(String, usize)>;
 
-/// Why brokers were not reached: the client tells it by the way, and an answer that did not come says nothing of it.
-#[derive(Default)]
-struct Heard(Mutex<Option<String>>);
-
-impl ClientContext for Heard {
-    fn log(&self, _: RDKafkaLogLevel, _: &str, _: &str) {}
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        if error.rdkafka_error_code() != Some(RDKafkaErrorCode::AllBrokersDown) {
-            *self.0.lock() = Some(reason.to_owned());
-        }
-    }
-}
-
-impl ProducerContext for Heard {
-    type DeliveryOpaque = ();
-
-    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
-}
-
 /// Asks for all topics: asked for one that is missing, old brokers would make it.
-async fn partitions(kafka: &KafkaSettings, client: ClientConfig) -> Result<Partitions, RunError> {
-    let asking = tokio::task::spawn_blocking(move || {
-        let asker = BaseProducer::from_config_and_context(&client, Heard::default());
-        let asker = asker.map_err(|error| error.to_string())?;
-        let metadata = asker.client().fetch_metadata(None, ASK_WITHIN).map_err(|error| {
-            asker.poll(HEARD_WITHIN);
-            asker.context().0.lock().take().unwrap_or_else(|| error.to_string())
-        })?;
-        let topics = metadata.topics().iter();
-        Ok(topics.map(|topic| (topic.name().to_owned(), topic.partitions().len())).collect())
-    });
+async fn partitions(kafka: &KafkaSettings) -> Result<Partitions, RunError> {
+    let config = kafka.brokers.client().map_err(|error| RunError::Usage(format!("kafka: {error}")))?;
+    let asking = tokio::task::spawn_blocking(move || ask(&config));
     let asked = asking.await.map_err(|error| RunError::Failed(error.to_string()))?;
-    asked.map_err(|why: String| {
-        let version = match kafka.broker_version {
+    asked.map_err(|Reason { text, is_lasting }| {
+        let version = match kafka.brokers.broker_version {
             Some(_) => "",
             None => ", and brokers before Kafka 0.10 need kafka.broker_version",
         };
-        RunError::Unavailable(format!(
-            "no broker of kafka.brokers ({}) answers: {why}; is Kafka running there? kafka.properties has what a \
-             secured one asks for{version}",
-            kafka.brokers
-        ))
+        let hint = match is_lasting {
+            true => String::new(),
+            false => format!(
+                "; is Kafka running there? kafka.tls and kafka.sasl are for brokers that need them{version}"
+            ),
+        };
+        let brokers = &kafka.brokers.brokers;
+        RunError::Unavailable(format!("no broker of kafka.brokers ({brokers}) answers: {text}{hint}"))
     })
+}
+
+/// Asks until there is an answer, or until it is clear that there will be none.
+fn ask(config: &ClientConfig) -> Result<Partitions, Reason> {
+    let failed = |text: String| Reason { text, is_lasting: false };
+    let asker = BaseProducer::from_config_and_context(config, Trouble::kept());
+    let asker = asker.map_err(|error| failed(error.to_string()))?;
+    let until = BootTime::now().plus(ASK_WITHIN);
+    loop {
+        let error = match asker.client().fetch_metadata(None, ASK_AGAIN) {
+            Ok(metadata) => {
+                let topics = metadata.topics().iter();
+                return Ok(topics.map(|topic| (topic.name().to_owned(), topic.partitions().len())).collect());
+            }
+            Err(error) => error,
+        };
+        asker.poll(HEARD_WITHIN);
+        let met = asker.context().last();
+        if met.as_ref().is_some_and(|met| met.is_lasting) || until.since(BootTime::now()).is_zero() {
+            return Err(met.unwrap_or_else(|| failed(error.to_string())));
+        }
+    }
 }
 
 /// Findings about the topics named in the file.

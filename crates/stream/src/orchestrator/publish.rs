@@ -11,7 +11,7 @@ use rdkafka::{
 use serde_json::json;
 
 use super::{dispatch::DispatchError, store::Letter};
-use crate::kafka::Brokers;
+use crate::kafka::{Brokers, Trouble};
 
 /// How long a message may take to be confirmed.
 const CONFIRMED_WITHIN: Duration = Duration::from_secs(10);
@@ -62,7 +62,7 @@ impl Outgoing {
 
 /// Publishes to Kafka.
 pub struct KafkaPublisher {
-    producer: FutureProducer,
+    producer: FutureProducer<Trouble>,
     has_headers: bool,
 }
 
@@ -74,13 +74,14 @@ impl std::fmt::Debug for KafkaPublisher {
 
 impl KafkaPublisher {
     /// A producer for these brokers. Nothing is connected yet.
-    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, KafkaError> {
-        let mut config = brokers.client();
+    pub fn new(brokers: &Brokers, has_headers: bool) -> Result<Self, String> {
+        let mut config = brokers.client().map_err(|error| error.to_string())?;
         config
             .set("message.timeout.ms", CONFIRMED_WITHIN.as_millis().to_string())
             .set("acks", "all")
             .set("linger.ms", "2");
-        Ok(Self { producer: config.create()?, has_headers })
+        let producer = config.create_with_context(Trouble::logged()).map_err(|error| error.to_string())?;
+        Ok(Self { producer, has_headers })
     }
 }
 

@@ -21,7 +21,7 @@ use super::{
     store::{EVENTS, LETTERS, Store},
 };
 use crate::{
-    kafka::{Brokers, Consumer, ConsumerError, ConsumerSettings, PartitionAssignment},
+    kafka::{Consumer, ConsumerError, ConsumerSettings, PartitionAssignment},
     running::{Flags, RunError},
 };
 
@@ -119,15 +119,6 @@ fn may_pass(error: &solehold_sql::Error) -> bool {
     }
 }
 
-pub(super) fn brokers(settings: &Settings) -> Brokers {
-    Brokers {
-        brokers: settings.kafka.brokers.clone(),
-        client_id: settings.name.clone(),
-        broker_version: settings.kafka.broker_version.clone(),
-        librdkafka: settings.kafka.properties.clone(),
-    }
-}
-
 /// The server whose leases say who has which partition, if leases do.
 pub(super) fn lease_server(settings: &Settings) -> Result<Option<Http>, RunError> {
     let Ownership::Leases(leases) = &settings.ownership else { return Ok(None) };
@@ -179,7 +170,7 @@ pub(super) async fn make(path: &Path, flags: Flags, at_start: bool) -> Result<Ma
     let wait = if at_start { settings.postgres.wait } else { Duration::ZERO };
     let (store, listen) = open(&settings, wait).await?;
     let desk = Arc::new(Desk::new(store));
-    let publisher = KafkaPublisher::new(&brokers(&settings), settings.kafka.headers);
+    let publisher = KafkaPublisher::new(&settings.kafka.brokers, settings.kafka.headers);
     let publisher = publisher.map_err(|error| RunError::Usage(format!("kafka: {error}")))?;
     let reports: Arc<dyn Reports> = desk.clone();
     let parts = Parts {
@@ -235,7 +226,7 @@ pub async fn run(
     let jobs = &made.jobs;
     let consumer = Consumer {
         settings: made.consumer.clone(),
-        brokers: brokers(&made.settings),
+        brokers: made.settings.kafka.brokers.clone(),
         pool: jobs.store().pool().clone(),
         partitions: jobs.store().partitions().clone(),
         handler: Arc::new(jobs.clone()),

@@ -1,6 +1,6 @@
 //! Workers that read a topic and write reports to another.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use rdkafka::{
@@ -9,41 +9,34 @@ use rdkafka::{
     producer::{FutureProducer, FutureRecord},
 };
 use serde_json::{Value, json};
-use solehold_stream::orchestrator::{
-    ReportKind,
-    dispatch::{
-        Dispatch as _, DispatchError, StageLimits,
-        kafka::{Kafka, KafkaConfig},
+use solehold_stream::{
+    kafka::Brokers,
+    orchestrator::{
+        ReportKind,
+        dispatch::{
+            Dispatch as _, DispatchError, StageLimits,
+            kafka::{Kafka, KafkaConfig},
+        },
     },
 };
 use solehold_testkit::wait_for;
 
 use crate::world::{Kept, PATIENCE, deliver, id, refusal, send, task};
 
-fn properties(broker: &solehold_testkit::Kafka) -> BTreeMap<String, String> {
-    let old = |version: &str| {
-        let pairs = [("api.version.request", "false"), ("broker.version.fallback", version)];
-        pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into_iter().collect()
-    };
-    broker.broker_version().map(old).unwrap_or_default()
+fn brokers(broker: &solehold_testkit::Kafka) -> Brokers {
+    Brokers { broker_version: broker.broker_version().map(str::to_owned), ..Brokers::at(broker.address()) }
 }
 
-fn client(broker: &solehold_testkit::Kafka) -> ClientConfig {
-    let mut client = ClientConfig::new();
-    client.set("bootstrap.servers", broker.address());
-    for (name, value) in properties(broker) {
-        client.set(name, value);
-    }
-    client
+fn client(broker: &solehold_testkit::Kafka) -> Result<ClientConfig> {
+    Ok(brokers(broker).client()?)
 }
 
 fn sender(broker: &solehold_testkit::Kafka, reports: &str) -> Result<Arc<Kafka>> {
     let config = KafkaConfig {
-        brokers: broker.address().to_owned(),
+        brokers: brokers(broker),
         reports_topic: reports.to_owned(),
         group: format!("{reports}-group"),
         session_timeout: Duration::from_secs(6),
-        properties: properties(broker),
     };
     Ok(Arc::new(Kafka::new(&config).map_err(anyhow::Error::msg)?))
 }
@@ -51,7 +44,7 @@ fn sender(broker: &solehold_testkit::Kafka, reports: &str) -> Result<Arc<Kafka>>
 const DONE: &str = r#"{"job": "j", "stage": "decode", "attempt": 3, "kind": "succeeded", "result": 7}"#;
 
 async fn report(broker: &solehold_testkit::Kafka, topic: &str, payloads: &[&str]) -> Result<()> {
-    let producer: FutureProducer = client(broker).create()?;
+    let producer: FutureProducer = client(broker)?.create()?;
     for payload in payloads {
         let record = FutureRecord::to(topic).key("acme:final").payload(*payload);
         let sent = producer.send(record, PATIENCE).await;
@@ -80,7 +73,7 @@ async fn tasks_go_to_a_topic_and_reports_come_back() -> Result<()> {
     let job = id("j", "decode", 3);
     send(sender.as_ref(), &task(job.clone(), &tasks, json!({ "file": "a.mp4" }))).await?;
 
-    let worker: StreamConsumer = client(broker)
+    let worker: StreamConsumer = client(broker)?
         .set("group.id", format!("{tasks}-group"))
         .set("auto.offset.reset", "earliest")
         .create()?;

@@ -48,7 +48,7 @@ impl Broker {
 
     /// The offset behind the last message of a partition.
     pub fn end_of(&self, partition: i32) -> i64 {
-        let asking: BaseConsumer = self.brokers().client().create().unwrap();
+        let asking: BaseConsumer = self.brokers().client().unwrap().create().unwrap();
         asking.fetch_watermarks(&self.topic, partition, PATIENCE).unwrap().1
     }
 
@@ -95,7 +95,7 @@ fn brokers(kafka: &Kafka) -> Brokers {
 }
 
 fn producer(kafka: &Kafka) -> FutureProducer {
-    brokers(kafka).client().set("acks", "all").create().unwrap()
+    brokers(kafka).client().unwrap().set("acks", "all").create().unwrap()
 }
 
 /// A consumer that runs.

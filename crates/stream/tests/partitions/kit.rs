@@ -171,7 +171,7 @@ impl Kit {
 
     /// The positions that the broker displays for the group.
     pub fn displayed(&self) -> anyhow::Result<Vec<Offset>> {
-        let mut config = brokers(self.kafka).client();
+        let mut config = brokers(self.kafka).client().expect("good");
         let asking: BaseConsumer = config.set("group.id", &self.orders("").settings.group).create()?;
         let mut list = TopicPartitionList::new();
         list.add_partition_range(&self.topic, 0, PARTITIONS - 1);
@@ -196,7 +196,7 @@ impl Kit {
 }
 
 fn producer(kafka: &Kafka) -> anyhow::Result<ThreadedProducer<DefaultProducerContext>> {
-    let mut config = brokers(kafka).client();
+    let mut config = brokers(kafka).client().expect("good");
     config.set("linger.ms", "2").set("message.timeout.ms", SENT.as_millis().to_string());
     Ok(config.create()?)
 }

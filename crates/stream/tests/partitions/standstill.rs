@@ -22,7 +22,7 @@ async fn an_assign_that_fails_ends_the_tenure_and_is_tried_again() -> anyhow::Re
     let mut orders = kit.orders("one");
     // A client of this strategy refuses to be assigned partitions one by one.
     let strategy = ("partition.assignment.strategy".to_owned(), "range".to_owned());
-    orders.brokers.librdkafka.extend([strategy]);
+    orders.brokers.librdkafka.0.extend([strategy]);
     let one = Running::start(orders);
     let stalled = async || one.figures.stalls() > 3 * PARTITIONS as u64;
     wait_for("several attempts at every partition", PATIENCE, stalled).await?;
@@ -86,7 +86,7 @@ async fn an_attendance_that_ends_without_an_error_is_begun_again() -> anyhow::Re
 
 /// The first offset of partition 0 that the broker still has.
 async fn first_offset(kit: &Kit) -> anyhow::Result<i64> {
-    let (config, topic) = (brokers(kit.kafka).client(), kit.topic.clone());
+    let (config, topic) = (brokers(kit.kafka).client().expect("good"), kit.topic.clone());
     let asked = tokio::task::spawn_blocking(move || {
         let asking: BaseConsumer = config.create()?;
         asking.fetch_watermarks(&topic, 0, Duration::from_secs(10))

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{START, listens, loopback, topics, zookeeper::ZooKeeper};
+use super::{KafkaTls, START, listens, loopback, tls, topics, zookeeper::ZooKeeper};
 use crate::{port::Port, program::on_path, server::Server, wait_for};
 
 /// The one that scripts/kafka-for-tests fetches.
@@ -28,17 +28,32 @@ pub(super) struct Apache {
     pub server: Server,
     _zookeeper: Server,
     port: Port,
+    pub tls_port: Option<Port>,
     zookeeper_port: Port,
     install: Install,
 }
 
 impl Apache {
-    pub async fn start(port: Port, advertised: SocketAddr, retention_bytes: Option<u32>) -> Result<Self> {
+    pub async fn start(
+        port: Port,
+        advertised: SocketAddr,
+        retention_bytes: Option<u32>,
+        tls: Option<(Port, KafkaTls)>,
+    ) -> Result<Self> {
         let install = Install::find()?;
         let zookeeper_port = Port::reserve()?;
         let zookeeper = install.start_zookeeper(&zookeeper_port).await?;
         let server = Server::new("kafka", "KILL")?;
-        let mut properties = properties(&port, advertised, &zookeeper_port, server.folder());
+        let mut listeners = format!("PLAINTEXT://{}", loopback(&port));
+        let mut advertised = format!("PLAINTEXT://{advertised}");
+        let mut keys = String::new();
+        if let Some((port, tls)) = &tls {
+            let address = format!(",SSL://{}", loopback(port));
+            listeners += &address;
+            advertised += &address;
+            keys = tls::properties(server.folder(), tls)?;
+        }
+        let mut properties = properties(&listeners, &advertised, &zookeeper_port, server.folder()) + &keys;
         if let Some(bytes) = retention_bytes {
             properties += &format!(
                 "log.retention.bytes={bytes}\nlog.segment.bytes={}\nlog.retention.check.interval.ms=200\n\
@@ -47,7 +62,8 @@ impl Apache {
             );
         }
         fs::write(server.folder().join("server.properties"), properties)?;
-        let apache = Self { server, _zookeeper: zookeeper, port, zookeeper_port, install };
+        let tls_port = tls.map(|(port, _)| port);
+        let apache = Self { server, _zookeeper: zookeeper, port, tls_port, zookeeper_port, install };
         apache.spawn().await?;
         Ok(apache)
     }
@@ -127,15 +143,14 @@ impl Install {
     }
 }
 
-fn properties(port: &Port, advertised: SocketAddr, zookeeper: &Port, folder: &Path) -> String {
+fn properties(listeners: &str, advertised: &str, zookeeper: &Port, folder: &Path) -> String {
     format!(
-        "broker.id=0\nlisteners=PLAINTEXT://127.0.0.1:{}\nadvertised.listeners=PLAINTEXT://{advertised}\n\
+        "broker.id=0\nlisteners={listeners}\nadvertised.listeners={advertised}\n\
          zookeeper.connect=127.0.0.1:{}\nzookeeper.session.timeout.ms=3000\nlog.dirs={}\n\
          auto.create.topics.enable=false\ndelete.topic.enable=true\n\
          offsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\nlog.cleaner.enable=false\n\
          group.min.session.timeout.ms=1000\ngroup.max.session.timeout.ms=300000\n\
          num.network.threads=2\nnum.io.threads=4\ncontrolled.shutdown.enable=false\n",
-        port.number,
         zookeeper.number,
         folder.join("logs").display()
     )

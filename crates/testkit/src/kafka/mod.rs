@@ -2,6 +2,7 @@
 
 mod apache;
 mod nisshi;
+mod tls;
 mod topics;
 mod wire;
 mod zookeeper;
@@ -11,13 +12,14 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use tokio::sync::OnceCell;
 
 use crate::{port::Port, server::Server};
 use apache::Apache;
 use nisshi::Nisshi;
+pub use tls::KafkaTls;
 
 /// Apache Kafka takes four seconds where nothing else runs.
 const START: Duration = Duration::from_secs(180);
@@ -57,6 +59,7 @@ pub struct KafkaBuilder {
     port: Port,
     advertised: Option<SocketAddr>,
     retention_bytes: Option<u32>,
+    tls: Option<KafkaTls>,
 }
 
 impl KafkaBuilder {
@@ -78,14 +81,21 @@ impl KafkaBuilder {
         self
     }
 
+    /// Listens for TLS as well, at [`Kafka::tls_address`]. It is always Apache Kafka then.
+    pub fn tls(mut self, tls: KafkaTls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
     /// Starts it, and waits until it takes clients.
     pub async fn start(self) -> Result<Kafka> {
         let advertised = self.advertised.unwrap_or_else(|| self.addr());
-        let broker = match named(NISSHI) {
+        let tls = self.tls.map(|tls| anyhow::Ok((Port::reserve()?, tls))).transpose()?;
+        let broker = match named(NISSHI).filter(|_| tls.is_none()) {
             Some(program) => {
                 Broker::Nisshi(Nisshi::start(PathBuf::from(program), self.port, advertised).await?)
             }
-            None => Broker::Apache(Apache::start(self.port, advertised, self.retention_bytes).await?),
+            None => Broker::Apache(Apache::start(self.port, advertised, self.retention_bytes, tls).await?),
         };
         Ok(Kafka { broker: Some(broker), address: advertised.to_string(), topics: AtomicU32::new(0) })
     }
@@ -99,7 +109,7 @@ impl Kafka {
 
     /// One on a port that is known before it starts.
     pub fn builder() -> Result<KafkaBuilder> {
-        Ok(KafkaBuilder { port: Port::reserve()?, advertised: None, retention_bytes: None })
+        Ok(KafkaBuilder { port: Port::reserve()?, advertised: None, retention_bytes: None, tls: None })
     }
 
     /// The one broker of this test process, for tests that need no more than topics and groups of their own; the one
@@ -124,6 +134,14 @@ impl Kafka {
     /// Where clients connect first, such as `127.0.0.1:21234`.
     pub fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Where clients connect by TLS, if it was [built](KafkaBuilder::tls) so.
+    pub fn tls_address(&self) -> Result<String> {
+        match &self.broker {
+            Some(Broker::Apache(Apache { tls_port: Some(port), .. })) => Ok(loopback(port).to_string()),
+            _ => bail!("this broker has no port for TLS"),
+        }
     }
 
     /// What a client must be told, if the broker is too old to be asked: its `broker_version`.

@@ -9,7 +9,7 @@ use serde::{
 use serde_json::Value;
 
 use crate::{
-    kafka::{Begin, LostMessages},
+    kafka::{Begin, LostMessages, Properties, Sasl, Tls, given},
     orchestrator::{command::CommandKind, dispatch::DispatchersFile, pipeline::DispatchKind},
 };
 
@@ -67,8 +67,14 @@ pub struct KafkaFile {
     pub broker_version: Option<String>,
     /// Whether the brokers know headers of messages: those before Kafka 0.11 do not.
     pub headers: Option<bool>,
+    /// Encrypts the connections to the brokers.
+    #[serde(deserialize_with = "given")]
+    pub tls: Option<Tls>,
+    /// Logs in to the brokers.
+    #[serde(deserialize_with = "given")]
+    pub sasl: Option<Sasl>,
     /// Further settings of librdkafka, by its names.
-    pub properties: BTreeMap<String, String>,
+    pub properties: Properties,
 }
 
 /// Who says which partition is whose.
@@ -115,11 +121,6 @@ impl<T> From<String> for PlaceFile<T> {
     fn from(path: String) -> Self {
         Self { path, default: None }
     }
-}
-
-/// Null is a value, too.
-fn given<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(deserializer).map(Some)
 }
 
 /// Where a message says what is asked for.

@@ -4,7 +4,6 @@ mod commands;
 mod file;
 
 use std::{
-    collections::BTreeMap,
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -27,7 +26,7 @@ use super::{
     pipeline::{Pipeline, StagePlan},
     template::Template,
 };
-use crate::kafka::{Begin, LostMessages};
+use crate::kafka::{Begin, Brokers, LostMessages};
 
 /// Everything that the orchestrator needs to know.
 #[derive(Debug, Clone)]
@@ -55,8 +54,8 @@ pub struct Settings {
 /// Where commands come from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaSettings {
-    /// Brokers to begin with.
-    pub brokers: String,
+    /// The brokers, and how to reach them.
+    pub brokers: Brokers,
     /// The topic of commands.
     pub topic: String,
     /// The group of consumers.
@@ -75,12 +74,8 @@ pub struct KafkaSettings {
     pub events_topic: Option<String>,
     /// Where copies of dead letters go, if anywhere.
     pub dead_letter_topic: Option<String>,
-    /// The version of brokers that are too old to be asked for it.
-    pub broker_version: Option<String>,
     /// Whether the brokers know headers of messages.
     pub headers: bool,
-    /// Further settings of librdkafka.
-    pub properties: BTreeMap<String, String>,
 }
 
 /// Where jobs are kept.
@@ -169,13 +164,13 @@ pub fn load(path: &Path, change: impl FnOnce(&mut OrchestratorFile)) -> Result<S
 fn settle(file: OrchestratorFile) -> Result<Settings, Wrong> {
     let commands = commands::settle(&file.commands)?;
     let pipeline = pipeline(&file, &commands)?;
-    let (kafka, postgres) = (kafka(&file)?, postgres(&file)?);
+    let name = file.name.clone().unwrap_or_else(default_name);
+    let (kafka, postgres) = (kafka(&file, &name)?, postgres(&file)?);
     let ownership = match file.kafka.partition_assignment.unwrap_or_default() {
         Assignment::Group => Ownership::Group,
         Assignment::Leases => Ownership::Leases(leases(&file, &kafka)?),
     };
     let (http, limits) = (http(&file)?, limits(&file)?);
-    let name = file.name.clone().unwrap_or_else(default_name);
     Ok(Settings {
         name,
         kafka,
@@ -243,9 +238,9 @@ fn template(stage: &str, key: &str, given: &Option<Value>) -> Result<Option<Temp
         .or_else(|error| wrong(&format!("stages/{stage}/{key}"), format!("{key} of stage {stage}: {error}")))
 }
 
-fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
+fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, Wrong> {
     let asked = &file.kafka;
-    let Some(brokers) = asked.brokers.clone().filter(|brokers| !brokers.trim().is_empty()) else {
+    let Some(addresses) = asked.brokers.clone().filter(|brokers| !brokers.trim().is_empty()) else {
         return wrong(
             "kafka",
             "kafka.brokers is missing: write it as HOST:PORT, with commas between several",
@@ -269,6 +264,17 @@ fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
     if asked.static_member.is_some() && asked.partition_assignment == Some(Assignment::Leases) {
         return wrong("static_member", "static_member is for partition_assignment: group");
     }
+    let brokers = Brokers {
+        brokers: addresses,
+        client_id: name.to_owned(),
+        broker_version: asked.broker_version.clone(),
+        tls: asked.tls.clone(),
+        sasl: asked.sasl.clone(),
+        librdkafka: asked.properties.clone(),
+    };
+    if let Err(error) = brokers.client() {
+        return wrong(&error.key, format!("kafka: {error}"));
+    }
     Ok(KafkaSettings {
         brokers,
         topic: text(&asked.topic, "jobs.commands"),
@@ -280,9 +286,7 @@ fn kafka(file: &OrchestratorFile) -> Result<KafkaSettings, Wrong> {
         static_member: asked.static_member.clone(),
         events_topic: asked.events_topic.clone(),
         dead_letter_topic: asked.dead_letter_topic.clone(),
-        broker_version: asked.broker_version.clone(),
         headers: asked.headers.unwrap_or(asked.broker_version.is_none()),
-        properties: asked.properties.clone(),
     })
 }
 

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, time::Duration};
 use async_trait::async_trait;
 use futures_util::{FutureExt as _, future::join_all};
 use rdkafka::{
-    ClientConfig, Message as _, TopicPartitionList,
+    Message as _, TopicPartitionList,
     consumer::{CommitMode, Consumer as _, StreamConsumer},
     error::{KafkaError, RDKafkaErrorCode},
     message::BorrowedMessage,
@@ -18,7 +18,7 @@ use rdkafka::{
 
 use super::{Dispatch, DispatchError, Finding, Reports, StageLimits};
 use crate::{
-    kafka::Member,
+    kafka::{Brokers, Member, Trouble},
     orchestrator::{Report, Task, TaskId, wire},
 };
 
@@ -33,44 +33,30 @@ const REPORTS_MAX: usize = 500;
 /// Where tasks and reports go.
 #[derive(Debug, Clone)]
 pub struct KafkaConfig {
-    /// Brokers to begin with.
-    pub brokers: String,
+    /// The brokers.
+    pub brokers: Brokers,
     /// Where workers write reports.
     pub reports_topic: String,
     /// The group in which the orchestrators read them.
     pub group: String,
     /// After this time the reports that an orchestrator was reading are read by another one.
     pub session_timeout: Duration,
-    /// Further settings of librdkafka.
-    pub properties: BTreeMap<String, String>,
-}
-
-impl KafkaConfig {
-    fn client(&self) -> ClientConfig {
-        let mut client = ClientConfig::new();
-        client.set("bootstrap.servers", &self.brokers).set("client.id", "solehold-orchestrator");
-        // A broker that has just started does not know its topics yet, and librdkafka believes it for this long.
-        client.set("topic.metadata.refresh.interval.ms", "5000");
-        for (name, value) in &self.properties {
-            client.set(name, value);
-        }
-        client
-    }
 }
 
 /// Sends tasks to topics.
 pub struct Kafka {
     config: KafkaConfig,
-    producer: FutureProducer,
+    producer: FutureProducer<Trouble>,
 }
 
 impl Kafka {
     /// Nothing is connected yet; an error is a mistake in the configuration.
     pub fn new(config: &KafkaConfig) -> Result<Self, String> {
-        let mut client = config.client();
+        let mut client = config.brokers.client().map_err(|error| error.to_string())?;
         client.set("acks", "all").set("linger.ms", "5");
         client.set("message.timeout.ms", CONFIRM_WITHIN.as_millis().to_string());
-        let producer = client.create().map_err(|error| format!("Kafka's producer: {error}"))?;
+        let producer = client.create_with_context(Trouble::logged());
+        let producer = producer.map_err(|error| format!("Kafka's producer: {error}"))?;
         Ok(Self { config: config.clone(), producer })
     }
 
@@ -83,15 +69,16 @@ impl Kafka {
         }
     }
 
-    fn consumer(&self) -> Result<Member, KafkaError> {
-        let mut client = self.config.client();
+    fn consumer(&self) -> Result<Member, String> {
+        let mut client = self.config.brokers.client().map_err(|error| error.to_string())?;
         let session = self.config.session_timeout;
         client.set("session.timeout.ms", session.as_millis().to_string());
         client.set("heartbeat.interval.ms", (session / HEARTBEATS).as_millis().to_string());
         client.set("group.id", &self.config.group).set("enable.auto.commit", "false");
         client.set("auto.offset.reset", "earliest").set("partition.assignment.strategy", "roundrobin");
-        let consumer: StreamConsumer = client.create()?;
-        consumer.subscribe(&[&self.config.reports_topic])?;
+        let consumer = client.create_with_context::<_, StreamConsumer<_>>(Trouble::logged());
+        let consumer = consumer.map_err(|error| error.to_string())?;
+        consumer.subscribe(&[&self.config.reports_topic]).map_err(|error| error.to_string())?;
         Ok(Member::new(consumer))
     }
 }
@@ -149,7 +136,11 @@ impl Dispatch for Kafka {
 }
 
 /// Delivers everything that has come, and commits its offsets afterwards.
-async fn deliver(consumer: &StreamConsumer, topic: &str, to: &dyn Reports) -> Result<(), DispatchError> {
+async fn deliver(
+    consumer: &StreamConsumer<Trouble>,
+    topic: &str,
+    to: &dyn Reports,
+) -> Result<(), DispatchError> {
     let unreachable = |what: &str, error: String| DispatchError::Unreachable(format!("{what}: {error}"));
     let mut reports = Vec::new();
     let mut offsets: BTreeMap<i32, i64> = BTreeMap::new();

@@ -138,17 +138,11 @@ impl CeleryFile {
 
 impl KafkaTasksFile {
     fn config(&self, kafka: &KafkaSettings) -> KafkaConfig {
-        let mut properties = kafka.properties.clone();
-        if let Some(version) = &kafka.broker_version {
-            properties.insert("api.version.request".to_owned(), "false".to_owned());
-            properties.insert("broker.version.fallback".to_owned(), version.clone());
-        }
         KafkaConfig {
             brokers: kafka.brokers.clone(),
             reports_topic: self.reports_topic.clone(),
             group: self.group.clone().unwrap_or_else(|| format!("{}-reports", kafka.group)),
             session_timeout: kafka.session_timeout,
-            properties,
         }
     }
 }
