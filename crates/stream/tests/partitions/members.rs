@@ -46,7 +46,7 @@ async fn headers_arrive_with_their_message() -> anyhow::Result<()> {
         reason: "stage decode is not known".to_owned(),
         at_ms: 0,
     };
-    let publisher = KafkaPublisher::new(&brokers(kit.kafka), true)?;
+    let publisher = KafkaPublisher::new(&brokers(kit.kafka), true).map_err(anyhow::Error::msg)?;
     let copy = Outgoing::of_letter(&letter, "jobs", publisher.has_headers());
     for published in publisher.publish(&kit.topic, &[copy]).await {
         published?;

@@ -42,8 +42,8 @@ async fn an_orchestrator_logs_in_by_password_over_tls() -> Result<()> {
     }
     ensure!(front.logins() == before, "someone got in");
     let anonymous = json!({ "brokers": front.addr.to_string(), "tls": tls });
-    let why = "closed the connection without an answer: it may ask for TLS (tls) or for a login (sasl)";
-    world.is_refused(&anonymous, 5, why).await?;
+    // The connection is closed, and what is noticed of that first depends on the moment.
+    world.is_refused(&anonymous, 5, "sasl").await?;
 
     let scram_only = Front::start(target, identity, &["SCRAM-SHA-512"]).await?;
     let mut plain = way("plain", USER, &right);
