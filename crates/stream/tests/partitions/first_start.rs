@@ -12,7 +12,7 @@ use crate::kit::{Kit, Orders, PARTITIONS, PATIENCE, Running, brokers, child};
 
 /// A member of the group that is no consumer of ours: it assigns partitions as most programs do.
 fn former(kit: &Kit) -> Result<BaseConsumer> {
-    let mut config = brokers(kit.kafka).client();
+    let mut config = brokers(kit.kafka).client()?;
     config.set("group.id", kit.orders("").settings.group).set("enable.auto.commit", "false");
     config.set("session.timeout.ms", "3000").set("auto.offset.reset", "earliest");
     Ok(config.create()?)
