@@ -104,10 +104,14 @@ async fn agents_hand_over_to_each_other_and_the_last_one_waits_for_nobody() -> R
     operator.hold(&[("second", 4)]).await?;
     for job in 0..4 {
         let told = operator.told(job).await?;
-        let names: Vec<&str> = told.iter().map(|(name, ..)| name.as_str()).collect();
-        let once = ["lease_acquired", "lease_pending", "lease_released", "lease_acquired"];
-        assert_eq!(names, once, "job {job} moved once: {told:?}");
-        assert_eq!((told[2].2.clone(), told[3].1.as_str()), (told[3].2.clone(), "second"), "with no gap");
+        // An offer that was not taken up in time, on a busy machine, is followed by another.
+        let by = |name: &str| told.iter().filter(move |event| event.0 == name).collect::<Vec<_>>();
+        let acquired = by("lease_acquired");
+        let holders: Vec<&str> = acquired.iter().map(|(_, holder, _)| holder.as_str()).collect();
+        assert_eq!(holders, ["first", "second"], "job {job} moved once: {told:?}");
+        let released = by("lease_released").into_iter().find(|(_, holder, _)| holder == "first");
+        let times = (released.map(|(.., time)| time), Some(&acquired[1].2));
+        assert_eq!(times.0, times.1, "job {job} moved with no gap: {told:?}");
     }
     let took = second.drained().await?;
     assert!(took < Duration::from_secs(15), "nobody takes over, so nothing is waited for: {took:?}");
