@@ -238,11 +238,18 @@ pub struct Refusal {
     /// What happened, to what, and what to do.
     pub detail: String,
     /// Who holds the resource now.
-    pub holder: Option<String>,
+    pub holder: Option<Box<str>>,
     /// The token of the present or last grant.
     pub token: Option<Token>,
     /// Asking again before this time has passed is of no use, unless the holder releases it.
     pub retry_after: Option<Duration>,
+    /// What was wrong with the request itself.
+    pub wrong: Option<Box<WrongRequest>>,
+}
+
+/// What was wrong with a request that was refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongRequest {
     /// Every field that is wrong.
     pub errors: Vec<FieldError>,
     /// The limit that was exceeded.
@@ -273,14 +280,15 @@ impl Refusal {
 
 impl From<Problem> for Refusal {
     fn from(problem: Problem) -> Self {
+        let is_wrong = !problem.errors.is_empty() || problem.limit.is_some();
+        let wrong = WrongRequest { errors: problem.errors, limit: problem.limit };
         Self {
             code: problem.code,
             detail: problem.detail,
-            holder: problem.holder,
+            holder: problem.holder.map(String::into_boxed_str),
             token: problem.token.map(Token),
             retry_after: problem.retry_after_ms.map(Duration::from_millis),
-            errors: problem.errors,
-            limit: problem.limit,
+            wrong: is_wrong.then(|| Box::new(wrong)),
         }
     }
 }

@@ -94,7 +94,7 @@ mod session;
 
 pub use authority::{
     Attributes, Authority, AuthorityError, BadName, HandOver, HeldLease, Metrics, Node, Obstacle, Refusal,
-    Resource,
+    Resource, WrongRequest,
 };
 #[cfg(feature = "cluster")]
 pub use cluster::{Cluster, ClusterConfig, ClusterError, ConfigError, LockSessionError, SessionLocksConfig};

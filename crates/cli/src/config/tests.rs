@@ -133,7 +133,8 @@ fn the_last_layer_that_chooses_a_store_overrides_both_parts() {
 fn every_known_variable_is_read_by_someone() {
     let ours =
         variables::KNOWN.iter().filter(|name| !["SOLEHOLD_CONFIG", "SOLEHOLD_BOOTSTRAP_KEY"].contains(name));
-    let of_others = ["API_KEY", "CA_CERT", "MQTT_URL", "ORCHESTRATOR", "SERVER", "TENANT", "TIMEOUT"];
+    let of_others =
+        ["API_KEY", "CA_CERT", "MQTT_URL", "ORCHESTRATOR", "REDIS", "SERVER", "TENANT", "TIMEOUT"];
     let of_others = of_others.map(|name| format!("SOLEHOLD_{name}"));
     for name in ours.filter(|name| !of_others.contains(&(**name).to_owned())) {
         // A value that some reader refuses, or that changes what it read.

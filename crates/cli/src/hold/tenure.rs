@@ -309,12 +309,13 @@ async fn follow(
 }
 
 fn of_refusal(refusal: Refusal) -> CommandError {
+    let (errors, limit) = refusal.wrong.map(|wrong| (wrong.errors, wrong.limit)).unwrap_or_default();
     CommandError::from(Problem {
-        holder: refusal.holder,
+        holder: refusal.holder.map(String::from),
         token: refusal.token.map(|token| token.0),
         retry_after_ms: refusal.retry_after.map(|time| time.as_millis() as u64),
-        errors: refusal.errors,
-        limit: refusal.limit,
+        errors,
+        limit,
         ..Problem::new(refusal.code, refusal.detail)
     })
 }

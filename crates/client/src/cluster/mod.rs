@@ -303,7 +303,7 @@ async fn take_gateway_lock(session: &Session, config: &ClusterConfig) -> Result<
         Err(error) => return Err(ClusterError::Unknown(error.to_string())),
     };
     match refusal.holder {
-        Some(other) if other != session.holder() => Err(another(other, refusal.retry_after, config)),
+        Some(other) if *other != *session.holder() => Err(another(other.into(), refusal.retry_after, config)),
         _ => {
             let acquired = session.acquire(GATEWAY_KIND, GATEWAY_KEY).await;
             acquired.map_err(|error| ClusterError::Unknown(error.to_string()))

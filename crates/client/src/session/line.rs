@@ -145,7 +145,7 @@ impl Waiting {
         let inner = &self.request.inner;
         match refusal.code {
             ErrorCode::Held | ErrorCode::HeldBack => {
-                self.holder = refusal.holder;
+                self.holder = refusal.holder.map(String::from);
                 Next::After(inner.backoff(failures, None).min(self.poll_every))
             }
             // The session is over, and another is opened.
