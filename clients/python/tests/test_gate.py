@@ -13,6 +13,7 @@ from unittest import mock
 
 from solehold_client import Client, Gate, Session
 from solehold_client.channel import Answer, Call
+from solehold_client.wire import Json
 
 from .support.server import Solehold, wait_until
 
@@ -246,7 +247,7 @@ class Gates(unittest.IsolatedAsyncioTestCase):
                     self.assertRegex(str(gate.denied), "unauthorized")
             self.assertEqual(len(logged.output), 1, logged.output)
         async with Client(self.server.url, key=str(made["key"])) as admin:
-            only = [{"kind": "scene", "key_prefix": "lob"}]
+            only: Json = [{"kind": "scene", "key_prefix": "lob"}]
             made = await admin.request("POST", "/api/v1/admin/keys", {"name": "gate", "role": "reader", "only": only})
             assert isinstance(made, dict)
         async with (
