@@ -121,7 +121,7 @@ fn channels_without_bound(source: &Source) -> Found {
     found
 }
 
-/// An error is a type up to the edge: whoever rewords a sentence must not change what a program does.
+/// Errors are types up to the edge: a reworded message must not change what a program does.
 fn meaning_in_sentences(source: &Source) -> Found {
     const SENTENCES: [&str; 7] =
         ["why", "why()", "message", "detail", "reason", "error.to_string()", "error_text"];

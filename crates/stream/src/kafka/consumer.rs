@@ -118,7 +118,7 @@ impl<H: Handler> Consumer<H> {
             let metadata = tokio::task::spawn_blocking(move || {
                 let metadata = asked.fetch_metadata(Some(&of), METADATA_MAX);
                 if metadata.is_err() {
-                    // Nothing else polls yet, and what the client has met on the way is told to whoever polls.
+                    // librdkafka reports its errors to the caller of poll, and no other thread polls yet.
                     asked.poll(HEARD_WITHIN);
                 }
                 let metadata = metadata?;

@@ -176,7 +176,7 @@ pub(super) async fn work<H: Handler>(
     let (number, serial, landmark) = (entered.number, entered.serial, *landmark);
     let next_offset = tenure.next_offset;
     let (partition, epoch) = (&tenure.partition, tenure.epoch);
-    tracing::info!(%partition, epoch, next_offset, origin, "this consumer has the partition");
+    tracing::info!(%partition, epoch, next_offset, origin, "began to consume the partition");
     office.desk.figures.begins(number, tenure.epoch, next_offset);
     // The former owner may have got further since we proved that we are a member, with an older position.
     office.desk.positions.lock().insert(number, next_offset);

@@ -246,7 +246,7 @@ impl PostgresStore {
         let wait = loop {
             match in_time("correcting the clock", ROUND_TRIP, self.claim_on(&lent, renew)).await {
                 Ok(wait) => break wait,
-                // Whoever waits for this has few attempts of its own, and needs them for other reasons.
+                // Reads wait for this claim, and have few attempts of their own for other faults.
                 Err(fault) if fault.is_contention() && attempt < CLAIM_ATTEMPTS => {
                     lent.simple("ROLLBACK").await?;
                 }

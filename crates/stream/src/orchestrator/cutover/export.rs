@@ -56,9 +56,10 @@ pub async fn export_marks(
         for key in &keys {
             setting.cmd("SET").arg(key).arg("1").arg("EX").arg(ttl.as_secs()).arg("NX");
         }
-        let set: Vec<Option<String>> = match keys.is_empty() {
-            true => Vec::new(),
-            false => setting.query_async(&mut redis).await.map_err(unreachable)?,
+        let set: Vec<Option<String>> = if keys.is_empty() {
+            Vec::new()
+        } else {
+            setting.query_async(&mut redis).await.map_err(unreachable)?
         };
         let new = set.iter().flatten().count();
         exported.exported += new as u64;

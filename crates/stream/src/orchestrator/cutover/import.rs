@@ -31,10 +31,7 @@ pub async fn import_marks(
     let template: KeyTemplate =
         orders.pattern.parse().map_err(|error| RunError::Usage(format!("--pattern: {error}")))?;
     let mut redis = connect(&orders.redis).await?;
-    let store = match orders.dry_run {
-        true => None,
-        false => Some(open(&settings, settings.postgres.wait).await?.0),
-    };
+    let store = if orders.dry_run { None } else { Some(open(&settings, settings.postgres.wait).await?.0) };
     let (glob, mut cursor) = (template.glob(), 0);
     let mut imported = ImportedMarks { dry_run: orders.dry_run, pattern: glob.clone(), ..Default::default() };
     let mut told = BootTime::now();
