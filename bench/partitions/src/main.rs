@@ -1,5 +1,5 @@
 //! Messages per second with inbox and commits, on one broker and in one run: the partitioned consumer of
-//! `solehold-stream` over PostgreSQL, and beside it the loop of check, work, mark and commit over Redis that it
+//! `solehold-kafka` over PostgreSQL, and beside it the loop of check, work, mark and commit over Redis that it
 //! replaces (`examples/orchestrator/control/check_work_mark.py`, aiokafka, one commit per message).
 //!
 //! Both consume the same topic of 12 partitions, each in one process, and do the same work: they note the job.
@@ -15,12 +15,12 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use deadpool_postgres::{Manager, Pool, Transaction};
 use rdkafka::producer::{FutureProducer, FutureRecord};
+use solehold_kafka::{
+    Brokers, Consumer, ConsumerSettings, Done, Failure, Figures, Handler, Leaving, Message,
+};
 use solehold_sql::{
     inbox::{Inbox, Key, Mark, Marked, PayloadHash},
     partitions::{Partitions, Tenure},
-};
-use solehold_stream::kafka::{
-    Brokers, Consumer, ConsumerSettings, Done, Failure, Figures, Handler, Leaving, Message,
 };
 use solehold_testkit::{Kafka, Postgres, Program, Redis, python, wait_for};
 use tokio::sync::watch;

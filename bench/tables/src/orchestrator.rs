@@ -6,20 +6,18 @@ use anyhow::{Result, bail, ensure};
 use async_trait::async_trait;
 use deadpool_postgres::Pool;
 use serde_json::json;
-use solehold_sql::partitions::{Partition, Raised, Standing, Tenure};
-use solehold_stream::{
-    kafka::{Done, Handler, Message},
-    orchestrator::{
-        Desk, Jobs, Parts, Report, ReportKind, Task, TaskId,
-        command::Mapping,
-        dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
-        job::JobState,
-        limits::{CLEANING_BATCH, MAILBOX_BATCH, OUTBOX_BATCH, PAGE_DEFAULT, SWEEP_BATCH},
-        pipeline::{DispatchKind, Pipeline, StagePlan},
-        publish::{Outgoing, Publish},
-        store::{JobFilter, LetterId, Mail, MailBody, Store},
-    },
+use solehold_kafka::{Done, Handler, Message};
+use solehold_orchestrator::{
+    Desk, Jobs, Parts, Report, ReportKind, Task, TaskId,
+    command::Mapping,
+    dispatch::{Dispatch, DispatchError, Finding, Reports, StageLimits},
+    job::JobState,
+    limits::{CLEANING_BATCH, MAILBOX_BATCH, OUTBOX_BATCH, PAGE_DEFAULT, SWEEP_BATCH},
+    pipeline::{DispatchKind, Pipeline, StagePlan},
+    publish::{Outgoing, Publish},
+    store::{JobFilter, LetterId, Mail, MailBody, Store},
 };
+use solehold_sql::partitions::{Partition, Raised, Standing, Tenure};
 use solehold_testkit::wait_for;
 use tokio::sync::watch;
 use tokio_postgres::Client;

@@ -15,7 +15,6 @@ use std::{
 use axum::{
     Router,
     extract::State,
-    http::{StatusCode, header},
     response::{IntoResponse, Response},
     routing::get,
 };
@@ -29,7 +28,7 @@ use rustix::process::Pid;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use solehold_api::runners::FAILED_RESOURCES;
-use tokio::net::TcpListener;
+use solehold_process::health::{self, Health};
 
 use crate::{
     keep::proc::{self, Usage},
@@ -90,7 +89,7 @@ impl Status {
     }
 
     /// What the heartbeat reports.
-    pub fn metrics(&self) -> Map<String, Value> {
+    pub fn heartbeat_metrics(&self) -> Map<String, Value> {
         let now = self.lock().clone();
         let (mut cpu_ms, mut rss_bytes, mut restarts) = (0, 0, 0);
         for worker in &now.workers {
@@ -116,25 +115,21 @@ impl Status {
 
 /// Serves health and metrics from now on.
 pub async fn serve(host: &str, port: u16, status: Arc<Status>) -> io::Result<()> {
-    let listener = TcpListener::bind((host, port)).await?;
-    let routes = Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .route("/status", get(show))
-        .with_state(status);
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, routes).await {
-            tracing::error!(%error, "health and metrics are no longer served");
-        }
-    });
+    let routes = Router::new().route("/status", get(show)).with_state(status.clone());
+    health::serve((host, port), routes.merge(health::routes(status))).await?;
     Ok(())
 }
 
-async fn ready(State(status): State<Arc<Status>>) -> Response {
-    match status.lock().not_ready() {
-        None => "ready\n".into_response(),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
+impl Health for Status {
+    fn not_ready(&self) -> Option<String> {
+        self.lock().not_ready()
+    }
+
+    fn metrics(&self) -> Option<String> {
+        let now = self.lock().clone();
+        let mut text = String::new();
+        encode(&mut text, &registry(&now)).ok()?;
+        Some(text)
     }
 }
 
@@ -184,18 +179,6 @@ struct InPhase {
 }
 
 type PerWorker = Family<OfWorker, Gauge<i64, AtomicI64>>;
-
-async fn metrics(State(status): State<Arc<Status>>) -> Response {
-    let now = status.lock().clone();
-    let mut text = String::new();
-    match encode(&mut text, &registry(&now)) {
-        Ok(()) => {
-            let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            ([(header::CONTENT_TYPE, format)], text).into_response()
-        }
-        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-    }
-}
 
 /// The figures as of one moment.
 fn registry(now: &Snapshot) -> Registry {

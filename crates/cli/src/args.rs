@@ -5,11 +5,15 @@ use clap::{
     parser::ValueSource,
 };
 
+#[cfg(not(feature = "kafka"))]
+use crate::commands::not_built;
+#[cfg(feature = "kafka")]
+use crate::commands::orchestrator;
 use crate::{
     client::ServerArgs,
     commands::{
-        admin, agent, bench, completions, deploy, explain, gate, hold, job, lease, node, orchestrator,
-        placement, resource, rows, runner, serve, session, watch,
+        admin, agent, bench, completions, deploy, explain, gate, hold, job, lease, node, placement, resource,
+        rows, runner, serve, session, watch,
     },
     exit,
     global::GlobalArgs,
@@ -17,13 +21,6 @@ use crate::{
 
 /// The version, and the commit that it was built from where that is known.
 const VERSION: &str = env!("SOLEHOLD_VERSION");
-
-/// What `orchestrator` is for, and whether this build has it.
-const ORCHESTRATOR: &str = if solehold_stream::HAS_ORCHESTRATOR {
-    "Turn job commands from Kafka into tasks for workers, stage by stage"
-} else {
-    "(not in this build, which lacks --features kafka) Turn job commands from Kafka into tasks for workers"
-};
 
 /// Leases with fencing tokens: every piece of work has exactly one owner
 #[derive(Debug, Parser)]
@@ -100,8 +97,12 @@ pub enum Command {
     /// Refuse work that bears an old token
     #[command(subcommand)]
     Gate(gate::GateCommand),
-    #[command(about = ORCHESTRATOR)]
+    /// Turn job commands from Kafka into tasks for workers, stage by stage
+    #[cfg(feature = "kafka")]
     Orchestrator(orchestrator::OrchestratorArgs),
+    /// (not in this build, which lacks --features kafka) Turn job commands from Kafka into tasks for workers
+    #[cfg(not(feature = "kafka"))]
+    Orchestrator(not_built::NotBuilt),
     /// List, show and steer the jobs of an orchestrator
     Job(job::JobArgs),
     /// List and revive the buried rows of a reconciler's table

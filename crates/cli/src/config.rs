@@ -19,6 +19,8 @@ use solehold_server::{ServerConfig, TlsFiles};
 pub use layer::{Address, Layer, LogLayer, NodeId, Span, TlsLayer};
 pub use variables::{GIVEN, Variables};
 
+use solehold_process::config::{self, InvalidValue};
+
 use crate::{
     error::{CommandError, CommandResult},
     logs::LogConfig,
@@ -65,9 +67,9 @@ pub fn load(flags: Layer, file: Option<&Path>, mut variables: Variables) -> Comm
 fn read_file(path: &Path) -> CommandResult<Layer> {
     let checked = |layer: Layer| match layer.check() {
         Ok(()) => Ok(layer),
-        Err(what) => Err((None, what)),
+        Err(message) => Err(InvalidValue::of_file(message)),
     };
-    solehold_yaml::load(path, |_| {}, checked).map_err(|error| CommandError::usage(error.to_string()))
+    config::load(path, |_| {}, checked).map_err(|error| CommandError::usage(error.to_string()))
 }
 
 /// Fills in the server's defaults.

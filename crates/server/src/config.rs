@@ -46,7 +46,7 @@ impl Default for ServerConfig {
         Self {
             listen: (Ipv4Addr::LOCALHOST, 7070).into(),
             tls: None,
-            node_id: default_node_id(),
+            node_id: solehold_process::name::unique(""),
             bootstrap_key: None,
             guard_metrics: false,
             limits: ServerLimits::default(),
@@ -61,12 +61,6 @@ impl ServerConfig {
     pub fn is_loopback(&self) -> bool {
         self.listen.ip().to_canonical().is_loopback()
     }
-}
-
-/// The host's name and a random suffix, so that two nodes of one host differ.
-fn default_node_id() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{host}-{:06x}", rand::random::<u32>() >> 8)
 }
 
 /// A certificate chain and its private key, and who signs clients' certificates, all PEM. The files are read again when

@@ -4,12 +4,13 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use rustls::{
-    RootCertStore, ServerConfig,
+    ServerConfig,
     crypto::aws_lc_rs,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    pki_types::{PrivateKeyDer, pem::PemObject},
     server::WebPkiClientVerifier,
 };
 use solehold_core::key::Name;
+use solehold_process::tls;
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
@@ -146,7 +147,7 @@ async fn read(files: &TlsFiles) -> Result<TlsBytes, TlsError> {
 
 fn parse(files: &TlsFiles, protocols: Protocols, read: &TlsBytes) -> Result<ServerConfig, TlsError> {
     let wrong = |what: String| unusable(files, what);
-    let chain = certificates(&read.cert).map_err(|what| wrong(format!("the certificate: {what}")))?;
+    let chain = tls::certificates(&read.cert).map_err(|what| wrong(format!("the certificate: {what}")))?;
     let key = PrivateKeyDer::from_pem_slice(&read.key).map_err(|e| wrong(format!("the key: {e}")))?;
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone());
@@ -155,10 +156,7 @@ fn parse(files: &TlsFiles, protocols: Protocols, read: &TlsBytes) -> Result<Serv
         None => builder.with_no_client_auth(),
         Some(pem) => {
             let wrong = |what: String| wrong(format!("the client CA: {what}"));
-            let mut roots = RootCertStore::empty();
-            for root in certificates(pem).map_err(wrong)? {
-                roots.add(root).map_err(|e| wrong(e.to_string()))?;
-            }
+            let roots = tls::roots(pem).map_err(|error| wrong(error.to_string()))?;
             // A client without a certificate can still show a key.
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
             let verifier = verifier.allow_unauthenticated().build().map_err(|e| wrong(e.to_string()))?;
@@ -168,12 +166,6 @@ fn parse(files: &TlsFiles, protocols: Protocols, read: &TlsBytes) -> Result<Serv
     let mut config = builder.with_single_cert(chain, key).map_err(|e| wrong(e.to_string()))?;
     config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     Ok(config)
-}
-
-fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let all = all.map_err(|e| e.to_string())?;
-    if all.is_empty() { Err("there is no certificate in the file".to_owned()) } else { Ok(all) }
 }
 
 fn unusable(files: &TlsFiles, what: String) -> TlsError {

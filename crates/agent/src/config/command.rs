@@ -3,7 +3,7 @@
 use std::{env, path::Path};
 
 use rustix::fs::{Access, access};
-use solehold_yaml::{Wrong, wrong};
+use solehold_process::config::{InvalidValue, invalid};
 
 use super::file::WorkerFile;
 
@@ -23,10 +23,10 @@ const MANAGER_FLAGS: [&str; 8] = [
 ];
 
 /// The command line that a file asks for.
-pub fn settle(asked: &WorkerFile, manager_mode: bool) -> Result<Vec<String>, Wrong> {
+pub fn settle(asked: &WorkerFile, manager_mode: bool) -> Result<Vec<String>, InvalidValue> {
     let mut command = asked.command.clone();
     let Some(program) = command.first() else {
-        return wrong(
+        return invalid(
             "worker",
             "worker.command is missing: write it as a list, as in command: [python3, worker.py]",
         );
@@ -34,13 +34,13 @@ pub fn settle(asked: &WorkerFile, manager_mode: bool) -> Result<Vec<String>, Wro
     for word in &command {
         if let Some(odd) = unknown_placeholder(word) {
             let what = format!("worker.command has {odd}; the placeholders are {}", PLACEHOLDERS.join(" "));
-            return wrong("command", what);
+            return invalid("command", what);
         }
     }
     if !has_placeholder(program)
         && let Some(why) = missing(program, asked.env.get("PATH").map(String::as_str))
     {
-        return wrong("command", format!("worker.command: {why}"));
+        return invalid("command", format!("worker.command: {why}"));
     }
     if manager_mode && !command.iter().any(|word| has_placeholder(word)) {
         command.extend(MANAGER_FLAGS.map(str::to_owned));

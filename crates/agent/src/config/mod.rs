@@ -19,8 +19,8 @@ use solehold_api::{
 use solehold_client::{Http, HttpConfig, Policy, Resource, transport};
 use solehold_clock::Backoff;
 use solehold_core::limits::{TTL_MS_MAX, TTL_MS_MIN};
-pub use solehold_yaml::ConfigError;
-use solehold_yaml::{Wrong, wrong};
+pub use solehold_process::config::ConfigError;
+use solehold_process::config::{InvalidValue, invalid};
 
 pub use self::file::{AgentFile, OneOrMore, Placement, Seconds};
 use crate::{machine::WORKERS_PART, worker::Bounds};
@@ -144,22 +144,22 @@ impl WorkerSettings {
 
 /// Reads a file; `change` may change what it says, such as by flags.
 pub fn load(path: &Path, change: impl FnOnce(&mut AgentFile)) -> Result<Settings, ConfigError> {
-    solehold_yaml::load(path, change, settle)
+    solehold_process::config::load(path, change, settle)
 }
 
 /// Checks everything and fills in the defaults.
-fn settle(file: AgentFile) -> Result<Settings, Wrong> {
+fn settle(file: AgentFile) -> Result<Settings, InvalidValue> {
     let drain = seconds(file.drain_budget_seconds, 25.0);
     let (lease, worker) = (lease(&file)?, worker(&file, drain)?);
     if drain.is_zero() {
-        return wrong("drain_budget_seconds", "drain_budget_seconds is 0: nothing could be drained");
+        return invalid("drain_budget_seconds", "drain_budget_seconds is 0: nothing could be drained");
     }
     let source = source(&file)?;
     let server = server(&file)?;
     let room = worker.room();
     let capacity = file.capacity.unwrap_or(room.min(CAPACITY_MAX.into()) as u32);
     if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
-        return wrong(
+        return invalid(
             "capacity",
             format!("capacity is {capacity}; it must be {CAPACITY_MIN} to {CAPACITY_MAX}"),
         );
@@ -169,11 +169,11 @@ fn settle(file: AgentFile) -> Result<Settings, Wrong> {
             "capacity is {capacity}, more than the {room} that max_workers times {} can take",
             worker.per_worker_key
         );
-        return wrong("capacity", what);
+        return invalid("capacity", what);
     }
-    let host = file.host.clone().unwrap_or_else(host_name);
+    let host = file.host.clone().unwrap_or_else(solehold_process::name::host);
     let runner = RegisterRunner {
-        runner_id: file.runner_id.clone().unwrap_or_else(host_name),
+        runner_id: file.runner_id.clone().unwrap_or_else(solehold_process::name::host),
         tenant_id: file.tenant.clone(),
         site_id: file.site.clone(),
         deployment_group: file.deployment_group.clone(),
@@ -189,7 +189,7 @@ fn settle(file: AgentFile) -> Result<Settings, Wrong> {
     };
     if let Err(faults) = runner.terms() {
         let fault = faults.first().map(|fault| format!("{} {}", fault.field, fault.message));
-        return Err((None, fault.unwrap_or_default()));
+        return Err(InvalidValue::of_file(fault.unwrap_or_default()));
     }
     let metrics_host = file.metrics_host.unwrap_or_else(|| "127.0.0.1".to_owned());
     let metrics = file.metrics_port.map(|port| (metrics_host, port));
@@ -200,49 +200,49 @@ fn seconds(given: Option<Seconds>, default: f64) -> Duration {
     given.map_or_else(|| Duration::from_secs_f64(default), |Seconds(time)| time)
 }
 
-fn host_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
-}
-
-fn server(file: &AgentFile) -> Result<ServerSettings, Wrong> {
+fn server(file: &AgentFile) -> Result<ServerSettings, InvalidValue> {
     let servers =
         file.server.as_ref().map(OneOrMore::list).unwrap_or_else(|| vec!["127.0.0.1:7070".to_owned()]);
     if let Err(error) = transport::server_urls(&servers) {
-        return wrong("server", format!("server: {error}"));
+        return invalid("server", format!("server: {error}"));
     }
     let api_key = match (&file.api_key, &file.api_key_file) {
         (Some(_), Some(_)) => {
-            return wrong("api_key_file", "api_key and api_key_file are both given: give one of them");
+            return invalid("api_key_file", "api_key and api_key_file are both given: give one of them");
         }
         (Some(key), None) => Some(key.clone()),
         (None, Some(path)) => match fs::read_to_string(path) {
             Ok(text) => Some(text.trim().to_owned()),
-            Err(error) => return wrong("api_key_file", format!("api_key_file {}: {error}", path.display())),
+            Err(error) => {
+                return invalid("api_key_file", format!("api_key_file {}: {error}", path.display()));
+            }
         },
         (None, None) => None,
     };
     let ca_certs = match file.ca_cert.as_ref().map(|path| (path, fs::read(path))) {
         None => None,
         Some((_, Ok(pem))) => Some(pem),
-        Some((path, Err(error))) => return wrong("ca_cert", format!("ca_cert {}: {error}", path.display())),
+        Some((path, Err(error))) => {
+            return invalid("ca_cert", format!("ca_cert {}: {error}", path.display()));
+        }
     };
     let api_key = api_key.filter(|key| !key.is_empty()).map(SecretString::from);
     let (tenant, ca_file) = (file.tenant.clone(), file.ca_cert.clone());
     let settings = ServerSettings { servers, api_key, tenant, ca_certs, ca_file };
     match Http::new(settings.http()) {
         Ok(_) => Ok(settings),
-        Err(error) => wrong("api_key", error.to_string()),
+        Err(error) => invalid("api_key", error.to_string()),
     }
 }
 
-fn lease(file: &AgentFile) -> Result<LeaseSettings, Wrong> {
+fn lease(file: &AgentFile) -> Result<LeaseSettings, InvalidValue> {
     let ttl = seconds(file.lease_ttl_seconds, 60.0);
     let (least, most) = (Duration::from_millis(TTL_MS_MIN), Duration::from_millis(TTL_MS_MAX));
     if ttl < least || ttl > most {
         let shown = |time| humantime::format_duration(time).to_string();
         let what =
             format!("lease_ttl_seconds is {}; it must be {} to {}", shown(ttl), shown(least), shown(most));
-        return wrong("lease_ttl_seconds", what);
+        return invalid("lease_ttl_seconds", what);
     }
     let interval = match file.heartbeat_interval_seconds {
         Some(Seconds(given)) => given,
@@ -250,18 +250,18 @@ fn lease(file: &AgentFile) -> Result<LeaseSettings, Wrong> {
     };
     if interval.is_zero() || interval >= ttl {
         let what = "heartbeat_interval_seconds must be above 0 and below lease_ttl_seconds";
-        return wrong("heartbeat_interval_seconds", what);
+        return invalid("heartbeat_interval_seconds", what);
     }
     let retry = seconds(file.lease_retry_interval_seconds, 10.0);
     if retry < Duration::from_millis(50) {
-        return wrong("lease_retry_interval_seconds", "lease_retry_interval_seconds must be 0.05 or more");
+        return invalid("lease_retry_interval_seconds", "lease_retry_interval_seconds must be 0.05 or more");
     }
     let policy = file.grace_seconds.map_or(Policy::Deadline, |Seconds(grace)| Policy::Grace(grace));
     // Half of the ttl, as the defaults say, leaves no time to repeat a heartbeat that failed.
     Ok(LeaseSettings { ttl, every: interval.min(ttl / 3), retry, policy })
 }
 
-fn source(file: &AgentFile) -> Result<Source, Wrong> {
+fn source(file: &AgentFile) -> Result<Source, InvalidValue> {
     let placement = file.placement.unwrap_or(match file.resources.is_empty() {
         true => Placement::Assigned,
         false => Placement::Static,
@@ -271,24 +271,27 @@ fn source(file: &AgentFile) -> Result<Source, Wrong> {
         let resource = text.split_once('/').map(|(kind, key)| Resource::new(kind, key));
         match resource {
             Some(Ok(resource)) => drop(resources.insert(resource)),
-            Some(Err(error)) => return wrong("resources", format!("resources: {text:?}: {error}")),
+            Some(Err(error)) => return invalid("resources", format!("resources: {text:?}: {error}")),
             None => {
-                return wrong("resources", format!("resources: {text:?} is not KIND/KEY, as in job/nightly"));
+                return invalid(
+                    "resources",
+                    format!("resources: {text:?} is not KIND/KEY, as in job/nightly"),
+                );
             }
         }
     }
     match placement {
-        Placement::Static if resources.is_empty() => wrong(
+        Placement::Static if resources.is_empty() => invalid(
             "placement",
             "placement is static and resources is empty: list them, as in resources: [job/nightly]",
         ),
         Placement::Static => Ok(Source::Static(resources)),
         Placement::Assigned if resources.is_empty() => Ok(Source::Assigned),
-        Placement::Assigned => wrong("resources", "resources is for placement: static"),
+        Placement::Assigned => invalid("resources", "resources is for placement: static"),
     }
 }
 
-fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, Wrong> {
+fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, InvalidValue> {
     let asked = &file.worker;
     let command = command::settle(asked, file.manager_mode == Some(true))?;
     let restart = &asked.restart;
@@ -305,19 +308,19 @@ fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, Wrong> {
         burst: restart.burst.unwrap_or(5),
     };
     if bounds.watchdog.is_zero() {
-        return wrong("watchdog_seconds", "watchdog_seconds is 0: no worker could be in time");
+        return invalid("watchdog_seconds", "watchdog_seconds is 0: no worker could be in time");
     }
     if bounds.restart.first > bounds.restart.cap || bounds.restart.first.is_zero() {
-        return wrong("restart", "restart.first_seconds must be above 0 and at most restart.cap_seconds");
+        return invalid("restart", "restart.first_seconds must be above 0 and at most restart.cap_seconds");
     }
     let count = |key: &'static str, given: Option<u32>, default: u32| match given.unwrap_or(default) {
-        0 => wrong(key, format!("{key} is 0; it must be 1 or more")),
+        0 => invalid(key, format!("{key} is 0; it must be 1 or more")),
         count => Ok(count as usize),
     };
     count("burst", restart.burst, 5)?;
     let (per_worker_key, per_worker) = match (file.max_resources_per_worker, file.max_cameras_per_worker) {
         (Some(_), Some(_)) => {
-            return wrong(
+            return invalid(
                 "max_cameras_per_worker",
                 "max_resources_per_worker and max_cameras_per_worker are both given: give one of them",
             );
@@ -338,16 +341,16 @@ fn worker(file: &AgentFile, drain: Duration) -> Result<WorkerSettings, Wrong> {
 }
 
 /// The fields of a template, if there is one.
-fn template(path: Option<&Path>) -> Result<Map<String, Value>, Wrong> {
+fn template(path: Option<&Path>) -> Result<Map<String, Value>, InvalidValue> {
     let Some(path) = path else { return Ok(Map::new()) };
     let shown = path.display();
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) => return wrong("config_template", format!("config_template {shown}: {error}")),
+        Err(error) => return invalid("config_template", format!("config_template {shown}: {error}")),
     };
-    solehold_yaml::parse(&text).or_else(|(line, what)| {
-        let line = line.map(|line| format!(":{line}")).unwrap_or_default();
-        wrong("config_template", format!("config_template {shown}{line}: {what}"))
+    solehold_process::config::parse(&text).or_else(|error| {
+        let line = error.line.map(|line| format!(":{line}")).unwrap_or_default();
+        invalid("config_template", format!("config_template {shown}{line}: {}", error.message))
     })
 }
 

@@ -225,7 +225,7 @@ impl Driver {
                 _ = reloads.tick() => {
                     self.reload(reloader);
                     // All processes of the workers are looked at: not more often than this.
-                    self.session.set_metrics(self.status.metrics());
+                    self.session.set_metrics(self.status.heartbeat_metrics());
                     if self.settings.source == Source::Assigned {
                         self.follow_source();
                     }

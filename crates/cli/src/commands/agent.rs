@@ -10,9 +10,9 @@ use solehold_agent::{
 use solehold_api::problem::ErrorCode;
 use solehold_client::OpenError;
 
+use super::ending_signals;
 use crate::{
     client::ServerArgs,
-    ending::EndingSignals,
     error::{CommandError, CommandResult},
     global::GlobalArgs,
     output,
@@ -53,7 +53,7 @@ pub async fn run(args: AgentArgs, server: &ServerArgs, global: &GlobalArgs) -> C
         ));
     }
     global.logs("info")?.start(&settings.runner.runner_id).map_err(CommandError::usage)?;
-    let mut signals = EndingSignals::new()?;
+    let mut signals = ending_signals()?;
     let ending = Box::pin(async move { signals.next().await });
     let runner = settings.runner.runner_id.clone();
     let ready =

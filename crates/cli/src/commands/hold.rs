@@ -261,8 +261,7 @@ async fn ending_signal(signals: &mut SignalStream) -> i32 {
 
 /// A unique name that begins as the user says: two sessions with one name would end each other.
 fn unique_holder(begin: Option<&str>) -> String {
-    let machine = || rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let begin = begin.map_or_else(machine, str::to_owned);
+    let begin = begin.map_or_else(solehold_process::name::host, str::to_owned);
     let random = Uuid::new_v4().simple().to_string();
     format!("{begin}-{}-{}", getpid(), &random[..6])
 }

@@ -275,7 +275,7 @@ async fn acquire(args: AcquireArgs, client: &Client, global: &GlobalArgs) -> Com
     // Always with a name, so that an answer that was lost can be asked for.
     let request_id = args.request_id.unwrap_or_else(|| format!("cli-{}", Uuid::now_v7()));
     let body = AcquireResource {
-        holder: args.holder.unwrap_or_else(machine_name),
+        holder: args.holder.unwrap_or_else(solehold_process::name::host),
         ttl_ms: Some(millis(args.ttl)),
         session_id: args.session,
         request_id: Some(request_id.clone()),
@@ -399,11 +399,6 @@ fn named(lease: &LeaseArg) -> (Option<String>, Option<String>, Option<Uuid>) {
 
 fn millis(time: Duration) -> Number {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX).into()
-}
-
-/// The name of this machine.
-fn machine_name() -> String {
-    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 /// `3 leases are held`.

@@ -12,6 +12,9 @@ pub mod job;
 pub mod lease;
 pub mod lock;
 pub mod node;
+#[cfg(not(feature = "kafka"))]
+pub mod not_built;
+#[cfg(feature = "kafka")]
 pub mod orchestrator;
 pub mod placement;
 pub mod resource;
@@ -20,3 +23,12 @@ pub mod runner;
 pub mod serve;
 pub mod session;
 pub mod watch;
+
+use solehold_process::signals::EndingSignals;
+
+use crate::error::{CommandError, CommandResult};
+
+/// Listens for SIGTERM and Ctrl-C from now on.
+fn ending_signals() -> CommandResult<EndingSignals> {
+    EndingSignals::new().map_err(|error| CommandError::broken(format!("cannot listen for signals: {error}")))
+}

@@ -4,14 +4,14 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 use solehold_api::problem::ErrorCode;
-use solehold_stream::{
-    orchestrator,
-    running::{BegunAnew, Drained, ExportedMarks, Flags, ImportedMarks, MarkOrders, RunError, SkippedKey},
+use solehold_orchestrator::{
+    self as orchestrator, BegunAnew, Drained, ExportedMarks, Flags, ImportedMarks, MarkOrders, RunError,
+    SkippedKey,
 };
 
+use super::ending_signals;
 use crate::{
     client::ServerArgs,
-    ending::EndingSignals,
     error::{CommandError, CommandResult},
     global::GlobalArgs,
     output,
@@ -159,7 +159,7 @@ pub async fn run(args: OrchestratorArgs, server: &ServerArgs, global: &GlobalArg
 
 /// The first signal to end. A second one does not wait.
 fn ending() -> Result<impl Future<Output = ()>, CommandError> {
-    let mut signals = EndingSignals::new()?;
+    let mut signals = ending_signals()?;
     let (end, ending) = tokio::sync::oneshot::channel::<()>();
     tokio::spawn(async move {
         signals.next().await;

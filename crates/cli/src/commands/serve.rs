@@ -12,9 +12,9 @@ use solehold_server::{
 
 use tokio::sync::watch;
 
+use super::ending_signals;
 use crate::{
     config::{self, Address, Layer, LogLayer, Settings, TlsLayer},
-    ending::EndingSignals,
     error::{CommandError, CommandResult},
     exit::Exit,
     global::GlobalArgs,
@@ -94,7 +94,7 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
     for warning in &settings.warnings {
         tracing::warn!("{warning}");
     }
-    let mut signals = EndingSignals::new()?;
+    let mut signals = ending_signals()?;
     let started = tokio::select! {
         started = start(settings) => Some(started?),
         () = signals.next() => None,

@@ -18,10 +18,10 @@ use solehold_api::{
 };
 use solehold_core::{event::EventName, time::StoreTime};
 
+use super::ending_signals;
 use crate::{
     client::Client,
     commands::lease,
-    ending::EndingSignals,
     error::{CommandError, CommandResult},
     exit::Exit,
     global::GlobalArgs,
@@ -90,7 +90,7 @@ fn is_of(event: &LeaseEvent, followed: &LeaseArg) -> bool {
 
 /// Watches until it ends or is interrupted, and says where another one goes on.
 async fn keep_watching(mut watch: Watch<'_>) -> CommandResult<u8> {
-    let mut signals = EndingSignals::new()?;
+    let mut signals = ending_signals()?;
     let ended = tokio::select! {
         ended = watch.run() => ended.map(|()| Exit::Done.code()),
         () = signals.next() => Ok(Exit::Interrupted.code()),

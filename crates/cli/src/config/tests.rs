@@ -25,7 +25,8 @@ fn the_defaults_are_the_server_s() {
 
 #[test]
 fn the_documented_file_has_the_defaults() {
-    let layer = solehold_yaml::parse(include_str!("../../../../docs/solehold.yaml")).expect("good");
+    let layer =
+        solehold_process::config::parse(include_str!("../../../../docs/solehold.yaml")).expect("good");
     let settings = settle(layer).expect("good");
     let server = ServerConfig::default();
     assert_eq!((settings.server.listen, settings.server.limits), (server.listen, server.limits));
@@ -49,7 +50,7 @@ fn with_examples(file: &str) -> String {
 #[test]
 fn the_documented_file_has_every_key() {
     let text = with_examples(include_str!("../../../../docs/solehold.yaml"));
-    let layer: Layer = solehold_yaml::parse(&text).expect("good");
+    let layer: Layer = solehold_process::config::parse(&text).expect("good");
     // Without `..`, so that a new key is not forgotten here.
     let Layer {
         listen,

@@ -8,6 +8,8 @@ use solehold_core::{
     limits::{TTL_MS_MAX, TTL_MS_MIN},
 };
 
+use solehold_process::{config, name};
+
 use crate::locks::LockConfig;
 
 /// The section `cluster` of a gateway's configuration. All of it is optional, and a gateway without it runs alone.
@@ -109,17 +111,8 @@ pub enum ConfigError {
 impl ClusterConfig {
     /// Reads the section `cluster` of a YAML file, and checks it.
     pub fn from_yaml(text: &str) -> Result<Self, ConfigError> {
-        let says_nothing = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
-        if text.lines().all(says_nothing) {
-            return Ok(Self::default());
-        }
-        let file: File = serde_saphyr::from_str(text).map_err(|error| {
-            let error = error.without_snippet();
-            let line = error.location().map_or(0, |location| location.line());
-            let message = error.to_string();
-            let what = message.rsplit_once(" at line ").map_or(message.as_str(), |(what, _)| what).to_owned();
-            ConfigError::Line { line, what }
-        })?;
+        let file: File = config::parse(text)
+            .map_err(|error| ConfigError::Line { line: error.line.unwrap_or(0), what: error.message })?;
         let config = file.cluster.unwrap_or_default();
         config.check()?;
         Ok(config)
@@ -163,8 +156,7 @@ impl ClusterConfig {
     /// The node's name, or one made of the host's name and a random suffix.
     pub fn node_id_or(&self, random: u32) -> String {
         let made_up = || {
-            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let host: String = host.chars().filter(|c| !c.is_control()).take(64).collect();
+            let host: String = name::host().chars().filter(|c| !c.is_control()).take(64).collect();
             format!("{}-{:06x}", if host.is_empty() { "node" } else { &host }, random >> 8)
         };
         self.node_id.clone().unwrap_or_else(made_up)

@@ -4,30 +4,25 @@
 use std::sync::{Arc, OnceLock};
 
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme,
     client::{
         WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     },
     crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    pki_types::{CertificateDer, ServerName, UnixTime},
 };
+
+use solehold_process::tls::{self, TrustError};
 
 use super::transport::HttpError;
 
 /// The certificates of a PEM file.
 pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, HttpError> {
-    let odd = |why: &dyn std::fmt::Display| HttpError(format!("the CA certificates are not PEM: {why}"));
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    let certificates = certificates.map_err(|error| odd(&error))?;
-    if certificates.is_empty() {
-        return Err(HttpError("the CA certificates are empty: give at least one, as PEM".to_owned()));
-    }
-    let mut roots = RootCertStore::empty();
-    for certificate in &certificates {
-        roots.add(certificate.clone()).map_err(|error| odd(&error))?;
-    }
-    Ok(certificates)
+    tls::roots(pem).and_then(|_| tls::certificates(pem)).map_err(|error| match error {
+        TrustError::Empty => HttpError("the CA certificates are empty: give at least one, as PEM".to_owned()),
+        error => HttpError(format!("the CA certificates are not PEM: {error}")),
+    })
 }
 
 /// TLS for clients that trust `given` besides the system's authorities.
@@ -55,9 +50,7 @@ struct Trust {
 impl Trust {
     fn authorities(&self) -> Option<&WebPkiServerVerifier> {
         let read = || {
-            let mut roots = RootCertStore::empty();
-            let system = rustls_native_certs::load_native_certs().certs;
-            roots.add_parsable_certificates(self.given.iter().cloned().chain(system));
+            let roots = tls::system_roots(self.given.iter().cloned()).ok()?;
             WebPkiServerVerifier::builder_with_provider(roots.into(), self.provider.clone()).build().ok()
         };
         self.authorities.get_or_init(read).as_deref()

@@ -67,11 +67,8 @@ impl Mqtt {
         let (client, mut events) =
             AsyncClient::builder(self.options()?).capacity(IN_FLIGHT_MAX).try_build().map_err(away)?;
         let connected = tokio::time::timeout(CONNECT_WITHIN, async {
-            loop {
-                if let Event::Incoming(Incoming::ConnAck(_)) = events.poll().await.map_err(away)? {
-                    return Ok(());
-                }
-            }
+            while !matches!(events.poll().await.map_err(away)?, Event::Incoming(Incoming::ConnAck(_))) {}
+            Ok::<_, Failure>(())
         });
         connected.await.map_err(|_| Failure::Away("the broker did not answer in time".to_owned()))??;
         let is_up = Arc::new(AtomicBool::new(true));

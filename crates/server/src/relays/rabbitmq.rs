@@ -19,6 +19,10 @@ use lapin::{
 };
 use parking_lot::Mutex;
 use solehold_core::key::Name;
+use solehold_process::{
+    amqp,
+    deadline::{DeadlineError, within},
+};
 
 use super::{Destination, Message, config::RabbitMqConfig, link::SharedLink, window::Failure};
 
@@ -71,8 +75,7 @@ impl RabbitMq {
 
     async fn connection(&self) -> Result<Connection, Failure> {
         let name = format!("solehold relay {}", self.relay);
-        in_time("connecting", CONNECT_WITHIN, solehold_amqp::connect(self.config.url.reveal(), &name, None))
-            .await
+        Ok(within("connecting", CONNECT_WITHIN, amqp::connect(self.config.url.reveal(), &name, None)).await?)
     }
 
     async fn connect(&self) -> Result<Link, Failure> {
@@ -85,7 +88,7 @@ impl RabbitMq {
             link.give_back(channel);
             Ok(())
         };
-        in_time("declaring the exchange", CONNECT_WITHIN, declare).await?;
+        within("declaring the exchange", CONNECT_WITHIN, declare).await?;
         Ok(link)
     }
 
@@ -107,11 +110,11 @@ impl RabbitMq {
             link.give_back(channel);
             Ok(confirmed)
         };
-        match in_time("publishing", CONFIRM_WITHIN, publish).await {
+        match within("publishing", CONFIRM_WITHIN, publish).await {
             Ok(confirmed) => judge(confirmed, exchange, &routing_key),
             Err(failure) => {
                 self.link.forget(&link).await;
-                Err(failure)
+                Err(failure.into())
             }
         }
     }
@@ -143,7 +146,7 @@ impl RabbitMq {
             link.give_back(channel);
             Ok(())
         };
-        in_time("declaring the dead letters", CONNECT_WITHIN, declare).await
+        Ok(within("declaring the dead letters", CONNECT_WITHIN, declare).await?)
     }
 }
 
@@ -172,7 +175,7 @@ impl Destination for RabbitMq {
             let exchange = self.config.exchange.as_str().into();
             Ok(channel.exchange_declare(exchange, ExchangeKind::Topic, passive, FieldTable::default()).await)
         };
-        match in_time("looking for the exchange", CONNECT_WITHIN, declare).await? {
+        match within("looking for the exchange", CONNECT_WITHIN, declare).await? {
             Ok(()) => Ok(EXCHANGE_EXISTS.to_owned()),
             Err(error) if is_not_found(&error) => Ok(EXCHANGE_MISSING.to_owned()),
             Err(error) => Err(Failure::Away(format!("looking for the exchange: {error}"))),
@@ -200,14 +203,8 @@ fn judge(confirmed: Confirmation, exchange: &str, routing_key: &str) -> Result<(
     }
 }
 
-async fn in_time<T>(
-    what: &str,
-    within: Duration,
-    work: impl Future<Output = Result<T, solehold_amqp::Error>>,
-) -> Result<T, Failure> {
-    match tokio::time::timeout(within, work).await {
-        Ok(Ok(done)) => Ok(done),
-        Ok(Err(error)) => Err(Failure::Away(format!("{what}: {error}"))),
-        Err(_) => Err(Failure::Away(format!("{what} took longer than {within:?}"))),
+impl From<DeadlineError<amqp::Error>> for Failure {
+    fn from(error: DeadlineError<amqp::Error>) -> Self {
+        Self::Away(error.to_string())
     }
 }

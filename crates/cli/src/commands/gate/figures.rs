@@ -3,18 +3,11 @@
 
 use std::{net::SocketAddr, sync::Arc};
 
-use axum::{
-    Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::{IntoResponse, Response},
-    routing::get,
-};
 use prometheus_client::{encoding::text::encode, metrics::gauge::ConstGauge, registry::Registry};
 use solehold_api::problem::ErrorCode;
 use solehold_client::gate::{FlightsStatus, Gate};
-use solehold_stream::mqtt;
-use tokio::net::TcpListener;
+use solehold_mqtt_gate::mqtt;
+use solehold_process::health::{self, Health};
 
 use super::refusals::Refusals;
 use crate::{
@@ -22,53 +15,14 @@ use crate::{
     output,
 };
 
-/// What a gate reports of itself.
-pub trait Figures: Send + Sync + 'static {
-    /// Why it is not ready; none if it is.
-    fn not_ready(&self) -> Option<String>;
-
-    /// Its metrics as OpenMetrics text; none if they cannot be written.
-    fn text(&self) -> Option<String>;
-}
-
-/// Serves the figures of `gate http` or `gate mqtt` from now on, and says where.
-pub async fn serve(gate: &str, listen: SocketAddr, figures: impl Figures) -> CommandResult {
-    let bound = async {
-        let listener = TcpListener::bind(listen).await?;
-        let address = listener.local_addr()?;
-        std::io::Result::Ok((listener, address))
-    };
-    let (listener, address) = bound.await.map_err(|error| {
+/// Serves health and metrics of `gate http` or `gate mqtt` from now on, and prints the address.
+pub async fn serve(gate: &str, listen: SocketAddr, health: impl Health) -> CommandResult {
+    let address = health::serve(listen, health::routes(Arc::new(health))).await.map_err(|error| {
         let message = format!("--metrics-listen {listen}: {error}");
         CommandError::new(ErrorCode::Unavailable, message).hint("choose another address")
     })?;
-    let routes = Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .with_state(Arc::new(figures) as Arc<dyn Figures>);
-    tokio::spawn(async move {
-        if let Err(error) = axum::serve(listener, routes).await {
-            tracing::error!(%error, "health and metrics are no longer served");
-        }
-    });
     output::say(format!("solehold gate {gate} serves metrics on http://{address}"));
     Ok(())
-}
-
-async fn ready(State(figures): State<Arc<dyn Figures>>) -> Response {
-    match figures.not_ready() {
-        None => "ready\n".into_response(),
-        Some(why) => (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n")).into_response(),
-    }
-}
-
-async fn metrics(State(figures): State<Arc<dyn Figures>>) -> Response {
-    let Some(text) = figures.text() else {
-        return StatusCode::INTERNAL_SERVER_ERROR.into_response();
-    };
-    let format = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, format)], text).into_response()
 }
 
 /// The figures of `gate mqtt`.
@@ -77,12 +31,12 @@ pub struct MqttFigures {
     pub knowledge: mqtt::Knowledge,
 }
 
-impl Figures for MqttFigures {
+impl Health for MqttFigures {
     fn not_ready(&self) -> Option<String> {
         self.figures.not_ready(&self.knowledge)
     }
 
-    fn text(&self) -> Option<String> {
+    fn metrics(&self) -> Option<String> {
         self.figures.text(&self.knowledge)
     }
 }
@@ -93,14 +47,14 @@ pub struct HttpFigures {
     pub refusals: Arc<Refusals>,
 }
 
-impl Figures for HttpFigures {
+impl Health for HttpFigures {
     fn not_ready(&self) -> Option<String> {
         let status = self.gate.status();
         let is_ready = status.lag.is_some() && !status.is_away && !status.is_denied;
         (!is_ready).then(|| self.gate.trouble().unwrap_or_else(|| "the server does not answer".to_owned()))
     }
 
-    fn text(&self) -> Option<String> {
+    fn metrics(&self) -> Option<String> {
         let mut text = String::new();
         let mut registry = registry(&self.gate);
         registry.register("requests_refused", "Requests that were refused, by code", self.refusals.counts());

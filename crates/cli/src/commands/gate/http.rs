@@ -38,7 +38,6 @@ use super::{
 };
 use crate::{
     client::ServerArgs,
-    ending::EndingSignals,
     error::{CommandError, CommandResult},
     global::GlobalArgs,
     output,
@@ -171,7 +170,7 @@ pub async fn run(args: HttpArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
         proxy.upstream.url
     ));
     let connections = Arc::new(Semaphore::new(args.connections as usize));
-    let mut signals = EndingSignals::new()?;
+    let mut signals = super::super::ending_signals()?;
     tokio::select! {
         () = accept(&listener, &proxy, &connections) => {}
         () = signals.next() => {}

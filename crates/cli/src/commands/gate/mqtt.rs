@@ -9,7 +9,7 @@ use solehold_client::{
     gate::{Gate, GateOptions},
 };
 use solehold_core::key::Name;
-use solehold_stream::{
+use solehold_mqtt_gate::{
     Routes,
     mqtt::{
         self, Broker, BrokerError, Figures, GateConfig, GateError, Knowledge,
@@ -18,12 +18,12 @@ use solehold_stream::{
     shards::Shards,
     topic::Pattern,
 };
+use solehold_process::name;
 use tokio::sync::watch;
 
 use super::figures::{self, MqttFigures};
 use crate::{
     client::ServerArgs,
-    ending::EndingSignals,
     error::{CommandError, CommandResult},
     global::GlobalArgs,
     output,
@@ -158,7 +158,7 @@ impl MqttArgs {
             held_bytes_max: self.held_max,
             hold: self.hold.unwrap_or(self.shards),
             shards,
-            holder: self.holder.clone().unwrap_or_else(default_holder),
+            holder: self.holder.clone().unwrap_or_else(|| name::unique("gate")),
             ttl: self.ttl.into(),
         };
         match config.fault() {
@@ -166,13 +166,6 @@ impl MqttArgs {
             None => Ok(config),
         }
     }
-}
-
-/// Two processes must not have one name, or they would end each other's sessions.
-fn default_holder() -> String {
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let host: String = host.chars().take(60).collect();
-    format!("gate-{host}-{}", &uuid::Uuid::new_v4().simple().to_string()[..8])
 }
 
 /// Runs a gate until SIGTERM or Ctrl-C.
@@ -194,7 +187,7 @@ pub async fn run(args: MqttArgs, server: &ServerArgs, global: &GlobalArgs) -> Co
     let gate = Arc::new(gate.map_err(|error| CommandError::usage(error.to_string()))?);
     let knowledge = Knowledge { gate: gate.clone(), cache_ttl: args.cache_ttl.into() };
     let figures = Arc::new(Figures::new());
-    let mut signals = EndingSignals::new()?;
+    let mut signals = super::super::ending_signals()?;
     figures::serve("mqtt", args.metrics_listen, MqttFigures { figures: figures.clone(), knowledge }).await?;
     let (end, ending) = watch::channel(false);
     tokio::spawn(async move {

@@ -1,13 +1,15 @@
 //! TLS as libpq has it: `sslmode=verify-ca`, `verify-full` and `sslrootcert`, which tokio-postgres does not know.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use rustls::{
     ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
     crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature},
-    pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject},
+    pki_types::{CertificateDer, ServerName, UnixTime},
 };
+
+use solehold_process::tls;
 
 use crate::store::StoreError;
 
@@ -71,18 +73,12 @@ impl TlsOptions {
     }
 
     fn read_roots(&self) -> Result<RootCertStore, String> {
-        let mut roots = RootCertStore::empty();
         let Some(path) = self.roots.as_deref().filter(|path| *path != "system") else {
-            // The system's, or those that SSL_CERT_FILE and SSL_CERT_DIR name.
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-            let none = "no certificates to trust were found: give sslrootcert=FILE";
-            return if roots.is_empty() { Err(none.to_owned()) } else { Ok(roots) };
+            return tls::system_roots([]).map_err(|error| format!("{error}: give sslrootcert=FILE"));
         };
-        let unreadable = |e: &dyn fmt::Display| format!("sslrootcert {path} cannot be read: {e}");
-        for certificate in CertificateDer::pem_file_iter(path).map_err(|e| unreadable(&e))? {
-            roots.add_parsable_certificates([certificate.map_err(|e| unreadable(&e))?]);
-        }
-        if roots.is_empty() { Err(format!("sslrootcert {path} holds no certificate")) } else { Ok(roots) }
+        let pem =
+            std::fs::read(path).map_err(|error| format!("sslrootcert {path} cannot be read: {error}"))?;
+        tls::bundle(&pem).map_err(|error| format!("sslrootcert {path} cannot be used: {error}"))
     }
 }
 

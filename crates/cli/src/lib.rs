@@ -1,0 +1,137 @@
+//! The command line of `solehold`: a server, and commands that send it requests.
+//!
+//! ```text
+//!   args (clap) -> commands/, a file each -> client (HTTP to a server), or a store straight (admin), or the server itself
+//!                         |
+//!                output: tables for people, JSON for programs      error: one line or a problem document, an exit code
+//! ```
+
+mod args;
+mod client;
+mod commands;
+mod config;
+mod error;
+mod exit;
+mod global;
+mod hold;
+mod human;
+mod logs;
+mod output;
+mod store;
+mod target;
+mod times;
+mod view;
+
+use clap::CommandFactory;
+
+#[cfg(not(feature = "kafka"))]
+use crate::commands::not_built;
+#[cfg(feature = "kafka")]
+use crate::commands::orchestrator;
+use crate::{
+    args::{Cli, Command},
+    client::{Client, ServerArgs},
+    commands::{
+        admin, agent, bench, completions, deploy, explain, gate, hold as holding, job, lease, lock, node,
+        placement, resource, rows, runner, serve, session, watch,
+    },
+    error::{CommandError, CommandResult},
+    exit::Exit,
+    global::GlobalArgs,
+};
+
+/// Runs the command that the arguments of this process name, and ends the process.
+pub fn main() -> ! {
+    solehold_agent::keep::play_role();
+    let cli = Cli::of_process().unwrap_or_else(|error| misused(error));
+    // `serve` says it in its log.
+    if !matches!(cli.command, Command::Serve(_)) {
+        let variables: config::Variables = std::env::vars_os().collect();
+        variables.misspelt().for_each(|warning| output::note(format!("warning: {warning}")));
+    }
+    let json = cli.global.json;
+    let runs_a_command = cli.command.runs_a_command();
+    let code = run(cli).unwrap_or_else(|failure| {
+        output::note(failure.show(json));
+        let exit = if runs_a_command { failure.exit.before_the_command() } else { failure.exit };
+        exit.code()
+    });
+    // At once: a task that still waits for something, such as stdin, is not waited for.
+    std::process::exit(code.into());
+}
+
+/// Says what is wrong with the arguments, and ends.
+fn misused(error: clap::Error) -> ! {
+    let typed = std::env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned());
+    let typed: Vec<String> = typed.collect();
+    let before_dashes = || typed.iter().take_while(|arg| *arg != "--");
+    let runs = before_dashes().find(|arg| *arg == "run" || *arg == "lock").cloned();
+    if let Some(runs) = runs.filter(|_| error.use_stderr()) {
+        let _ = holding::with_hint(error, &runs, &typed).print();
+        std::process::exit(Exit::Usage.before_the_command().code().into());
+    }
+    error.exit()
+}
+
+fn run(cli: Cli) -> CommandResult<u8> {
+    let asks_only = !matches!(
+        cli.command,
+        Command::Serve(_)
+            | Command::Agent(_)
+            | Command::Gate(_)
+            | Command::Orchestrator(_)
+            | Command::Admin(_)
+            | Command::Bench(_)
+    );
+    let mut runtime = if asks_only {
+        tokio::runtime::Builder::new_current_thread()
+    } else {
+        tokio::runtime::Builder::new_multi_thread()
+    };
+    let runtime = runtime.enable_all().build();
+    let runtime = runtime.map_err(|error| CommandError::broken(format!("cannot start: {error}")))?;
+    runtime.block_on(dispatch(cli.command, &cli.server, &cli.global))
+}
+
+async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) -> CommandResult<u8> {
+    let logs_by_itself = matches!(
+        command,
+        Command::Serve(_) | Command::Agent(_) | Command::Gate(_) | Command::Orchestrator(_)
+    );
+    if !logs_by_itself {
+        // They tell people what matters in words of their own.
+        let level = if command.runs_a_command() { "off" } else { "warn" };
+        global.logs(level)?.start("cli").map_err(CommandError::usage)?;
+    }
+    let client = || Client::new(server);
+    let done = match command {
+        Command::Run(args) => return holding::run(args, server).await,
+        Command::Lock(args) if args.is_question() => lock::ls(&client()?, global).await,
+        Command::Lock(args) => return holding::lock(args, server).await,
+        Command::Agent(args) => agent::run(args, server, global).await,
+        Command::Watch(args) => return watch::run(args, &client()?, global).await,
+        Command::Serve(alone) => serve::run(alone.args, global).await,
+        Command::Lease(command) => lease::run(command, &client()?, global).await,
+        Command::Resource(command) => resource::run(command, &client()?, global).await,
+        Command::Runner(command) => runner::run(command, &client()?, global).await,
+        Command::Deploy(command) => deploy::run(command, &client()?, global).await,
+        Command::Placement(command) => placement::run(command, &client()?, global).await,
+        Command::Explain(args) => explain::run(args, &client()?, global).await,
+        Command::Gate(command) => gate::run(command, server, global).await,
+        #[cfg(feature = "kafka")]
+        Command::Orchestrator(args) => orchestrator::run(args, server, global).await,
+        #[cfg(not(feature = "kafka"))]
+        Command::Orchestrator(_) => {
+            let needs = "it builds librdkafka, which needs a C compiler, make, pkg-config and libssl-dev";
+            Err(not_built::error("orchestrator", "kafka", needs))
+        }
+        Command::Job(args) => job::run(args, server, global).await,
+        Command::Rows(alone) => rows::run(alone.args, global).await,
+        Command::Session(command) => session::run(command, &client()?, global).await,
+        Command::Node(command) => node::run(command, server, global).await,
+        Command::Admin(args) => admin::run(args, server, global).await,
+        Command::Bench(alone) => bench::run(alone.args).await,
+        Command::Completions(alone) => completions::run(&alone.args, &mut Cli::command()),
+    };
+    done.map(|()| Exit::Done.code())
+}

@@ -1,0 +1,437 @@
+//! Partitions by a consumer group: how the right to write is won for a partition that the group has assigned.
+//!
+//! ```text
+//!   look at the row ──> commit the position to the broker ──> not revoked meanwhile? ──> raise, if the row is as it was
+//!        ^                   │ refused: no member                                            │ it is not
+//!        └───────────────────┴───────────────────────────────────────────────────────────────┘
+//! ```
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use rdkafka::{
+    Offset, TopicPartitionList,
+    consumer::{CommitMode, Consumer as _},
+    error::KafkaResult,
+};
+use solehold_clock::Backoff;
+use solehold_sql::partitions::{Landmark, Partition, PartitionRow, Raised, Standing, Tenure};
+
+use super::{
+    Begin, Handler, LostMessages,
+    desk::{Entered, LaneCell, Moment},
+    lane::{Bounds, Lane},
+    poll::{Client, Order},
+    tenure::{Ended, Office, serve},
+};
+
+/// Between two attempts to win a partition.
+const RETRY: Backoff = Backoff { first: Duration::from_millis(50), cap: Duration::from_secs(1) };
+/// How long the broker may take for one answer.
+const BROKER_MAX: Duration = Duration::from_secs(10);
+
+/// What does not change between partitions.
+pub(super) struct Terms {
+    pub group: String,
+    pub owner: String,
+    pub begin: Begin,
+    pub lost_messages: LostMessages,
+    pub bounds: Bounds,
+}
+
+/// Why a partition was not won.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum NotWon {
+    /// It may be later.
+    Again(String),
+    /// It stands still until someone decides; the other partitions go on.
+    Stopped(String),
+    /// It never will be: the consumer ends.
+    Never(String),
+}
+
+impl From<solehold_sql::Error> for NotWon {
+    fn from(error: solehold_sql::Error) -> Self {
+        Self::Again(error.to_string())
+    }
+}
+
+impl From<deadpool_postgres::PoolError> for NotWon {
+    fn from(error: deadpool_postgres::PoolError) -> Self {
+        solehold_sql::Error::from(error).into()
+    }
+}
+
+/// What is known of a partition before it is won.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Found {
+    pub row: PartitionRow,
+    /// The group's committed offset at the broker, if nobody ever had the partition: another system may have worked on
+    /// its messages.
+    pub committed: Option<i64>,
+    /// The first message that the broker has, and one above the last.
+    pub watermarks: (i64, i64),
+}
+
+/// Where the messages of a partition begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Start {
+    /// The first that has not taken effect.
+    pub next_offset: i64,
+    /// A message by which the topic is known again.
+    pub landmark: Option<Landmark>,
+    /// Messages that were deleted before they took effect begin here, and end before `next_offset`.
+    pub lost_from: Option<i64>,
+    /// Where this is known from, for people.
+    pub origin: &'static str,
+}
+
+impl Start {
+    /// The first offset that has not taken effect, whether its message is still there or not.
+    pub fn position(&self) -> i64 {
+        self.lost_from.unwrap_or(self.next_offset)
+    }
+}
+
+/// The right to write for a partition, and where its messages begin.
+#[derive(Debug)]
+pub(super) struct Won {
+    pub tenure: Tenure,
+    pub landmark: Option<Landmark>,
+    /// Where the position is known from, for people.
+    pub origin: &'static str,
+}
+
+const OUR_POSITION: &str = "the position in PostgreSQL";
+const GROUP_OFFSET: &str = "the first start, at the consumer group's committed offset";
+const NO_OFFSET_EARLIEST: &str =
+    "the first start, the group has no committed offset, auto_offset_reset is earliest";
+const NO_OFFSET_LATEST: &str =
+    "the first start, the group has no committed offset, auto_offset_reset is latest";
+const BEGUN_ANEW: &str = "the position was forgotten (begin-anew)";
+
+/// Works on a partition of the group until it is revoked.
+pub(super) async fn hold<H: Handler>(
+    office: Arc<Office<H>>,
+    client: Weak<Client>,
+    terms: Arc<Terms>,
+    mut entered: Entered,
+) {
+    let mut failures = 0;
+    loop {
+        let won = tokio::select! {
+            won = win(&office, &client, &terms, entered.number, || entered.leave.borrow().is_stay()) => won,
+            () = wait_left(entered.leave.clone()) => return,
+        };
+        match won {
+            Ok(won) => match work(&office, &terms, &entered, &won).await {
+                Ended::Fenced => failures = 0,
+                Ended::Stalled(_) => {}
+                _ => return,
+            },
+            Err(NotWon::Never(why)) => return office.desk.fail(why),
+            Err(not_won) => note(&office, entered.number, failures, not_won),
+        }
+        failures += 1;
+        tokio::select! {
+            () = tokio::time::sleep(RETRY.wait(failures, rand::random())) => {}
+            () = entered.left() => return,
+        }
+    }
+}
+
+/// What to do about a topic that was made anew.
+const ANEW: &str = "If that is meant, let the group begin anew with what is there: `solehold orchestrator begin-anew` for \
+                    an orchestrator, otherwise see docs/guides/partitions.md, \"A topic that was made anew\"";
+/// After this many attempts in a row, a partition that is not won counts as one that stands still.
+const NOT_WON_MAX: u32 = 5;
+
+/// Takes note of a partition that was not won: what stands still is reported once, until it goes on.
+pub(super) fn note<H: Handler>(office: &Office<H>, number: i32, failures: u32, not_won: NotWon) {
+    let why = match not_won {
+        NotWon::Again(why) if failures < NOT_WON_MAX => {
+            return tracing::debug!(partition = number, why, "the partition is not won yet");
+        }
+        NotWon::Again(why) | NotWon::Stopped(why) | NotWon::Never(why) => why,
+    };
+    if office.desk.figures.stops(number, &why) {
+        tracing::error!(partition = number, why, "the partition is stopped");
+    }
+}
+
+async fn wait_left(mut leave: tokio::sync::watch::Receiver<super::desk::Leave>) {
+    let _ = leave.wait_for(|leave| !leave.is_stay()).await;
+}
+
+/// Fetches messages and works on them, under this tenure.
+pub(super) async fn work<H: Handler>(
+    office: &Arc<Office<H>>,
+    terms: &Terms,
+    entered: &Entered,
+    won: &Won,
+) -> Ended {
+    let Won { tenure, landmark, origin } = won;
+    let (number, serial, landmark) = (entered.number, entered.serial, *landmark);
+    let next_offset = tenure.next_offset;
+    let (partition, epoch) = (&tenure.partition, tenure.epoch);
+    tracing::info!(%partition, epoch, next_offset, origin, "began to consume the partition");
+    office.desk.figures.begins(number, tenure.epoch, next_offset);
+    // The former owner may have got further since we proved that we are a member, with an older position.
+    office.desk.positions.lock().insert(number, next_offset);
+    let cell = Arc::new(LaneCell::new(Lane::new(next_offset, landmark, terms.bounds.clone())));
+    let offset = landmark.map_or(next_offset, |landmark| landmark.offset.min(next_offset));
+    let _ = office.orders.send(Order::Fetch { number, serial, offset, cell: cell.clone() }).await;
+    let ended = serve(office, tenure, serial, &cell, entered.leave.clone()).await;
+    match &ended {
+        Ended::Foreign => office.desk.fail(format!(
+            "topic {} was made anew under its name: at offset {} of partition {number} it has another message than the \
+             one that took effect. {ANEW}",
+            tenure.partition.topic,
+            landmark.map_or(-1, |landmark| landmark.offset),
+        )),
+        Ended::Broken(why) => office.desk.fail(why.clone()),
+        Ended::Fenced => tracing::warn!(partition = %tenure.partition, "a newer owner wrote for the partition"),
+        Ended::Stalled(why) => note(office, number, 0, NotWon::Stopped(why.clone())),
+        _ => {}
+    }
+    ended
+}
+
+/// Wins the right to write for a partition, once.
+async fn win<H: Handler>(
+    office: &Office<H>,
+    client: &Weak<Client>,
+    terms: &Terms,
+    number: i32,
+    is_ours: impl Fn() -> bool,
+) -> Result<Won, NotWon> {
+    let topic = office.desk.topic.clone();
+    let partition = Partition { group: terms.group.clone(), topic, number };
+    let found = look(office, client, &partition).await?;
+    let start = start(&partition, &found, terms)?;
+    prove(client, &partition, start.position()).await?;
+    office.desk.at(Moment::Proven);
+    if !is_ours() {
+        return Err(NotWon::Again("the group has taken it back".to_owned()));
+    }
+    let database = office.pool.get().await?;
+    let (epoch, first) = (found.row.epoch, start.position());
+    let raised = office.partitions.raise_from(&**database, &partition, epoch, &terms.owner, first);
+    match raised.await? {
+        Raised::Ours(tenure) => skip_lost(office, tenure, &start).await,
+        Raised::Overtaken(row) => {
+            Err(NotWon::Again(format!("{} has raised the epoch to {}", row.owner, row.epoch)))
+        }
+    }
+}
+
+/// Reads the row of a partition, and after it what the broker knows. In the other order a process that is paused in
+/// between would find a position above the last message, as if the topic had been made anew.
+pub(super) async fn look<H: Handler>(
+    office: &Office<H>,
+    client: &Weak<Client>,
+    partition: &Partition,
+) -> Result<Found, NotWon> {
+    let row = office.partitions.look(&**office.pool.get().await?, partition).await?;
+    let (topic, number) = (partition.topic.clone(), partition.number);
+    let is_first = is_first(&row);
+    let asked = with_client(client, move |client| {
+        let committed = if is_first { committed(client, &topic, number)? } else { None };
+        Ok((committed, client.fetch_watermarks(&topic, number, BROKER_MAX)?))
+    });
+    let (committed, watermarks) = asked.await?;
+    Ok(Found { row, committed, watermarks })
+}
+
+/// Whether nobody ever had the partition. A position that was forgotten on purpose is not that: the group's committed
+/// offset would then be one of a topic that is gone.
+pub(super) fn is_first(row: &PartitionRow) -> bool {
+    row.epoch == 0 && row.next_offset.is_none()
+}
+
+/// The offset that the group has committed, whoever did so.
+fn committed(client: &Client, topic: &str, number: i32) -> KafkaResult<Option<i64>> {
+    let mut list = TopicPartitionList::new();
+    list.add_partition(topic, number);
+    let committed = client.committed_offsets(list, BROKER_MAX)?;
+    let Some(element) = committed.find_partition(topic, number) else { return Ok(None) };
+    element.error()?;
+    Ok(match element.offset() {
+        Offset::Offset(offset) => Some(offset),
+        _ => None,
+    })
+}
+
+/// Where to begin, by what has taken effect and what the broker has.
+pub(super) fn start(partition: &Partition, found: &Found, terms: &Terms) -> Result<Start, NotWon> {
+    let (number, topic) = (partition.number, &partition.topic);
+    let (row, (low, high)) = (&found.row, found.watermarks);
+    let at = |next_offset: i64, origin| Start { next_offset, landmark: None, lost_from: None, origin };
+    let (next, origin) = match (row.next_offset, found.committed) {
+        (Some(next), _) => (next, OUR_POSITION),
+        (None, Some(committed)) => (committed, GROUP_OFFSET),
+        (None, None) if !is_first(row) => return Ok(at(low, BEGUN_ANEW)),
+        (None, None) => {
+            return Ok(match terms.begin {
+                Begin::Earliest => at(low, NO_OFFSET_EARLIEST),
+                Begin::Latest => at(high, NO_OFFSET_LATEST),
+            });
+        }
+    };
+    let by =
+        if row.next_offset.is_some() { "" } else { ", by the offset that the consumer group has committed" };
+    if next > high {
+        return Err(NotWon::Never(format!(
+            "topic {topic} is not the one that it was: it was made anew under its name, or its broker lost messages. \
+             Everything below offset {next} of partition {number} has taken effect{by}, and the broker has {low} to \
+             {high}. {ANEW}"
+        )));
+    }
+    if next < low && terms.lost_messages == LostMessages::Stop {
+        return Err(NotWon::Stopped(format!(
+            "messages {next} to {} of partition {number} of topic {topic} were deleted before they took effect{by}: the \
+             broker has {low} to {high}. What to do: docs/guides/partitions.md, \"Messages that were deleted\"",
+            low - 1,
+        )));
+    }
+    if next < low {
+        return Ok(Start { lost_from: Some(next), ..at(low, origin) });
+    }
+    Ok(Start { landmark: row.landmark.filter(|landmark| landmark.offset >= low), ..at(next, origin) })
+}
+
+/// Moves the position past messages that were deleted, if there are such, and reports them.
+pub(super) async fn skip_lost<H: Handler>(
+    office: &Office<H>,
+    mut tenure: Tenure,
+    start: &Start,
+) -> Result<Won, NotWon> {
+    let origin = if tenure.next_offset == start.position() { start.origin } else { OUR_POSITION };
+    // The former owner may have got further meanwhile.
+    let Some(from) = start.lost_from.map(|from| from.max(tenure.next_offset)) else {
+        return Ok(Won { tenure, landmark: start.landmark, origin });
+    };
+    let to = start.next_offset;
+    if from < to {
+        let mut database = office.pool.get().await?;
+        let transaction = database.transaction().await.map_err(solehold_sql::Error::from)?;
+        if office.partitions.advance(&*transaction, &tenure, to, None).await? == Standing::Fenced {
+            return Err(NotWon::Again("another consumer has raised the epoch".to_owned()));
+        }
+        transaction.commit().await.map_err(solehold_sql::Error::from)?;
+        tenure.next_offset = to;
+        office.desk.figures.skipped((to - from).unsigned_abs());
+        tracing::error!(
+            partition = %tenure.partition, from, to = to - 1,
+            "messages were deleted before they took effect; they are skipped"
+        );
+    }
+    Ok(Won { tenure, landmark: None, origin })
+}
+
+/// Makes the broker prove that we are a member of the group: it takes a position from nobody else.
+pub(super) async fn prove(client: &Weak<Client>, partition: &Partition, position: i64) -> Result<(), NotWon> {
+    let (topic, number) = (partition.topic.clone(), partition.number);
+    let commit = with_client(client, move |client| {
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset(&topic, number, Offset::Offset(position))?;
+        client.commit(&list, CommitMode::Sync)
+    });
+    commit.await
+}
+
+/// Asks something of the client that takes a thread while it waits.
+async fn with_client<T: Send + 'static>(
+    client: &Weak<Client>,
+    ask: impl FnOnce(&Client) -> KafkaResult<T> + Send + 'static,
+) -> Result<T, NotWon> {
+    let client = client.clone();
+    let again = |why: String| NotWon::Again(why);
+    let asked = tokio::task::spawn_blocking(move || client.upgrade().map(|client| ask(&client)));
+    let answer = asked.await.map_err(|error| again(error.to_string()))?;
+    let answer = answer.ok_or_else(|| again("the consumer ends".to_owned()))?;
+    answer.map_err(|error| again(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ConsumerSettings;
+
+    fn terms(begin: Begin, lost_messages: LostMessages) -> Terms {
+        let settings = ConsumerSettings::default();
+        let (group, bounds) = (settings.group.clone(), settings.bounds());
+        Terms { group, owner: "one".to_owned(), begin, lost_messages, bounds }
+    }
+
+    fn partition() -> Partition {
+        Partition { group: ConsumerSettings::default().group, topic: "jobs".to_owned(), number: 3 }
+    }
+
+    fn row(epoch: i64, next_offset: Option<i64>) -> PartitionRow {
+        let landmark = next_offset.map(|_| Landmark { offset: 41, digest: 7 });
+        PartitionRow { epoch, token: 0, owner: String::new(), next_offset, landmark }
+    }
+
+    fn begins(next_offset: Option<i64>, watermarks: (i64, i64), lost: LostMessages) -> Result<Start, NotWon> {
+        let found = Found { row: row(1, next_offset), committed: None, watermarks };
+        start(&partition(), &found, &terms(Begin::Earliest, lost))
+    }
+
+    fn at(next_offset: i64, origin: &'static str) -> Start {
+        Start { next_offset, landmark: None, lost_from: None, origin }
+    }
+
+    #[test]
+    fn deleted_messages_stop_the_partition_or_are_skipped_and_are_reported_either_way() {
+        for lost in [LostMessages::Stop, LostMessages::Skip] {
+            let found = begins(Some(42), (40, 50), lost);
+            let landmark = Some(Landmark { offset: 41, digest: 7 });
+            assert_eq!(found, Ok(Start { landmark, ..at(42, OUR_POSITION) }));
+            // The landmark is deleted, and nothing is lost.
+            let found = begins(Some(42), (42, 50), lost);
+            assert_eq!(found, Ok(at(42, OUR_POSITION)));
+            let found = begins(None, (42, 50), lost);
+            assert_eq!(found, Ok(at(42, BEGUN_ANEW)));
+            let another = begins(Some(51), (42, 50), lost);
+            assert!(matches!(&another, Err(NotWon::Never(why)) if why.contains("made anew")), "{another:?}");
+        }
+        let stopped = begins(Some(42), (45, 50), LostMessages::Stop);
+        let said = |why: &str| why.starts_with("messages 42 to 44 of partition 3 of topic jobs were deleted");
+        assert!(matches!(&stopped, Err(NotWon::Stopped(why)) if said(why)), "{stopped:?}");
+        let skipped = begins(Some(42), (45, 50), LostMessages::Skip);
+        assert_eq!(skipped, Ok(Start { lost_from: Some(42), ..at(45, OUR_POSITION) }));
+    }
+
+    #[test]
+    fn the_first_start_is_at_the_groups_committed_offset_or_where_the_setting_says() {
+        let begins = |committed, watermarks, begin, lost| {
+            let found = Found { row: row(0, None), committed, watermarks };
+            start(&partition(), &found, &terms(begin, lost))
+        };
+        for begin in [Begin::Earliest, Begin::Latest] {
+            let found = begins(Some(42), (40, 50), begin, LostMessages::Stop);
+            assert_eq!(found, Ok(at(42, GROUP_OFFSET)));
+            // Not where the setting says: these messages were not worked on.
+            let stopped = begins(Some(42), (45, 50), begin, LostMessages::Stop);
+            let said =
+                "were deleted before they took effect, by the offset that the consumer group has committed";
+            assert!(matches!(&stopped, Err(NotWon::Stopped(why)) if why.contains(said)), "{stopped:?}");
+            let skipped = begins(Some(42), (45, 50), begin, LostMessages::Skip);
+            assert_eq!(skipped, Ok(Start { lost_from: Some(42), ..at(45, GROUP_OFFSET) }));
+            let another = begins(Some(51), (42, 50), begin, LostMessages::Stop);
+            let said = "offset 51 of partition 3 has taken effect, by the offset that the consumer group has committed";
+            assert!(matches!(&another, Err(NotWon::Never(why)) if why.contains(said)), "{another:?}");
+        }
+        let found = begins(None, (40, 50), Begin::Earliest, LostMessages::Stop);
+        assert_eq!(found, Ok(at(40, NO_OFFSET_EARLIEST)));
+        let found = begins(None, (40, 50), Begin::Latest, LostMessages::Stop);
+        assert_eq!(found, Ok(at(50, NO_OFFSET_LATEST)));
+        // A position that was forgotten on purpose: the topic's first message, whatever the setting.
+        let found = Found { row: row(7, None), committed: None, watermarks: (0, 50) };
+        let found = start(&partition(), &found, &terms(Begin::Latest, LostMessages::Stop));
+        assert_eq!(found, Ok(at(0, BEGUN_ANEW)));
+    }
+}

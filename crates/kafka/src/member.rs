@@ -1,0 +1,41 @@
+//! A member of a group that can be dropped whatever the broker does.
+
+use std::{ops::Deref, sync::mpsc, time::Duration};
+
+use rdkafka::consumer::StreamConsumer;
+
+use super::Trouble;
+
+/// How long a dropped member may take to leave its group.
+const LEAVE_MAX: Duration = Duration::from_millis(300);
+
+/// A consumer that leaves its group when it is dropped. librdkafka waits for the broker to agree, without end if it is
+/// gone; this waits for a moment, and the group finds out by the session timeout.
+pub struct Member(Option<StreamConsumer<Trouble>>);
+
+impl Member {
+    /// A member that consumes by `consumer`.
+    pub fn new(consumer: StreamConsumer<Trouble>) -> Self {
+        Self(Some(consumer))
+    }
+}
+
+impl Deref for Member {
+    type Target = StreamConsumer<Trouble>;
+
+    fn deref(&self) -> &StreamConsumer<Trouble> {
+        self.0.as_ref().expect("it is there until it is dropped")
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let consumer = self.0.take();
+        let (left, has_left) = mpsc::sync_channel::<()>(0);
+        std::thread::spawn(move || {
+            drop(consumer);
+            drop(left);
+        });
+        let _ = has_left.recv_timeout(LEAVE_MAX);
+    }
+}

@@ -1,0 +1,432 @@
+//! How the orchestrator is configured: one YAML file, checked whole, with the line of what is wrong.
+
+mod commands;
+mod file;
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::Value;
+use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
+use solehold_client::{HttpConfig, transport};
+use solehold_engine::postgres::Target;
+pub use solehold_process::config::ConfigError;
+use solehold_process::config::{InvalidValue, invalid};
+
+pub use self::file::{Assignment, CommandsFile, OrchestratorFile, Time};
+use super::{
+    command::Mapping,
+    dispatch::DispatchersFile,
+    pipeline::{Pipeline, StagePlan},
+    template::Template,
+};
+use solehold_kafka::{Begin, Brokers, LostMessages};
+
+/// Everything that the orchestrator needs to know.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The name of this process.
+    pub name: String,
+    /// Where commands come from.
+    pub kafka: KafkaSettings,
+    /// Where the parts of commands are.
+    pub commands: Arc<Mapping>,
+    /// Where jobs are kept.
+    pub postgres: PostgresSettings,
+    /// Who says which partition is whose.
+    pub ownership: Ownership,
+    /// How workers are reached.
+    pub dispatchers: DispatchersFile,
+    /// The stages of jobs that are created from now on.
+    pub pipeline: Arc<Pipeline>,
+    /// Where jobs can be read and steered.
+    pub http: HttpSettings,
+    /// Bounds.
+    pub limits: Limits,
+}
+
+/// Where commands come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KafkaSettings {
+    /// The brokers, and how to reach them.
+    pub brokers: Brokers,
+    /// The topic of commands.
+    pub topic: String,
+    /// The group of consumers.
+    pub group: String,
+    /// How many partitions the topic has.
+    pub partitions: i32,
+    /// After this time a process that does not answer has lost its partitions.
+    pub session_timeout: Duration,
+    /// Where to begin with a partition of which neither the database nor the consumer group knows anything.
+    pub auto_offset_reset: Begin,
+    /// What to do when the broker has deleted commands that have not taken effect.
+    pub lost_messages: LostMessages,
+    /// The name of a fixed member of the group.
+    pub static_member: Option<String>,
+    /// Where job events go, if anywhere.
+    pub events_topic: Option<String>,
+    /// Where copies of dead letters go, if anywhere.
+    pub dead_letter_topic: Option<String>,
+    /// Whether the brokers know headers of messages.
+    pub headers: bool,
+}
+
+/// Where jobs are kept.
+#[derive(Debug, Clone)]
+pub struct PostgresSettings {
+    /// The database.
+    pub url: SecretString,
+    /// The schema of its tables.
+    pub schema: String,
+    /// The most connections of this process.
+    pub connections: usize,
+    /// How long to wait for the database at the start.
+    pub wait: Duration,
+}
+
+/// Who says which partition is whose.
+#[derive(Debug, Clone)]
+pub enum Ownership {
+    /// The broker's consumer group.
+    Group,
+    /// Leases of a Solehold server.
+    Leases(LeaseSettings),
+}
+
+/// How partitions are leased.
+#[derive(Debug, Clone)]
+pub struct LeaseSettings {
+    /// The servers.
+    pub servers: Vec<String>,
+    /// The key to show them.
+    pub api_key: Option<SecretString>,
+    /// The tenant to act for.
+    pub tenant: Option<String>,
+    /// Certificates to trust besides the system's.
+    pub ca_certs: Option<Vec<u8>>,
+    /// How long a process that was killed keeps its partitions.
+    pub ttl: Duration,
+    /// The most partitions of this process.
+    pub capacity: u32,
+}
+
+impl LeaseSettings {
+    /// For the client.
+    pub fn http(&self) -> HttpConfig {
+        HttpConfig {
+            api_key: self.api_key.clone(),
+            tenant: self.tenant.clone(),
+            ca_certs: self.ca_certs.clone(),
+            ..HttpConfig::new(self.servers.clone())
+        }
+    }
+}
+
+/// Where jobs can be read and steered.
+#[derive(Debug, Clone)]
+pub struct HttpSettings {
+    /// The address.
+    pub listen: SocketAddr,
+    /// The key that requests must show.
+    pub api_key: Option<SecretString>,
+}
+
+/// Bounds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Limits {
+    /// How many messages one transaction takes.
+    pub batch: usize,
+    /// How many messages of one partition are worked on at the same time.
+    pub parallel: usize,
+    /// How far the highest finished offset may be ahead of the lowest unfinished one.
+    pub span: i64,
+    /// How often a command that failed is tried before it is a dead letter.
+    pub attempts: u32,
+    /// How long inbox marks are kept.
+    pub inbox_retention: Duration,
+    /// How long jobs are kept after their end.
+    pub job_retention: Duration,
+}
+
+/// Reads a file; `change` may change what it says, such as by flags.
+pub fn load(path: &Path, change: impl FnOnce(&mut OrchestratorFile)) -> Result<Settings, ConfigError> {
+    solehold_process::config::load(path, change, settle)
+}
+
+/// Checks everything and fills in the defaults.
+fn settle(file: OrchestratorFile) -> Result<Settings, InvalidValue> {
+    let commands = commands::settle(&file.commands)?;
+    let pipeline = pipeline(&file, &commands)?;
+    let name = file.name.clone().unwrap_or_else(|| solehold_process::name::unique("orchestrator"));
+    let (kafka, postgres) = (kafka(&file, &name)?, postgres(&file)?);
+    let ownership = match file.kafka.partition_assignment.unwrap_or_default() {
+        Assignment::Group => Ownership::Group,
+        Assignment::Leases => Ownership::Leases(leases(&file, &kafka)?),
+    };
+    let (http, limits) = (http(&file)?, limits(&file)?);
+    Ok(Settings {
+        name,
+        kafka,
+        commands: Arc::new(commands),
+        postgres,
+        ownership,
+        dispatchers: file.dispatchers,
+        pipeline: Arc::new(pipeline),
+        http,
+        limits,
+    })
+}
+
+fn pipeline(file: &OrchestratorFile, commands: &Mapping) -> Result<Pipeline, InvalidValue> {
+    if file.stages.is_empty() {
+        return invalid(
+            "stages",
+            "stages is missing: a job has at least one stage, with a task and a dispatch",
+        );
+    }
+    let hour = Duration::from_secs(60 * 60);
+    let time = |given: Option<Time>| given.map_or(hour, |Time(time)| time);
+    let stages = file.stages.iter().map(|(name, stage)| {
+        Ok(StagePlan {
+            name: name.clone(),
+            after: stage.after.clone(),
+            task: stage.task.clone(),
+            dispatch: stage.dispatch,
+            queue: stage.queue.clone(),
+            queue_timeout: time(stage.queue_timeout),
+            run_timeout: time(stage.run_timeout),
+            retries: stage.retries.unwrap_or(3),
+            args: template(name, "args", &stage.args)?,
+            kwargs: template(name, "kwargs", &stage.kwargs)?,
+        })
+    });
+    let pipeline = Pipeline::new(stages.collect::<Result<_, InvalidValue>>()?).map_err(|error| {
+        let key = ["stages"].into_iter().chain(error.stage.as_deref()).chain(error.key);
+        InvalidValue { key: Some(key.collect::<Vec<_>>().join("/")), message: error.what }
+    })?;
+    for stage in pipeline.stages() {
+        commands::check_labels(stage, commands)?;
+    }
+    let missing = pipeline.stages().iter().find(|stage| !file.dispatchers.has(stage.dispatch));
+    match missing.map(|stage| (&stage.name, stage.dispatch.name())) {
+        Some((name, kind)) => {
+            let key = format!("stages/{name}");
+            invalid(&key, format!("stage {name} is dispatched by {kind}, and dispatchers.{kind} is missing"))
+        }
+        None => Ok(pipeline),
+    }
+}
+
+/// What the tasks of a stage get.
+fn template(stage: &str, key: &str, given: &Option<Value>) -> Result<Option<Template>, InvalidValue> {
+    let template = given.clone().map(Template::try_from).transpose();
+    template.or_else(|error| {
+        invalid(&format!("stages/{stage}/{key}"), format!("{key} of stage {stage}: {error}"))
+    })
+}
+
+fn kafka(file: &OrchestratorFile, name: &str) -> Result<KafkaSettings, InvalidValue> {
+    let asked = &file.kafka;
+    let Some(addresses) = asked.brokers.clone().filter(|brokers| !brokers.trim().is_empty()) else {
+        return invalid(
+            "kafka",
+            "kafka.brokers is missing: write it as HOST:PORT, with commas between several",
+        );
+    };
+    let text = |given: &Option<String>, default: &str| given.clone().unwrap_or_else(|| default.to_owned());
+    let partitions = asked.partitions.unwrap_or(12);
+    if !(1..=100_000).contains(&partitions) {
+        return invalid("partitions", format!("partitions is {partitions}; it must be 1 to 100000"));
+    }
+    let session_timeout = asked.session_timeout.map_or(Duration::from_secs(10), |Time(time)| time);
+    if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&session_timeout) {
+        return invalid("session_timeout", "session_timeout must be 1s to 5m");
+    }
+    let topics = [("topic", &asked.topic), ("group", &asked.group), ("events_topic", &asked.events_topic)];
+    for (key, given) in topics.into_iter().chain([("dead_letter_topic", &asked.dead_letter_topic)]) {
+        if given.as_ref().is_some_and(|text| text.is_empty() || text.len() > 249) {
+            return invalid(key, format!("{key} must have 1 to 249 characters"));
+        }
+    }
+    if asked.static_member.is_some() && asked.partition_assignment == Some(Assignment::Leases) {
+        return invalid("static_member", "static_member is for partition_assignment: group");
+    }
+    let brokers = Brokers {
+        brokers: addresses,
+        client_id: name.to_owned(),
+        broker_version: asked.broker_version.clone(),
+        tls: asked.tls.clone(),
+        sasl: asked.sasl.clone(),
+        librdkafka: asked.properties.clone(),
+    };
+    if let Err(error) = brokers.client() {
+        return invalid(&error.key, format!("kafka: {error}"));
+    }
+    Ok(KafkaSettings {
+        brokers,
+        topic: text(&asked.topic, "jobs.commands"),
+        group: text(&asked.group, "orchestrator"),
+        partitions,
+        session_timeout,
+        auto_offset_reset: asked.auto_offset_reset.unwrap_or_default(),
+        lost_messages: asked.lost_messages.unwrap_or_default(),
+        static_member: asked.static_member.clone(),
+        events_topic: asked.events_topic.clone(),
+        dead_letter_topic: asked.dead_letter_topic.clone(),
+        headers: asked.headers.unwrap_or(asked.broker_version.is_none()),
+    })
+}
+
+/// How long to wait for the database at the start, unless told otherwise.
+const POSTGRES_WAIT: Duration = Duration::from_secs(60);
+
+fn postgres(file: &OrchestratorFile) -> Result<PostgresSettings, InvalidValue> {
+    let asked = &file.postgres;
+    let url = match (&asked.url, &asked.url_file) {
+        (Some(_), Some(_)) => return invalid("url_file", "postgres has url and url_file: give one of them"),
+        (Some(url), None) => url.clone(),
+        (None, Some(path)) => read("url_file", path)?,
+        (None, None) => {
+            return invalid(
+                "postgres",
+                "postgres.url is missing: write it as postgres://USER@HOST:PORT/DATABASE",
+            );
+        }
+    };
+    if let Err(error) = url.parse::<Target>() {
+        let what = format!("postgres.url, as in postgres://USER@HOST:PORT/DATABASE: {error}");
+        return invalid("url", what);
+    }
+    let schema = asked.schema.clone().unwrap_or_else(|| "orchestrator".to_owned());
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if !schema.starts_with(|c: char| c.is_ascii_lowercase())
+        || !schema.chars().all(plain)
+        || schema.len() > 40
+    {
+        return invalid(
+            "schema",
+            format!("schema {schema:?} must be a lowercase letter, then letters, digits or `_`"),
+        );
+    }
+    let connections = asked.connections.unwrap_or(16);
+    if !(2..=1_000).contains(&connections) {
+        return invalid("connections", format!("connections is {connections}; it must be 2 to 1000"));
+    }
+    let wait = asked.wait.map_or(POSTGRES_WAIT, |Time(time)| time);
+    Ok(PostgresSettings { url: url.into(), schema, connections, wait })
+}
+
+fn leases(file: &OrchestratorFile, kafka: &KafkaSettings) -> Result<LeaseSettings, InvalidValue> {
+    let asked = &file.leases;
+    let servers = vec![asked.server.clone().unwrap_or_else(|| "127.0.0.1:7070".to_owned())];
+    if let Err(error) = transport::server_urls(&servers) {
+        return invalid("server", format!("leases.server: {error}"));
+    }
+    let ttl = asked.ttl.map_or(Duration::from_secs(10), |Time(time)| time);
+    if !(Duration::from_secs(1)..=Duration::from_secs(300)).contains(&ttl) {
+        return invalid("ttl", "leases.ttl must be 1s to 5m");
+    }
+    let ca_certs = match asked.ca_cert.as_ref().map(|path| (path, fs::read(path))) {
+        None => None,
+        Some((_, Ok(pem))) => Some(pem),
+        Some((path, Err(error))) => {
+            return invalid("ca_cert", format!("ca_cert {}: {error}", path.display()));
+        }
+    };
+    let capacity = asked.capacity.unwrap_or(kafka.partitions.unsigned_abs().min(CAPACITY_MAX));
+    if !(CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
+        let bounds = format!("it must be {CAPACITY_MIN} to {CAPACITY_MAX}");
+        return invalid("capacity", format!("leases.capacity is {capacity}; {bounds}"));
+    }
+    let api_key = key(&asked.api_key, &asked.api_key_file)?;
+    Ok(LeaseSettings { servers, api_key, tenant: asked.tenant.clone(), ca_certs, ttl, capacity })
+}
+
+fn http(file: &OrchestratorFile) -> Result<HttpSettings, InvalidValue> {
+    let listen = file.http.listen.clone().unwrap_or_else(|| "127.0.0.1:7073".to_owned());
+    let Ok(listen) = listen.parse::<SocketAddr>() else {
+        return invalid("listen", format!("listen {listen:?} is not IP:PORT, as in 127.0.0.1:7073"));
+    };
+    let api_key = key(&file.http.api_key, &file.http.api_key_file)?;
+    if api_key.is_none() && !listen.ip().to_canonical().is_loopback() {
+        let what = format!(
+            "listen {listen} can be reached from other machines, and there is no key: give http.api_key_file, or listen on 127.0.0.1"
+        );
+        return invalid("listen", what);
+    }
+    if api_key.as_ref().is_some_and(|key| key.expose_secret().len() < 16) {
+        return invalid("http", "the key of http has fewer than 16 characters: make a longer one");
+    }
+    Ok(HttpSettings { listen, api_key })
+}
+
+fn days(count: u64) -> Duration {
+    Duration::from_secs(count * 24 * 60 * 60)
+}
+
+fn limits(file: &OrchestratorFile) -> Result<Limits, InvalidValue> {
+    let asked = &file.limits;
+    // Kafka keeps messages for seven days unless it is told otherwise.
+    let inbox_retention = asked.inbox_retention.map_or(days(8), |Time(time)| time);
+    let job_retention = asked.job_retention.map_or(days(30).max(inbox_retention), |Time(time)| time);
+    if job_retention < inbox_retention {
+        let shown = humantime::format_duration;
+        let (jobs, marks) = (shown(job_retention), shown(inbox_retention));
+        return invalid(
+            "job_retention",
+            format!(
+                "limits.job_retention is {jobs}, less than limits.inbox_retention, {marks}: a job outlives the marks of \
+                 its commands, so that one that comes again does not begin it anew"
+            ),
+        );
+    }
+    let limits = Limits {
+        batch: asked.batch.unwrap_or(500),
+        parallel: asked.parallel.unwrap_or(500),
+        span: asked.span.unwrap_or(10_000),
+        attempts: asked.attempts.unwrap_or(5),
+        inbox_retention,
+        job_retention,
+    };
+    for (key, value, most) in [
+        ("batch", limits.batch, 10_000),
+        ("parallel", limits.parallel, 10_000),
+        ("span", usize::try_from(limits.span).unwrap_or_default(), 1_000_000),
+        ("attempts", limits.attempts as usize, 100),
+    ] {
+        if !(1..=most).contains(&value) {
+            return invalid(key, format!("limits.{key} is {value}; it must be 1 to {most}"));
+        }
+    }
+    Ok(limits)
+}
+
+/// A key that is given, or in a file.
+fn key(given: &Option<String>, file: &Option<PathBuf>) -> Result<Option<SecretString>, InvalidValue> {
+    let text = match (given, file) {
+        (Some(_), Some(_)) => {
+            return invalid("api_key_file", "api_key and api_key_file are both given: give one of them");
+        }
+        (Some(key), None) => Some(key.clone()),
+        (None, Some(path)) => Some(read("api_key_file", path)?),
+        (None, None) => None,
+    };
+    Ok(text.filter(|key| !key.is_empty()).map(SecretString::from))
+}
+
+fn read(key: &str, path: &Path) -> Result<String, InvalidValue> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(text.trim().to_owned()),
+        Err(error) => invalid(key, format!("{key} {}: {error}", path.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! What `--check` finds out about brokers and workers.
+
+use std::{fmt, time::Duration};
+
+/// What a stage needs of its workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageLimits {
+    /// The stage.
+    pub stage: String,
+    /// What its tasks are called.
+    pub name: String,
+    /// Where they are queued, if the stage says so.
+    pub queue: Option<String>,
+    /// How long a task may wait for a worker.
+    pub queue_timeout: Duration,
+    /// How long a worker may take.
+    pub run_timeout: Duration,
+}
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Weight {
+    /// As it should be, or could not be asked.
+    Note,
+    /// Jobs still come to their end, later or with more work than necessary.
+    Warning,
+    /// Jobs do not come to their end.
+    Problem,
+}
+
+/// One thing that was compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// How much it matters.
+    pub weight: Weight,
+    /// What is so, what comes of it, and what would be better.
+    pub text: String,
+}
+
+impl Finding {
+    pub(crate) fn note(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Note, text: text.into() }
+    }
+
+    pub(crate) fn warning(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Warning, text: text.into() }
+    }
+
+    pub(crate) fn problem(text: impl Into<String>) -> Self {
+        Self { weight: Weight::Problem, text: text.into() }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let weight = match self.weight {
+            Weight::Note => "note",
+            Weight::Warning => "warning",
+            Weight::Problem => "problem",
+        };
+        write!(f, "{weight}: {}", self.text)
+    }
+}

@@ -1,0 +1,224 @@
+//! Tasks to a service over HTTP.
+//!
+//! ```text
+//!   POST {url}{task}                       200: {"result": ...}   the task is done
+//!   Idempotency-Key: match-17:detect:2     202                    the service reports later, to `report_to`
+//!   {"job", "stage", "attempt", ...}       4xx                    the service refuses the task: the attempt has failed
+//!                                          408, 425, 429, 5xx     it is sent again
+//! ```
+//!
+//! A result that is too large to be read fails the attempt: the task was done, and done again it would answer the same.
+//!
+//! A task may arrive twice, with the same key. A service that answers at once must do so within `timeout`; its answer
+//! is in the database before the task counts as sent, so that it is not lost with the orchestrator.
+
+use std::{collections::BTreeMap, fmt, future, sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
+use reqwest::{
+    Client, StatusCode,
+    header::{HeaderMap, HeaderName, HeaderValue},
+    redirect,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Dispatch, DispatchError, Finding, Reports, StageLimits};
+use crate::{Report, ReportKind, Task, TaskId, wire};
+
+/// How many requests of one batch are under way at once.
+const PARALLEL: usize = 32;
+/// The largest answer with a result.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// How much of any other answer is read.
+const SHOWN_BYTES: usize = 800;
+/// How much of a refusal is kept.
+const SHOWN_CHARS: usize = 200;
+
+/// Where the service is.
+#[derive(Clone)]
+pub struct HttpConfig {
+    /// What the paths of the stages are appended to.
+    pub url: String,
+    /// Headers of every request, such as `Authorization`.
+    pub headers: BTreeMap<String, String>,
+    /// How long one request may take.
+    pub timeout: Duration,
+    /// Where the service reports what it did not answer at once: the orchestrators, as the service reaches them.
+    pub report_to: Option<String>,
+}
+
+/// Without the headers' values.
+impl fmt::Debug for HttpConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let headers: Vec<_> = self.headers.keys().collect();
+        let mut f = f.debug_struct("HttpConfig");
+        f.field("url", &self.url).field("headers", &headers).field("timeout", &self.timeout);
+        f.field("report_to", &self.report_to).finish()
+    }
+}
+
+/// Sends tasks to a service.
+pub struct Http {
+    config: HttpConfig,
+    client: Client,
+    reports: Arc<dyn Reports>,
+}
+
+impl Http {
+    /// Nothing is connected yet; an error is a mistake in the configuration. Answers that are results go to `reports`.
+    pub fn new(config: &HttpConfig, reports: Arc<dyn Reports>) -> Result<Self, String> {
+        let url: reqwest::Url =
+            config.url.parse().map_err(|error| format!("`url` {:?}: {error}", config.url))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(format!("`url` {:?} must begin with http:// or https://", config.url));
+        }
+        let mut headers = HeaderMap::new();
+        for (name, value) in &config.headers {
+            let wrong = || format!("`headers`: {name:?} and its value cannot be a header");
+            let key = HeaderName::try_from(name.as_str()).map_err(|_| wrong())?;
+            let mut value = HeaderValue::try_from(value.as_str()).map_err(|_| wrong())?;
+            value.set_sensitive(true);
+            headers.insert(key, value);
+        }
+        let client = Client::builder()
+            .default_headers(headers)
+            .timeout(config.timeout)
+            // A redirected POST becomes a GET, and headers are not for others.
+            .redirect(redirect::Policy::none())
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self { config: config.clone(), client, reports })
+    }
+
+    async fn send_one(&self, task: &Task) -> Result<(), DispatchError> {
+        let unreachable = |error: String| DispatchError::Unreachable(error);
+        let path = task.name.trim_start_matches('/');
+        let url = format!("{}/{path}", self.config.url.trim_end_matches('/'));
+        let request = self
+            .client
+            .post(&url)
+            .header("idempotency-key", wire::header(&task.id))
+            .json(&wire::task(task, self.config.report_to.as_deref()));
+        let answer = request.send().await.map_err(|error| unreachable(format!("{url}: {}", said(&error))))?;
+        let status = answer.status();
+        if status == StatusCode::ACCEPTED {
+            return Ok(());
+        }
+        let most = if status.is_success() { ANSWER_BYTES_MAX } else { SHOWN_BYTES };
+        let body = read(answer, most).await.map_err(|error| unreachable(format!("{url}: {error}")))?;
+        match status {
+            status if status.is_success() => {
+                let result = result(&body).map_err(|why| DispatchError::Refused(format!("{url}: {why}")))?;
+                let report = Report { id: task.id.clone(), kind: ReportKind::Succeeded { result } };
+                let delivered = self.reports.deliver(vec![report]).await;
+                delivered.map_err(|error| unreachable(format!("the result was not kept: {error}")))
+            }
+            status => {
+                let shown: String = String::from_utf8_lossy(&body.bytes).chars().take(SHOWN_CHARS).collect();
+                let text = format!("{url} answered {status}: {shown}");
+                Err(if is_final(status) { DispatchError::Refused(text) } else { unreachable(text) })
+            }
+        }
+    }
+}
+
+/// Whether the same request would be answered in the same way again.
+fn is_final(status: StatusCode) -> bool {
+    let again = [
+        StatusCode::REQUEST_TIMEOUT,
+        StatusCode::TOO_EARLY,
+        StatusCode::TOO_MANY_REQUESTS,
+        StatusCode::CONFLICT,
+    ];
+    status.is_redirection() || status.is_client_error() && !again.contains(&status)
+}
+
+/// The cause too: reqwest's own words do not say that nobody listens.
+fn said(error: &reqwest::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// What was read of an answer.
+#[derive(Default)]
+struct Body {
+    bytes: Vec<u8>,
+    /// There is more than may be read.
+    is_cut: bool,
+}
+
+/// Reads no more than `most` bytes.
+async fn read(mut answer: reqwest::Response, most: usize) -> Result<Body, String> {
+    let mut body = Body::default();
+    while let Some(chunk) = answer.chunk().await.map_err(|error| said(&error))? {
+        let room = most - body.bytes.len();
+        body.bytes.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        if chunk.len() > room {
+            body.is_cut = true;
+            break;
+        }
+    }
+    Ok(body)
+}
+
+/// The result in a service's answer. No body at all is a result that says nothing.
+fn result(body: &Body) -> Result<Value, String> {
+    #[derive(Deserialize)]
+    struct Answer {
+        #[serde(default)]
+        result: Value,
+    }
+    if body.is_cut {
+        return Err(format!(
+            "its answer has more than {ANSWER_BYTES_MAX} bytes: store the result elsewhere, and return where"
+        ));
+    }
+    if body.bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    let answer: Result<Answer, _> = serde_json::from_slice(&body.bytes);
+    answer
+        .map(|answer| answer.result)
+        .map_err(|error| format!("its answer is not a JSON object such as {{\"result\": ...}} ({error})"))
+}
+
+#[async_trait]
+impl Dispatch for Http {
+    async fn send(&self, tasks: &[Task]) -> Vec<Result<(), DispatchError>> {
+        let sending: Vec<_> = tasks.iter().map(|task| self.send_one(task)).collect();
+        stream::iter(sending).buffered(PARALLEL).collect().await
+    }
+
+    /// A service has no queue that could be asked: the report of an old attempt does not count.
+    async fn revoke(&self, _task: &TaskId) {}
+
+    /// Reports come as answers, or to the HTTP of the orchestrators.
+    async fn reports(&self, _to: &dyn Reports) -> DispatchError {
+        future::pending().await
+    }
+
+    async fn check(&self, stages: &[StageLimits]) -> Result<Vec<Finding>, DispatchError> {
+        let mut findings = Vec::new();
+        if let Err(error) = self.client.head(&self.config.url).send().await {
+            let text = format!("{}: {}", self.config.url, said(&error));
+            findings.push(Finding::problem(text));
+        }
+        if self.config.report_to.is_none() {
+            for stage in stages.iter().filter(|stage| stage.run_timeout > self.config.timeout) {
+                findings.push(Finding::warning(format!(
+                    "stage {}: run_timeout ({:?}) is longer than a request may take ({:?}), and there is no \
+                     report_to: a service that takes longer cannot report what came of the task",
+                    stage.stage, stage.run_timeout, self.config.timeout
+                )));
+            }
+        }
+        Ok(findings)
+    }
+}

@@ -1,0 +1,255 @@
+//! Jobs and stages, from rows and to rows.
+
+use std::{collections::HashMap, sync::Arc};
+
+use serde_json::{Value, json};
+use solehold_sql::Error;
+use tokio_postgres::{
+    Client, Row,
+    types::{ToSql, Type},
+};
+
+use super::Store;
+use crate::{
+    command::Labels,
+    job::{Job, JobState, Stage, StageState},
+};
+
+/// A job, and the partition that it belongs to.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    pub job: Job,
+    pub partition: i32,
+}
+
+const JOB: &str =
+    "job_id, partition, key, labels, input, pipeline, state, reason, revision, created_ms, finished_ms";
+const STAGE: &str = "job_id, place, state, attempt, failures, progress, result, reason, queued_ms, started_ms, \
+                     finished_ms, deadline_ms";
+
+impl Store {
+    /// The jobs with these ids, as far as there are any.
+    pub(super) async fn load(&self, client: &Client, ids: &[&str]) -> Result<Vec<Kept>, Error> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let jobs = format!("SELECT {JOB} FROM {} WHERE job_id = ANY($1)", self.table("jobs"));
+        let jobs = client.query_typed(&jobs, &[(&ids, Type::TEXT_ARRAY)]).await?;
+        self.with_stages(client, &jobs).await
+    }
+
+    /// These jobs with their stages, in the same order.
+    pub(super) async fn with_stages(&self, client: &Client, jobs: &[Row]) -> Result<Vec<Kept>, Error> {
+        if jobs.is_empty() {
+            return Ok(Vec::new());
+        }
+        let found: Vec<&str> = jobs.iter().map(|row| row.get(0)).collect();
+        let stages = format!(
+            "SELECT {STAGE} FROM {} WHERE job_id = ANY($1) ORDER BY job_id, place",
+            self.table("stages")
+        );
+        let rows = client.query_typed(&stages, &[(&found, Type::TEXT_ARRAY)]).await?;
+        let mut stages: HashMap<&str, Vec<Stage>> = HashMap::new();
+        for row in &rows {
+            stages.entry(row.get(0)).or_default().push(stage_of(row)?);
+        }
+        let mut kept = Vec::with_capacity(jobs.len());
+        for row in jobs {
+            let pipeline = self.pipeline(client, row.get(5)).await?;
+            let stages = stages.remove(row.get::<_, &str>(0)).unwrap_or_default();
+            if stages.len() != pipeline.stages().len() {
+                return Err(Error::Effect(format!("job {} has lost stages", row.get::<_, &str>(0))));
+            }
+            let job = Job {
+                id: row.get(0),
+                key: row.get(2),
+                labels: labels_of(row.try_get(3)?)?,
+                input: Arc::new(row.try_get(4)?),
+                pipeline,
+                state: job_state(row.get(6))?,
+                reason: row.get(7),
+                revision: row.get(8),
+                created_ms: row.get(9),
+                finished_ms: row.get(10),
+                stages,
+            };
+            kept.push(Kept { job, partition: row.get(1) });
+        }
+        Ok(kept)
+    }
+
+    /// Writes jobs that are new.
+    pub(super) async fn insert_jobs(
+        &self,
+        client: &Client,
+        partition: i32,
+        jobs: &[&Job],
+        digests: &[String],
+    ) -> Result<(), Error> {
+        let text = |of: fn(&Job) -> &str| jobs.iter().map(|job| of(job)).collect::<Vec<&str>>();
+        let number = |of: fn(&Job) -> Option<i64>| jobs.iter().map(|job| of(job)).collect::<Vec<_>>();
+        let (ids, states) = (text(|job| &job.id), text(|job| job.state.name()));
+        let keys = text(|job| &job.key);
+        let labels: Vec<Value> = jobs.iter().map(|job| json!(job.labels)).collect();
+        let inputs: Vec<&Value> = jobs.iter().map(|job| &*job.input).collect();
+        let reasons: Vec<Option<&str>> = jobs.iter().map(|job| job.reason.as_deref()).collect();
+        let (revisions, created) = (number(|job| Some(job.revision)), number(|job| Some(job.created_ms)));
+        let finished = number(|job| job.finished_ms);
+        let insert = format!(
+            "INSERT INTO {} ({JOB}) SELECT id, $1, key, labels, input, digest, state, reason, revision, \
+             created_ms, finished_ms FROM unnest($2::text[], $3::text[], $4::json[], $5::json[], $6::text[], $7::text[], \
+             $8::text[], $9::bigint[], $10::bigint[], $11::bigint[]) AS given (id, key, labels, input, digest, \
+             state, reason, revision, created_ms, finished_ms)",
+            self.table("jobs")
+        );
+        let parameters: [(&(dyn ToSql + Sync), Type); 11] = [
+            (&partition, Type::INT4),
+            (&ids, Type::TEXT_ARRAY),
+            (&keys, Type::TEXT_ARRAY),
+            (&labels, Type::JSON_ARRAY),
+            (&inputs, Type::JSON_ARRAY),
+            (&digests, Type::TEXT_ARRAY),
+            (&states, Type::TEXT_ARRAY),
+            (&reasons, Type::TEXT_ARRAY),
+            (&revisions, Type::INT8_ARRAY),
+            (&created, Type::INT8_ARRAY),
+            (&finished, Type::INT8_ARRAY),
+        ];
+        client.execute_typed(&insert, &parameters).await?;
+        Ok(())
+    }
+
+    /// Writes how jobs stand that are there.
+    pub(super) async fn update_jobs(&self, client: &Client, jobs: &[&Job]) -> Result<(), Error> {
+        let ids: Vec<&str> = jobs.iter().map(|job| job.id.as_str()).collect();
+        let states: Vec<&str> = jobs.iter().map(|job| job.state.name()).collect();
+        let reasons: Vec<Option<&str>> = jobs.iter().map(|job| job.reason.as_deref()).collect();
+        let revisions: Vec<i64> = jobs.iter().map(|job| job.revision).collect();
+        let finished: Vec<Option<i64>> = jobs.iter().map(|job| job.finished_ms).collect();
+        let update = format!(
+            "UPDATE {} AS kept SET state = given.state, reason = given.reason, revision = given.revision, \
+             finished_ms = given.finished_ms \
+             FROM unnest($1::text[], $2::text[], $3::text[], $4::bigint[], $5::bigint[]) \
+             AS given (id, state, reason, revision, finished_ms) WHERE kept.job_id = given.id",
+            self.table("jobs")
+        );
+        let parameters: [(&(dyn ToSql + Sync), Type); 5] = [
+            (&ids, Type::TEXT_ARRAY),
+            (&states, Type::TEXT_ARRAY),
+            (&reasons, Type::TEXT_ARRAY),
+            (&revisions, Type::INT8_ARRAY),
+            (&finished, Type::INT8_ARRAY),
+        ];
+        client.execute_typed(&update, &parameters).await?;
+        Ok(())
+    }
+
+    /// Writes stages, new ones and those that are there.
+    pub(super) async fn write_stages(
+        &self,
+        client: &Client,
+        partition: i32,
+        stages: &[(&Job, usize)],
+    ) -> Result<(), Error> {
+        let columns = StageColumns::new(stages);
+        let write = format!(
+            "INSERT INTO {} AS kept (job_id, place, stage, partition, state, attempt, failures, progress, result, reason, \
+             queued_ms, started_ms, finished_ms, deadline_ms) \
+             SELECT job, place, stage, $1, state, attempt, failures, progress, result, reason, queued, started, finished, \
+             deadline FROM unnest($2::text[], $3::integer[], $4::text[], $5::text[], $6::integer[], $7::integer[], \
+             $8::float8[], $9::json[], $10::text[], $11::bigint[], $12::bigint[], $13::bigint[], $14::bigint[]) \
+             AS given (job, place, stage, state, attempt, failures, progress, result, reason, queued, started, finished, \
+             deadline) ON CONFLICT (job_id, place) DO UPDATE SET state = EXCLUDED.state, attempt = EXCLUDED.attempt, \
+             failures = EXCLUDED.failures, progress = EXCLUDED.progress, result = EXCLUDED.result, \
+             reason = EXCLUDED.reason, queued_ms = EXCLUDED.queued_ms, started_ms = EXCLUDED.started_ms, \
+             finished_ms = EXCLUDED.finished_ms, deadline_ms = EXCLUDED.deadline_ms",
+            self.table("stages")
+        );
+        client.execute_typed(&write, &columns.parameters(&partition)).await?;
+        Ok(())
+    }
+}
+
+#[derive(Default)]
+struct StageColumns<'a> {
+    jobs: Vec<&'a str>,
+    places: Vec<i32>,
+    names: Vec<&'a str>,
+    states: Vec<&'static str>,
+    attempts: Vec<i32>,
+    failures: Vec<i32>,
+    progress: Vec<f64>,
+    results: Vec<Option<&'a Value>>,
+    reasons: Vec<Option<&'a str>>,
+    times: [Vec<Option<i64>>; 4],
+}
+
+impl<'a> StageColumns<'a> {
+    fn new(stages: &[(&'a Job, usize)]) -> Self {
+        let mut columns = Self::default();
+        for (job, at) in stages {
+            let stage = &job.stages[*at];
+            columns.jobs.push(&job.id);
+            columns.places.push(i32::try_from(*at).unwrap_or(i32::MAX));
+            columns.names.push(&job.pipeline.stages()[*at].name);
+            columns.states.push(stage.state.name());
+            columns.attempts.push(i32::try_from(stage.attempt).unwrap_or(i32::MAX));
+            columns.failures.push(i32::try_from(stage.failures).unwrap_or(i32::MAX));
+            columns.progress.push(stage.progress);
+            columns.results.push(stage.result.as_deref());
+            columns.reasons.push(stage.reason.as_deref());
+            let times = [stage.queued_ms, stage.started_ms, stage.finished_ms, stage.deadline_ms];
+            columns.times.iter_mut().zip(times).for_each(|(column, time)| column.push(time));
+        }
+        columns
+    }
+
+    fn parameters<'b>(&'b self, partition: &'b i32) -> [(&'b (dyn ToSql + Sync), Type); 14] {
+        [
+            (partition, Type::INT4),
+            (&self.jobs, Type::TEXT_ARRAY),
+            (&self.places, Type::INT4_ARRAY),
+            (&self.names, Type::TEXT_ARRAY),
+            (&self.states, Type::TEXT_ARRAY),
+            (&self.attempts, Type::INT4_ARRAY),
+            (&self.failures, Type::INT4_ARRAY),
+            (&self.progress, Type::FLOAT8_ARRAY),
+            (&self.results, Type::JSON_ARRAY),
+            (&self.reasons, Type::TEXT_ARRAY),
+            (&self.times[0], Type::INT8_ARRAY),
+            (&self.times[1], Type::INT8_ARRAY),
+            (&self.times[2], Type::INT8_ARRAY),
+            (&self.times[3], Type::INT8_ARRAY),
+        ]
+    }
+}
+
+fn stage_of(row: &Row) -> Result<Stage, Error> {
+    let number = |at: usize| row.get::<_, i32>(at).unsigned_abs();
+    Ok(Stage {
+        state: stage_state(row.get(2))?,
+        attempt: number(3),
+        failures: number(4),
+        progress: row.get(5),
+        result: row.try_get::<_, Option<Value>>(6)?.map(Arc::new),
+        reason: row.get(7),
+        queued_ms: row.get(8),
+        started_ms: row.get(9),
+        finished_ms: row.get(10),
+        deadline_ms: row.get(11),
+    })
+}
+
+pub(super) fn labels_of(labels: Value) -> Result<Labels, Error> {
+    serde_json::from_value(labels).map_err(|error| Error::Effect(format!("the labels of a job: {error}")))
+}
+
+pub(super) fn job_state(name: &str) -> Result<JobState, Error> {
+    let state = JobState::ALL.into_iter().find(|state| state.name() == name);
+    state.ok_or_else(|| Error::Effect(format!("there is no state {name:?} of a job")))
+}
+
+fn stage_state(name: &str) -> Result<StageState, Error> {
+    let state = StageState::ALL.into_iter().find(|state| state.name() == name);
+    state.ok_or_else(|| Error::Effect(format!("there is no state {name:?} of a stage")))
+}

@@ -1,0 +1,21 @@
+//! What every long-running process of Solehold needs, whatever it does: `serve`, `agent`, `gate` and `orchestrator`
+//! start and stop through this crate.
+//!
+//! - [`config`] reads a YAML file and reports mistakes with their line;
+//! - [`name`] finds the host's name, and names that no other process has;
+//! - [`signals`] waits for SIGTERM and Ctrl-C;
+//! - [`deadline`] bounds a request in time;
+//! - `health` serves `/healthz`, `/readyz` and `/metrics`;
+//! - `tls` loads the certificates to trust;
+//! - `amqp` connects to RabbitMQ.
+
+#[cfg(feature = "amqp")]
+pub mod amqp;
+pub mod config;
+pub mod deadline;
+#[cfg(feature = "health")]
+pub mod health;
+pub mod name;
+pub mod signals;
+#[cfg(feature = "tls")]
+pub mod tls;
