@@ -6,8 +6,8 @@
 //!           drain: the jobs that were begun here are finished, and no command is taken
 //! ```
 //!
-//! Where the messages begin is known from the consumer group ([`solehold_kafka`]). Marks are for what lies behind that: a
-//! message that took effect before its offset was committed.
+//! The first message to consume is known from the consumer group ([`solehold_kafka`]). Marks are for messages that took
+//! effect before their offset was committed.
 
 mod drain;
 mod export;
