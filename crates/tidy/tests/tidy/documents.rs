@@ -106,7 +106,7 @@ fn prose_wraps() {
 fn former_systems_are_in_origins_only() {
     let documents =
         documents(&[".rs", ".py", ".sql", ".md", ".json", ".toml", ".sh", ".yaml", "Makefile"]).into_iter();
-    let documents = documents.filter(|document| !document.path.starts_with("crates/cli/tests/tidy/"));
+    let documents = documents.filter(|document| !document.path.starts_with("crates/tidy/tests/tidy/"));
     let documents = documents.filter(|document| document.path != "docs/origins.md");
     report(documents.map(|document| (document.path, former_systems(&document.text))));
 }
