@@ -21,7 +21,7 @@ use solehold_api::{
     problem::ErrorCode,
     resources::{self, CancelRequest, PutState, ReleaseResource},
     runners::{RegisterRunner, RegisteredRunner},
-    sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, Session},
+    sessions::{ClosedSession, HeartbeatSession, NodeList, OpenSession, SessionBody},
     watch::Cursor,
 };
 use solehold_core::{
@@ -250,7 +250,7 @@ impl Authority for Http {
             ..Default::default()
         };
         let call = self.call(Method::POST, paths::sessions()).idempotent(*id).body(&body)?;
-        Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
+        Ok(self.servers().ask::<SessionBody>(Lane::Beats, &call).await?.map(wire::beat))
     }
 
     async fn heartbeat(
@@ -264,7 +264,7 @@ impl Authority for Http {
         let body = HeartbeatSession { metrics: Some(wire::metrics(metrics)), sealed_cursor };
         let path = paths::session_heartbeat(&session.to_string());
         let call = Call::new(Method::PUT, path).in_all(attempt.within).beside(attempt.beside).body(&body)?;
-        Ok(self.servers().ask::<Session>(Lane::Beats, &call).await?.map(wire::beat))
+        Ok(self.servers().ask::<SessionBody>(Lane::Beats, &call).await?.map(wire::beat))
     }
 
     async fn close(&self, session: SessionId) -> Reply<()> {
@@ -307,7 +307,7 @@ impl Authority for Http {
             Ok(call) => call.within(wait + self.timeout),
             Err(error) => return Some(Err(error)),
         };
-        match self.servers().ask::<resources::Grant>(Lane::Waits, &call).await {
+        match self.servers().ask::<resources::GrantBody>(Lane::Waits, &call).await {
             Ok(Err(refusal)) if refusal.code == ErrorCode::NoSuchRoute => None,
             answer => Some(answer.map(|outcome| outcome.map(|grant| wire::granted(resource.clone(), grant)))),
         }

@@ -38,7 +38,7 @@ impl Source for Http {
     async fn newest(&self, key: &ResourceKey) -> Result<(Answer, Option<u64>), AuthorityError> {
         let path = paths::resource(key.kind.as_str(), key.key.as_str());
         let call = self.of_tenant(self.call(Method::GET, path), &key.tenant);
-        match self.servers().ask::<resources::Resource>(Lane::Work, &call).await? {
+        match self.servers().ask::<resources::ResourceBody>(Lane::Work, &call).await? {
             Ok(resource) => {
                 let session = resource.lease.and_then(|lease| lease.session_id).map(SessionId);
                 let newest = Mark { token: Token(resource.last_token), session };

@@ -91,7 +91,7 @@ pub fn state(state: resources::StateDocument) -> StateDocument {
     }
 }
 
-pub fn granted(resource: Resource, grant: resources::Grant) -> Grant {
+pub fn granted(resource: Resource, grant: resources::GrantBody) -> Grant {
     Grant {
         held: HeldLease { resource, lease: LeaseId(grant.lease.lease_id), token: Token(grant.lease.token) },
         ttl_left: Duration::from_millis(grant.lease.ttl_ms),
@@ -102,7 +102,7 @@ pub fn granted(resource: Resource, grant: resources::Grant) -> Grant {
     }
 }
 
-pub fn beat(session: sessions::Session) -> Beat {
+pub fn beat(session: sessions::SessionBody) -> Beat {
     let asked = |lease: &resources::HeldLease| {
         let HandOver { to, ttl_ms, .. } = lease.hand_over.clone()?;
         let asked = authority::HandOver { to, within: Duration::from_millis(ttl_ms) };
