@@ -1,6 +1,10 @@
 //! Every target over its inputs and over mutations of them, so that a change that breaks a target is noticed at once.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 use solehold_fuzz::{TARGETS, Target};
@@ -53,22 +57,49 @@ fn mutate(input: &mut Vec<u8>, others: &[Vec<u8>], random: &mut StdRng) {
     }
 }
 
+/// How long to mutate the inputs of one target. `SOLEHOLD_FUZZ_SECONDS=20` does so for longer than usual, and from
+/// another beginning each time.
+#[derive(Clone, Copy)]
+enum Effort {
+    Rounds(usize),
+    Time(Duration),
+}
+
+fn effort() -> Effort {
+    match std::env::var("SOLEHOLD_FUZZ_SECONDS") {
+        Ok(seconds) => Effort::Time(Duration::from_secs(seconds.parse().expect("a number of seconds"))),
+        Err(_) => Effort::Rounds(MUTATIONS),
+    }
+}
+
 #[test]
 fn every_target_survives_its_inputs() {
+    let effort = effort();
     for target in TARGETS {
         let inputs = inputs(target);
-        let mut random = StdRng::seed_from_u64(7);
         inputs.iter().for_each(|input| (target.run)(input));
         (target.run)(b"");
+        let mut random = match effort {
+            Effort::Rounds(_) => StdRng::seed_from_u64(7),
+            Effort::Time(_) => rand::make_rng(),
+        };
+        let begun = Instant::now();
+        let is_done = |round: usize| match effort {
+            Effort::Rounds(rounds) => round == rounds,
+            Effort::Time(time) => begun.elapsed() >= time,
+        };
         let mut input = Vec::new();
-        for round in 0..MUTATIONS {
+        let mut round = 0;
+        while !is_done(round) {
             // A chain of mutations, begun again now and then.
-            if round % 8 == 0 {
+            if round.is_multiple_of(8) {
                 input.clone_from(inputs.choose(&mut random).expect("inputs"));
             }
             mutate(&mut input, &inputs, &mut random);
             let caught = std::panic::catch_unwind(|| (target.run)(&input));
             assert!(caught.is_ok(), "{} panics at {:?}", target.name, String::from_utf8_lossy(&input));
+            round += 1;
         }
+        println!("{}: {round} inputs in {:.1} s", target.name, begun.elapsed().as_secs_f64());
     }
 }
