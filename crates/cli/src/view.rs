@@ -44,8 +44,8 @@ pub struct LeaseView {
     pub stats: BTreeMap<String, Value>,
 }
 
-impl From<leases::Lease> for LeaseView {
-    fn from(lease: leases::Lease) -> Self {
+impl From<leases::LeaseBody> for LeaseView {
+    fn from(lease: leases::LeaseBody) -> Self {
         Self {
             lease_id: lease.lease_id,
             tenant: lease.tenant,
@@ -98,8 +98,8 @@ pub struct GrantView {
     pub repeated: bool,
 }
 
-impl From<resources::Grant> for GrantView {
-    fn from(grant: resources::Grant) -> Self {
+impl From<resources::GrantBody> for GrantView {
+    fn from(grant: resources::GrantBody) -> Self {
         let (state, revision, repeated) = (grant.state, grant.revision, grant.repeated);
         Self { lease: grant.lease.into(), state, revision, repeated }
     }
