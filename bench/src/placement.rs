@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use solehold_core::{
     key::{HolderKey, Name, ResourceKey},
-    placement::{Needs, Plan, Resource, Runner, Snapshot, Step, plan},
+    placement::{Needs, PlacementResource, Plan, Runner, Snapshot, Step, plan},
     session::HolderStatus,
 };
 use solehold_engine::clock::BootTime;
@@ -40,9 +40,9 @@ fn runner(number: usize, capacity: u32) -> Runner {
     Runner::new(HolderKey { tenant: name("default"), name: name(format!("runner-{number:04}")) }, capacity)
 }
 
-fn resource(number: usize) -> Resource {
+fn resource(number: usize) -> PlacementResource {
     let key = name(format!("resource-{number:06}"));
-    Resource::new(ResourceKey { tenant: name("default"), kind: name("job"), key })
+    PlacementResource::new(ResourceKey { tenant: name("default"), kind: name("job"), key })
 }
 
 fn fleet(runners: usize, capacity: u32, resources: usize) -> Snapshot {

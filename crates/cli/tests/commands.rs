@@ -298,9 +298,9 @@ async fn exit_codes_and_what_is_said() -> Result<()> {
             "held",
             "cannot acquire job/a: held by w1 with token 1; it is free when its holder releases it, or in TTL",
         ),
-        ("lease renew job/a --token 99", 3, "lost", "cannot renew job/a: that lease is not held any more"),
+        ("lease renew job/a --token 99", 3, "lost", "cannot renew job/a: the lease is not active"),
         ("lease renew job/a", 2, "no_proof", "job/a alone does not say which grant is meant; add --token"),
-        ("lease release job/zzz --token 1", 4, "not_found", "cannot release job/zzz: there is no resource"),
+        ("lease release job/zzz --token 1", 4, "not_found", "cannot release job/zzz: resource job/zzz"),
         ("lease get job/zzz", 4, "not_found", "cannot show job/zzz: nobody holds job/zzz"),
         ("lease get 01a1dd78-2bc7-73c7-bd63-4d79ca90ec8a", 4, "not_found", "cannot show lease ID: "),
         (
@@ -309,7 +309,7 @@ async fn exit_codes_and_what_is_said() -> Result<()> {
             "out_of_bounds",
             "cannot acquire job/b: --ttl must be TTL to TTL, which is `ttl_max` here",
         ),
-        ("resource rm job/zzz", 4, "not_found", "cannot remove job/zzz: there is no resource"),
+        ("resource rm job/zzz", 4, "not_found", "cannot remove job/zzz: resource job/zzz"),
         ("lease ls --tenant \u{7}", 2, "invalid_field", "cannot list the leases: "),
         ("watch --from 9.9", 2, "", "cannot watch: "),
     ];

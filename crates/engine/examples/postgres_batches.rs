@@ -32,12 +32,12 @@ use solehold_engine::{
 };
 use uuid::Uuid;
 
-struct Batch {
+struct TimedBatch {
     calls: Vec<Call>,
     outcomes: Vec<Outcome>,
 }
 
-impl Decider for Batch {
+impl Decider for TimedBatch {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decisions = decide_all(ledger, &self.calls, moment)?;
         let decided = BatchDecision::from(&decisions);
@@ -50,7 +50,8 @@ async fn run(store: &PostgresStore, commands: Vec<Command>) -> Result<Vec<Outcom
     let mut footprint = Footprint::default();
     commands.iter().for_each(|command| command.footprint(&mut footprint));
     let lane = Lane::of(&commands);
-    let mut batch = Batch { calls: commands.into_iter().map(Into::into).collect(), outcomes: Vec::new() };
+    let mut batch =
+        TimedBatch { calls: commands.into_iter().map(Into::into).collect(), outcomes: Vec::new() };
     store.transact(&footprint, lane, &mut batch).await?;
     Ok(batch.outcomes)
 }

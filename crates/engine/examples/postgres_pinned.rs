@@ -23,12 +23,12 @@ use tokio_postgres::NoTls;
 use uuid::Uuid;
 
 #[derive(Default)]
-struct Batch {
+struct PinnedBatch {
     calls: Vec<Call>,
     outcomes: Vec<Outcome>,
 }
 
-impl Decider for Batch {
+impl Decider for PinnedBatch {
     fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
         let decisions = decide_all(ledger, &self.calls, moment)?;
         let decided = BatchDecision::from(&decisions);
@@ -41,7 +41,7 @@ async fn run(store: &PostgresStore, command: Command) -> Answer {
     let mut footprint = Footprint::default();
     command.footprint(&mut footprint);
     let lane = Lane::of([&command]);
-    let mut batch = Batch { calls: vec![command.into()], ..Default::default() };
+    let mut batch = PinnedBatch { calls: vec![command.into()], ..Default::default() };
     store.transact(&footprint, lane, &mut batch).await.expect("the store answers");
     batch.outcomes.remove(0).expect("not refused")
 }
