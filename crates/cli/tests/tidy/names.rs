@@ -55,7 +55,8 @@ fn type_name(line: &str) -> Option<&str> {
         None => line,
     };
     let item = item.strip_prefix("unsafe ").unwrap_or(item);
-    let name = ["struct ", "enum ", "trait ", "type "].iter().find_map(|keyword| item.strip_prefix(keyword))?;
+    let name =
+        ["struct ", "enum ", "trait ", "type "].iter().find_map(|keyword| item.strip_prefix(keyword))?;
     name.split(|c: char| !c.is_alphanumeric() && c != '_').next().filter(|name| !name.is_empty())
 }
 
