@@ -198,7 +198,7 @@ async fn everything_moves_through_servers() -> Result<()> {
     for refused in ["lease acquire job/next", "resource ls", "lease renew job/0 --holder w0"] {
         let refused = ask(&old, refused).await?;
         assert_eq!(refused.code, Some(5), "{}", refused.stderr);
-        assert!(refused.stderr.contains("its data went to the new place"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("its data moved to the new place"), "{}", refused.stderr);
     }
     let next = ask(&new, "lease acquire job/next --json").await?.json()?;
     assert!(next["token"].as_u64() > Some(last), "{next} after {last}");

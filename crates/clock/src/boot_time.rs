@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn times_saturate() {
-        let (early, late) = (BootTime::from_nanos(5), BootTime::from_nanos(9));
+        let early = BootTime::from_nanos(5);
+        let late = BootTime::from_nanos(9);
         assert_eq!(late.since(early), Duration::from_nanos(4));
         assert_eq!(early.since(late), Duration::ZERO);
         assert_eq!(late.plus(Duration::MAX), BootTime::from_nanos(u64::MAX));

@@ -21,7 +21,8 @@ use solehold_engine::{Engine, EngineOptions, observe::*};
 pub async fn same_resource_twice(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let job = key("twice");
-    let (first, second) = (ask(&job, "ann"), ask(&job, "bea"));
+    let first = ask(&job, "ann");
+    let second = ask(&job, "bea");
     let by_lease = by_id("acme", first.lease);
     let outcomes =
         bench.all(vec![first.command(), second.clone().command(), release(by_lease), second.command()]).await;
@@ -63,7 +64,8 @@ pub async fn session_and_lease_in_one(fixture: &dyn Fixture) {
 /// Rows that one command of a batch makes are there for the next, whatever they are named by.
 pub async fn found_in_one_batch(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (job, next) = (key("relay"), bench.session("bea", LONG_MS).await);
+    let job = key("relay");
+    let next = bench.session("bea", LONG_MS).await;
     let first = ask(&job, "ann");
     let lease = first.lease;
     let outcomes = bench
@@ -88,10 +90,12 @@ pub async fn two_hundred_acquirers_one_wins(fixture: &dyn Fixture) {
     let engine = bench.engine();
     let job = key("raced");
     let asks = (0..200).map(|n| {
-        let (engine, ask) = (engine.clone(), ask(&job, &format!("holder-{n}")));
+        let engine = engine.clone();
+        let ask = ask(&job, &format!("holder-{n}"));
         tokio::spawn(async move { engine.submit(ask.command()).await.expect("the store answers") })
     });
-    let (mut winners, mut told) = (Vec::new(), Vec::new());
+    let mut winners = Vec::new();
+    let mut told = Vec::new();
     for outcome in asks.collect::<Vec<_>>() {
         match outcome.await.expect("no panic") {
             Ok(Answer::Granted(grant)) => winners.push(grant),

@@ -116,7 +116,8 @@ pub async fn of_every_tenant(fixture: &dyn Fixture) {
         let keys = bench.found(ResourceQuery { limit: 10, undeclared: true, ..query }).await;
         keys.iter().map(|key| key.tenant.to_string()).collect::<Vec<_>>()
     };
-    let (kind, door) = (Some(name("job")), Some(name("door")));
+    let kind = Some(name("job"));
+    let door = Some(name("door"));
     let query = ResourceQuery { kind, key: door, ..Default::default() };
     assert_eq!(found(query.clone()).await, ["acme", &long, "z"]);
     assert_eq!(found(ResourceQuery { tenant: Some(name("z")), ..query.clone() }).await, ["z"]);
@@ -157,7 +158,8 @@ pub async fn pages_in_byte_order(fixture: &dyn Fixture) {
         for tenant in [None, Some(name("acme"))] {
             let expected: Vec<_> =
                 all.iter().filter(|k| tenant.as_ref().is_none_or(|t| *t == k.tenant)).cloned().collect();
-            let (mut seen, mut after) = (Vec::new(), None);
+            let mut seen = Vec::new();
+            let mut after = None;
             loop {
                 let query = ResourceQuery { tenant: tenant.clone(), after, limit, ..Default::default() };
                 let page = bench.store.find_resources(&query).await.expect("the store reads");
@@ -195,7 +197,8 @@ pub async fn holders(fixture: &dyn Fixture) {
         let store = bench.store.clone();
         async move { store.find_holders(&query).await.expect("the store reads") }
     };
-    let (mut seen, mut after) = (Vec::new(), None);
+    let mut seen = Vec::new();
+    let mut after = None;
     loop {
         let found = page(after, 3, true).await;
         for key in &found.keys {

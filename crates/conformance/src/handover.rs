@@ -139,7 +139,8 @@ pub async fn pending_of_a_dead_session(fixture: &dyn Fixture) {
 pub async fn at_most_one(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let job = key("one");
-    let (ann, bea) = (bench.session("ann", LONG_MS).await, bench.session("bea", LONG_MS).await);
+    let ann = bench.session("ann", LONG_MS).await;
+    let bea = bench.session("bea", LONG_MS).await;
     is!(bench.refused(hand_over(&job, bea.id, LONG_MS)).await, Refusal::NoResource(_));
     bench.done(declare(&job, Default::default())).await;
     is!(bench.refused(hand_over(&job, bea.id, LONG_MS)).await, Refusal::Lost { .. });
@@ -156,7 +157,8 @@ pub async fn at_most_one(fixture: &dyn Fixture) {
 /// The move budget counts what is pending in the store, of one kind, also within one batch.
 pub async fn the_move_budget(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (ann, bea) = (bench.session("ann", LONG_MS).await, bench.session("bea", LONG_MS).await);
+    let ann = bench.session("ann", LONG_MS).await;
+    let bea = bench.session("bea", LONG_MS).await;
     let jobs = ["m1", "m2", "m3", "m4"].map(key);
     for job in &jobs {
         bench.grant(ask_on(job, &ann)).await;

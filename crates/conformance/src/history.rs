@@ -25,7 +25,8 @@ impl Bench<'_> {
 pub async fn pages(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     bench.hundred_cycles("paged").await;
-    let (mut seen, mut after) = (Vec::<Event>::new(), Revision(0));
+    let mut seen = Vec::<Event>::new();
+    let mut after = Revision(0);
     loop {
         let page = bench.store.events(&EventQuery { after, limit: 37, ..Default::default() }).await;
         let page = page.expect("the store reads");

@@ -69,7 +69,8 @@ pub async fn renewals_are_nobodys_news(fixture: &dyn Fixture) {
 /// From its deadline on a lease is dead, even if nobody has swept it and nobody else wants it.
 pub async fn renew_after_expiry(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (own, hanging) = (key("own"), key("hangs"));
+    let own = key("own");
+    let hanging = key("hangs");
     let grant = bench.grant(ask_for(&own, "ann", SHORT_MS)).await;
     let session = bench.session("bea", SHORT_MS).await;
     let on_session = bench.grant(ask_on(&hanging, &session)).await;

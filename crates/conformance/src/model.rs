@@ -87,7 +87,8 @@ impl Player {
     }
 
     fn acquire(&mut self) -> Command {
-        let (key, mut holder) = (self.key(), self.holder());
+        let key = self.key();
+        let mut holder = self.holder();
         let sessions = self.sessions.clone();
         let newest = &sessions[sessions.len().saturating_sub(6)..];
         let tenure = match self.pick(newest).filter(|_| self.random.random_ratio(2, 3)) {
@@ -113,7 +114,8 @@ impl Player {
 
     /// Rooms and those who wait in them.
     fn waiting(&mut self) -> Command {
-        let (waited, room) = (self.waited.clone(), self.room());
+        let waited = self.waited.clone();
+        let room = self.room();
         let newest = &waited[waited.len().saturating_sub(20)..];
         match (self.random.random_range(0..8), room, self.pick(newest)) {
             (0..2, _, Some((key, lease))) => Command::LeaveQueue { key, lease },
@@ -168,7 +170,8 @@ impl Player {
             }
             57..60 => revoke(self.claim(), self.random.random_ratio(1, 2)),
             60..63 => {
-                let (resource, holder) = (self.key(), name(&self.holder()));
+                let resource = self.key();
+                let holder = name(&self.holder());
                 let request = name(&format!("r{}", self.random.random_range(0..6)));
                 Command::CancelRequest(RequestKey { resource, holder, request })
             }
@@ -197,7 +200,8 @@ impl Player {
                 declare(&self.key(), Declaration { lock_delay_ms, ..Default::default() })
             }
             95..97 => {
-                let (force, fenced) = (self.random.random_ratio(2, 3), self.random.random_ratio(1, 2));
+                let force = self.random.random_ratio(2, 3);
+                let fenced = self.random.random_ratio(1, 2);
                 Command::Delete { key: self.key(), force, fenced }
             }
             97..99 => {
@@ -313,7 +317,8 @@ pub async fn play(fixture: &dyn Fixture, seed: u64, rounds: usize, batch_max: us
             let lease_of = |r: &Resource| r.lease.as_ref().map(|l| (l.id, l.token));
             let leases = |state: &Ledger| state.resources().map(lease_of).collect::<Vec<_>>();
             // What may be forgotten by now may or may not have been: the store goes on with what it has.
-            let (mut stored, mut modelled) = (state.clone(), model);
+            let mut stored = state.clone();
+            let mut modelled = model;
             forget(&mut stored, now);
             forget(&mut modelled, now);
             assert_eq!(leases(&stored), leases(&modelled));

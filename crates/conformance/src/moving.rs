@@ -119,7 +119,9 @@ pub async fn export_and_import(fixture: &dyn Fixture) {
         let lease = bench.lease(&key("declared/ü")).await.expect("held");
         lease.deadline.ms_after(header(&bench.rows().await).now)
     };
-    let (events, head, before) = (bench.events(Revision(0)).await, bench.head().await, left(&bench).await);
+    let events = bench.events(Revision(0)).await;
+    let head = bench.head().await;
+    let before = left(&bench).await;
     bench.store.retire("elsewhere").await.expect("the store retires");
     let rows = bench.rows().await;
     let there = Bench { fixture, store: fixture.open_fresh().await };
@@ -153,7 +155,8 @@ pub async fn import_into_memory(fixture: &dyn Fixture) {
 pub async fn import_of_a_store_that_may_live_on_jumps_and_bars(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let grants = bench.furnish().await;
-    let (rows, old) = (bench.rows().await, bench.head().await);
+    let rows = bench.rows().await;
+    let old = bench.head().await;
     let there = Bench { fixture, store: fixture.open_fresh().await };
     there.store.import(through_a_pipe(&rows)).await.expect("the store imports");
     let head = there.head().await;
@@ -210,7 +213,8 @@ pub async fn cut_off_export(fixture: &dyn Fixture) {
 pub async fn reopen_keeps_everything(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let grants = bench.furnish().await;
-    let (rows, now) = (bench.rows().await, bench.now().await);
+    let rows = bench.rows().await;
+    let now = bench.now().await;
     let bench = bench.reopen().await;
     assert_eq!(timeless(&bench.rows().await), timeless(&rows));
     assert!(bench.now().await >= now, "store time never goes back");

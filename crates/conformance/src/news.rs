@@ -26,7 +26,8 @@ fn only(id: SessionId) -> BTreeSet<SessionId> {
 pub async fn holders_are_told_of_what_others_do(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let engine = bench.engine();
-    let (ann, bea) = (bench.session("ann", LONG_MS).await, bench.session("bea", LONG_MS).await);
+    let ann = bench.session("ann", LONG_MS).await;
+    let bea = bench.session("bea", LONG_MS).await;
     let both = [ann.id, bea.id];
     let job = key("told");
     let quiet = |last: SessionNews, what: &'static str| {
@@ -51,7 +52,8 @@ pub async fn holders_are_told_of_what_others_do(fixture: &dyn Fixture) {
     ];
     let mut last = last;
     for (command, told) in steps {
-        let (waiter, from) = (engine.clone(), last.clone());
+        let waiter = engine.clone();
+        let from = last.clone();
         let waiting = tokio::spawn(async move { ask_after(&waiter, &both, &from).await });
         engine.submit(command.clone()).await.expect("an outcome").expect("done");
         let mut news = waiting.await.expect("no panic");
@@ -86,7 +88,8 @@ pub async fn late_askers_are_told_by_the_rows(fixture: &dyn Fixture) {
     let news = engine.session_news(&known, None, None, PATIENCE).await.expect("an answer");
     assert_eq!(news.sessions, only(ann.id), "it is over");
     let bea = bench.session("bea", LONG_MS).await;
-    let (known, strangers) = (at(bea.id, bea.lease_revision), name("strangers"));
+    let known = at(bea.id, bea.lease_revision);
+    let strangers = name("strangers");
     let news = engine.session_news(&known, Some(&strangers), None, PATIENCE).await.expect("an answer");
     assert_eq!(news.sessions, only(bea.id), "to another tenant it does not exist");
     let nobody = SessionId(uuid::Uuid::new_v4());

@@ -98,7 +98,8 @@ pub async fn scope(fixture: &dyn Fixture) {
 pub async fn no_more_spent_requests_are_kept_than_the_bound(fixture: &dyn Fixture) {
     const TURNS: usize = 200;
     let bench = Bench::new(fixture).await;
-    let (job, other) = (key("often"), key("seldom"));
+    let job = key("often");
+    let other = key("seldom");
     // The newest has the least name, so that an order by name is not taken for an order by age.
     let turn = |n: usize| format!("r{:03}", TURNS - n);
     let spent = async |job: &ResourceKey, holder: &str, request: &str| {

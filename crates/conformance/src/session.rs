@@ -151,7 +151,8 @@ pub async fn capacity_by_name(fixture: &dyn Fixture) {
     bench.pass_until(short.lease.deadline).await;
     let mut all = JoinSet::new();
     for n in 0..10 {
-        let (engine, ask) = (engine.clone(), by_name(&format!("job-{n}")));
+        let engine = engine.clone();
+        let ask = by_name(&format!("job-{n}"));
         all.spawn(async move { engine.submit(Command::Acquire(ask)).await.expect("answered") });
     }
     let outcomes = all.join_all().await;
@@ -189,7 +190,8 @@ pub async fn draining(fixture: &dyn Fixture) {
     is!(bench.refused(ask_on(&key("third"), &after)).await, Refusal::Draining(_));
     bench.done(status(HolderStatus::Active)).await;
     bench.grant(ask_on(&key("third"), &after)).await;
-    let (bea, by) = (holder("bea"), StatusBy::Operator);
+    let bea = holder("bea");
+    let by = StatusBy::Operator;
     let unknown = Command::SetStatus { holder: bea, status: HolderStatus::Active, by };
     is!(bench.refused(unknown).await, Refusal::NoHolder(_));
 }

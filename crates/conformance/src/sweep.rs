@@ -80,7 +80,8 @@ pub async fn due_pendings(fixture: &dyn Fixture) {
 /// A dead session is nominated with all leases attached to it, and is gone when they are judged.
 pub async fn due_sessions(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (dead, live) = (bench.session("dead", SHORT_MS).await, bench.session("live", LONG_MS).await);
+    let dead = bench.session("dead", SHORT_MS).await;
+    let live = bench.session("live", LONG_MS).await;
     let empty = bench.session("empty", SHORT_MS).await;
     let mut commands = Vec::new();
     for n in 0..5 {
@@ -116,7 +117,8 @@ pub async fn mass_expiry_in_bounded_steps(fixture: &dyn Fixture) {
         assert!(bench.all(asks).await.iter().all(Result::is_ok));
     }
     bench.pass_until(session.deadline).await;
-    let (mut judged, mut steps) = (0, 0);
+    let mut judged = 0;
+    let mut steps = 0;
     loop {
         let due = bench.due(STEP).await;
         assert!(due.commands.len() <= STEP, "{} in one step", due.commands.len());
@@ -172,7 +174,8 @@ pub async fn maintain_forgets(fixture: &dyn Fixture) {
 /// A resource that is held back for its lock-delay goes to the session that waits for it when that is over.
 pub async fn hold_back_ends_in_activation(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (own, hangs) = (key("own"), key("hangs"));
+    let own = key("own");
+    let hangs = key("hangs");
     let delayed = || Declaration { lock_delay_ms: 400, ..Default::default() };
     bench.all(vec![declare(&own, delayed()), declare(&hangs, delayed())]).await;
     let next = bench.session("next", LONG_MS).await;

@@ -82,14 +82,17 @@ fn leave(key: &ResourceKey, lease: LeaseId) -> Command {
 }
 
 fn cancel(key: &ResourceKey, holder: &str, request: &str) -> Command {
-    let (resource, holder, request) = (key.clone(), name(holder), name(request));
+    let resource = key.clone();
+    let holder = name(holder);
+    let request = name(request);
     Command::CancelRequest(RequestKey { resource, holder, request })
 }
 
 /// More wait than are loaded at once: each gets it in turn, in the commit that frees it.
 pub async fn first_come_first_served(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (job, room) = (key("line"), bench.room(LONG_MS).await);
+    let job = key("line");
+    let room = bench.room(LONG_MS).await;
     let first = bench.grant(ask(&job, "ann")).await;
     let count = 3 * WAITERS_LOADED;
     let mut places = Vec::new();
@@ -161,7 +164,8 @@ pub async fn whatever_ends_a_lease(fixture: &dyn Fixture) {
 /// A grant that nobody confirms lapses, whichever command notices, and the next in line gets it.
 pub async fn unconfirmed_grants_lapse(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (job, room) = (key("unconfirmed"), bench.room(10 * LONG_MS).await);
+    let job = key("unconfirmed");
+    let room = bench.room(10 * LONG_MS).await;
     let session = bench.session("bea", 10 * LONG_MS).await;
     let first = bench.grant(ask(&job, "ann")).await;
     bench.stand(&room, ask_on(&job, &session)).await;
@@ -193,8 +197,10 @@ pub async fn unconfirmed_grants_lapse(fixture: &dyn Fixture) {
 /// A replica that died takes its waiters with it; those of others come up, however many stood before them.
 pub async fn a_dead_room_is_skipped(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (job, other) = (key("skipped"), key("other"));
-    let (dead, live) = (bench.room(SHORT_MS).await, bench.room(10 * LONG_MS).await);
+    let job = key("skipped");
+    let other = key("other");
+    let dead = bench.room(SHORT_MS).await;
+    let live = bench.room(10 * LONG_MS).await;
     let held = bench.grant(ask(&job, "ann")).await;
     let kept = bench.grant(ask(&other, "ann")).await;
     let mut commands: Vec<_> =
@@ -217,7 +223,8 @@ pub async fn a_dead_room_is_skipped(fixture: &dyn Fixture) {
 pub async fn the_same_request_keeps_its_place(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let job = key("again");
-    let (here, there) = (bench.room(LONG_MS).await, bench.room(LONG_MS).await);
+    let here = bench.room(LONG_MS).await;
+    let there = bench.room(LONG_MS).await;
     let held = bench.grant(ask(&job, "ann")).await;
     for n in 0..2 * WAITERS_LOADED {
         bench.stand(&here, ask(&job, &format!("w{n}"))).await;
@@ -241,7 +248,8 @@ pub async fn the_same_request_keeps_its_place(fixture: &dyn Fixture) {
 /// Out of the line by grant id, by request, with the session: none of them is granted.
 pub async fn leaving(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (job, room) = (key("leaving"), bench.room(LONG_MS).await);
+    let job = key("leaving");
+    let room = bench.room(LONG_MS).await;
     let session = bench.session("dan", LONG_MS).await;
     let held = bench.grant(ask(&job, "ann")).await;
     let mut places = Vec::new();
@@ -273,7 +281,8 @@ pub async fn leaving(fixture: &dyn Fixture) {
 /// What is pending comes first; a resource that was deleted goes to those who take it undeclared.
 pub async fn hand_over_and_delete(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (job, room) = (key("planned"), bench.room(LONG_MS).await);
+    let job = key("planned");
+    let room = bench.room(LONG_MS).await;
     bench.done(declare(&job, Declaration::default())).await;
     let held = bench.grant(ask(&job, "ann")).await;
     let strict = Acquire { undeclared: Undeclared::Refuse, ..ask(&job, "strict") };
@@ -291,7 +300,8 @@ pub async fn hand_over_and_delete(fixture: &dyn Fixture) {
 /// A replica's room is no holder, no session of anyone's, and in no export; nor are those who wait.
 pub async fn rooms_are_nobodys(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (job, room) = (key("private"), bench.room(LONG_MS).await);
+    let job = key("private");
+    let room = bench.room(LONG_MS).await;
     let session = bench.session("bea", LONG_MS).await;
     let held = bench.grant(ask(&job, "ann")).await;
     bench.stand(&room, ask_on(&job, &session)).await;
@@ -321,7 +331,8 @@ pub async fn rooms_are_nobodys(fixture: &dyn Fixture) {
 /// A line outlives a restart, for as long as its rooms do.
 pub async fn a_line_outlives_a_restart(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
-    let (job, room) = (key("kept"), bench.room(LONG_MS).await);
+    let job = key("kept");
+    let room = bench.room(LONG_MS).await;
     let held = bench.grant(ask(&job, "ann")).await;
     let places = [bench.stand(&room, ask(&job, "bea")).await, bench.stand(&room, ask(&job, "carl")).await];
     let bench = bench.reopen().await;
@@ -350,7 +361,8 @@ impl Decider for Counts {
 pub async fn a_long_line_is_not_loaded(fixture: &dyn Fixture) {
     const WAITERS: usize = 1_000;
     let bench = Bench::new(fixture).await;
-    let (job, room) = (key("popular"), bench.room(10 * LONG_MS).await);
+    let job = key("popular");
+    let room = bench.room(10 * LONG_MS).await;
     let mut held = token(&bench.grant(ask(&job, "ann")).await);
     let all: Vec<_> = (0..WAITERS).map(|n| waits(&room, ask(&job, &format!("w{n:04}"))).command()).collect();
     for chunk in all.chunks(250) {
@@ -527,7 +539,9 @@ pub async fn hand_down(fixture: &dyn Fixture, waiters: usize) {
     let order = std::sync::Mutex::new(Vec::new());
     // Joined, they are asked in this order.
     let all = (0..waiters).map(|n| {
-        let (engine, job, order) = (&engine, &job, &order);
+        let engine = &engine;
+        let job = &job;
+        let order = &order;
         async move {
             let outcome = engine.acquire_waiting(ask(job, &format!("w{n}")), Actor::Unnamed, 10 * SOON).await;
             let grant = granted(outcome.expect("answers"));

@@ -132,13 +132,16 @@ pub(crate) fn to_resource(resource: &mut Resource, event: &Event) {
     }
 }
 
-/// Gives back time that passed unobserved, while no engine ran: whatever was live at `stopped_at` keeps the time that
+/// Gives back time that passed while no engine was running: whatever was live at `stopped_at` keeps the time that
 /// it had left, and every live session at least `grace_ms` from `now`, or its ttl if that is less (rule 3). So do
-/// hold-backs, those who wait in line, and spent requests: an hour in which nobody could ask again does not count.
+/// hold-backs, waiters and spent requests: an hour in which no request could be repeated does not count.
 pub fn resume(ledger: &mut Ledger, stopped_at: StoreTime, gap_ms: u64, now: StoreTime, grace_ms: u64) {
-    let later = |deadline: StoreTime, ttl_ms: u64| match deadline > stopped_at {
-        true => deadline.plus_ms(gap_ms).max(now.plus_ms(ttl_ms.min(grace_ms))),
-        false => deadline,
+    let later = |deadline: StoreTime, ttl_ms: u64| {
+        if deadline > stopped_at {
+            deadline.plus_ms(gap_ms).max(now.plus_ms(ttl_ms.min(grace_ms)))
+        } else {
+            deadline
+        }
     };
     let sessions: Vec<_> = ledger.sessions().cloned().collect();
     for mut session in sessions {

@@ -82,7 +82,8 @@ struct Indexed {
 
 impl Indexed {
     fn of(resource: &Resource) -> Self {
-        let (lease, pending) = (resource.lease.as_ref(), resource.pending.as_ref());
+        let lease = resource.lease.as_ref();
+        let pending = resource.pending.as_ref();
         Self {
             leases: [lease.map(|l| l.id), pending.map(|p| p.id)],
             sessions: [lease.and_then(|l| l.tenure.session()), pending.map(|p| p.session)],

@@ -12,7 +12,7 @@ use crate::{
 /// The answer to a command: done, or refused.
 pub type Outcome = Result<Answer, Refusal>;
 
-/// What was done.
+/// The result of a command that was not refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A lease was granted, or this repeats the grant of the same request.
@@ -27,9 +27,9 @@ pub enum Answer {
     Released(LeaseId),
     /// A lease was revoked, and its resource is held back.
     Revoked {
-        /// Which one.
+        /// The lease that was revoked.
         lease: LeaseId,
-        /// How long.
+        /// The time until the resource can be acquired.
         held_back_ms: u64,
     },
     /// Nobody held the resource, and it is not held back any longer.
@@ -198,25 +198,24 @@ impl LeaseView {
 
 /// Why a command was refused. It changed nothing; what had already expired may have been ended.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "most fields say all by their names")]
 pub enum Refusal {
     /// The caller's key is limited to other resources (rule 26).
-    #[error("your key is limited to some resources, and {0} is not one of them")]
+    #[error("your key does not cover resource {0}")]
     OutOfScope(ResourceKey),
     /// It belongs to another key (rule 26).
-    #[error("the {what} belongs to key {key}, and is not yours to use; an admin may act for all")]
+    #[error("the {what} belongs to key {key}; use that key, or an admin key")]
     OtherKeys {
-        /// What belongs to it.
+        /// "session", "lease" or "place in line".
         what: &'static str,
-        /// The key.
         key: Name,
     },
     /// There is no such resource, or none of this tenant's.
-    #[error("there is no resource {0}")]
+    #[error("resource {0} does not exist")]
     NoResource(ResourceKey),
     /// Another holder has it.
     #[error("held by {holder} with token {token}, for another {retry_after_ms} ms unless it is renewed")]
     Held {
-        /// Who.
         holder: Name,
         /// The token of the present grant.
         token: Token,
@@ -228,11 +227,11 @@ pub enum Refusal {
     HeldBack {
         /// The token of the last grant.
         token: Token,
-        /// How long.
+        /// The time until it can be acquired.
         retry_after_ms: u64,
     },
     /// The claimed lease is not the live one: it expired, ended, or never existed.
-    #[error("that lease is not held any more; the resource's last token is {last_token}")]
+    #[error("the lease is not active; the resource's last token is {last_token}")]
     Lost {
         /// The holder of the live lease, if there is one.
         holder: Option<Name>,
@@ -240,32 +239,30 @@ pub enum Refusal {
         last_token: Token,
     },
     /// There is no such lease, or none of this tenant's.
-    #[error("there is no live lease {0}")]
+    #[error("lease {0} does not exist or has ended")]
     NoLease(LeaseId),
     /// The proof does not match the lease.
-    #[error("the {what} given is not that of the lease, which {holder} holds with token {token}")]
+    #[error("the {what} does not match the lease, which {holder} holds with token {token}")]
     NotYours {
         /// What did not match.
         what: &'static str,
-        /// Who holds it.
         holder: Name,
         /// The token of the present grant.
         token: Token,
     },
     /// No proof was given.
-    #[error("name the lease by its token, lease id, session or holder")]
+    #[error("no proof of the lease: give its token, lease id, session or holder")]
     NoProof,
     /// The request id cannot be granted anything more (rule 7).
     #[error("request {0} is spent: it was cancelled, or its lease has ended or belongs to a former session")]
     RequestSpent(Name),
     /// The caller's key has cancelled too many requests that were not seen (rule 7).
     #[error(
-        "your key has cancelled {} requests of {holder} for this resource that were not seen, the most within an hour: \
+        "your key has cancelled {} unseen requests of {holder} for this resource, the limit per hour; \
          try again in {retry_after_ms} ms",
         crate::limits::CANCELLED_REQUESTS_MAX
     )]
     TooManyCancelled {
-        /// In whose name.
         holder: Name,
         /// When the first of them is forgotten.
         retry_after_ms: u64,
@@ -273,63 +270,53 @@ pub enum Refusal {
     /// The session is over, or was never opened.
     #[error("session {session} {why}")]
     NoSession {
-        /// Which one.
         session: SessionId,
         /// Why it can do nothing more.
         why: SessionOver,
     },
     /// The session belongs to another holder.
-    #[error("session {session} is not one of {holder}")]
-    NotYourSession {
-        /// Which one.
-        session: SessionId,
-        /// Who asked.
-        holder: Name,
-    },
+    #[error("session {session} does not belong to {holder}")]
+    NotYourSession { session: SessionId, holder: Name },
     /// The holder is draining or under maintenance.
-    #[error("holder {0} is draining and takes nothing more")]
+    #[error("holder {0} is draining and accepts no more leases")]
     Draining(Name),
     /// The session holds as many leases as its capacity allows.
-    #[error("session {session} holds {capacity} leases, which is its capacity")]
+    #[error("session {session} is at its capacity of {capacity} leases")]
     AtCapacity {
-        /// Which one.
         session: SessionId,
         /// How many it may hold.
         capacity: u32,
     },
     /// The holder has as many leases as its capacity allows, by its name and in sessions.
-    #[error("{holder} may hold {capacity} leases, and has that many")]
+    #[error("holder {holder} is at its capacity of {capacity} leases")]
     HolderAtCapacity {
-        /// Who.
         holder: Name,
         /// How many it may hold.
         capacity: u32,
     },
     /// The line is full.
-    #[error("{waiting} wait {where_} already, which is the bound")]
+    #[error("the queue is full: {waiting} clients are already waiting {where_}")]
     QueueFull {
-        /// How many.
         waiting: u32,
-        /// In which line.
+        /// The queue, such as "at this replica".
         where_: &'static str,
     },
     /// The state document already has a later write (rule 17).
     #[error("state sequence {given} is not above the stored {stored}")]
     StaleSequence {
-        /// What was given.
         given: u64,
-        /// What is stored under the same token.
+        /// The sequence stored under the same token.
         stored: u64,
     },
     /// The resource already has a pending lease.
-    #[error("the resource is on its way to {holder} already")]
+    #[error("the resource is already being handed over to {holder}")]
     AlreadyPending {
         /// The next holder.
         holder: Name,
     },
     /// As many resources of the kind are pending as the move budget allows.
     #[error(
-        "{budget} resources of kind {kind} are being handed over already, which is the move budget: try again when one of them has moved"
+        "the move budget is used up: {budget} resources of kind {kind} are already being handed over; try again when one of them has moved"
     )]
     OverBudget {
         /// The most that may be pending at a time.
@@ -340,45 +327,25 @@ pub enum Refusal {
     /// A held resource can only be deleted by force.
     #[error("the resource is held by {holder} with token {token}; delete it with force, or release it first")]
     InUse {
-        /// Who holds it.
         holder: Name,
         /// The token of the present grant.
         token: Token,
     },
     /// It exists already.
-    #[error("it exists already")]
+    #[error("already exists")]
     Exists,
     /// There is no such holder, or none of this tenant's.
-    #[error("there is no holder {0}")]
+    #[error("holder {0} does not exist")]
     NoHolder(Name),
     /// There is no such record.
-    #[error("there is no {collection} {id}")]
-    NoRecord {
-        /// Its collection.
-        collection: Name,
-        /// Its name there.
-        id: Name,
-    },
+    #[error("{collection} {id} does not exist")]
+    NoRecord { collection: Name, id: Name },
     /// The record was changed after it was read: read it again.
-    #[error("{collection} {id} was changed by another at the same time")]
-    RecordChanged {
-        /// Its collection.
-        collection: Name,
-        /// Its name there.
-        id: Name,
-    },
+    #[error("{collection} {id} was changed concurrently; read it again")]
+    RecordChanged { collection: Name, id: Name },
     /// A number is outside its bounds (rule 25).
     #[error("{what} is {given}; it must be {least} to {most}")]
-    OutOfBounds {
-        /// What it is.
-        what: &'static str,
-        /// What was given.
-        given: u64,
-        /// The least that is allowed.
-        least: u64,
-        /// The most that is allowed.
-        most: u64,
-    },
+    OutOfBounds { what: &'static str, given: u64, least: u64, most: u64 },
 }
 
 /// Refuses a number outside its bounds.

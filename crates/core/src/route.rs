@@ -217,7 +217,8 @@ mod tests {
             let before = even(&names);
             let after: Vec<_> = before.iter().copied().filter(|node| node.name != names[leaves]).collect();
             for n in 0..5_000 {
-                let (old, new) = (home(n, &before), home(n, &after));
+                let old = home(n, &before);
+                let new = home(n, &after);
                 prop_assert!(old == new || old == names[leaves]);
                 // It goes to the one that came second.
                 let ranked = rank("chat", &key(n), before.iter().copied());
@@ -234,7 +235,8 @@ mod tests {
             let after: Vec<_> = before.iter().copied().chain([joined]).collect();
             let mut taken = 0;
             for n in 0..5_000 {
-                let (old, new) = (home(n, &before), home(n, &after));
+                let old = home(n, &before);
+                let new = home(n, &after);
                 prop_assert!(old == new || new == joined.name);
                 taken += usize::from(new == joined.name);
             }
@@ -245,7 +247,8 @@ mod tests {
         #[test]
         fn the_order_in_which_nodes_are_named_does_not_matter(salt: u32, n in 0usize..1_000) {
             let names = names(salt, 10);
-            let (forth, mut back) = (even(&names), even(&names));
+            let forth = even(&names);
+            let mut back = even(&names);
             back.reverse();
             prop_assert_eq!(home(n, &forth), home(n, &back));
         }

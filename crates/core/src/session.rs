@@ -74,13 +74,13 @@ impl Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SessionOver {
     /// No such session is known: it was never opened, or it was closed, or it ended and was forgotten.
-    #[error("is not known, or over: open another one")]
+    #[error("does not exist or has ended; open a new session")]
     Unknown,
     /// Its deadline has passed.
-    #[error("has expired: open another one")]
+    #[error("has expired; open a new session")]
     Expired,
     /// Its holder has opened another session (rule 13).
-    #[error("was superseded: its holder has opened another one")]
+    #[error("was superseded: its holder has opened a newer session")]
     Superseded,
 }
 

@@ -97,12 +97,15 @@ impl Driver {
         let mut start = |lane: Lane| {
             // A job has at least one place, so that there is room for all who have places.
             let (sender, jobs) = mpsc::channel(limits.queue_max);
-            let (store, health, observer) = (store.clone(), health.clone(), observer.clone());
+            let store = store.clone();
+            let health = health.clone();
+            let observer = observer.clone();
             let worker = Worker { store, health, observer, limits, lane, before: 0 };
             workers.push(tokio::spawn(worker.run(jobs, stop.subscribe())));
             Intake { jobs: sender, places: Arc::new(Semaphore::new(limits.queue_max)) }
         };
-        let (news, quiet) = (start(Lane::News), start(Lane::Quiet));
+        let news = start(Lane::News);
+        let quiet = start(Lane::Quiet);
         (Self { news, quiet, health, stop, limits }, Lanes(workers))
     }
 
@@ -170,7 +173,7 @@ impl Driver {
         lane.jobs.try_send(Job { calls, reply, _places: places }).map_err(|_| EngineError::Stopping)?;
         // A lane answers whatever it took in, unless it panics: then it may have been committed.
         let panicked =
-            || StoreError::Unknown("the engine failed while it worked on this; see its log".to_owned());
+            || StoreError::Unknown("the engine failed while processing the command; see its log".to_owned());
         outcomes.await.unwrap_or_else(|_| Err(panicked().into()))
     }
 }
@@ -185,8 +188,8 @@ struct LaneWatch {
 impl Drop for LaneWatch {
     fn drop(&mut self) {
         if !self.is_over {
-            tracing::error!(lane = ?self.lane, "a lane of the engine has died: restart the process");
-            self.health.died(format!("the engine's {:?} lane has died: restart the process", self.lane));
+            tracing::error!(lane = ?self.lane, "engine lane died; the process must be restarted");
+            self.health.died(format!("the {:?} lane of the engine has died; restart the process", self.lane));
         }
     }
 }
@@ -221,7 +224,7 @@ impl Worker {
             // The lane outlives a batch that panics. Its replies are dropped, by which those who wait learn that the
             // outcome is unknown, and the store is asked whether it still answers.
             if AssertUnwindSafe(self.work(batch)).catch_unwind().await.is_err() {
-                tracing::error!(lane = ?self.lane, "a batch panicked: what became of it is not known");
+                tracing::error!(lane = ?self.lane, "batch panicked; its outcome is unknown");
                 self.health.heard::<()>(&Err(StoreError::Unknown("a batch panicked".to_owned())));
             }
         }
@@ -349,7 +352,8 @@ mod tests {
     #[tokio::test]
     async fn a_dead_lane_is_not_ready() {
         let store = resident::memory(BootClock).expect("memory");
-        let (health, limits) = (Arc::new(Health::default()), DriverLimits::default());
+        let health = Arc::new(Health::default());
+        let limits = DriverLimits::default();
         let (driver, lanes) = Driver::start(store, health.clone(), Arc::new(()), limits);
         assert!(health.check().is_ok());
         for lane in lanes.0 {

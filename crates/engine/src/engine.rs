@@ -15,7 +15,6 @@ use solehold_core::{
     key::{LeaseId, Name, ResourceKey},
     outcome::{LeaseView, Outcome, SessionView},
     record::Record,
-    session::SessionOver,
     time::Revision,
 };
 use tokio::task::JoinHandle;
@@ -26,7 +25,7 @@ use crate::{
     flow::{self, Flow},
     health::Health,
     history::{Bar, Beginning},
-    lease_sets::{LeaseSet, LeaseSets},
+    lease_sets::{LeaseSet, LeaseSetOutcome, LeaseSets},
     news::{KnownSet, SessionNews},
     observe::{Lane, Observer},
     options::EngineOptions,
@@ -99,7 +98,7 @@ where
 {
     tokio::spawn(async move {
         while AssertUnwindSafe(run()).catch_unwind().await.is_err() {
-            tracing::error!(task = what, "a task of the engine panicked; it is started again");
+            tracing::error!(task = what, "engine task panicked; restarting it");
             tokio::time::sleep(RESTART_AFTER).await;
         }
     })
@@ -125,8 +124,11 @@ impl Engine {
             observer,
             options,
         });
-        let (probed, prober) = (store.clone(), health.clone());
-        let (tail, teller, room) = (hub.clone(), hub.clone(), waiting.clone());
+        let probed = store.clone();
+        let prober = health.clone();
+        let tail = hub.clone();
+        let teller = hub.clone();
+        let room = waiting.clone();
         let tasks = vec![
             run_for_ever("probe", move || prober.clone().probe(probed.clone())),
             run_for_ever("sweeper", move || sweeper.clone().run()),
@@ -214,7 +216,7 @@ impl Engine {
     /// The live leases attached to a session that was just opened or renewed, as of its `lease_revision` all of them
     /// (rule 9): read in one snapshot, and only after they have changed. If the session was ended or superseded
     /// meanwhile, the answer is why, so that its leases are not taken for released.
-    pub async fn lease_set(&self, view: &SessionView) -> Result<Result<LeaseSet, SessionOver>, EngineError> {
+    pub async fn lease_set(&self, view: &SessionView) -> Result<LeaseSetOutcome, EngineError> {
         if let Some(set) = self.parts.lease_sets.known(view) {
             return Ok(Ok(set));
         }

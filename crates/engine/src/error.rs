@@ -1,4 +1,4 @@
-//! Why the engine did not answer a command.
+//! Errors of the engine.
 
 use crate::store::StoreError;
 
@@ -9,9 +9,9 @@ pub enum EngineError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Nothing was done: the lane has no room for this many more commands.
-    #[error("too many commands wait already: a lane has places for {places}")]
+    #[error("the queue is full: {places} commands are already waiting")]
     Overloaded {
-        /// How many commands a lane has places for.
+        /// The number of commands that a lane queues.
         places: usize,
     },
     /// Nothing was done: the engine is stopping.

@@ -61,8 +61,10 @@ impl Health {
         };
         let mut known = self.trouble.lock();
         match (&*known, &trouble) {
-            (None, Some(what)) => tracing::warn!(error = %what, "the store does not answer"),
-            (Some(_), None) => tracing::info!("the store answers again"),
+            (None, Some(what)) => {
+                tracing::warn!(error = %what, "the store is unavailable; commands fail until it answers")
+            }
+            (Some(_), None) => tracing::info!("the store is available again"),
             _ => {}
         }
         let is_trouble = trouble.is_some();

@@ -70,7 +70,8 @@ pub struct SealedPoint {
 impl Seal {
     /// A seal with a key of its own.
     pub fn random() -> Self {
-        let (a, b) = (uuid::Uuid::new_v4(), uuid::Uuid::new_v4());
+        let a = uuid::Uuid::new_v4();
+        let b = uuid::Uuid::new_v4();
         Self { key: *blake3::Hasher::new().update(a.as_bytes()).update(b.as_bytes()).finalize().as_bytes() }
     }
 
@@ -100,7 +101,9 @@ impl Seal {
             return None;
         }
         let mut numbers = text.split('.').map(|number| u64::from_str_radix(number, 16).ok());
-        let (epoch, revision, timeline) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let epoch = numbers.next()??;
+        let revision = numbers.next()??;
+        let timeline = numbers.next()??;
         Some(SealedPoint {
             cursor: Cursor { epoch, revision: Revision(revision) },
             timeline: u32::try_from(timeline).ok()?,
@@ -144,7 +147,8 @@ mod tests {
 
     #[test]
     fn a_forged_cursor_proves_nothing() {
-        let (seal, other) = (Seal::random(), Seal::random());
+        let seal = Seal::random();
+        let other = Seal::random();
         let proven = SealedPoint { cursor: cursor(3, 1 << 40), timeline: 2 };
         let sealed = seal.seal(proven);
         assert_eq!(seal.open(&sealed), Some(proven));

@@ -40,11 +40,15 @@ pub struct LeaseSet {
     pub revision: Revision,
 }
 
+/// The lease set of a session, or why the session is over.
+pub type LeaseSetOutcome = Result<LeaseSet, SessionOver>;
+
 impl LeaseSet {
     /// The leases, with the time left that their session has just been given; one that is still to be confirmed has no
     /// more than until then (rule 15).
     pub fn lasting(&self, view: &SessionView) -> impl Iterator<Item = LeaseView> {
-        let (session, now) = (&view.session, view.now);
+        let session = &view.session;
+        let now = view.now;
         self.leases.iter().map(move |lease| LeaseView {
             deadline: lease.lease.dead_from(session.deadline),
             ttl_ms: session.ttl_ms,
@@ -68,7 +72,9 @@ impl LeaseSet {
     /// The set of a session that was just opened or renewed; why there is none, if the session was ended or superseded
     /// before its rows were loaded: the answer must not be a session that is live and holds nothing.
     fn of(view: &SessionView, rows: &LoadedRows) -> Result<Self, SessionOver> {
-        let (id, ledger, now) = (view.session.id, &rows.state, rows.now);
+        let id = view.session.id;
+        let ledger = &rows.state;
+        let now = rows.now;
         let session = ledger.session(id).ok_or(SessionOver::Unknown)?;
         if !session.is_live(now) {
             return Err(SessionOver::Expired);
@@ -146,7 +152,7 @@ impl LeaseSets {
     }
 
     /// The set of a session by rows that were loaded since, which is kept.
-    pub(crate) fn learn(&self, view: &SessionView, rows: &LoadedRows) -> Result<LeaseSet, SessionOver> {
+    pub(crate) fn learn(&self, view: &SessionView, rows: &LoadedRows) -> LeaseSetOutcome {
         let set = LeaseSet::of(view, rows)?;
         // A confirmation does not change the set's revision: what is still to be confirmed is read again until it is.
         if set.leases.iter().all(|lease| lease.lease.confirm_by.is_none()) {
@@ -194,8 +200,13 @@ mod tests {
     }
 
     async fn open_as(engine: &Engine, id: SessionId) -> SessionView {
-        let (holder, ttl_ms) = (HolderKey { tenant: name("t"), name: name("w") }, 10_000);
-        let (replace, follows, registration, metrics, fenced) = (None, None, None, None, false);
+        let holder = HolderKey { tenant: name("t"), name: name("w") };
+        let ttl_ms = 10_000;
+        let replace = None;
+        let follows = None;
+        let registration = None;
+        let metrics = None;
+        let fenced = false;
         ask(
             engine,
             Command::OpenSession(OpenSession {
@@ -246,7 +257,7 @@ mod tests {
         Claim { target, token: None, session: None, holder: None }
     }
 
-    async fn set_of(engine: &Engine, view: &SessionView) -> Result<LeaseSet, SessionOver> {
+    async fn set_of(engine: &Engine, view: &SessionView) -> LeaseSetOutcome {
         engine.lease_set(view).await.expect("an answer")
     }
 
@@ -313,7 +324,8 @@ mod tests {
         open(&engine).await;
         let room = SessionId(Uuid::from_u128(2));
         ask(&engine, Command::OpenRoom { id: room, ttl_ms: 10_000 }).await;
-        let (tenure, waited) = (AskedTenure::Own { ttl_ms: 10_000 }, asks("a"));
+        let tenure = AskedTenure::Own { ttl_ms: 10_000 };
+        let waited = asks("a");
         let before = Acquire { holder: name("other"), tenure, ..asks("a") };
         let wait = Some(Wait { room, wait_ms: 10_000 });
         done(&engine, Command::Acquire(before.clone())).await;

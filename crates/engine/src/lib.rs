@@ -44,7 +44,7 @@ pub mod watch;
 pub use driver::DriverLimits;
 pub use engine::Engine;
 pub use error::EngineError;
-pub use lease_sets::LeaseSet;
+pub use lease_sets::{LeaseSet, LeaseSetOutcome};
 pub use open::open;
 pub use options::EngineOptions;
 pub use solehold_clock as clock;

@@ -30,7 +30,7 @@ async fn postgres(url: &str) -> Result<Arc<dyn Store>, StoreError> {
 #[cfg(not(feature = "postgres"))]
 async fn postgres(_url: &str) -> Result<Arc<dyn Store>, StoreError> {
     Err(StoreError::Unusable(
-        "this program was built without PostgreSQL: turn on the feature `postgres`".to_owned(),
+        "this binary was built without PostgreSQL support; build it with the feature `postgres`".to_owned(),
     ))
 }
 

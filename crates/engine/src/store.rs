@@ -35,32 +35,32 @@ use crate::{
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StoreError {
     /// Nothing was done: the store cannot be reached, or is stopping.
-    #[error("the store is not reachable: {0}")]
+    #[error("the store is unavailable: {0}")]
     Unavailable(String),
     /// Nothing was done: grants may have been lost in a failover or a restore, so that nothing is decided for a while
     /// (rule 23). The store can be read.
     #[error(
-        "the store has failed over or was restored, and grants may have been lost: nothing is granted or renewed for another {retry_after_ms} ms"
+        "the store has failed over or was restored, and grants may have been lost; leases are neither granted nor renewed for another {retry_after_ms} ms"
     )]
     Barred {
-        /// How long.
+        /// The time until commands are accepted again.
         retry_after_ms: u64,
     },
     /// Nothing was done: the store was retired, and its data went elsewhere.
-    #[error("this store was retired, and its data went to {to}: ask there")]
+    #[error("this store was retired and its data moved to {to}; use that store")]
     Retired {
-        /// Where to.
+        /// The store that has the data now, as the operator named it.
         to: String,
     },
     /// The store may or may not have done it, and could not be asked (rule 8).
     #[error("the outcome is unknown: {0}")]
     Unknown(String),
-    /// Nothing was done: others were in the way too often.
+    /// Nothing was done: it conflicted with concurrent transactions too often.
     #[error("gave up after {attempts} attempts against concurrent transactions: {last}")]
     Contended {
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
-        /// What the last attempt ended with.
+        /// The error of the last attempt.
         last: String,
     },
     /// Nothing was done: another process uses the data folder.
@@ -72,9 +72,9 @@ pub enum StoreError {
         pid: Option<u32>,
     },
     /// Nothing was imported: the store was used before.
-    #[error("the store is not empty: import only into one that has never been used")]
+    #[error("the store is not empty; an export can only be imported into an unused store")]
     NotEmpty,
-    /// Nothing was done: what is stored cannot be used by this program.
+    /// Nothing was done: this program cannot use the store.
     #[error("{0}")]
     Unusable(String),
 }
@@ -439,7 +439,7 @@ pub trait Store: Send + Sync + 'static {
     /// a longer one, and where nothing of the kind is kept.
     async fn lower_ttl_max(&self, _ttl_max_ms: u64) -> Result<(), StoreError> {
         Err(StoreError::Unusable(format!(
-            "the {} store keeps no ttl_max: configure it with its server",
+            "the {} store does not store ttl_max; set it in the configuration of its server",
             self.name()
         )))
     }
@@ -518,7 +518,7 @@ impl ImportReader {
         self.lines += 1;
         let line = self.lines;
         if self.is_whole {
-            return unusable(format!("line {line} comes after its end"));
+            return unusable(format!("line {line} comes after the end line"));
         }
         if self.header.is_none() {
             return self.begin(row);
@@ -531,9 +531,11 @@ impl ImportReader {
             Row::Header(_) => return unusable(format!("line {line} is a second header")),
             Row::End { rows } if rows + 2 == line => self.is_whole = true,
             Row::End { rows } => {
-                return unusable(format!("line {line} ends it after {rows} rows, and it has {}", line - 2));
+                return unusable(format!("line {line} states {rows} rows, but there are {}", line - 2));
             }
-            Row::Waiter(_) => return unusable(format!("line {line} is a waiter, which no export has")),
+            Row::Waiter(_) => {
+                return unusable(format!("line {line} is a waiter, which an export never contains"));
+            }
             row => row.load_into(&mut self.state),
         }
         Ok(())
@@ -543,7 +545,9 @@ impl ImportReader {
         match row {
             Row::Header(header) if header.format == EXPORT_FORMAT => self.header = Some(header),
             Row::Header(Header { format, .. }) => {
-                return unusable(format!("its format is {format}, and this program reads {EXPORT_FORMAT}"));
+                return unusable(format!(
+                    "its format is {format}, but this program reads format {EXPORT_FORMAT}"
+                ));
             }
             _ => return unusable("its first line is not a header"),
         }

@@ -1,4 +1,4 @@
-//! The sweeper: it nominates what seems to have run out, and `decide` judges (rule 11).
+//! The sweeper: nominates leases, sessions and waiters that seem to have expired, and `decide` judges (rule 11).
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,15 +14,14 @@ use crate::{
     store::{Retention, Store, StoreError},
 };
 
-/// Nominations start within this long of their time.
+/// An expired lease is nominated within this time.
 const SWEEP_EVERY: Duration = Duration::from_millis(50);
-/// The number of sweeps per second.
 const SWEEPS_PER_SECOND: usize = 20;
-/// How often what is over is forgotten and the clock's mark is written: five times per second, so that a mark that is
-/// half a second old means that no engine is running.
+/// Ended rows are deleted and the clock's mark is written five times per second, so that a mark that is half a second
+/// old means that no engine is running.
 const MAINTAIN_EVERY_SWEEPS: u32 = 4;
 
-/// Users' commands stand in the same lane: none waits behind more nominations than this at a time.
+/// Clients' commands share the lane: none waits behind more nominations than this at a time.
 const TOGETHER_MAX: usize = 128;
 
 pub(crate) struct Sweeper {
@@ -35,11 +34,10 @@ pub(crate) struct Sweeper {
 }
 
 impl Sweeper {
-    /// Sweeps for ever.
     pub async fn run(self: Arc<Self>) {
         let mut turns = tokio::time::interval(SWEEP_EVERY);
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        // What is nominated together is taken in together: leave places for everyone else.
+        // Nominations are queued together: leave room in the queue for clients' commands.
         let places = (self.options.driver.queue_max / 2).max(1);
         let most = (self.options.sweep_per_second / SWEEPS_PER_SECOND).clamp(1, places);
         for turn in 0u32.. {
@@ -54,13 +52,13 @@ impl Sweeper {
         }
     }
 
-    /// Housekeeping that fails says nothing of whether leases can be judged: a slow statement must not stop renewals.
+    /// A failure does not make the store unhealthy: a slow maintenance statement must not stop renewals.
     async fn maintain(&self) {
         let unsent_after = *self.unsent_after.lock();
         let retention = Retention { unsent_after, ..self.options.retention };
         let done = self.store.maintain(&retention).await;
         if let Err(error) = done.or_else(while_out_of_service) {
-            tracing::warn!(%error, "housekeeping failed; it comes again");
+            tracing::warn!(%error, "maintenance failed; will retry");
         }
     }
 
@@ -75,16 +73,16 @@ impl Sweeper {
         }
         let not_judged = outcomes.iter().filter(|outcome| outcome.is_err()).count();
         let error = outcomes.into_iter().find_map(Result::err);
-        // Told once, when it began: while the store is barred, what has run out stays so.
+        // A barred store was logged when the bar began; expired leases stay until it ends.
         if let Some(error) =
             error.filter(|error| !matches!(error, EngineError::Store(StoreError::Barred { .. })))
         {
-            tracing::warn!(%error, not_judged, "nominations were not judged; they come again");
+            tracing::warn!(%error, not_judged, "sweeper could not submit expired leases; will retry");
         }
     }
 }
 
-/// A retired store needs no housekeeping.
+/// A retired store needs no maintenance.
 fn while_out_of_service(error: StoreError) -> Result<(), StoreError> {
     match error {
         StoreError::Retired { .. } => Ok(()),

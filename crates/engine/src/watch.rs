@@ -216,7 +216,7 @@ impl Hub {
                 continue;
             }
             if let Err(error) = self.read_on().await {
-                tracing::debug!(%error, "the watch hub could not read the store");
+                tracing::debug!(%error, "watch hub cannot read events; will retry");
                 tokio::time::sleep(RETRY_AFTER).await;
             }
         }
@@ -241,10 +241,9 @@ impl Hub {
     /// Waits until the tail reads: nothing that is committed from then on is missed.
     pub(crate) async fn is_reading(&self) -> Result<(), EngineError> {
         let mut head = self.head.subscribe();
-        let is_so = head.wait_for(|head| head.cursor.is_some() || head.is_stopping).await;
-        match is_so.is_ok_and(|head| !head.is_stopping) {
-            true => Ok(()),
-            false => Err(EngineError::Stopping),
+        match head.wait_for(|head| head.cursor.is_some() || head.is_stopping).await {
+            Ok(head) if !head.is_stopping => Ok(()),
+            _ => Err(EngineError::Stopping),
         }
     }
 
@@ -338,7 +337,7 @@ impl Hub {
             self.were_renewed.notified().await;
             let renewed = std::mem::take(&mut *self.renewed.lock());
             if let Err(error) = self.tell_renewed(renewed).await {
-                tracing::debug!(%error, "renewals could not be passed on to watchers");
+                tracing::debug!(%error, "cannot load renewed leases; watchers miss these renewals");
             }
         }
     }
@@ -377,9 +376,12 @@ impl Hub {
         if filter.renewals {
             self.renewal_watchers.fetch_add(1, Ordering::SeqCst);
         }
-        let (head, renewals) = (self.head.subscribe(), self.renewals.subscribe());
+        let head = self.head.subscribe();
+        let renewals = self.renewals.subscribe();
         let at = from.unwrap_or(Cursor { epoch: 0, revision: Revision(0) });
-        let (progress, ready, pages) = (Progress::new(), VecDeque::new(), None);
+        let progress = Progress::new();
+        let ready = VecDeque::new();
+        let pages = None;
         let mut watch =
             Watch { hub: self, filter, at, head, renewals, ready, pages, progress, is_over: false };
         match from {
@@ -467,14 +469,14 @@ impl Watch {
             if self.pages.is_some() {
                 // Half a snapshot is none: the watcher begins again.
                 if let Err(error) = self.next_page().await {
-                    tracing::debug!(%error, "the snapshot of a watch broke off");
+                    tracing::debug!(%error, "cannot read the snapshot of a watch; closing the watch");
                     self.is_over = true;
                 }
                 continue;
             }
             if head.cursor.is_some_and(|cursor| cursor > self.at) {
                 if let Err(error) = self.read_on(head.cursor.unwrap_or(self.at)).await {
-                    tracing::debug!(%error, "a watcher could not read the store");
+                    tracing::debug!(%error, "watcher cannot read events; will retry");
                     tokio::time::sleep(RETRY_AFTER).await;
                 }
             } else if self.progress.is_due(&head) && head.cursor == Some(self.at) {
@@ -518,7 +520,8 @@ impl Watch {
 
     /// Waits for news, a renewal, the time for a progress mark, or the read of the store that it needs.
     async fn wait(&mut self, seen: Head) {
-        let (at, progress) = (self.at, self.progress);
+        let at = self.at;
+        let progress = self.progress;
         let is_news = |head: &Head| {
             let is_read = progress.reads.is_some_and(|reads| head.reads > reads) && head.reads != seen.reads;
             head.is_stopping || head.cursor.is_some_and(|cursor| cursor > at) || is_read

@@ -30,7 +30,7 @@ use solehold_engine::{
     clock::{BootClock, ManualClock, wall_ms},
     embedded::{Folder, FolderLimits},
     observe::Lane,
-    resident::{Entry, History, Image, Journal, Mark, ResidentStore},
+    resident::{Entry, Image, Journal, JournaledEvents, Mark, ResidentStore},
     store::{EventQuery, Retention, Store, StoreError},
 };
 use solehold_testkit::{TempDir, wait_for};
@@ -284,7 +284,7 @@ const ALTOGETHER: u8 = 3;
 
 #[async_trait]
 impl Journal for Flaky {
-    fn history(&self) -> Option<Arc<dyn History>> {
+    fn history(&self) -> Option<Arc<dyn JournaledEvents>> {
         self.folder.history()
     }
     fn load(&mut self) -> Result<Image, StoreError> {
@@ -438,7 +438,7 @@ async fn folding_loses_nothing() {
     assert!(lines < 100, "{lines} lines in the log");
 }
 
-/// History older than what memory keeps is read from the file, across restarts, and dropped by retention.
+/// JournaledEvents older than what memory keeps is read from the file, across restarts, and dropped by retention.
 #[tokio::test]
 async fn history_beyond_memory() {
     let fixture = Embedded::with(FolderLimits { drop_events_max: 4_000, ..Default::default() });

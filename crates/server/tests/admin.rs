@@ -129,7 +129,7 @@ async fn an_export_comes_in_again_with_its_tokens() {
     let retired = asking.send(Method::POST, "/api/v1/admin/retire", r#"{"to": "the other one"}"#).await;
     assert_eq!(retired.status, 204);
     let refused = asking.get("/api/v1/resources/job/1").await;
-    assert!(refused.problem("unavailable")["detail"].to_string().contains("its data went to the other one"));
+    assert!(refused.problem("unavailable")["detail"].to_string().contains("its data moved to the other one"));
     let export = asking.get("/api/v1/admin/export").await;
     assert_eq!(export.header("content-type"), "application/jsonl");
     assert!(export.text.lines().count() >= 5 && export.text.ends_with('\n'));

@@ -23,7 +23,7 @@ use crate::{
     table::ClaimTable,
 };
 
-type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
+pub(crate) type Parameter<'a> = (&'a (dyn ToSql + Sync), Type);
 
 /// Claims on the rows of one table. One value serves all tasks of a process: share it, so that they share its floors.
 ///
@@ -84,7 +84,7 @@ impl Transition {
 /// Whether deferring a row counts as an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attempts {
-    /// The row was looked at and is well: the count begins anew.
+    /// The row was observed successfully: the count starts at zero again.
     Reset,
     /// The attempt failed: it counts.
     Count,
@@ -111,7 +111,7 @@ impl Claims {
         &self.table
     }
 
-    /// How many claims have looked at everything, not only from where the last one ended.
+    /// The number of claims that scanned all rows, not only those after the last claim's end.
     pub fn full_passes(&self) -> u64 {
         self.floors.full_passes()
     }
@@ -131,12 +131,12 @@ impl Claims {
         }
         let lease_ms = milliseconds("lease", lease, LEASE_MIN, LEASE_MAX)?;
         let limit = limit as i64;
-        // Never closed, so always had.
+        // The semaphore is never closed.
         let turn = self.turns.acquire().await.ok();
         let pass = self.floors.begin();
         let rows = self.ask(client.client(), &pass, limit, owner, lease_ms).await?;
         let header =
-            rows.first().ok_or_else(|| Error::Connection("a claim was answered by nothing".into()))?;
+            rows.first().ok_or_else(|| Error::Connection("PostgreSQL returned no row for a claim".into()))?;
         pass.finish(header, limit, self.table.order.len() + 1)?;
         drop(turn);
         let claimed = |row: Row| -> Option<Result<ClaimedRow, Error>> {
@@ -241,7 +241,7 @@ impl Claims {
         if let Some(ours) = columns.iter().find(|column| self.manages(column)) {
             return Err(Error::invalid("column", ours.as_str(), "a transition sets it itself"));
         }
-        // In one order, so that two batches that meet do not lock each other out.
+        // Sorted, so that two concurrent batches do not deadlock.
         group.sort_by(|a, b| a.proof.id.cmp(&b.proof.id));
         let batch = Batch::new(group.iter().map(|one| &one.proof))?;
         let froms: Vec<Option<&str>> = group.iter().map(|one| one.from()).collect();
@@ -257,7 +257,7 @@ impl Claims {
         rows.iter().map(|row| RowId::read(row, 0)).collect()
     }
 
-    /// What is set, one object for a row, with its id.
+    /// The columns to set: one object per row, with its id.
     fn records(&self, group: &[&Transition]) -> Value {
         let id = self.table.id.trim_matches('"');
         let record = |one: &&Transition| {
@@ -356,7 +356,7 @@ impl Claims {
         self.outcomes(client, &proofs, &vec![None; proofs.len()], done).await
     }
 
-    /// What became of each; why those were lost that were, by a look at them now.
+    /// The outcome of each claim. The reason of a lost one is read from its row as it is now.
     async fn outcomes(
         &self,
         client: &Client,
@@ -368,9 +368,12 @@ impl Claims {
         let lost: Vec<&RowId> =
             proofs.iter().map(|proof| &proof.id).filter(|id| !done.contains(id)).collect();
         let found = if lost.is_empty() { HashMap::new() } else { self.look_at(client, &lost).await? };
-        let outcome = |(proof, from): (&&Proof, &StartState<'_>)| match done.contains(&proof.id) {
-            true => ClaimOutcome::Done,
-            false => ClaimOutcome::Lost { why: why(proof, *from, found.get(&proof.id)) },
+        let outcome = |(proof, from): (&&Proof, &StartState<'_>)| {
+            if done.contains(&proof.id) {
+                ClaimOutcome::Done
+            } else {
+                ClaimOutcome::Lost { why: why(proof, *from, found.get(&proof.id)) }
+            }
         };
         Ok(proofs.iter().zip(froms).map(outcome).collect())
     }
@@ -445,5 +448,5 @@ fn cut(reason: &str) -> &str {
 }
 
 fn only(outcomes: Result<Vec<ClaimOutcome>, Error>) -> Result<ClaimOutcome, Error> {
-    outcomes?.pop().ok_or_else(|| Error::Connection("a transition was answered by nothing".into()))
+    outcomes?.pop().ok_or_else(|| Error::Connection("PostgreSQL returned no row for a transition".into()))
 }

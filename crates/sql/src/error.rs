@@ -1,4 +1,4 @@
-//! What goes wrong. Losing a claim is not among it: that is an [`ClaimOutcome`](crate::ClaimOutcome).
+//! Errors of this crate. A lost claim is not an error but a [`ClaimOutcome`](crate::ClaimOutcome).
 
 use std::error::Error as _;
 
@@ -6,20 +6,20 @@ use std::error::Error as _;
 /// transaction.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// What was asked for cannot be; nothing was sent.
+    /// The arguments are invalid; nothing was sent to the database.
     #[error("invalid {what} {value:?}: {wanted}")]
     Invalid {
-        /// What it is, such as "column".
+        /// The kind of argument, such as "column".
         what: &'static str,
-        /// What was given.
+        /// The argument.
         value: String,
-        /// What would be right.
+        /// What would be accepted.
         wanted: String,
     },
     /// PostgreSQL refused, or could not be reached.
     #[error("PostgreSQL: {}", words(.0))]
     Postgres(#[from] tokio_postgres::Error),
-    /// No connection could be had.
+    /// The pool has no connection.
     #[error("no connection to PostgreSQL: {0}")]
     Connection(String),
     /// The application's own code failed inside a transaction, which was rolled back.
@@ -43,13 +43,13 @@ impl Error {
         }
     }
 
-    /// Whether others were in the way and nothing was done: a serialization failure (40001) or a deadlock (40P01). The
-    /// whole transaction may be tried again; [`retry::on_contention`](crate::retry::on_contention) does so.
+    /// Whether concurrent transactions conflicted and nothing was done: a serialization failure (40001) or a deadlock
+    /// (40P01). The whole transaction may be retried; [`retry::on_contention`](crate::retry::on_contention) does so.
     pub fn is_contention(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01"))
     }
 
-    /// Whether the data or the statement is at fault, so that trying the same again is of no use: what was asked for is
+    /// Whether the data or the statement is at fault, so that a retry cannot succeed: an argument is
     /// invalid, or a value, a constraint, a column, a limit of PostgreSQL's (such as the size of an index entry) or the
     /// application's own code refused it.
     pub fn is_of_the_data(&self) -> bool {

@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn without_a_floor_every_pass_is_full_and_lanes_take_turns() {
         let floors = Floors::default();
-        let (one, two) = (floors.begin(), floors.begin());
+        let one = floors.begin();
+        let two = floors.begin();
         assert_eq!((one.start, two.start), (Start::Beginning, Start::Beginning));
         assert_ne!(one.due_first, two.due_first);
     }

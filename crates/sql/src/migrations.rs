@@ -80,7 +80,8 @@ impl ClaimTable {
 
     fn index_bodies(&self) -> Vec<String> {
         let key: Vec<&str> = self.key().map(String::as_str).collect();
-        let (open, due) = (self.open(), self.due());
+        let open = self.open();
+        let due = self.due();
         let mut bodies = vec![
             format!("({}) WHERE {open} AND {due} IS NULL", key.join(", ")),
             format!("(({due}), {}) WHERE {open} AND {due} IS NOT NULL", self.id),
@@ -224,7 +225,7 @@ async fn definitions(client: &Client, indexes: &[Index]) -> Result<Vec<String>, 
     let answer = client.simple_query(&script).await.map_err(Error::from);
     let messages = match answer {
         Err(error) if matches!(error.code(), Some("42501" | "25006")) => {
-            tracing::warn!(table = first.table, %error, "cannot compare indexes with their description");
+            tracing::warn!(table = first.table, %error, "cannot compare the indexes of the table with their definitions; keeping them");
             return Ok(Vec::new());
         }
         answer => answer?,
@@ -297,17 +298,20 @@ impl Index {
     }
 
     async fn make(&self, client: &Client, definition: Option<&str>) -> Result<(), Error> {
-        let (name, new, old) = (&self.name, self.beside("new"), self.beside("old"));
+        let name = &self.name;
+        let new = self.beside("new");
+        let old = self.beside("old");
         let differs = |found: &Found| definition.is_some_and(|definition| definition != found.definition);
         self.drop(client, &old).await?;
         if self.look(client, name).await?.is_some_and(|found| found.is_valid && differs(&found)) {
-            tracing::info!(index = name, "index has another definition than described; building it anew");
+            tracing::info!(index = name, "index differs from its definition; rebuilding it");
             if self.look(client, &new).await?.is_some_and(|found| differs(&found)) {
                 self.drop(client, &new).await?;
             }
             apply_concurrently(client, &self.path(&new), &self.build(&new)).await?;
-            // Renaming blocks no one who reads or writes.
-            let (from, to) = (self.path(name), self.path(&new));
+            // A rename does not block readers or writers.
+            let from = self.path(name);
+            let to = self.path(&new);
             let swap =
                 format!("ALTER INDEX {from} RENAME TO \"{old}\"; ALTER INDEX {to} RENAME TO \"{name}\"");
             apply_locked(client, &swap).await?;

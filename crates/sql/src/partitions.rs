@@ -210,7 +210,8 @@ impl Partitions {
         row: Option<Row>,
     ) -> Result<Raised, Error> {
         let Some(row) = row else { return Ok(Raised::Overtaken(self.look(client, partition).await?)) };
-        let (epoch, next_offset) = (row.get(0), row.get(1));
+        let epoch = row.get(0);
+        let next_offset = row.get(1);
         Ok(Raised::Ours(Tenure { partition: partition.clone(), epoch, next_offset }))
     }
 
@@ -245,7 +246,8 @@ impl Partitions {
             self.quoted
         );
         let Partition { group, topic, number } = &tenure.partition;
-        let (at, digest) = (landmark.map(|mark| mark.offset), landmark.map(|mark| mark.digest));
+        let at = landmark.map(|mark| mark.offset);
+        let digest = landmark.map(|mark| mark.digest);
         let values: [&(dyn ToSql + Sync); 7] =
             [group, topic, number, &tenure.epoch, &next_offset, &at, &digest];
         let bound = bound_pause();

@@ -111,14 +111,14 @@ async fn a_heartbeat_with_a_sealed_cursor_does_not_report_that_a_stopped_store_a
         let (status, problem) = api.call(Method::PUT, &path, cursor.clone()).await?;
         assert_eq!(status, 503, "{problem}");
     }
-    assert_eq!(count("the store answers again"), 0, "{}", server.logs());
-    assert_eq!(count("the store does not answer"), 1, "{}", server.logs());
+    assert_eq!(count("the store is available again"), 0, "{}", server.logs());
+    assert_eq!(count("the store is unavailable"), 1, "{}", server.logs());
     postgres.start_again().await?;
     wait_for("the session to be renewed", PATIENCE, async || {
         matches!(api.call(Method::PUT, &path, cursor.clone()).await, Ok((200, _)))
     })
     .await?;
-    wait_for("the log to say so", PATIENCE, async || count("the store answers again") == 1).await?;
+    wait_for("the log to say so", PATIENCE, async || count("the store is available again") == 1).await?;
     Ok(())
 }
 
@@ -151,7 +151,7 @@ async fn a_lost_commit_finds_its_own_grant_and_never_a_second() -> Result<()> {
     let url = format!("postgres://postgres@{}/postgres", proxy.addr());
     let replicas = replicas(&url, 1).await?;
     let (server, api) = &replicas[0];
-    let lost = || server.logs().matches("the answer to a COMMIT was lost").count();
+    let lost = || server.logs().matches("lost the response to COMMIT").count();
     let mut tokens = Vec::new();
     for round in 0..6 {
         let lost_before = lost();

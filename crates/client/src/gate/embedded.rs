@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use solehold_api::watch::{Compacted, Cursor, LeaseEvent, Ownership, Progress, Snapshot, WatchFrame};
 use solehold_core::{
     command::Footprint,
-    fence::{Answer, Mark},
+    fence::{Mark, MarkLookup},
     key::{Name, ResourceKey},
     outcome::LeaseView,
     time::{Revision, StoreTime},
@@ -32,11 +32,11 @@ impl Source for Embedded {
         Ok(wire(loaded.map_err(|error| failed(&error))?.cursor))
     }
 
-    async fn newest(&self, key: &ResourceKey) -> Result<(Answer, Option<u64>), AuthorityError> {
+    async fn newest(&self, key: &ResourceKey) -> Result<(MarkLookup, Option<u64>), AuthorityError> {
         let loaded = self.engine().resource(key).await.map_err(|error| failed(&error))?;
-        let answer = loaded.state.resource(key).map_or(Answer::Nothing, |resource| {
+        let answer = loaded.state.resource(key).map_or(MarkLookup::Nothing, |resource| {
             let session = resource.lease.as_ref().and_then(|lease| lease.tenure.session());
-            Answer::Newest(Mark { token: resource.last_token, session })
+            MarkLookup::Newest(Mark { token: resource.last_token, session })
         });
         Ok((answer, Some(loaded.cursor.epoch)))
     }

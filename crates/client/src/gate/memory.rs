@@ -14,7 +14,7 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 use solehold_core::{
-    fence::{Fence, Mark, Record},
+    fence::{Fence, Mark, MarkRecord},
     key::{Name, ResourceKey, SessionId},
     time::Token,
 };
@@ -62,19 +62,19 @@ enum Line {
     Epoch(u64),
 }
 
-impl From<Record> for Line {
-    fn from(record: Record) -> Self {
+impl From<MarkRecord> for Line {
+    fn from(record: MarkRecord) -> Self {
         match record {
-            Record::Mark(ResourceKey { tenant, kind, key }, Mark { token, session }) => {
+            MarkRecord::Mark(ResourceKey { tenant, kind, key }, Mark { token, session }) => {
                 Self::Mark { tenant, kind, key, token, session }
             }
-            Record::Floor(floor) => Self::Floor(floor),
-            Record::Epoch(epoch) => Self::Epoch(epoch),
+            MarkRecord::Floor(floor) => Self::Floor(floor),
+            MarkRecord::Epoch(epoch) => Self::Epoch(epoch),
         }
     }
 }
 
-impl From<Line> for Record {
+impl From<Line> for MarkRecord {
     fn from(line: Line) -> Self {
         match line {
             Line::Mark { tenant, kind, key, token, session } => {
@@ -120,7 +120,7 @@ impl Memory {
     /// Saves what there is to save, for as long as the gate is there.
     pub async fn keep(mut self, shared: Arc<GateState>) {
         let mut failures = 0;
-        let mut waiting: Vec<Record> = Vec::new();
+        let mut waiting: Vec<MarkRecord> = Vec::new();
         loop {
             shared.to_save.notified().await;
             loop {
@@ -158,7 +158,7 @@ impl Memory {
         }
     }
 
-    fn append(&mut self, records: &[Record]) -> io::Result<()> {
+    fn append(&mut self, records: &[MarkRecord]) -> io::Result<()> {
         let text = encode(records.iter().cloned())?;
         // What a failed attempt has left would be in the middle of a line.
         let end = self.file.seek(SeekFrom::End(0))?;
@@ -171,7 +171,7 @@ impl Memory {
     }
 
     /// Writes another file and puts it in the place of this one.
-    fn replace(&mut self, records: impl Iterator<Item = Record>) -> io::Result<()> {
+    fn replace(&mut self, records: impl Iterator<Item = MarkRecord>) -> io::Result<()> {
         let text = encode(records)?;
         let path = beside(&self.path, "new");
         let mut file = File::create(&path)?;
@@ -198,7 +198,7 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     name.into()
 }
 
-fn encode(records: impl Iterator<Item = Record>) -> io::Result<String> {
+fn encode(records: impl Iterator<Item = MarkRecord>) -> io::Result<String> {
     let mut text = String::new();
     for record in records {
         text.push_str(&serde_json::to_string(&Line::from(record))?);
@@ -244,8 +244,8 @@ mod tests {
         Fence::new(Rules { remembers: true, ..Rules::default() })
     }
 
-    fn mark(token: u64) -> Record {
-        Record::Mark(key(), Mark { token: Token(token), session: None })
+    fn mark(token: u64) -> MarkRecord {
+        MarkRecord::Mark(key(), Mark { token: Token(token), session: None })
     }
 
     #[test]
@@ -254,8 +254,8 @@ mod tests {
         let path = folder.path().join("marks");
         let mut memory = Memory::open(&path, &mut fence()).expect("a new file");
         assert!(matches!(Memory::open(&path, &mut fence()), Err(MemoryError::InUse(_))));
-        memory.append(&[Record::Epoch(3), mark(7)]).expect("saved");
-        memory.append(&[mark(9), Record::Floor(Token(2))]).expect("saved");
+        memory.append(&[MarkRecord::Epoch(3), mark(7)]).expect("saved");
+        memory.append(&[mark(9), MarkRecord::Floor(Token(2))]).expect("saved");
         drop(memory);
         let whole = std::fs::read(&path).expect("a file");
         let count = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 use solehold_core::{
-    fence::{Answer, Doubt, Tick, Verdict},
+    fence::{Doubt, MarkLookup, Tick, Verdict},
     key::{ResourceKey, SessionId},
     time::Token,
 };
@@ -17,7 +17,7 @@ use crate::authority::AuthorityError;
 const QUESTIONS_MAX: usize = 64;
 
 /// What the store said, when it was asked.
-type Told = (Tick, Answer, Option<u64>);
+type Told = (Tick, MarkLookup, Option<u64>);
 
 /// The questions that are under way.
 pub(super) struct Refreshes {
@@ -116,13 +116,13 @@ async fn conclude(
 ) -> Verdict {
     let (key, token, session) = message;
     // A resource that nobody declared is shown only while it is held. The watch knows it longer.
-    if answer == Answer::Nothing && shared.read().told().is_some() {
+    if answer == MarkLookup::Nothing && shared.read().told().is_some() {
         let caught_up = until(shared, || shared.read().proven() >= Some(asked));
         if tokio::time::timeout(within, caught_up).await.is_err() {
             return shared.judge(key, token, session);
         }
     }
-    if answer != Answer::Nothing {
+    if answer != MarkLookup::Nothing {
         shared.trouble.lock().is_told();
     }
     let verdict = shared.write().conclude(message, (answer, epoch), asked, shared.now());

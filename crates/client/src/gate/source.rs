@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use solehold_api::watch::{Cursor, WatchFrame};
 use solehold_core::{
-    fence::Answer,
+    fence::MarkLookup,
     key::{Name, ResourceKey},
 };
 
@@ -16,7 +16,7 @@ pub trait Source: Send + Sync + 'static {
     async fn head(&self) -> Result<Cursor, AuthorityError>;
 
     /// The newest token of a resource, as just read from the store, and the epoch of the answer, if it is told.
-    async fn newest(&self, key: &ResourceKey) -> Result<(Answer, Option<u64>), AuthorityError>;
+    async fn newest(&self, key: &ResourceKey) -> Result<(MarkLookup, Option<u64>), AuthorityError>;
 
     /// Who owns what and every change, of one kind or of all; only changes, from a cursor on.
     async fn watch(

@@ -11,7 +11,7 @@ use solehold_api::{
     watch::{Cursor, WatchFrame},
 };
 use solehold_core::{
-    fence::{Answer, Mark},
+    fence::{Mark, MarkLookup},
     key::{Name, ResourceKey, SessionId},
     time::Token,
 };
@@ -35,17 +35,17 @@ impl Source for Http {
         ready.cursor.ok_or_else(|| AuthorityError::unreachable("the server does not say how far it is"))
     }
 
-    async fn newest(&self, key: &ResourceKey) -> Result<(Answer, Option<u64>), AuthorityError> {
+    async fn newest(&self, key: &ResourceKey) -> Result<(MarkLookup, Option<u64>), AuthorityError> {
         let path = paths::resource(key.kind.as_str(), key.key.as_str());
         let call = self.of_tenant(self.call(Method::GET, path), &key.tenant);
         match self.servers().ask::<resources::ResourceBody>(Lane::Work, &call).await? {
             Ok(resource) => {
                 let session = resource.lease.and_then(|lease| lease.session_id).map(SessionId);
                 let newest = Mark { token: Token(resource.last_token), session };
-                Ok((Answer::Newest(newest), resource.epoch))
+                Ok((MarkLookup::Newest(newest), resource.epoch))
             }
-            Err(refusal) if refusal.code == ErrorCode::NotFound => Ok((Answer::Nothing, None)),
-            Err(refusal) if refusal.code == ErrorCode::Forbidden => Ok((Answer::Hidden, None)),
+            Err(refusal) if refusal.code == ErrorCode::NotFound => Ok((MarkLookup::Nothing, None)),
+            Err(refusal) if refusal.code == ErrorCode::Forbidden => Ok((MarkLookup::Hidden, None)),
             Err(refusal) => Err(denied(refusal)),
         }
     }

@@ -77,7 +77,8 @@ impl Draft<'_> {
     pub(super) fn repeated(&self, ask: &Acquire, resource: &Resource) -> Result<Option<Answer>, Stop> {
         let spent = |request: &Name| Err(Refusal::RequestSpent(request.clone()).into());
         if let Some(request) = &ask.request {
-            let (resource, holder) = (ask.key.clone(), ask.holder.clone());
+            let resource = ask.key.clone();
+            let holder = ask.holder.clone();
             let key = RequestKey { resource, holder, request: request.clone() };
             let is_spent = self.ledger.spent_until(&key).is_some_and(|until| until > self.now());
             // By the end of its lease just now, which was another key's.
@@ -150,7 +151,8 @@ impl Draft<'_> {
     }
 
     fn refuse_unless_free(&self, resource: &Resource) -> Result<(), Stop> {
-        let (now, token) = (self.now(), resource.last_token);
+        let now = self.now();
+        let token = resource.last_token;
         let held_back =
             |until: StoreTime| Refusal::HeldBack { token, retry_after_ms: until.ms_after(now).max(1) };
         if let Some(lease) = &resource.lease {
@@ -158,7 +160,8 @@ impl Draft<'_> {
             if now >= deadline {
                 return Err(held_back(deadline.plus_ms(resource.lock_delay_ms())).into());
             }
-            let (holder, retry_after_ms) = (lease.holder.clone(), deadline.ms_after(now));
+            let holder = lease.holder.clone();
+            let retry_after_ms = deadline.ms_after(now);
             return Err(Refusal::Held { holder, token: lease.token, retry_after_ms }.into());
         }
         match resource.held_back_until.filter(|until| *until > now) {
@@ -193,7 +196,9 @@ impl Draft<'_> {
             }
         }
         if session.is_none() || stats.is_some() || is_confirmed {
-            let (key, tenure, stats) = (resource.key.clone(), lease.tenure, stats.cloned());
+            let key = resource.key.clone();
+            let tenure = lease.tenure;
+            let stats = stats.cloned();
             let change = Change::LeaseRenewed { key, at, tenure, stats, confirm_by };
             to_lease(lease, &change);
             self.changes.push(change);
@@ -254,7 +259,8 @@ impl Draft<'_> {
         reason: Option<String>,
     ) -> Result<LeaseId, Stop> {
         let Some(lease) = &resource.lease else { return Err(lost(resource).into()) };
-        let (id, free_at) = (lease.id, self.deadline(lease)?.plus_ms(resource.lock_delay_ms()));
+        let id = lease.id;
+        let free_at = self.deadline(lease)?.plus_ms(resource.lock_delay_ms());
         let held_back_until = Some(free_at).filter(|at| !fenced && *at > self.now());
         self.end(resource, What::Revoked, |e| {
             e.held_back_until = held_back_until;
@@ -279,7 +285,8 @@ impl Draft<'_> {
         }
         self.settle_wholly(resource)?;
         self.refuse_unless_own("hold-back", resource.held_back_by.as_ref())?;
-        let (token, reason) = (resource.last_token, reason.clone());
+        let token = resource.last_token;
+        let reason = reason.clone();
         self.emit(resource, What::HoldBackLifted { token, reason });
         Ok(true)
     }
@@ -315,7 +322,8 @@ impl Draft<'_> {
     /// Cancels a request that has neither a lease nor a place in line. Anyone can make up such requests, so they count
     /// for the key that cancels them, and displace nothing (rule 7).
     fn cancel_unseen(&mut self, request: &RequestKey) -> Result<Answer, Stop> {
-        let (now, by) = (self.now(), self.by.key().cloned());
+        let now = self.now();
+        let by = self.by.key().cloned();
         let counts = |(key, spent): &(&RequestKey, &SpentRequest)| {
             spent.cancelled && spent.by == by && spent.until > now && *key != request
         };
@@ -343,7 +351,9 @@ impl Draft<'_> {
         {
             return Err(Refusal::StaleSequence { given: write.sequence, stored: stored.sequence }.into());
         }
-        let (document, sequence, written_at) = (write.document.clone(), write.sequence, self.now());
+        let document = write.document.clone();
+        let sequence = write.sequence;
+        let written_at = self.now();
         let state = StateDocument { document, sequence, token, written_at };
         self.emit(resource, What::StateChanged(state.clone()));
         Ok(state)

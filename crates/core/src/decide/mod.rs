@@ -89,7 +89,8 @@ pub fn decide_all<'c>(
     calls: impl IntoIterator<Item = &'c Call>,
     mut moment: Moment,
 ) -> Result<Decisions, FoundLate> {
-    let (mut outcomes, mut changes) = (Vec::new(), Vec::new());
+    let mut outcomes = Vec::new();
+    let mut changes = Vec::new();
     for call in calls {
         let decision = decide(ledger, call, moment)?;
         for change in &decision.changes {
@@ -134,7 +135,9 @@ struct Draft<'a> {
 
 impl<'a> Draft<'a> {
     fn new(ledger: &'a Ledger, by: &'a Actor, moment: Moment) -> Self {
-        let (changes, left, lease_counts) = (Vec::new(), BTreeSet::new(), BTreeMap::new());
+        let changes = Vec::new();
+        let left = BTreeSet::new();
+        let lease_counts = BTreeMap::new();
         Self { ledger, by, moment, changes, left, lease_counts }
     }
 

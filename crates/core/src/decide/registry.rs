@@ -103,7 +103,8 @@ impl Draft<'_> {
     }
 
     pub(super) fn remove_record(&mut self, collection: &Name, id: &Name) -> Result<Answer, Stop> {
-        let (collection, id) = (collection.clone(), id.clone());
+        let collection = collection.clone();
+        let id = id.clone();
         if self.ledger.record(&collection, &id).is_none() {
             return Err(Refusal::NoRecord { collection, id }.into());
         }

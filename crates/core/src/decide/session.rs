@@ -143,7 +143,8 @@ impl Draft<'_> {
         if let Some(metrics) = metrics {
             session.metrics = metrics.clone();
         }
-        let (deadline, metrics) = (session.deadline, metrics.cloned());
+        let deadline = session.deadline;
+        let metrics = metrics.cloned();
         self.changes.push(Change::SessionRenewed { id, at, deadline, metrics });
         Ok(session)
     }
@@ -283,7 +284,8 @@ impl Draft<'_> {
                 return Err(Refusal::NoSession { session: id, why: SessionOver::Superseded }.into());
             }
         }
-        let (mut released, mut revoked) = (0, 0);
+        let mut released = 0;
+        let mut revoked = 0;
         if let Some(id) = present {
             self.ledger.session(id).ok_or(FoundLate::Session(id))?;
             if proof.is_some() {

@@ -103,7 +103,8 @@ impl<'a> Draft<'a> {
     /// The place of the same request in line, if it has one.
     fn stands(&self, ask: &Acquire) -> Option<&'a Waiter> {
         let by_request = ask.request.as_ref().and_then(|request| {
-            let (resource, holder) = (ask.key.clone(), ask.holder.clone());
+            let resource = ask.key.clone();
+            let holder = ask.holder.clone();
             self.ledger.waiter_of_request(&RequestKey { resource, holder, request: request.clone() })
         });
         let by_lease = || self.ledger.waiter_of_lease(ask.lease).filter(|w| w.key == ask.key);
@@ -168,7 +169,9 @@ impl<'a> Draft<'a> {
             self.ledger.session(id).ok_or(FoundLate::Session(id))?;
         }
         if self.left.insert(waiter.place()) {
-            let (key, arrival, at) = (waiter.key.clone(), waiter.arrival, self.now());
+            let key = waiter.key.clone();
+            let arrival = waiter.arrival;
+            let at = self.now();
             self.changes.push(Change::WaitEnded { key, arrival, at });
         }
         Ok(())

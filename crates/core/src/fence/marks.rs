@@ -13,7 +13,7 @@ const PROOFS_MAX: usize = 16;
 
 /// What the store says of a resource when it is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum MarkLookup {
     /// The newest token that it has given, 0 if none.
     Newest(Mark),
     /// It has no such resource.
@@ -24,7 +24,7 @@ pub enum Answer {
 
 /// What a gate that remembers has to save.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Record {
+pub enum MarkRecord {
     /// A mark was raised.
     Mark(ResourceKey, Mark),
     /// Marks were dropped: of a resource without one, tokens up to here need a read.
@@ -94,7 +94,7 @@ pub struct Fence {
     records: u64,
     /// Records up to here are saved.
     saved: u64,
-    unsaved: Vec<Record>,
+    unsaved: Vec<MarkRecord>,
 }
 
 impl Fence {
@@ -197,7 +197,7 @@ impl Fence {
     pub fn conclude(
         &mut self,
         (key, token, session): (&ResourceKey, Token, Option<SessionId>),
-        (answer, epoch): (Answer, Option<u64>),
+        (answer, epoch): (MarkLookup, Option<u64>),
         asked: Tick,
         now: Tick,
     ) -> Option<Verdict> {
@@ -206,17 +206,17 @@ impl Fence {
         }
         self.away_until = None;
         // That there is nothing is also said of a tenant that the gate's key is not for.
-        self.is_denied &= answer == Answer::Nothing;
-        if let Answer::Newest(newest) = answer {
+        self.is_denied &= answer == MarkLookup::Nothing;
+        if let MarkLookup::Newest(newest) = answer {
             self.confirm(key, newest, asked);
         }
         Some(match self.admit(key, token, session, now) {
-            Verdict::Undecidable(_) if answer == Answer::Hidden => Verdict::Undecidable(Doubt::Hidden),
+            Verdict::Undecidable(_) if answer == MarkLookup::Hidden => Verdict::Undecidable(Doubt::Hidden),
             Verdict::Undecidable(Doubt::Newer { known }) => {
                 Verdict::Undecidable(Doubt::NeverGiven { newest: known })
             }
             Verdict::Undecidable(Doubt::Unknown | Doubt::Forgotten | Doubt::Expired | Doubt::Unconfirmed)
-                if answer == Answer::Nothing =>
+                if answer == MarkLookup::Nothing =>
             {
                 Verdict::Undecidable(Doubt::NoSuchResource)
             }
@@ -238,7 +238,8 @@ impl Fence {
     /// The watch tells of a token: in a snapshot, or with an event.
     pub fn learn(&mut self, key: &ResourceKey, mark: Mark) {
         self.raise(key, mark);
-        let (snapshot, epoch) = (self.snapshot, self.epoch);
+        let snapshot = self.snapshot;
+        let epoch = self.epoch;
         // A store that has less than was admitted is not believed: the mark stays, and admits nothing by the watch.
         if let Some(entry) = self.marks.get_mut(key).filter(|entry| entry.mark.token == mark.token) {
             (entry.snapshot, entry.history) = (Some(snapshot), epoch);
@@ -262,7 +263,7 @@ impl Fence {
             self.heads.clear();
             // What is told from now on is of the next snapshot.
             self.snapshot += 1;
-            self.record(Record::Epoch(epoch));
+            self.record(MarkRecord::Epoch(epoch));
         }
         epoch == self.epoch
     }
@@ -338,15 +339,15 @@ impl Fence {
     }
 
     /// Takes over what was saved before a restart, in the same order. It is saved already.
-    pub fn restore(&mut self, record: Record) {
+    pub fn restore(&mut self, record: MarkRecord) {
         match record {
-            Record::Epoch(epoch) => {
+            MarkRecord::Epoch(epoch) => {
                 self.follow(epoch);
                 // The same epoch again: marks of former histories were dropped.
                 self.former_floor = self.floor;
             }
-            Record::Floor(floor) => self.floor = self.floor.max(floor),
-            Record::Mark(key, mark) => {
+            MarkRecord::Floor(floor) => self.floor = self.floor.max(floor),
+            MarkRecord::Mark(key, mark) => {
                 let history = self.epoch;
                 let entry =
                     Entry { mark, record: 0, snapshot: None, read: None, is_confirmed: false, history };
@@ -359,7 +360,7 @@ impl Fence {
     }
 
     /// What has to be saved, and the number to give to [`Self::saved_up_to`] when it is.
-    pub fn unsaved(&mut self) -> (Vec<Record>, u64) {
+    pub fn unsaved(&mut self) -> (Vec<MarkRecord>, u64) {
         (std::mem::take(&mut self.unsaved), self.records)
     }
 
@@ -369,13 +370,14 @@ impl Fence {
     }
 
     /// Everything that a gate that restarts must know, in order.
-    pub fn records(&self) -> impl Iterator<Item = Record> {
+    pub fn records(&self) -> impl Iterator<Item = MarkRecord> {
         let marks = |is_former: bool| {
             let those = self.marks.iter().filter(move |(_, entry)| self.is_former(entry) == is_former);
-            those.map(|(key, entry)| Record::Mark(key.clone(), entry.mark))
+            those.map(|(key, entry)| MarkRecord::Mark(key.clone(), entry.mark))
         };
-        let former = [Record::Floor(self.former_floor)].into_iter().chain(marks(true));
-        let present = [Record::Epoch(self.epoch), Record::Floor(self.floor)].into_iter().chain(marks(false));
+        let former = [MarkRecord::Floor(self.former_floor)].into_iter().chain(marks(true));
+        let present =
+            [MarkRecord::Epoch(self.epoch), MarkRecord::Floor(self.floor)].into_iter().chain(marks(false));
         former.chain(present)
     }
 
@@ -429,7 +431,7 @@ impl Fence {
         if old.is_none() && self.marks.len() >= self.rules.marks_max {
             self.compact();
         }
-        let record = self.record(Record::Mark(key.clone(), mark));
+        let record = self.record(MarkRecord::Mark(key.clone(), mark));
         let fresh = Entry { mark, record, snapshot: None, read: None, is_confirmed: false, history: 0 };
         // What was known of the former token says nothing of this one.
         let entry = match old.filter(|old| old.mark.token == mark.token) {
@@ -440,7 +442,7 @@ impl Fence {
     }
 
     /// The number of a new record.
-    fn record(&mut self, record: Record) -> u64 {
+    fn record(&mut self, record: MarkRecord) -> u64 {
         if !self.rules.remembers {
             return 0;
         }
@@ -462,10 +464,10 @@ impl Fence {
         let former = dropped.filter(|entry| self.is_former(entry)).map(|entry| entry.mark.token).max();
         self.marks.retain(|_, entry| entry.mark.token > floor);
         self.floor = floor;
-        self.record(Record::Floor(floor));
+        self.record(MarkRecord::Floor(floor));
         if former > Some(self.former_floor) {
             self.former_floor = former.unwrap_or(self.former_floor);
-            self.record(Record::Epoch(self.epoch));
+            self.record(MarkRecord::Epoch(self.epoch));
         }
     }
 

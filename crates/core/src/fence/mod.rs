@@ -25,7 +25,7 @@
 mod marks;
 mod verdict;
 
-pub use marks::{Answer, Fence, Record};
+pub use marks::{Fence, MarkLookup, MarkRecord};
 pub use verdict::{Doubt, Verdict};
 
 use crate::{key::SessionId, time::Token};

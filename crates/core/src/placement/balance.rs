@@ -71,9 +71,12 @@ impl<'s> Bands<'s> {
     fn new(board: &Board<'_>, shares: &'s Shares) -> Self {
         let heaviest =
             board.items.iter().filter(|item| item.movable).map(|item| item.weight).max().unwrap_or(1);
-        let band = |runner| match shares.runners.has(runner) {
-            true => shares.band(runner, board.policy.band, heaviest),
-            false => (0, u64::MAX),
+        let band = |runner| {
+            if shares.runners.has(runner) {
+                shares.band(runner, board.policy.band, heaviest)
+            } else {
+                (0, u64::MAX)
+            }
         };
         Self { shares, of: (0..board.load.len()).map(band).collect() }
     }

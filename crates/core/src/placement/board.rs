@@ -1,14 +1,14 @@
 //! The state of planning: where each resource is meant to be so far.
 
 use super::{
-    Policy, Reason, Resource, Snapshot,
+    PlacementResource, Policy, Reason, Snapshot,
     classes::{Class, Classes, weight},
     fleet::Fleet,
 };
 
 /// A resource while it is planned.
 pub struct Item<'a> {
-    pub resource: &'a Resource,
+    pub resource: &'a PlacementResource,
     pub class: usize,
     pub weight: u64,
     /// The runner that holds it now.
@@ -37,7 +37,7 @@ impl<'a> Board<'a> {
     pub fn new(snapshot: &'a Snapshot) -> Self {
         let fleet = Fleet::of(snapshot);
         let mut classes = Classes::default();
-        let mut resources: Vec<&Resource> = snapshot.resources.iter().collect();
+        let mut resources: Vec<&PlacementResource> = snapshot.resources.iter().collect();
         resources.sort_by(|a, b| a.key.cmp(&b.key));
         let items = resources.into_iter().map(|resource| Item {
             resource,

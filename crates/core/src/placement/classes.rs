@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::{Needs, Policy, Resource, fleet::Fleet, runner_set::RunnerSet};
+use super::{Needs, PlacementResource, Policy, fleet::Fleet, runner_set::RunnerSet};
 use crate::key::Name;
 
 /// What the resources of a class have in common.
@@ -45,7 +45,7 @@ pub struct Classes<'a> {
 
 impl<'a> Classes<'a> {
     /// The class of a resource.
-    pub fn of(&mut self, fleet: &Fleet<'a>, policy: &Policy, resource: &'a Resource) -> usize {
+    pub fn of(&mut self, fleet: &Fleet<'a>, policy: &Policy, resource: &'a PlacementResource) -> usize {
         let signature = Signature {
             tenant: resource.key.tenant.as_str(),
             kind: resource.key.kind.as_str(),
@@ -69,7 +69,7 @@ impl<'a> Classes<'a> {
         &mut self,
         fleet: &Fleet<'a>,
         policy: &Policy,
-        resource: &'a Resource,
+        resource: &'a PlacementResource,
         signature: &Signature<'a>,
     ) -> usize {
         if let Some(class) = self.by_signature.get(signature) {
@@ -86,13 +86,13 @@ impl<'a> Classes<'a> {
     }
 }
 
-pub fn weight(resource: &Resource) -> u64 {
+pub fn weight(resource: &PlacementResource) -> u64 {
     resource.weight.clamp(1, super::WEIGHT_MAX).into()
 }
 
 /// Whether a shift wants a resource in the group that is shifted to, or outside of it. A shift that has halted leaves
 /// everything on the side where it is, and keeps unowned work out of the group.
-fn side(fleet: &Fleet<'_>, policy: &Policy, resource: &Resource) -> Option<bool> {
+fn side(fleet: &Fleet<'_>, policy: &Policy, resource: &PlacementResource) -> Option<bool> {
     let shift = policy.shift.as_ref()?;
     let holder = resource.holder.as_ref().filter(|_| resource.held);
     let is_there = |holder| fleet.find(resource, holder).is_some_and(|at| fleet.group(&shift.to).has(at));
@@ -102,7 +102,7 @@ fn side(fleet: &Fleet<'_>, policy: &Policy, resource: &Resource) -> Option<bool>
     })
 }
 
-fn class(fleet: &Fleet<'_>, policy: &Policy, resource: &Resource, side: Option<bool>) -> Class {
+fn class(fleet: &Fleet<'_>, policy: &Policy, resource: &PlacementResource, side: Option<bool>) -> Class {
     let fit = fleet.fit(resource);
     let allowed = fit.clone().and(&fleet.receivers);
     let group = policy.shift.as_ref().map(|shift| fleet.group(&shift.to));

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::{Policy, Resource, Runner, Snapshot, Unplaceable, runner_set::RunnerSet, version::Rollouts};
+use super::{
+    PlacementResource, Policy, Runner, Snapshot, Unplaceable, runner_set::RunnerSet, version::Rollouts,
+};
 use crate::{call::ResourceScope, key::Name};
 
 /// The runners, by key; elsewhere a runner is its position here.
@@ -46,7 +48,8 @@ impl<K: Ord + Copy> Index<K> {
         I: Iterator<Item = K>,
     {
         let count = runners.len();
-        let (mut of, mut any) = (BTreeMap::new(), RunnerSet::none(count));
+        let mut of = BTreeMap::new();
+        let mut any = RunnerSet::none(count);
         for (at, runner) in runners.iter().enumerate() {
             let mut nothing = true;
             for key in has(runner) {
@@ -96,19 +99,19 @@ impl<'a> Fleet<'a> {
     }
 
     /// The runners whose keys may not touch a resource (rule 26); none, if there are none.
-    pub fn barred(&self, resource: &Resource) -> Option<RunnerSet> {
+    pub fn barred(&self, resource: &PlacementResource) -> Option<RunnerSet> {
         let is_barred = |of: &&Limited<'_>| !of.scopes.iter().any(|scope| scope.contains(&resource.key));
         let sets = self.limited.values().filter(is_barred).map(|of| &of.runners);
         sets.fold(None, |barred: Option<RunnerSet>, set| Some(barred.unwrap_or_default().or(set)))
     }
 
     /// The runner of that name in the tenant of a resource.
-    pub fn find(&self, resource: &Resource, name: &Name) -> Option<usize> {
+    pub fn find(&self, resource: &PlacementResource, name: &Name) -> Option<usize> {
         self.by_key.get(&(resource.key.tenant.as_str(), name.as_str())).copied()
     }
 
     /// The runner that a static list names for a resource.
-    pub fn pin(&self, resource: &Resource) -> Option<&'a Name> {
+    pub fn pin(&self, resource: &PlacementResource) -> Option<&'a Name> {
         self.pins.get(&(resource.key.kind.as_str(), resource.key.key.as_str())).copied()
     }
 
@@ -118,7 +121,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// The runners that meet what a resource asks for, whether or not they are there.
-    pub fn fit(&self, resource: &Resource) -> RunnerSet {
+    pub fn fit(&self, resource: &PlacementResource) -> RunnerSet {
         if let Some(name) = self.pin(resource) {
             let pinned = self.find(resource, name);
             return self.unbarred(resource, RunnerSet::of(self.runners.len(), |at| Some(at) == pinned));
@@ -128,7 +131,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Those of `runners` whose keys may touch a resource.
-    fn unbarred(&self, resource: &Resource, runners: RunnerSet) -> RunnerSet {
+    fn unbarred(&self, resource: &PlacementResource, runners: RunnerSet) -> RunnerSet {
         match self.barred(resource) {
             Some(barred) => runners.without(&barred),
             None => runners,
@@ -136,7 +139,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Why no runner meets what a resource asks for.
-    pub fn why_unfit(&self, resource: &Resource) -> Unplaceable {
+    pub fn why_unfit(&self, resource: &PlacementResource) -> Unplaceable {
         if let Some(name) = self.pin(resource) {
             let is_barred = |at| self.barred(resource).is_some_and(|barred| barred.has(at));
             return match self.find(resource, name) {
@@ -155,14 +158,14 @@ impl<'a> Fleet<'a> {
         unmet.map_or(Unplaceable::NoRunnerWithAll, |(_, why)| why())
     }
 
-    fn of_tenant(&self, resource: &Resource) -> RunnerSet {
+    fn of_tenant(&self, resource: &PlacementResource) -> RunnerSet {
         self.tenants.get(resource.key.tenant.as_str()).clone().without(&self.is_static)
     }
 
     /// What a resource asks for: the runners that meet each demand, and what to say if there are none.
     fn demands<'s>(
         &'s self,
-        resource: &'s Resource,
+        resource: &'s PlacementResource,
     ) -> impl Iterator<Item = (&'s RunnerSet, Box<dyn Fn() -> Unplaceable + 's>)> {
         type Why<'s> = Box<dyn Fn() -> Unplaceable + 's>;
         let kind = (

@@ -49,7 +49,7 @@ mod version;
 
 pub use plan::{Eviction, Holdup, Placement, Plan, Reason, Step, Unplaceable};
 pub use policy::{Band, MoveBudget, Policy, Shift};
-pub use snapshot::{Needs, PendingMove, Presence, Resource, Runner, Snapshot};
+pub use snapshot::{Needs, PendingMove, PlacementResource, Presence, Runner, Snapshot};
 pub use version::newest_first;
 
 use board::Board;

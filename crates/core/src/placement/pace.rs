@@ -58,7 +58,8 @@ fn in_turns(board: &Board<'_>, steps: &[Step]) -> Vec<usize> {
     let moves = (0..steps.len()).filter(|item| steps[*item] == Step::Move);
     let mut moves: Vec<_> = moves
         .map(|item| {
-            let (rank, key) = (rank(&board.items[item].reason), &board.items[item].resource.key);
+            let rank = rank(&board.items[item].reason);
+            let key = &board.items[item].resource.key;
             let turn = turns.entry((rank, key.tenant.as_str(), key.kind.as_str())).or_default();
             *turn += 1;
             (rank, *turn, item)

@@ -150,7 +150,8 @@ struct Search<'s, 'a> {
 
 impl<'s, 'a> Search<'s, 'a> {
     fn new(stacks: &'s Stacks, board: &'s Board<'a>) -> Self {
-        let (runners, classes) = (board.load.len(), board.classes.len());
+        let runners = board.load.len();
+        let classes = board.classes.len();
         Self {
             stacks,
             board,
@@ -182,7 +183,8 @@ impl<'s, 'a> Search<'s, 'a> {
         }
         self.distance[node] = distance;
         self.visits[node] += 1;
-        if !std::mem::replace(&mut self.queued[node], true) {
+        if !self.queued[node] {
+            self.queued[node] = true;
             self.queue.push_back(node);
         }
         true

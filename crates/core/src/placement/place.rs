@@ -68,7 +68,8 @@ fn without_place(board: &Board<'_>) -> (Vec<usize>, Vec<usize>) {
         item.at.is_none() && matches!(item.reason, Reason::Unowned | Reason::Evicted(_))
     };
     let is_wish = |item: &usize| {
-        let (class, item) = (board.class(*item), &board.items[*item]);
+        let class = board.class(*item);
+        let item = &board.items[*item];
         item.reason == Reason::Held
             && item.at.is_some_and(|at| !class.preferred.has(at))
             && !class.allowed.is_empty()

@@ -45,7 +45,8 @@ impl Shares {
     /// The least and the greatest load that is near enough to the share, where no resource is heavier than `heaviest`.
     pub fn band(&self, runner: usize, band: Band, heaviest: u64) -> (u64, u64) {
         let Some(Fraction { over, under }) = self.of[runner] else { return (0, u64::MAX) };
-        let (over, under) = (u128::from(over) * 100, u128::from(under) * 100);
+        let over = u128::from(over) * 100;
+        let under = u128::from(under) * 100;
         let by_percent = over / 100 * u128::from(band.percent);
         let by_floor = u128::from(u64::from(band.floor) * heaviest) * under;
         let half = by_percent.max(by_floor);
@@ -177,7 +178,8 @@ impl Demand {
             of: vec![None; board.load.len()],
             whole: vec![0; board.load.len()],
         };
-        let whole = Part { sets: (0..self.sets.len()).collect(), runners: self.runners.iter().collect() };
+        let whole =
+            ShareComponent { sets: (0..self.sets.len()).collect(), runners: self.runners.iter().collect() };
         let mut parts = vec![whole];
         while let Some(part) = parts.pop() {
             parts.extend(solver.solve(part).into_iter().flatten());
@@ -188,7 +190,7 @@ impl Demand {
 }
 
 /// Sets of runners that share among themselves.
-struct Part {
+struct ShareComponent {
     sets: Vec<usize>,
     runners: Vec<usize>,
 }
@@ -212,13 +214,14 @@ struct Group {
 
 impl Solver<'_> {
     /// Gives every runner of a part its share, or splits the part in two.
-    fn solve(&mut self, mut part: Part) -> Option<[Part; 2]> {
+    fn solve(&mut self, mut part: ShareComponent) -> Option<[ShareComponent; 2]> {
         let (load, capacity) = self.level(&mut part);
         if capacity == 0 {
             return None;
         }
         let groups = self.groups(&part);
-        let (source, sink) = (part.sets.len() + groups.len(), part.sets.len() + groups.len() + 1);
+        let source = part.sets.len() + groups.len();
+        let sink = part.sets.len() + groups.len() + 1;
         let mut network = Network::new(sink + 1);
         for (at, set) in part.sets.iter().enumerate() {
             network.connect(source, at, self.demand[*set] * capacity);
@@ -254,7 +257,7 @@ impl Solver<'_> {
     }
 
     /// The load and the capacity of a part, without those of its runners that have more than their part of it already.
-    fn level(&mut self, part: &mut Part) -> (u64, u64) {
+    fn level(&mut self, part: &mut ShareComponent) -> (u64, u64) {
         loop {
             let sum = |of: &[u64], at: &[usize]| at.iter().map(|at| of[*at]).sum::<u64>();
             let load = sum(&self.demand, &part.sets) + sum(self.fixed, &part.runners);
@@ -274,7 +277,7 @@ impl Solver<'_> {
         }
     }
 
-    fn groups(&self, part: &Part) -> Vec<(Vec<usize>, Group)> {
+    fn groups(&self, part: &ShareComponent) -> Vec<(Vec<usize>, Group)> {
         let mut position = vec![None; self.demand.len()];
         part.sets.iter().enumerate().for_each(|(at, set)| position[*set] = Some(at));
         let mut groups: Vec<(Vec<usize>, Group)> = Vec::new();
@@ -295,11 +298,11 @@ impl Solver<'_> {
 }
 
 /// The sets that do not fit at the level of the whole, with their runners; and the others.
-fn split(part: &Part, groups: Vec<(Vec<usize>, Group)>, reached: &[bool]) -> [Part; 2] {
+fn split(part: &ShareComponent, groups: Vec<(Vec<usize>, Group)>, reached: &[bool]) -> [ShareComponent; 2] {
     [true, false].map(|side| {
         let sets = part.sets.iter().enumerate().filter(|(at, _)| reached[*at] == side);
         let groups = groups.iter().enumerate().filter(|(at, _)| reached[part.sets.len() + at] == side);
         let runners = groups.flat_map(|(_, (_, group))| group.runners.iter().copied());
-        Part { sets: sets.map(|(_, set)| *set).collect(), runners: runners.collect() }
+        ShareComponent { sets: sets.map(|(_, set)| *set).collect(), runners: runners.collect() }
     })
 }

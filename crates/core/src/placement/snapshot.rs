@@ -20,7 +20,7 @@ pub struct Snapshot {
     /// All runners.
     pub runners: Vec<Runner>,
     /// All resources that are to be placed.
-    pub resources: Vec<Resource>,
+    pub resources: Vec<PlacementResource>,
 }
 
 /// Whether a runner is there.
@@ -91,7 +91,7 @@ pub struct PendingMove {
 
 /// A resource that is to be placed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Resource {
+pub struct PlacementResource {
     /// Its identity.
     pub key: ResourceKey,
     /// Where it is. Only runners of that site, or of none, may hold it.
@@ -112,7 +112,7 @@ pub struct Resource {
     pub avoid: BTreeSet<Name>,
 }
 
-impl Resource {
+impl PlacementResource {
     /// A resource of weight 1 that nobody holds and any runner of its tenant may hold.
     pub fn new(key: ResourceKey) -> Self {
         Self {

@@ -11,38 +11,45 @@ use crate::session::HolderStatus;
 /// Compares two versions as people do: runs of digits by their value, everything else by its letters. So `1.10` is
 /// newer than `1.9`, and a pre-release such as `2.0-rc1` is older than `2.0`.
 pub fn newest_first(a: &str, b: &str) -> Ordering {
-    let (a, b) = (parts(a), parts(b));
+    let a = parts(a);
+    let b = parts(b);
     let common = a.iter().zip(&b).map(|(a, b)| a.cmp(b)).find(|order| order.is_ne());
     let by_rest = || match a.len().cmp(&b.len()) {
         // What follows a dash comes before the version itself.
-        Ordering::Less if matches!(b[a.len()], Part::Text("-")) => Ordering::Greater,
-        Ordering::Greater if matches!(a[b.len()], Part::Text("-")) => Ordering::Less,
+        Ordering::Less if matches!(b[a.len()], VersionPart::Text("-")) => Ordering::Greater,
+        Ordering::Greater if matches!(a[b.len()], VersionPart::Text("-")) => Ordering::Less,
         order => order,
     };
     common.unwrap_or_else(by_rest).reverse()
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part<'a> {
+enum VersionPart<'a> {
     Text(&'a str),
     /// Digits without leading zeros: the longer number is the greater one.
     Number(usize, &'a str),
 }
 
-fn parts(version: &str) -> Vec<Part<'_>> {
+fn parts(version: &str) -> Vec<VersionPart<'_>> {
     let version = version.strip_prefix('v').unwrap_or(version);
     let mut parts = Vec::new();
     let mut rest = version;
     while let Some(first) = rest.chars().next() {
         let is_digit = first.is_ascii_digit();
-        let end = match is_digit {
-            true => rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len()),
-            false if first == '-' => 1,
-            false => rest.find(|c: char| c.is_ascii_digit() || c == '-').unwrap_or(rest.len()),
+        let end = if is_digit {
+            rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len())
+        } else if first == '-' {
+            1
+        } else {
+            rest.find(|c: char| c.is_ascii_digit() || c == '-').unwrap_or(rest.len())
         };
         let (part, after) = rest.split_at(end);
         let digits = part.trim_start_matches('0');
-        parts.push(if is_digit { Part::Number(digits.len(), digits) } else { Part::Text(part) });
+        parts.push(if is_digit {
+            VersionPart::Number(digits.len(), digits)
+        } else {
+            VersionPart::Text(part)
+        });
         rest = after;
     }
     parts

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 use solehold_core::{
-    fence::{Answer, Doubt, Fence, Mark, Record, Rules, Tick, Verdict},
+    fence::{Doubt, Fence, Mark, MarkLookup, MarkRecord, Rules, Tick, Verdict},
     key::{Name, ResourceKey, SessionId},
     time::{Revision, Token},
 };
@@ -111,7 +111,7 @@ fn words(verdict: Verdict) -> String {
 struct Run {
     rules: Rules,
     fence: Fence,
-    disk: Vec<Record>,
+    disk: Vec<MarkRecord>,
 }
 
 impl Run {
@@ -135,14 +135,14 @@ impl Run {
                 return (words(fence.admit(&scene(&key), Token(token), session, Tick(at))), verdict);
             }
             Step::Ask { key, token, session, at, epoch, answer, verdict } => {
-                let answer = answer.map_or(Answer::Nothing, |granted| Answer::Newest(mark(granted)));
+                let answer = answer.map_or(MarkLookup::Nothing, |granted| MarkLookup::Newest(mark(granted)));
                 let message = (&scene(&key), Token(token), session);
                 let came = fence.conclude(message, (answer, Some(epoch)), Tick(at), Tick(at));
                 return (came.map_or_else(|| "not followed".to_owned(), words), verdict);
             }
             Step::Hidden { key, token, session, at, verdict } => {
                 let message = (&scene(&key), Token(token), session);
-                let came = fence.conclude(message, (Answer::Hidden, None), Tick(at), Tick(at));
+                let came = fence.conclude(message, (MarkLookup::Hidden, None), Tick(at), Tick(at));
                 return (came.map_or_else(|| "not followed".to_owned(), words), verdict);
             }
             Step::Learn { key, token, session } => fence.learn(&scene(&key), mark((token, session))),

@@ -1,7 +1,7 @@
 //! What a gate says, case by case.
 
 use solehold_core::{
-    fence::{Answer, Doubt, Fence, Mark, Record, Rules, Tick, Verdict},
+    fence::{Doubt, Fence, Mark, MarkLookup, MarkRecord, Rules, Tick, Verdict},
     time::{Revision, Token},
 };
 
@@ -85,12 +85,12 @@ fn a_read_settles_what_the_watch_has_not_told() {
         let message = (&key(0), Token(shown), None);
         fence.conclude(message, (answer, Some(1)), Tick(asked), Tick(asked)).expect("this history")
     };
-    assert_eq!(ask(9, Answer::Newest(mark(9)), 0), Verdict::Admit);
-    assert_eq!(ask(10, Answer::Newest(mark(12)), 0), Verdict::Stale { newest: Token(12) });
+    assert_eq!(ask(9, MarkLookup::Newest(mark(9)), 0), Verdict::Admit);
+    assert_eq!(ask(10, MarkLookup::Newest(mark(12)), 0), Verdict::Stale { newest: Token(12) });
     let forged = Verdict::Undecidable(Doubt::NeverGiven { newest: Token(12) });
-    assert_eq!(ask(13, Answer::Newest(mark(12)), 0), forged);
+    assert_eq!(ask(13, MarkLookup::Newest(mark(12)), 0), forged);
     let gone = Verdict::Undecidable(Doubt::NoSuchResource);
-    assert_eq!(ask(12, Answer::Nothing, 2 * TTL), gone);
+    assert_eq!(ask(12, MarkLookup::Nothing, 2 * TTL), gone);
     assert!(!Doubt::NoSuchResource.may_pass() && Doubt::Expired.may_pass());
 }
 
@@ -117,7 +117,7 @@ fn a_strict_gate_reads_before_a_new_token() {
     let mut fence = watching(Rules { strict: true, ..rules() }, 7);
     assert_eq!(judge(&fence, 7, 0), Verdict::Undecidable(Doubt::Unconfirmed));
     let read = |fence: &mut Fence, answer: Mark| {
-        fence.conclude((&key(0), Token(7), None), (Answer::Newest(answer), Some(1)), Tick(1), Tick(1))
+        fence.conclude((&key(0), Token(7), None), (MarkLookup::Newest(answer), Some(1)), Tick(1), Tick(1))
     };
     assert_eq!(read(&mut fence, mark(7)), Some(Verdict::Admit));
     assert_eq!(judge(&fence, 7, 2), Verdict::Admit, "once per token");
@@ -131,7 +131,7 @@ fn a_gate_that_remembers_saves_before_it_admits() {
     let mut fence = watching(rules, 7);
     assert_eq!(judge(&fence, 7, 0), Verdict::Undecidable(Doubt::Unsaved));
     let (records, number) = fence.unsaved();
-    assert_eq!(records, [Record::Epoch(1), Record::Mark(key(0), mark(7))]);
+    assert_eq!(records, [MarkRecord::Epoch(1), MarkRecord::Mark(key(0), mark(7))]);
     assert_eq!(judge(&fence, 7, 0), Verdict::Undecidable(Doubt::Unsaved), "it is only being saved");
     fence.saved_up_to(number);
     assert_eq!(judge(&fence, 7, 0), Verdict::Admit);
@@ -177,7 +177,7 @@ fn a_mark_of_a_former_history_that_was_dropped_is_remembered() {
     let mut written_anew = Fence::new(rules);
     fence.records().for_each(|record| written_anew.restore(record));
     for mut fence in [fence, written_along, written_anew] {
-        let answer = (Answer::Newest(mark(5)), Some(2));
+        let answer = (MarkLookup::Newest(mark(5)), Some(2));
         let verdict = fence.conclude((&key(0), Token(5), None), answer, Tick(10), Tick(10));
         assert_eq!(verdict, Some(Verdict::Stale { newest: Token(7) }), "{fence:?}");
     }
@@ -189,7 +189,7 @@ fn a_floor_is_remembered() {
     let mut fence = watching(rules, 7);
     fence.learn(&key(1), mark(9));
     let (records, _) = fence.unsaved();
-    assert!(records.contains(&Record::Floor(Token(7))), "{records:?}");
+    assert!(records.contains(&MarkRecord::Floor(Token(7))), "{records:?}");
     // What is written anew, in place of everything before, says no more of the dropped mark than that.
     let mut again = Fence::new(rules);
     fence.records().for_each(|record| again.restore(record));
@@ -204,7 +204,7 @@ fn a_dropped_mark_comes_back_by_a_read() {
     let mut fence = Fence::new(Rules { marks_max: 8, ..rules() });
     let ask = |fence: &mut Fence, resource: usize, token: u64| {
         let message = (&key(resource), Token(token), None);
-        fence.conclude(message, (Answer::Newest(mark(token)), Some(1)), Tick(0), Tick(0))
+        fence.conclude(message, (MarkLookup::Newest(mark(token)), Some(1)), Tick(0), Tick(0))
     };
     for resource in 1..=9 {
         assert_eq!(ask(&mut fence, resource, resource as u64), Some(Verdict::Admit));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use solehold_core::{
-    fence::{Answer, Doubt, Fence, Mark, Record, Rules, Tick, Verdict},
+    fence::{Doubt, Fence, Mark, MarkLookup, MarkRecord, Rules, Tick, Verdict},
     key::{Name, ResourceKey, SessionId},
     time::{Revision, Token},
 };
@@ -141,7 +141,7 @@ pub struct World {
     events: Vec<(u64, Event)>,
     /// The watch has told everything up to here.
     told: Option<(u64, u64)>,
-    disk: Vec<Record>,
+    disk: Vec<MarkRecord>,
     // What the model remembers, across restarts if the gate does.
     admitted: BTreeMap<usize, Admitted>,
     learned: BTreeMap<usize, u64>,
@@ -290,10 +290,10 @@ impl World {
 
     fn ask(&mut self, r: usize, shown: Shown, from: From) {
         let (token, session) = self.message(r, shown, from);
-        let answer = if self.exists[r] { Answer::Newest(self.newest(r)) } else { Answer::Nothing };
+        let answer = if self.exists[r] { MarkLookup::Newest(self.newest(r)) } else { MarkLookup::Nothing };
         let (asked, is_away) = (Tick(self.now), false);
         let message = (&key(r), token, session);
-        if let Answer::Newest(mark) = answer {
+        if let MarkLookup::Newest(mark) = answer {
             self.has_learned(r, mark.token.0);
             self.confirmed.insert(r, mark.token.0);
         }
@@ -308,7 +308,7 @@ impl World {
             return;
         }
         let old = Mark { token: Token(self.revision + 1_000), session: None };
-        let answer = (Answer::Newest(old), Some(epoch));
+        let answer = (MarkLookup::Newest(old), Some(epoch));
         let verdict = self.fence.conclude((&key(r), old.token, None), answer, asked, asked);
         assert_eq!(verdict, None, "an older history is not followed");
         assert!(!self.fence.head_was(epoch, Revision(0), asked) && !self.fence.snapshot_begins(epoch));
@@ -411,7 +411,7 @@ impl World {
         }
         if self.rules.remembers {
             let is_saved = self.disk.iter().any(
-                |record| matches!(record, Record::Mark(of, mark) if *of == key(r) && mark.token == token),
+                |record| matches!(record, MarkRecord::Mark(of, mark) if *of == key(r) && mark.token == token),
             );
             assert!(is_saved, "{token} was admitted before it was saved");
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use solehold_core::placement::{Resource, Runner};
+use solehold_core::placement::{PlacementResource, Runner};
 
 use super::world::fits;
 
@@ -25,7 +25,7 @@ impl Share {
 /// The max-min fair share of each runner: of all sets of runners the one with the most, relative to its capacity, that
 /// can be held only there is at one level; then the same for what is left. There are few enough runners to look at all
 /// sets.
-pub fn shares(runners: &[Runner], resources: &[Resource]) -> Vec<Share> {
+pub fn shares(runners: &[Runner], resources: &[PlacementResource]) -> Vec<Share> {
     let masks: Vec<u32> = resources.iter().map(|resource| mask(runners, resource)).collect();
     let mut shares = vec![Share { over: 0, under: 1 }; runners.len()];
     let mut left = (1u32 << runners.len()) - 1;
@@ -52,7 +52,7 @@ pub fn shares(runners: &[Runner], resources: &[Resource]) -> Vec<Share> {
     shares
 }
 
-fn mask(runners: &[Runner], resource: &Resource) -> u32 {
+fn mask(runners: &[Runner], resource: &PlacementResource) -> u32 {
     runners.iter().enumerate().filter(|(_, runner)| fits(runner, resource)).map(|(at, _)| 1 << at).sum()
 }
 
@@ -66,7 +66,7 @@ fn capacity(runners: &[Runner], set: u32) -> u64 {
 }
 
 /// How many resources can be placed at all.
-pub fn most_placed(runners: &[Runner], resources: &[Resource]) -> usize {
+pub fn most_placed(runners: &[Runner], resources: &[PlacementResource]) -> usize {
     let mut network = Costs::new(resources.len(), runners.len());
     network.connect_all(runners, resources, |_, _| 0);
     for (at, runner) in runners.iter().enumerate() {
@@ -77,7 +77,7 @@ pub fn most_placed(runners: &[Runner], resources: &[Resource]) -> usize {
 
 /// The fewest moves after which every load is in the band of its share. What nobody holds, or what must leave its
 /// holder, can go anywhere for what it costs anyway.
-pub fn fewest_moves(runners: &[Runner], resources: &[Resource], shares: &[Share]) -> usize {
+pub fn fewest_moves(runners: &[Runner], resources: &[PlacementResource], shares: &[Share]) -> usize {
     const MUST: i64 = 1_000_000;
     let mut network = Costs::new(resources.len(), runners.len());
     let names: BTreeMap<_, usize> =
@@ -133,7 +133,7 @@ impl Costs {
     fn connect_all(
         &mut self,
         runners: &[Runner],
-        resources: &[Resource],
+        resources: &[PlacementResource],
         cost: impl Fn(usize, usize) -> i64,
     ) {
         for (at, resource) in resources.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use proptest::{prelude::*, test_runner::FileFailurePersistence};
 use solehold_core::{
-    placement::{Placement, Presence, Reason, Resource, Runner, Snapshot, Step, Unplaceable, plan},
+    placement::{Placement, PlacementResource, Presence, Reason, Runner, Snapshot, Step, Unplaceable, plan},
     session::HolderStatus,
 };
 
@@ -45,7 +45,7 @@ fn with_traits(mut runner: Runner, (site, label, capability): Traits) -> Runner 
     runner
 }
 
-fn asking(mut resource: Resource, (site, label, capability): Traits) -> Resource {
+fn asking(mut resource: PlacementResource, (site, label, capability): Traits) -> PlacementResource {
     resource.site = site.map(|site| name(SITES[site]));
     if label {
         resource.needs.labels.insert("gpu".into(), "yes".into());
@@ -68,7 +68,7 @@ fn snapshots(weights: std::ops::RangeInclusive<u32>, likely: usize) -> impl Stra
         resources: resources
             .into_iter()
             .enumerate()
-            .map(|(n, (weight, traits))| Resource { weight, ..asking(resource(n), traits) })
+            .map(|(n, (weight, traits))| PlacementResource { weight, ..asking(resource(n), traits) })
             .collect(),
         ..Default::default()
     })
@@ -133,9 +133,9 @@ fn happen(snapshot: &mut Snapshot, event: &Event, number: usize) {
 }
 
 /// The runners that can be given work, and the resources that one of them holds now.
-fn active(snapshot: &Snapshot) -> (Vec<Runner>, Vec<Resource>) {
+fn active(snapshot: &Snapshot) -> (Vec<Runner>, Vec<PlacementResource>) {
     let runners: Vec<Runner> = snapshot.runners.iter().filter(|runner| receives(runner)).cloned().collect();
-    let is_held = |resource: &&Resource| {
+    let is_held = |resource: &&PlacementResource| {
         resource.held && runners.iter().any(|runner| resource.holder.as_ref() == Some(&runner.key.name))
     };
     let resources = snapshot.resources.iter().filter(is_held).cloned().collect();
@@ -146,7 +146,7 @@ fn active(snapshot: &Snapshot) -> (Vec<Runner>, Vec<Resource>) {
 /// into account.
 fn give_up_misplaced(snapshot: &mut Snapshot) {
     let last = snapshot.clone().converge().last.expect("a plan");
-    let is_misplaced = |resource: &Resource| {
+    let is_misplaced = |resource: &PlacementResource| {
         let placement = last.placement(&resource.key).expect("a placement");
         matches!(placement.reason, Reason::NowhereElse(_))
     };
@@ -175,7 +175,7 @@ proptest! {
             let before = snapshot.clone();
             let course = snapshot.converge();
             let (runners, placed) = active(&snapshot);
-            let could_be: Vec<Resource> = before.resources.iter()
+            let could_be: Vec<PlacementResource> = before.resources.iter()
                 .filter(|resource| runners.iter().any(|runner| fits(runner, resource))).cloned().collect();
             prop_assert_eq!(placed.len(), fair::most_placed(&runners, &could_be), "as many as possible are placed");
             let shares = fair::shares(&runners, &placed);
@@ -185,10 +185,10 @@ proptest! {
                 let load = loads[runner.key.name.as_str()];
                 prop_assert!((low..=high).contains(&load), "{} has {load}, not {low} to {high}", runner.key.name);
             }
-            let was = |resource: &Resource| {
+            let was = |resource: &PlacementResource| {
                 before.resources.iter().find(|was| was.key == resource.key).expect("it was there").clone()
             };
-            let before: Vec<Resource> = placed.iter().map(was).collect();
+            let before: Vec<PlacementResource> = placed.iter().map(was).collect();
             let fewest = fair::fewest_moves(&runners, &before, &shares);
             prop_assert!(course.total() * 10 <= fewest * 11, "{} moves, and {fewest} were enough", course.total());
         }

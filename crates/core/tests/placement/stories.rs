@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use solehold_core::{
     call::ResourceScope,
     placement::{
-        ALGORITHM_VERSION, Eviction, Holdup, MoveBudget, PendingMove, Placement, Plan, Presence, Reason,
-        Resource, Runner, Shift, Snapshot, Step, Unplaceable, plan,
+        ALGORITHM_VERSION, Eviction, Holdup, MoveBudget, PendingMove, Placement, PlacementResource, Plan,
+        Presence, Reason, Runner, Shift, Snapshot, Step, Unplaceable, plan,
     },
     session::HolderStatus,
 };
@@ -328,9 +328,9 @@ fn shift(percent: u32) -> Option<Shift> {
     Some(Shift { to: "green".into(), percent, halted: None })
 }
 
-fn on_green(snapshot: &Snapshot) -> Vec<&Resource> {
+fn on_green(snapshot: &Snapshot) -> Vec<&PlacementResource> {
     let is_there =
-        |r: &&Resource| r.holder.as_ref().is_some_and(|holder| holder.as_str().starts_with("green"));
+        |r: &&PlacementResource| r.holder.as_ref().is_some_and(|holder| holder.as_str().starts_with("green"));
     snapshot.resources.iter().filter(is_there).collect()
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use solehold_core::{
     key::{HolderKey, Name, ResourceKey},
-    placement::{Plan, Presence, Resource, Runner, Snapshot, Step, plan},
+    placement::{PlacementResource, Plan, Presence, Runner, Snapshot, Step, plan},
     session::HolderStatus,
 };
 
@@ -28,12 +28,12 @@ pub fn key(key: &str) -> ResourceKey {
     ResourceKey { tenant: name("acme"), kind: name("job"), key: name(key) }
 }
 
-pub fn resource(number: usize) -> Resource {
-    Resource::new(key(&format!("{number:06}")))
+pub fn resource(number: usize) -> PlacementResource {
+    PlacementResource::new(key(&format!("{number:06}")))
 }
 
-pub fn held(number: usize, by: &str) -> Resource {
-    Resource { holder: Some(name(by)), held: true, ..resource(number) }
+pub fn held(number: usize, by: &str) -> PlacementResource {
+    PlacementResource { holder: Some(name(by)), held: true, ..resource(number) }
 }
 
 /// A fleet of runners `r0`, `r1`, ... and resources that nobody holds.
@@ -126,7 +126,7 @@ impl World for Snapshot {
 }
 
 /// Whether a runner meets what a resource asks for.
-pub fn fits(runner: &Runner, resource: &Resource) -> bool {
+pub fn fits(runner: &Runner, resource: &PlacementResource) -> bool {
     let site = resource.site.is_none() || runner.site.is_none() || runner.site == resource.site;
     let labels = resource.needs.labels.iter().all(|(label, value)| runner.labels.get(label) == Some(value));
     let capabilities = resource.needs.capabilities.is_subset(&runner.capabilities);
@@ -142,7 +142,7 @@ pub fn receives(runner: &Runner) -> bool {
 pub fn check(snapshot: &Snapshot, plan: &Plan) {
     let runners: BTreeMap<&Name, &Runner> =
         snapshot.runners.iter().map(|runner| (&runner.key.name, runner)).collect();
-    let resources: BTreeMap<&ResourceKey, &Resource> =
+    let resources: BTreeMap<&ResourceKey, &PlacementResource> =
         snapshot.resources.iter().map(|resource| (&resource.key, resource)).collect();
     assert_eq!(plan.placements.len(), snapshot.resources.len());
     let mut load: BTreeMap<&Name, u64> = BTreeMap::new();

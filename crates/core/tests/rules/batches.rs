@@ -19,7 +19,7 @@ fn release_and_acquire_of_one_resource_in_one_batch_pass_it_on() {
     w.release(on("lobby").token(1)).says("released", "lease_released");
     w.acquire("bob", "lobby").says("granted #3 for 10000 ms", "lease_acquired");
     w.release(on("lobby").token(1))
-        .says("refused: that lease is not held any more; the resource's last token is 3", "");
+        .says("refused: the lease is not active; the resource's last token is 3", "");
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn a_heartbeat_decides_against_an_expiry_by_which_of_them_came_first() {
     w.expire("lobby").says("judged, expired: false", "");
     w.wait(10_000);
     w.expire("lobby").says("judged, expired: true", "lease_expired");
-    w.heartbeat(ann).says("refused: session ~1 has expired: open another one", "");
+    w.heartbeat(ann).says("refused: session ~1 has expired; open a new session", "");
 }
 
 #[test]

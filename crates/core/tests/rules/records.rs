@@ -20,9 +20,9 @@ fn a_write_over_what_was_read_does_not_undo_what_another_wrote_meanwhile() {
     let read = || Over::Document(document("one"));
     w.told(put("two", read())).says("refused: there is no key k1", "");
     w.told(put("one", Over::Nothing)).says("record k1", "");
-    w.told(put("one", Over::Nothing)).says("refused: it exists already", "");
+    w.told(put("one", Over::Nothing)).says("refused: already exists", "");
     w.told(put("two", read())).says("record k1", "");
-    w.told(put("three", read())).says("refused: key k1 was changed by another at the same time", "");
+    w.told(put("three", read())).says("refused: key k1 was changed concurrently; read it again", "");
     let kept = w.state.record(&name("key"), &name("k1")).map(|record| record.document.clone());
     assert_eq!(kept, Some(document("two")));
     w.told(put("four", Over::Anything)).says("record k1", "");

@@ -17,7 +17,7 @@ fn a_renewal_at_the_deadline_or_a_millisecond_after_it_is_too_late() {
         w.acquire("ann", "lobby");
         w.wait(10_000 + late_ms);
         w.renew(on("lobby").token(1))
-            .says("refused: that lease is not held any more; the resource's last token is 1", "");
+            .says("refused: the lease is not active; the resource's last token is 1", "");
     }
 }
 
@@ -28,7 +28,7 @@ fn a_heartbeat_one_millisecond_before_the_deadline_is_in_time_and_at_it_too_late
     w.wait(9_999);
     w.heartbeat(ann).says("session of ann for 10000 ms", "");
     w.wait(10_000);
-    w.heartbeat(ann).says("refused: session ~1 has expired: open another one", "");
+    w.heartbeat(ann).says("refused: session ~1 has expired; open a new session", "");
 }
 
 #[test]

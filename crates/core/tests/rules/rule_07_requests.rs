@@ -135,7 +135,7 @@ fn a_repeat_from_the_holders_new_session_never_gets_a_lease_of_the_superseded_on
     w.request_in(new, "ann", "lobby", "r1").says(SPENT, "");
     w.request("ann", "lobby", "r1").says(SPENT, "");
     w.request_in(old, "ann", "lobby", "r1")
-        .says("refused: session ~1 was superseded: its holder has opened another one", "");
+        .says("refused: session ~1 was superseded: its holder has opened a newer session", "");
     // Under another name it hears who is in the way, and for how long.
     w.request_in(new, "ann", "lobby", "r2")
         .says("refused: held by ann with token 1, for another 6000 ms unless it is renewed", "");
@@ -220,8 +220,8 @@ fn a_key_that_cancels_too_many_unseen_requests_is_refused_and_only_that_key() {
     }
     let wait_ms = HOUR_MS - CANCELLED_REQUESTS_MAX as u64;
     let refused = format!(
-        "refused: your key has cancelled 256 requests of ann for this resource that were not seen, the most within an \
-         hour: try again in {wait_ms} ms"
+        "refused: your key has cancelled 256 unseen requests of ann for this resource, the limit per hour; \
+         try again in {wait_ms} ms"
     );
     w.cancel("ann", "lobby", "one more").says(&refused, "");
     // Those that were cancelled stay so, whoever else comes, and can be cancelled again.

@@ -54,7 +54,7 @@ fn closing_a_session_releases_what_hangs_on_it_and_counts_no_more_than_that() {
     w.hand_over("hall", ann).says("offered to ann", "lease_pending");
     w.close(ann).says("closed, 1 released", "lease_expired lease_released");
     w.acquire("bob", "lobby").says("granted #6 for 10000 ms", "lease_acquired");
-    w.heartbeat(ann).says("refused: session ~1 is not known, or over: open another one", "");
+    w.heartbeat(ann).says("refused: session ~1 does not exist or has ended; open a new session", "");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn a_session_holds_no_more_than_its_holder_said_that_it_can() {
     }))
     .says("session of ann for 10000 ms", "");
     w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
-    w.acquire_in(ann, "ann", "hall").says("refused: session ~1 holds 1 leases, which is its capacity", "");
+    w.acquire_in(ann, "ann", "hall").says("refused: session ~1 is at its capacity of 1 leases", "");
     w.release(on("lobby").session(ann)).says("released", "lease_released");
     w.acquire_in(ann, "ann", "hall").says("granted #3 for 10000 ms", "lease_acquired");
 }
@@ -88,11 +88,11 @@ fn a_holder_takes_no_more_by_name_than_it_may_hold_in_whatever_session() {
         w.told(Command::Acquire(ask))
     };
     by_name(&mut w, "ann", "hall").says("granted #2 for 10000 ms", "lease_acquired");
-    by_name(&mut w, "ann", "yard").says("refused: ann may hold 2 leases, and has that many", "");
+    by_name(&mut w, "ann", "yard").says("refused: holder ann is at its capacity of 2 leases", "");
     by_name(&mut w, "bob", "yard").says("granted #3 for 10000 ms", "lease_acquired");
     w.wait(9_999);
     w.renew(on("hall").token(2)).says("renewed #2 for 10000 ms", "");
-    by_name(&mut w, "ann", "roof").says("refused: ann may hold 2 leases, and has that many", "");
+    by_name(&mut w, "ann", "roof").says("refused: holder ann is at its capacity of 2 leases", "");
     w.wait(1);
     by_name(&mut w, "ann", "roof").says("granted #4 for 10000 ms", "lease_acquired");
     assert!(w.state.resource(&key("lobby")).is_some_and(|r| r.lease.is_some()), "nobody swept the dead one");
@@ -124,7 +124,7 @@ fn a_heartbeat_that_names_a_holder_must_name_the_sessions_own() {
         w.told(Command::Heartbeat { tenant, session: ann, holder, metrics: None })
     };
     named("ann").says("session of ann for 10000 ms", "");
-    named("bob").says("refused: session ~1 is not one of bob", "");
+    named("bob").says("refused: session ~1 does not belong to bob", "");
 }
 
 #[test]

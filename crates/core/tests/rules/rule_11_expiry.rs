@@ -32,7 +32,7 @@ fn a_dead_lease_is_dead_though_nobody_swept_it() {
     let mut w = World::new();
     w.acquire("ann", "lobby");
     w.wait(10_000);
-    let lost = "refused: that lease is not held any more; the resource's last token is 1";
+    let lost = "refused: the lease is not active; the resource's last token is 1";
     w.release(on("lobby").token(1)).says(lost, "");
     w.write(on("lobby").token(1), 1, "{}").says(lost, "");
     w.revoke(on("lobby")).says(lost, "");

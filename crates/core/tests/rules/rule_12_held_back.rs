@@ -37,7 +37,7 @@ fn a_revoked_lease_holds_back_until_its_old_deadline_and_the_lock_delay() {
     w.wait(4_000);
     w.revoke(on("lobby")).says("revoked, held back for 9000 ms", "lease_revoked");
     w.renew(on("lobby").token(2))
-        .says("refused: that lease is not held any more; the resource's last token is 2", "");
+        .says("refused: the lease is not active; the resource's last token is 2", "");
     w.wait(8_999);
     w.acquire("bob", "lobby").says("refused: held back for another 1 ms after token 2", "");
     w.wait(1);
@@ -63,7 +63,7 @@ fn a_held_resource_is_deleted_only_by_force() {
         "",
     );
     w.delete_by_force("lobby", false).says("removed", "lease_revoked resource_deleted");
-    w.delete("lobby").says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.delete("lobby").says("refused: resource scene/lobby of tenant acme does not exist", "");
 }
 
 #[test]
@@ -96,17 +96,15 @@ fn a_hold_back_is_lifted_once_the_old_holder_is_fenced_off() {
     w.declare("lobby", 3_000);
     w.acquire("ann", "lobby");
     w.revoke(on("lobby"));
-    w.revoke(on("lobby"))
-        .says("refused: that lease is not held any more; the resource's last token is 2", "");
+    w.revoke(on("lobby")).says("refused: the lease is not active; the resource's last token is 2", "");
     for other in [on("lobby").token(1), on("lobby").token(3), on("lobby").holder("bob")] {
-        w.revoke_fenced(other)
-            .says("refused: that lease is not held any more; the resource's last token is 2", "");
+        w.revoke_fenced(other).says("refused: the lease is not active; the resource's last token is 2", "");
     }
     w.acquire("bob", "lobby").says("refused: held back for another 13000 ms after token 2", "");
     w.revoke_fenced(on("lobby").token(2)).says("hold-back lifted", "hold_back_lifted");
     w.acquire("bob", "lobby").says("granted #5 for 10000 ms", "lease_acquired");
     w.revoke_fenced(on("lobby").token(2))
-        .says("refused: that lease is not held any more; the resource's last token is 5", "");
+        .says("refused: the lease is not active; the resource's last token is 5", "");
 }
 
 #[test]
@@ -128,7 +126,7 @@ fn a_fenced_delete_lifts_the_hold_back_also_of_what_is_not_declared() {
     w.delete_by_force("lobby", false).says("removed", "lease_revoked resource_deleted");
     w.delete_by_force("lobby", true).says("removed", "hold_back_lifted");
     assert_eq!(w.state.resource(&key("lobby")), None);
-    w.delete_by_force("lobby", true).says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.delete_by_force("lobby", true).says("refused: resource scene/lobby of tenant acme does not exist", "");
     w.declare("hall", 3_000);
     w.acquire("ann", "hall");
     w.revoke(on("hall"));

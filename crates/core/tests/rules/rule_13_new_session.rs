@@ -4,7 +4,7 @@ use solehold_core::session::HolderStatus;
 
 use crate::common::{Proof, World, lease, on};
 
-const SUPERSEDED: &str = "refused: session ~1 was superseded: its holder has opened another one";
+const SUPERSEDED: &str = "refused: session ~1 was superseded: its holder has opened a newer session";
 
 #[test]
 fn a_superseded_session_renews_nothing_by_token_lease_id_or_session() {
@@ -21,7 +21,7 @@ fn a_superseded_session_renews_nothing_by_token_lease_id_or_session() {
     w.heartbeat(old).says(SUPERSEDED, "");
     w.acquire_in(old, "ann", "hall").says(SUPERSEDED, "");
     w.renew(on("lobby").token(1).session(new))
-        .says("refused: the session given is not that of the lease, which ann holds with token 1", "");
+        .says("refused: the session does not match the lease, which ann holds with token 1", "");
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn a_process_that_comes_back_does_not_supersede_the_one_in_its_place() {
     let second = w.opens("ann");
     // The first one's session expires and is forgotten.
     w.wait(9_000);
-    w.heartbeat(first).says("refused: session ~1 has expired: open another one", "");
+    w.heartbeat(first).says("refused: session ~1 has expired; open a new session", "");
     let (_, told) = w.comes_back("ann", first);
     told.says(SUPERSEDED, "");
     w.heartbeat(second).says("session of ann for 10000 ms", "");
@@ -68,7 +68,7 @@ fn replacing_a_session_revokes_its_leases_and_holds_them_back() {
     w.acquire_in(new, "ann", "lobby").says("refused: held back for another 6000 ms after token 1", "");
     w.wait(6_000);
     w.acquire_in(new, "ann", "lobby").says("granted #3 for 4000 ms", "lease_acquired");
-    w.heartbeat(old).says("refused: session ~1 is not known, or over: open another one", "");
+    w.heartbeat(old).says("refused: session ~1 does not exist or has ended; open a new session", "");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn nobody_replaces_anothers_session() {
     let mut w = World::new();
     let ann = w.opens("ann");
     w.acquire_in(ann, "ann", "lobby");
-    w.replaces("bob", Some(ann), false).1.says("refused: session ~1 is not one of bob", "");
+    w.replaces("bob", Some(ann), false).1.says("refused: session ~1 does not belong to bob", "");
     w.heartbeat(ann).says("session of ann for 10000 ms", "");
 }
 
@@ -112,10 +112,10 @@ fn a_holder_that_comes_back_has_drained_but_maintenance_lasts() {
     let ann = w.opens("ann");
     w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
     w.status("ann", HolderStatus::Maintenance).says("holder ann is Maintenance", "");
-    w.acquire_in(ann, "ann", "hall").says("refused: holder ann is draining and takes nothing more", "");
+    w.acquire_in(ann, "ann", "hall").says("refused: holder ann is draining and accepts no more leases", "");
     w.renew(on("lobby").token(1)).says("renewed #1 for 10000 ms", "");
     let again = w.opens("ann");
-    w.acquire_in(again, "ann", "hall").says("refused: holder ann is draining and takes nothing more", "");
+    w.acquire_in(again, "ann", "hall").says("refused: holder ann is draining and accepts no more leases", "");
 }
 
 #[test]
@@ -141,8 +141,8 @@ fn removing_a_holder_by_name_alone_does_not_free_its_sessions_work_before_the_de
     w.wait(1_000);
     w.waits(room, "cat", "lobby");
     w.removes("ann").says("removed, 0 released, 1 revoked", "lease_revoked");
-    w.removes("ann").says("refused: there is no holder ann", "");
-    w.heartbeat(ann).says("refused: session ~1 is not known, or over: open another one", "");
+    w.removes("ann").says("refused: holder ann does not exist", "");
+    w.heartbeat(ann).says("refused: session ~1 does not exist or has ended; open a new session", "");
     w.acquire("bob", "lobby").says("refused: held back for another 9000 ms after token 1", "");
     w.wait(8_999);
     w.expire("lobby").says("judged, expired: false", "");
@@ -166,10 +166,10 @@ fn another_session_is_no_proof_for_removing_a_holder() {
     let (old, bob) = (w.opens("ann"), w.opens("bob"));
     let ann = w.opens("ann");
     w.acquire_in(ann, "ann", "lobby");
-    w.removes_with("ann", bob).says("refused: session ~2 is not one of ann", "");
+    w.removes_with("ann", bob).says("refused: session ~2 does not belong to ann", "");
     w.removes_with("ann", old).says(SUPERSEDED, "");
     w.wait(10_000);
-    w.removes_with("ann", ann).says("refused: session ~3 has expired: open another one", "");
+    w.removes_with("ann", ann).says("refused: session ~3 has expired; open a new session", "");
     w.removes("ann").says("removed, 0 released, 0 revoked", "lease_expired");
 }
 

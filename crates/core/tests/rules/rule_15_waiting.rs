@@ -123,7 +123,7 @@ fn a_waited_grant_lapses_unless_it_is_confirmed() {
     w.expire("lobby").says("judged, expired: false", "");
     w.wait(1);
     w.renew(on("lobby").token(5))
-        .says("refused: that lease is not held any more; the resource's last token is 5", "");
+        .says("refused: the lease is not active; the resource's last token is 5", "");
     w.expire("lobby").says("judged, expired: true", "lease_expired lease_acquired");
     w.renew(on("lobby").token(7)).says("renewed #7 for 10000 ms", "");
     // What lapsed has spent its request (rule 7).
@@ -178,7 +178,7 @@ fn whoever_asks_again_keeps_its_place_wherever_it_asks() {
     w.waits_for(elsewhere, "bob", "lobby", 2_000).says("waiting behind 1 for 2000 ms", "");
     assert_eq!(w.line("lobby"), "bob cat");
     assert_eq!(since(&w), joined, "it is known since when it waits");
-    let gone = "refused: there is no live lease ~3";
+    let gone = "refused: lease ~3 does not exist or has ended";
     w.leave("lobby", former).says(gone, "");
     close_room(&mut w, room);
     assert_eq!(w.line("lobby"), "bob", "cat was in the room that was closed");
@@ -251,7 +251,7 @@ fn who_leaves_is_granted_nothing() {
     let (mut w, _) = waiting();
     let bob = w.waiter("bob", "lobby");
     w.leave("lobby", bob).says("left", "");
-    w.leave("lobby", bob).says("refused: there is no live lease ~3", "");
+    w.leave("lobby", bob).says("refused: lease ~3 does not exist or has ended", "");
     w.cancel("cat", "lobby", "cat").says("spent", "");
     assert_eq!(w.line("lobby"), "");
     w.release(on("lobby").token(1)).says("released", "lease_released");
@@ -302,7 +302,7 @@ fn a_session_takes_no_more_than_it_may() {
     }
     w.release(on("lobby").holder("ann")).says("released", "lease_released lease_acquired");
     w.release(on("yard").holder("ann")).says("released", "lease_released");
-    w.waits_in(room, id, "bob", "yard").says("refused: session ~3 holds 1 leases, which is its capacity", "");
+    w.waits_in(room, id, "bob", "yard").says("refused: session ~3 is at its capacity of 1 leases", "");
 }
 
 #[test]
@@ -339,19 +339,22 @@ fn the_bounds_are_named() {
     w.waits_for(room, "bob", "lobby", WAIT_MS_MAX + 1)
         .says("refused: wait_ms is 3600001; it must be 1 to 3600000", "");
     let ann = w.opens("ann");
-    w.waits(ann, "bob", "lobby")
-        .says(&format!("refused: session {} is not known, or over: open another one", short(ann)), "");
+    w.waits(ann, "bob", "lobby").says(
+        &format!("refused: session {} does not exist or has ended; open a new session", short(ann)),
+        "",
+    );
     // A long line, made of rows as a store would load them.
     let mut resource = w.state.resource(&key("lobby")).expect("held").clone();
     resource.queued = WAITERS_MAX;
     w.state.load_resource(resource.clone());
     w.waits(room, "bob", "lobby")
-        .says("refused: 10000 wait for the resource already, which is the bound", "");
+        .says("refused: the queue is full: 10000 clients are already waiting for the resource", "");
     w.state.load_resource(solehold_core::lease::Resource { queued: 0, ..resource });
     let mut full = w.state.session(room).expect("open").clone();
     full.waiting = SESSION_WAITERS_MAX;
     w.state.load_session(full);
-    w.waits(room, "bob", "lobby").says("refused: 10000 wait at this replica already, which is the bound", "");
+    w.waits(room, "bob", "lobby")
+        .says("refused: the queue is full: 10000 clients are already waiting at this replica", "");
 }
 
 fn short(id: SessionId) -> String {
@@ -363,11 +366,15 @@ fn a_room_is_nobodys_session() {
     let mut w = World::new();
     let room = w.room();
     assert_eq!(w.state.holders().count(), 0);
-    w.acquire_in(room, "ann", "lobby")
-        .says(&format!("refused: session {} is not known, or over: open another one", short(room)), "");
+    w.acquire_in(room, "ann", "lobby").says(
+        &format!("refused: session {} does not exist or has ended; open a new session", short(room)),
+        "",
+    );
     w.acquire("ann", "lobby");
-    w.hand_over("lobby", room)
-        .says(&format!("refused: session {} is not known, or over: open another one", short(room)), "");
+    w.hand_over("lobby", room).says(
+        &format!("refused: session {} does not exist or has ended; open a new session", short(room)),
+        "",
+    );
     assert!(w.heartbeat(room).outcome.starts_with("refused"));
 }
 
@@ -405,7 +412,8 @@ fn whoever_asks_again_in_a_full_room_takes_its_own_place_there() {
     w.waits_for(room, "bob", "lobby", 1_000).says("waiting behind 0 for 1000 ms", "");
     let full = Session { waiting: SESSION_WAITERS_MAX, ..w.state.session(room).expect("open").clone() };
     w.state.load_session(full);
-    w.waits(room, "zoe", "lobby").says("refused: 10000 wait at this replica already, which is the bound", "");
+    w.waits(room, "zoe", "lobby")
+        .says("refused: the queue is full: 10000 clients are already waiting at this replica", "");
     w.wait(1_000);
     // Its wait has run out: the dead place that it leaves is the one that it needs.
     w.waits(room, "bob", "lobby").says("waiting behind 0 for 60000 ms", "");
@@ -433,7 +441,7 @@ fn a_lease_that_died_this_very_moment_is_no_grant_to_whoever_leaves() {
     w.wait(1_000);
     // It stays for the sake of the pending lease, and is dead.
     let dead = w.lease_on("lobby");
-    w.leave("lobby", dead).says("refused: there is no live lease ~1", "");
+    w.leave("lobby", dead).says("refused: lease ~1 does not exist or has ended", "");
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn a_revoke_activates_what_is_pending_once_the_hold_back_has_passed() {
     w.wait(1);
     w.heartbeat(bob);
     w.wait(1);
-    w.hand_over("lobby", bob).says("refused: the resource is on its way to bob already", "");
+    w.hand_over("lobby", bob).says("refused: the resource is already being handed over to bob", "");
     w.revoke(on("lobby")).says("revoked, held back for 9998 ms", "lease_revoked");
     w.acquire("cat", "lobby").says("refused: held back for another 9998 ms after token 1", "");
     // The offer lapses before the hold-back ends: the resource is free then.
@@ -187,22 +187,22 @@ fn a_fenced_revoke_activates_what_is_pending_at_once() {
 fn there_is_one_pending_lease_a_resource_without_a_token_or_any_right() {
     let (mut w, ann, bob) = offered();
     let cat = w.opens("cat");
-    w.hand_over("lobby", cat).says("refused: the resource is on its way to bob already", "");
-    w.hand_over("lobby", ann).says("refused: the resource is on its way to ann already", "");
+    w.hand_over("lobby", cat).says("refused: the resource is already being handed over to bob", "");
+    w.hand_over("lobby", ann).says("refused: the resource is already being handed over to ann", "");
     let pending = w.pending_on("lobby");
-    w.renew(lease(pending)).says(&format!("refused: there is no live lease ~{:x}", pending.0.as_u128()), "");
+    w.renew(lease(pending))
+        .says(&format!("refused: lease ~{:x} does not exist or has ended", pending.0.as_u128()), "");
     w.renew(on("lobby").session(bob))
-        .says("refused: the session given is not that of the lease, which ann holds with token 1", "");
+        .says("refused: the session does not match the lease, which ann holds with token 1", "");
 }
 
 #[test]
 fn only_what_is_held_can_be_handed_over() {
     let mut w = World::new();
     let bob = w.opens("bob");
-    w.hand_over("lobby", bob).says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.hand_over("lobby", bob).says("refused: resource scene/lobby of tenant acme does not exist", "");
     w.declare("lobby", 0);
-    w.hand_over("lobby", bob)
-        .says("refused: that lease is not held any more; the resource's last token is 0", "");
+    w.hand_over("lobby", bob).says("refused: the lease is not active; the resource's last token is 0", "");
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn a_session_that_is_full_is_offered_nothing() {
     let bob = w.opens_with_capacity("bob", 1);
     w.acquire_in(bob, "bob", "yard");
     w.acquire("ann", "lobby");
-    w.hand_over("lobby", bob).says("refused: session ~1 holds 1 leases, which is its capacity", "");
+    w.hand_over("lobby", bob).says("refused: session ~1 is at its capacity of 1 leases", "");
     w.release(on("yard").session(bob));
     w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
 }
@@ -288,7 +288,7 @@ fn the_move_budget_counts_what_is_pending() {
     within_two(&mut w, "lobby").says("offered to bob", "lease_pending");
     within_two(&mut w, "yard").says("offered to bob", "lease_pending");
     within_two(&mut w, "gate").says(
-        "refused: 2 resources of kind scene are being handed over already, which is the move budget: try again when \
+        "refused: the move budget is used up: 2 resources of kind scene are already being handed over; try again when \
          one of them has moved",
         "",
     );
@@ -304,10 +304,8 @@ fn either_side_calls_a_hand_over_off_and_nobody_else() {
     for side in ["one", "two"] {
         let (mut w, _, pending) = offered_across_keys();
         w.by = by("three");
-        w.release(lease(pending)).says(
-            "refused: the lease belongs to key one, and is not yours to use; an admin may act for all",
-            "",
-        );
+        w.release(lease(pending))
+            .says("refused: the lease belongs to key one; use that key, or an admin key", "");
         w.by = by(side);
         w.release(lease(pending)).says("released", "lease_released");
         w.by = by("one");
@@ -323,15 +321,13 @@ fn a_planned_move_needs_only_the_key_of_the_next_holder() {
     w.by = by("two");
     let ask = w.offers("lobby", bob);
     w.told(Command::HandOver(ask.clone()))
-        .says("refused: the lease belongs to key one, and is not yours to use; an admin may act for all", "");
+        .says("refused: the lease belongs to key one; use that key, or an admin key", "");
     w.told(Command::HandOver(HandOver { planned: true, ..ask })).says("offered to bob", "lease_pending");
     w.release(lease(w.pending_on("lobby")));
     w.by = by("one");
     let ask = HandOver { planned: true, ..w.offers("lobby", bob) };
-    w.told(Command::HandOver(ask)).says(
-        "refused: the session belongs to key two, and is not yours to use; an admin may act for all",
-        "",
-    );
+    w.told(Command::HandOver(ask))
+        .says("refused: the session belongs to key two; use that key, or an admin key", "");
 }
 
 #[test]

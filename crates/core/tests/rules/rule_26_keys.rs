@@ -18,7 +18,7 @@ fn only(id: &str, key_prefix: &str) -> Actor {
 }
 
 fn belongs(what: &str) -> String {
-    format!("refused: the {what} belongs to key one, and is not yours to use; an admin may act for all")
+    format!("refused: the {what} belongs to key one; use that key, or an admin key")
 }
 
 /// The keys that the events of a command name.
@@ -156,9 +156,7 @@ fn a_limited_key_touches_no_other_resource() {
     w.declare("hall", 0);
     let id = w.lease_on("lobby");
     w.by = only("one", "ha");
-    let out = |what: &str| {
-        format!("refused: your key is limited to some resources, and {} is not one of them", key(what))
-    };
+    let out = |what: &str| format!("refused: your key does not cover resource {}", key(what));
     let before = w.state.clone();
     w.acquire("bob", "lobby").says(&out("lobby"), "");
     w.renew(lease(id)).says(&out("lobby"), "");

@@ -15,7 +15,7 @@ fn asks_for_declared(w: &mut World, who: &str) -> Told {
 
 #[test]
 fn what_nobody_declared_is_not_granted_to_those_who_ask_for_declared_ones_even_while_it_is_held() {
-    let unknown = "refused: there is no resource scene/lobby of tenant acme";
+    let unknown = "refused: resource scene/lobby of tenant acme does not exist";
     let mut w = World::new();
     asks_for_declared(&mut w, "ann").says(unknown, "");
     w.acquire("bob", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
@@ -33,7 +33,7 @@ fn what_is_declared_only_if_new_is_not_declared_twice() {
         w.told(Command::Declare { key: key("lobby"), declaration, only_new: true })
     };
     declare(0).says("declared, created: true", "resource_declared");
-    declare(5).says("refused: it exists already", "");
+    declare(5).says("refused: already exists", "");
 }
 
 /// Declaring settles what had run out unswept, and answers with the row as it is then.

@@ -47,9 +47,9 @@ fn an_event_says_which_lease_holder_session_and_token_it_is_about() {
 fn what_changes_beside_a_declared_resource_is_its_event_and_changes_no_row() {
     let mut w = World::new();
     let note = || Command::NoteConfig { key: key("lobby"), details: document("[1]") };
-    w.told(note()).says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.told(note()).says("refused: resource scene/lobby of tenant acme does not exist", "");
     w.acquire("ann", "lobby");
-    w.told(note()).says("refused: there is no resource scene/lobby of tenant acme", "");
+    w.told(note()).says("refused: resource scene/lobby of tenant acme does not exist", "");
     w.declare("lobby", 0);
     let before = w.state.resource(&key("lobby")).cloned();
     w.told(note()).says("noted", "config_changed");

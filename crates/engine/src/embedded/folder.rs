@@ -35,8 +35,9 @@ pub struct Lock {
 impl Lock {
     /// Takes the folder, making it if there is none. Refused, with the other's pid, while another process has it.
     pub fn take(folder: &Path) -> Result<Self, StoreError> {
-        let unusable =
-            |e: std::io::Error| StoreError::Unusable(format!("data folder {}: {e}", folder.display()));
+        let unusable = |e: std::io::Error| {
+            StoreError::Unusable(format!("cannot use data folder {}: {e}", folder.display()))
+        };
         DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unusable)?;
         let mut file = private_file(&folder.join("lock")).map_err(unusable)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -48,14 +49,14 @@ impl Lock {
         if mode & OTHERS != 0 {
             // It was there before, and may be shared on purpose.
             let path = folder.display();
-            tracing::warn!("others can look into the data folder: `chmod 700 {path}` keeps them out");
+            tracing::warn!("other users can read the data folder; run `chmod 700 {path}`");
         }
         // Written over what is there, which takes no room: a full disk is no reason not to start. The lock holds
         // without it.
         let pid = format!("{:<10}\n", std::process::id());
         let written = file.rewind().and_then(|()| file.write_all(pid.as_bytes()));
         if let Err(error) = written.and_then(|()| file.set_len(pid.len() as u64)) {
-            tracing::warn!(%error, "the data folder does not say which process has it");
+            tracing::warn!(%error, "cannot write the process id into the data folder's lock file; the lock itself is held");
         }
         Ok(Self { _file: file })
     }

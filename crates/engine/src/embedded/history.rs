@@ -13,7 +13,7 @@ use solehold_core::{event::Event, time::Revision};
 use super::{failed, trail, with};
 use crate::{
     flow::Flow,
-    resident::History,
+    resident::JournaledEvents,
     store::{EventQuery, StoreError},
 };
 
@@ -55,13 +55,14 @@ async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|e| StoreError::Unavailable(format!("the history cannot be read: {e}")))?
+    done.map_err(|e| StoreError::Unavailable(format!("cannot read the event history: {e}")))?
 }
 
 #[async_trait]
-impl History for Reader {
+impl JournaledEvents for Reader {
     async fn events(&self, query: &EventQuery) -> Result<(Vec<Event>, Revision), StoreError> {
-        let (db, query) = (self.db.clone(), query.clone());
+        let db = self.db.clone();
+        let query = query.clone();
         aside(move || {
             with(&db, |db| {
                 // One snapshot: what is dropped meanwhile is either in the page or below the floor.

@@ -29,13 +29,13 @@ use crate::{
 
 /// Which file it is, as far as the file system says.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Place {
+struct FileIdentity {
     inode: u64,
     /// In nanoseconds since the Unix epoch; nothing, where the file system does not know.
     born: Option<u64>,
 }
 
-impl Place {
+impl FileIdentity {
     fn of(file: &Path) -> Result<Self, StoreError> {
         let is = fs::metadata(file).map_err(|e| unreadable("database", e))?;
         let born = is.created().ok().and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
@@ -47,7 +47,7 @@ impl Place {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct DatabaseStamp {
     run: Uuid,
-    place: Place,
+    place: FileIdentity,
 }
 
 /// What the file beside it says.
@@ -64,19 +64,20 @@ struct FileStamp {
 #[derive(Debug)]
 pub(super) struct Incarnation {
     path: PathBuf,
-    place: Place,
+    place: FileIdentity,
     /// What was last written beside the database by this process.
     written: Option<FileStamp>,
 }
 
 impl Incarnation {
     pub(super) fn of(folder: &Path, database: &Path) -> Result<Self, StoreError> {
-        Ok(Self { path: folder.join("incarnation"), place: Place::of(database)?, written: None })
+        Ok(Self { path: folder.join("incarnation"), place: FileIdentity::of(database)?, written: None })
     }
 
     /// Why what was loaded is not what was left, if it is not.
     pub(super) fn set_back(&self, db: &Connection, image: &Image) -> Result<Option<SetBack>, StoreError> {
-        let (within, beside) = (within(db)?, self.beside()?);
+        let within = within(db)?;
+        let beside = self.beside()?;
         let Some(mark) = &image.mark else { return Ok(None) };
         let seen = beside.as_ref().map(|beside| beside.cursor);
         let why = match (within, beside) {
@@ -114,7 +115,8 @@ impl Incarnation {
         cursor: Cursor,
         now: StoreTime,
     ) -> Result<(), StoreError> {
-        let (run, before) = (Uuid::new_v4(), within(db)?.map(|within| within.run));
+        let run = Uuid::new_v4();
+        let before = within(db)?.map(|within| within.run);
         self.write(FileStamp { run, before, cursor, now })?;
         let within = DatabaseStamp { run, place: self.place.clone() };
         let text = serde_json::to_string(&within).map_err(|e| unreadable("incarnation", e))?;
@@ -142,8 +144,7 @@ impl Incarnation {
             fs::rename(&partial, &self.path)
         };
         let written = write();
-        written
-            .map_err(|e| StoreError::Unknown(format!("the journal failed: {}: {e}", self.path.display())))?;
+        written.map_err(|e| StoreError::Unknown(format!("cannot write {}: {e}", self.path.display())))?;
         self.written = Some(beside);
         Ok(())
     }

@@ -89,13 +89,14 @@ pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Dirty, usize
     let mut select = db.prepare("SELECT seq, entry FROM log ORDER BY seq").map_err(failed)?;
     let lines =
         select.query_map([], |row| Ok((row.get::<_, i64>(0)?, row.get::<_, String>(1)?))).map_err(failed)?;
-    let (mut unfolded, mut bytes) = (Dirty::default(), 0);
+    let mut unfolded = Dirty::default();
+    let mut bytes = 0;
     let mut before: Option<i64> = None;
     for line in lines {
         let (seq, text) = line.map_err(|e| unreadable("log", e))?;
         // Numbers are given out without a gap: what is missing was taken out by someone.
         if before.is_some_and(|before| seq != before + 1) {
-            return Err(unreadable(&format!("log entry {}", seq - 1), "it is missing"));
+            return Err(unreadable(&format!("log entry {}", seq - 1), "missing"));
         }
         before = Some(seq);
         let OwnedLogLine { mark, cursor, rows, gone } =

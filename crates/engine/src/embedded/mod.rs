@@ -32,7 +32,7 @@ use solehold_core::{
 
 use crate::{
     history::Seal,
-    resident::{Entry, History, Image, Journal, Mark},
+    resident::{Entry, Image, Journal, JournaledEvents, Mark},
     store::{BatchDecision, Cursor, Retention, StoreError},
 };
 
@@ -162,7 +162,7 @@ impl Folder {
     ) -> Result<T, StoreError> {
         let db = self.db.clone();
         let done = tokio::task::spawn_blocking(move || with(&db, work)).await;
-        done.map_err(|e| StoreError::Unknown(format!("the journal failed: {e}")))?
+        done.map_err(|e| StoreError::Unknown(format!("cannot write the journal: {e}")))?
     }
 
     fn folded(&mut self) {
@@ -192,7 +192,7 @@ fn fold(db: &mut Connection, entry: &Entry) -> Result<(), StoreError> {
 
 #[async_trait]
 impl Journal for Folder {
-    fn history(&self) -> Option<Arc<dyn History>> {
+    fn history(&self) -> Option<Arc<dyn JournaledEvents>> {
         Some(self.history.clone())
     }
 
@@ -259,7 +259,10 @@ impl Journal for Folder {
             self.aside(move |db| fold(db, &entry)).await?;
             self.folded();
         }
-        let (cursor, retention, limits, counted) = (self.cursor, *retention, self.limits, self.counted);
+        let cursor = self.cursor;
+        let retention = *retention;
+        let limits = self.limits;
+        let counted = self.counted;
         let now = mark.now;
         let tidied = self.aside(move |db| {
             snapshot::write_clock(db, &mark, cursor)?;
@@ -290,7 +293,7 @@ impl Journal for Folder {
 
 /// A write that failed may or may not have reached the disk.
 fn failed(error: rusqlite::Error) -> StoreError {
-    StoreError::Unknown(format!("the journal failed: {error}"))
+    StoreError::Unknown(format!("cannot write the journal: {error}"))
 }
 
 /// A disk with less room than this is full for a store that is being made.
@@ -301,7 +304,7 @@ pub fn or_full_disk(path: &Path, error: StoreError) -> StoreError {
     let room = rustix::fs::statvfs(path).map(|disk| disk.f_bavail * disk.f_frsize);
     match room {
         Ok(bytes) if bytes < ROOM_BYTES_MIN => StoreError::Unavailable(format!(
-            "the disk that has the data folder {} is full ({bytes} bytes are left): make room, and start again ({error})",
+            "the disk of data folder {} is full ({bytes} bytes left); free some space and start again ({error})",
             path.display()
         )),
         _ => error,
@@ -310,5 +313,5 @@ pub fn or_full_disk(path: &Path, error: StoreError) -> StoreError {
 
 /// What cannot be read is not guessed at.
 fn unreadable(what: &str, error: impl std::fmt::Display) -> StoreError {
-    StoreError::Unusable(format!("the data folder's {what} cannot be read: {error}"))
+    StoreError::Unusable(format!("cannot read the data folder's {what}: {error}"))
 }

@@ -10,7 +10,7 @@ pub(super) fn of(db: &mut Connection) -> Result<Seal, StoreError> {
     let kept: Option<String> = db.query_row(read, [], |row| row.get(0)).optional().map_err(failed)?;
     if let Some(kept) = kept {
         let key = blake3::Hash::from_hex(&kept).map_err(|e| unreadable("seal", e))?;
-        return Seal::of_key(key.as_bytes()).ok_or_else(|| unreadable("seal", "it is not a key"));
+        return Seal::of_key(key.as_bytes()).ok_or_else(|| unreadable("seal", "not a key"));
     }
     let seal = Seal::random();
     let key: String = seal.key().iter().map(|byte| format!("{byte:02x}")).collect();

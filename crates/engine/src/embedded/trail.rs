@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use rusqlite::{Connection, OptionalExtension, Row as SqlRow, params};
 use solehold_core::{
-    event::{Event, What},
-    key::{LeaseId, Name, NameError, ResourceKey},
+    event::Event,
+    key::{LeaseId, Name, ResourceKey},
     time::{Revision, StoreTime},
 };
 
@@ -53,8 +53,9 @@ fn entries(db: &Connection, from: i64, to: i64, most: u64) -> Result<Vec<(i64, i
         let text = |n: usize| row.get_ref(n)?.as_str().map_err(rusqlite::Error::from);
         let revision: i64 = row.get(0).map_err(failed)?;
         let lease: Option<String> = row.get(1).map_err(failed)?;
-        let (tenant, kind, key) =
-            (text(2).map_err(failed)?, text(3).map_err(failed)?, text(4).map_err(failed)?);
+        let tenant = text(2).map_err(failed)?;
+        let kind = text(3).map_err(failed)?;
+        let key = text(4).map_err(failed)?;
         entries.push((hash_of_resource(tenant, kind, key), revision));
         entries.extend(lease.map(|id| (hash_of_lease(&id), revision)));
     }
@@ -82,28 +83,21 @@ pub(super) fn enter(db: &Connection, most: u64) -> Result<(), StoreError> {
 
 const EVENT_COLUMNS: &str = "revision, at_ms, tenant, kind, key, details, by_key";
 
-fn event(row: &SqlRow<'_>) -> rusqlite::Result<Result<Event, StoreError>> {
-    let (revision, at): (i64, i64) = (row.get(0)?, row.get(1)?);
-    let (tenant, kind, key): (String, String, String) = (row.get(2)?, row.get(3)?, row.get(4)?);
-    let (details, by): (String, Option<String>) = (row.get(5)?, row.get(6)?);
-    let key = || -> Result<ResourceKey, NameError> {
-        Ok(ResourceKey { tenant: Name::new(tenant)?, kind: Name::new(kind)?, key: Name::new(key)? })
-    };
-    let read = || -> Result<Event, StoreError> {
-        let place = format!("event {revision}");
-        let what: What = serde_json::from_str(&details).map_err(|e| unreadable(&place, e))?;
-        let key = key().map_err(|e| unreadable(&place, e))?;
-        let by = by.map(Name::new).transpose().map_err(|e| unreadable(&place, e))?;
-        Ok(Event {
-            revision: Revision(revision as u64),
-            at: StoreTime(at as u64),
-            key,
-            by,
-            holder_session: None,
-            what,
-        })
-    };
-    Ok(read())
+fn event(row: &SqlRow<'_>) -> Result<Event, StoreError> {
+    let text = |n: usize| row.get::<_, String>(n).map_err(failed);
+    let number = |n: usize| row.get::<_, i64>(n).map_err(failed);
+    let revision = number(0)?;
+    let place = format!("event {revision}");
+    let name = |text: String| Name::new(text).map_err(|e| unreadable(&place, e));
+    let by: Option<String> = row.get(6).map_err(failed)?;
+    Ok(Event {
+        revision: Revision(revision as u64),
+        at: StoreTime(number(1)? as u64),
+        key: ResourceKey { tenant: name(text(2)?)?, kind: name(text(3)?)?, key: name(text(4)?)? },
+        by: by.map(name).transpose()?,
+        holder_session: None,
+        what: serde_json::from_str(&text(5)?).map_err(|e| unreadable(&place, e))?,
+    })
 }
 
 /// Reads events, in the order that the query asks for.
@@ -195,8 +189,12 @@ fn names(lease: Option<LeaseId>, resource: Option<&ResourceKey>) -> Vec<String> 
 
 fn collect(db: &Connection, sql: &str, values: impl rusqlite::Params) -> Result<Vec<Event>, StoreError> {
     let mut select = db.prepare_cached(sql).map_err(failed)?;
-    let rows = select.query_map(values, event).map_err(failed)?;
-    rows.map(|row| row.map_err(failed)?).collect()
+    let mut rows = select.query(values).map_err(failed)?;
+    let mut events = Vec::new();
+    while let Some(row) = rows.next().map_err(failed)? {
+        events.push(event(row)?);
+    }
+    Ok(events)
 }
 
 /// The newest events, the oldest of them first.
@@ -204,10 +202,10 @@ pub(super) fn newest(db: &Connection) -> Result<VecDeque<Event>, StoreError> {
     let sql =
         format!("SELECT {EVENT_COLUMNS} FROM lease_events ORDER BY revision DESC LIMIT {WINDOW_EVENTS}");
     let mut select = db.prepare(&sql).map_err(failed)?;
-    let rows = select.query_map([], event).map_err(failed)?;
+    let mut rows = select.query([]).map_err(failed)?;
     let mut events = VecDeque::new();
-    for row in rows {
-        events.push_front(row.map_err(failed)??);
+    while let Some(row) = rows.next().map_err(failed)? {
+        events.push_front(event(row)?);
     }
     Ok(events)
 }
@@ -215,7 +213,8 @@ pub(super) fn newest(db: &Connection) -> Result<VecDeque<Event>, StoreError> {
 /// How many events there were at most when the history stood at a revision.
 type Counted = Option<(u64, Revision)>;
 
-/// Drops events past their retention, the oldest first; tells the new floor if any were dropped, and how many are left.
+/// Drops events past their retention, the oldest first; returns the new floor if any were dropped, and how many
+/// remain.
 ///
 /// Events stand in order of revision and of time, so that what is too old is at the beginning. They are counted only
 /// when there may be too many: revisions can jump, and then say nothing of how many there are.

@@ -83,7 +83,7 @@ use self::{
         pool::{Conn, LentConn, Pool, Purpose},
     },
     fault::Fault,
-    history::History,
+    history::KnownHistory,
     statements::Sql,
     sweep::{Chores, spent::SpentRequests},
     tables::{columns::CursorPart, part, rows, unreadable},
@@ -117,7 +117,7 @@ pub struct PostgresStore {
     /// The longest ttl that may be asked for.
     ttl_max_ms: AtomicU64,
     /// The history that is followed.
-    history: Mutex<History>,
+    history: Mutex<KnownHistory>,
     /// Where the history stands, as far as this process has seen.
     head: watch::Sender<Cursor>,
     /// When each chore was last done.

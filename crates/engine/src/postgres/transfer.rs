@@ -183,14 +183,12 @@ impl PostgresStore {
         // Rows got numbers from 1 on; revisions must begin above them.
         let revision = header.revision.max(Revision(state.resources().count() as u64));
         let furthest = Cursor { epoch: header.epoch.max(reading.epoch), revision };
-        let (cursor, barred_until) = match header.retired {
-            true => (Cursor { epoch: furthest.epoch + 1, ..furthest }, 0),
-            // The old store may have gone on: what it grants from now on must not be granted here, nor its tokens
-            // given.
-            false => {
-                let cursor = history::another(furthest, reading.wall_ms as u64);
-                (cursor, self.barred_until(conn, &reading, now.0 as i64).await?)
-            }
+        let (cursor, barred_until) = if header.retired {
+            (Cursor { epoch: furthest.epoch + 1, ..furthest }, 0)
+        } else {
+            // The old store may still be running: wait out its leases, and give none of its tokens.
+            let cursor = history::another(furthest, reading.wall_ms as u64);
+            (cursor, self.barred_until(conn, &reading, now.0 as i64).await?)
         };
         self.go_on(conn, &reading, cursor.revision, now).await?;
         let sql = format!(

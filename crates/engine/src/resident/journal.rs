@@ -93,7 +93,8 @@ pub struct Entry {
 impl Entry {
     /// What a batch changed.
     pub fn new(part: &Ledger, dirty: &Dirty, mark: Mark, decided: &BatchDecision, epoch: u64) -> Self {
-        let (mut rows, mut gone) = (Vec::new(), Vec::new());
+        let mut rows = Vec::new();
+        let mut gone = Vec::new();
         let mut add = |row: Option<Row>, else_gone: RowId| match row {
             Some(row) => rows.push(row),
             None => gone.push(else_gone),
@@ -167,10 +168,10 @@ pub struct SetBack {
     pub why: String,
 }
 
-/// Events that a journal keeps. They are read beside the journal's own work: nobody who reads waits for a batch, and no
-/// batch for anyone who reads. They may go further than the last batch that was answered.
+/// Events that a journal keeps. Reading them neither waits for a batch nor delays one. They may go beyond the last
+/// batch that was answered.
 #[async_trait]
-pub trait History: Send + Sync {
+pub trait JournaledEvents: Send + Sync {
     /// Events, the oldest first, and the floor as it was when they were read.
     async fn events(&self, query: &EventQuery) -> Result<(Vec<Event>, Revision), StoreError>;
 
@@ -182,7 +183,7 @@ pub trait History: Send + Sync {
 #[async_trait]
 pub trait Journal: Send + 'static {
     /// The events that it keeps; none, if those in memory are all that there are.
-    fn history(&self) -> Option<Arc<dyn History>>;
+    fn history(&self) -> Option<Arc<dyn JournaledEvents>>;
 
     /// Reads everything; called at the start, and again after a failed append.
     fn load(&mut self) -> Result<Image, StoreError>;
@@ -229,7 +230,7 @@ pub struct NoJournal;
 
 #[async_trait]
 impl Journal for NoJournal {
-    fn history(&self) -> Option<Arc<dyn History>> {
+    fn history(&self) -> Option<Arc<dyn JournaledEvents>> {
         None
     }
 

@@ -104,7 +104,7 @@ impl ResidentStore {
             let _turn = turn;
             work()
         });
-        done.await.map_err(|e| StoreError::Unusable(format!("a reader failed: {e}")))
+        done.await.map_err(|e| StoreError::Unusable(format!("reading the rows failed: {e}")))
     }
 
     pub(super) async fn find(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
@@ -121,7 +121,8 @@ impl ResidentStore {
     }
 
     pub(super) async fn find_names(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
-        let (snapshot, query) = (self.snapshot(), query.clone());
+        let snapshot = self.snapshot();
+        let query = query.clone();
         self.aside(move || snapshot.found_holders(&query)).await
     }
 
@@ -130,9 +131,11 @@ impl ResidentStore {
         query: &ResourceQuery,
         pages: &Outlet<ResourcePage>,
     ) -> Result<(), StoreError> {
-        let (snapshot, mut query) = (self.snapshot(), query.clone());
+        let snapshot = self.snapshot();
+        let mut query = query.clone();
         loop {
-            let (of, asked) = (snapshot.clone(), query.clone());
+            let of = snapshot.clone();
+            let asked = query.clone();
             let page = self.aside(move || of.found(None, &asked)).await?;
             query.after = page.keys.last().cloned();
             let more = page.more;

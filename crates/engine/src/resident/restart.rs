@@ -1,4 +1,4 @@
-//! Time at a start: it goes on, and nobody loses what was left (rule 3).
+//! Resumes store time at a start, so that no lease loses time while the store was down (rule 3).
 
 use solehold_core::{
     key::{RequestKey, ResourceKey, SessionId},
@@ -13,9 +13,9 @@ use solehold_core::{
 use super::Mark;
 use crate::clock::{BootTime, wall_ms};
 
-/// Store time at a start: by the tick on the same boot; otherwise from the wall's time if it is later than the mark,
-/// and whatever was live keeps the time that it had left. Tells the rows that have changed by it.
-pub(super) fn go_on(state: &mut Ledger, mark: Option<&Mark>, tick: BootTime) -> (StoreTime, Dirty) {
+/// Store time at a start: by the tick on the same boot; otherwise from the wall clock if that is later than the mark,
+/// and everything that was live keeps the time that it had left. Returns the rows that this has changed.
+pub(super) fn resume_time(state: &mut Ledger, mark: Option<&Mark>, tick: BootTime) -> (StoreTime, Dirty) {
     let Some(mark) = mark else { return (StoreTime(wall_ms()), Dirty::default()) };
     if mark.is_of_this_boot(tick) {
         let passed = tick.as_ms().saturating_sub(mark.tick_ms);
@@ -26,7 +26,7 @@ pub(super) fn go_on(state: &mut Ledger, mark: Option<&Mark>, tick: BootTime) -> 
     (now, give_back(state, mark.now, now.ms_after(mark.now), now, RESTART_GRACE_MS))
 }
 
-/// Gives back `gap_ms` that passed unobserved; tells the rows that have changed by it.
+/// Gives back `gap_ms` during which no store was running; returns the rows that this has changed.
 pub(super) fn give_back(
     state: &mut Ledger,
     stopped_at: StoreTime,
@@ -40,7 +40,7 @@ pub(super) fn give_back(
     before.changed(state)
 }
 
-/// Every time of a row that a restart may move: most rows have none, and need not be written anew.
+/// Every time of a row that a restart may move. Most rows have none, and need not be written again.
 struct Times {
     sessions: Vec<(SessionId, StoreTime)>,
     resources: Vec<(ResourceKey, [Option<StoreTime>; 4])>,

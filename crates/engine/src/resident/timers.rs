@@ -121,7 +121,8 @@ impl Timers {
         let mut last: Option<&RequestKey> = None;
         for request in requests {
             self.over.set(over_request(state, request), state.spent_until(request));
-            let (resource, holder) = (&request.resource, &request.holder);
+            let resource = &request.resource;
+            let holder = &request.holder;
             if last.is_none_or(|last| (&last.resource, &last.holder) != (resource, holder)) {
                 let mut by_key = of_each_key(state, resource, holder).into_values();
                 let has_surplus = by_key.any(|requests| requests.len() > SPENT_REQUESTS_MAX);

@@ -16,7 +16,7 @@ use solehold_core::{
     call::ResourceScope,
     key::{Name, ResourceKey, SessionId},
     lease::{self, Declaration, Tenure},
-    placement::{PendingMove, Presence, Resource, Runner, Snapshot},
+    placement::{PendingMove, PlacementResource, Presence, Runner, Snapshot},
     session::{Holder, Session, Standing},
     time::StoreTime,
 };
@@ -158,7 +158,7 @@ struct Reader<'m> {
 }
 
 impl Reader<'_> {
-    fn resources(&mut self, page: &ResourcePage) -> Vec<Resource> {
+    fn resources(&mut self, page: &ResourcePage) -> Vec<PlacementResource> {
         let mut holders = HashMap::new();
         let rows = page.keys.iter().filter_map(|key| page.loaded.state.resource(key));
         let placed = rows.filter_map(|row| {
@@ -172,7 +172,7 @@ impl Reader<'_> {
     }
 
     /// A resource that is declared and placed.
-    fn resource(&mut self, page: &ResourcePage, row: &lease::Resource) -> Option<Resource> {
+    fn resource(&mut self, page: &ResourcePage, row: &lease::Resource) -> Option<PlacementResource> {
         let declared = row.declared.as_deref()?;
         let kind = row.key.kind.as_str();
         if UNPLACED.contains(&kind) || self.rules.settings.unplaced_kinds.contains(kind) {
@@ -201,7 +201,7 @@ impl Reader<'_> {
         let pending = row.pending.as_ref().filter(|pending| self.now < pending.deadline);
         let failures = self.rules.failures.get(&row.key).map(|record| record.counted_at(self.now));
         let avoid = failures.iter().flat_map(|failures| &failures.runners);
-        Some(Resource {
+        Some(PlacementResource {
             key: row.key.clone(),
             site: declared.site.clone(),
             weight: needs.weight,
@@ -223,7 +223,7 @@ impl Reader<'_> {
     fn runners(
         &mut self,
         page: &HolderPage,
-        placed: &[Resource],
+        placed: &[PlacementResource],
     ) -> (Vec<Runner>, BTreeMap<Name, SessionId>) {
         let by_name: std::collections::BTreeSet<&Name> = placed
             .iter()

@@ -156,7 +156,8 @@ fn signed(token: u64) -> Result<i64, Error> {
 
 /// The column form: adds the mark to a table, at 0.
 pub fn column(table: &str, mark: &str) -> Result<String, Error> {
-    let (table, mark) = (ident::table(table)?, ident::column(mark)?);
+    let table = ident::table(table)?;
+    let mark = ident::column(mark)?;
     Ok(format!("ALTER TABLE {table} ADD COLUMN IF NOT EXISTS {mark} bigint NOT NULL DEFAULT 0"))
 }
 
@@ -172,7 +173,9 @@ pub fn column(table: &str, mark: &str) -> Result<String, Error> {
 /// # Ok::<(), solehold_sql::Error>(())
 /// ```
 pub fn guarded_update(table: &str, id: &str, mark: &str, columns: &[&str]) -> Result<String, Error> {
-    let (table, id, mark) = (ident::table(table)?, ident::column(id)?, ident::column(mark)?);
+    let table = ident::table(table)?;
+    let id = ident::column(id)?;
+    let mark = ident::column(mark)?;
     let mut set = vec![format!("{mark} = $2")];
     for (at, name) in columns.iter().enumerate() {
         set.push(format!("{} = ${}", ident::column(name)?, at + 3));

@@ -202,13 +202,13 @@ impl IdempotencyLayer {
                 Err(Box::new(problem(400, "idempotency_key_invalid", &error.to_string(), None)))
             }
             Err(error) => {
-                tracing::warn!(%error, "the inbox cannot be reached");
+                tracing::warn!(%error, "cannot reach the inbox; responding 503");
                 Err(Box::new(StoredResponse::unavailable().into_response()))
             }
         }
     }
 
-    /// Lets the command be tried again at once, unless it is done; if that fails, its lease ends by itself.
+    /// Lets the command be retried at once, unless it is done. If that fails, its lease expires later.
     async fn abandon(&self, idempotent: &Idempotent) {
         let abandoned = async {
             let client = self.pool.get().await?;
@@ -216,7 +216,7 @@ impl IdempotencyLayer {
             self.inbox.abandon(client, &idempotent.ticket).await
         };
         if let Err(error) = abandoned.await {
-            tracing::debug!(%error, "a command that was not completed waits for its time to run out");
+            tracing::debug!(%error, "cannot release an unfinished command; it can be retried when its lease expires");
         }
     }
 }

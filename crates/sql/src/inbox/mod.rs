@@ -3,7 +3,7 @@
 //! ```text
 //!   begin(key, payload) ──> Started(ticket) ── the effect and complete(ticket, result) commit in one transaction ──> done
 //!                     ├──> Done(result)        the same command, done before: its result again
-//!                     ├──> InProgress          somebody is at it, until a deadline by the database's clock
+//!                     ├──> InProgress          another worker has it, until a deadline by the database's clock
 //!                     └──> Conflict            the same key with another payload
 //! ```
 //!
@@ -24,7 +24,9 @@ use tokio_postgres::{Client, GenericClient, types::Type};
 
 pub use self::marks::{ListedMark, Mark, Marked};
 use crate::{
-    ClaimOutcome, Error, LossReason, ident,
+    ClaimOutcome, Error, LossReason,
+    claims::Parameter,
+    ident,
     limits::{INBOX_KEY_BYTES_MAX, INBOX_RESULT_BYTES_MAX, LEASE_MAX, LEASE_MIN},
 };
 
@@ -277,8 +279,6 @@ impl Inbox {
         Ok(client.client().execute_typed(&self.prune, &parameters).await?)
     }
 }
-
-type Parameter<'a> = (&'a (dyn tokio_postgres::types::ToSql + Sync), Type);
 
 fn key_parameters(key: &Key) -> Vec<Parameter<'_>> {
     vec![(&key.scope, Type::TEXT), (&key.command, Type::TEXT), (&key.id, Type::TEXT)]

@@ -70,7 +70,8 @@ impl ReconcilerConfig {
         within("recheck interval", self.recheck, Duration::ZERO, DEFER_MAX)?;
         within("longest backoff", self.backoff_max, Duration::ZERO, DEFER_MAX)?;
         within("shortest backoff", self.backoff_min, Duration::ZERO, self.backoff_max)?;
-        let (what, max) = ("longest backoff of an unreachable observer", UNREACHABLE_BACKOFF_MAX);
+        let what = "longest backoff of an unreachable observer";
+        let max = UNREACHABLE_BACKOFF_MAX;
         within(what, self.unreachable_backoff_max, UNREACHABLE_BACKOFF_MIN, max)?;
         between("batch size", self.batch_size, BATCH_ROWS_MAX)?;
         between("concurrency", self.concurrency, OBSERVATIONS_MAX)?;

@@ -156,7 +156,8 @@ impl<'a, O: Observer> Cycle<'a, O> {
     fn start_waiting(&mut self) {
         while self.running.len() < self.reconciler.config.concurrency {
             let Some(row) = self.waiting.pop_front() else { return };
-            let (observer, seen) = (self.reconciler.observer.clone(), row.clone());
+            let observer = self.reconciler.observer.clone();
+            let seen = row.clone();
             let handle = self.running.spawn(async move { observer.observe(&seen).await });
             self.rows.insert(handle.id(), (row, handle));
         }
@@ -182,10 +183,10 @@ impl<'a, O: Observer> Cycle<'a, O> {
             self.summary.lost += known;
             Err(given_up)
         }) {
-            tracing::warn!(%worker_id, %error, "results could not be written");
+            tracing::warn!(%worker_id, %error, "cannot write results; will retry while the leases last");
         }
         if let Err(error) = until(self.deadline, self.extend()).await.flatten() {
-            tracing::warn!(%worker_id, %error, "claims could not be extended");
+            tracing::warn!(%worker_id, %error, "cannot extend claims; will retry");
         }
     }
 
@@ -202,7 +203,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
         let lost: Vec<_> =
             proofs.into_iter().zip(outcomes?).filter(|(_, outcome)| !outcome.is_done()).collect();
         for (proof, outcome) in lost {
-            tracing::info!(row = %proof.id, epoch = proof.epoch, ?outcome, "a claim was lost");
+            tracing::info!(row = %proof.id, epoch = proof.epoch, ?outcome, "lost the claim on a row; dropping its result");
             self.summary.lost += 1;
             self.waiting.retain(|row| row.proof.id != proof.id);
             self.verdicts.retain(|verdict| verdict.row.proof.id != proof.id);
@@ -250,8 +251,9 @@ impl<'a, O: Observer> Cycle<'a, O> {
                 self.summary.returned += outcomes.iter().filter(|outcome| outcome.is_done()).count() as u64;
             }
             Err(error) => {
-                let (worker_id, rows) = (&self.reconciler.config.worker, proofs.len());
-                tracing::warn!(%worker_id, rows, %error, "rows could not be returned; their leases run out");
+                let worker_id = &self.reconciler.config.worker;
+                let rows = proofs.len();
+                tracing::warn!(%worker_id, rows, %error, "cannot release claimed rows; their leases will expire");
                 self.summary.lost += rows as u64;
             }
         }

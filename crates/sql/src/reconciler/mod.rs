@@ -133,7 +133,7 @@ impl<O: Observer> Reconciler<O> {
                 Ok(report) if report.summary.claimed >= self.config.batch_size as u64 => continue,
                 Ok(_) => (self.config.poll_interval, false),
                 Err(error) => {
-                    tracing::warn!(worker_id = %self.config.worker, %error, "reconciler cycle failed");
+                    tracing::warn!(worker_id = %self.config.worker, %error, "reconciler cycle failed; will retry");
                     self.metrics.failed();
                     (self.config.poll_interval.min(TRY_AGAIN), false)
                 }
@@ -174,7 +174,8 @@ impl<O: Observer> Reconciler<O> {
 
     /// Reports that the observer is away, or back again: when that changes, not with each cycle.
     fn note_outage(&self, report: &CycleReport, ended: BootTime) {
-        let (worker_id, summary) = (&self.config.worker, &report.summary);
+        let worker_id = &self.config.worker;
+        let summary = &report.summary;
         let rows = (summary.unreachable, summary.scanned + summary.errors);
         let change = self.outages.lock().cycle((report.began, ended), rows, report.unreachable_pause);
         match change {
@@ -185,7 +186,7 @@ impl<O: Observer> Reconciler<O> {
                 tracing::warn!(
                     %worker_id,
                     reason,
-                    "observer unreachable; its rows stay open and no attempt is counted: {summary}"
+                    "observer unreachable; rows stay open and no attempt is counted: {summary}"
                 );
             }
             Some(Change::Ended { lasted, rows }) => {

@@ -44,13 +44,14 @@ impl<O: Observer> Cycle<'_, O> {
         let mut pauses = RetryPauses::default();
         while let Err(error) = self.settle_once().await {
             if self.verdicts.is_empty() || self.left() <= PAUSE {
-                // Their rows come back when their leases have run out.
+                // Their rows can be claimed again when their leases have expired.
                 self.summary.lost += self.verdicts.drain(..).len() as u64;
                 return Err(error);
             }
-            match error.is_contention() {
-                true => pauses.pause().await,
-                false => tokio::time::sleep(PAUSE).await,
+            if error.is_contention() {
+                pauses.pause().await;
+            } else {
+                tokio::time::sleep(PAUSE).await;
             }
         }
         Ok(())
@@ -69,7 +70,7 @@ impl<O: Observer> Cycle<'_, O> {
             }
             // One row that cannot be written must not hold up the others.
             Err(error) if error.is_of_the_data() && verdicts.len() > 1 => {
-                tracing::warn!(%error, rows = verdicts.len(), "results cannot be written together: one by one");
+                tracing::warn!(%error, rows = verdicts.len(), "cannot write results in one batch; writing them one by one");
                 self.settle_each(verdicts).await
             }
             Err(error) if error.is_of_the_data() && verdicts.iter().any(Verdict::moves) => {
@@ -111,9 +112,12 @@ impl<O: Observer> Cycle<'_, O> {
 
     /// Effects that could not reach something cost their rows no more than an observation that could not.
     async fn not_reached(&mut self, verdicts: Vec<Verdict>, reason: &str) -> Result<(), Error> {
-        let postponed = |verdict: Verdict| match verdict.moves() {
-            true => Verdict { observation: Err(ObserverError::unreachable(reason)), ..verdict },
-            false => verdict,
+        let postponed = |verdict: Verdict| {
+            if verdict.moves() {
+                Verdict { observation: Err(ObserverError::unreachable(reason)), ..verdict }
+            } else {
+                verdict
+            }
         };
         self.verdicts.extend(verdicts.into_iter().map(postponed));
         Box::pin(self.settle_once()).await
@@ -131,7 +135,7 @@ impl<O: Observer> Cycle<'_, O> {
                 Err(error) => {
                     self.summary.errors += 1;
                     let attempts = verdict.row.attempts;
-                    tracing::debug!(row = %verdict.row.id(), attempts, %error, "an observation failed");
+                    tracing::debug!(row = %verdict.row.id(), attempts, %error, "observation failed");
                 }
             }
         }
@@ -147,7 +151,7 @@ impl<O: Observer> Cycle<'_, O> {
                 worker_id = %self.reconciler.config.worker,
                 burials_per_hour = self.reconciler.config.burials_per_hour,
                 unburied = written.unburied,
-                "limit on burials reached; further rows stay open and are retried"
+                "burial limit reached; further rows stay open and will be retried"
             );
         }
     }
@@ -158,13 +162,14 @@ impl<O: Observer> Cycle<'_, O> {
         let written = self.write_with(&mut connection, verdicts).await;
         connection.finish();
         let took_us = BootTime::now().since(began).as_micros() as u64;
-        tracing::trace!(rows = verdicts.len(), took_us, "settled");
+        tracing::trace!(rows = verdicts.len(), took_us, "wrote results");
         written
     }
 
     async fn write_with(&self, client: &mut Connection, verdicts: &[Verdict]) -> Result<Summary, Error> {
         let plan = self.plan(verdicts);
-        let (claims, observer) = (&self.reconciler.claims, &self.reconciler.observer);
+        let claims = &self.reconciler.claims;
+        let observer = &self.reconciler.observer;
         let mut summary = Summary::default();
         let tx = client.build_transaction().start().await?;
         let moves: Vec<Transition> = plan.moves.iter().map(|(_, transition)| transition.clone()).collect();

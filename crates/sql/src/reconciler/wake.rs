@@ -42,8 +42,10 @@ impl Wake {
             let mut pause = Duration::from_millis(100);
             loop {
                 match wake.listen_once(&config, tls.clone(), &listen, &mut pause).await {
-                    Ok(()) => tracing::debug!("the connection for wake-ups has ended"),
-                    Err(error) => tracing::debug!(error = %Error::from(error), "cannot listen for wake-ups"),
+                    Ok(()) => tracing::debug!("wake-up listener disconnected; reconnecting"),
+                    Err(error) => {
+                        tracing::debug!(error = %Error::from(error), "cannot listen for wake-ups; will retry")
+                    }
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LISTEN_PAUSE_MAX);
@@ -94,7 +96,8 @@ impl Notifier {
     pub fn start(pool: Pool, channel: &str, every: Duration) -> Result<Self, Error> {
         ident::name("channel", channel)?;
         let asked = Arc::new(Notify::new());
-        let (weak, channel) = (Arc::downgrade(&asked), channel.to_owned());
+        let weak = Arc::downgrade(&asked);
+        let channel = channel.to_owned();
         tokio::spawn(async move {
             while let Some(asked) = weak.upgrade() {
                 // Wakes from time to time to see whether a notifier is left.
@@ -102,7 +105,7 @@ impl Notifier {
                 drop(asked);
                 if rung.is_ok() {
                     if let Err(error) = notify(&pool, &channel).await {
-                        tracing::debug!(%error, "a wake-up was not sent");
+                        tracing::debug!(%error, "cannot send a wake-up; reconcilers pick the rows up at their next poll");
                     }
                     tokio::time::sleep(every).await;
                 }

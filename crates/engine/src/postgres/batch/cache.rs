@@ -32,7 +32,8 @@ pub(crate) struct KnownResource {
 impl KnownResource {
     /// What is known of a resource that was just seen or written.
     pub(crate) fn of(is: DescribedResource, resource: &Resource) -> Self {
-        let (has_state, is_queued) = (resource.state.is_some(), resource.queued > 0);
+        let has_state = resource.state.is_some();
+        let is_queued = resource.queued > 0;
         Self { is, sessions: sessions(resource), has_state, is_queued }
     }
 

@@ -1,12 +1,12 @@
-//! Takes a batch's locks in everyone's order, and loads what is locked.
+//! Takes a batch's locks in the order that all batches use, and loads the locked rows.
 //!
 //! ```text
-//!   sessions by id -> holders by name -> leases by resource -> the clock (only in Lane::News) -> what is only read
+//!   sessions by id -> holders by name -> leases by resource -> the clock (only in Lane::News) -> rows only read
 //! ```
 //!
 //! One round trip. Statements that run after the clock's lock see every commit with events, since each of those held
-//! it: so what only such commits change (requests, records, declarations, whether a row exists at all) is read there,
-//! unlocked.
+//! it. So rows that only such commits change (requests, records, declarations, whether a row exists at all) are read
+//! there, unlocked.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -43,7 +43,7 @@ use crate::{
     },
 };
 
-/// What was stored of a resource when it was locked.
+/// The stored columns of a resource when it was locked.
 #[derive(Debug)]
 pub(crate) struct LockedResource {
     pub(crate) id: i64,
@@ -61,11 +61,15 @@ pub(crate) struct LockedRows {
     pub(crate) sessions: HashMap<SessionId, Document>,
 }
 
-/// The answers to all statements, before they are looked at.
+/// The answers to all statements, in the order in which they are sent.
 struct Answers {
+    /// Read just before the first statement is sent.
+    asked: BootTime,
+    _begin: (),
     sessions: Vec<Row>,
     holders: Vec<Row>,
     leases: Vec<Row>,
+    _clock_lock: Vec<Row>,
     clock: Vec<Row>,
     missing: Vec<Row>,
     held_now: Vec<Row>,
@@ -76,11 +80,19 @@ struct Answers {
     moves: Vec<Row>,
     states: Vec<Row>,
     waiters: Vec<LineRow>,
-    asked: BootTime,
+}
+
+/// Sends all statements at once, in this order, and makes a struct of their answers. Of several failures the first one
+/// counts: the later ones only follow from it.
+macro_rules! pipelined {
+    ($answers:ident { $($field:ident: $statement:expr,)* }) => {{
+        let ($($field,)*) = join!(biased; $($statement,)*);
+        Ok($answers { $($field: $field?,)* })
+    }};
 }
 
 impl PostgresStore {
-    /// Begins a transaction, and locks and loads what is planned.
+    /// Begins a transaction, and locks and loads the planned rows.
     pub(crate) async fn lock(
         &self,
         conn: &Conn,
@@ -88,12 +100,12 @@ impl PostgresStore {
         plan: &Plan,
         lane: Lane,
     ) -> Result<LockedRows, Fault> {
-        let answers = in_time("locking rows", ROUND_TRIP, ask_for_locks(conn, wanted, plan, lane)).await?;
+        let answers = in_time("locking rows", ROUND_TRIP, request_locks(conn, wanted, plan, lane)).await?;
         let reading = Reading::of(&answers.clock, answers.asked)?;
         if !answers.missing.is_empty() {
             return Err(Fault::Stale);
         }
-        // What a holder got since it was looked up was not locked.
+        // A lease that a holder got since it was looked up was not locked.
         for row in &answers.held_now {
             if !plan.known.contains_key(&part::read::<LeaseKeyPart>(row)?.resource_id) {
                 return Err(Fault::Stale);
@@ -136,7 +148,7 @@ impl PostgresStore {
     }
 }
 
-async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane) -> Result<Answers, Fault> {
+async fn request_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane) -> Result<Answers, Fault> {
     let sessions: Vec<Uuid> = plan.sessions.iter().map(|id| id.0).collect();
     let [holder_tenants, holder_names] = PairArrays::of_holders(plan.holders.iter()).0;
     let ids: Vec<i64> = plan.known.keys().copied().collect();
@@ -152,84 +164,54 @@ async fn ask_for_locks(conn: &Conn, wanted: &WantedRows, plan: &Plan, lane: Lane
     let has_holders = !plan.holders.is_empty();
     let lines = plan.lines(wanted);
     let news = lane == Lane::News;
-    let asked = BootTime::now();
-    let answers = join!(biased;
-        conn.simple("BEGIN"),
-        async { conn.query_if(!sessions.is_empty(), Sql::LockSessions, &[&sessions]).await },
-        async { conn.query_if(has_holders, Sql::LockHolders, &[&holder_tenants, &holder_names]).await },
-        async {
+    pipelined!(Answers {
+        asked: async { Ok::<_, Fault>(BootTime::now()) },
+        _begin: conn.simple("BEGIN"),
+        sessions: async { conn.query_if(!sessions.is_empty(), Sql::LockSessions, &[&sessions]).await },
+        holders: async {
+            conn.query_if(has_holders, Sql::LockHolders, &[&holder_tenants, &holder_names]).await
+        },
+        leases: async {
             if plan.whole.is_empty() {
                 conn.query_if(!ids.is_empty(), Sql::LockLeases, &[&ids]).await
             } else {
                 conn.query(Sql::LockLeasesAndHanging, &[&ids, &plan.whole]).await
             }
         },
-        async { conn.query_if(news, Sql::LockClock, &[]).await },
-        async { conn.query(Sql::ReadClock, &[]).await },
-        async {
+        _clock_lock: async { conn.query_if(news, Sql::LockClock, &[]).await },
+        clock: async { conn.query(Sql::ReadClock, &[]).await },
+        missing: async {
             let wanted = news && !plan.missing.is_empty();
             conn.query_if(wanted, Sql::AnyResources, &[&tenants, &kinds, &keys]).await
         },
-        async {
+        held_now: async {
             let wanted = news && !wanted.holdings.is_empty();
             conn.query_if(wanted, Sql::Holdings, &[&held_tenants, &held_names]).await
         },
-        async {
+        holders_now: async {
             conn.query_if(news && has_holders, Sql::ResolveHolders, &[&holder_tenants, &holder_names]).await
         },
-        async {
+        requests: async {
             let params: [Param<'_>; 5] = [&rq_tenants, &rq_kinds, &rq_keys, &rq_holders, &rq_requests];
             conn.query_if(!wanted.requests.is_empty(), Sql::Requests, &params).await
         },
-        async {
+        cancelled: async {
             let params: [Param<'_>; 4] = [&c_tenants, &c_kinds, &c_keys, &c_holders];
             conn.query_if(!wanted.cancelled.is_empty(), Sql::CancelledRequests, &params).await
         },
-        async { conn.query_if(!wanted.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await },
-        async { conn.query_if(!wanted.moves.is_empty(), Sql::CountMoves, &[&move_tenants, &move_kinds]).await },
-        async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
-        async { if news { lines.read(conn).await } else { Ok(Vec::new()) } },
-    );
-    let (
-        begin,
-        sessions,
-        holders,
-        leases,
-        locked,
-        clock,
-        missing,
-        held_now,
-        holders_now,
-        requests,
-        cancelled,
-        records,
-        moves,
-        states,
-        waiters,
-    ) = answers;
-    begin?;
-    // In the order in which they were sent: what comes after a failure only says that there was one.
-    let (sessions, holders, leases) = (sessions?, holders?, leases?);
-    locked?;
-    Ok(Answers {
-        sessions,
-        holders,
-        leases,
-        clock: clock?,
-        missing: missing?,
-        held_now: held_now?,
-        holders_now: holders_now?,
-        requests: requests?,
-        cancelled: cancelled?,
-        records: records?,
-        moves: moves?,
-        states: states?,
-        waiters: waiters?,
-        asked,
+        records: async {
+            conn.query_if(!wanted.records.is_empty(), Sql::Records, &[&collections, &record_ids]).await
+        },
+        moves: async {
+            conn.query_if(!wanted.moves.is_empty(), Sql::CountMoves, &[&move_tenants, &move_kinds]).await
+        },
+        states: async { conn.query_if(!with_state.is_empty(), Sql::States, &[&with_state]).await },
+        waiters: async { if news { lines.read(conn).await } else { Ok(Vec::new()) } },
     })
 }
 
-/// Holders, whose present sessions must be locked as well; one that came or went before the clock was locked is news.
+/// Loads holders. Their present sessions must be locked as well, and none may have come or gone before the clock was
+/// locked.
 fn load_holders(
     held: &mut LockedRows,
     answers: &Answers,
@@ -273,13 +255,13 @@ fn load_resources(held: &mut LockedRows, answers: &Answers, plan: &Plan, lane: L
     for row in &answers.leases {
         let row = LeaseRow::try_from(part::read::<LeaseColumns>(row)?)?;
         let is_planned = |known: &Arc<KnownResource>| known.is_queued || row.queued == 0;
-        // A line that came up meanwhile has to be looked at; renewals do not care.
+        // A line that formed meanwhile has to be loaded; renewals do not need it.
         if lane == Lane::News && !plan.known.get(&row.resource_id).is_some_and(is_planned) {
             return Err(Fault::Stale);
         }
         found += load_resource(held, row, &mut states, plan)?;
     }
-    // One that was there before the locks and is not now: its key may be another row's by now.
+    // A resource that was deleted before it was locked: its key may belong to another row by now.
     if found == plan.known.len() { Ok(()) } else { Err(Fault::Stale) }
 }
 

@@ -92,12 +92,10 @@ impl PostgresStore {
             let fault = match self.attempt(&wanted, fresh, lane, decider).await {
                 Ok(decided) => return Ok(decided),
                 Err(AttemptError::Warned(warning)) => {
-                    return Err(StoreError::Unknown(format!(
-                        "COMMIT was answered with a warning: {warning}"
-                    )));
+                    return Err(StoreError::Unknown(format!("COMMIT returned a warning: {warning}")));
                 }
                 Err(AttemptError::Lost { decided, cursor, batch: Some(batch), fault }) => {
-                    tracing::warn!(error = %fault, "the answer to a COMMIT was lost; asking what became of it");
+                    tracing::warn!(error = %fault, "lost the response to COMMIT; looking up its outcome");
                     if self.settle(batch).await? {
                         self.tell(cursor);
                         return Ok(decided);
@@ -210,7 +208,7 @@ impl PostgresStore {
             return Ok(decided);
         }
         if lane == Lane::Quiet && decided.revision != held.reading.revision {
-            return Err(unreadable("a renewal made events").into());
+            return Err(unreadable("a renewal produced events").into());
         }
         self.write(conn, &plan, &held, dirty, decided, (lane == Lane::News).then_some(now)).await
     }
@@ -231,7 +229,8 @@ impl PostgresStore {
         let mut writes = Writes::of(&held.state, &dirty, &changes, &before, version_of)?;
         writes.events(&decided.events)?;
         let batch = Uuid::now_v7();
-        let (revision, now) = (decided.revision.0 as i64, clock.map_or(0, |now| now.0 as i64));
+        let revision = decided.revision.0 as i64;
+        let now = clock.map_or(0, |now| now.0 as i64);
         let number = held.reading.number + 1;
         let commit = async {
             join!(biased;
@@ -318,7 +317,9 @@ impl PostgresStore {
             loop {
                 match self.ask_of(batch).await {
                     Ok(committed) => return committed,
-                    Err(fault) => tracing::debug!(error = %fault, "cannot ask yet what became of a commit"),
+                    Err(fault) => {
+                        tracing::debug!(error = %fault, "cannot look up the outcome of a commit; will retry")
+                    }
                 }
                 self.pool.renew();
                 pauses.pause().await;
@@ -326,7 +327,7 @@ impl PostgresStore {
         };
         tokio::time::timeout(SETTLE, ask).await.map_err(|_| {
             StoreError::Unknown(
-                "the answer to a COMMIT was lost, and PostgreSQL cannot be asked about it".to_owned(),
+                "the response to COMMIT was lost, and its outcome cannot be looked up".to_owned(),
             )
         })
     }
@@ -336,9 +337,9 @@ impl PostgresStore {
         lent.take_warning();
         let rows = in_time("asking about a commit", SETTLE, lent.query(Sql::SettleCommit, &[&batch])).await?;
         if let Some(warning) = lent.take_warning() {
-            return Err(unreadable(format!("the answer came with a warning: {warning}")));
+            return Err(unreadable(format!("PostgreSQL returned a warning: {warning}")));
         }
-        let row = rows.first().ok_or_else(|| unreadable("no word about a commit"))?;
+        let row = rows.first().ok_or_else(|| unreadable("PostgreSQL returned no status of a commit"))?;
         let committed = row.try_get(0)?;
         lent.give_back();
         Ok(committed)

@@ -180,13 +180,13 @@ impl<'a> Writes<'a> {
             (Some(_), None) => self.free_leases.push((lease_key(), bounds)),
         }
         if let Some(version) = version {
-            let (row_id, declaration) = (ResourceIdPart { id }, DeclarationPart::of(version, resource));
-            match is_new {
-                true => {
-                    let mark = ResourceMarkPart { mark: key.mark() as i32 };
-                    self.new_resources.push(((row_id, key.into(), declaration), mark));
-                }
-                false => self.resources.push((row_id, declaration)),
+            let row_id = ResourceIdPart { id };
+            let declaration = DeclarationPart::of(version, resource);
+            if is_new {
+                let mark = ResourceMarkPart { mark: key.mark() as i32 };
+                self.new_resources.push(((row_id, key.into(), declaration), mark));
+            } else {
+                self.resources.push((row_id, declaration));
             }
         }
         if resource.pending.is_some() || stored.is_some_and(|s| s.had_pending) {

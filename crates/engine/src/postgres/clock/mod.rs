@@ -227,7 +227,9 @@ impl PostgresStore {
         revision: Revision,
         now: StoreTime,
     ) -> Result<(), Fault> {
-        let (number, revision, now) = (reading.number + 1, revision.0 as i64, now.0 as i64);
+        let number = reading.number + 1;
+        let revision = revision.0 as i64;
+        let now = now.0 as i64;
         conn.execute(Sql::LeaveWord, &[&Uuid::now_v7(), &number, &revision, &now]).await?;
         Ok(())
     }
@@ -279,7 +281,7 @@ impl PostgresStore {
             if ahead_ms.abs() > TOLERANCE_MS {
                 tracing::warn!(
                     ahead_ms,
-                    "the clock of PostgreSQL is out of pace; store time goes on without that"
+                    "PostgreSQL's clock was set or drifted; correcting the offset of store time"
                 );
             }
             let offset_ms = reading.offset_ms - ahead_ms;
@@ -335,7 +337,8 @@ impl PostgresStore {
         let now_ms = BootTime::now().as_ms() as i64;
         let restated = self.timekeeper().restated(&reading.sample(), now_ms);
         if let Some(ceiling_ms) = restated {
-            let (number, claimed_ms) = (reading.version.number, reading.claimed_ms);
+            let number = reading.version.number;
+            let claimed_ms = reading.claimed_ms;
             conn.execute(Sql::StateCeiling, &[&number, &ceiling_ms, &claimed_ms]).await?;
         }
         Ok(())
@@ -359,7 +362,7 @@ impl PostgresStore {
             if reading.goes_on_from_mark() {
                 tracing::info!(
                     gap_ms = reading.gap(),
-                    "no replica kept time; store time goes on from the last mark"
+                    "no replica was running; resuming store time from the last mark"
                 );
                 conn.simple(&from_mark(&reading)).await?;
                 return conn.simple("COMMIT").await;
@@ -369,7 +372,10 @@ impl PostgresStore {
             conn.simple(LOCK_ALL).await?;
             let reading = self.lock_clock(conn).await?;
             if !reading.is_witnessed() {
-                tracing::info!(gap_ms = reading.gap(), "no replica kept time; what was live gets it back");
+                tracing::info!(
+                    gap_ms = reading.gap(),
+                    "no replica was running; extending live leases by that time"
+                );
                 conn.simple(&from_wall(&reading)).await?;
             }
             conn.simple("COMMIT").await
@@ -386,7 +392,8 @@ fn from_mark(reading: &Reading) -> String {
 
 /// Store time goes on from the wall clock's: all that lay ahead when time was last witnessed moves on by as much.
 fn from_wall(reading: &Reading) -> String {
-    let (last_ms, now_ms) = (reading.last_ms, reading.wall_ms.max(reading.last_ms));
+    let last_ms = reading.last_ms;
+    let now_ms = reading.wall_ms.max(reading.last_ms);
     let gap = now_ms - last_ms;
     let ceiling_ms = reading.ceiling_ms.max(last_ms) + gap;
     let later = |column: &str| {

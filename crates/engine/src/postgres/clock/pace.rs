@@ -125,7 +125,7 @@ impl Rising {
 
 /// What this machine knows of the paces, by its own boot time.
 #[derive(Debug, Clone, Copy)]
-struct Frame {
+struct LocalPace {
     ceiling: Rising,
     /// All who have read the newest claim stay below this.
     claim: Option<Rising>,
@@ -134,7 +134,7 @@ struct Frame {
     reached: Option<Rising>,
 }
 
-impl Frame {
+impl LocalPace {
     /// The lowest pace of a wall clock that was not set back.
     fn least(&self, at_ms: i64) -> Option<i64> {
         let reached = self.reached.map(|reached| reached.pace - (at_ms - reached.at_ms) * US / DRIFT);
@@ -180,7 +180,7 @@ pub(crate) enum Remedy {
 /// What one replica knows of store time.
 #[derive(Debug, Default)]
 pub(crate) struct Timekeeper {
-    frame: Option<Frame>,
+    frame: Option<LocalPace>,
     version: Version,
     /// When the version was known, and when a later one was not there yet.
     known_ms: i64,
@@ -227,7 +227,8 @@ impl Timekeeper {
 
     /// Learns what a reading says about the ceiling.
     fn see(&mut self, sample: &Sample) {
-        let (pace, at_ms) = (sample.ceiling(), sample.answered_ms);
+        let pace = sample.ceiling();
+        let at_ms = sample.answered_ms;
         let is_new = sample.version > self.version;
         // Asked for after a later version was known: the store was set back.
         let is_set_back = sample.version < self.version && sample.asked_ms > self.known_ms;
@@ -262,7 +263,7 @@ impl Timekeeper {
         let frame = self.frame.get_or_insert_with(|| {
             (self.version, self.known_ms) = (sample.version, sample.answered_ms);
             let ceiling = Rising { pace: sample.ceiling(), at_ms: sample.answered_ms };
-            Frame { ceiling, claim: None, reached: None }
+            LocalPace { ceiling, claim: None, reached: None }
         });
         sample.pace_of(sample.by_wall_ms).most > frame.ceiling.at(sample.answered_ms) - ROOM_TO_START
     }

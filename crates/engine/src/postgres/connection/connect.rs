@@ -186,7 +186,7 @@ where
                 Ok(_) => {}
                 // A request that waits for an answer fails by itself.
                 Err(error) => {
-                    tracing::debug!(error = %words(&error), "a connection to PostgreSQL ended");
+                    tracing::debug!(error = %words(&error), "connection to PostgreSQL closed");
                     return;
                 }
             }

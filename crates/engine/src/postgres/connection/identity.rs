@@ -31,8 +31,9 @@ impl Server {
         let settings =
             "SELECT current_setting('fsync', true), current_setting('synchronous_standby_names', true)";
         let rows = client.query_typed(settings, &[]).await?;
-        let row = rows.first().ok_or_else(|| unreadable("the server gives no settings"))?;
-        let (fsync, standbys) = (row.try_get(0)?, row.try_get(1)?);
+        let row = rows.first().ok_or_else(|| unreadable("PostgreSQL returned no settings"))?;
+        let fsync = row.try_get(0)?;
+        let standbys = row.try_get(1)?;
         Ok(Self { identity: Identity::of(client).await?, fsync, standbys })
     }
 
@@ -45,7 +46,7 @@ impl Server {
         }
         if options.failover == Failover::Lossless && self.standbys.as_deref().is_none_or(str::is_empty) {
             tracing::warn!(
-                "failover is configured as lossless, but PostgreSQL waits for no standby: \
+                "failover is configured as lossless, but PostgreSQL has no synchronous standby; \
                  set synchronous_standby_names, or configure failover as lossy"
             );
         }
@@ -62,7 +63,8 @@ impl Identity {
                    to_regclass('solehold.clock')::oid::bigint";
         let error = match client.query_typed(sql, &[]).await {
             Ok(rows) => {
-                let row = rows.first().ok_or_else(|| unreadable("the server has no identity"))?;
+                let row =
+                    rows.first().ok_or_else(|| unreadable("PostgreSQL returned no system identifier"))?;
                 let timeline: String = row.try_get(1)?;
                 let timeline = u32::from_str_radix(&timeline, 16)
                     .map_err(|_| unreadable(format!("{timeline:?} is not a timeline")))?;
@@ -112,8 +114,8 @@ fn warn_once() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
         tracing::warn!(
-            "this server does not say which timeline it is on: a failover that loses commits, or a restore while no \
-             Solehold server runs, cannot be noticed. Run `solehold admin restored` after one"
+            "PostgreSQL does not report its timeline; a failover that loses commits, or a restore while no Solehold \
+             server is running, cannot be detected. Run `solehold admin restored` after one"
         );
     });
 }

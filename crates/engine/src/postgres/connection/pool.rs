@@ -210,7 +210,8 @@ impl Pool {
         &self,
         refuse: impl Fn(&Identity) -> Option<Fault>,
     ) -> Result<Conn, Fault> {
-        let (conn, beside) = (self.bare(&refuse).await?, self.bare(&refuse).await?);
+        let conn = self.bare(&refuse).await?;
+        let beside = self.bare(&refuse).await?;
         refuse_shared_sessions(&conn, &beside).await?;
         Ok(conn)
     }

@@ -31,9 +31,9 @@ impl FromStr for Target {
     /// Errors never show the string: there may be a password in it.
     fn from_str(url: &str) -> Result<Self, StoreError> {
         let (url, tls) = TlsOptions::split_off(url);
-        let mut config: Config = url.parse().map_err(|e| {
-            StoreError::Unusable(format!("the connection string is not usable: {}", words(&e)))
-        })?;
+        let mut config: Config = url
+            .parse()
+            .map_err(|e| StoreError::Unusable(format!("invalid connection string: {}", words(&e))))?;
         if tls.verify.is_some() {
             config.ssl_mode(SslMode::Require);
         }

@@ -54,31 +54,33 @@ impl TlsOptions {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|e| unusable(format!("TLS cannot be set up: {e}")))?;
+            .map_err(|e| unusable(format!("cannot set up TLS: {e}")))?;
         if self.verify.is_none() && self.roots.is_none() {
             // As libpq: `prefer` and `require` encrypt, and check nothing.
             let unchecked = Arc::new(LenientVerifier { provider, roots: None });
             return Ok(builder.dangerous().with_custom_certificate_verifier(unchecked).with_no_client_auth());
         }
-        let roots = self.read_roots().map_err(unusable)?;
+        let roots = self.read_roots()?;
         if self.verify == Some(true) {
             return Ok(builder.with_root_certificates(roots).with_no_client_auth());
         }
         let verifier =
             rustls::client::WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 .build()
-                .map_err(|e| unusable(format!("TLS cannot be set up: {e}")))?;
+                .map_err(|e| unusable(format!("cannot set up TLS: {e}")))?;
         let trusted = Arc::new(LenientVerifier { provider, roots: Some(verifier) });
         Ok(builder.dangerous().with_custom_certificate_verifier(trusted).with_no_client_auth())
     }
 
-    fn read_roots(&self) -> Result<RootCertStore, String> {
+    fn read_roots(&self) -> Result<RootCertStore, StoreError> {
         let Some(path) = self.roots.as_deref().filter(|path| *path != "system") else {
-            return tls::system_roots([]).map_err(|error| format!("{error}: give sslrootcert=FILE"));
+            return tls::system_roots([])
+                .map_err(|error| StoreError::Unusable(format!("{error}; set sslrootcert=FILE")));
         };
-        let pem =
-            std::fs::read(path).map_err(|error| format!("sslrootcert {path} cannot be read: {error}"))?;
-        tls::bundle(&pem).map_err(|error| format!("sslrootcert {path} cannot be used: {error}"))
+        let pem = std::fs::read(path)
+            .map_err(|error| StoreError::Unusable(format!("cannot read sslrootcert {path}: {error}")))?;
+        tls::bundle(&pem)
+            .map_err(|error| StoreError::Unusable(format!("cannot use sslrootcert {path}: {error}")))
     }
 }
 

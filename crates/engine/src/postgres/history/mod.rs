@@ -40,7 +40,7 @@ const LOCKING_ALL: Duration = Duration::from_secs(120);
 
 /// What this process knows of the history.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub(crate) struct KnownHistory {
     /// The server that the connections in use lead to: unset before the first, and none if the server does not say.
     identity: Option<Option<Identity>>,
     /// The latest timeline that is known of: an earlier one of the same cluster was replaced.
@@ -51,7 +51,7 @@ pub(crate) struct History {
     seal: Option<Seal>,
 }
 
-impl History {
+impl KnownHistory {
     /// Follows the history to a point; refused if it was asked for after a later point was known.
     fn follow(&mut self, point: Point, asked: BootTime, answered: BootTime) -> Result<(), Fault> {
         match self.seen {
@@ -98,7 +98,7 @@ enum RaiseReason {
 }
 
 impl PostgresStore {
-    fn history(&self) -> parking_lot::MutexGuard<'_, History> {
+    fn history(&self) -> parking_lot::MutexGuard<'_, KnownHistory> {
         self.history.lock()
     }
 
@@ -176,7 +176,7 @@ impl PostgresStore {
         }
         tracing::error!(
             shown = ?proven.cursor, store = ?stands,
-            "a holder has seen more of the history than PostgreSQL has: it was set back, or replaced"
+            "a holder has a later cursor than PostgreSQL, which was restored or replaced; beginning another history"
         );
         {
             let mut history = self.history();
@@ -225,8 +225,8 @@ impl PostgresStore {
             let longest = longest.unwrap_or_default() as u64;
             if longest > ttl_max_ms {
                 return Err(unreadable(format!(
-                    "a session or lease has a ttl of {longest} ms, which is above {ttl_max_ms} ms: end it, or wait \
-                     until it has run out"
+                    "a session or lease has a ttl of {longest} ms, which is above {ttl_max_ms} ms; end it, or wait \
+                     until it has expired"
                 )));
             }
             let set = format!("UPDATE solehold.clock SET ttl_max_ms = {ttl_max_ms} WHERE id = 1; COMMIT");
@@ -235,7 +235,7 @@ impl PostgresStore {
         in_time("lowering ttl_max", LOCKING_ALL, work).await?;
         lent.give_back();
         self.ttl_max_ms.store(ttl_max_ms, Ordering::SeqCst);
-        tracing::info!(ttl_max_ms, "ttl_max was lowered");
+        tracing::info!(ttl_max_ms, "lowered ttl_max");
         Ok(())
     }
 
@@ -283,8 +283,8 @@ impl PostgresStore {
         let is_behind = self.history().has_seen_more_than(reading.point(), reading.asked);
         let why = match (&kept, &conn.identity) {
             (Some(_), None) => {
-                let text = "PostgreSQL does not say which timeline it is on any more, and did before: \
-                            without that a failover goes unnoticed";
+                let text = "PostgreSQL no longer reports its timeline, and did before; without it a failover cannot \
+                            be detected. Grant the permission to read it again";
                 return Err(StoreError::Unusable(text.to_owned()).into());
             }
             _ if is_behind => Some(RaiseReason::SetBack),
@@ -367,12 +367,13 @@ impl PostgresStore {
             RaiseReason::FailedOver if self.options.failover == Failover::Lossless => reading.barred_until,
             _ => self.barred_until(conn, reading, now).await?,
         };
-        let (seen, stands) = (self.history().seen().unwrap_or(reading.cursor()), reading.cursor());
+        let seen = self.history().seen().unwrap_or(reading.cursor());
+        let stands = reading.cursor();
         let furthest =
             Cursor { epoch: seen.epoch.max(stands.epoch), revision: seen.revision.max(stands.revision) };
         let cursor = history::another(furthest, reading.wall_ms as u64);
         self.go_on(conn, reading, cursor.revision, StoreTime(now as u64)).await?;
-        // Only people take up a store that was retired.
+        // Only an administrator brings a retired store back into use.
         let retired_to = if matches!(why, RaiseReason::Told(_)) { "NULL" } else { "retired_to" };
         let sql = format!(
             "UPDATE solehold.clock SET epoch = {}, grants_barred_until_ms = {barred_until}, retired_to = {retired_to} \
@@ -386,10 +387,10 @@ impl PostgresStore {
             "{}",
             match why {
                 RaiseReason::FailedOver =>
-                    "PostgreSQL is on another timeline than before: it has failed over or was restored",
+                    "PostgreSQL is on another timeline: it has failed over or was restored; began another history",
                 RaiseReason::SetBack =>
-                    "PostgreSQL was set back to an earlier state, or this is a copy of it",
-                RaiseReason::Told(_) => "the store is said to have been set back to an earlier state",
+                    "PostgreSQL was set back to an earlier state, or is a copy; began another history",
+                RaiseReason::Told(_) => "an administrator declared the store restored; began another history",
             }
         );
         Ok(cursor)
@@ -426,7 +427,7 @@ impl PostgresStore {
         };
         in_time("retiring the store", LOCKING_ALL, work).await?;
         lent.give_back();
-        tracing::warn!(to, "the store was retired");
+        tracing::warn!(to, "retired the store; it rejects all commands");
         Ok(())
     }
 
@@ -460,8 +461,8 @@ impl PostgresStore {
 
 fn older(identity: &Identity, known: &Identity) -> Fault {
     StoreError::Unavailable(format!(
-        "PostgreSQL is on timeline {}, and this server has already followed it to timeline {}: this is a primary that \
-         was replaced, and it must be shut down or rebuilt as a standby. If it is a restored backup, restart this server",
+        "PostgreSQL is on timeline {}, but this server has already seen timeline {}; this primary was replaced: shut \
+         it down or rebuild it as a standby. If it is a restored backup, restart this server",
         identity.timeline, known.timeline
     ))
     .into()
@@ -496,7 +497,7 @@ mod tests {
     #[test]
     fn a_history_that_goes_back_is_not_followed() {
         let tick = BootTime::from_ms;
-        let mut history = History::default();
+        let mut history = KnownHistory::default();
         history.follow(point(1, 8, 500), tick(10), tick(12)).expect("the first");
         history.follow(point(1, 9, 500), tick(13), tick(15)).expect("it goes on");
         // Asked for before the later one was known: it may be right.

@@ -272,7 +272,8 @@ impl PostgresStore {
             };
             params.push(Box::new(self.given_ms()));
             params.extend(tenant.map(|t| Box::new(t.as_str()) as _));
-            let (now, of_resource) = (read_now!(), of.replace("tenant", "r.tenant"));
+            let now = read_now!();
+            let of_resource = of.replace("tenant", "r.tenant");
             let held = "solehold.leases l JOIN solehold.resources r ON r.id = l.resource_id";
             let sql = format!(
                 "SELECT (SELECT count(*) FROM {held} LEFT JOIN solehold.sessions s ON s.id = l.session_id \
@@ -288,9 +289,11 @@ impl PostgresStore {
             let (reading, found) = snapshot(&conn, &statement, &params).await?;
             conn.simple("COMMIT").await?;
             self.time(&reading)?;
-            let row = found.first().ok_or_else(|| unreadable("nothing was counted"))?;
+            let row = found.first().ok_or_else(|| unreadable("PostgreSQL returned no count"))?;
             let number = |at: usize| row.try_get::<_, i64>(at).map(|n| n as u64);
-            let (live_leases, resources, sessions) = (number(0)?, number(1)?, number(2)?);
+            let live_leases = number(0)?;
+            let resources = number(1)?;
+            let sessions = number(2)?;
             Ok(Usage { live_leases, resources, sessions, waiters: number(3)? })
         })
         .await

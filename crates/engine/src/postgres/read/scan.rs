@@ -103,7 +103,9 @@ impl PostgresStore {
         let (sql, params) = resource_query(query, self.given_ms())?;
         let statement = conn.shaped(&sql).await?;
         let found = conn.client.query(&statement, &refs(&params)).await?;
-        let (mut state, mut sessions, mut keys) = (Ledger::default(), BTreeSet::new(), Vec::new());
+        let mut state = Ledger::default();
+        let mut sessions = BTreeSet::new();
+        let mut keys = Vec::new();
         for row in found.iter().take(query.limit) {
             keys.push(load_resource(&mut state, &mut sessions, row)?.1);
         }

@@ -57,7 +57,7 @@ pub(crate) async fn migrate(conn: &Conn) -> Result<(), Fault> {
         if !in_the_way || attempt >= ATTEMPTS {
             return Err(match fault {
                 Fault::Postgres(_) if !fault.is_lost_connection() => {
-                    StoreError::Unusable(format!("the schema cannot be brought up to date: {fault}")).into()
+                    StoreError::Unusable(format!("cannot migrate the schema: {fault}")).into()
                 }
                 fault => fault,
             });
@@ -93,7 +93,7 @@ async fn attempt_all(conn: &Conn) -> Result<(), Fault> {
                 mark_all(conn).await?;
             }
             conn.simple(&format!("INSERT INTO solehold.migrations VALUES ({number}, clock_timestamp())")).await?;
-            tracing::info!(version = number, "applied a migration of the schema");
+            tracing::info!(version = number, "applied schema migration");
         }
         conn.simple("COMMIT").await
     })
@@ -105,7 +105,8 @@ async fn mark_all(conn: &Conn) -> Result<(), Fault> {
     let sql =
         format!("SELECT {} FROM solehold.resources r", part::list::<(ResourceIdPart, ResourceKeyPart)>());
     let found = conn.client.query_typed(&sql, &[]).await?;
-    let (mut ids, mut marks) = (Vec::<i64>::new(), Vec::<i32>::new());
+    let mut ids = Vec::<i64>::new();
+    let mut marks = Vec::<i32>::new();
     for row in &found {
         let (id, key) = part::read::<(ResourceIdPart, ResourceKeyPart)>(row)?;
         ids.push(id.id);

@@ -78,15 +78,15 @@ struct Ends {
 type Nominated = (i64, Command);
 
 /// Where a page of due rows ended: the bound and the id of its last row.
-type Place<Id> = (i64, Id);
+type DueKey<Id> = (i64, Id);
 
 /// Where the sweeper has got to among what is due. It goes round: a full page is gone past, and after one that is not
 /// full it begins at the beginning. So rows that are nominated again and again without effect never block those after
 /// them.
 #[derive(Debug, Clone, Copy)]
 struct Places {
-    leases: Place<i64>,
-    sessions: Place<Uuid>,
+    leases: DueKey<i64>,
+    sessions: DueKey<Uuid>,
     /// Whether sessions come first where there is more than the limit; every other time they do.
     is_sessions_turn: bool,
 }
@@ -97,8 +97,8 @@ impl Default for Places {
     }
 }
 
-const NO_LEASE: Place<i64> = (i64::MIN, i64::MIN);
-const NO_SESSION: Place<Uuid> = (i64::MIN, Uuid::nil());
+const NO_LEASE: DueKey<i64> = (i64::MIN, i64::MIN);
+const NO_SESSION: DueKey<Uuid> = (i64::MIN, Uuid::nil());
 
 impl Places {
     /// Moves on past the pages that were looked at, but for one that will be cut short.
@@ -134,7 +134,7 @@ struct DuePage<Id> {
     dead: Vec<(i64, Id)>,
     /// Sessions that are over, with nothing ripe on them.
     parked: Vec<Id>,
-    last: Option<Place<Id>>,
+    last: Option<DueKey<Id>>,
     looked_at: usize,
 }
 
@@ -164,7 +164,8 @@ fn due_sessions(rows: &[Row], now: i64) -> Result<DuePage<Uuid>, Fault> {
     let mut page = DuePage::of(rows.len());
     for row in rows {
         let due: DueSessionPart = part::read(row)?;
-        let (id, deadline) = (due.id.0, due.deadline_ms);
+        let id = due.id.0;
+        let deadline = due.deadline_ms;
         match (deadline <= now, due.has_leases, due.has_pending) {
             (false, _, _) => page.renewed.push(id),
             (true, true, _) => page.dead.push((deadline, id)),
@@ -300,7 +301,8 @@ impl PostgresStore {
             let end = self.chores().ends.turns;
             let turns = conn.query(Sql::ForgetTurns, &[&turn, &FORGET_MAX, &end]).await?;
             self.chores().ends.turns = Removal::of(&turns, FORGET_MAX, turn)?.end;
-            let (claim, end) = (self.timekeeper().claim_number(), self.chores().ends.ceilings);
+            let claim = self.timekeeper().claim_number();
+            let end = self.chores().ends.ceilings;
             conn.execute(Sql::ForgetCeilings, &[&claim, &end]).await?;
             self.chores().ends.ceilings = claim;
             if is_time(&mut self.chores().old_ids_ms, now, OLD_IDS_EVERY_MS) {
@@ -371,7 +373,8 @@ async fn orphans_of(
     let ids: Vec<Uuid> = dead.iter().map(|(_, id)| *id).collect();
     let rows = conn.query(Sql::DueOrphans, &[&ids, &now, &most]).await?;
     let mut nominated = Vec::new();
-    let (mut ripe, mut unripe) = (HashSet::new(), HashSet::new());
+    let mut ripe = HashSet::new();
+    let mut unripe = HashSet::new();
     for row in &rows {
         let OrphanPart { id: SessionId(id), deadline_ms, tenant, kind, key, is_ripe } = part::read(row)?;
         if is_ripe {
@@ -403,7 +406,7 @@ impl Removal {
     /// Reads how many rows went, and where that ended; if that was not as many as it might have been, all up to `all`
     /// are gone.
     fn of(rows: &[Row], most: i64, all: i64) -> Result<Self, Fault> {
-        let row = rows.first().ok_or_else(|| unreadable("nothing was counted"))?;
+        let row = rows.first().ok_or_else(|| unreadable("PostgreSQL returned no count"))?;
         let RemovalPart { count, last } = part::read(row)?;
         let is_more = count >= most;
         Ok(Self { is_more, end: last.filter(|_| is_more).unwrap_or(all) })

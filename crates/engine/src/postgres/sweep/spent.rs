@@ -42,7 +42,8 @@ impl SpentRequests {
             if self.0.len() >= COUNTED_MAX {
                 self.0.clear();
             }
-            let (resource, holder) = (request.resource.clone(), request.holder.clone());
+            let resource = request.resource.clone();
+            let holder = request.holder.clone();
             *self.0.entry(User { resource, holder, by: spent.by.clone() }).or_default() += 1;
         }
     }

@@ -34,13 +34,13 @@ const GIVE_BACK: Duration = Duration::from_millis(500);
 
 /// The last turn that anyone has taken.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Turn {
+pub(crate) struct SweepTurn {
     number: i64,
     keeper: Uuid,
     until_ms: i64,
 }
 
-impl Turn {
+impl SweepTurn {
     /// How much of it is left, if it is kept. One that ends later than any can was taken in another history.
     fn left_ms(&self, now: i64) -> Option<i64> {
         let left = self.until_ms - now;
@@ -50,7 +50,7 @@ impl Turn {
 
 impl PostgresStore {
     /// Reads the clock, and whose turn it is, in one round trip.
-    pub(crate) async fn read_clock_and_turn(&self, conn: &Conn) -> Result<(Reading, Turn), Fault> {
+    pub(crate) async fn read_clock_and_turn(&self, conn: &Conn) -> Result<(Reading, SweepTurn), Fault> {
         let asked = BootTime::now();
         let read = async {
             let (clock, turn) = join!(biased;
@@ -61,13 +61,18 @@ impl PostgresStore {
         };
         let (clock, turn) = in_time("reading the clock", ROUND_TRIP, read).await?;
         let reading = Reading::of(&clock, asked)?;
-        let Some(row) = turn.first() else { return Ok((reading, Turn::default())) };
+        let Some(row) = turn.first() else { return Ok((reading, SweepTurn::default())) };
         let TurnPart { number, keeper, until_ms } = part::read(row)?;
-        Ok((reading, Turn { number, keeper, until_ms }))
+        Ok((reading, SweepTurn { number, keeper, until_ms }))
     }
 
     /// Whether it is this replica's turn: its number, if so. Renews it in time, and takes one that has run out.
-    pub(crate) async fn keep_turn(&self, conn: &Conn, last: Turn, now: i64) -> Result<Option<i64>, Fault> {
+    pub(crate) async fn keep_turn(
+        &self,
+        conn: &Conn,
+        last: SweepTurn,
+        now: i64,
+    ) -> Result<Option<i64>, Fault> {
         let left = last.left_ms(now);
         let is_mine = last.keeper == self.replica;
         let mut number = last.number;
@@ -96,7 +101,7 @@ impl PostgresStore {
             Ok(())
         };
         if let Err(fault) = in_time("giving a turn back", GIVE_BACK, work).await {
-            tracing::debug!(error = %fault, "could not give the turn at sweeping back; it runs out by itself");
+            tracing::debug!(error = %fault, "cannot give up the sweeper's turn; another replica takes over when it expires");
         }
     }
 }

@@ -32,7 +32,8 @@ macro_rules! parts {
                 const WIDTH: usize = [$(stringify!($column)),*].len();
 
                 fn columns() -> Vec<Column> {
-                    let (table, alias) = (stringify!($table), stringify!($alias));
+                    let table = stringify!($table);
+                    let alias = stringify!($alias);
                     vec![$(Column::of::<$type>(table, alias, stringify!($column), parts!(@sql $($sql)?)),)*]
                 }
 

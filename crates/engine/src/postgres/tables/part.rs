@@ -180,7 +180,8 @@ fn sent(columns: &[Column]) -> String {
 /// Inserts rows of `P`; `others` are columns of the table that are computed from those of `P`.
 pub(crate) fn insert<P: Part>(others: &[(&str, &str)]) -> String {
     let columns = P::columns();
-    let (mut names, mut values) = (joined(&columns, name, ", "), joined(&columns, Column::arrived, ", "));
+    let mut names = joined(&columns, name, ", ");
+    let mut values = joined(&columns, Column::arrived, ", ");
     for (name, value) in others {
         names += &format!(", {name}");
         values += &format!(", {value}");
@@ -197,7 +198,8 @@ pub(crate) fn upsert<K: Part, P: Part>() -> String {
 
 /// Updates `P` of the rows with the key `K`; `others` are columns that are set in another way than to what was sent.
 pub(crate) fn update<K: Part, P: Part>(others: &[(&str, &str)]) -> String {
-    let (keys, changed) = (K::columns(), P::columns());
+    let keys = K::columns();
+    let changed = P::columns();
     let is_other = |c: &&Column| others.iter().any(|(name, _)| *name == c.name);
     let sent_ones = changed.iter().filter(|c| !is_other(c)).map(|c| format!("{} = {}", c.name, c.arrived()));
     let other_ones = others.iter().map(|(name, value)| format!("{name} = {value}"));

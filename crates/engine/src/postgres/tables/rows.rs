@@ -141,7 +141,9 @@ impl From<ResourceColumns> for DescribedResource {
     fn from((id, key, is): ResourceColumns) -> Self {
         let declared = is.declared.then(|| {
             let Labels(labels) = is.labels;
-            let (site, attributes, lock_delay_ms) = (is.site, is.attributes, is.lock_delay_ms);
+            let site = is.site;
+            let attributes = is.attributes;
+            let lock_delay_ms = is.lock_delay_ms;
             Arc::new(Declaration { site, labels, attributes, lock_delay_ms })
         });
         Self { id: id.id, key: key.into(), version: is.version, declared, created_at: is.created_at_ms }

@@ -87,7 +87,7 @@ macro_rules! texts {
 
 texts! {
     String, |stored| Ok(stored.to_owned()), |value| value.as_str();
-    Name, |stored| Name::stored(stored).map_err(|e| unreadable(format!("a stored name {e}"))), |value| value.as_str();
+    Name, |stored| Name::stored(stored).map_err(|e| unreadable(format!("invalid stored name: {e}"))), |value| value.as_str();
     Required, |stored| Ok(Required(document(stored)?)), |value| text::stored(value.0.as_str());
     Standing, |stored| standing(stored), |value| match value {
         Standing::Current => "current",
@@ -106,7 +106,7 @@ fn standing(stored: &str) -> Result<Standing, Fault> {
         "current" => Ok(Standing::Current),
         "draining" => Ok(Standing::Draining),
         "superseded" => Ok(Standing::Superseded),
-        other => Err(unreadable(format!("a session has the standing {other}"))),
+        other => Err(unreadable(format!("unknown status {other} of a session"))),
     }
 }
 
@@ -115,7 +115,7 @@ fn status(stored: &str) -> Result<HolderStatus, Fault> {
         "active" => Ok(HolderStatus::Active),
         "draining" => Ok(HolderStatus::Draining),
         "maintenance" => Ok(HolderStatus::Maintenance),
-        other => Err(unreadable(format!("a holder has the status {other}"))),
+        other => Err(unreadable(format!("unknown status {other} of a holder"))),
     }
 }
 
@@ -130,7 +130,7 @@ impl Value for &'static str {
     type Sent<'r> = &'static str;
 
     fn read(_: String) -> Result<Self, Fault> {
-        Err(unreadable("a column that is only written"))
+        Err(unreadable("this column is write-only"))
     }
 
     fn sent(&self) -> &'static str {

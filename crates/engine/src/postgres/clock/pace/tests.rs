@@ -113,7 +113,8 @@ impl World {
             let sample = self.sample(replica, out_ms, back_ms);
             let booted = self.replicas[replica].booted;
             if let Ok(store) = self.replicas[replica].keeper.time(&sample) {
-                let (asked, answered) = (sample.asked_ms - booted, sample.answered_ms - booted);
+                let asked = sample.asked_ms - booted;
+                let answered = sample.answered_ms - booted;
                 self.given.push(Given { asked, answered, store });
                 if is_stored {
                     self.last = self.last.max(store);
@@ -177,7 +178,8 @@ const ROUNDING: i64 = 10;
 fn is_never_early(given: &[Given]) -> Result<(), TestCaseError> {
     for (n, first) in given.iter().enumerate() {
         for second in &given[n..] {
-            let (store, passed) = (second.store - first.store, second.answered - first.asked);
+            let store = second.store - first.store;
+            let passed = second.answered - first.asked;
             let most = passed + passed / DRIFT + TOLERANCE_MS + ROUNDING;
             prop_assert!(store <= most, "early: {store} ms in {passed}: {first:?} {second:?}");
         }
@@ -189,7 +191,8 @@ fn is_never_early(given: &[Given]) -> Result<(), TestCaseError> {
 fn is_never_late(given: &[Given]) -> Result<(), TestCaseError> {
     for (n, first) in given.iter().enumerate() {
         for second in &given[n..] {
-            let (store, passed) = (second.store - first.store, second.asked - first.answered);
+            let store = second.store - first.store;
+            let passed = second.asked - first.answered;
             let most = second.answered - first.asked;
             let least = passed - most / DRIFT - TOLERANCE_MS - ROUNDING;
             prop_assert!(store >= least, "late: {store} ms in {passed}: {first:?} {second:?}");
@@ -289,7 +292,8 @@ proptest! {
 /// A lease of `ttl_ms` granted now is over, by store time, after how long? The clock is read every `every_ms`.
 fn lives_for(world: &mut World, ttl_ms: i64, every_ms: i64, mut meanwhile: impl FnMut(&mut World)) -> i64 {
     world.read(0, 0, 1, true);
-    let (granted, store) = (world.true_ms, world.given.last().expect("a reading").store);
+    let granted = world.true_ms;
+    let store = world.given.last().expect("a reading").store;
     while world.true_ms - granted < 10 * ttl_ms {
         world.pass(every_ms);
         meanwhile(world);
@@ -384,7 +388,8 @@ fn keeper_at(sample: &Sample) -> Timekeeper {
 
 fn sample(by_wall_ms: i64, asked_ms: i64, answered_ms: i64) -> Sample {
     let version = Version { moves: 0, number: 1 };
-    let (ceiling_ms, claimed_ms) = (1_000_250, 1_000_250);
+    let ceiling_ms = 1_000_250;
+    let claimed_ms = 1_000_250;
     Sample { by_wall_ms, last_ms: 1_000_000, version, ceiling_ms, claimed_ms, asked_ms, answered_ms }
 }
 

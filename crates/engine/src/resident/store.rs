@@ -1,0 +1,248 @@
+//! The resident store as a [`Store`].
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use solehold_core::{
+    command::Footprint,
+    key::Name,
+    ledger::Ledger,
+    record::Record,
+    time::{Moment, Revision, StoreTime},
+};
+
+use super::{
+    Entry, Mark, ResidentStore, find, restart,
+    rows::{self, Rows},
+    turn::FORGET_MAX,
+};
+use crate::{
+    clock::wall_ms,
+    flow::{Exporter, Outlet},
+    history::{self, Bar, SealedPoint},
+    observe::Lane,
+    store::*,
+};
+
+/// How often the clock's mark is persisted while no batch comes.
+const MARK_EVERY: Duration = Duration::from_secs(1);
+/// How long [`Store::news`] waits at most.
+const NEWS_WAIT: Duration = Duration::from_secs(1);
+/// Turns in one call, so that forgetting keeps up with whatever can be released.
+const FORGET_TURNS_MAX: usize = 50;
+
+#[async_trait]
+impl Store for ResidentStore {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    async fn transact(
+        &self,
+        footprint: &Footprint,
+        _lane: Lane,
+        decider: &mut dyn Decider,
+    ) -> Result<BatchDecision, StoreError> {
+        let mut turn = self.take_turn_to_write().await?;
+        let tick = self.clock.now();
+        let moment = {
+            let rows = self.read();
+            let now = rows.now(tick);
+            rows.check_retired()?;
+            if now < rows.barred_until {
+                return Err(StoreError::Barred { retry_after_ms: rows.barred_until.ms_after(now) });
+            }
+            Moment { now, revision: rows.cursor.revision }
+        };
+        let mut more = find::LateRows::default();
+        let (mut part, decided) = loop {
+            let mut part = find::part(&self.read().state, footprint, &more);
+            match decider.decide(&mut part, moment) {
+                Ok(decided) => break (part, decided),
+                Err(late) if more.add(&self.read().state, late.clone()) => {}
+                Err(late) => {
+                    return Err(StoreError::Unusable(format!(
+                        "the store is damaged: a lease is attached to {late}, which does not exist"
+                    )));
+                }
+            }
+        };
+        let dirty = part.take_dirty();
+        if !dirty.is_empty() || decided.revision != moment.revision {
+            self.commit(&mut turn, &part, dirty, self.mark(moment.now, tick), &decided).await?;
+        }
+        Ok(decided)
+    }
+
+    async fn load(&self, footprint: &Footprint) -> Result<LoadedRows, StoreError> {
+        self.settled().await?;
+        let rows = self.read();
+        let state = find::part(&rows.state, footprint, &find::LateRows::default());
+        Ok(rows.loaded(state, rows.now(self.clock.now())))
+    }
+
+    async fn find_resources(&self, query: &ResourceQuery) -> Result<ResourcePage, StoreError> {
+        self.settled().await?;
+        self.find(query).await
+    }
+
+    async fn find_holders(&self, query: &HolderQuery) -> Result<HolderPage, StoreError> {
+        self.settled().await?;
+        self.find_names(query).await
+    }
+
+    async fn records(&self, collection: &Name) -> Result<Vec<Record>, StoreError> {
+        self.settled().await?;
+        let rows = self.snapshot().state;
+        Ok(rows.records().filter(|r| r.collection == *collection).cloned().collect())
+    }
+
+    async fn events(&self, query: &EventQuery) -> Result<EventPage, StoreError> {
+        self.settled().await?;
+        self.read_events(query).await
+    }
+
+    async fn news(&self, after: Cursor) -> Result<Cursor, StoreError> {
+        let mut head = self.head.subscribe();
+        // Out of time, the answer is the current position as well.
+        let _ = tokio::time::timeout(NEWS_WAIT, head.wait_for(|head| *head > after)).await;
+        self.settled().await?;
+        Ok(self.read().cursor)
+    }
+
+    async fn due(&self, limit: usize) -> Result<Nominations, StoreError> {
+        self.settled().await?;
+        let mut rows = self.write();
+        let now = rows.now(self.clock.now());
+        let Rows { state, timers, .. } = &mut *rows;
+        Ok(timers.due(state, now, limit))
+    }
+
+    async fn maintain(&self, retention: &Retention) -> Result<(), StoreError> {
+        for _ in 0..FORGET_TURNS_MAX {
+            if self.forget_some().await? < FORGET_MAX {
+                break;
+            }
+        }
+        let mut turn = self.take_turn_to_write().await?;
+        let tick = self.clock.now();
+        if tick.since(turn.marked) < MARK_EVERY {
+            return Ok(());
+        }
+        turn.marked = tick;
+        let (now, revision) = {
+            let rows = self.read();
+            (rows.now(tick), rows.cursor.revision)
+        };
+        let mark = self.mark(now, tick);
+        let folded = {
+            let rows = self.read();
+            let decided = BatchDecision { events: Vec::new(), revision };
+            let unfolded = turn.journal.unfolded();
+            unfolded.map(|dirty| Entry::new(&rows.state, dirty, mark.clone(), &decided, rows.cursor.epoch))
+        };
+        let dropped = turn.journal.tidy(folded, mark, retention).await?;
+        let mut rows = self.write();
+        let floor = rows.floor.max(dropped.unwrap_or_default());
+        rows.floor = floor;
+        if rows.keeps_events {
+            rows.drop_events(|first, _| first.revision <= floor);
+        } else {
+            rows.drop_events(|first, count| {
+                retention.is_past(first, now) || count as u64 > retention.events_max
+            });
+        }
+        Ok(())
+    }
+
+    async fn usage(&self, tenant: Option<&Name>) -> Result<Usage, StoreError> {
+        self.settled().await?;
+        let rows = self.read();
+        Ok(rows.tally.usage(&rows.state, &rows.timers, tenant, rows.now(self.clock.now())))
+    }
+
+    async fn scan(&self, query: &ResourceQuery, pages: &Outlet<ResourcePage>) -> Result<(), StoreError> {
+        self.settled().await?;
+        self.scan_all(query, pages).await
+    }
+
+    async fn export(&self, rows: &mut Exporter) -> Result<(), StoreError> {
+        self.settled_or_retired().await?;
+        self.export_all(rows).await
+    }
+
+    async fn import(&self, import: Import) -> Result<(), StoreError> {
+        let Import { header, mut state, events, .. } = import;
+        let mut turn = self.take_turn_to_write().await?;
+        let tick = self.clock.now();
+        let (now, before) = {
+            let rows = self.read();
+            let is_empty = rows.state == Ledger::default() && rows.cursor.revision == Revision(0);
+            if !is_empty {
+                return Err(StoreError::NotEmpty);
+            }
+            // Store time never goes back, not even by moving to another store.
+            (rows.now(tick).max(header.now), rows.cursor)
+        };
+        restart::give_back(&mut state, header.now, now.ms_after(header.now), now, 0);
+        let furthest = Cursor { epoch: header.epoch.max(before.epoch), revision: header.revision };
+        let (cursor, barred_until) = if header.retired {
+            (Cursor { epoch: furthest.epoch + 1, ..furthest }, StoreTime::default())
+        } else {
+            // The old store may still be running: wait out its leases, and give none of its tokens.
+            let longest_ms = self.options.ttl_max_ms.max(rows::longest_ttl_ms(&state));
+            (history::another(furthest, wall_ms()), now.plus_ms(longest_ms))
+        };
+        let dirty = find::all_of(&state);
+        let decided = BatchDecision { events, revision: cursor.revision };
+        let mark = Mark { barred_until, ..self.mark(now, tick) };
+        let entry = Entry::new(&state, &dirty, mark, &decided, cursor.epoch);
+        // The floor first: it is true even if the rows do not follow.
+        turn.journal.set_floor(header.floor)?;
+        self.append(&mut turn, entry, |rows| {
+            rows.since = (now, tick);
+            rows.floor = header.floor;
+            rows.cursor.epoch = cursor.epoch;
+            rows.absorb(&state, &dirty, &decided);
+        })
+        .await
+    }
+
+    fn ttl_max_ms(&self) -> u64 {
+        self.options.ttl_max_ms
+    }
+
+    fn seal(&self, cursor: Cursor) -> Option<String> {
+        Some(self.seal.as_ref()?.seal(SealedPoint { cursor, timeline: 0 }))
+    }
+
+    async fn witness(&self, sealed: &str) -> Result<(), StoreError> {
+        self.witness_cursor(sealed).await
+    }
+
+    async fn retire(&self, to: &str) -> Result<(), StoreError> {
+        self.retire_to(to).await
+    }
+
+    async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError> {
+        let mut turn = self.take_turn_to_write().await?;
+        self.jump(&mut turn, seen, Some(bar)).await.map(|_| ())
+    }
+
+    fn cursor(&self) -> Cursor {
+        self.read().cursor
+    }
+
+    async fn close(&self) {
+        let mut turn = self.turn.lock().await;
+        if turn.is_closed {
+            return;
+        }
+        // Rows that may lack a journaled batch must not become the snapshot: the next start reads the log again.
+        let folded = if turn.is_behind || turn.set_back.is_some() { Ok(()) } else { self.fold(&mut turn) };
+        if let Err(error) = folded.and_then(|()| turn.journal.close()) {
+            tracing::error!(%error, "cannot close the journal cleanly; the next start will replay its log");
+        }
+        turn.is_closed = self.read().keeps_events;
+    }
+}

@@ -1,0 +1,234 @@
+//! The turn of the one writer at a time: it loads rows again that may be stale, and commits to journal and memory.
+
+use std::sync::atomic::Ordering;
+
+use solehold_core::{
+    forget,
+    ledger::{Dirty, Ledger},
+    time::StoreTime,
+};
+use tokio::sync::MutexGuard;
+
+use super::{
+    Entry, Image, Journal, Mark, ResidentStore, SetBack, restart, rows::Rows, tally::Tally, timers::Timers,
+};
+use crate::{
+    clock::BootTime,
+    store::{BatchDecision, StoreError},
+};
+
+/// At most this many rows are forgotten in one turn, so that batches come in between.
+pub(super) const FORGET_MAX: usize = 5_000;
+
+pub(super) struct WriteTurn {
+    pub(super) journal: Box<dyn Journal>,
+    /// The journal may have a batch that the rows lack: load them again.
+    pub(super) is_behind: bool,
+    /// The journal lacks what the start has changed: the disk was full.
+    pub(super) is_unfolded: bool,
+    /// The journal was set back since it was last open, and another history has not begun yet.
+    pub(super) set_back: Option<SetBack>,
+    pub(super) is_closed: bool,
+    /// When the clock's mark was last persisted.
+    pub(super) marked: BootTime,
+}
+
+impl ResidentStore {
+    /// Waits for a turn; the rows are then those of the journal.
+    pub(super) async fn take_turn(&self) -> Result<MutexGuard<'_, WriteTurn>, StoreError> {
+        let mut turn = self.turn.lock().await;
+        if turn.is_closed {
+            return Err(StoreError::Unavailable("the store is closed".to_owned()));
+        }
+        if turn.is_behind {
+            self.has_failed.store(true, Ordering::SeqCst);
+            self.catch_up(&mut turn)?;
+        }
+        if let Some(set_back) = turn.set_back.clone() {
+            self.has_failed.store(true, Ordering::SeqCst);
+            tracing::warn!(
+                why = set_back.why,
+                "the data folder was restored or copied; beginning another history"
+            );
+            let now = self.jump(&mut turn, set_back.seen, None).await.map_err(nothing_done)?;
+            turn.set_back = None;
+            adopt(&mut *turn.journal, now);
+        }
+        Ok(turn)
+    }
+
+    /// Waits for a turn with a journal that can be written.
+    pub(super) async fn take_turn_to_write(&self) -> Result<MutexGuard<'_, WriteTurn>, StoreError> {
+        let mut turn = self.take_turn().await?;
+        if turn.is_unfolded {
+            self.fold(&mut turn).map_err(nothing_done)?;
+            turn.is_unfolded = false;
+            tracing::info!("the journal has room again; accepting commands");
+        }
+        Ok(turn)
+    }
+
+    /// Brings the journal's snapshot up to date with all rows.
+    pub(super) fn fold(&self, turn: &mut WriteTurn) -> Result<(), StoreError> {
+        let tick = self.clock.now();
+        let rows = self.read();
+        turn.journal.fold(&rows.state, Dirty::default(), self.mark_of(&rows, rows.now(tick), tick))
+    }
+
+    /// Loads the rows again after the journal failed. No command has begun, so another failure leaves nothing unknown.
+    fn catch_up(&self, turn: &mut WriteTurn) -> Result<(), StoreError> {
+        let tick = self.clock.now();
+        let at_least = self.read().now(tick);
+        let JournaledRows { rows, is_unfolded, .. } =
+            load(&mut *turn.journal, tick, at_least, &self.boot_id).map_err(nothing_done)?;
+        self.head.send_replace(rows.cursor);
+        *self.write() = rows;
+        self.rows.clear_poison();
+        turn.is_behind = false;
+        turn.is_unfolded = is_unfolded;
+        self.has_failed.store(false, Ordering::SeqCst);
+        tracing::info!("reloaded all rows from the journal");
+        Ok(())
+    }
+
+    /// For readers: makes sure that the rows are those of the journal. Does not wait for a batch under way.
+    pub(super) async fn settled(&self) -> Result<(), StoreError> {
+        self.settled_or_retired().await?;
+        self.read().check_retired()
+    }
+
+    /// As [`Self::settled`], for a store that may be retired.
+    pub(super) async fn settled_or_retired(&self) -> Result<(), StoreError> {
+        if self.has_failed.load(Ordering::SeqCst) || self.rows.is_poisoned() {
+            drop(self.take_turn().await?);
+        }
+        Ok(())
+    }
+
+    /// Journals a batch, then absorbs it into the rows.
+    pub(super) async fn commit(
+        &self,
+        turn: &mut WriteTurn,
+        part: &Ledger,
+        dirty: Dirty,
+        mark: Mark,
+        decided: &BatchDecision,
+    ) -> Result<(), StoreError> {
+        let entry = Entry::new(part, &dirty, mark, decided, self.read().cursor.epoch);
+        self.append(turn, entry, |rows| rows.absorb(part, &dirty, decided)).await
+    }
+
+    /// Journals an entry, then changes the rows by `take_over`.
+    pub(super) async fn append(
+        &self,
+        turn: &mut WriteTurn,
+        entry: Entry,
+        take_over: impl FnOnce(&mut Rows),
+    ) -> Result<(), StoreError> {
+        let barred_until = entry.mark.barred_until;
+        let retired_to = entry.mark.retired_to.clone();
+        // Stays set if this future is dropped halfway, or panics: the journal may then have what the rows lack.
+        turn.is_behind = true;
+        let appended = turn.journal.append(entry).await;
+        self.has_failed.store(appended.is_err(), Ordering::SeqCst);
+        appended?;
+        let mut rows = self.write();
+        rows.barred_until = barred_until;
+        rows.retired_to = retired_to;
+        take_over(&mut rows);
+        self.head.send_replace(rows.cursor);
+        turn.is_behind = false;
+        Ok(())
+    }
+
+    /// Forgets rows that have ended; returns how many.
+    pub(super) async fn forget_some(&self) -> Result<usize, StoreError> {
+        let mut turn = self.take_turn_to_write().await?;
+        let tick = self.clock.now();
+        let (now, mut part, revision) = {
+            let rows = self.read();
+            let now = rows.now(tick);
+            (now, rows.timers.forgettable(&rows.state, now, FORGET_MAX), rows.cursor.revision)
+        };
+        forget(&mut part, now);
+        let dirty = part.take_dirty();
+        let count = dirty.requests.len() + dirty.resources.len();
+        if count > 0 {
+            let decided = BatchDecision { events: Vec::new(), revision };
+            self.commit(&mut turn, &part, dirty, self.mark(now, tick), &decided).await?;
+        }
+        Ok(count)
+    }
+}
+
+/// Records that this process continues the journal's history. If that fails, the next start may miss that the folder
+/// was set back, or bars once more.
+pub(super) fn adopt(journal: &mut dyn Journal, now: StoreTime) {
+    if let Err(error) = journal.adopt(now) {
+        tracing::warn!(%error, "cannot record that the data folder is in use; a restored copy of it may go unnoticed until the next start");
+    }
+}
+
+/// A journal that fails before a command has begun leaves nothing unknown.
+fn nothing_done(error: StoreError) -> StoreError {
+    match error {
+        StoreError::Unknown(what) => StoreError::Unavailable(what),
+        other => other,
+    }
+}
+
+pub(super) struct JournaledRows {
+    pub(super) rows: Rows,
+    /// What the start has changed could not be written: the disk is full.
+    pub(super) is_unfolded: bool,
+    pub(super) set_back: Option<SetBack>,
+}
+
+/// Loads all rows and resumes store time (rule 3), never before `at_least`. A journal on a full disk can be read too.
+pub(super) fn load(
+    journal: &mut dyn Journal,
+    tick: BootTime,
+    at_least: StoreTime,
+    boot_id: &str,
+) -> Result<JournaledRows, StoreError> {
+    let Image { mut state, events, cursor, floor, mark, set_back } = journal.load()?;
+    let (now, dirty) = restart::resume_time(&mut state, mark.as_ref(), tick);
+    let now = now.max(at_least);
+    let barred_until = mark.as_ref().map_or(StoreTime::default(), |mark| {
+        let is_barred = mark.barred_until > mark.now;
+        // Time during which no store was running does not count.
+        let gap_ms = if mark.is_of_this_boot(tick) { 0 } else { now.ms_after(mark.now) };
+        if is_barred { mark.barred_until.plus_ms(gap_ms) } else { mark.barred_until }
+    });
+    let retired_to = mark.as_ref().and_then(|mark| mark.retired_to.clone());
+    let mut is_unfolded = false;
+    if mark.is_some() {
+        let mark = Mark {
+            now,
+            boot_id: boot_id.to_owned(),
+            tick_ms: tick.as_ms(),
+            barred_until,
+            retired_to: retired_to.clone(),
+        };
+        match journal.fold(&state, dirty, mark) {
+            Err(StoreError::Unknown(error)) => {
+                tracing::error!(%error, "cannot write the journal; serving reads only");
+                is_unfolded = true;
+            }
+            folded => folded?,
+        }
+    }
+    let rows = Rows {
+        events,
+        timers: Timers::of(&state),
+        tally: Tally::of(&state),
+        state,
+        cursor,
+        floor,
+        keeps_events: journal.history().is_some(),
+        barred_until,
+        retired_to,
+        since: (now, tick),
+    };
+    Ok(JournaledRows { rows, is_unfolded, set_back })
+}
