@@ -17,7 +17,8 @@ const RESOURCES: usize = 10_000;
 fn main() -> Result<(), Box<dyn Error>> {
     let messages: usize = std::env::args().nth(1).map_or(Ok(50_000_000), |count| count.parse())?;
     let scene = |n: usize| -> Result<ResourceKey, Box<dyn Error>> {
-        let (tenant, kind) = (Name::new("default")?, Name::new("scene")?);
+        let tenant = Name::new("default")?;
+        let kind = Name::new("scene")?;
         Ok(ResourceKey { tenant, kind, key: Name::new(format!("scene-{n:06}"))? })
     };
     let keys: Vec<ResourceKey> = (0..RESOURCES).map(scene).collect::<Result<_, _>>()?;

@@ -66,10 +66,12 @@ async fn run(place: &str, tasks: usize, seconds: u64) {
     let batches = Arc::new(Batches::default());
     let engine = Engine::start(store, EngineOptions::default(), batches.clone());
     let cycles = Arc::new(AtomicU64::new(0));
-    let (began, long) = (BootTime::now(), Duration::from_secs(seconds));
+    let began = BootTime::now();
+    let long = Duration::from_secs(seconds);
     let workers: Vec<_> = (0..tasks)
         .map(|n| {
-            let (engine, cycles) = (engine.clone(), cycles.clone());
+            let engine = engine.clone();
+            let cycles = cycles.clone();
             let key =
                 ResourceKey { tenant: name("default"), kind: name("bench"), key: name(&format!("job-{n}")) };
             tokio::spawn(async move {
@@ -84,7 +86,8 @@ async fn run(place: &str, tasks: usize, seconds: u64) {
         worker.await.expect("no panic");
     }
     let took = BootTime::now().since(began).as_secs_f64();
-    let (cycles, count) = (cycles.load(Ordering::Relaxed), batches.count.load(Ordering::Relaxed).max(1));
+    let cycles = cycles.load(Ordering::Relaxed);
+    let count = batches.count.load(Ordering::Relaxed).max(1);
     let store_ms = batches.micros.load(Ordering::Relaxed) as f64 / 1_000.0 / count as f64;
     println!(
         "{tasks:4} tasks: {:8.0} cycles/s, {:8.0} ops/s, {:6.1} commands a batch, {store_ms:5.2} ms in the store",

@@ -58,7 +58,8 @@ fn open(folder: &Path) -> Result<Engine, Box<dyn Error>> {
 }
 
 async fn fill(folder: &Path, leases: usize) -> Result<(), Box<dyn Error>> {
-    let (before, engine) = (resident_kb()?, open(folder)?);
+    let before = resident_kb()?;
+    let engine = open(folder)?;
     for from in (0..leases).step_by(AT_ONCE) {
         let commands = (from..(from + AT_ONCE).min(leases)).map(acquire).collect::<Result<Vec<_>, _>>()?;
         for outcome in engine.submit_all(commands).await {

@@ -115,16 +115,22 @@ async fn main() {
     let mut args = std::env::args().skip(1);
     let url = args.next().expect("a connection string");
     let mut number = |or: usize| args.next().map_or(or, |n| n.parse().expect("a number"));
-    let (resources, batch, seconds, heartbeats) = (number(1_000), number(64), number(5), number(0));
+    let resources = number(1_000);
+    let batch = number(64);
+    let seconds = number(5);
+    let heartbeats = number(0);
     let store = PostgresStore::open(&url, PostgresOptions::default()).await.expect("a store");
     let declare = |n| Command::Declare { key: key(n), declaration: Declaration::default(), only_new: false };
     for from in (0..resources).step_by(1_000) {
         run(&store, (from..resources.min(from + 1_000)).map(declare).collect()).await.expect("declared");
     }
-    let (stop, beats) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
+    let beats = Arc::new(AtomicU64::new(0));
     let beating = tokio::spawn(beat(store.clone(), heartbeats, stop.clone(), beats.clone()));
     let began = BootTime::now();
-    let (mut batches, mut slowest, mut at) = (0_u32, Duration::ZERO, 0);
+    let mut batches = 0_u32;
+    let mut slowest = Duration::ZERO;
+    let mut at = 0;
     while BootTime::now().since(began) < Duration::from_secs(seconds as u64) {
         let round = BootTime::now();
         let keys: Vec<_> = (0..batch).map(|n| (at + n * 7) % resources).collect();
@@ -147,7 +153,8 @@ async fn main() {
     let took = BootTime::now().since(began).as_secs_f64();
     stop.store(true, Ordering::Relaxed);
     beating.await.expect("beats");
-    let (batches_s, beats) = (f64::from(batches) / took, beats.load(Ordering::Relaxed) as f64 / took);
+    let batches_s = f64::from(batches) / took;
+    let beats = beats.load(Ordering::Relaxed) as f64 / took;
     println!(
         "{batches_s:.0} batches/s of {batch}: {:.0} acquire+release cycles/s; slowest round {slowest:?}; {beats:.0} heartbeats/s",
         batches_s * batch as f64 / 2.0

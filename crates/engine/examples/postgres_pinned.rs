@@ -73,7 +73,8 @@ async fn measure(store: &PostgresStore, rows: usize, batches: usize) -> [Duratio
         // Something else each time it comes round.
         let declaration = Declaration { lock_delay_ms: (n / rows % 2) as u64, ..Default::default() };
         let declare = Command::Declare { key, declaration, only_new: false };
-        let (tenant, session) = (name("bench"), session(n % rows));
+        let tenant = name("bench");
+        let session = session(n % rows);
         let beat = Command::Heartbeat { tenant, session, holder: None, metrics: None };
         for (took, command) in took.iter_mut().zip([declare, beat]) {
             let began = BootTime::now();
@@ -99,7 +100,8 @@ async fn main() {
     let mut args = std::env::args().skip(1);
     let url = args.next().expect("a connection string");
     let mut number = |or: usize| args.next().map_or(or, |n| n.parse().expect("a number"));
-    let (rows, batches) = (number(2_000), number(20_000));
+    let rows = number(2_000);
+    let batches = number(20_000);
     let store = PostgresStore::open(&url, PostgresOptions::default()).await.expect("a store");
     for n in 0..rows {
         let open = Command::OpenSession(OpenSession {
