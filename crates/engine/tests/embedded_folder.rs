@@ -256,7 +256,7 @@ async fn damage_is_told() {
     for (damage, place) in [
         ("UPDATE log SET entry = substr(entry, 1, 80) WHERE seq = (SELECT max(seq) FROM log)", "log entry"),
         ("UPDATE log SET entry = '{}' WHERE seq = (SELECT min(seq) FROM log)", "log entry"),
-        ("DELETE FROM log WHERE seq = (SELECT min(seq) + 1 FROM log)", "it is missing"),
+        ("DELETE FROM log WHERE seq = (SELECT min(seq) + 1 FROM log)", "missing"),
         ("UPDATE rows SET row = 'x'", "resource"),
         ("UPDATE meta SET value = 'x' WHERE name = 'mark'", "mark"),
         ("UPDATE meta SET value = 'x' WHERE name = 'revision'", "revision"),
