@@ -112,8 +112,8 @@ test-nisshi: ## the same tests against nisshi, a broker of today's protocol; bui
 	@nisshi=$$(scripts/nisshi-for-tests) && $(STAGE) nisshi env SOLEHOLD_TEST_NISSHI="$$nisshi" \
 		cargo test --workspace --test partitions --test dispatch --test jobs --test orchestrator_e2e -- --nocapture
 
-bench: ## cycles per second of the embedded engine (solehold bench --engine compares PostgreSQL with hand-written SQL)
-	cargo run --release -- bench --embedded
+bench: ## cycles per second of the embedded engine (solehold-bench --engine URL compares PostgreSQL with hand-written SQL)
+	cargo run --release -p solehold-bench -- --embedded
 
 bench-claims: ## row claims beside hand-written SQL, graphile-worker and pg-boss (npm), on one private PostgreSQL
 	cargo run --release -p solehold-bench-claims -- compare --peers

@@ -14,7 +14,6 @@ const RESOURCES: usize = 100_000;
 /// How often a plan is measured.
 const PLANS: usize = 9;
 
-/// Measures, and prints what it came to.
 pub fn run() {
     println!("planning {RESOURCES} resources on {RUNNERS} runners, median and slowest of {PLANS} plans");
     println!("{:<44} {:>10} {:>10} {:>8} {:>8}", "", "median", "slowest", "moves", "acquires");
@@ -82,7 +81,8 @@ fn settled(mut snapshot: Snapshot) -> Snapshot {
 }
 
 fn joined(mut snapshot: Snapshot, count: usize) -> Snapshot {
-    let (from, capacity) = (snapshot.runners.len(), snapshot.runners[0].capacity);
+    let from = snapshot.runners.len();
+    let capacity = snapshot.runners[0].capacity;
     snapshot.runners.extend((from..from + count).map(|n| runner(n, capacity)));
     snapshot
 }
@@ -106,11 +106,11 @@ fn snapshots() -> Vec<(&'static str, Snapshot)> {
     let sites = constrained(cold.clone());
     let warm_sites = settled(sites.clone());
     vec![
-        ("nobody holds anything", cold),
+        ("no resource is held", cold),
         ("everything is in its place", warm.clone()),
         ("100 runners join", joined(warm.clone(), 100)),
         ("100 runners are gone", gone(warm, 100)),
-        ("20 sites, 2 labels: nobody holds anything", sites),
+        ("20 sites, 2 labels: no resource is held", sites),
         ("20 sites, 2 labels: in its place", warm_sites.clone()),
         ("20 sites, 2 labels: 100 runners drain", drained(warm_sites, 100)),
     ]
@@ -156,7 +156,8 @@ fn events() -> Vec<(&'static str, (Snapshot, usize))> {
 }
 
 fn converge(what: &str, (mut snapshot, least): (Snapshot, usize)) {
-    let (mut moves, mut rounds) = (0, 0);
+    let mut moves = 0;
+    let mut rounds = 0;
     let last = loop {
         let plan = plan(&snapshot);
         if plan.is_settled() {

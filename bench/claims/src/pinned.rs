@@ -87,7 +87,8 @@ async fn turns(sides: &[Side], active: &AtomicUsize, options: &Options) -> [f64;
     for _ in 0..options.turns_a_line {
         for (number, side) in sides.iter().enumerate() {
             active.store(number, Ordering::Relaxed);
-            let (before, at) = (side.done.load(Ordering::Relaxed), Instant::now());
+            let before = side.done.load(Ordering::Relaxed);
+            let at = Instant::now();
             tokio::time::sleep(Duration::from_secs_f64(options.turn)).await;
             let done = side.done.load(Ordering::Relaxed) - before;
             rates[number] += done as f64 / at.elapsed().as_secs_f64() / options.turns_a_line as f64;
@@ -114,11 +115,14 @@ impl Side {
     ) -> Result<Self> {
         let client = queue::connect(url).await?;
         queue::prepare(&client, BACKLOG, way.is_hand_written()).await?;
-        let (done, claims) = (Arc::new(AtomicU64::new(0)), Arc::new(queue::claims()?));
+        let done = Arc::new(AtomicU64::new(0));
+        let claims = Arc::new(queue::claims()?);
         let mut running = vec![tokio::spawn(produce(client, done.clone(), active.clone()))];
         for i in 0..load.tasks {
             let task = Task::new(url, &format!("task-{i}"), way).await?;
-            let (claims, done, active) = (claims.clone(), done.clone(), active.clone());
+            let claims = claims.clone();
+            let done = done.clone();
+            let active = active.clone();
             running.push(tokio::spawn(work(task, claims, load.batch, done, active, number)));
         }
         Ok(Self { url: url.to_owned(), done, claims, running })

@@ -96,7 +96,8 @@ pub async fn work(worker: Worker) -> Result<()> {
     let mut running = Vec::new();
     for i in 0..worker.tasks {
         let task = Task::new(&worker.url, &format!("{}-{i}", worker.name), worker.way).await?;
-        let (claims, batch) = (claims.clone(), worker.batch);
+        let claims = claims.clone();
+        let batch = worker.batch;
         running.push(tokio::spawn(async move {
             while task.turn(&claims, batch).await? > 0 {}
             anyhow::Ok(())

@@ -1,19 +1,33 @@
 //! The command line.
 
 use clap::{
-    ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind,
+    ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand,
+    error::{ContextKind, ContextValue, ErrorKind},
     parser::ValueSource,
 };
 
-#[cfg(not(feature = "kafka"))]
+#[cfg(feature = "gate")]
+use crate::commands::gate;
+#[cfg(not(all(feature = "agent", feature = "gate", feature = "kafka", feature = "postgres")))]
 use crate::commands::not_built;
+#[cfg(not(feature = "postgres"))]
+use crate::commands::not_built::NotBuilt as RowsArgs;
+#[cfg(not(feature = "agent"))]
+use crate::commands::not_built::{NotBuilt as AgentArgs, NotBuilt as LockArgs, NotBuilt as RunArgs};
 #[cfg(feature = "kafka")]
 use crate::commands::orchestrator;
+#[cfg(feature = "postgres")]
+use crate::commands::rows::RowsArgs;
+#[cfg(feature = "agent")]
+use crate::commands::{
+    agent::AgentArgs,
+    hold::{LockArgs, RunArgs},
+};
 use crate::{
     client::ServerArgs,
     commands::{
-        admin, agent, bench, completions, deploy, explain, gate, hold, job, lease, node, placement, resource,
-        rows, runner, serve, session, watch,
+        admin, completions, deploy, explain, job, lease, node, placement, resource, runner, serve, session,
+        watch,
     },
     exit,
     global::GlobalArgs,
@@ -27,13 +41,10 @@ const VERSION: &str = env!("SOLEHOLD_VERSION");
 #[command(name = "solehold", version = VERSION, after_long_help = exit::table(), propagate_version = true)]
 #[command(subcommand_required = true, arg_required_else_help = true, max_term_width = 110)]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
-    /// What every command takes.
     #[command(flatten)]
     pub global: GlobalArgs,
-    /// Which server.
     #[command(flatten)]
     pub server: ServerArgs,
 }
@@ -43,22 +54,49 @@ impl Cli {
     pub fn of_process() -> Result<Self, clap::Error> {
         let matches = Self::command().try_get_matches()?;
         let cli = Self::from_arg_matches(&matches)?;
-        if let Some(name) = cli.command.asks_no_server().then(|| given_by_flag(&matches)).flatten() {
-            let (flag, command) = (name.replace('_', "-"), matches.subcommand_name().unwrap_or_default());
-            let message = format!("--{flag} is for commands that ask a server, and `{command}` asks none");
+        if let Some(name) = cli.command.is_local().then(|| given_by_flag(&matches)).flatten() {
+            let flag = name.replace('_', "-");
+            let command = matches.subcommand_name().unwrap_or_default();
+            let message =
+                format!("--{flag} is for commands that send requests to a server; `{command}` sends none");
             return Err(Self::command().error(ErrorKind::UnknownArgument, message));
         }
         Ok(cli)
     }
 }
 
-/// The first of the options about a server that is in the arguments; the variables may be set for other commands.
+/// The first server option given on the command line. Variables do not count: they may be set for other commands.
 fn given_by_flag(matches: &ArgMatches) -> Option<&'static str> {
     let is_flag = |name: &&str| matches.value_source(name) == Some(ValueSource::CommandLine);
     ServerArgs::NAMES.into_iter().find(is_flag)
 }
 
-/// The options about a server, hidden, of a command that asks none: its help does not show what it refuses.
+/// Adds a suggestion to an error about the arguments of `run` or `lock`: the command to run comes after two dashes, and
+/// `run` names its resource by an option.
+pub fn with_hint(mut error: clap::Error, runs: &str, typed: &[String]) -> clap::Error {
+    let Some(ContextValue::String(odd)) = error.get(ContextKind::InvalidArg).cloned() else { return error };
+    if error.kind() != ErrorKind::UnknownArgument || odd.starts_with('-') {
+        return error;
+    }
+    let lacks_lease =
+        runs == "run" && !typed.iter().any(|arg| arg == "--lease" || arg.starts_with("--lease="));
+    let lease = if lacks_lease { "--lease " } else { "" };
+    // The arguments as typed, with the missing ones before the one that was refused.
+    let at = typed.iter().position(|arg| *arg == odd).unwrap_or(typed.len());
+    let (before, after) = typed.split_at(at);
+    let has_dashes = after.iter().any(|arg| arg == "--");
+    let dashes = if lacks_lease || has_dashes { "" } else { "-- " };
+    let mut rest = after.to_vec();
+    if lacks_lease && !has_dashes && rest.len() > 1 {
+        rest.insert(1, "--".to_owned());
+    }
+    let meant = format!("solehold {} {lease}{dashes}{}", before.join(" "), rest.join(" "));
+    let tip = format!("write it as in `{}`", meant.trim_end());
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
+}
+
+/// The server options, hidden, of a command that sends no requests: its help does not list options that it refuses.
 #[derive(Debug, Args)]
 pub struct NoServerArgs {
     #[arg(long, hide = true)]
@@ -73,40 +111,46 @@ pub struct NoServerArgs {
     timeout: Option<String>,
 }
 
-/// A command that asks no server.
+/// A command that sends no requests to a server.
 #[derive(Debug, Args)]
 pub struct Alone<A: Args> {
-    /// What it takes.
     #[command(flatten)]
     pub args: A,
     #[command(flatten)]
     _server: NoServerArgs,
 }
 
-/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run a server
     Serve(Box<Alone<serve::ServeArgs>>),
-    /// Run a command only while holding a lease, and leave nothing of it behind
-    Run(hold::RunArgs),
-    /// Run a command only while holding a lock, first come, first served
-    Lock(hold::LockArgs),
-    /// Keep workers that run only while leases are held
-    Agent(agent::AgentArgs),
-    /// Refuse work that bears an old token
+    /// Run a command while holding a lease; kill it and all its children if the lease is lost
+    #[cfg_attr(not(feature = "agent"), command(hide = true))]
+    Run(RunArgs),
+    /// Run a command while holding a lock; waiters are served in order of arrival
+    #[cfg_attr(not(feature = "agent"), command(hide = true))]
+    Lock(LockArgs),
+    /// Supervise workers that run only while their leases are held
+    #[cfg_attr(not(feature = "agent"), command(hide = true))]
+    Agent(AgentArgs),
+    /// Reject requests, messages and writes that carry an old token
+    #[cfg(feature = "gate")]
     #[command(subcommand)]
     Gate(gate::GateCommand),
+    #[cfg(not(feature = "gate"))]
+    #[command(hide = true)]
+    Gate(not_built::NotBuilt),
     /// Turn job commands from Kafka into tasks for workers, stage by stage
     #[cfg(feature = "kafka")]
     Orchestrator(orchestrator::OrchestratorArgs),
     /// (not in this build, which lacks --features kafka) Turn job commands from Kafka into tasks for workers
     #[cfg(not(feature = "kafka"))]
     Orchestrator(not_built::NotBuilt),
-    /// List, show and steer the jobs of an orchestrator
+    /// List, show and control the jobs of an orchestrator
     Job(job::JobArgs),
     /// List and revive the buried rows of a reconciler's table
-    Rows(Box<Alone<rows::RowsArgs>>),
+    #[cfg_attr(not(feature = "postgres"), command(hide = true))]
+    Rows(Box<Alone<RowsArgs>>),
     /// List, acquire, renew and end leases
     #[command(subcommand)]
     Lease(lease::LeaseCommand),
@@ -122,35 +166,34 @@ pub enum Command {
     /// Show and change how resources are placed on runners
     #[command(subcommand)]
     Placement(placement::PlacementCommand),
-    /// Explain why a resource is where it is, and what happens if its holder dies
+    /// Explain why a resource is placed where it is, and what happens if its holder dies
     Explain(explain::ExplainArgs),
     /// List and close sessions
     #[command(subcommand)]
     Session(session::SessionCommand),
-    /// List the nodes that are there
+    /// List the nodes that have a session
     #[command(subcommand)]
     Node(node::NodeCommand),
     /// Follow every change of ownership, with no gaps and no duplicates
     Watch(watch::WatchArgs),
-    /// Manage keys and tokens, export and import: through a server, or directly on its store
+    /// Manage keys and tokens, export and import, through a server or directly on its store
     Admin(admin::AdminArgs),
-    /// Measure acquire and release cycles per second
-    Bench(Alone<bench::BenchArgs>),
     /// Print completions for a shell
     Completions(Alone<completions::CompletionsArgs>),
 }
 
 impl Command {
-    /// Whether it runs a command of the user's, whose exit codes must be told apart from ours.
+    /// Whether it runs a user's command, whose exit codes must be distinguishable from ours.
     pub fn runs_a_command(&self) -> bool {
         match self {
             Self::Run(_) => true,
+            #[cfg(feature = "agent")]
             Self::Lock(lock) => !lock.is_question(),
             _ => false,
         }
     }
 
-    fn asks_no_server(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::Rows(_) | Self::Bench(_) | Self::Completions(_))
+    fn is_local(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::Rows(_) | Self::Completions(_))
     }
 }

@@ -1,4 +1,5 @@
-//! Asks a server over HTTP, or one of several over one store: the next is asked only where nothing was done before.
+//! Sends requests to one server, or to several over one store: the next one only gets a request that was not carried
+//! out, or one that only reads.
 
 use std::{
     ffi::OsString,
@@ -30,22 +31,21 @@ use crate::{
 
 /// Where `solehold serve` listens without flags.
 const DEFAULT: &str = "127.0.0.1:7070";
-/// How long to wait for an answer, unless told otherwise.
+/// The default of `--timeout`.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// A stream that is silent for this long is dead; a live one sends progress marks more often.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-/// Where the server is and how to speak to it.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Server")]
 pub struct ServerArgs {
-    /// The server to ask: HOST:PORT or a URL; several over one store with commas between, which are asked in turn
-    /// [default: 127.0.0.1:7070]
+    /// Server to connect to, as HOST:PORT or a URL; several servers over one store are separated by commas and tried in
+    /// turn [default: 127.0.0.1:7070]
     #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_SERVER", value_name = "SERVER")]
     pub server: Option<String>,
-    /// The API key; better given by the variable, since other users can see the arguments of a process
+    /// API key; prefer the variable, since other users can see the arguments of a process
     #[arg(
         long,
         global = true,
@@ -55,19 +55,19 @@ pub struct ServerArgs {
         hide_env_values = true
     )]
     pub api_key: Option<String>,
-    /// The tenant to act for, with a key for several
+    /// Tenant to act for, with a key that is valid for several
     #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_TENANT", value_name = "NAME")]
     pub tenant: Option<String>,
-    /// A certificate to trust in addition to the system's, as a PEM file: of an authority, or the server's own
+    /// PEM file of a certificate to trust in addition to the system's: an authority's, or the server's own
     #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_CA_CERT", value_name = "FILE")]
     pub ca_cert: Option<OsString>,
-    /// How long to wait for an answer [default: 10s]
+    /// Time to wait for a response [default: 10s]
     #[arg(long, global = true, hide_short_help = true, env = "SOLEHOLD_TIMEOUT", value_name = "TIME")]
     pub timeout: Option<String>,
 }
 
 impl ServerArgs {
-    /// The options, by the names of their fields: for commands that ask no server.
+    /// The options, by the names of their fields.
     pub const NAMES: [&str; 5] = ["server", "api_key", "tenant", "ca_cert", "timeout"];
 
     /// The same as variables, for another process of this binary.
@@ -83,7 +83,7 @@ impl ServerArgs {
         all.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
     }
 
-    /// What is asked for keeping sessions.
+    /// The client that keeps sessions.
     pub fn authority(&self) -> CommandResult<Http> {
         self.urls()?;
         let config = HttpConfig {
@@ -100,7 +100,7 @@ impl ServerArgs {
         let Some(text) = given(&self.timeout) else { return Ok(TIMEOUT) };
         let odd = |why: &dyn std::fmt::Display| CommandError::usage(format!("--timeout {text}: {why}"));
         match humantime::parse_duration(&text) {
-            Ok(Duration::ZERO) => Err(odd(&"no server can answer in no time")),
+            Ok(Duration::ZERO) => Err(odd(&"the timeout must be greater than zero")),
             Ok(time) => Ok(time),
             Err(error) => Err(odd(&error)),
         }
@@ -134,12 +134,12 @@ fn odd_key(error: HttpError) -> CommandError {
     CommandError::usage(error.to_string()).hint("check --api-key or SOLEHOLD_API_KEY")
 }
 
-/// An empty flag or variable says nothing.
+/// An empty flag or variable counts as not given.
 fn given(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.is_empty())
 }
 
-/// What to do about a server that did not answer.
+/// A hint for a server that did not respond.
 fn hint(cause: Cause) -> Option<&'static str> {
     match cause {
         Cause::Server(Obstacle::NoServer) => {
@@ -152,7 +152,7 @@ fn hint(cause: Cause) -> Option<&'static str> {
     }
 }
 
-/// Nothing was done, since no server could be asked.
+/// The error for a request that reached no server.
 pub fn unreachable(why: impl Into<String>, obstacle: Option<Obstacle>) -> CommandError {
     let failure = CommandError::new(ErrorCode::Unavailable, why).caused_by(obstacle.map(Cause::Server));
     with_hint(failure)
@@ -165,23 +165,21 @@ fn with_hint(failure: CommandError) -> CommandError {
     }
 }
 
-/// Servers to ask.
 #[derive(Debug)]
 pub struct Client {
     http: reqwest::Client,
     bases: Vec<String>,
-    /// The one that answered last.
+    /// The server that responded last.
     preferred: AtomicUsize,
     tenant: Option<String>,
     timeout: Duration,
 }
 
-/// The parts of a query string; what is not given is left out.
+/// The parameters of a query string; those without a value are left out.
 pub type Query<'a> = &'a [(&'a str, Option<String>)];
 
 /// One page of a list.
 pub trait Page: DeserializeOwned {
-    /// What the list is of.
     type Item;
     /// The items, and where the next page begins.
     fn into_parts(self) -> (Vec<Self::Item>, Option<PageCursor>);
@@ -195,11 +193,11 @@ impl Page for TenantList {
 }
 
 impl Client {
-    /// A client as the arguments say.
     pub fn new(args: &ServerArgs) -> CommandResult<Self> {
         let urls = args.urls()?;
         let bases = urls.iter().map(transport::base).collect();
-        let (key, ca_certs) = (given(&args.api_key), args.ca_certs()?);
+        let key = given(&args.api_key);
+        let ca_certs = args.ca_certs()?;
         let http = transport::builder(&urls, key.as_deref(), ca_certs.as_deref())
             .map_err(odd_key)?
             .connect_timeout(CONNECT_MAX)
@@ -207,21 +205,20 @@ impl Client {
             .user_agent(concat!("solehold/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| CommandError::broken(root_cause(&error)))?;
-        let (preferred, tenant) = (AtomicUsize::new(0), given(&args.tenant));
+        let preferred = AtomicUsize::new(0);
+        let tenant = given(&args.tenant);
         Ok(Self { http, bases, preferred, tenant, timeout: args.timeout()? })
     }
 
-    /// Where the server is that answered last.
+    /// The URL of the server that responded last.
     pub fn base(&self) -> &str {
         &self.bases[self.preferred.load(Ordering::Relaxed)]
     }
 
-    /// Reads something.
     pub async fn get<T: DeserializeOwned>(&self, path: &str, query: Query<'_>) -> CommandResult<T> {
         self.call(Method::GET, path, query, None::<&()>).await
     }
 
-    /// Asks for something to be done, with a body.
     pub async fn send<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -239,7 +236,8 @@ impl Client {
         limit: Option<usize>,
     ) -> CommandResult<Vec<P::Item>> {
         let limit = limit.unwrap_or(usize::MAX);
-        let (mut items, mut cursor) = (Vec::new(), None::<PageCursor>);
+        let mut items = Vec::new();
+        let mut cursor = None::<PageCursor>;
         while items.len() < limit {
             let size = (limit - items.len()).min(solehold_api::limits::PAGE_SIZE_MAX);
             let mut query = query.to_vec();
@@ -258,19 +256,19 @@ impl Client {
         Ok(items)
     }
 
-    /// Refuses a tenant that was named and is not there. Asked when something of it was looked for and not found.
+    /// Fails if `--tenant` names a tenant that does not exist. Called when a list of its resources is empty.
     pub async fn check_tenant(&self) -> CommandResult {
         let Some(tenant) = &self.tenant else { return Ok(()) };
         let is_known = match self.knows(tenant).await {
             Ok(is_known) => is_known,
-            // Only an administrator of all tenants can tell.
+            // Only an administrator of all tenants may read it.
             Err(failure) if failure.exit == Exit::Unauthorized => true,
             Err(failure) => return Err(failure),
         };
         if is_known {
             return Ok(());
         }
-        let message = format!("there is no tenant {tenant}: no resource, session, key or quota is its own");
+        let message = format!("tenant {tenant} does not exist: it has no resource, session, key or quota");
         Err(CommandError::new(ErrorCode::NotFound, message).hint("check --tenant and SOLEHOLD_TENANT"))
     }
 
@@ -283,7 +281,7 @@ impl Client {
         Ok(all.iter().any(|known| known.tenant == tenant))
     }
 
-    /// Sends a request and reads the JSON of its answer; an empty one is null.
+    /// Sends a request and parses the JSON of the response; an empty body is null.
     pub async fn call<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -302,13 +300,13 @@ impl Client {
         self.parsed(&bytes.await?)
     }
 
-    /// Opens a stream, which has no bound in time but one for silence.
+    /// Opens a stream. It may last forever, but not be silent for longer than [`SILENCE_MAX`].
     pub async fn stream(&self, path: &str, query: Query<'_>) -> CommandResult<Response> {
         let ask = async |base: &str| self.answer(base, self.request(base, Method::GET, path, query)).await;
         self.in_turn(true, ask).await
     }
 
-    /// Sends a body that may take long and cannot be repeated, and reads the JSON of its answer.
+    /// Sends a long body that cannot be sent twice, and parses the JSON of the response.
     pub async fn upload<T: DeserializeOwned>(&self, path: &str, body: reqwest::Body) -> CommandResult<T> {
         let is_there = async |base: &str| {
             self.answer(base, self.http.get(format!("{base}/healthz")).timeout(self.timeout)).await
@@ -327,8 +325,8 @@ impl Client {
         self.http.request(method, transport::url(base, path, &given.collect::<Vec<_>>()))
     }
 
-    /// Asks one server after the other, from the one that answered last on, until one gives an outcome. After an
-    /// unknown one only a read is asked for again.
+    /// Tries one server after the other, starting with the one that responded last, until there is an outcome. If the
+    /// outcome of an attempt is unknown, only a read is tried again.
     async fn in_turn<T>(
         &self,
         is_read: bool,
@@ -344,7 +342,6 @@ impl Client {
                 Err(failure) if matches!(code, Some(ErrorCode::Unavailable | ErrorCode::UnknownOutcome)) => {
                     failures.push(failure);
                 }
-                // Whatever the others did: this is the outcome.
                 answer => {
                     self.preferred.store(at, Ordering::Relaxed);
                     return answer;
@@ -357,7 +354,7 @@ impl Client {
         Err(summed_up(failures))
     }
 
-    /// The answer to a request, if it is good; otherwise what it says is wrong.
+    /// The response, if it is a success; otherwise the problem that it reports.
     async fn answer(&self, base: &str, request: reqwest::RequestBuilder) -> CommandResult<Response> {
         let response = match request.send().await {
             Ok(response) => response,
@@ -386,7 +383,7 @@ impl Client {
         }
     }
 
-    /// No answer: nothing was done, or it is unknown.
+    /// The error for a request without a response: either nothing was done, or the outcome is unknown.
     async fn lost(&self, base: &str, error: &reqwest::Error) -> CommandError {
         let NoAnswer { why, is_undone, obstacle } = transport::no_answer(base, error, self.timeout).await;
         let code = if is_undone { ErrorCode::Unavailable } else { ErrorCode::UnknownOutcome };
@@ -402,7 +399,7 @@ impl Client {
     }
 }
 
-/// One failure of all. It is unknown whether anything was done if that is so for any of them.
+/// Combines the failures of all servers. The outcome is unknown if it is unknown for any of them.
 fn summed_up(mut failures: Vec<CommandError>) -> CommandError {
     let messages: Vec<String> = failures.iter().map(|failure| failure.message.clone()).collect();
     let unknown = failures.iter().position(|failure| failure.problem.code == ErrorCode::UnknownOutcome);

@@ -16,7 +16,7 @@ use secrecy::SecretString;
 use solehold_engine::history::TTL_MAX_MS;
 use solehold_server::{ServerConfig, TlsFiles};
 
-pub use layer::{Address, Layer, LogLayer, NodeId, Span, TlsLayer};
+pub use layer::{Address, Failover, Layer, LogLayer, NodeId, Span, TlsLayer};
 pub use variables::{GIVEN, Variables};
 
 use solehold_process::config::{self, InvalidValue};

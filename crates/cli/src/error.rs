@@ -30,6 +30,29 @@ pub enum Cause {
     FolderInUse,
 }
 
+/// Why the value of a flag, a variable or a key of a configuration file cannot be used, and what to write instead.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct ValueError(String);
+
+impl From<String> for ValueError {
+    fn from(message: String) -> Self {
+        Self(message)
+    }
+}
+
+impl From<&str> for ValueError {
+    fn from(message: &str) -> Self {
+        Self(message.to_owned())
+    }
+}
+
+impl From<ValueError> for String {
+    fn from(error: ValueError) -> Self {
+        error.0
+    }
+}
+
 /// What a command comes to.
 pub type CommandResult<T = ()> = Result<T, CommandError>;
 
@@ -137,7 +160,8 @@ impl From<io::Error> for CommandError {
 /// The bounds that `--ttl` has crossed, by the name and in the units of the option.
 fn ttl_bounds(problem: &Problem) -> Option<String> {
     let error = problem.errors.iter().find(|error| error.field == "ttl_ms")?;
-    let (least, most) = (error.minimum?, error.maximum?);
+    let least = error.minimum?;
+    let most = error.maximum?;
     let is_configured = problem.limit.as_ref().is_some_and(|limit| limit.name == TTL_MAX);
     let reason = if is_configured { ", which is `ttl_max` here" } else { "" };
     let shown = crate::human::duration_ms;

@@ -8,25 +8,24 @@ use crate::{
     logs::{LogConfig, LogFormat},
 };
 
-/// What every command takes.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Output")]
 pub struct GlobalArgs {
     /// Print JSON for programs: one document, or one per line for endless output; errors as problem documents on stderr
     #[arg(long, global = true, hide_short_help = true)]
     pub json: bool,
-    /// What to log to stderr: error, warn, info, debug, trace, or directives such as `info,solehold_engine=debug`
+    /// Log level on stderr: error, warn, info, debug, trace, or directives such as `info,solehold_engine=debug`
     /// [env: SOLEHOLD_LOG_LEVEL] [default: info for serve and agent, off for run and lock, warn
     /// otherwise]
     #[arg(long, global = true, hide_short_help = true, value_name = "LEVEL")]
     pub log_level: Option<String>,
-    /// What a log line looks like [env: SOLEHOLD_LOG_FORMAT] [default: text]
+    /// Format of log lines [env: SOLEHOLD_LOG_FORMAT] [default: text]
     #[arg(long, global = true, hide_short_help = true, value_name = "FORMAT")]
     pub log_format: Option<LogFormat>,
 }
 
 impl GlobalArgs {
-    /// How commands other than `serve` log, unless they are told.
+    /// The log settings of commands other than `serve`, which has a configuration file.
     pub fn logs(&self, default_level: &str) -> CommandResult<LogConfig> {
         let mut variables: Variables = std::env::vars_os().collect();
         let level = self.log_level.clone().or(variables.get("SOLEHOLD_LOG_LEVEL")?);

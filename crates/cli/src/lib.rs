@@ -6,13 +6,21 @@
 //!                output: tables for people, JSON for programs      error: one line or a problem document, an exit code
 //! ```
 
+// A build without some features has helpers that only their commands use.
+#![cfg_attr(
+    not(all(feature = "agent", feature = "gate", feature = "postgres")),
+    allow(dead_code, reason = "used by commands that this build lacks")
+)]
+
 mod args;
 mod client;
 mod commands;
 mod config;
+mod engine_url;
 mod error;
 mod exit;
 mod global;
+#[cfg(feature = "agent")]
 mod hold;
 mod human;
 mod logs;
@@ -24,16 +32,22 @@ mod view;
 
 use clap::CommandFactory;
 
-#[cfg(not(feature = "kafka"))]
+#[cfg(feature = "gate")]
+use crate::commands::gate;
+#[cfg(not(all(feature = "agent", feature = "gate", feature = "kafka", feature = "postgres")))]
 use crate::commands::not_built;
 #[cfg(feature = "kafka")]
 use crate::commands::orchestrator;
+#[cfg(feature = "postgres")]
+use crate::commands::rows;
+#[cfg(feature = "agent")]
+use crate::commands::{agent, hold as holding, lock};
 use crate::{
     args::{Cli, Command},
     client::{Client, ServerArgs},
     commands::{
-        admin, agent, bench, completions, deploy, explain, gate, hold as holding, job, lease, lock, node,
-        placement, resource, rows, runner, serve, session, watch,
+        admin, completions, deploy, explain, job, lease, node, placement, resource, runner, serve, session,
+        watch,
     },
     error::{CommandError, CommandResult},
     exit::Exit,
@@ -42,6 +56,7 @@ use crate::{
 
 /// Runs the command that the arguments of this process name, and ends the process.
 pub fn main() -> ! {
+    #[cfg(feature = "agent")]
     solehold_agent::keep::play_role();
     let cli = Cli::of_process().unwrap_or_else(|error| misused(error));
     // `serve` says it in its log.
@@ -67,7 +82,7 @@ fn misused(error: clap::Error) -> ! {
     let before_dashes = || typed.iter().take_while(|arg| *arg != "--");
     let runs = before_dashes().find(|arg| *arg == "run" || *arg == "lock").cloned();
     if let Some(runs) = runs.filter(|_| error.use_stderr()) {
-        let _ = holding::with_hint(error, &runs, &typed).print();
+        let _ = args::with_hint(error, &runs, &typed).print();
         std::process::exit(Exit::Usage.before_the_command().code().into());
     }
     error.exit()
@@ -81,7 +96,6 @@ fn run(cli: Cli) -> CommandResult<u8> {
             | Command::Gate(_)
             | Command::Orchestrator(_)
             | Command::Admin(_)
-            | Command::Bench(_)
     );
     let mut runtime = if asks_only {
         tokio::runtime::Builder::new_current_thread()
@@ -105,10 +119,18 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
     }
     let client = || Client::new(server);
     let done = match command {
+        #[cfg(feature = "agent")]
         Command::Run(args) => return holding::run(args, server).await,
+        #[cfg(feature = "agent")]
         Command::Lock(args) if args.is_question() => lock::ls(&client()?, global).await,
+        #[cfg(feature = "agent")]
         Command::Lock(args) => return holding::lock(args, server).await,
+        #[cfg(feature = "agent")]
         Command::Agent(args) => agent::run(args, server, global).await,
+        #[cfg(not(feature = "agent"))]
+        Command::Run(_) | Command::Lock(_) | Command::Agent(_) => {
+            Err(not_built::error("`run`, `lock` and `agent`", "agent"))
+        }
         Command::Watch(args) => return watch::run(args, &client()?, global).await,
         Command::Serve(alone) => serve::run(alone.args, global).await,
         Command::Lease(command) => lease::run(command, &client()?, global).await,
@@ -117,20 +139,22 @@ async fn dispatch(command: Command, server: &ServerArgs, global: &GlobalArgs) ->
         Command::Deploy(command) => deploy::run(command, &client()?, global).await,
         Command::Placement(command) => placement::run(command, &client()?, global).await,
         Command::Explain(args) => explain::run(args, &client()?, global).await,
+        #[cfg(feature = "gate")]
         Command::Gate(command) => gate::run(command, server, global).await,
+        #[cfg(not(feature = "gate"))]
+        Command::Gate(_) => Err(not_built::error("`gate`", "gate")),
         #[cfg(feature = "kafka")]
         Command::Orchestrator(args) => orchestrator::run(args, server, global).await,
         #[cfg(not(feature = "kafka"))]
-        Command::Orchestrator(_) => {
-            let needs = "it builds librdkafka, which needs a C compiler, make, pkg-config and libssl-dev";
-            Err(not_built::error("orchestrator", "kafka", needs))
-        }
+        Command::Orchestrator(_) => Err(not_built::error("`orchestrator`", "kafka")),
         Command::Job(args) => job::run(args, server, global).await,
+        #[cfg(feature = "postgres")]
         Command::Rows(alone) => rows::run(alone.args, global).await,
+        #[cfg(not(feature = "postgres"))]
+        Command::Rows(_) => Err(not_built::error("`rows`", "postgres")),
         Command::Session(command) => session::run(command, &client()?, global).await,
         Command::Node(command) => node::run(command, server, global).await,
         Command::Admin(args) => admin::run(args, server, global).await,
-        Command::Bench(alone) => bench::run(alone.args).await,
         Command::Completions(alone) => completions::run(&alone.args, &mut Cli::command()),
     };
     done.map(|()| Exit::Done.code())

@@ -14,7 +14,8 @@ use tracing_subscriber::{
     registry::LookupSpan,
 };
 
-/// What a log line looks like.
+use crate::error::ValueError;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
@@ -26,10 +27,10 @@ pub enum LogFormat {
 }
 
 impl std::str::FromStr for LogFormat {
-    type Err = String;
-    fn from_str(text: &str) -> Result<Self, String> {
+    type Err = ValueError;
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         <Self as ValueEnum>::from_str(text, false)
-            .map_err(|_| format!("{text:?} is not a log format; write text or json"))
+            .map_err(|_| format!("{text:?} is not a log format; write text or json").into())
     }
 }
 
@@ -44,16 +45,16 @@ pub struct LogConfig {
 
 impl LogConfig {
     /// Checks the level.
-    pub fn filter(&self) -> Result<EnvFilter, String> {
+    pub fn filter(&self) -> Result<EnvFilter, ValueError> {
         EnvFilter::try_new(&self.level).map_err(|error| {
             let level = &self.level;
-            format!("log level {level:?} {error}; write error, warn, info, debug or trace, or as in info,solehold_engine=debug")
+            format!("log level {level:?} {error}; write error, warn, info, debug or trace, or as in info,solehold_engine=debug").into()
         })
     }
 
     /// Without what lapin says of each message that RabbitMQ returns, byte by byte: the relay says it in a line. Unless
     /// that is asked for.
-    fn quiet_filter(&self) -> Result<EnvFilter, String> {
+    fn quiet_filter(&self) -> Result<EnvFilter, ValueError> {
         let filter = self.filter()?;
         match "lapin=error".parse() {
             Ok(quiet) if !self.level.contains("lapin") => Ok(filter.add_directive(quiet)),
@@ -62,7 +63,7 @@ impl LogConfig {
     }
 
     /// Logs from now on. Once is enough: later calls change nothing.
-    pub fn start(&self, node_id: &str) -> Result<(), String> {
+    pub fn start(&self, node_id: &str) -> Result<(), ValueError> {
         let filter = self.quiet_filter()?;
         let base =
             tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).with_env_filter(filter);

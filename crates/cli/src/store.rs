@@ -3,120 +3,30 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    str::FromStr,
     sync::Arc,
     time::Duration,
 };
 
-use serde::Deserialize;
+#[cfg(feature = "postgres")]
+use solehold_engine::postgres::{PostgresOptions, PostgresStore};
 use solehold_engine::{
     clock::{BootClock, BootTime},
     embedded,
     history::TTL_MAX_MS,
-    postgres::{Failover, PostgresOptions, PostgresStore},
     resident::{self, ResidentOptions, ResidentStore},
     store::{Store, StoreError},
 };
-use tokio_postgres::config::Host;
 
-use crate::error::{CommandError, CommandResult};
+use crate::{
+    config::Failover,
+    engine_url::EngineUrl,
+    error::{CommandError, CommandResult},
+};
 
 /// How often a store that is not there yet is tried again.
 const TRY_EVERY: Duration = Duration::from_millis(500);
 /// The folder of the embedded engine, unless told otherwise.
 pub const DATA_DIR: &str = "./solehold-data";
-
-/// The address of an engine that is not a folder.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub struct EngineUrl(String);
-
-impl FromStr for EngineUrl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "memory:" {
-            return Ok(Self(text.to_owned()));
-        }
-        if !["postgres://", "postgresql://"].iter().any(|scheme| text.starts_with(scheme)) {
-            return Err(
-                "an engine is postgres://USER@HOST/DATABASE; for a data folder use the data dir".to_owned()
-            );
-        }
-        match text.parse::<tokio_postgres::Config>() {
-            Ok(config) if config.get_dbname().is_none() => {
-                Err("the engine's URL names no database; write postgres://USER@HOST/DATABASE".to_owned())
-            }
-            Ok(_) => Ok(Self(text.to_owned())),
-            Err(error) => {
-                let why =
-                    std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-                Err(format!("the engine's URL cannot be read ({why}); write postgres://USER@HOST/DATABASE"))
-            }
-        }
-    }
-}
-
-impl EngineUrl {
-    /// The value of `--engine`. Not parsed by clap, which would show it, password and all, if it were wrong.
-    pub fn of_flag(text: &str) -> CommandResult<Self> {
-        text.parse().map_err(|error| CommandError::usage(format!("--engine: {error}")))
-    }
-
-    /// Where it is, in full, for an error.
-    fn place(&self) -> String {
-        let config = self.0.parse::<tokio_postgres::Config>().unwrap_or_default();
-        let ports = config.get_ports();
-        let hosts = config.get_hosts().iter().enumerate().map(|(at, host)| {
-            let port = ports.get(at).or(ports.first()).unwrap_or(&5432);
-            match host {
-                Host::Tcp(host) => format!("{host}:{port}"),
-                Host::Unix(path) => format!("{} (port {port})", path.display()),
-            }
-        });
-        let hosts = hosts.collect::<Vec<_>>().join(",");
-        format!("PostgreSQL at {hosts}, database {}", config.get_dbname().unwrap_or_default())
-    }
-
-    /// The URL itself, password and all.
-    pub fn reveal(&self) -> &str {
-        &self.0
-    }
-}
-
-impl TryFrom<String> for EngineUrl {
-    type Error = String;
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-/// A password may be in it.
-impl fmt::Debug for EngineUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-/// Where it is, without who asks and by which password.
-impl fmt::Display for EngineUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Ok(config) = self.0.parse::<tokio_postgres::Config>() else { return f.write_str(&self.0) };
-        let ports = config.get_ports();
-        for (at, host) in config.get_hosts().iter().enumerate() {
-            let comma = if at == 0 { "" } else { "," };
-            match host {
-                Host::Tcp(host) => write!(f, "{comma}{host}")?,
-                Host::Unix(path) => write!(f, "{comma}{}", path.display())?,
-            }
-            match ports.get(at).or(ports.first()) {
-                Some(port) if *port != 5432 => write!(f, ":{port}")?,
-                _ => {}
-            }
-        }
-        write!(f, "/{}", config.get_dbname().unwrap_or_default())
-    }
-}
 
 /// How a store is opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -130,7 +40,6 @@ pub struct StoreOptions {
 /// What to do where there is no store yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfMissing {
-    /// Make one.
     Create,
     /// Refuse: an empty store in a place that was mistyped would give tokens from 1 on again.
     Refuse,
@@ -157,7 +66,6 @@ impl StoreChoice {
         folder.or_else(|| engine.cloned().map(Self::Url))
     }
 
-    /// Opens it.
     pub async fn open(&self, options: StoreOptions, missing: IfMissing) -> CommandResult<Arc<dyn Store>> {
         self.try_open(options, missing).await.map_err(self.failure())
     }
@@ -195,10 +103,13 @@ impl StoreChoice {
                 Ok(true)
             }
             Self::Folder(_) => Ok(false),
-            Self::Url(url) if url.0 == "memory:" => Ok(false),
-            Self::Url(url) => {
-                PostgresStore::is_there(&url.0, PostgresOptions::default()).await.map_err(self.failure())
-            }
+            Self::Url(url) if url.is_memory() => Ok(false),
+            #[cfg(feature = "postgres")]
+            Self::Url(url) => PostgresStore::is_there(url.reveal(), PostgresOptions::default())
+                .await
+                .map_err(self.failure()),
+            #[cfg(not(feature = "postgres"))]
+            Self::Url(_) => Err(self.failure()(without_postgres())),
         }
     }
 
@@ -207,7 +118,7 @@ impl StoreChoice {
             let failure = CommandError::from(error);
             let message = self.redacted(&failure.message);
             let message = match self {
-                Self::Url(url) if url.0 != "memory:" => format!("{}: {message}", url.place()),
+                Self::Url(url) if !url.is_memory() => format!("{}: {message}", url.place()),
                 _ => message,
             };
             CommandError { message, ..failure }
@@ -230,13 +141,19 @@ impl StoreChoice {
                 let opened = ResidentStore::embedded_with(journal, BootClock, ResidentOptions { ttl_max_ms });
                 Ok(opened.map_err(|error| embedded::or_full_disk(path, error))?)
             }
-            Self::Url(url) if url.0 == "memory:" => Ok(resident::memory(BootClock)?),
+            Self::Url(url) if url.is_memory() => Ok(resident::memory(BootClock)?),
+            #[cfg(feature = "postgres")]
             Self::Url(url) => {
-                let StoreOptions { ttl_max_ms, failover } = options;
-                let must_exist = missing == IfMissing::Refuse;
-                let options = PostgresOptions { ttl_max_ms, failover, must_exist, ..Default::default() };
-                Ok(PostgresStore::open(&url.0, options).await?)
+                let options = PostgresOptions {
+                    ttl_max_ms: options.ttl_max_ms,
+                    failover: options.failover.into(),
+                    must_exist: missing == IfMissing::Refuse,
+                    ..Default::default()
+                };
+                Ok(PostgresStore::open(url.reveal(), options).await?)
             }
+            #[cfg(not(feature = "postgres"))]
+            Self::Url(_) => Err(without_postgres()),
         }
     }
 
@@ -244,21 +161,23 @@ impl StoreChoice {
     pub fn arguments(&self) -> String {
         match self {
             Self::Folder(path) => format!("--data-dir {}", path.display()),
-            Self::Url(url) if url.0 == "memory:" => "--engine memory:".to_owned(),
+            Self::Url(url) if url.is_memory() => "--engine memory:".to_owned(),
             Self::Url(url) => format!("--engine postgres://{url}"),
         }
     }
 
     /// A text in which the password, should it be there, cannot be read.
     fn redacted(&self, text: &str) -> String {
-        let Self::Url(url) = self else { return text.to_owned() };
-        let config = url.0.parse::<tokio_postgres::Config>().ok();
-        let password = config.as_ref().and_then(|config| std::str::from_utf8(config.get_password()?).ok());
-        match password.filter(|password| !password.is_empty()) {
-            Some(password) => text.replace(&url.0, &url.to_string()).replace(password, "***"),
-            None => text.to_owned(),
+        match self {
+            Self::Folder(_) => text.to_owned(),
+            Self::Url(url) => url.redacted(text),
         }
     }
+}
+
+#[cfg(not(feature = "postgres"))]
+fn without_postgres() -> StoreError {
+    StoreError::Unusable(crate::engine_url::NOT_BUILT.to_owned())
 }
 
 /// As in `engine embedded, data /var/lib/solehold`.
@@ -266,52 +185,8 @@ impl fmt::Display for StoreChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Folder(path) => write!(f, "engine embedded, data {}", absolute(path).display()),
-            Self::Url(url) if url.0 == "memory:" => f.write_str("engine memory, nothing is kept"),
+            Self::Url(url) if url.is_memory() => f.write_str("engine memory, nothing is kept"),
             Self::Url(url) => write!(f, "engine postgres, {url}"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn shown(url: &str) -> String {
-        url.parse::<EngineUrl>().expect(url).to_string()
-    }
-
-    #[test]
-    fn an_engine_is_shown_without_its_password() {
-        assert_eq!(shown("postgres://u:hunter2@db.local/orders"), "db.local/orders");
-        assert_eq!(shown("postgresql://u:hunter2@a:5433,b:5434/o?connect_timeout=5"), "a:5433,b:5434/o");
-        assert_eq!(shown("postgres://u@/o?host=/var/run/postgresql"), "/var/run/postgresql/o");
-        assert_eq!(shown("postgres://me@localhost?dbname=x"), "localhost/x");
-        let url: EngineUrl = "postgres://u:hunter2@db/o".parse().expect("a URL");
-        let store = StoreChoice::Url(url.clone());
-        for text in [
-            format!("{url:?}"),
-            store.to_string(),
-            store.arguments(),
-            store.redacted("no postgres://u:hunter2@db/o"),
-        ] {
-            assert!(!text.contains("hunter2"), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_is_no_engine_is_told() {
-        for odd in [
-            "",
-            "./folder",
-            "mysql://db/o",
-            "postgre://db/o",
-            "postgres://db:port/o",
-            "postgres://u@db/o?no=1",
-            "postgres://me@localhost",
-            "postgres://me@localhost/",
-        ] {
-            let error = odd.parse::<EngineUrl>().expect_err(odd);
-            assert!(error.contains("postgres://USER@HOST/DATABASE"), "{error}");
         }
     }
 }

@@ -5,6 +5,8 @@ use std::{fmt, str::FromStr};
 use solehold_core::key::Name;
 use uuid::Uuid;
 
+use crate::error::ValueError;
+
 /// A resource, written `kind/key`: everything after the first slash is the key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResourceArg {
@@ -15,16 +17,16 @@ pub struct ResourceArg {
 }
 
 impl FromStr for ResourceArg {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let parts = text.split_once('/').filter(|(kind, key)| !kind.is_empty() && !key.is_empty());
         let (kind, key) = parts.ok_or("write KIND/KEY, as in job/nightly")?;
         for (what, name) in [("the kind", kind), ("the key", key)] {
             Name::new(name).map_err(|error| format!("{what} {error}"))?;
             // URL parsers drop these from paths however they are escaped: the request would name something else.
             if matches!(name, "." | "..") {
-                return Err(format!("{what} is {name:?}, which no URL can name"));
+                return Err(format!("{what} is {name:?}, which no URL can name").into());
             }
         }
         Ok(Self { kind: kind.to_owned(), key: key.to_owned() })
@@ -47,13 +49,13 @@ pub enum LeaseArg {
 }
 
 impl FromStr for LeaseArg {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if let Ok(id) = text.parse() {
             return Ok(Self::Id(id));
         }
-        let odd = |_| "give a lease id, or the resource that it is on as KIND/KEY".to_owned();
+        let odd = |_: ValueError| "give a lease id, or the resource that it is on as KIND/KEY".into();
         if text.contains('/') { text.parse().map(Self::On) } else { text.parse().map(Self::On).map_err(odd) }
     }
 }
@@ -78,10 +80,10 @@ impl fmt::Display for LeaseArg {
 }
 
 /// `name=value`.
-pub fn pair(text: &str) -> Result<(String, String), String> {
+pub fn pair(text: &str) -> Result<(String, String), ValueError> {
     let (name, value) = text.split_once('=').ok_or("write NAME=VALUE")?;
     if name.is_empty() {
-        return Err("the name before = is empty".to_owned());
+        return Err("the name before = is empty".into());
     }
     Ok((name.to_owned(), value.to_owned()))
 }
@@ -107,6 +109,6 @@ mod tests {
         let id = Uuid::from_u128(7);
         assert_eq!(LeaseArg::Id(id).typed().parse(), Ok(LeaseArg::Id(id)));
         assert!(matches!("job/7".parse(), Ok(LeaseArg::On(_))));
-        assert!("nightly".parse::<LeaseArg>().expect_err("neither").contains("lease id"));
+        assert!("nightly".parse::<LeaseArg>().expect_err("neither").to_string().contains("lease id"));
     }
 }

@@ -100,7 +100,9 @@ pub struct GrantView {
 
 impl From<resources::GrantBody> for GrantView {
     fn from(grant: resources::GrantBody) -> Self {
-        let (state, revision, repeated) = (grant.state, grant.revision, grant.repeated);
+        let state = grant.state;
+        let revision = grant.revision;
+        let repeated = grant.repeated;
         Self { lease: grant.lease.into(), state, revision, repeated }
     }
 }
@@ -155,7 +157,8 @@ impl LeaseView {
     pub fn table(leases: &[Self]) -> String {
         let row = |lease: &Self| {
             let for_how_long = lease.held_for();
-            let (token, left) = (or_dash(lease.token), lease.left());
+            let token = or_dash(lease.token);
+            let left = lease.left();
             [lease.resource(), one_line(&lease.holder), token, left, for_how_long, lease.lease_id.to_string()]
         };
         let headings = ["RESOURCE", "HOLDER", "TOKEN", "EXPIRES", "HELD FOR", "LEASE"];

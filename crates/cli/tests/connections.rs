@@ -73,7 +73,7 @@ async fn a_command_that_asks_no_server_refuses_to_be_given_one() -> Result<()> {
     for args in [["serve", "--check", "--server", "a:1"], ["--server", "a:1", "serve", "--check"]] {
         let refused = run(args).await?;
         assert_eq!(refused.code, Some(2), "{}", refused.stderr);
-        assert!(refused.stderr.contains("`serve` asks none"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("`serve` sends none"), "{}", refused.stderr);
     }
     exported("a:1", &["serve", "--check"]).await?.good()?;
     Ok(())
@@ -187,7 +187,7 @@ async fn no_time_to_answer_is_refused() -> Result<()> {
     {
         let refused = run(args).await?;
         assert!(
-            refused.stderr.contains("error: --timeout 0s: no server can answer in no time"),
+            refused.stderr.contains("error: --timeout 0s: the timeout must be greater than zero"),
             "{}",
             refused.stderr
         );

@@ -42,13 +42,13 @@ async fn a_mistyped_folder_does_not_become_a_store() -> Result<()> {
         let words = format!("error: there is no store in {}: check --data-dir\n", typo.display());
         assert_eq!(refused.stderr, words, "{args:?}");
     }
-    assert!(check(&place).await?.good()?.ends_with("; it would be a new store\n"));
+    assert!(check(&place).await?.good()?.ends_with("; the store does not exist yet and would be created\n"));
     assert!(!folder.path().join("a").exists(), "nothing was made");
 
     let place = ["--data-dir", text(&real)?];
     admin(&["key", "create", "--name", "first", "--role", "admin"], &place).await?.good()?;
     admin(&["key", "ls"], &place).await?.good()?;
-    assert!(check(&place).await?.good()?.ends_with("; the store is there\n"));
+    assert!(check(&place).await?.good()?.ends_with("; the store exists\n"));
     let _running = server().data_dir(&real).start().await?;
     let in_use = check(&place).await?;
     assert_eq!(in_use.code, Some(5), "{}", in_use.stderr);
@@ -80,9 +80,9 @@ async fn a_database_without_a_store_is_left_as_it_is() -> Result<()> {
         );
         assert!(refused.stderr.starts_with("error: PostgreSQL at "), "{args:?}: {}", refused.stderr);
     }
-    assert!(check(&place).await?.good()?.ends_with("; it would be a new store\n"));
+    assert!(check(&place).await?.good()?.ends_with("; the store does not exist yet and would be created\n"));
     admin(&["key", "create", "--name", "first", "--role", "admin"], &place).await?.good()?;
-    assert!(check(&place).await?.good()?.ends_with("; the store is there\n"));
+    assert!(check(&place).await?.good()?.ends_with("; the store exists\n"));
     admin(&["key", "ls"], &place).await?.good()?;
 
     let nobody = format!("postgres://u:hunter2@127.0.0.1:{}/orders", free_port()?);
@@ -115,7 +115,10 @@ async fn a_failed_import_leaves_nothing_behind() -> Result<()> {
             let failed = admin(&["import", &file], &place).await?;
             assert_eq!(failed.code, Some(2), "{name} {place:?}: {}", failed.stderr);
             assert!(
-                check(&place).await?.good()?.ends_with("; it would be a new store\n"),
+                check(&place)
+                    .await?
+                    .good()?
+                    .ends_with("; the store does not exist yet and would be created\n"),
                 "{name} {place:?}"
             );
         }
@@ -138,7 +141,7 @@ async fn a_failed_import_leaves_nothing_behind() -> Result<()> {
     let place = ["--data-dir", text(&there)?];
     admin(&["import", &file], &place).await?.good()?;
     assert_eq!(admin(&["import", &file], &place).await?.code, Some(3), "it is not empty");
-    assert!(check(&place).await?.good()?.ends_with("; the store is there\n"));
+    assert!(check(&place).await?.good()?.ends_with("; the store exists\n"));
     Ok(())
 }
 
@@ -149,7 +152,7 @@ async fn a_mistyped_tenant_is_told() -> Result<()> {
     for list in ["lease ls", "resource ls", "runner ls", "lease ls --json"] {
         let told = ask(&server, &format!("{list} --tenant amce")).await?;
         assert_eq!((told.code, told.stdout.as_str()), (Some(4), ""), "{list}: {}", told.stderr);
-        assert!(told.stderr.contains("there is no tenant amce"), "{list}: {}", told.stderr);
+        assert!(told.stderr.contains("tenant amce does not exist"), "{list}: {}", told.stderr);
         for known in ["--tenant acme", "--tenant default", ""] {
             ask(&server, &format!("{list} {known}")).await?.good()?;
         }

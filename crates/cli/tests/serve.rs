@@ -110,7 +110,7 @@ async fn what_keeps_it_from_starting_is_one_line() -> Result<()> {
         (
             &["--listen", &in_use, "--data-dir", &data],
             5,
-            "something listens there already; stop it, or choose another",
+            "the address is already in use; stop the other process, or choose another",
         ),
         (&["--data-dir", "/dev/null/data"], 2, "data folder /dev/null/data: Not a directory"),
         (&["--engine", "postgres://u:hunter2@db:port/x"], 2, "postgres://USER@HOST/DATABASE"),
@@ -509,7 +509,7 @@ async fn it_waits_for_postgres_that_is_not_there_yet() -> Result<()> {
         (detail.contains("Connection refused")).then_some(detail)
     })
     .await?;
-    assert!(reason.starts_with("the store is not there yet: PostgreSQL at 127.0.0.1:"), "{reason}");
+    assert!(reason.starts_with("the store is not available yet: PostgreSQL at 127.0.0.1:"), "{reason}");
     let (status, health) = get("/healthz").await?;
     assert_eq!((status, &health["status"]), (200, &json!("ok")), "{health}");
     let (status, problem) = get("/api/v1/resources").await?;
@@ -520,7 +520,7 @@ async fn it_waits_for_postgres_that_is_not_there_yet() -> Result<()> {
     assert_eq!(get("/readyz").await?.0, 200);
     ask(&server, "lease acquire job/a --ttl 5m").await?.good()?;
     let logs = server.logs();
-    assert_eq!(logs.matches("the store is not there yet; waiting for it").count(), 1, "{logs}");
+    assert_eq!(logs.matches("store is not available yet; retrying").count(), 1, "{logs}");
     assert_eq!(server.terminate().await?.code(), Some(0));
     Ok(())
 }

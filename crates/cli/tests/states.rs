@@ -35,7 +35,6 @@ const NOT_READS: &[&str] = &[
     "resource clear",
     "run",
     "lock",
-    "bench",
     "completions",
     "admin",
     "lease acquire",

@@ -1,22 +1,26 @@
-//! The messages of one partition that have not taken effect: which may be worked on, and how far the position is.
+//! The messages of one partition that are not committed: which ones may be processed, and where the position is. Adds
+//! retries, batches and flow control to [`OrderedWindow`].
 //!
 //! ```text
-//!   arrive ──> waiting ──> running ──> finished ──> committing ──> gone
+//!   arrive ──> waiting ──> running ──> finished ──> committing ──> settled
 //!                 ^           │            ^             │
-//!                 │ after a   │            └── returned ─┘   the transaction failed: from now on it is alone in one
-//!                 └── while ──┘ failed
+//!                 │  after a  │            └── returned ─┘   the transaction failed: from now on the message gets a
+//!                 └── backoff ┘ failed                       transaction of its own
 //! ```
 //!
-//! - Messages of one key go one after the other: the next begins when the one before is committed. Others go on.
-//! - The position is the lowest offset that has not taken effect: everything below it has.
-//! - What is worked on is less than `span` above the position, so that no more than that comes again after a crash.
+//! - Messages of one key are processed one after the other: the next begins when the one before is committed. Messages
+//!   of other keys do not wait for them.
+//! - The position is the lowest offset that is not committed.
+//! - Only messages less than `span` above the position are processed, so no more than `span` are redelivered after a
+//!   crash.
 //! - No clock, no network: time and chance are arguments.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use solehold_clock::{Backoff, BootTime};
 use solehold_sql::partitions::Landmark;
+use solehold_window::OrderedWindow;
 
 use super::Message;
 
@@ -98,23 +102,17 @@ struct Entry {
     is_alone: bool,
 }
 
-/// The messages of one partition that have not taken effect.
+/// The messages of one partition that are not committed.
 #[derive(Debug)]
 pub struct Lane {
     bounds: Bounds,
-    entries: BTreeMap<i64, Entry>,
-    /// The offsets of each key, in order: only the first may be worked on.
-    keys: HashMap<Bytes, VecDeque<i64>>,
-    /// Those that may begin.
-    ready: BTreeSet<i64>,
-    /// Those that may begin again after a time.
+    messages: OrderedWindow<i64, Bytes, Entry>,
+    /// Messages to retry, by the time at which they are due.
     delayed: BTreeSet<(BootTime, i64)>,
     finished: BTreeSet<i64>,
     running: usize,
     committing: usize,
     bytes: usize,
-    /// Above everything that has arrived.
-    next: i64,
     landmark: Option<Landmark>,
     is_paused: bool,
     is_ending: bool,
@@ -126,15 +124,12 @@ impl Lane {
     pub fn new(next_offset: i64, landmark: Option<Landmark>, bounds: Bounds) -> Self {
         Self {
             bounds,
-            entries: BTreeMap::new(),
-            keys: HashMap::new(),
-            ready: BTreeSet::new(),
+            messages: OrderedWindow::new(next_offset - 1),
             delayed: BTreeSet::new(),
             finished: BTreeSet::new(),
             running: 0,
             committing: 0,
             bytes: 0,
-            next: next_offset,
             landmark,
             is_paused: false,
             is_ending: false,
@@ -147,55 +142,47 @@ impl Lane {
         if self.landmark.is_some_and(|mark| mark.offset == offset && mark.digest != message.digest()) {
             return Arrival::Foreign;
         }
-        if offset < self.next {
+        let bytes = size(&message);
+        let key = message.key.clone();
+        let entry = Entry { message, stage: Stage::Waiting, failures: 0, is_alone: false };
+        if !self.messages.insert(offset, key, entry) {
             return Arrival::Old;
         }
-        self.next = offset + 1;
-        self.bytes += size(&message);
-        let is_first = message.key.as_ref().is_none_or(|key| {
-            let line = self.keys.entry(key.clone()).or_default();
-            line.push_back(offset);
-            line.len() == 1
-        });
-        if is_first {
-            self.ready.insert(offset);
-        }
-        self.entries.insert(offset, Entry { message, stage: Stage::Waiting, failures: 0, is_alone: false });
+        self.bytes += bytes;
         Arrival::Taken
     }
 
-    /// The next message to work on, if one may begin.
+    /// The next message to process, if one may begin.
     pub fn begin(&mut self, now: BootTime) -> Option<Message> {
         while let Some((time, offset)) = self.delayed.first().copied().filter(|(time, _)| *time <= now) {
             self.delayed.remove(&(time, offset));
-            self.ready.insert(offset);
+            self.messages.put_back(offset);
         }
         if self.is_ending || self.running >= self.bounds.parallel {
             return None;
         }
-        let offset = *self.ready.first()?;
+        let offset = self.messages.ready().next()?.0;
         if offset >= self.position().saturating_add(self.bounds.span) {
             return None;
         }
-        self.ready.remove(&offset);
-        self.running += 1;
-        let entry = self.entries.get_mut(&offset)?;
+        let entry = self.messages.take(offset)?;
         entry.stage = Stage::Running;
+        self.running += 1;
         Some(entry.message.clone())
     }
 
-    /// A message was worked on, and what came of it can be committed.
+    /// A message was processed, and its effect can be committed.
     pub fn finish(&mut self, offset: i64) {
-        if let Some(entry) = self.entries.get_mut(&offset).filter(|entry| entry.stage == Stage::Running) {
+        if let Some(entry) = self.messages.get_mut(offset).filter(|entry| entry.stage == Stage::Running) {
             entry.stage = Stage::Finished;
             self.running -= 1;
             self.finished.insert(offset);
         }
     }
 
-    /// A message was worked on, and should be tried again. `unit` is a random number from 0 to 1.
+    /// Processing a message failed. `unit` is a random number from 0 to 1.
     pub fn fail(&mut self, offset: i64, now: BootTime, unit: f64) -> Retry {
-        let Some(entry) = self.entries.get_mut(&offset).filter(|entry| entry.stage == Stage::Running) else {
+        let Some(entry) = self.messages.get_mut(offset).filter(|entry| entry.stage == Stage::Running) else {
             return Retry::GiveUp;
         };
         entry.failures += 1;
@@ -209,21 +196,20 @@ impl Lane {
         Retry::NotBefore(time)
     }
 
-    /// What can be committed now: the lowest offsets first. Call [committed](Self::committed) for it, or
+    /// The messages to commit now, lowest offsets first. Call [committed](Self::committed) for the batch, or
     /// [returned](Self::returned).
     pub fn batch(&mut self) -> Option<Batch> {
         let first = *self.finished.first()?;
-        let is_alone = |offset: &i64| self.entries.get(offset).is_some_and(|entry| entry.is_alone);
-        let offsets: Vec<i64> = match is_alone(&first) {
-            true => vec![first],
-            false => {
-                let together = self.finished.iter().filter(|offset| !is_alone(offset));
-                together.take(self.bounds.batch).copied().collect()
-            }
+        let is_alone = |offset: &i64| self.messages.get(*offset).is_some_and(|entry| entry.is_alone);
+        let offsets: Vec<i64> = if is_alone(&first) {
+            vec![first]
+        } else {
+            let together = self.finished.iter().filter(|offset| !is_alone(offset));
+            together.take(self.bounds.batch).copied().collect()
         };
         for offset in &offsets {
             self.finished.remove(offset);
-            if let Some(entry) = self.entries.get_mut(offset) {
+            if let Some(entry) = self.messages.get_mut(*offset) {
                 entry.stage = Stage::Committing;
             }
         }
@@ -231,23 +217,17 @@ impl Lane {
         let next_offset = self.position_without(&offsets);
         let landmark = offsets.iter().rev().find(|offset| **offset < next_offset);
         let landmark = landmark
-            .and_then(|offset| self.entries.get(offset))
+            .and_then(|offset| self.messages.get(*offset))
             .map(|entry| Landmark { offset: entry.message.offset, digest: entry.message.digest() });
         Some(Batch { offsets, next_offset, landmark })
     }
 
-    /// A batch has taken effect.
+    /// A batch was committed.
     pub fn committed(&mut self, offsets: &[i64]) {
         for offset in offsets {
-            let Some(entry) = self.entries.remove(offset) else { continue };
-            self.committing -= 1;
-            self.bytes -= size(&entry.message);
-            let Some(key) = entry.message.key else { continue };
-            let Some(line) = self.keys.get_mut(&key) else { continue };
-            line.pop_front();
-            match line.front() {
-                Some(next) => _ = self.ready.insert(*next),
-                None => _ = self.keys.remove(&key),
+            if let Some(entry) = self.messages.settle(*offset) {
+                self.committing -= 1;
+                self.bytes -= size(&entry.message);
             }
         }
     }
@@ -256,7 +236,7 @@ impl Lane {
     /// does not keep back the others.
     pub fn returned(&mut self, offsets: &[i64], is_alone: bool) {
         for offset in offsets {
-            let Some(entry) = self.entries.get_mut(offset) else { continue };
+            let Some(entry) = self.messages.get_mut(*offset) else { continue };
             entry.stage = Stage::Finished;
             entry.is_alone |= is_alone;
             self.committing -= 1;
@@ -264,15 +244,16 @@ impl Lane {
         }
     }
 
-    /// The lowest offset that has not taken effect.
+    /// The lowest offset that is not committed.
     pub fn position(&self) -> i64 {
-        self.entries.first_key_value().map_or(self.next, |(offset, _)| *offset)
+        self.position_without(&[])
     }
 
+    /// The position once these offsets are committed, too.
     fn position_without(&self, offsets: &[i64]) -> i64 {
         let mut without = offsets.iter();
-        let mut rest = self.entries.keys().skip_while(|offset| without.next() == Some(offset));
-        rest.next().copied().unwrap_or(self.next)
+        let mut rest = self.messages.positions().skip_while(|offset| without.next() == Some(offset));
+        rest.next().unwrap_or(self.messages.last() + 1)
     }
 
     /// Begins nothing new from now on.
@@ -290,28 +271,30 @@ impl Lane {
         self.delayed.first().map(|(time, _)| *time)
     }
 
-    /// What is to change about fetching, if something is.
+    /// Whether fetching must pause or may resume; none, if neither changes.
     pub fn flow(&mut self) -> Option<Flow> {
-        let (messages, bytes) = (self.entries.len(), self.bytes);
-        let is_full = messages >= self.bounds.messages || bytes >= self.bounds.bytes;
-        let has_room = messages <= self.bounds.messages / 2 && bytes <= self.bounds.bytes / 2;
-        let (is_paused, flow) = match self.is_paused {
-            false if is_full => (true, Flow::Pause),
-            true if has_room => (false, Flow::Resume),
-            _ => return None,
-        };
-        self.is_paused = is_paused;
-        Some(flow)
+        let messages = self.messages.unsettled();
+        let is_full = messages >= self.bounds.messages || self.bytes >= self.bounds.bytes;
+        let has_room = messages <= self.bounds.messages / 2 && self.bytes <= self.bounds.bytes / 2;
+        if !self.is_paused && is_full {
+            self.is_paused = true;
+            Some(Flow::Pause)
+        } else if self.is_paused && has_room {
+            self.is_paused = false;
+            Some(Flow::Resume)
+        } else {
+            None
+        }
     }
 
-    /// How many messages it has.
+    /// The number of messages that are not committed.
     pub fn len(&self) -> usize {
-        self.entries.len()
+        self.messages.unsettled()
     }
 
-    /// Whether it has none.
+    /// Whether every message is committed.
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.messages.is_empty()
     }
 }
 

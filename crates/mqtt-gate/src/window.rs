@@ -1,4 +1,5 @@
-//! What was received and not yet acknowledged.
+//! The messages that were received and not yet acknowledged. Adds verdicts, holding back and publications to
+//! [`OrderedWindow`].
 //!
 //! ```text
 //!               ┌── refused, ignored ─────────────────────────────────┐
@@ -6,16 +7,17 @@
 //!               └── held back ──> decided: admitted or refused ───────┘
 //! ```
 //!
-//! - A message is acknowledged when what was published for it is confirmed, or when nothing is published for it; never
-//!   before those that came before it.
-//! - What cannot be decided is held back, and with it what comes later for the same resource, so that a resource's
-//!   messages stay in order. Other resources go on.
-//! - The window is of one connection. When that is lost, so is the window: the broker sends again what was not
+//! - A message is acknowledged when its publication is confirmed, or when nothing is published for it; never before the
+//!   messages that arrived before it.
+//! - A message that cannot be decided is held back, and with it the later messages for the same resource, so that they
+//!   stay in order. Other resources do not wait.
+//! - A window belongs to one connection, and is dropped with it: the broker redelivers the messages that were not
 //!   acknowledged.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use solehold_core::{fence::Verdict, key::ResourceKey, time::Token};
+use solehold_window::OrderedWindow;
 
 use crate::{
     intake::{Claim, Fate, Message},
@@ -23,44 +25,40 @@ use crate::{
     routes::{Publication, Routes},
 };
 
-/// The most messages that one connection should have unacknowledged: MQTT numbers them with 16 bits. There are brokers
-/// that send more, a whole backlog at once, and number them anew.
+/// The most messages that one connection should have unacknowledged: MQTT numbers them with 16 bits. Some brokers send
+/// more, a whole backlog at once, and reuse the numbers.
 pub const MESSAGES_MAX: usize = 65_535;
 
-/// What a message takes beside its payload, about.
+/// About what a message takes beside its payload.
 const ENTRY_BYTES: usize = 256;
 
-/// What was received and not yet acknowledged. `A` is what an acknowledgement takes.
+/// The messages of one connection that are not acknowledged. `A` is what the broker's client needs to acknowledge one.
 #[derive(Debug)]
 pub struct Window<A> {
     routes: Routes,
     bytes_max: usize,
-    entries: VecDeque<Entry<A>>,
-    /// The number of the first entry.
+    /// Messages by number of arrival. Only a message that is held back has a key, its resource, and is ready: to be
+    /// judged, when it is the first of its resource.
+    messages: OrderedWindow<u64, ResourceKey, Stage>,
+    /// One for each message that is not acknowledged; none where the broker expects no acknowledgement (QoS 0).
+    acks: VecDeque<Option<A>>,
+    /// The number of the first of `acks`.
     first: u64,
-    /// What is held back, of each resource: the numbers of its entries, in order of arrival.
-    held: HashMap<ResourceKey, VecDeque<u64>>,
     outbox: VecDeque<(u64, Publication)>,
-    /// Payloads that are held or not yet confirmed.
+    held: usize,
+    unconfirmed: usize,
+    /// Payloads of messages that are held back or not confirmed.
     bytes: usize,
     counts: Counts,
 }
 
 #[derive(Debug)]
-struct Entry<A> {
-    /// None for a message that nobody waits for an acknowledgement of (QoS 0).
-    ack: Option<A>,
-    stage: Stage,
-}
-
-#[derive(Debug)]
 enum Stage {
-    Held { token: Token, message: Message },
+    Held { resource: ResourceKey, token: Token, message: Message },
     Published { bytes: usize, passes: bool },
-    Done,
 }
 
-/// What became of messages since this was last asked.
+/// Messages by outcome.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Passed on, and confirmed by the broker.
@@ -71,42 +69,61 @@ pub struct Counts {
     pub ignored: u64,
 }
 
-/// Judges by what is known, without asking anyone.
+/// Judges a token by local knowledge, without a request.
 pub type ByKnowledge<'a> = &'a mut dyn FnMut(&ResourceKey, Token) -> Verdict;
 
 impl<A> Window<A> {
     /// An empty window, for payloads up to a number of bytes in all.
     pub fn new(routes: Routes, bytes_max: usize) -> Self {
-        let (entries, held, outbox) = (VecDeque::new(), HashMap::new(), VecDeque::new());
-        Self { routes, bytes_max, entries, first: 0, held, outbox, bytes: 0, counts: Counts::default() }
-    }
-
-    /// A message came.
-    pub fn arrive(&mut self, ack: Option<A>, message: Message, fate: Fate, judge: ByKnowledge<'_>) {
-        let number = self.first + self.entries.len() as u64;
-        let has_ack = ack.is_some();
-        self.entries.push_back(Entry { ack, stage: Stage::Done });
-        match fate {
-            Fate::Ignore => self.counts.ignored += 1,
-            Fate::Refuse(reason) => self.refuse(number, message, reason),
-            Fate::Judge(Claim { resource, token }) => {
-                let verdict = match self.held.contains_key(&resource) {
-                    true => None,
-                    false => decided(judge(&resource, token)),
-                };
-                match verdict {
-                    Some(verdict) => self.settle(number, message, verdict),
-                    None if !has_ack && !self.may_hold_unasked(&message) => {
-                        self.refuse(number, message, Reason::NoRoom);
-                    }
-                    None => self.hold(number, resource, token, message),
-                }
-            }
+        Self {
+            routes,
+            bytes_max,
+            messages: OrderedWindow::new(0),
+            acks: VecDeque::new(),
+            first: 1,
+            outbox: VecDeque::new(),
+            held: 0,
+            unconfirmed: 0,
+            bytes: 0,
+            counts: Counts::default(),
         }
     }
 
-    /// The first message that is held back for a resource was asked about, under this token. What follows it is judged
-    /// by what is known now.
+    /// A message arrived.
+    pub fn arrive(&mut self, ack: Option<A>, message: Message, fate: Fate, judge: ByKnowledge<'_>) {
+        let number = self.messages.last() + 1;
+        let has_ack = ack.is_some();
+        self.acks.push_back(ack);
+        let verdict = match fate {
+            Fate::Ignore => {
+                self.counts.ignored += 1;
+                return self.messages.skip(number);
+            }
+            Fate::Refuse(reason) => Err(reason),
+            Fate::Judge(Claim { resource, token }) => {
+                let is_behind = self.messages.first_of(&resource).is_some();
+                let verdict = if is_behind { None } else { decided(judge(&resource, token)) };
+                match verdict {
+                    Some(verdict) => verdict,
+                    None if has_ack || self.may_hold_unacknowledged(&message) => {
+                        return self.hold(number, resource, token, message);
+                    }
+                    None => Err(Reason::NoRoom),
+                }
+            }
+        };
+        match self.publication(message, verdict) {
+            Some(publication) => {
+                let stage = self.published(number, publication, verdict.is_ok());
+                self.messages.insert(number, None, stage);
+                self.messages.release(number);
+            }
+            None => self.messages.skip(number),
+        }
+    }
+
+    /// The server gave its verdict on the first message that is held back for a resource, under this token. Later
+    /// messages are judged by local knowledge.
     pub fn answered(
         &mut self,
         resource: &ResourceKey,
@@ -115,60 +132,57 @@ impl<A> Window<A> {
         judge: ByKnowledge<'_>,
     ) {
         let mut answer = Some(verdict);
-        self.go_on(resource, &mut |resource, head| match answer.take() {
+        self.advance(resource, &mut |resource, head| match answer.take() {
             Some(verdict) if head == token => verdict,
             _ => judge(resource, head),
         });
     }
 
-    /// Something became known: judges everything that is held back again.
+    /// Local knowledge changed: judges the messages that are held back again.
     pub fn reconsider(&mut self, judge: ByKnowledge<'_>) {
-        let resources: Vec<ResourceKey> = self.held.keys().cloned().collect();
-        resources.iter().for_each(|resource| self.go_on(resource, judge));
+        let resources: Vec<ResourceKey> = self.waiting().map(|(resource, _)| resource.clone()).collect();
+        resources.iter().for_each(|resource| self.advance(resource, judge));
     }
 
-    /// Judges what is held back for a resource, until something cannot be decided.
-    fn go_on(&mut self, resource: &ResourceKey, judge: ByKnowledge<'_>) {
-        while let Some(&number) = self.held.get(resource).and_then(VecDeque::front) {
-            let verdict = match &self.entry(number).stage {
-                Stage::Held { token, .. } => decided(judge(resource, *token)),
-                _ => return,
-            };
-            let Some(verdict) = verdict else { return };
-            let Stage::Held { message, .. } = std::mem::replace(&mut self.entry(number).stage, Stage::Done)
-            else {
-                return;
-            };
+    /// Judges the messages that are held back for a resource, up to one that cannot be decided.
+    fn advance(&mut self, resource: &ResourceKey, judge: ByKnowledge<'_>) {
+        while let Some(number) = self.messages.first_of(resource) {
+            let Some(Stage::Held { token, message, .. }) = self.messages.get(number) else { return };
+            let Some(verdict) = decided(judge(resource, *token)) else { return };
+            let message = message.clone();
+            self.held -= 1;
             self.bytes -= message.payload.len();
-            if let Some(line) = self.held.get_mut(resource) {
-                line.pop_front();
-                if line.is_empty() {
-                    self.held.remove(resource);
-                }
+            let Some(publication) = self.publication(message, verdict) else {
+                self.messages.settle(number);
+                continue;
+            };
+            let published = self.published(number, publication, verdict.is_ok());
+            if let Some(stage) = self.messages.get_mut(number) {
+                *stage = published;
             }
-            self.settle(number, message, verdict);
+            self.messages.release(number);
         }
     }
 
-    /// What is to be published next.
+    /// The next message to publish.
     pub fn next_publication(&mut self) -> Option<(u64, Publication)> {
         self.outbox.pop_front()
     }
 
-    /// The broker has what was published under this number.
+    /// The broker confirmed the publication with this number.
     pub fn confirmed(&mut self, number: u64) {
-        let entry = self.entry(number);
-        let Stage::Published { bytes, passes } = entry.stage else { return };
-        entry.stage = Stage::Done;
+        let Some(Stage::Published { bytes, passes }) = self.messages.get(number) else { return };
         self.bytes -= bytes;
-        self.counts.passed += u64::from(passes);
+        self.counts.passed += u64::from(*passes);
+        self.unconfirmed -= 1;
+        self.messages.settle(number);
     }
 
-    /// What may be acknowledged next.
+    /// The next message to acknowledge.
     pub fn next_ack(&mut self) -> Option<A> {
-        while matches!(self.entries.front(), Some(Entry { stage: Stage::Done, .. })) {
+        while self.first <= self.messages.settled_to() {
             self.first += 1;
-            if let Some(ack) = self.entries.pop_front().and_then(|entry| entry.ack) {
+            if let Some(ack) = self.acks.pop_front().flatten() {
                 return Some(ack);
             }
         }
@@ -177,87 +191,75 @@ impl<A> Window<A> {
 
     /// The first message that is held back of each resource.
     pub fn waiting(&self) -> impl Iterator<Item = (&ResourceKey, Token)> {
-        self.held.iter().filter_map(|(resource, line)| {
-            let entry = &self.entries[(line.front()? - self.first) as usize];
-            match entry.stage {
-                Stage::Held { token, .. } => Some((resource, token)),
-                _ => None,
-            }
+        self.messages.ready().filter_map(|(_, stage)| match stage {
+            Stage::Held { resource, token, .. } => Some((resource, *token)),
+            Stage::Published { .. } => None,
         })
     }
 
-    /// How many messages are held back.
+    /// The number of messages that are held back.
     pub fn held(&self) -> usize {
-        self.held.values().map(VecDeque::len).sum()
+        self.held
     }
 
-    /// How many messages are not acknowledged.
+    /// The number of messages that are not acknowledged.
     pub fn unacknowledged(&self) -> usize {
-        self.entries.len()
+        self.acks.len()
     }
 
-    /// Whether nothing is published that is not confirmed.
+    /// Whether the broker has confirmed every publication.
     pub fn is_settled(&self) -> bool {
-        self.entries.iter().all(|entry| !matches!(entry.stage, Stage::Published { .. }))
+        self.unconfirmed == 0
     }
 
-    /// Whether the broker sends more than it should without being acknowledged: then the connection must be given up.
+    /// Whether the broker sends more than it should without an acknowledgement: the connection must be closed.
     pub fn is_overfull(&self) -> bool {
-        self.entries.len() > MESSAGES_MAX.max(self.bytes_max / ENTRY_BYTES)
+        self.acks.len() > MESSAGES_MAX.max(self.bytes_max / ENTRY_BYTES)
     }
 
-    /// Whether more should be read. What is published makes room when it is confirmed, what is held back when it is
-    /// decided.
+    /// Whether to read more messages.
     pub fn has_room(&self) -> bool {
         self.bytes <= self.bytes_max
     }
 
-    /// What became of messages since this was last asked.
+    /// The counts since the last call.
     pub fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }
 
-    /// Whether a message may be held that the broker does not count as unacknowledged.
-    fn may_hold_unasked(&self, message: &Message) -> bool {
-        self.bytes + message.payload.len() <= self.bytes_max / 2 && self.entries.len() <= MESSAGES_MAX
+    /// Whether to hold back a message that the broker does not count as unacknowledged.
+    fn may_hold_unacknowledged(&self, message: &Message) -> bool {
+        self.bytes + message.payload.len() <= self.bytes_max / 2 && self.acks.len() <= MESSAGES_MAX
     }
 
     fn hold(&mut self, number: u64, resource: ResourceKey, token: Token, message: Message) {
+        self.held += 1;
         self.bytes += message.payload.len();
-        self.held.entry(resource).or_default().push_back(number);
-        self.entry(number).stage = Stage::Held { token, message };
+        let stage = Stage::Held { resource: resource.clone(), token, message };
+        self.messages.insert(number, Some(resource), stage);
     }
 
-    fn settle(&mut self, number: u64, message: Message, verdict: Result<(), Reason>) {
+    /// What to publish for a message that is decided; none for one that is refused without a dead-letter topic.
+    fn publication(&mut self, message: Message, verdict: Result<(), Reason>) -> Option<Publication> {
         match verdict {
-            Ok(()) => {
-                let publication = self.routes.passed(message);
-                self.publish(number, publication, true);
+            Ok(()) => Some(self.routes.passed(message)),
+            Err(reason) => {
+                self.counts.refused[reason as usize] += 1;
+                self.routes.refused(message, reason)
             }
-            Err(reason) => self.refuse(number, message, reason),
         }
     }
 
-    fn refuse(&mut self, number: u64, message: Message, reason: Reason) {
-        self.counts.refused[reason as usize] += 1;
-        if let Some(publication) = self.routes.refused(message, reason) {
-            self.publish(number, publication, false);
-        }
-    }
-
-    fn publish(&mut self, number: u64, publication: Publication, passes: bool) {
+    fn published(&mut self, number: u64, publication: Publication, passes: bool) -> Stage {
         let bytes = publication.payload.len();
         self.bytes += bytes;
-        self.entry(number).stage = Stage::Published { bytes, passes };
+        self.unconfirmed += 1;
         self.outbox.push_back((number, publication));
-    }
-
-    fn entry(&mut self, number: u64) -> &mut Entry<A> {
-        &mut self.entries[(number - self.first) as usize]
+        Stage::Published { bytes, passes }
     }
 }
 
-/// Whether a message passes, or why not; none if that cannot be told now, but later.
+/// Whether a message passes, or why not; none if that cannot be decided yet.
 fn decided(verdict: Verdict) -> Option<Result<(), Reason>> {
     match verdict {
         Verdict::Admit => Some(Ok(())),

@@ -85,7 +85,8 @@ fn line_of(text: &str, key: &str) -> Option<u64> {
     let lines: Vec<(u64, &str)> = (1..).zip(text.lines()).collect();
     let whole = key_in(&lines, key).map(|(line, _)| line);
     whole.or_else(|| {
-        let (mut within, mut found) = (lines.as_slice(), None);
+        let mut within = lines.as_slice();
+        let mut found = None;
         for part in key.split('/') {
             let Some((line, below)) = key_in(within, part) else { break };
             (within, found) = (below, Some(line));
@@ -116,7 +117,8 @@ fn unclosed(text: &str) -> Option<(u64, char)> {
     let mut open: Vec<(u64, char)> = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
         // What came before: a word in which brackets and quotes are nothing special, or what a value follows.
-        let (mut before, mut last) = (' ', ':');
+        let mut before = ' ';
+        let mut last = ':';
         for c in line.chars() {
             let innermost = open.last().map(|(_, open)| *open);
             let is_value = ":-,[{".contains(last) && (before.is_whitespace() || "[{,".contains(before));

@@ -42,7 +42,9 @@ impl RabbitMq {
         let mapper_port = Port::reserve()?;
         let mapper = start_mapper(&mapper_port).await?;
         let server = Server::new("rabbitmq", "KILL")?;
-        let (port, distribution_port, tls_port) = (Port::reserve()?, Port::reserve()?, Port::reserve()?);
+        let port = Port::reserve()?;
+        let distribution_port = Port::reserve()?;
+        let tls_port = Port::reserve()?;
         let folder = server.folder();
         let mut config = String::new();
         if let Some([certificate, key]) = tls {

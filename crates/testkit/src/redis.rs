@@ -29,7 +29,8 @@ impl Redis {
 
     async fn start_with(tls: Option<[&str; 2]>) -> Result<Self> {
         let server = Server::new("redis-server", "TERM")?;
-        let (port, tls_port) = (Port::reserve()?, Port::reserve()?);
+        let port = Port::reserve()?;
+        let tls_port = Port::reserve()?;
         let program: PathBuf = on_path("redis-server", &["/usr/bin"])
             .context("Redis is not here: install the Debian package `redis-server`")?;
         let mut command = Command::new(program);

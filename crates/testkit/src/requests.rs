@@ -112,7 +112,8 @@ async fn forward(client: TcpStream, target: SocketAddr, fate: Arc<Fates>) -> Res
 
 /// The first line of the next request, and all of its bytes.
 async fn read_request(client: &mut BufReader<OwnedReadHalf>) -> Result<(String, Vec<u8>)> {
-    let (mut head, mut length) = (String::new(), 0);
+    let mut head = String::new();
+    let mut length = 0;
     loop {
         let start = head.len();
         let mut line = client.take(REQUEST_BYTES_MAX);

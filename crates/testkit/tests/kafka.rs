@@ -8,7 +8,8 @@ use solehold_testkit::{Kafka, Proxy};
 #[tokio::test]
 async fn topics_outlive_the_broker_and_can_be_made_anew() -> Result<()> {
     let builder = Kafka::builder()?;
-    let (direct, proxy) = (builder.addr(), Proxy::start(builder.addr()).await?);
+    let direct = builder.addr();
+    let proxy = Proxy::start(builder.addr()).await?;
     let kafka = builder.advertise(proxy.addr()).start().await?;
     assert_eq!(kafka.address(), proxy.addr().to_string(), "clients are sent to the proxy");
     assert!(TcpStream::connect(direct).is_ok());

@@ -5,14 +5,12 @@ use clap_complete::{Shell, generate};
 
 use crate::{error::CommandResult, output};
 
-/// For which shell.
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
     /// The shell; as in `solehold completions bash > /etc/bash_completion.d/solehold`
     shell: Shell,
 }
 
-/// Runs it.
 pub fn run(args: &CompletionsArgs, cli: &mut clap::Command) -> CommandResult {
     let mut script = Vec::new();
     generate(args.shell, cli, "solehold", &mut script);

@@ -15,17 +15,16 @@ use crate::{
     output::{self, or_dash},
 };
 
-/// What can be done with deployments.
 #[derive(Debug, Subcommand)]
 pub enum DeployCommand {
-    /// Show the deployment groups, what each holds, and the present shift
+    /// Show the deployment groups, the load of each, and the present shift
     Status,
-    /// Shift a part of the work to a group; more later moves only the difference
+    /// Shift a share of the work to a group; a larger share later moves only the difference
     Shift {
         /// The deployment group
         #[arg(long, value_name = "GROUP")]
         to: String,
-        /// How much of the resources it should hold
+        /// Share of the resources that the group should hold
         #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=100))]
         percent: u32,
     },
@@ -35,7 +34,6 @@ pub enum DeployCommand {
     Rollback,
 }
 
-/// Runs it.
 pub async fn run(command: DeployCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         DeployCommand::Status => status(client, global).await,
@@ -54,8 +52,8 @@ async fn list(client: &Client) -> CommandResult<DeploymentList> {
 async fn present(client: &Client) -> CommandResult<String> {
     let shift = list(client).await?.shift;
     let none = || {
-        CommandError::usage("there is no shift to go on with or to roll back")
-            .hint("begin one: solehold deploy shift --to GROUP --percent N")
+        CommandError::usage("no shift is in progress")
+            .hint("start one: solehold deploy shift --to GROUP --percent N")
     };
     shift.map(|shift| shift.to).ok_or_else(none)
 }

@@ -16,14 +16,12 @@ use crate::{
     target::ResourceArg,
 };
 
-/// What to explain.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
     /// The resource, as KIND/KEY
     resource: ResourceArg,
 }
 
-/// Runs it.
 pub async fn run(args: ExplainArgs, client: &Client, global: &GlobalArgs) -> CommandResult {
     let resource = args.resource;
     let path = paths::resource_explain(&resource.kind, &resource.key);

@@ -1,11 +1,8 @@
-//! `solehold run` and `solehold lock`: a command runs only while a lease is held.
+//! `solehold run` and `solehold lock`: run a command only while holding a lease.
 
 use std::{ffi::OsString, time::Duration};
 
-use clap::{
-    Args,
-    error::{ContextKind, ContextValue, ErrorKind},
-};
+use clap::Args;
 use nix::sys::signal::Signal as SignalName;
 use rustix::process::getpid;
 use solehold_agent::keep::{self, Farewell, Job, JobEnd, SignalStream, Streams};
@@ -17,7 +14,7 @@ use uuid::Uuid;
 use crate::{
     client::{Client, ServerArgs},
     config::GIVEN,
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, ValueError},
     exit::Exit,
     hold::{self, HeldAbove, Patience, Tenure, Terms},
     target::ResourceArg,
@@ -26,35 +23,9 @@ use crate::{
 
 /// The longest default for `--term-before`.
 const TERM_BEFORE_MAX: Duration = Duration::from_secs(10);
-/// The variable that lists what the commands hold that a command runs under, itself included.
+/// The variable that lists the leases of all enclosing `run` and `lock` commands, this one included.
 const HELD: &str = "SOLEHOLD_HELD";
 
-/// Arguments of `run` or `lock` that were refused, with what was probably meant: a command stands behind two dashes,
-/// and `run` names its resource by an option.
-pub fn with_hint(mut error: clap::Error, runs: &str, typed: &[String]) -> clap::Error {
-    let Some(ContextValue::String(odd)) = error.get(ContextKind::InvalidArg).cloned() else { return error };
-    if error.kind() != ErrorKind::UnknownArgument || odd.starts_with('-') {
-        return error;
-    }
-    let lacks_lease =
-        runs == "run" && !typed.iter().any(|arg| arg == "--lease" || arg.starts_with("--lease="));
-    let lease = if lacks_lease { "--lease " } else { "" };
-    // What was typed, with what it lacks before the argument that was refused.
-    let at = typed.iter().position(|arg| *arg == odd).unwrap_or(typed.len());
-    let (before, after) = typed.split_at(at);
-    let has_dashes = after.iter().any(|arg| arg == "--");
-    let dashes = if lacks_lease || has_dashes { "" } else { "-- " };
-    let mut rest = after.to_vec();
-    if lacks_lease && !has_dashes && rest.len() > 1 {
-        rest.insert(1, "--".to_owned());
-    }
-    let meant = format!("solehold {} {lease}{dashes}{}", before.join(" "), rest.join(" "));
-    let tip = format!("write it as in `{}`", meant.trim_end());
-    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
-    error
-}
-
-/// What to run under which lease.
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The resource to hold, as KIND/KEY
@@ -64,10 +35,9 @@ pub struct RunArgs {
     hold: HoldArgs,
 }
 
-/// What to run under which lock.
 #[derive(Debug, Args)]
 pub struct LockArgs {
-    /// The name of the lock; `solehold lock ls`, without a command, lists the locks and who waits for them
+    /// Name of the lock; `solehold lock ls` without a command lists the locks and their waiters
     #[arg(value_parser = lock_name)]
     name: String,
     #[command(flatten)]
@@ -75,40 +45,37 @@ pub struct LockArgs {
 }
 
 impl LockArgs {
-    /// Whether it asks who holds which lock, and runs nothing: a lock of this name can still be held.
+    /// Whether this is `lock ls`, which runs no command. A lock named `ls` can still be held, with a command.
     pub fn is_question(&self) -> bool {
         self.name == "ls" && self.hold.command.is_empty()
     }
 }
 
-/// How it is held, where, and what runs meanwhile.
 #[derive(Debug, Args)]
 struct HoldArgs {
-    /// How the holder's name begins; the pid and a random part follow, so that no two commands have one name [default:
-    /// the host name]
+    /// Prefix of the holder's name; the pid and a random suffix are added to make it unique [default: the host name]
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
-    /// How long the lease lasts without renewal
+    /// Time that the lease lasts without renewal
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = times::ttl)]
     ttl: Duration,
-    /// How long to wait for it [default: forever]
+    /// Time to wait for the lease [default: forever]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, conflicts_with = "no_wait")]
     wait: Option<Duration>,
-    /// If it is held by another, exit with code 103 at once
+    /// Exit with code 103 at once if the lease is held
     #[arg(long)]
     no_wait: bool,
-    /// How long to wait for a server that is not there yet [default: not at all]
+    /// Time to wait for a server that cannot be reached yet [default: 0s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     wait_server: Option<Duration>,
-    /// What to do when renewals get no answer: `immediate` ends the command at the first failure, `deadline` goes on
-    /// until the deadline, `grace=TIME` until TIME after the deadline, for work whose every output goes through a gate
+    /// What to do when renewals fail: `immediate` stops the command at the first failure, `deadline` at the deadline, and
+    /// `grace=TIME` at TIME after the deadline, for work whose every output goes through a gate
     #[arg(long, default_value = "deadline", value_parser = hold::policy)]
     policy: Policy,
-    /// How long before the deadline the command gets SIGTERM if there was no renewal [default: a sixth of the ttl, at
-    /// most 10s]
+    /// How long before the deadline to send SIGTERM if there was no renewal [default: a sixth of the ttl, at most 10s]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     term_before: Option<Duration>,
-    /// The time from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]
+    /// Time from SIGTERM to SIGKILL when the lease is lost [default: until the deadline]
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     on_lost_grace: Option<Duration>,
     /// The command and its arguments
@@ -116,20 +83,19 @@ struct HoldArgs {
     command: Vec<OsString>,
 }
 
-fn lock_name(text: &str) -> Result<String, String> {
+fn lock_name(text: &str) -> Result<String, ValueError> {
     let name = Name::new(text).map_err(|error| format!("the name {error}"))?;
     if matches!(name.as_str(), "." | "..") {
-        return Err(format!("the name is {text:?}, which no URL can name"));
+        return Err(format!("the name is {text:?}, which no URL can name").into());
     }
     Ok(text.to_owned())
 }
 
-/// Runs the command, and gives the code to end with.
+/// Runs the command and returns the exit code.
 pub async fn run(args: RunArgs, server: &ServerArgs) -> CommandResult<u8> {
     hold_and_run(args.lease, args.hold, server).await
 }
 
-/// The same, for a lock.
 pub async fn lock(args: LockArgs, server: &ServerArgs) -> CommandResult<u8> {
     let resource = ResourceArg { kind: LOCK_KIND.to_owned(), key: args.name };
     hold_and_run(resource, args.hold, server).await
@@ -153,7 +119,8 @@ async fn hold_and_run(resource: ResourceArg, args: HoldArgs, server: &ServerArgs
         warn: args.warn()?,
         above: HeldAbove::of_variable(&std::env::var(HELD).unwrap_or_default()),
     };
-    let (authority, client) = (server.authority()?, Client::new(server)?);
+    let authority = server.authority()?;
+    let client = Client::new(server)?;
     let interrupted = |number| Ok(Exit::of_signal(number));
     let session = tokio::select! {
         session = terms.open(authority, args.wait_server.unwrap_or_default()) => session?,
@@ -197,7 +164,7 @@ fn close_session(id: SessionId) -> Vec<String> {
     ["session", "close", &id.to_string()].map(str::to_owned).into()
 }
 
-/// What the command is told that does not change while it runs.
+/// The variables of the command that do not change while it runs.
 fn variables(terms: &Terms, token: u64) -> Vec<(String, String)> {
     let Terms { resource, holder, above, .. } = terms;
     let lock = if resource.kind == LOCK_KIND { resource.key.clone() } else { resource.to_string() };
@@ -217,9 +184,10 @@ impl HoldArgs {
         if warn < self.ttl / 2 {
             return Ok(warn);
         }
-        let (warn, ttl) = (humantime::format_duration(warn), humantime::format_duration(self.ttl));
+        let warn = humantime::format_duration(warn);
+        let ttl = humantime::format_duration(self.ttl);
         Err(CommandError::usage(format!(
-            "--term-before {warn} is not below half of the ttl, {ttl}: the command would be ended before its lease could be renewed"
+            "--term-before {warn} must be less than half of the ttl, {ttl}: otherwise the command would be stopped before its lease could be renewed"
         )))
     }
 
@@ -228,7 +196,7 @@ impl HoldArgs {
     }
 }
 
-/// What becomes of how it ended: a code, and a word where the code was not the command's.
+/// The exit code, or an error where the code is not the command's own.
 fn told(ended: std::io::Result<JobEnd>, resource: &ResourceArg, lost: Option<Lost>) -> CommandResult<u8> {
     let failed = |message: String| Err(CommandError::broken(message));
     match ended {
@@ -238,14 +206,14 @@ fn told(ended: std::io::Result<JobEnd>, resource: &ResourceArg, lost: Option<Los
             let message = format!("{resource}: {}; the command {how}", lost.unwrap_or(Lost::Deadline));
             Err(CommandError { exit: Exit::LeaseLost, ..CommandError::new(ErrorCode::Lost, message) })
         }
-        Ok(JobEnd::TooLate) => failed("the lease had run out before the command could be started".to_owned()),
+        Ok(JobEnd::TooLate) => failed("the lease expired before the command could be started".to_owned()),
         Ok(JobEnd::NotStarted(why)) => failed(format!("cannot start the command: {why}")),
         Ok(JobEnd::KeeperDied) => failed("the keeper was killed, so the command was killed".to_owned()),
         Err(error) => failed(format!("cannot run the command: {error}")),
     }
 }
 
-/// The first signal that would end this process by itself: nothing runs yet that it could be passed on to.
+/// Waits for a signal that ends this process: the command is not running yet, so there is nothing to forward it to.
 async fn ending_signal(signals: &mut SignalStream) -> i32 {
     let harmless = [SignalName::SIGCHLD, SignalName::SIGCONT, SignalName::SIGURG, SignalName::SIGWINCH];
     let stopping = [SignalName::SIGTSTP, SignalName::SIGTTIN, SignalName::SIGTTOU];
@@ -259,7 +227,7 @@ async fn ending_signal(signals: &mut SignalStream) -> i32 {
     }
 }
 
-/// A unique name that begins as the user says: two sessions with one name would end each other.
+/// A unique name: a session replaces an older one of the same holder.
 fn unique_holder(begin: Option<&str>) -> String {
     let begin = begin.map_or_else(solehold_process::name::host, str::to_owned);
     let random = Uuid::new_v4().simple().to_string();

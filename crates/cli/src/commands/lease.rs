@@ -1,4 +1,4 @@
-//! `solehold lease`: see, take, keep and end leases.
+//! `solehold lease`: list, acquire, renew, release and revoke leases.
 
 use std::time::Duration;
 
@@ -29,18 +29,17 @@ use crate::{
     view::{GrantView, LeaseView},
 };
 
-/// What can be done with leases.
 #[derive(Debug, Subcommand)]
 pub enum LeaseCommand {
     /// List the active leases
     Ls {
-        /// Only on resources of this kind
+        /// Only leases on resources of this kind
         #[arg(long)]
         kind: Option<String>,
-        /// Only of this holder
+        /// Only leases of this holder
         #[arg(long)]
         holder: Option<String>,
-        /// Only on resources at this site
+        /// Only leases on resources at this site
         #[arg(long)]
         site: Option<String>,
         /// At most N leases [default: all]
@@ -72,17 +71,17 @@ pub enum LeaseCommand {
         #[command(flatten)]
         proof: ProofArgs,
     },
-    /// End someone's lease; the resource is held back until its old deadline, or until the same with --fenced
+    /// Revoke a lease; the resource is held back until the old deadline, run again with --fenced to free it now
     Revoke {
         /// A lease id, or the resource that it is on as KIND/KEY
         lease: LeaseArg,
-        /// Only the grant of this token
+        /// Only if the lease has this token
         #[arg(long, value_name = "N")]
         token: Option<u64>,
         /// The old holder is known to be stopped or fenced off: do not hold the resource back
         #[arg(long)]
         fenced: bool,
-        /// Why, in words, for the history
+        /// Reason to record in the history
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
@@ -93,13 +92,12 @@ pub enum LeaseCommand {
         /// Only the newest N events [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
-        /// Go on with every change that comes, until interrupted
+        /// Keep printing changes until interrupted
         #[arg(long)]
         follow: bool,
     },
 }
 
-/// What to acquire, for whom.
 #[derive(Debug, Args)]
 pub struct AcquireArgs {
     /// The resource, as KIND/KEY
@@ -113,12 +111,12 @@ pub struct AcquireArgs {
     /// The session that the lease is attached to
     #[arg(long, value_name = "ID")]
     session: Option<Uuid>,
-    /// A name for this request: a repeat with the same name gets the same grant, never a second one
+    /// Id of this request: a retry with the same id gets the same grant, never a second one
     #[arg(long, value_name = "NAME")]
     request_id: Option<String>,
 }
 
-/// What proves which grant is meant. A lease id is proof by itself.
+/// Proof of which grant is meant. A lease id needs no further proof.
 #[derive(Debug, Args)]
 pub struct ProofArgs {
     /// The token of the grant
@@ -127,7 +125,7 @@ pub struct ProofArgs {
     /// The session that the lease is attached to
     #[arg(long, value_name = "ID")]
     session: Option<Uuid>,
-    /// Who holds it; by itself a weaker proof, since a name is not an incarnation
+    /// Holder of the lease; alone a weaker proof, since a restarted holder has the same name
     #[arg(long, value_name = "NAME")]
     holder: Option<String>,
 }
@@ -165,7 +163,6 @@ impl Page for ResourceHistory {
     }
 }
 
-/// Runs it.
 pub async fn run(command: LeaseCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         LeaseCommand::Ls { kind, holder, site, limit } => {
@@ -340,7 +337,7 @@ async fn revoke(
     }
 }
 
-/// Releases leases together; each is told, and the first that was not released is the error.
+/// Releases leases in one batch and prints the result of each. The first failure is the error of the command.
 async fn release(
     leases: &[LeaseArg],
     proof: &ProofArgs,
@@ -350,9 +347,16 @@ async fn release(
     let mut items = Vec::new();
     for lease in leases {
         proof.check(lease)?;
-        let ((kind, key, lease_id), (token, session_id)) = (named(lease), (proof.token, proof.session));
-        let holder = proof.holder.clone();
-        items.push(ReleaseItem { kind, key, lease_id, token, session_id, holder, state: None });
+        let (kind, key, lease_id) = named(lease);
+        items.push(ReleaseItem {
+            kind,
+            key,
+            lease_id,
+            token: proof.token,
+            session_id: proof.session,
+            holder: proof.holder.clone(),
+            state: None,
+        });
     }
     let sent = client.send::<BatchResults>(Method::POST, &paths::batch_release(), &Batch { items }).await;
     let results = sent.map_err(|failure| failure.doing(format!("release {}", leases[0])))?.results;
@@ -375,7 +379,7 @@ async fn release(
     failed.map_or(Ok(()), Err)
 }
 
-/// A batch of one: it takes a lease by its id or by its resource alike, and answers alike.
+/// Sends a batch of one, which accepts a lease id and a resource alike.
 async fn one(client: &Client, path: &str, item: impl Serialize) -> CommandResult<BatchItem> {
     let batch = Batch { items: vec![item] };
     let BatchResults { results } = client.send(Method::POST, path, &batch).await?;

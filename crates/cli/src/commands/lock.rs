@@ -47,7 +47,8 @@ fn table(locks: &[Lock]) -> String {
             (None, ms) => format!("held back {}", duration_ms(ms)),
         };
         let since = lease.map(|lease| lease.acquired_at);
-        let (holder, token) = (or_dash(lease.map(|l| &l.holder)), or_dash(lease.map(|l| l.token)));
+        let holder = or_dash(lease.map(|l| &l.holder));
+        let token = or_dash(lease.map(|l| l.token));
         rows.push([lock.name.clone(), holder, token, or_dash(since), expires, lock.waiting.to_string()]);
         for waiter in &lock.waiters {
             let dash = || "-".to_owned();

@@ -1,23 +1,27 @@
 //! The commands, a file each: thin, over the crates that do the work.
 
 pub mod admin;
+#[cfg(feature = "agent")]
 pub mod agent;
-pub mod bench;
 pub mod completions;
 pub mod deploy;
 pub mod explain;
+#[cfg(feature = "gate")]
 pub mod gate;
+#[cfg(feature = "agent")]
 pub mod hold;
 pub mod job;
 pub mod lease;
+#[cfg(feature = "agent")]
 pub mod lock;
 pub mod node;
-#[cfg(not(feature = "kafka"))]
+#[cfg(not(all(feature = "agent", feature = "gate", feature = "kafka", feature = "postgres")))]
 pub mod not_built;
 #[cfg(feature = "kafka")]
 pub mod orchestrator;
 pub mod placement;
 pub mod resource;
+#[cfg(feature = "postgres")]
 pub mod rows;
 pub mod runner;
 pub mod serve;

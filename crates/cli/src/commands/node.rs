@@ -20,18 +20,17 @@ use crate::{
     output::{self, or_dash},
 };
 
-/// What can be done with nodes.
 #[derive(Debug, Subcommand)]
 pub enum NodeCommand {
     /// List the nodes that have a session, and what each reports
     Ls {
-        /// Only of this group
+        /// Only nodes of this group
         #[arg(long, value_name = "NAME")]
         group: Option<String>,
         /// At most N nodes [default: all]
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
-        /// List the replicas that --server names instead, and how each of them is doing
+        /// List the replicas that --server names instead, with the health of each
         #[arg(long, conflicts_with_all = ["group", "limit"])]
         replicas: bool,
     },
@@ -44,7 +43,6 @@ impl Page for NodeList {
     }
 }
 
-/// Runs it.
 pub async fn run(command: NodeCommand, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     let NodeCommand::Ls { group, limit, replicas } = command;
     if replicas {
@@ -93,7 +91,7 @@ struct Replica {
 }
 
 impl Replica {
-    /// Asks one server, and no other.
+    /// Sends the request to one server only.
     async fn ask(args: ServerArgs) -> CommandResult<Self> {
         let client = Client::new(&args)?;
         let health = client.get::<Health>(paths::HEALTH, &[]).await;
@@ -135,7 +133,7 @@ async fn list_replicas(server: &ServerArgs, global: &GlobalArgs) -> CommandResul
     ))
 }
 
-/// What a session may still do, in a word.
+/// The status of a session, in one word.
 pub fn word(standing: Standing) -> &'static str {
     match standing {
         Standing::Current => "current",

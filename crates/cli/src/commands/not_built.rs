@@ -14,9 +14,13 @@ pub struct NotBuilt {
     _arguments: Vec<OsString>,
 }
 
-/// Explains how to build the command.
-pub fn error(command: &str, feature: &str, needs: &str) -> CommandError {
+/// Explains how to build `commands`.
+pub fn error(commands: &str, feature: &str) -> CommandError {
+    let needs = match feature {
+        "kafka" => " (it builds librdkafka, which needs a C compiler, make, pkg-config and libssl-dev)",
+        _ => "",
+    };
     CommandError::usage(format!(
-        "this solehold was built without `{command}`; build one with `cargo build --release --features {feature}` ({needs})"
+        "this solehold was built without {commands}; build one with `cargo build --release --features {feature}`{needs}"
     ))
 }

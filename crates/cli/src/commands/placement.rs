@@ -16,7 +16,7 @@ use solehold_core::placement::Policy;
 
 use crate::{
     client::Client,
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, ValueError},
     global::GlobalArgs,
     human::duration_ms,
     output,
@@ -59,12 +59,14 @@ pub struct SetArgs {
 struct Setting<T>(Option<T>);
 
 impl<T: FromStr<Err: std::fmt::Display>> FromStr for Setting<T> {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text {
             "default" => Ok(Self(None)),
-            text => text.parse().map(|value| Self(Some(value))).map_err(|error: T::Err| error.to_string()),
+            text => {
+                text.parse().map(|value| Self(Some(value))).map_err(|error: T::Err| error.to_string().into())
+            }
         }
     }
 }
@@ -84,10 +86,10 @@ impl FromStr for Kinds {
 struct StaticLists(BTreeMap<String, BTreeSet<String>>);
 
 impl FromStr for StaticLists {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let odd = |error| format!("{error}; write JSON, as in {{\"runner-1\": [\"job/nightly\"]}}");
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let odd = |error| format!("{error}; write JSON, as in {{\"runner-1\": [\"job/nightly\"]}}").into();
         serde_json::from_str(text).map(Self).map_err(odd)
     }
 }
@@ -111,7 +113,6 @@ impl SetArgs {
     }
 }
 
-/// Runs it.
 pub async fn run(command: PlacementCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     let path = paths::placement();
     let settings = match command {
@@ -132,7 +133,8 @@ pub async fn run(command: PlacementCommand, client: &Client, global: &GlobalArgs
 
 fn shown(settings: &PlacementSettings) -> String {
     let default = Policy::default();
-    let (band, budget) = (default.band.percent, default.move_budget);
+    let band = default.band.percent;
+    let budget = default.move_budget;
     let or = |given: Option<String>, default: String| given.unwrap_or_else(|| format!("{default} (default)"));
     let percent = |percent: u32| format!("{percent} %");
     let moves = format!("{}, or {} % of the resources if that is more", budget.floor, budget.percent);

@@ -22,21 +22,20 @@ use crate::{
     target::{ResourceArg, pair},
 };
 
-/// What can be done with resources.
 #[derive(Debug, Subcommand)]
 pub enum ResourceCommand {
     /// List resources, declared or held
     Ls {
-        /// Only of this kind
+        /// Only resources of this kind
         #[arg(long)]
         kind: Option<String>,
-        /// Only at this site
+        /// Only resources at this site
         #[arg(long)]
         site: Option<String>,
-        /// Only those that are held
+        /// Only held resources
         #[arg(long, conflicts_with = "free")]
         held: bool,
-        /// Only those that are not held
+        /// Only resources that are not held
         #[arg(long)]
         free: bool,
         /// At most N resources [default: all]
@@ -48,15 +47,15 @@ pub enum ResourceCommand {
         /// The resource, as KIND/KEY
         resource: ResourceArg,
     },
-    /// Declare a resource, or change its declaration: what is left out is cleared
+    /// Declare a resource, or replace its declaration: options that are left out are cleared
     Put(PutArgs),
-    /// Hand a held resource over to its next holder, with no moment in which nobody holds it
+    /// Hand a held resource over to its next holder, without a gap between the two
     HandOver(HandOverArgs),
-    /// Place a resource nowhere until it is cleared; its present holder keeps it
+    /// Stop placing a resource until it is cleared; its present holder keeps it
     Quarantine {
         /// The resource, as KIND/KEY
         resource: ResourceArg,
-        /// Why, in words
+        /// Reason to record
         #[arg(long, value_name = "TEXT")]
         reason: Option<String>,
     },
@@ -69,7 +68,7 @@ pub enum ResourceCommand {
     Rm {
         /// The resource, as KIND/KEY
         resource: ResourceArg,
-        /// Even if it is held: the lease is revoked
+        /// Remove it even if it is held, and revoke its lease
         #[arg(long)]
         force: bool,
         /// The holder is known to be stopped or fenced off: do not hold the resource back
@@ -78,7 +77,6 @@ pub enum ResourceCommand {
     },
 }
 
-/// What to hand over.
 #[derive(Debug, Args)]
 pub struct HandOverArgs {
     /// The resource, as KIND/KEY
@@ -89,18 +87,17 @@ pub struct HandOverArgs {
     /// How long the next holder waits for the present one, as in 30s
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
     within: Duration,
-    /// Revoke the present lease at once, rather than ask its holder to release it
+    /// Revoke the present lease at once instead of requesting its release
     #[arg(long)]
     force: bool,
     /// The present holder is known to be stopped or fenced off: do not hold the resource back
     #[arg(long, requires = "force")]
     fenced: bool,
-    /// Call the hand-over off: the present holder keeps the resource
+    /// Cancel the hand-over: the present holder keeps the resource
     #[arg(long, conflicts_with_all = ["to", "force"])]
     call_off: bool,
 }
 
-/// What to declare.
 #[derive(Debug, Args)]
 pub struct PutArgs {
     /// The resource, as KIND/KEY
@@ -126,7 +123,6 @@ impl Page for ResourceList {
     }
 }
 
-/// Runs it.
 pub async fn run(command: ResourceCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         ResourceCommand::Ls { kind, site, held, free, limit } => {
@@ -226,7 +222,7 @@ async fn hand_over(args: HandOverArgs, client: &Client, global: &GlobalArgs) -> 
     ))
 }
 
-/// JSON if it is that, a text otherwise.
+/// The value as JSON if it parses, otherwise as a string.
 fn value(text: String) -> Value {
     serde_json::from_str(&text).unwrap_or(Value::String(text))
 }

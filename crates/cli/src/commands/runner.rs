@@ -21,7 +21,6 @@ use crate::{
     view::LeaseView,
 };
 
-/// What can be done with runners.
 #[derive(Debug, Subcommand)]
 pub enum RunnerCommand {
     /// List the registered runners
@@ -30,33 +29,33 @@ pub enum RunnerCommand {
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
-    /// Show a runner and what it holds
+    /// Show a runner and its leases
     Get {
-        /// Its name
+        /// Name of the runner
         runner: String,
     },
-    /// Hand what a runner holds over to others, and give it nothing more
+    /// Hand the leases of a runner over to others, and assign it no more
     Drain {
-        /// Its name
+        /// Name of the runner
         runner: String,
         /// Until --undo, even if the runner registers again
         #[arg(long, conflicts_with = "undo")]
         maintenance: bool,
-        /// Let it take work again
+        /// Let the runner take work again
         #[arg(long)]
         undo: bool,
-        /// Only if this is its present session
+        /// Only if this is the present session of the runner
         #[arg(long, value_name = "ID")]
         session: Option<Uuid>,
     },
-    /// Remove a runner from the registry, and end what it holds
+    /// Remove a runner from the registry, and end its leases
     ///
     /// Its resources are held back until the deadline that the runner had, since it may still be working. Drain it
-    /// first where nobody should wait.
+    /// first if its resources must not wait.
     Rm {
-        /// Its name
+        /// Name of the runner
         runner: String,
-        /// Its session, if the runner is known to have stopped: what it holds is free at once
+        /// Session of a runner that is known to have stopped: its resources are free at once
         #[arg(long, value_name = "ID")]
         session: Option<Uuid>,
     },
@@ -69,7 +68,6 @@ impl Page for RunnerList {
     }
 }
 
-/// Runs it.
 pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         RunnerCommand::Ls { limit } => {
@@ -102,23 +100,24 @@ pub async fn run(command: RunnerCommand, client: &Client, global: &GlobalArgs) -
                 return output::json(&shown);
             }
             let held = match usize::try_from(shown.held).unwrap_or(usize::MAX) {
-                0 => "holds nothing".to_owned(),
+                0 => "holds no leases".to_owned(),
                 held => format!("hands {} over to other runners as they have room", count(held, "lease")),
             };
             output::line(match status {
                 RunnerStatus::Active => format!("{runner} takes work again"),
-                _ => format!("{runner} is {}: it takes nothing more, and {held}", word(shown.status)),
+                _ => format!("{runner} is {}: it takes no more work, and {held}", word(shown.status)),
             })
         }
         RunnerCommand::Rm { runner, session } => {
-            let (path, body) = (paths::runner(&runner), RemoveRunner { session_id: session });
+            let path = paths::runner(&runner);
+            let body = RemoveRunner { session_id: session };
             let removed = client.send::<RemovedRunner>(Method::DELETE, &path, &body).await;
             let removed = removed.map_err(|failure| failure.doing(format!("remove {runner}")))?;
             if global.json {
                 return output::json(&removed);
             }
             output::line(match (removed.released, removed.revoked) {
-                (0, 0) => format!("removed {runner}, which held nothing"),
+                (0, 0) => format!("removed {runner}, which held no leases"),
                 (released, 0) => format!("removed {runner}: {} released", count(released, "lease")),
                 (_, revoked) => format!(
                     "removed {runner}: {} revoked, and held back until the deadline that it had",
@@ -148,7 +147,7 @@ async fn get(name: &str, client: &Client, global: &GlobalArgs) -> CommandResult 
         ("status", Some(word(runner.status).to_owned())),
         ("load", Some(format!("{} of {}", runner.current_load, about.capacity))),
         ("session", Some(or_dash(session))),
-        ("heard of", Some(ago(runner.last_heartbeat, wall_ms()))),
+        ("last seen", Some(ago(runner.last_heartbeat, wall_ms()))),
         ("deployment", Some(deployment(&runner)).filter(|text| text != "-")),
         ("host", about.host.clone()),
         ("site", Some(runner.site_id.clone()).filter(|site| !site.is_empty())),
@@ -157,7 +156,7 @@ async fn get(name: &str, client: &Client, global: &GlobalArgs) -> CommandResult 
         ("tenant", Some(runner.tenant_id.clone()).filter(|tenant| tenant != "default")),
     ]);
     let held = match leases.as_slice() {
-        [] => "\nit holds nothing\n".to_owned(),
+        [] => "\nholds no leases\n".to_owned(),
         leases => format!("\n{}", LeaseView::table(leases)),
     };
     output::print(&format!("{name}\n{facts}{held}"))
@@ -173,7 +172,8 @@ fn word(status: RunnerStatus) -> &'static str {
 }
 
 fn deployment(runner: &Runner) -> String {
-    let (group, version) = (&runner.about.deployment_group, &runner.about.deployment_version);
+    let group = &runner.about.deployment_group;
+    let version = &runner.about.deployment_version;
     let parts: Vec<&str> = [group, version].into_iter().flatten().map(String::as_str).collect();
     or_dash(Some(parts.join(" ")))
 }
@@ -191,6 +191,6 @@ fn table(runners: &[Runner]) -> String {
             or_dash(Some(&runner.site_id)),
         ]
     };
-    let headings = ["RUNNER", "STATUS", "LOAD", "HEARD OF", "EXPIRES", "DEPLOYMENT", "SITE"];
+    let headings = ["RUNNER", "STATUS", "LOAD", "LAST SEEN", "EXPIRES", "DEPLOYMENT", "SITE"];
     output::table(headings, &["LOAD"], runners.iter().map(row).collect())
 }

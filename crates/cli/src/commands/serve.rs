@@ -15,50 +15,51 @@ use tokio::sync::watch;
 use super::ending_signals;
 use crate::{
     config::{self, Address, Layer, LogLayer, Settings, TlsLayer},
+    engine_url::EngineUrl,
     error::{CommandError, CommandResult},
     exit::Exit,
     global::GlobalArgs,
     human::count,
     output,
-    store::{EngineUrl, IfMissing, StoreChoice},
+    store::{IfMissing, StoreChoice},
 };
 
-/// How to serve. Flags go over `SOLEHOLD_*` variables, and those over the file.
+/// Flags override `SOLEHOLD_*` variables, and those override the file.
 #[derive(Debug, Args)]
 pub struct ServeArgs {
-    /// Where to listen; port 0 takes a free one [env: SOLEHOLD_LISTEN] [default: 127.0.0.1:7070]
+    /// Address to listen on; port 0 picks a free port [env: SOLEHOLD_LISTEN] [default: 127.0.0.1:7070]
     #[arg(long, value_name = "IP:PORT")]
     listen: Option<Address>,
-    /// Keep everything in this folder, with the embedded engine [env: SOLEHOLD_DATA_DIR] [default: ./solehold-data]
+    /// Data folder of the embedded engine [env: SOLEHOLD_DATA_DIR] [default: ./solehold-data]
     #[arg(long, value_name = "DIR", conflicts_with = "engine")]
     data_dir: Option<PathBuf>,
-    /// Keep everything in this PostgreSQL: postgres://USER@HOST/DATABASE [env: SOLEHOLD_ENGINE]
+    /// PostgreSQL database to use instead of a folder: postgres://USER@HOST/DATABASE [env: SOLEHOLD_ENGINE]
     #[arg(long, value_name = "URL")]
     engine: Option<String>,
-    /// Wait this long for PostgreSQL at the start; 0s for not at all [env: SOLEHOLD_STORE_WAIT] [default: 60s]
+    /// Time to wait for PostgreSQL at startup; 0s does not wait [env: SOLEHOLD_STORE_WAIT] [default: 60s]
     #[arg(long, value_name = "TIME")]
     store_wait: Option<config::Span>,
-    /// Read the rest from this YAML file [env: SOLEHOLD_CONFIG]
+    /// YAML configuration file; flags and variables override it [env: SOLEHOLD_CONFIG]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Serve TLS with this certificate and its chain, PEM; read again when it changes [env: SOLEHOLD_TLS_CERT]
+    /// PEM file of the TLS certificate and its chain; reloaded when it changes [env: SOLEHOLD_TLS_CERT]
     #[arg(long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
-    /// The private key of the certificate, PEM [env: SOLEHOLD_TLS_KEY]
+    /// PEM file of the private key of the certificate [env: SOLEHOLD_TLS_KEY]
     #[arg(long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
-    /// Accept clients' certificates that these have signed, PEM, instead of keys; see `admin key create --certificate`
+    /// PEM file of authorities whose client certificates are accepted instead of keys; see `admin key create --certificate`
     /// [env: SOLEHOLD_TLS_CLIENT_CA]
     #[arg(long, value_name = "FILE")]
     tls_client_ca: Option<PathBuf>,
-    /// Ask for a key at /metrics, too [env: SOLEHOLD_GUARD_METRICS]
+    /// Require a key for /metrics, too [env: SOLEHOLD_GUARD_METRICS]
     #[arg(long)]
     guard_metrics: bool,
-    /// The name of this node in health, logs and a response header [env: SOLEHOLD_NODE_ID] [default: host and a random
+    /// Name of this node in health, logs and a response header [env: SOLEHOLD_NODE_ID] [default: host and a random
     /// suffix]
     #[arg(long, value_name = "NAME")]
     node_id: Option<config::NodeId>,
-    /// Only check the configuration; with `=connect` also that the store and the relays can be reached, without
+    /// Only check the configuration; with `=connect`, also check that the store and the relays can be reached, without
     /// changing them
     #[arg(long, value_name = "WHAT", num_args = 0..=1, require_equals = true, default_missing_value = "config")]
     check: Option<Check>,
@@ -73,7 +74,6 @@ enum Check {
     Connect,
 }
 
-/// Runs it.
 pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
     let flags = Layer {
         listen: args.listen,
@@ -101,7 +101,7 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
     };
     if let Some(running) = started {
         signals.next().await;
-        tracing::info!("stopping: requests that have begun are finished");
+        tracing::info!("shutting down; waiting for requests in progress");
         tokio::select! {
             () = running.shutdown() => {}
             () = signals.next() => return Err(at_once()),
@@ -111,7 +111,6 @@ pub async fn run(args: ServeArgs, global: &GlobalArgs) -> CommandResult {
     Ok(())
 }
 
-/// Tells what would be done.
 async fn check(settings: &Settings, what: Check) -> CommandResult {
     for warning in &settings.warnings {
         output::note(format!("warning: {warning}"));
@@ -124,8 +123,8 @@ async fn check(settings: &Settings, what: Check) -> CommandResult {
     let scheme = if server.tls.is_some() { "https" } else { "http" };
     let found = match what {
         Check::Config => "",
-        Check::Connect if settings.store.is_there().await? => "; the store is there",
-        Check::Connect => "; it would be a new store",
+        Check::Connect if settings.store.is_there().await? => "; the store exists",
+        Check::Connect => "; the store does not exist yet and would be created",
     };
     for relay in &server.relays {
         let found = match what {
@@ -155,7 +154,7 @@ async fn start(settings: Settings) -> CommandResult<Running> {
             let found = found(&*opened).await?;
             (Server::start(server, opened).await, found)
         }
-        // It may come up later than this server: callers are answered meanwhile.
+        // PostgreSQL may start after this server, which responds with 503 until then.
         StoreChoice::Url(_) => {
             let entrance = Entrance::open(&server).await.map_err(|error| refused(error, &store))?;
             let (reason, reasons) = watch::channel("the store is being opened".to_owned());
@@ -163,7 +162,7 @@ async fn start(settings: Settings) -> CommandResult<Running> {
             let waiting = |failure: &CommandError| {
                 let error = &failure.message;
                 if !reason.send_replace(format!("{NOT_THERE}: {error}")).starts_with(NOT_THERE) {
-                    tracing::warn!(%url, %store, wait = ?store_wait, %error, "the store is not there yet; waiting for it");
+                    tracing::warn!(%url, %store, wait = ?store_wait, %error, "store is not available yet; retrying");
                 }
             };
             let open = async {
@@ -181,12 +180,12 @@ async fn start(settings: Settings) -> CommandResult<Running> {
     Ok(running)
 }
 
-/// How the reason begins while the store is not there.
-const NOT_THERE: &str = "the store is not there yet";
+/// How the reason in `/readyz` begins while the store cannot be reached.
+const NOT_THERE: &str = "the store is not available yet";
 
-/// What was found in the store: who expected something else is in the wrong place.
+/// A summary of the store, so that an operator notices a wrong data folder or database.
 async fn found(store: &dyn Store) -> CommandResult<String> {
-    // The leases first: a store that was set back goes on as another history when it is first read.
+    // The leases first: a store that was restored begins a new history when it is first read.
     let leases = store.usage(None).await?.live_leases;
     let revision = store.cursor().revision.0;
     if revision == 0 {
@@ -200,12 +199,12 @@ fn refused(error: StartError, store: &StoreChoice) -> CommandError {
     let text = error.to_string();
     match error {
         StartError::Bind { error, address } if error.kind() == std::io::ErrorKind::AddrInUse => {
-            let message = format!("cannot listen on {address}: something listens there already");
+            let message = format!("cannot listen on {address}: the address is already in use");
             CommandError::new(ErrorCode::Unavailable, message)
-                .hint("stop it, or choose another address with --listen")
+                .hint("stop the other process, or choose another address with --listen")
         }
         StartError::NoKeys(address) => CommandError::usage(format!(
-            "refusing to listen on {address}, which others can reach, while the store has no keys: make the first one \
+            "refusing to listen on {address}, which other hosts can reach, while the store has no keys: create the first one \
              with `solehold admin key create {} --name first --role admin`, or start once with SOLEHOLD_BOOTSTRAP_KEY set to a \
              secret of {} characters or more",
             store.arguments(),
@@ -217,6 +216,6 @@ fn refused(error: StartError, store: &StoreChoice) -> CommandError {
 }
 
 fn at_once() -> CommandError {
-    let failure = CommandError::broken("stopped at once by a second signal; what was answered is kept");
+    let failure = CommandError::broken("stopped at once by a second signal; acknowledged changes are kept");
     CommandError { exit: Exit::Interrupted, ..failure }
 }

@@ -21,7 +21,6 @@ use crate::{
     view::LeaseView,
 };
 
-/// What can be done with sessions.
 #[derive(Debug, Subcommand)]
 pub enum SessionCommand {
     /// List the active sessions, one for each holder
@@ -30,19 +29,18 @@ pub enum SessionCommand {
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
-    /// Show a session and what is attached to it
+    /// Show a session and its leases
     Get {
-        /// Its id
+        /// Id of the session
         session: Uuid,
     },
-    /// Close a session and release everything that is attached to it: only when its holder has stopped
+    /// Close a session and release all its leases; do this only when its holder has stopped
     Close {
-        /// Its id
+        /// Id of the session
         session: Uuid,
     },
 }
 
-/// Runs it.
 pub async fn run(command: SessionCommand, client: &Client, global: &GlobalArgs) -> CommandResult {
     match command {
         SessionCommand::Ls { limit } => ls(limit, client, global).await,
@@ -91,7 +89,8 @@ async fn get(id: Uuid, client: &Client, global: &GlobalArgs) -> CommandResult {
     if global.json {
         return output::json(&session);
     }
-    let (expires, ttl) = (duration_ms(session.ttl_ms), duration_ms(session.full_ttl_ms));
+    let expires = duration_ms(session.ttl_ms);
+    let ttl = duration_ms(session.full_ttl_ms);
     let facts = output::facts(&[
         ("holder", Some(session.holder.clone())),
         (
@@ -105,7 +104,7 @@ async fn get(id: Uuid, client: &Client, global: &GlobalArgs) -> CommandResult {
     ]);
     let leases: Vec<LeaseView> = session.leases.into_iter().map(Into::into).collect();
     let held = match leases.as_slice() {
-        [] => "\nit holds nothing\n".to_owned(),
+        [] => "\nholds no leases\n".to_owned(),
         leases => format!("\n{}", LeaseView::table(leases)),
     };
     output::print(&format!("session {id}\n{facts}{held}"))

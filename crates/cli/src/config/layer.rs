@@ -11,14 +11,15 @@ use std::{
 use serde::Deserialize;
 use solehold_api::limits::{CAPACITY_MAX, CAPACITY_MIN};
 use solehold_core::{key::Name, limits};
-use solehold_engine::{EngineOptions, postgres::Failover};
+use solehold_engine::EngineOptions;
 use solehold_server::ServerLimits;
 
 use super::relays::RelayLayer;
 use crate::{
-    error::{CommandError, CommandResult},
+    engine_url::EngineUrl,
+    error::{CommandError, CommandResult, ValueError},
     logs::LogFormat,
-    store::{EngineUrl, StoreOptions},
+    store::StoreOptions,
 };
 
 /// What one source says. The fields are the keys of the file.
@@ -36,7 +37,7 @@ pub struct Layer {
     /// The longest ttl that may be asked for.
     pub ttl_max: Option<Span>,
     /// What becomes of commits when a standby of PostgreSQL takes over.
-    pub failover: Option<FailoverKind>,
+    pub failover: Option<Failover>,
     /// How long to wait for PostgreSQL at the start.
     pub store_wait: Option<Span>,
     /// Whether `/metrics` needs a key.
@@ -130,9 +131,9 @@ macro_rules! fill {
 
 impl Layer {
     /// What no layer may say.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), ValueError> {
         if self.data_dir.is_some() && self.engine.is_some() {
-            return Err("data_dir and engine are both given: give one of them".to_owned());
+            return Err("data_dir and engine are both given: give one of them".into());
         }
         Ok(())
     }
@@ -163,14 +164,15 @@ fn put<T>(to: &mut T, given: Option<impl Into<T>>) {
 
 impl Layer {
     /// How the store is opened.
-    pub fn store_options(&self) -> Result<StoreOptions, String> {
+    pub fn store_options(&self) -> Result<StoreOptions, ValueError> {
         let ttl_max_ms =
             self.ttl_max.map(|Span(longest)| u64::try_from(longest.as_millis()).unwrap_or(u64::MAX));
-        let (least, most) = (limits::TTL_MS_MIN, limits::TTL_MS_MAX);
+        let least = limits::TTL_MS_MIN;
+        let most = limits::TTL_MS_MAX;
         if ttl_max_ms.is_some_and(|ms| !(least..=most).contains(&ms)) {
-            return Err("ttl_max must be between 1s and 1day".to_owned());
+            return Err("ttl_max must be between 1s and 1day".into());
         }
-        Ok(StoreOptions { ttl_max_ms, failover: self.failover.map_or_else(Default::default, |kind| kind.0) })
+        Ok(StoreOptions { ttl_max_ms, failover: self.failover.unwrap_or_default() })
     }
 }
 
@@ -204,8 +206,8 @@ impl EventsLayer {
 macro_rules! text {
     ($type:ident) => {
         impl TryFrom<String> for $type {
-            type Error = String;
-            fn try_from(text: String) -> Result<Self, String> {
+            type Error = ValueError;
+            fn try_from(text: String) -> Result<Self, ValueError> {
                 text.parse()
             }
         }
@@ -219,18 +221,18 @@ pub struct Address(pub SocketAddr);
 text!(Address);
 
 impl FromStr for Address {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         if let Some(port) = text.strip_prefix("localhost:").and_then(|port| port.parse().ok()) {
             return Ok(Self((Ipv4Addr::LOCALHOST, port).into()));
         }
-        let odd = |_| {
+        let address = text.parse().map_err(|_| {
             format!(
                 "{text:?} is not an address to listen on; write IP:PORT, as in 127.0.0.1:7070 or [::]:7070"
             )
-        };
-        text.parse().map(Self).map_err(odd)
+        })?;
+        Ok(Self(address))
     }
 }
 
@@ -240,20 +242,20 @@ impl FromStr for Address {
 pub struct Capacity(pub u32);
 
 impl TryFrom<u32> for Capacity {
-    type Error = String;
+    type Error = ValueError;
 
-    fn try_from(capacity: u32) -> Result<Self, String> {
+    fn try_from(capacity: u32) -> Result<Self, ValueError> {
         if (CAPACITY_MIN..=CAPACITY_MAX).contains(&capacity) {
             return Ok(Self(capacity));
         }
-        Err(format!("{capacity} is not a capacity of a runner, {CAPACITY_MIN} to {CAPACITY_MAX}"))
+        Err(format!("{capacity} is not a capacity of a runner, {CAPACITY_MIN} to {CAPACITY_MAX}").into())
     }
 }
 
 impl FromStr for Capacity {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let number = text.parse::<u32>().map_err(|_| format!("{text:?} is not a whole number"))?;
         number.try_into()
     }
@@ -266,13 +268,13 @@ pub struct Span(pub Duration);
 text!(Span);
 
 impl FromStr for Span {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let odd = |_| {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
+        let span = humantime::parse_duration(text).map_err(|_| {
             format!("{text:?} is not a time; write a number with its unit, as in 500ms, 30s, 5m, 2h or 7days")
-        };
-        humantime::parse_duration(text).map(Self).map_err(odd)
+        })?;
+        Ok(Self(span))
     }
 }
 
@@ -282,23 +284,38 @@ impl From<Span> for Duration {
     }
 }
 
-/// What becomes of commits when a standby of PostgreSQL takes over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+/// Whether commits can be lost when a standby of PostgreSQL takes over.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub struct FailoverKind(pub Failover);
-text!(FailoverKind);
+pub enum Failover {
+    #[default]
+    Lossy,
+    Lossless,
+}
+text!(Failover);
 
-impl FromStr for FailoverKind {
-    type Err = String;
+#[cfg(feature = "postgres")]
+impl From<Failover> for solehold_engine::postgres::Failover {
+    fn from(failover: Failover) -> Self {
+        match failover {
+            Failover::Lossy => Self::Lossy,
+            Failover::Lossless => Self::Lossless,
+        }
+    }
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
+impl FromStr for Failover {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         match text {
-            "lossy" => Ok(Self(Failover::Lossy)),
-            "lossless" => Ok(Self(Failover::Lossless)),
+            "lossy" => Ok(Self::Lossy),
+            "lossless" => Ok(Self::Lossless),
             _ => Err(format!(
                 "{text:?} is not a kind of failover; write lossless if only standbys that every commit waits for are \
                  ever promoted, and lossy otherwise"
-            )),
+            )
+            .into()),
         }
     }
 }
@@ -310,13 +327,15 @@ pub struct NodeId(pub String);
 text!(NodeId);
 
 impl FromStr for NodeId {
-    type Err = String;
+    type Err = ValueError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, ValueError> {
         let name = Name::new(text).map_err(|error| format!("the node's name {error}"))?;
         // It is the value of a response header, too.
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(format!("{text:?} is not a node's name; write ASCII without spaces, as in rack-7"));
+            return Err(
+                format!("{text:?} is not a node's name; write ASCII without spaces, as in rack-7").into()
+            );
         }
         Ok(Self(name.to_string()))
     }

@@ -15,6 +15,7 @@ use solehold_server::relays::{
 };
 
 use super::layer::Span;
+use crate::error::ValueError;
 
 /// One relay, as the file has it.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -83,15 +84,16 @@ enum RefusedText {
 struct RelayName(Name);
 
 impl TryFrom<String> for RelayName {
-    type Error = String;
+    type Error = ValueError;
 
-    fn try_from(text: String) -> Result<Self, String> {
+    fn try_from(text: String) -> Result<Self, ValueError> {
         let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         match Name::new(&text) {
             Ok(name) if is_plain => Ok(Self(name)),
             _ => Err(format!(
                 "{text:?} is not a name for a relay; write letters, digits, dashes, dots and underscores"
-            )),
+            )
+            .into()),
         }
     }
 }
@@ -114,12 +116,12 @@ enum UrlPlace<'a> {
 }
 
 impl RelayText {
-    fn fault(&self, what: impl fmt::Display) -> String {
-        format!("relay {}: {what}", self.name.0)
+    fn fault(&self, what: impl fmt::Display) -> ValueError {
+        format!("relay {}: {what}", self.name.0).into()
     }
 
     /// The one destination that it must have.
-    fn url(&self) -> Result<(UrlPlace<'_>, &'static [&'static str]), String> {
+    fn url(&self) -> Result<(UrlPlace<'_>, &'static [&'static str]), ValueError> {
         let (url, file, schemes): (_, _, &[&str]) = match (&self.rabbitmq, &self.mqtt, &self.webhook) {
             (Some(to), None, None) => (&to.url, &to.url_file, &["amqp", "amqps"]),
             (None, Some(to), None) => (&to.url, &to.url_file, &["mqtt", "mqtts"]),
@@ -136,9 +138,9 @@ impl RelayText {
 
 /// What can be said without reading another file.
 impl TryFrom<RelayText> for RelayLayer {
-    type Error = String;
+    type Error = ValueError;
 
-    fn try_from(text: RelayText) -> Result<Self, String> {
+    fn try_from(text: RelayText) -> Result<Self, ValueError> {
         if let (UrlPlace::Here(url), schemes) = text.url()? {
             DestinationUrl::new(&url.0, schemes).map_err(|what| text.fault(format!("its url {what}")))?;
         }
@@ -171,7 +173,7 @@ impl TryFrom<RelayText> for RelayLayer {
 
 impl RelayLayer {
     /// What the server needs to know; reads the files that are named.
-    fn settle(&self) -> Result<RelayConfig, String> {
+    fn settle(&self) -> Result<RelayConfig, ValueError> {
         let text = &self.0;
         let (place, schemes) = text.url()?;
         let url = match place {
@@ -199,7 +201,7 @@ impl RelayLayer {
         })
     }
 
-    fn destination(&self, url: DestinationUrl) -> Result<DestinationConfig, String> {
+    fn destination(&self, url: DestinationUrl) -> Result<DestinationConfig, ValueError> {
         let RelayText { rabbitmq, mqtt, webhook, .. } = &self.0;
         if let Some(to) = rabbitmq {
             let mut config = RabbitMqConfig::new(url);
@@ -219,8 +221,11 @@ impl RelayLayer {
         let to = webhook.as_ref().ok_or("give it one of rabbitmq, mqtt and webhook")?;
         let secret = read(&to.secret_file)?;
         if secret.len() < WebhookConfig::SECRET_BYTES_MIN {
-            let (file, least) = (to.secret_file.display(), WebhookConfig::SECRET_BYTES_MIN);
-            return Err(format!("the secret in {file} has {} bytes; it needs {least} or more", secret.len()));
+            let file = to.secret_file.display();
+            let least = WebhookConfig::SECRET_BYTES_MIN;
+            return Err(
+                format!("the secret in {file} has {} bytes; it needs {least} or more", secret.len()).into()
+            );
         }
         let timeout = to.timeout.map_or(WebhookConfig::TIMEOUT, |Span(timeout)| timeout);
         Ok(DestinationConfig::Webhook(WebhookConfig { url, secret: SecretString::from(secret), timeout }))
@@ -228,9 +233,9 @@ impl RelayLayer {
 }
 
 /// What all relays come to.
-pub fn settle(layers: &[RelayLayer]) -> Result<Vec<RelayConfig>, String> {
+pub fn settle(layers: &[RelayLayer]) -> Result<Vec<RelayConfig>, ValueError> {
     if layers.len() > RELAYS_MAX {
-        return Err(format!("there are {} relays; a server runs {RELAYS_MAX} at most", layers.len()));
+        return Err(format!("there are {} relays; a server runs {RELAYS_MAX} at most", layers.len()).into());
     }
     for (at, layer) in layers.iter().enumerate() {
         if layers[..at].iter().any(|other| other.0.name == layer.0.name) {
@@ -241,9 +246,9 @@ pub fn settle(layers: &[RelayLayer]) -> Result<Vec<RelayConfig>, String> {
 }
 
 /// The text of a file, without the line break at its end.
-fn read(file: &Path) -> Result<String, String> {
+fn read(file: &Path) -> Result<String, ValueError> {
     let text = fs::read_to_string(file);
     let text = text.map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     let text = text.trim_end_matches(['\n', '\r']);
-    if text.is_empty() { Err(format!("{} is empty", file.display())) } else { Ok(text.to_owned()) }
+    if text.is_empty() { Err(format!("{} is empty", file.display()).into()) } else { Ok(text.to_owned()) }
 }

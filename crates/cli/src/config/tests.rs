@@ -4,7 +4,7 @@ use super::{
     layer::{EventsLayer, LimitsLayer, QuotasLayer},
     *,
 };
-use crate::store::EngineUrl;
+use crate::engine_url::EngineUrl;
 
 fn variables(all: &[(&str, &str)]) -> Variables {
     all.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()

@@ -111,7 +111,8 @@ pub async fn waiting(
     mut contact: watch::Receiver<Contact>,
 ) -> Infallible {
     let line = Line::new(resource, holder);
-    let (mut outage, mut ticks) = (Outage::default(), interval(SHOW_EVERY));
+    let mut outage = Outage::default();
+    let mut ticks = interval(SHOW_EVERY);
     loop {
         tokio::select! {
             _ = ticks.tick(), if line.is_terminal => {

@@ -18,7 +18,7 @@ use tokio::{
 use super::notes::{self, Outage, Place};
 use crate::{
     client::{self, Client},
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, ValueError},
     human::duration_ms,
     output,
     target::ResourceArg,
@@ -89,15 +89,15 @@ pub enum Patience {
 }
 
 /// As people write it.
-pub fn policy(text: &str) -> Result<Policy, String> {
+pub fn policy(text: &str) -> Result<Policy, ValueError> {
     match text.split_once('=') {
         None if text == "immediate" => Ok(Policy::Immediate),
         None if text == "deadline" => Ok(Policy::Deadline),
         Some(("grace", time)) => {
             let time = humantime::Duration::from_str(time);
-            time.map(|time| Policy::Grace(time.into())).map_err(|error| format!("the grace: {error}"))
+            time.map(|time| Policy::Grace(time.into())).map_err(|error| format!("the grace: {error}").into())
         }
-        _ => Err("write immediate, deadline or grace=TIME, as in grace=5m".to_owned()),
+        _ => Err("write immediate, deadline or grace=TIME, as in grace=5m".into()),
     }
 }
 
@@ -111,7 +111,8 @@ impl Terms {
             ..SessionConfig::new(&self.holder)
         };
         let authority: Arc<dyn Authority> = Arc::new(authority);
-        let (began, pauses) = (BootTime::now(), Backoff { first: OPEN_PAUSE_FIRST, cap: OPEN_PAUSE_MAX });
+        let began = BootTime::now();
+        let pauses = Backoff { first: OPEN_PAUSE_FIRST, cap: OPEN_PAUSE_MAX };
         for attempt in 1.. {
             let error = match ClientSession::open(authority.clone(), config.clone()).await {
                 Ok(session) => return Ok(session),
@@ -195,7 +196,8 @@ impl Terms {
     fn outlook(&self, guard: &Guard) -> String {
         let left_ms = self.lasting(guard).stop_at_ms.saturating_sub(BootTime::now().as_ms());
         let asked_ms = left_ms.saturating_sub(u64::try_from(self.warn.as_millis()).unwrap_or(u64::MAX));
-        let (asked, killed) = (duration_ms(asked_ms), duration_ms(left_ms));
+        let asked = duration_ms(asked_ms);
+        let killed = duration_ms(left_ms);
         format!("trying again; without an answer the command gets SIGTERM in {asked} and SIGKILL in {killed}")
     }
 
@@ -270,7 +272,8 @@ async fn follow(
     mut stopped: oneshot::Receiver<()>,
 ) -> (Guard, Option<Lost>) {
     let every = (terms.ttl / LOOKS_IN_TTL).clamp(LOOK_EVERY_MIN, LOOK_EVERY_MAX);
-    let (mut outage, mut was_asked) = (Outage::default(), false);
+    let mut outage = Outage::default();
+    let mut was_asked = false;
     // Where the first failure is the end, there is nothing to be told before that.
     let is_told = terms.policy != Policy::Immediate;
     loop {

@@ -17,7 +17,7 @@ use super::{
     Message, Relay, WhenRefused,
     cursor::{self, CursorError, FencedCursor},
     sites::Sites,
-    window::{Failure, Job, Verdict, Window, WindowLimits},
+    window::{Delivery, Failure, Fate, Window, WindowLimits},
 };
 use crate::metrics::RelayCount;
 
@@ -229,7 +229,7 @@ impl Term<'_> {
     }
 
     /// Takes note of how an attempt went.
-    fn settle(&mut self, job: &Job<Item>, delivered: Result<(), Failure>) {
+    fn settle(&mut self, job: &Delivery<Item>, delivered: Result<(), Failure>) {
         let (name, metrics) = (self.relay.name(), &self.relay.metrics);
         self.note_contact(&delivered);
         let Err(failure) = delivered else {
@@ -244,14 +244,14 @@ impl Term<'_> {
         let verdict = self.window.failed(job.revision, &failure, BootTime::now(), rand::random());
         let (revision, why) = (job.revision.0, failure.why());
         match (verdict, &failure) {
-            (Verdict::Condemned, _) => {
+            (Fate::Condemned, _) => {
                 let resource = resource(&job.message);
                 tracing::error!(relay = name, revision, %resource, why, "an event goes to the dead letters");
             }
-            (Verdict::Again, Failure::Refused(_)) => {
+            (Fate::Retry, Failure::Refused(_)) => {
                 tracing::warn!(relay = name, revision, why, "an event was refused; it is sent again");
             }
-            (Verdict::Again, _) => tracing::debug!(relay = name, revision, why, "an event is sent again"),
+            (Fate::Retry, _) => tracing::debug!(relay = name, revision, why, "an event is sent again"),
         }
     }
 
@@ -303,12 +303,12 @@ fn resource(item: &Item) -> String {
 }
 
 /// Makes one attempt.
-async fn deliver(relay: &Relay, sites: &Sites, job: Job<Item>) -> (Job<Item>, Result<(), Failure>) {
+async fn deliver(relay: &Relay, sites: &Sites, job: Delivery<Item>) -> (Delivery<Item>, Result<(), Failure>) {
     let delivered = attempt(relay, sites, &job).await;
     (job, delivered)
 }
 
-async fn attempt(relay: &Relay, sites: &Sites, job: &Job<Item>) -> Result<(), Failure> {
+async fn attempt(relay: &Relay, sites: &Sites, job: &Delivery<Item>) -> Result<(), Failure> {
     let message = match &job.message {
         Item::Gap(message) => message.clone(),
         Item::Event(event, epoch) => {

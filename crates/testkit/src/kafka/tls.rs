@@ -24,7 +24,8 @@ const PASSWORD: &str = "changeit";
 pub(super) fn properties(folder: &Path, tls: &KafkaTls) -> Result<String> {
     let path = |name: &str| folder.join(name);
     fs::write(path("broker.pem"), format!("{}{}", tls.certificate, tls.key))?;
-    let (from, to) = (path("broker.pem"), path("broker.p12"));
+    let from = path("broker.pem");
+    let to = path("broker.p12");
     let mut export = Command::new("openssl");
     export.args(["pkcs12", "-export", "-name", "broker", "-passout"]).arg(format!("pass:{PASSWORD}"));
     run(export.arg("-in").arg(from).arg("-out").arg(&to))?;
@@ -35,7 +36,8 @@ pub(super) fn properties(folder: &Path, tls: &KafkaTls) -> Result<String> {
     );
     if let Some(authority) = &tls.client_authority {
         fs::write(path("clients.pem"), authority)?;
-        let (from, to) = (path("clients.pem"), path("clients.p12"));
+        let from = path("clients.pem");
+        let to = path("clients.p12");
         let mut import = Command::new("keytool");
         import.args(["-importcert", "-noprompt", "-alias", "clients", "-storetype", "PKCS12", "-storepass"]);
         run(import.arg(PASSWORD).arg("-file").arg(from).arg("-keystore").arg(&to))?;

@@ -48,7 +48,11 @@ pub(super) fn is_deleted(to: SocketAddr, topic: &str) -> Result<bool> {
 }
 
 pub(super) fn create_by_request(broker: &str, topic: &str, partitions: i32) -> Result<()> {
-    let (topics, replication, assignments, settings, does_it) = (1, 1, 0, 0, 0);
+    let topics = 1;
+    let replication = 1;
+    let assignments = 0;
+    let settings = 0;
+    let does_it = 0;
     let ask = request(CREATE_TOPICS, 2).i32(topics).short(topic).i32(partitions).i16(replication);
     answered(broker, ask.i32(assignments).i32(settings).i32(TIMEOUT_MS).byte(does_it), topic)
 }
@@ -66,7 +70,9 @@ fn request(kind: i16, version: i16) -> Writer {
 fn answered(broker: &str, request: Writer, topic: &str) -> Result<()> {
     let to = broker.to_socket_addrs()?.next().with_context(|| format!("{broker} is not an address"))?;
     let mut answer = Wire::connect(to)?.ask(request)?;
-    let (_id, _throttled, _topics) = (answer.i32()?, answer.i32()?, answer.i32()?);
+    let _id = answer.i32()?;
+    let _throttled = answer.i32()?;
+    let _topics = answer.i32()?;
     answer.skip_short()?;
     match answer.i16()? {
         0 => Ok(()),

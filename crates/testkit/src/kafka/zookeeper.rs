@@ -23,18 +23,22 @@ pub(super) struct ZooKeeper(Wire);
 impl ZooKeeper {
     pub(super) fn connect(to: SocketAddr) -> Result<Self> {
         let mut wire = Wire::connect(to)?;
-        let (protocol, last_seen, no_session) = (0, 0, 0);
+        let protocol = 0;
+        let last_seen = 0;
+        let no_session = 0;
         let ask =
             Writer::default().i32(protocol).i64(last_seen).i32(SESSION_MS).i64(no_session).long(&[0; 16]);
         let mut answer = wire.ask(ask)?;
-        let (_protocol, timeout) = (answer.i32()?, answer.i32()?);
+        let _protocol = answer.i32()?;
+        let timeout = answer.i32()?;
         anyhow::ensure!(timeout > 0, "ZooKeeper opened no session");
         Ok(Self(wire))
     }
 
     /// Makes a node; one that is there is left as it is, and that is told.
     pub(super) fn create(&mut self, path: &str, data: &str) -> Result<bool> {
-        let (acls, anyone) = (1, ("world", "anyone"));
+        let acls = 1;
+        let anyone = ("world", "anyone");
         let ask = Self::request(CREATE).long(path.as_bytes()).long(data.as_bytes());
         let ask = ask.i32(acls).i32(ALL_RIGHTS).long(anyone.0.as_bytes()).long(anyone.1.as_bytes());
         match Self::code(&mut self.0.ask(ask.i32(PERSISTENT))?)? {
@@ -60,7 +64,8 @@ impl ZooKeeper {
     }
 
     fn code(answer: &mut Reader) -> Result<i32> {
-        let (_id, _transaction) = (answer.i32()?, answer.i64()?);
+        let _id = answer.i32()?;
+        let _transaction = answer.i64()?;
         answer.i32()
     }
 }

@@ -264,7 +264,8 @@ impl PostgresBuilder {
     /// A folder with fresh data, or with that of the primary, and a port.
     async fn prepare(&self) -> Result<Postgres> {
         let server = Server::new("postgres", "QUIT")?;
-        let (folder, primary) = (server.folder().to_owned(), self.primary);
+        let folder = server.folder().to_owned();
+        let primary = self.primary;
         let install = tokio::task::spawn_blocking(move || {
             let install = Install::find()?;
             match primary {

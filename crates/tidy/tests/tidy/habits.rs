@@ -1,7 +1,6 @@
 //! Two habits that cost a reader a second look: several unrelated bindings in one `let`, and a `match` on a flag.
 //!
-//! `habits.txt` lists the files that still have them. It only shrinks: a file without them must leave the list, and
-//! `SOLEHOLD_UPDATE_GOLDEN=1` removes such files from it.
+//! `habits.txt` lists the files that still have them. It only shrinks.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,14 +29,7 @@ fn bindings_and_flags_are_plain() {
         }
     }
     assert!(report.is_empty(), "\n{report}");
-    let kept: String =
-        list.lines().filter(|name| untidy.contains(*name)).map(|name| format!("{name}\n")).collect();
-    if std::env::var_os("SOLEHOLD_UPDATE_GOLDEN").is_some() {
-        fs::write(root.join(LIST), &kept).expect("a writable list");
-    } else {
-        let gone: Vec<_> = allowed.iter().filter(|name| !untidy.contains(**name)).collect();
-        assert!(gone.is_empty(), "remove these from {LIST}: {gone:#?}");
-    }
+    super::shrink(LIST, &list, |name| untidy.contains(name));
 }
 
 /// `let (a, b) = (x, y);` binds two values that have nothing to do with each other.

@@ -31,12 +31,82 @@ fn a_gateway_on_postgres_compiles_no_sqlite() {
 
 /// All crates that a package is built of.
 fn crates_of(package: &str) -> BTreeSet<String> {
+    tree(&["--package", package])
+}
+
+fn tree(selection: &[&str]) -> BTreeSet<String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let tree = ["tree", "--offline", "--package", package, "--edges", "normal,build", "--prefix", "none"];
-    let output = Command::new(cargo).args(tree).current_dir(repository()).output().expect("cargo runs");
+    let common = ["tree", "--offline", "--edges", "normal,build", "--prefix", "none"];
+    let tree = Command::new(cargo).args(common).args(selection).current_dir(repository()).output();
+    let output = tree.expect("cargo runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8_lossy(&output.stdout);
-    text.lines().map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+    // A blank line stands between members.
+    let lines = text.lines().filter(|line| !line.is_empty());
+    lines.map(|line| line.trim_end_matches(" (*)").to_owned()).collect()
+}
+
+/// The licences of deny.toml. cargo-deny checks more, but is not installed everywhere.
+#[test]
+fn every_licence_is_allowed() {
+    let config = fs::read_to_string(repository().join("deny.toml")).expect("the configuration of cargo-deny");
+    let list = config.split("allow = [").nth(1).and_then(|rest| rest.split(']').next()).expect("a list");
+    let allowed: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
+    let crates = tree(&["--workspace", "--format", "{p}|{l}"]);
+    assert!(crates.len() > 100, "found only {crates:?}");
+    let is_refused = |name: &&String| {
+        let (_, licence) = name.split_once('|').unwrap_or_default();
+        !is_allowed(licence, &allowed)
+    };
+    let refused: Vec<_> = crates.iter().filter(is_refused).collect();
+    assert!(refused.is_empty(), "these have a licence that deny.toml does not allow: {refused:#?}");
+}
+
+/// Whether an SPDX expression can be satisfied. AND binds more tightly than OR, and some crates write `/` for OR.
+fn is_allowed(expression: &str, allowed: &[&str]) -> bool {
+    let either = |part: &str| split(part, " AND ").iter().all(|term| is_term_allowed(term, allowed));
+    split(&expression.replace('/', " OR "), " OR ").iter().any(|part| either(part))
+}
+
+fn is_term_allowed(term: &str, allowed: &[&str]) -> bool {
+    let term = term.trim();
+    match term.strip_prefix('(').and_then(|rest| rest.strip_suffix(')')) {
+        Some(inner) => is_allowed(inner, allowed),
+        None => allowed.contains(&term),
+    }
+}
+
+/// Splits an expression outside its parentheses.
+fn split<'a>(expression: &'a str, word: &str) -> Vec<&'a str> {
+    let mut parts = Vec::new();
+    let mut start = 0;
+    for (at, _) in expression.match_indices(word) {
+        let before = &expression[..at];
+        if before.matches('(').count() == before.matches(')').count() {
+            parts.push(&expression[start..at]);
+            start = at + word.len();
+        }
+    }
+    parts.push(&expression[start..]);
+    parts
+}
+
+#[test]
+fn licences_are_understood() {
+    let allowed = ["MIT", "ISC", "Apache-2.0 WITH LLVM-exception"];
+    for licence in [
+        "MIT",
+        "GPL-3.0 OR MIT",
+        "MIT/Apache-2.0",
+        "ISC AND (GPL-3.0 OR MIT)",
+        "X AND Y OR MIT",
+        "Apache-2.0 WITH LLVM-exception",
+    ] {
+        assert!(is_allowed(licence, &allowed), "{licence}");
+    }
+    for licence in ["", "GPL-3.0", "MIT AND GPL-3.0", "ISC AND (GPL-3.0 OR X)", "Apache-2.0"] {
+        assert!(!is_allowed(licence, &allowed), "{licence}");
+    }
 }
 
 /// An entry that no member uses is kept up to date for nobody.

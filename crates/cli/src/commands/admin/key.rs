@@ -20,30 +20,29 @@ use solehold_server::keys::{self, Key};
 use super::Door;
 use crate::{
     client::Page,
-    error::{CommandError, CommandResult},
+    error::{CommandError, CommandResult, ValueError},
     global::GlobalArgs,
     human::{ago, duration_ms},
     output::{self, or_dash},
 };
 
-/// What can be done with keys.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
-    /// Create a key and print it, only this once; with --tenant it is valid for that tenant only
+    /// Create a key and print its secret, which cannot be shown again; with --tenant it is valid for that tenant only
     Create {
-        /// A name for people
+        /// Name of the key, for people
         #[arg(long)]
         name: String,
-        /// What it may do
+        /// Role of the key
         #[arg(long)]
         role: RoleArg,
         /// Limit it to resources of this kind, or to those whose keys begin with PREFIX; may be repeated
         #[arg(long, value_name = "KIND[/PREFIX]", value_parser = scope)]
         only: Vec<KeyScope>,
-        /// A name in client certificates that stands for the key
+        /// Name in client certificates that maps to the key
         #[arg(long, value_name = "NAME")]
         certificate: Option<String>,
-        /// How long it is valid, as in 90days [default: forever]
+        /// Time that the key is valid, as in 90days [default: forever]
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         expires: Option<Duration>,
     },
@@ -53,19 +52,19 @@ pub enum KeyCommand {
         #[arg(long, value_name = "N")]
         limit: Option<usize>,
     },
-    /// Give a key a new secret and print it, only this once; the old one stays valid for a while
+    /// Give a key a new secret and print it; it cannot be shown again, and the old one stays valid for --grace
     Rotate {
         /// Its id or its name, as `ls` shows them
         #[arg(value_name = "KEY")]
         id: String,
-        /// How long the old one stays valid
+        /// Time that the old secret stays valid
         #[arg(long, value_name = "TIME", default_value = "1h", value_parser = humantime::parse_duration)]
         grace: Duration,
-        /// How long the new one is valid, as in 90days [default: as the old one]
+        /// Time that the new secret is valid, as in 90days [default: as the old one]
         #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
         expires: Option<Duration>,
     },
-    /// Revoke a key at once, forever
+    /// Revoke a key permanently
     Revoke {
         /// Its id or its name, as `ls` shows them
         #[arg(value_name = "KEY")]
@@ -73,14 +72,13 @@ pub enum KeyCommand {
     },
 }
 
-/// What a key may do.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub enum RoleArg {
-    /// See everything
+    /// Read everything
     Reader,
-    /// And hold, register, renew, release
+    /// Also register, acquire, renew and release
     Runner,
-    /// And declare, revoke, administer
+    /// Also declare, revoke and administer
     Admin,
 }
 
@@ -95,10 +93,10 @@ impl From<RoleArg> for Role {
 }
 
 /// A kind of resource, or a kind and how keys of it begin.
-fn scope(text: &str) -> Result<KeyScope, String> {
+fn scope(text: &str) -> Result<KeyScope, ValueError> {
     let (kind, prefix) = text.split_once('/').map_or((text, None), |(kind, prefix)| (kind, Some(prefix)));
     if kind.is_empty() {
-        return Err("has no kind; write KIND or KIND/PREFIX, as in scene or lock/nightly-".to_owned());
+        return Err("has no kind; write KIND or KIND/PREFIX, as in scene or lock/nightly-".into());
     }
     Ok(KeyScope { kind: kind.to_owned(), key_prefix: prefix.filter(|p| !p.is_empty()).map(str::to_owned) })
 }
@@ -127,7 +125,6 @@ impl Page for KeyList {
     }
 }
 
-/// Runs it.
 pub async fn run(
     command: KeyCommand,
     door: &Door,
@@ -136,7 +133,8 @@ pub async fn run(
 ) -> CommandResult {
     match command {
         KeyCommand::Create { name, role, only, certificate, expires } => {
-            let (role, expires_in_seconds) = (role.into(), expires.map(seconds));
+            let role = role.into();
+            let expires_in_seconds = expires.map(seconds);
             let ask = CreateKey { name, role, tenant, only, certificate, expires_in_seconds };
             let doing = |failure: CommandError| failure.doing(format!("make key {:?}", ask.name));
             let key = create(&ask, door).await.map_err(doing)?;

@@ -22,15 +22,15 @@ use solehold_engine::{
 use crate::{
     client::{Client, ServerArgs},
     config::Layer,
-    error::{Cause, CommandError, CommandResult},
+    engine_url::EngineUrl,
+    error::{Cause, CommandError, CommandResult, ValueError},
     global::GlobalArgs,
     human::duration_ms,
     output,
-    store::{EngineUrl, IfMissing, StoreChoice},
+    store::{IfMissing, StoreChoice},
     times,
 };
 
-/// What to administer, and where.
 #[derive(Debug, Args)]
 pub struct AdminArgs {
     #[command(subcommand)]
@@ -51,41 +51,40 @@ pub struct StoreArgs {
     engine: Option<String>,
 }
 
-/// What can be administered.
 #[derive(Debug, Subcommand)]
 pub enum AdminCommand {
     /// Create, list, rotate and revoke API keys
     #[command(subcommand)]
     Key(key::KeyCommand),
-    /// Continue tokens above a number, when a gate has seen larger ones than the store gives
+    /// Raise the next token above a number, when a gate has seen larger tokens than the store issues
     RaiseToken {
-        /// The next token is above this
+        /// Number that the next token must exceed
         #[arg(long, value_name = "N")]
         above: u64,
     },
-    /// Report that the store was restored from a backup, so that it repeats no token or lease that was given since
+    /// Report that the store was restored from a backup, so that it reuses no token or lease granted since then
     Restored {
-        /// Grant at once: every holder was stopped, so no one works under a lease that the backup lacks
+        /// Grant at once: every holder was stopped, so none works under a lease that the backup lacks
         #[arg(long)]
         holders_stopped: bool,
     },
-    /// Make the wait after a failover or a restore shorter, once every server has a shorter SOLEHOLD_TTL_MAX
+    /// Shorten the wait after a failover or a restore, once every server has a shorter SOLEHOLD_TTL_MAX
     LowerTtlMax {
-        /// The longest ttl that any server of the store allows now; refused while something is held with a longer one
+        /// Longest ttl that any server of the store allows now; refused while a lease has a longer one
         #[arg(value_name = "TIME", value_parser = ttl_max)]
         to: Duration,
     },
-    /// Write everything as JSON lines
+    /// Export the store as JSON lines
     Export {
-        /// To this file, which appears when it is complete [default: stdout]
+        /// File to write, which appears when it is complete [default: stdout]
         #[arg(long, short, value_name = "FILE")]
         output: Option<PathBuf>,
-        /// Retire the store first, and record where its data goes: from then on it refuses everything but exports, and
-        /// an import carries over leases and tokens. Without it, an import waits until all leases have run out
+        /// Retire the store first, and record where its data goes: from then on it refuses all requests but exports, and
+        /// an import carries over leases and tokens. Otherwise, an import waits until all leases have expired
         #[arg(long, value_name = "WHERE")]
         retire: Option<String>,
     },
-    /// Take over an export, into a store that has never been used
+    /// Import an export into a store that has never been used
     Import {
         /// The export; - or nothing reads stdin
         #[arg(default_value = "-", hide_default_value = true)]
@@ -94,15 +93,13 @@ pub enum AdminCommand {
 }
 
 /// A longest ttl.
-fn ttl_max(text: &str) -> Result<Duration, String> {
-    times::ttl(text).map_err(|_| "write a time from 1s to 24h, as in 5m".to_owned())
+fn ttl_max(text: &str) -> Result<Duration, ValueError> {
+    times::ttl(text).map_err(|_| "write a time from 1s to 24h, as in 5m".into())
 }
 
-/// Where administration goes.
+/// The way to the store: through a server, or directly.
 enum Door {
-    /// Through a server.
     Server(Client),
-    /// Directly on a store.
     Store(Engine),
 }
 
@@ -142,7 +139,6 @@ impl StoreArgs {
     }
 }
 
-/// Runs it.
 pub async fn run(args: AdminArgs, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     let store = args.store.choice()?;
     let missing = match args.command {
@@ -232,7 +228,7 @@ async fn restored(holders_stopped: bool, door: &Door, global: &GlobalArgs) -> Co
     ))
 }
 
-/// When a history that has just begun grants.
+/// When a new history begins to grant leases.
 fn from_when(barred_ms: u64) -> String {
     match barred_ms {
         0 => "grants begin at once".to_owned(),

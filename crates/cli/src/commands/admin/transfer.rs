@@ -40,7 +40,7 @@ const PROGRESS_LINES: u64 = 10_000;
 /// Pieces that are read at a time.
 const PIECE_BYTES: usize = 256 * 1024;
 
-/// Writes everything to a file, or to stdout; first retires the store, if that is asked for.
+/// Exports to a file or stdout, after retiring the store if requested.
 pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) -> CommandResult {
     let mut sink = Sink::open(path)?;
     if let Some(to) = retire {
@@ -91,7 +91,7 @@ pub async fn export(path: Option<&Path>, retire: Option<String>, door: &Door) ->
     Ok(())
 }
 
-/// The last whole line of what came by: it tells whether that was all.
+/// The last complete line, which shows whether the export is complete.
 #[derive(Default)]
 struct LastLine {
     begun: Vec<u8>,
@@ -110,7 +110,7 @@ impl LastLine {
     }
 }
 
-/// Takes over an export from a file, or from stdin. If that fails, nothing is left of a store that was not there.
+/// Imports from a file or stdin. If that fails, a store that did not exist before is removed again.
 pub async fn import(
     path: &Path,
     store: Option<&StoreChoice>,
@@ -218,7 +218,8 @@ async fn read_rows(source: impl AsyncRead + Unpin) -> CommandResult<Import> {
     let mut source = BufReader::with_capacity(PIECE_BYTES, source);
     let mut progress = Progress::new("read");
     let bad = |error: StoreError| CommandError::usage(error.to_string());
-    let (mut rows, mut line) = (ImportReader::default(), Vec::new());
+    let mut rows = ImportReader::default();
+    let mut line = Vec::new();
     for number in 1_u64.. {
         line.clear();
         let bound = EXPORT_LINE_BYTES_MAX as u64 + 1;
@@ -239,7 +240,7 @@ async fn read_rows(source: impl AsyncRead + Unpin) -> CommandResult<Import> {
     rows.finish().map_err(bad)
 }
 
-/// What is read, as the body of a request.
+/// The input as the body of a request.
 fn body(source: impl AsyncRead + Send + Unpin + 'static) -> Body {
     let pieces = stream::unfold((source, Progress::new("sent")), async |(mut source, mut progress)| {
         let mut piece = vec![0; PIECE_BYTES];
@@ -317,7 +318,7 @@ impl Sink {
         Ok(())
     }
 
-    /// How many lines were written, when all of them are where they belong.
+    /// Completes the file and returns the number of lines.
     fn finish(mut self) -> CommandResult<u64> {
         self.out.flush().map_err(cut_off)?;
         self.progress.end();

@@ -90,7 +90,6 @@ If work is refused:
   never given  The token is not from this store: check which server the holder and the gate use.
 ";
 
-/// Prints it.
 pub fn run(global: &GlobalArgs) -> CommandResult {
     if global.json {
         let form = |form: &Form| json!({ "form": form.name, "strength": form.strength, "means": form.means, "gap": form.gap });
@@ -109,7 +108,8 @@ pub fn run(global: &GlobalArgs) -> CommandResult {
 /// A paragraph, indented, in lines that fit.
 fn wrapped(text: &str) -> String {
     const WIDTH: usize = 100;
-    let (mut lines, mut line) = (String::new(), String::from(" "));
+    let mut lines = String::new();
+    let mut line = String::from(" ");
     for word in text.split_whitespace() {
         if line.len() + 1 + word.len() > WIDTH {
             lines.push_str(&line);

@@ -56,7 +56,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 const STOP_MAX: Duration = Duration::from_secs(30);
 /// What is spoken inside TLS.
 const PROTOCOLS: Protocols = &[b"http/1.1"];
-/// Who asked, by which scheme and under which name. The gate adds to them, and goes by none of them.
+/// Forwarding headers. The gate appends to them and trusts none of them.
 const FORWARDED: [HeaderName; 3] = [
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-proto"),
@@ -74,45 +74,44 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     header::UPGRADE,
 ];
 
-/// Where to listen, and what to stand in front of.
 #[derive(Debug, Args)]
 pub struct HttpArgs {
-    /// The service that requests are passed on to
+    /// Service to forward requests to
     #[arg(long, value_name = "URL")]
     upstream: Url,
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7080")]
     listen: SocketAddr,
-    /// How long a caller waits for the service; then the outcome is unknown, 504 says so, and newer tokens stay out
-    /// until the service has ended the request
+    /// Time to wait for the service; after that the response is 504 (outcome unknown), and newer tokens are rejected until
+    /// the service has finished the request
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     answer_within: Duration,
-    /// How long a request waits for requests with a lower token to end in the service; then it is refused with 503
+    /// Time that a request waits for requests with a lower token to finish; after that it is rejected with 503
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = duration)]
     patience: Duration,
-    /// After --patience, cut requests with a lower token off instead and pass the newer one on: what the service has
-    /// begun may still take effect after it
+    /// After --patience, abort requests with a lower token and forward the newer one; work that the service has begun
+    /// may still take effect after it
     #[arg(long)]
     cut: bool,
-    /// Most requests with tokens that run in the service or wait, of one resource; more are refused with 503
+    /// Maximum number of requests with tokens in progress or waiting per resource; more are rejected with 503
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight_per_resource: u32,
-    /// The same of all resources
+    /// Maximum number of requests with tokens in progress or waiting in total
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     in_flight: u32,
-    /// Most bytes of the body of a request or an answer
+    /// Maximum size of the body of a request or response, in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 8 * 1024 * 1024)]
     body_max: usize,
-    /// Most connections at once
+    /// Maximum number of connections
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     connections: u32,
-    /// Where to serve /healthz, /readyz and /metrics [default: nowhere]
+    /// Address for /healthz, /readyz and /metrics [default: none]
     #[arg(long, value_name = "ADDR")]
     metrics_listen: Option<SocketAddr>,
-    /// Serve TLS with this certificate and its chain, PEM; read again when it changes
+    /// PEM file of the TLS certificate and its chain; reloaded when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     tls_cert: Option<PathBuf>,
-    /// The private key of the certificate, PEM
+    /// PEM file of the private key of the certificate
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     #[command(flatten)]
@@ -243,7 +242,6 @@ async fn accept(listener: &TcpListener, proxy: &Arc<Proxy>, connections: &Arc<Se
     }
 }
 
-/// What stands between the callers and the service.
 struct Proxy {
     layer: GateLayer,
     upstream: Arc<Upstream>,
@@ -282,7 +280,8 @@ impl Proxy {
         let asked = Asked::of(&request);
         match self.judged(request, peer).await {
             Ok(answer) => {
-                let (status, Asked { method, path, .. }) = (answer.status().as_u16(), asked);
+                let status = answer.status().as_u16();
+                let Asked { method, path, .. } = asked;
                 tracing::debug!(%method, path, status, "answered");
                 answer
             }
@@ -328,7 +327,7 @@ impl Proxy {
     }
 }
 
-/// The service, and how much it may say and be told.
+/// The service, and the limits of its requests and responses.
 struct Upstream {
     service: reqwest::Client,
     url: String,
@@ -358,7 +357,8 @@ impl Upstream {
         let mut answer = Response::new(Full::default());
         *answer.status_mut() = answered.status();
         *answer.headers_mut() = passed_on(answered.headers());
-        let (mut body, mut is_too_large) = (Vec::new(), false);
+        let mut body = Vec::new();
+        let mut is_too_large = false;
         loop {
             match answered.chunk().await {
                 Err(error) => return failed(&error),
@@ -379,7 +379,7 @@ impl Upstream {
     }
 }
 
-/// Why the service gave no answer, what that means, and whether it may still be at work.
+/// Why the service did not respond, the status for the caller, and whether the service may still be at work.
 fn failed(error: &reqwest::Error) -> Ending<Result<Answer, Refused>> {
     if error.is_connect() {
         let detail = format!("the service cannot be reached, nothing was done: {}", root_cause(error));
@@ -390,7 +390,7 @@ fn failed(error: &reqwest::Error) -> Ending<Result<Answer, Refused>> {
 }
 
 /// Whether the connection was closed or reset from the other side. Otherwise, as when no packet arrives any more or the
-/// answer is not HTTP, the service may go on.
+/// answer is not HTTP, the service may still be at work.
 fn is_closed_by_the_service(error: &reqwest::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     let mut causes = std::iter::successors(error.source(), |cause| (*cause).source());

@@ -1,10 +1,11 @@
-//! `solehold gate`: work that carries an old token is refused.
+//! `solehold gate`: rejects requests, messages and writes that carry an old token.
 
 mod explain;
 mod figures;
 mod http;
 mod mqtt;
 mod refusals;
+#[cfg(feature = "postgres")]
 mod sql;
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
@@ -20,27 +21,32 @@ use crate::{
     times::duration,
 };
 
-/// What kinds of gates there are.
 #[derive(Debug, Subcommand)]
 pub enum GateCommand {
-    /// Say how strong each form of a gate is, and what it does not protect
+    /// Compare the forms of a gate: how strong each is, and what it does not protect
     Explain,
     /// Run a reverse proxy in front of a service that cannot change
     Http(Box<http::HttpArgs>),
-    /// Pass on only those MQTT messages that bear the newest token of their resource
+    /// Forward only MQTT messages that carry the newest token of their resource
     Mqtt(Box<mqtt::MqttArgs>),
-    /// Print the SQL by which a PostgreSQL table refuses writes under an old token, for applications in any language
+    /// Print SQL that makes a PostgreSQL table reject writes under an old token, for applications in any language
+    #[cfg(feature = "postgres")]
     #[command(after_help = sql::AFTER_HELP)]
     Sql(sql::SqlArgs),
+    #[cfg(not(feature = "postgres"))]
+    #[command(hide = true)]
+    Sql(super::not_built::NotBuilt),
 }
 
-/// Runs it.
 pub async fn run(command: GateCommand, server: &ServerArgs, global: &GlobalArgs) -> CommandResult {
     match command {
         GateCommand::Explain => {
             global.logs("warn")?.start("cli").map_err(CommandError::usage)?;
             explain::run(global)
         }
+        #[cfg(not(feature = "postgres"))]
+        GateCommand::Sql(_) => Err(super::not_built::error("`gate sql`", "postgres")),
+        #[cfg(feature = "postgres")]
         GateCommand::Sql(args) => {
             global.logs("warn")?.start("cli").map_err(CommandError::usage)?;
             sql::run(&args, global)
@@ -50,29 +56,28 @@ pub async fn run(command: GateCommand, server: &ServerArgs, global: &GlobalArgs)
     }
 }
 
-/// How a gate judges.
 #[derive(Debug, Args)]
 pub struct GateArgs {
-    /// A kind of resource to judge; may be given several times
+    /// Kind of resource to check; may be repeated
     #[arg(long = "kind", value_name = "KIND", required = true)]
     kinds: Vec<String>,
-    /// How old knowledge may be that admits: the longest time for which a superseded holder can get through a gate
-    /// that is cut off
+    /// How long to keep admitting tokens without hearing from the server: the longest time that a superseded holder can
+    /// get through a gate that is cut off
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     cache_ttl: Duration,
     /// While no server can be reached, admit every token that is not below the newest known
     #[arg(long)]
     fail_open: bool,
-    /// Read the store before a new token is admitted, even if the watch has told of it
+    /// Read the store before admitting a new token, even if the watch has reported it
     #[arg(long)]
     strict: bool,
-    /// A file in which the newest tokens are kept across restarts; one per gate
+    /// File that keeps the newest tokens across restarts; one per gate
     #[arg(long, value_name = "FILE")]
     memory: Option<PathBuf>,
 }
 
 impl GateArgs {
-    /// Opens the gate. It learns from the server.
+    /// Opens the gate, which learns the newest tokens from the server.
     pub fn open(self, server: &ServerArgs, flights: FlightLimits) -> CommandResult<Arc<Gate>> {
         let usage = |error: &dyn std::fmt::Display| CommandError::usage(error.to_string());
         let defaults = GateOptions::new(&self.kinds).map_err(|error| usage(&error))?;

@@ -95,7 +95,9 @@ impl Refusals {
         }
         if may_log {
             let Asked { method, path, resource, token } = asked;
-            let (status, code, why) = (refused.status.as_u16(), refused.code, &refused.detail);
+            let status = refused.status.as_u16();
+            let code = refused.code;
+            let why = &refused.detail;
             tracing::info!(%method, path, resource, token, status, code, why, "request refused");
         }
     }
@@ -107,7 +109,8 @@ mod tests {
 
     #[test]
     fn lines_are_limited_within_a_period_and_those_left_out_are_counted() {
-        let (mut lines, began) = (Lines::default(), BootTime::now());
+        let mut lines = Lines::default();
+        let began = BootTime::now();
         for _ in 0..LINES_MAX {
             assert_eq!(lines.one_more(began), (true, 0));
         }

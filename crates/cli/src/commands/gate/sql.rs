@@ -25,7 +25,6 @@ Examples:
 
 The SQL may be applied again. At its end, comments show how to write from then on.";
 
-/// Which form, and of which table.
 #[derive(Debug, Args)]
 pub struct SqlArgs {
     /// How writes are checked
@@ -34,21 +33,21 @@ pub struct SqlArgs {
     /// The table to guard: TABLE or SCHEMA.TABLE
     #[arg(long, value_name = "TABLE")]
     table: Option<String>,
-    /// The column that tells rows apart. By trigger: its value is the key of the resource that a row belongs to, as in
-    /// KIND/VALUE. By column: its value names the one row to update
+    /// Column that identifies rows. By trigger: its value is the key of the resource that a row belongs to, as in
+    /// KIND/VALUE. By column: its value identifies the row to update
     #[arg(long, value_name = "COLUMN")]
     column: Option<String>,
     /// By trigger: the kind of the resources, as in `solehold lease acquire KIND/KEY`
     #[arg(long, value_name = "KIND")]
     kind: Option<String>,
-    /// By trigger or statement: the table to make for the newest token of each resource; one serves all guarded tables
+    /// By trigger or statement: the table to create for the newest token of each resource; one serves all guarded tables
     /// [default: public.solehold_fences]
     #[arg(long, value_name = "TABLE")]
     marks: Option<String>,
     /// By column: the column to add for the newest token of each row [default: fence]
     #[arg(long, value_name = "COLUMN")]
     mark: Option<String>,
-    /// By column: a column that the update sets; may be given several times
+    /// By column: a column that the update sets; may be repeated
     #[arg(long, value_name = "COLUMN")]
     set: Vec<String>,
 }
@@ -56,11 +55,11 @@ pub struct SqlArgs {
 /// How writes are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Form {
-    /// By the table itself, whoever writes: INSERT, UPDATE, DELETE and TRUNCATE
+    /// By the table itself, for every writer: INSERT, UPDATE, DELETE and TRUNCATE
     Trigger,
     /// By a function that the application calls first in its transaction
     Statement,
-    /// By the condition of each UPDATE; a deleted row takes its token along
+    /// By the condition of each UPDATE; a deleted row loses its token
     Column,
 }
 
@@ -74,7 +73,6 @@ impl Form {
     }
 }
 
-/// Prints it.
 pub fn run(args: &SqlArgs, global: &GlobalArgs) -> CommandResult {
     args.check()?;
     let sql = match args.form {
@@ -126,21 +124,23 @@ impl SqlArgs {
 
     fn trigger(&self) -> CommandResult<String> {
         let table = self.required("--table", &self.table)?;
-        let (kind, column) = (self.required("--kind", &self.kind)?, self.required("--column", &self.column)?);
+        let kind = self.required("--kind", &self.kind)?;
+        let column = self.required("--column", &self.column)?;
         let marks = self.marks()?;
         let trigger = marks.trigger(table, kind, column).map_err(usage)?;
-        let (stale, no_token) = (fenced::STALE, fenced::NO_TOKEN);
+        let stale = fenced::STALE;
+        let no_token = fenced::NO_TOKEN;
         Ok(script(
             &format!("Guards {table} against writes under an old fencing token."),
             &format!("{}\n{trigger}", marks.schema()),
             &format!(
-                "Every transaction that writes to {table} first says the token of its lease:\n\
+                "Every transaction that writes to {table} first sets the token of its lease:\n\
                  \x20 BEGIN;\n\
                  \x20 SELECT set_config('solehold.token', '42', true);   -- true: until the transaction ends\n\
                  \x20 ... INSERT, UPDATE, DELETE, TRUNCATE ...\n\
                  \x20 COMMIT;\n\
                  SQLSTATE {stale}: the token is old. Roll back and stop: another holder does this work now.\n\
-                 SQLSTATE {no_token}: the transaction has shown no token.\n\
+                 SQLSTATE {no_token}: the transaction has set no token.\n\
                  Roles that write need SELECT, INSERT and UPDATE on the table of the marks, too."
             ),
         ))
@@ -148,7 +148,8 @@ impl SqlArgs {
 
     fn statement(&self) -> CommandResult<String> {
         let marks = self.marks()?;
-        let (stale, admit) = (fenced::STALE, marks.function());
+        let stale = fenced::STALE;
+        let admit = marks.function();
         Ok(script(
             "The newest fencing token of each resource, and a function that refuses older ones.",
             &marks.schema(),
@@ -177,7 +178,7 @@ impl SqlArgs {
                 "Every update of a row ($1) compares and raises its token ($2) in the same statement:\n\
                  \x20 {update};\n\
                  No row was updated: the token is old, or the row does not exist.\n\
-                 Writes without the condition are not checked, and a deleted row takes its token along; see --form trigger."
+                 Writes without the condition are not checked, and a deleted row loses its token; see --form trigger."
             ),
         ))
     }

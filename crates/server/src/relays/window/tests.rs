@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    fn sent(&mut self, job: &Job<u64>) {
+    fn sent(&mut self, job: &Delivery<u64>) {
         let revision = job.message;
         assert_eq!(job.revision, Revision(revision));
         assert!(self.in_flight.insert(revision), "{revision} was in flight already");
@@ -201,7 +201,7 @@ fn without_a_bound_on_attempts_nothing_is_condemned() {
             window.confirmed(job.revision);
         } else {
             let verdict = window.failed(job.revision, &Failure::Refused("no".to_owned()), now, 1.0);
-            assert_eq!((verdict, job.condemned), (Verdict::Again, None));
+            assert_eq!((verdict, job.condemned), (Fate::Retry, None));
         }
     }
     assert_eq!((window.cursor(), window.in_flight()), (Revision(0), 0));

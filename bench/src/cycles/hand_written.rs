@@ -17,7 +17,7 @@ use solehold_engine::{clock::BootClock, resident};
 use solehold_server::{Running, Server};
 use tokio_postgres::NoTls;
 
-use crate::load;
+use super::load;
 
 /// The size of its pool of connections.
 const POOL_SIZE: usize = 32;
@@ -67,7 +67,7 @@ impl HandWritten {
         drop(client);
         let path = format!("{}/{{id}}/lease", load::HAND_WRITTEN_SCENES);
         let routes = Router::new().route(&path, post(acquire).delete(release)).with_state(pool.clone());
-        let server = Server::start_with(crate::config(), resident::memory(BootClock)?, routes).await?;
+        let server = Server::start_with(super::config(), resident::memory(BootClock)?, routes).await?;
         Ok(Self { server, pool })
     }
 
@@ -100,7 +100,8 @@ async fn try_acquire(pool: &Pool, scene: &str, body: &[u8]) -> Result<Response> 
     if updated == 0 {
         return Ok(StatusCode::CONFLICT.into_response());
     }
-    let (version, expires_at): (i64, String) = (row.get(0), row.get(1));
+    let version: i64 = row.get(0);
+    let expires_at: String = row.get(1);
     let body = serde_json::json!({ "version": version, "expires_at": expires_at });
     Ok((StatusCode::CREATED, axum::Json(body)).into_response())
 }

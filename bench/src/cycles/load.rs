@@ -70,7 +70,8 @@ pub async fn cycles(
     duration: Duration,
 ) -> Result<Measurement> {
     let mut clients = JoinSet::new();
-    let (began, spent) = (Instant::now(), cpu()?);
+    let began = Instant::now();
+    let spent = cpu()?;
     let until = began + duration;
     for connection in 0..connections {
         clients.spawn(client(server, scenes, connection, until));
@@ -101,7 +102,8 @@ async fn client(
             (request("POST", &path, &holder), request("DELETE", &path, &holder))
         })
         .collect();
-    let (mut cycles, mut latency) = (0, latencies()?);
+    let mut cycles = 0;
+    let mut latency = latencies()?;
     for (acquire, release) in requests.iter().cycle() {
         for (request, expected) in [(acquire, 201), (release, 204)] {
             let sent = Instant::now();

@@ -1,17 +1,22 @@
-//! Benchmarks: ours and a peer in one run, on one machine, as ratios.
+//! Acquire and release cycles over HTTP: Solehold and hand-written SQL in one run, on one machine, as ratios.
 //!
-//! Rounds of ours and of the peer's alternate, and the ratio is that of the medians: these machines are shared and
-//! noisy.
+//! Rounds of the two alternate, and the ratio is that of the medians, since such machines are shared and noisy.
 
 mod bare;
 mod hand_written;
 mod heartbeat;
 mod load;
-pub mod placement;
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, sync::Arc, time::Duration};
+use std::{
+    fs::Permissions,
+    num::{NonZeroU32, NonZeroUsize},
+    os::unix::fs::PermissionsExt as _,
+    sync::Arc,
+    time::Duration,
+};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use clap::Args;
 use hdrhistogram::Histogram;
 use solehold_core::{
     command::Command,
@@ -24,32 +29,42 @@ use bare::Bare;
 use hand_written::HandWritten;
 use load::{HAND_WRITTEN_SCENES, Measurement, SCENES, SCENES_A_CONNECTION};
 
-/// What to measure.
-#[derive(Debug, Clone)]
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true).multiple(true))]
 pub struct Options {
-    /// The embedded engine, in a temporary folder.
-    pub embedded: bool,
-    /// PostgreSQL, with the hand-written SQL on the same server beside it.
-    pub postgres: Option<String>,
-    /// How many connections, each of them a measurement.
-    pub connections: Vec<usize>,
-    /// How long each round is.
-    pub round: Duration,
-    /// How many rounds of each.
-    pub rounds: usize,
+    /// Measure the embedded engine, in a temporary folder
+    #[arg(long, group = "which")]
+    embedded: bool,
+    /// Measure PostgreSQL, beside hand-written SQL on the same server: postgres://USER@HOST/DATABASE
+    #[arg(long, value_name = "URL", group = "which")]
+    engine: Option<String>,
+    /// Numbers of connections; each is one measurement
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "64,256")]
+    connections: Vec<NonZeroUsize>,
+    /// Length of each round
+    #[arg(long, value_name = "N", default_value = "5")]
+    seconds: NonZeroU32,
+    /// Number of rounds
+    #[arg(long, value_name = "N", default_value = "3")]
+    rounds: NonZeroUsize,
 }
 
-/// Runs the benchmarks and prints what they came to.
+impl Options {
+    fn connections(&self) -> impl Iterator<Item = usize> {
+        self.connections.iter().map(|connections| connections.get())
+    }
+
+    fn round(&self) -> Duration {
+        Duration::from_secs(self.seconds.get().into())
+    }
+}
+
 pub async fn run(options: Options) -> Result<()> {
-    ensure!(
-        options.rounds > 0 && !options.connections.is_empty(),
-        "at least one round and one number of connections"
-    );
-    let most = options.connections.iter().copied().max().unwrap_or(1);
+    let most = options.connections().max().unwrap_or(1);
     let scenes: Vec<_> = (0..most)
         .flat_map(|connection| (0..SCENES_A_CONNECTION).map(move |index| load::scene(connection, index)))
         .collect();
-    if let Some(url) = &options.postgres {
+    if let Some(url) = &options.engine {
         let hand_written = HandWritten::start(url, &scenes).await?;
         let store = solehold_engine::open(url).await?;
         let ours = Ours::start(store, &scenes).await?;
@@ -58,7 +73,7 @@ pub async fn run(options: Options) -> Result<()> {
         hand_written.stop().await?;
     }
     if options.embedded {
-        // Nobody else may look into a data folder.
+        // The engine warns about a data folder that other users can read.
         let private = Permissions::from_mode(0o700);
         let folder = tempfile::Builder::new().permissions(private).tempdir().context("a temporary folder")?;
         let store = solehold_engine::open(&folder.path().to_string_lossy()).await?;
@@ -69,16 +84,16 @@ pub async fn run(options: Options) -> Result<()> {
     floors(&options, &scenes).await
 }
 
-/// What the client and HTTP cost by themselves, and with our server around a store that keeps nothing.
+/// Measures the client and HTTP alone, and our server over a store in memory.
 async fn floors(options: &Options, scenes: &[String]) -> Result<()> {
     let bare = Bare::start().await?;
     let ours = Ours::start(resident::memory(BootClock)?, scenes).await?;
     println!("for comparison, without a durable store:");
     print_head();
-    for &connections in &options.connections {
+    for connections in options.connections() {
         for (who, address) in [("http alone", bare.address), ("in memory", ours.0.local_addr())] {
             let mut side = Side::default();
-            side.add(load::cycles(address, SCENES, connections, options.round).await?)?;
+            side.add(load::cycles(address, SCENES, connections, options.round()).await?)?;
             side.print(connections, who);
         }
     }
@@ -120,7 +135,8 @@ async fn submit_all(
 ) -> Result<()> {
     let mut commands = Vec::with_capacity(scenes.len());
     for scene in scenes {
-        let (tenant, kind) = (Name::new("default")?, Name::new("scene")?);
+        let tenant = Name::new("default")?;
+        let kind = Name::new("scene")?;
         commands.push(command(ResourceKey { tenant, kind, key: Name::new(scene)? }));
     }
     for outcome in engine.submit_all(commands).await {
@@ -137,19 +153,21 @@ async fn compare(
 ) -> Result<()> {
     println!(
         "{engine}: acquire+release cycles over HTTP, {} rounds of {:?} each",
-        options.rounds, options.round
+        options.rounds,
+        options.round()
     );
     print_head();
-    for &connections in &options.connections {
-        let (mut us, mut them) = (Side::default(), Side::default());
-        for _ in 0..options.rounds {
+    for connections in options.connections() {
+        let mut us = Side::default();
+        let mut them = Side::default();
+        for _ in 0..options.rounds.get() {
             if let Some(hand_written) = hand_written {
                 them.add(
-                    load::cycles(hand_written.address(), HAND_WRITTEN_SCENES, connections, options.round)
+                    load::cycles(hand_written.address(), HAND_WRITTEN_SCENES, connections, options.round())
                         .await?,
                 )?;
             }
-            us.add(load::cycles(ours.0.local_addr(), SCENES, connections, options.round).await?)?;
+            us.add(load::cycles(ours.0.local_addr(), SCENES, connections, options.round()).await?)?;
         }
         if hand_written.is_some() {
             them.print(connections, "hand-written SQL");
@@ -179,7 +197,7 @@ fn print_head() {
 #[derive(Default)]
 struct Side {
     rates: Vec<f64>,
-    /// What this process spent, client and server, and no database.
+    /// CPU time of this process: client and server, but no database.
     cpu: Duration,
     cycles: u64,
     latency_us: Option<Histogram<u64>>,
@@ -205,7 +223,9 @@ impl Side {
 
     fn print(&self, connections: usize, who: &str) {
         let at = |q: f64| self.latency_us.as_ref().map_or(0.0, |l| l.value_at_quantile(q) as f64 / 1_000.0);
-        let (rate, p50, p99) = (self.median(), at(0.5), at(0.99));
+        let rate = self.median();
+        let p50 = at(0.5);
+        let p99 = at(0.99);
         let cpu_us = self.cpu.as_secs_f64() * 1e6 / self.cycles.max(1) as f64;
         println!("{connections:>11}  {who:>14}  {rate:>9.0}  {p50:>9.2}  {p99:>8.2}  {cpu_us:>12.0}");
     }

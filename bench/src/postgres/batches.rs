@@ -1,10 +1,7 @@
-//! How fast the PostgreSQL store commits batches, without HTTP or driver around it.
+//! Batches per second of the PostgreSQL store.
 //!
-//! ```text
-//! cargo run --release -p solehold-engine --example postgres_batches -- postgres://... [resources] [batch] [seconds] [heartbeats]
-//! ```
-//! A round acquires a batch of declared resources in one commit and releases them in the next. With a number of
-//! heartbeats, the quiet lane renews that many sessions at a time beside it.
+//! A round acquires a batch of declared resources in one commit and releases them in the next. With `--heartbeats`, the
+//! quiet lane renews that many sessions at a time beside it.
 
 use std::{
     sync::{
@@ -14,51 +11,16 @@ use std::{
     time::Duration,
 };
 
-use solehold_core::{
-    call::Call,
-    command::*,
-    decide_all,
-    key::*,
-    lease::Declaration,
-    ledger::{FoundLate, Ledger},
-    outcome::{Answer, Outcome},
-    time::Moment,
-};
+use anyhow::Result;
+use clap::Args;
+use solehold_core::{command::*, key::*, lease::Declaration, outcome::Answer};
 use solehold_engine::{
     clock::BootTime,
-    observe::Lane,
     postgres::{PostgresOptions, PostgresStore},
-    store::{BatchDecision, Decider, Store, StoreError},
 };
 use uuid::Uuid;
 
-struct TimedBatch {
-    calls: Vec<Call>,
-    outcomes: Vec<Outcome>,
-}
-
-impl Decider for TimedBatch {
-    fn decide(&mut self, ledger: &mut Ledger, moment: Moment) -> Result<BatchDecision, FoundLate> {
-        let decisions = decide_all(ledger, &self.calls, moment)?;
-        let decided = BatchDecision::from(&decisions);
-        self.outcomes = decisions.outcomes;
-        Ok(decided)
-    }
-}
-
-async fn run(store: &PostgresStore, commands: Vec<Command>) -> Result<Vec<Outcome>, StoreError> {
-    let mut footprint = Footprint::default();
-    commands.iter().for_each(|command| command.footprint(&mut footprint));
-    let lane = Lane::of(&commands);
-    let mut batch =
-        TimedBatch { calls: commands.into_iter().map(Into::into).collect(), outcomes: Vec::new() };
-    store.transact(&footprint, lane, &mut batch).await?;
-    Ok(batch.outcomes)
-}
-
-fn name(text: &str) -> Name {
-    Name::new(text).expect("a name")
-}
+use super::{commit, name};
 
 fn key(n: usize) -> ResourceKey {
     ResourceKey { tenant: name("bench"), kind: name("job"), key: name(&format!("job-{n:06}")) }
@@ -96,7 +58,7 @@ async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>,
             registration: None,
             metrics: None,
         });
-        run(&store, vec![open]).await.expect("opened");
+        commit(&store, vec![open]).await.expect("opened");
     }
     while !stop.load(Ordering::Relaxed) && sessions > 0 {
         let beat = |id: &SessionId| Command::Heartbeat {
@@ -105,24 +67,35 @@ async fn beat(store: Arc<PostgresStore>, sessions: usize, stop: Arc<AtomicBool>,
             holder: None,
             metrics: None,
         };
-        run(&store, ids.iter().map(beat).collect()).await.expect("renewed");
+        commit(&store, ids.iter().map(beat).collect()).await.expect("renewed");
         beats.fetch_add(sessions as u64, Ordering::Relaxed);
     }
 }
 
-#[tokio::main]
-async fn main() {
-    let mut args = std::env::args().skip(1);
-    let url = args.next().expect("a connection string");
-    let mut number = |or: usize| args.next().map_or(or, |n| n.parse().expect("a number"));
-    let resources = number(1_000);
-    let batch = number(64);
-    let seconds = number(5);
-    let heartbeats = number(0);
-    let store = PostgresStore::open(&url, PostgresOptions::default()).await.expect("a store");
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The database: postgres://USER@HOST/DATABASE
+    url: String,
+    /// Number of resources
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    resources: usize,
+    /// Resources per batch
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    batch: usize,
+    /// Length of the measurement
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    seconds: u64,
+    /// Sessions to renew beside the batches
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    heartbeats: usize,
+}
+
+pub async fn run(options: Options) -> Result<()> {
+    let Options { url, resources, batch, seconds, heartbeats } = options;
+    let store = PostgresStore::open(&url, PostgresOptions::default()).await?;
     let declare = |n| Command::Declare { key: key(n), declaration: Declaration::default(), only_new: false };
     for from in (0..resources).step_by(1_000) {
-        run(&store, (from..resources.min(from + 1_000)).map(declare).collect()).await.expect("declared");
+        commit(&store, (from..resources.min(from + 1_000)).map(declare).collect()).await?;
     }
     let stop = Arc::new(AtomicBool::new(false));
     let beats = Arc::new(AtomicU64::new(0));
@@ -131,12 +104,12 @@ async fn main() {
     let mut batches = 0_u32;
     let mut slowest = Duration::ZERO;
     let mut at = 0;
-    while BootTime::now().since(began) < Duration::from_secs(seconds as u64) {
+    while BootTime::now().since(began) < Duration::from_secs(seconds) {
         let round = BootTime::now();
         let keys: Vec<_> = (0..batch).map(|n| (at + n * 7) % resources).collect();
         at = (at + batch * 7 + 1) % resources;
         let mut granted: Vec<_> = Vec::new();
-        for outcome in run(&store, keys.into_iter().map(acquire).collect()).await.expect("acquired") {
+        for outcome in commit(&store, keys.into_iter().map(acquire).collect()).await? {
             if let Ok(Answer::Granted(grant)) = outcome {
                 granted.push((grant.lease.key, grant.lease.lease.token));
             }
@@ -146,17 +119,18 @@ async fn main() {
                 Claim { target: Target::Resource(key), token: Some(token), session: None, holder: None };
             Command::Release { claim, state: None }
         };
-        run(&store, granted.into_iter().map(release).collect()).await.expect("released");
+        commit(&store, granted.into_iter().map(release).collect()).await?;
         slowest = slowest.max(BootTime::now().since(round));
         batches += 2;
     }
     let took = BootTime::now().since(began).as_secs_f64();
     stop.store(true, Ordering::Relaxed);
-    beating.await.expect("beats");
+    beating.await?;
     let batches_s = f64::from(batches) / took;
     let beats = beats.load(Ordering::Relaxed) as f64 / took;
     println!(
         "{batches_s:.0} batches/s of {batch}: {:.0} acquire+release cycles/s; slowest round {slowest:?}; {beats:.0} heartbeats/s",
         batches_s * batch as f64 / 2.0
     );
+    Ok(())
 }

@@ -1,24 +1,24 @@
-//! Counts what is left of workers at the deadline of their lease, however their agent ends.
+//! Counts the processes of workers that are left at the deadline of their lease, however their agent ends.
 //!
-//! `cargo run --release -p solehold-agent --example survivors -- 1000 16` runs each way of ending a thousand times,
-//! sixteen at once. Each worker ignores SIGTERM, and has children in its group, in a session of their own, and orphaned
-//! by a double fork. An agent is killed (SIGKILL), stopped (SIGSTOP), or lives on and gets no renewal (`setsid` alone).
-//! `-- 1000 4 stopped` runs one of the three ways alone.
+//! `solehold-bench survivors 1000 16` runs each way of ending a thousand times, sixteen at once. Each worker ignores
+//! SIGTERM, and has children in its group, in a session of their own, and orphaned by a double fork. An agent is killed
+//! (SIGKILL), stopped (SIGSTOP), or stays alive and gets no renewal (`setsid` alone). `survivors 1000 4 stopped` runs
+//! one of the three ways alone.
 //!
 //! A machine that stands still runs neither keepers nor workers. So the observer, which sleeps for 2 ms at a time,
-//! notes how late it woke, and runs in which it was late by more than the margin of the lease are counted by
-//! themselves.
+//! records how late it woke, and runs in which it was late by more than the margin of the lease are counted separately.
 
 use std::{
-    env, fs,
+    fs,
     io::{BufRead, BufReader},
     os::unix::net::UnixStream,
     process::{Command, Stdio},
     time::Duration,
 };
 
+use clap::{Args, ValueEnum};
 use rustix::process::{Pid, Signal, kill_process};
-use solehold_agent::keep::{Farewell, Holder, Job, Keepers, LeaseTerm, Streams, kill_before, play_role};
+use solehold_agent::keep::{Farewell, Holder, Job, Keepers, LeaseTerm, Streams, kill_before};
 use solehold_clock::{BootTime, deadline};
 
 const FAMILY: &str = "trap '' TERM\nsleep 600 &\nsetsid sleep 600 &\n(setsid sh -c 'sleep 600 & exec sleep 600' &)\nwait\nsleep 600";
@@ -27,32 +27,41 @@ const FAMILY_MIN: usize = 5;
 const TTL: Duration = Duration::from_secs(3);
 const MARK: &str = "SURVIVORS_MARK";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
 enum Way {
     Killed,
     Stopped,
     NotRenewed,
 }
 
-fn main() {
-    play_role();
-    let args: Vec<String> = env::args().skip(1).collect();
-    if let [role, deadline] = args.as_slice()
-        && role == "agent"
-    {
-        return agent(deadline.parse().expect("a deadline"));
-    }
-    let number =
-        |at: usize, default| args.get(at).map_or(default, |text: &String| text.parse().expect("a number"));
-    let (count, at_once) = (number(0, 10_usize), number(1, 8_usize));
-    let wanted = |way: &Way| args.get(2).is_none_or(|name| format!("{way:?}").eq_ignore_ascii_case(name));
-    for way in [Way::Killed, Way::Stopped, Way::NotRenewed].into_iter().filter(wanted) {
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Runs of each way
+    #[arg(default_value_t = 10)]
+    count: usize,
+    /// Runs at once
+    #[arg(default_value_t = 8)]
+    at_once: usize,
+    /// The one way to run
+    way: Option<Way>,
+}
+
+#[derive(Debug, Args)]
+pub struct Agent {
+    /// When the worker's lease ends by the local clock, in milliseconds since boot
+    deadline_ms: u64,
+}
+
+pub fn run(&Options { count, at_once, way }: &Options) {
+    let ways = way.map_or_else(|| Way::value_variants().to_vec(), |way| vec![way]);
+    for way in ways {
         report(way, count, at_once);
     }
 }
 
-/// An agent with one worker, which gets no renewal.
-fn agent(deadline_ms: u64) {
+/// Runs an agent with one worker, which gets no renewal.
+pub fn run_agent(&Agent { deadline_ms }: &Agent) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     runtime.block_on(async {
         let (_ours, theirs) = UnixStream::pair().expect("a pair");
@@ -87,8 +96,11 @@ struct Outcome {
 }
 
 fn report(way: Way, count: usize, at_once: usize) {
-    let (mut counted, mut survivors, mut gone_ms) = (0, 0, Vec::new());
-    let (mut still, mut survivors_still) = (0, 0);
+    let mut counted = 0;
+    let mut survivors = 0;
+    let mut gone_ms = Vec::new();
+    let mut still = 0;
+    let mut survivors_still = 0;
     let mut left = count;
     while left > 0 {
         let now = left.min(at_once);
@@ -123,7 +135,7 @@ fn one(way: Way) -> Outcome {
     let local = deadline::local_deadline(BootTime::now(), TTL, Duration::ZERO);
     let lease_ends = local.plus(deadline::margin(TTL, Duration::ZERO));
     let mut command = Command::new("/proc/self/exe");
-    command.args(["agent", &local.as_ms().to_string()]).env(MARK, &mark).stdout(Stdio::piped());
+    command.args(["survivors-agent", &local.as_ms().to_string()]).env(MARK, &mark).stdout(Stdio::piped());
     let mut agent = command.spawn().expect("an agent");
     let mut line = String::new();
     let stdout = agent.stdout.take().expect("piped");
@@ -155,7 +167,8 @@ fn one(way: Way) -> Outcome {
     while BootTime::now() < lease_ends {
         nap();
     }
-    (outcome.gone_ms, outcome.survivors) = (gone_ms, descendants(&mark).len());
+    outcome.gone_ms = gone_ms;
+    outcome.survivors = descendants(&mark).len();
     let _ = agent.kill();
     let _ = agent.wait();
     outcome

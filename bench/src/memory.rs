@@ -1,13 +1,18 @@
-//! How much memory a lease takes in the embedded store: `cargo run --release -p solehold-engine --example
-//! embedded_memory`.
+//! Resident memory per lease of the embedded store.
 //!
-//! Fills a temporary data folder with leases (200,000, or as many as the first argument says), each on a resource of
-//! its own and held by one of a thousand holders, then opens the folder again, since a fresh process is the plainest
-//! measure, and prints the resident memory for each lease. Then it reads everything as an export and as the snapshot of
-//! a watch, and prints how much the memory has grown by that.
+//! A temporary data folder is filled with leases, each on a resource of its own and held by one of a thousand holders.
+//! A second process opens the folder, since a fresh process is the plainest measure, prints the resident memory per
+//! lease, then reads everything as an export and as the snapshot of a watch and prints how much the memory has grown.
 
-use std::{error::Error, fs, path::Path, process::Command as Process, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command as Process,
+    sync::Arc,
+};
 
+use anyhow::{Context, Result, ensure};
+use clap::Args;
 use solehold_core::{
     command::{Acquire, AskedTenure, Command, Undeclared},
     key::{Document, LeaseId, Name, ResourceKey},
@@ -21,18 +26,17 @@ use solehold_engine::{
 };
 use uuid::Uuid;
 
-const LEASES: usize = 200_000;
 const AT_ONCE: usize = 1_000;
 /// Longer than this takes.
 const TTL_MS: u64 = 3_600_000;
 
-fn resident_kb() -> Result<u64, Box<dyn Error>> {
+fn resident_kb() -> Result<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).ok_or("no VmRSS")?;
-    Ok(line.split_whitespace().nth(1).ok_or("no number")?.parse()?)
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).context("no VmRSS")?;
+    Ok(line.split_whitespace().nth(1).context("no number")?.parse()?)
 }
 
-fn acquire(n: usize) -> Result<Command, Box<dyn Error>> {
+fn acquire(n: usize) -> Result<Command> {
     let key = ResourceKey {
         tenant: Name::new("default")?,
         kind: Name::new("camera")?,
@@ -51,17 +55,17 @@ fn acquire(n: usize) -> Result<Command, Box<dyn Error>> {
     }))
 }
 
-fn open(folder: &Path) -> Result<Engine, Box<dyn Error>> {
+fn open(folder: &Path) -> Result<Engine> {
     let options = ResidentOptions { ttl_max_ms: TTL_MS };
     let store = ResidentStore::embedded_with(Folder::open(folder)?, BootClock, options)?;
     Ok(Engine::start(store, EngineOptions::default(), Arc::new(())))
 }
 
-async fn fill(folder: &Path, leases: usize) -> Result<(), Box<dyn Error>> {
+async fn fill(folder: &Path, leases: usize) -> Result<()> {
     let before = resident_kb()?;
     let engine = open(folder)?;
     for from in (0..leases).step_by(AT_ONCE) {
-        let commands = (from..(from + AT_ONCE).min(leases)).map(acquire).collect::<Result<Vec<_>, _>>()?;
+        let commands = (from..(from + AT_ONCE).min(leases)).map(acquire).collect::<Result<Vec<_>>>()?;
         for outcome in engine.submit_all(commands).await {
             outcome??;
         }
@@ -71,7 +75,7 @@ async fn fill(folder: &Path, leases: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn measure(folder: &Path, leases: usize) -> Result<(), Box<dyn Error>> {
+async fn measure(folder: &Path, leases: usize) -> Result<()> {
     let before = resident_kb()?;
     let engine = open(folder)?;
     report("after a start", before, leases)?;
@@ -99,21 +103,30 @@ async fn measure(folder: &Path, leases: usize) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn report(when: &str, before_kb: u64, leases: usize) -> Result<(), Box<dyn Error>> {
+fn report(when: &str, before_kb: u64, leases: usize) -> Result<()> {
     let kb = resident_kb()?.saturating_sub(before_kb);
     println!("{leases} leases {when}: {} MB, {} bytes each", kb / 1_024, kb * 1_024 / leases as u64);
     Ok(())
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
-    let mut arguments = std::env::args().skip(1);
-    let leases = arguments.next().map_or(Ok(LEASES), |n| n.parse())?;
-    if let Some(folder) = arguments.next() {
-        return measure(folder.as_ref(), leases).await;
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Number of leases
+    #[arg(default_value_t = 200_000)]
+    leases: usize,
+    /// A folder that is filled already: the second process
+    #[arg(hide = true)]
+    filled: Option<PathBuf>,
+}
+
+pub async fn run(Options { leases, filled }: Options) -> Result<()> {
+    if let Some(folder) = filled {
+        return measure(&folder, leases).await;
     }
     let folder = tempfile::tempdir()?;
     fill(folder.path(), leases).await?;
-    let again = Process::new(std::env::current_exe()?).arg(leases.to_string()).arg(folder.path()).status()?;
-    if again.success() { Ok(()) } else { Err("the second process failed".into()) }
+    let mut again = Process::new(std::env::current_exe()?);
+    let status = again.args(["memory", &leases.to_string()]).arg(folder.path()).status()?;
+    ensure!(status.success(), "the second process failed");
+    Ok(())
 }

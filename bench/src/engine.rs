@@ -1,6 +1,5 @@
-//! Acquire and release cycles per second of an engine in this process: `cargo run --release --example embedded_bench`.
-//!
-//! `embedded_bench [SECONDS] [memory|FOLDER] [TASKS...]`: each task holds a resource of its own, over and over.
+//! Acquire and release cycles per second of an engine in this process. Each task acquires and releases a resource of
+//! its own.
 
 use std::{
     sync::{
@@ -10,6 +9,8 @@ use std::{
     time::Duration,
 };
 
+use anyhow::{Context, Result};
+use clap::Args;
 use solehold_core::{
     command::{Acquire, AskedTenure, Claim, Command, Target, Undeclared},
     key::{Document, LeaseId, Name, ResourceKey},
@@ -61,7 +62,7 @@ async fn cycle(engine: &Engine, key: &ResourceKey) {
     assert!(released.is_ok(), "{released:?}");
 }
 
-async fn run(place: &str, tasks: usize, seconds: u64) {
+async fn measure(place: &str, tasks: usize, seconds: u64) {
     let store = solehold_engine::open(place).await.expect("a store");
     let batches = Arc::new(Batches::default());
     let engine = Engine::start(store, EngineOptions::default(), batches.clone());
@@ -90,7 +91,7 @@ async fn run(place: &str, tasks: usize, seconds: u64) {
     let count = batches.count.load(Ordering::Relaxed).max(1);
     let store_ms = batches.micros.load(Ordering::Relaxed) as f64 / 1_000.0 / count as f64;
     println!(
-        "{tasks:4} tasks: {:8.0} cycles/s, {:8.0} ops/s, {:6.1} commands a batch, {store_ms:5.2} ms in the store",
+        "{tasks:4} tasks: {:8.0} cycles/s, {:8.0} ops/s, {:6.1} commands per batch, {store_ms:5.2} ms in the store",
         cycles as f64 / took,
         2.0 * cycles as f64 / took,
         2.0 * cycles as f64 / count as f64,
@@ -98,18 +99,27 @@ async fn run(place: &str, tasks: usize, seconds: u64) {
     engine.stop().await;
 }
 
-#[tokio::main]
-async fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let seconds = arguments.first().map_or(5, |text| text.parse().expect("seconds"));
-    let place = arguments.get(1).map_or("", String::as_str);
-    let tasks: Vec<usize> = arguments.iter().skip(2).map(|text| text.parse().expect("tasks")).collect();
-    let tasks = if tasks.is_empty() { vec![1, 64, 256] } else { tasks };
-    for tasks in tasks {
-        let folder = tempfile::tempdir_in(if place.is_empty() || place == "memory" { "." } else { place });
-        let folder = folder.expect("a temporary folder");
-        let place =
-            if place == "memory" { "memory:" } else { folder.path().to_str().expect("a readable path") };
-        run(place, tasks, seconds).await;
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Length of each measurement
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    seconds: u64,
+    /// The folder to make temporary data folders in, or `memory`
+    #[arg(long, value_name = "FOLDER", default_value = ".")]
+    store: String,
+    /// Numbers of tasks; each is one measurement
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "1,64,256")]
+    tasks: Vec<usize>,
+}
+
+pub async fn run(options: Options) -> Result<()> {
+    for tasks in options.tasks {
+        if options.store == "memory" {
+            measure("memory:", tasks, options.seconds).await;
+            continue;
+        }
+        let folder = tempfile::tempdir_in(&options.store).context("a temporary folder")?;
+        measure(folder.path().to_str().context("a path in UTF-8")?, tasks, options.seconds).await;
     }
+    Ok(())
 }
