@@ -1,4 +1,4 @@
-//! A timer of the kernel's. The timers of tokio stand still while the machine is suspended; this one does not.
+//! A kernel timer. Tokio's timers stop while the machine is suspended; this one does not.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! Leases ended by others, deletion, and tokens that grow through everything (rules 5 and 12).
+//! Leases ended by other callers, deletion, and tokens that always grow (rules 5 and 12).
 
 use solehold_core::{command::*, event::EventName, lease::Declaration, outcome::*, time::*};
 

@@ -1,4 +1,4 @@
-//! What the cases have in common: a bench with a store on it, and short names for commands.
+//! Helpers of the cases: a bench with a store, and short names for commands.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! News of sessions: who is told of what.
+//! News of sessions: which sessions are notified of which events.
 
 use std::{collections::BTreeSet, time::Duration};
 

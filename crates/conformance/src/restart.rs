@@ -1,4 +1,4 @@
-//! What a store keeps that is stopped and started again: only one that keeps anything can be asked.
+//! Restarts: for stores that keep their rows.
 
 pub use crate::{
     moving::{reopen_keeps_everything, reopen_keeps_time_left, tokens_grow_through_reopen},

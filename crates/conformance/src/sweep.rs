@@ -1,4 +1,5 @@
-//! Sweeping: the store nominates exactly what has run out, and a mass expiry is swept in bounded steps (rule 11).
+//! Sweeping: the store nominates exactly the expired leases and sessions, and a mass expiry is swept in bounded steps
+//! (rule 11).
 
 use std::time::Duration;
 

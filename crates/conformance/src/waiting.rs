@@ -1,4 +1,4 @@
-//! Waiting in line: first come, first served, and a line costs nothing to those who are not in it (rule 15).
+//! Waiting in line: first come, first served, and a line costs nothing to other callers (rule 15).
 
 use std::{
     sync::{
@@ -130,8 +130,11 @@ pub async fn first_come_first_served(fixture: &dyn Fixture) {
 pub async fn whatever_ends_a_lease(fixture: &dyn Fixture) {
     let bench = Bench::new(fixture).await;
     let room = bench.room(10 * LONG_MS).await;
-    let (expired, held_back, closed, cancelled, fenced) =
-        (key("expired"), key("held-back"), key("closed"), key("cancelled"), key("fenced"));
+    let expired = key("expired");
+    let held_back = key("held-back");
+    let closed = key("closed");
+    let cancelled = key("cancelled");
+    let fenced = key("fenced");
     let all = [&expired, &held_back, &closed, &cancelled, &fenced];
     let dies = bench.grant(ask_for(&expired, "ann", SHORT_MS)).await;
     let revoked = bench.grant(ask_for(&held_back, "ann", 2 * SHORT_MS)).await;

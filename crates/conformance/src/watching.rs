@@ -1,4 +1,4 @@
-//! Watching: no gap, no double, and honest about what is gone (rule 18).
+//! Watching: no gaps, no duplicates, and missing events are reported (rule 18).
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A command and who gives it (rule 26).
+//! A command and its actor (rule 26).
 
 use std::sync::Arc;
 
@@ -30,17 +30,17 @@ impl ResourceScope {
 /// Who gives a command. What it opens or takes belongs to that key, and events name it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Actor {
-    /// The store itself, or a caller where no keys are in use. It may act for everyone, and events name nobody.
+    /// The store itself, or a caller where no keys are in use. It may act for all, and events name no key.
     #[default]
     Unnamed,
-    /// A key, which may act on what belongs to it or to nobody.
+    /// A key, which may act on what belongs to it or to no key.
     Key {
         /// Its id.
         id: Name,
         /// The only resources that it may touch; empty for all.
         scopes: Arc<[ResourceScope]>,
     },
-    /// An admin's key, which may act for everyone.
+    /// An admin's key, which may act for all keys.
     Admin(Name),
 }
 

@@ -130,7 +130,7 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// A hand-over that someone asks for who may act for the present holder.
+    /// A hand-over requested by a caller that may act for the present holder.
     pub fn new(key: ResourceKey, lease: LeaseId, to: SessionId, within_ms: u64) -> Self {
         Self { key, lease, to, within_ms, attributes: Document::default(), budget: None, planned: false }
     }
@@ -209,7 +209,7 @@ pub enum Command {
         /// The final state for the next holder.
         state: Option<StateWrite>,
     },
-    /// End another holder's lease. If nobody holds the resource and the old holder is fenced off, end its hold-back.
+    /// End another holder's lease. If the resource is free and the old holder is fenced off, end its hold-back.
     Revoke {
         /// Which lease.
         claim: Claim,

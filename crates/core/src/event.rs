@@ -46,7 +46,7 @@ pub enum What {
     Released(Ended),
     /// The lease expired, or a pending lease lapsed.
     Expired(Ended),
-    /// The lease was ended by someone other than its holder.
+    /// The lease was ended by a caller other than its holder.
     Revoked(Ended),
     /// Another holder takes over an expired lease that was not swept yet.
     Stolen(Ended),
@@ -128,7 +128,7 @@ pub enum EventName {
     LeaseReleased,
     /// A lease expired.
     LeaseExpired,
-    /// A lease was ended by someone other than its holder.
+    /// A lease was ended by a caller other than its holder.
     LeaseRevoked,
     /// An expired lease was taken over by another holder before it was swept.
     LeaseStolen,

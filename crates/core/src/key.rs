@@ -283,8 +283,8 @@ mod tests {
         };
         // These are stored somewhere.
         assert_eq!((key("a").mark(), key("b").mark()), (1_776_477_200, 2_317_160_157));
-        let (one, other) =
-            (LeaseId::new(&key("a"), Uuid::from_u128(1)), LeaseId::new(&key("a"), Uuid::from_u128(2)));
+        let one = LeaseId::new(&key("a"), Uuid::from_u128(1));
+        let other = LeaseId::new(&key("a"), Uuid::from_u128(2));
         assert_eq!((one.mark(), other.mark()), (key("a").mark(), key("a").mark()));
         assert!(one != other && one.0.get_version_num() == 8);
     }

@@ -21,7 +21,7 @@ pub enum LeaseStatus {
     Expired,
     /// Released by its holder.
     Released,
-    /// Someone else ended it.
+    /// Another caller ended it.
     Revoked,
 }
 
@@ -135,7 +135,7 @@ pub struct Declaration {
 pub struct Resource {
     /// Its identity.
     pub key: ResourceKey,
-    /// What was declared of it; nothing, if it lives only as long as someone holds it.
+    /// Its declaration; none if it exists only while it is held.
     pub declared: Option<Arc<Declaration>>,
     /// When the row was made.
     pub created_at: StoreTime,

@@ -7,7 +7,7 @@
 //! outside a session has one of its own, kept in the lease itself ([`lease::Tenure`]).
 //!
 //! **States of a lease.** `pending` (granted when the present holder is done; has no token yet), `active`, then one of
-//! `released` (by its holder), `expired` (time ran out) and `revoked` (by someone else). See the picture at
+//! `released` (by its holder), `expired` (time ran out) and `revoked` (by another caller). See the picture at
 //! [`decide()`].
 //!
 //! **The clock rule.** One clock decides: [`time::StoreTime`], read by the store after a batch has taken its locks. It

@@ -32,7 +32,7 @@ pub enum Answer {
         /// The time until the resource can be acquired.
         held_back_ms: u64,
     },
-    /// Nobody held the resource, and it is not held back any longer.
+    /// The resource was free, and is no longer held back.
     HoldBackLifted,
     /// A request id was spent.
     Spent,
@@ -68,13 +68,13 @@ pub enum Answer {
         /// Whether it was not declared before.
         created: bool,
     },
-    /// Watchers are told of a change.
+    /// Watchers are notified of a change.
     Noted,
     /// A resource or record was removed.
     Removed,
     /// A record was written.
     Record(Record),
-    /// Revisions go on from above this one.
+    /// Revisions continue above this one.
     Raised(Revision),
 }
 
@@ -316,7 +316,8 @@ pub enum Refusal {
     },
     /// As many resources of the kind are pending as the move budget allows.
     #[error(
-        "the move budget is used up: {budget} resources of kind {kind} are already being handed over; try again when one of them has moved"
+        "the move budget is used up: {budget} resources of kind {kind} are already being handed over; \
+         try again when one of them has moved"
     )]
     OverBudget {
         /// The most that may be pending at a time.

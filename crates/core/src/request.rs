@@ -1,4 +1,4 @@
-//! Request ids that can get nothing any more (rule 7).
+//! Spent request ids: they are granted nothing more (rule 7).
 
 use serde::{Deserialize, Serialize};
 

@@ -45,22 +45,22 @@ impl Default for DriverLimits {
     }
 }
 
-/// Commands that were submitted together, in their order, and no more than a batch: they are in one.
+/// Commands that were submitted together, in order. They are at most one batch, and never split over two.
 struct Job {
     calls: Vec<Call>,
     reply: oneshot::Sender<Result<Vec<Outcome>, EngineError>>,
     _places: OwnedSemaphorePermit,
 }
 
-/// Where a lane takes commands in.
+/// The queue of a lane.
 #[derive(Debug, Clone)]
 struct Intake {
     jobs: mpsc::Sender<Job>,
-    /// As many as commands may wait.
+    /// One permit for each command that may be queued.
     places: Arc<Semaphore>,
 }
 
-/// Takes commands in and answers them.
+/// Queues commands and returns their outcomes.
 #[derive(Debug, Clone)]
 pub struct Driver {
     news: Intake,
@@ -70,7 +70,7 @@ pub struct Driver {
     limits: DriverLimits,
 }
 
-/// The driver's lanes, which end after [`Driver::stop`] when all that was taken in is answered.
+/// The driver's lanes, which end after [`Driver::stop`] when all queued commands are answered.
 #[derive(Debug)]
 pub struct Lanes(Vec<tokio::task::JoinHandle<()>>);
 
@@ -78,7 +78,7 @@ impl Lanes {
     /// Waits until the lanes have ended.
     pub async fn ended(self) {
         for lane in self.0 {
-            // One that died has been reported, and its callers were told that the outcome is unknown.
+            // A lane that died was logged, and its callers got an unknown outcome.
             let _ = lane.await;
         }
     }
@@ -95,7 +95,7 @@ impl Driver {
         let stop = watch::Sender::new(false);
         let mut workers = Vec::new();
         let mut start = |lane: Lane| {
-            // A job has at least one place, so that there is room for all who have places.
+            // A job has at least one permit, so the channel has room for all jobs that have permits.
             let (sender, jobs) = mpsc::channel(limits.queue_max);
             let store = store.clone();
             let health = health.clone();
@@ -109,7 +109,7 @@ impl Driver {
         (Self { news, quiet, health, stop, limits }, Lanes(workers))
     }
 
-    /// Takes nothing more in; what was taken in is answered.
+    /// Accepts no more commands; the queued ones are answered.
     pub fn stop(&self) {
         self.stop.send_replace(true);
     }
@@ -221,7 +221,7 @@ impl Worker {
                 return;
             };
             let batch = self.fill(first, &mut jobs).await;
-            // The lane outlives a batch that panics. Its replies are dropped, by which those who wait learn that the
+            // The lane outlives a batch that panics. Its replies are dropped, from which callers learn that the
             // outcome is unknown, and the store is asked whether it still answers.
             if AssertUnwindSafe(self.work(batch)).catch_unwind().await.is_err() {
                 tracing::error!(lane = ?self.lane, "batch panicked; its outcome is unknown");
@@ -252,7 +252,7 @@ impl Worker {
     }
 
     async fn work(&self, mut jobs: Vec<Job>) {
-        // Nothing is done for a caller that has gone away: nobody would know of the grant.
+        // Commands of a caller that has disconnected are dropped: no client would know of the grant.
         jobs.retain(|job| !job.reply.is_closed());
         if jobs.is_empty() {
             return;

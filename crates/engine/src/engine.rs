@@ -91,7 +91,7 @@ impl Observer for Listeners {
     }
 }
 
-/// Runs a task of the engine for ever: one that panics is started again.
+/// Runs a task of the engine until it is aborted; a task that panics is restarted.
 fn run_for_ever<F>(what: &'static str, run: impl Fn() -> F + Send + 'static) -> JoinHandle<()>
 where
     F: Future<Output = ()> + Send + 'static,
@@ -133,7 +133,7 @@ impl Engine {
             run_for_ever("probe", move || prober.clone().probe(probed.clone())),
             run_for_ever("sweeper", move || sweeper.clone().run()),
             run_for_ever("watch", move || tail.clone().tail()),
-            run_for_ever("renewals", move || teller.clone().tell_renewals()),
+            run_for_ever("renewals", move || teller.clone().send_renewals()),
             run_for_ever("waiting room", move || room.clone().run()),
         ];
         let running = Mutex::new(Some(Tasks { lanes, tasks }));
@@ -308,7 +308,7 @@ impl Engine {
         }
     }
 
-    /// The store was set back to an earlier state: it goes on as another history (rule 23).
+    /// The store was set back to an earlier state: begins another history (rule 23).
     pub async fn set_back(&self, bar: Bar) -> Result<Beginning, EngineError> {
         self.heard(self.parts.store.set_back(None, bar).await)?;
         Ok(self.beginning(bar))
@@ -340,14 +340,14 @@ impl Engine {
         Ok(self.beginning(bar))
     }
 
-    /// Takes note of how a call went. Reads are not among those: one that fails or takes too long says nothing of
-    /// whether leases can be renewed. The lanes and the sweeper find out soon enough.
+    /// Records the result of a write. Reads are not recorded: one that fails or times out does not mean that leases
+    /// cannot be renewed. The lanes and the sweeper notice that soon enough.
     fn heard<T>(&self, result: Result<T, StoreError>) -> Result<T, EngineError> {
         self.parts.health.heard(&result);
         Ok(result?)
     }
 
-    /// Stops: answers what was taken in, then closes the store. Watches end.
+    /// Answers the queued commands, then closes the store. Watches end.
     pub async fn stop(&self) {
         let running = self.parts.running.lock().take();
         let Some(Tasks { lanes, tasks }) = running else { return };
@@ -359,7 +359,7 @@ impl Engine {
         self.parts.driver.stop();
         lanes.ended().await;
         for task in tasks {
-            // It was cancelled; what matters is that it has dropped the store.
+            // It was aborted; it only has to drop the store before that is closed.
             let _ = task.await;
         }
         self.parts.store.close().await;
@@ -371,7 +371,7 @@ mod tests {
     use super::*;
     use crate::{clock::BootClock, resident};
 
-    /// Its store still answers, but no command would be.
+    /// The store still answers, but commands would not be processed.
     #[tokio::test]
     async fn an_engine_that_has_died_is_not_ready() {
         let store = resident::memory(BootClock).expect("memory");

@@ -1,4 +1,4 @@
-//! Results that are too large to be handed over at once: they go piece by piece, as fast as the reader takes them.
+//! Streams of results that are too large for one answer: piece by piece, as fast as the reader takes them.
 //!
 //! Two pieces at most lie between the store and the reader, so that neither an export nor the snapshot of a watch takes
 //! more memory for being large. All pieces are of one moment. A reader that takes none for too long is given up, so

@@ -1,4 +1,4 @@
-//! Whether the store answers. While it does not, nobody waits to be told so.
+//! Whether the store is available. While it is not, commands fail at once instead of waiting for it.
 
 use std::{
     sync::{Arc, OnceLock},
@@ -14,20 +14,20 @@ use crate::{
     store::{Store, StoreError},
 };
 
-/// How often a store that does not answer is tried again.
+/// How often an unavailable store is probed.
 const PROBE_EVERY: Duration = Duration::from_millis(200);
 
-/// What is known of the store's health.
+/// The health of the store and of the engine's own tasks.
 #[derive(Debug, Default)]
 pub struct Health {
     trouble: Mutex<Option<String>>,
     troubled: Notify,
-    /// What of the engine itself has died: no store can mend that.
+    /// The task of the engine that has died: only a restart of the process helps.
     dead: OnceLock<String>,
 }
 
 impl Health {
-    /// Refuses at once while the store is known not to answer.
+    /// Fails at once while the store is unavailable.
     pub fn check(&self) -> Result<(), EngineError> {
         if let Some(what) = self.dead.get() {
             return Err(StoreError::Unavailable(what.clone()).into());
@@ -38,16 +38,16 @@ impl Health {
         }
     }
 
-    /// Something without which the engine cannot work has died.
+    /// Records that a task without which the engine cannot work has died.
     pub fn died(&self, what: String) {
-        // The first says enough.
+        // The first one is enough.
         let _ = self.dead.set(what);
     }
 
-    /// Takes note of how a call to the store went.
+    /// Records the result of a call to the store.
     pub fn heard<T>(&self, result: &Result<T, StoreError>) {
         let trouble = match result {
-            // Others were in the way: that says nothing of the store.
+            // A conflict says nothing about the store.
             Err(StoreError::Contended { .. }) => return,
             Err(StoreError::Unavailable(what) | StoreError::Unknown(what)) => Some(what.clone()),
             Ok(_)
@@ -78,7 +78,7 @@ impl Health {
         self.trouble.lock().is_some()
     }
 
-    /// Tries a troubled store again and again until it answers; for ever.
+    /// Probes an unavailable store until it answers; never returns.
     pub async fn probe(self: Arc<Self>, store: Arc<dyn Store>) {
         loop {
             self.troubled.notified().await;

@@ -10,7 +10,7 @@ pub const JUMP: u64 = 1 << 32;
 /// Minutes are counted from the beginning of 2026.
 const MINUTES_FROM_MS: u64 = 1_767_225_600_000;
 /// A history begins at this many revisions for each minute by the wall clock. A store makes far fewer per minute, so a
-/// history that begins later lies above one that began earlier, even if nobody remembers that one: a backup may
+/// history that begins later lies above one that began earlier, even if no process remembers that one: a backup may
 /// be older than the last failover.
 const REVISIONS_PER_MINUTE: u64 = 1 << 26;
 

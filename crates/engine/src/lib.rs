@@ -7,7 +7,7 @@
 //! ```
 //! A [`store::Store`] keeps rows and judges nothing; [`Engine`] drives it. Stores: [`resident`], which is `memory` or,
 //! over the journal of the module `embedded` in one SQLite file, `embedded`; and `postgres`. The last two are features
-//! of this crate, so that nobody compiles a database that they do not use.
+//! of this crate, so that a database that is not used is not compiled.
 //!
 //! Errors, and how they become one another (`?` does it):
 //!

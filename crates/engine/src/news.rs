@@ -1,7 +1,8 @@
-//! News for sessions: a holder that waits here is told at once that something has happened to its session. It then asks
-//! by a heartbeat what, since only an answer to that is proof (rule 4); without the word it finds out at its next one.
+//! News for sessions: a holder that waits here is notified at once when something has happened to its session. It then
+//! sends a heartbeat, since only the answer to that is proof (rule 28); without a notification it finds out at its next
+//! one.
 //!
-//! An inquiry may name many sessions, so that one connection serves all sessions of a process.
+//! One subscription may name many sessions, so that one connection serves all sessions of a process.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -24,110 +25,110 @@ use crate::{
     watch::Hub,
 };
 
-/// What is asked: a session, and the revision of the set of leases that its holder knows.
+/// A session, and the revision of the lease set that its holder knows.
 pub type KnownSet = (SessionId, Revision);
 
-/// What an inquiry was told.
+/// The answer to a request for news.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionNews {
-    /// The sessions that something has happened to. None, if the time has passed without news.
+    /// The sessions that something has happened to; empty if the time has passed without news.
     pub sessions: BTreeSet<SessionId>,
-    /// Where to go on from; none if that is not known, and then the next inquiry looks at the sessions' rows.
+    /// Where the next request resumes; none if that is not known, and then it reads the sessions' rows.
     pub cursor: Option<Cursor>,
 }
 
-/// Someone who waits.
-struct Inquiry {
-    /// Whose sessions they must be; anyone's, if none.
+struct Subscriber {
+    /// Only sessions of this tenant; of all tenants, if none.
     tenant: Option<Name>,
-    told: Mutex<BTreeSet<SessionId>>,
-    is_told: Notify,
+    news: Mutex<BTreeSet<SessionId>>,
+    has_news: Notify,
 }
 
-impl Inquiry {
-    fn may_hear_of(&self, tenant: &Name) -> bool {
+impl Subscriber {
+    fn may_see(&self, tenant: &Name) -> bool {
         self.tenant.as_ref().is_none_or(|own| own == tenant)
     }
 
-    fn tell(&self, id: SessionId) {
-        self.told.lock().insert(id);
-        self.is_told.notify_one();
+    fn notify(&self, id: SessionId) {
+        self.news.lock().insert(id);
+        self.has_news.notify_one();
     }
 }
 
-/// Who waits for news of which session.
+/// The holders that wait for news, by session.
 #[derive(Default)]
-pub(crate) struct NewsDesk {
-    inquiries: Mutex<HashMap<SessionId, Vec<Arc<Inquiry>>>>,
+pub(crate) struct SessionNotifier {
+    subscribers: Mutex<HashMap<SessionId, Vec<Arc<Subscriber>>>>,
 }
 
-impl NewsDesk {
-    /// Tells those who wait what these events are to them.
-    pub(crate) fn tell<'a>(&self, events: impl IntoIterator<Item = &'a Event>) {
-        let inquiries = self.inquiries.lock();
-        if inquiries.is_empty() {
+impl SessionNotifier {
+    /// Notifies the subscribers of all sessions that these events concern.
+    pub(crate) fn notify<'a>(&self, events: impl IntoIterator<Item = &'a Event>) {
+        let subscribers = self.subscribers.lock();
+        if subscribers.is_empty() {
             return;
         }
         for event in events {
             for id in event.is_news_to() {
-                let asked = inquiries.get(&id).into_iter().flatten();
-                for inquiry in asked.filter(|inquiry| inquiry.may_hear_of(&event.key.tenant)) {
-                    inquiry.tell(id);
+                let of_session = subscribers.get(&id).into_iter().flatten();
+                for subscriber in of_session.filter(|subscriber| subscriber.may_see(&event.key.tenant)) {
+                    subscriber.notify(id);
                 }
             }
         }
     }
 
-    /// There is a gap in what is known: anything may have happened to anyone.
-    pub(crate) fn tell_all(&self) {
-        for (id, inquiries) in &*self.inquiries.lock() {
-            for inquiry in inquiries {
-                inquiry.tell(*id);
+    /// Events may have been missed: every session may have news.
+    pub(crate) fn notify_all(&self) {
+        for (id, subscribers) in &*self.subscribers.lock() {
+            for subscriber in subscribers {
+                subscriber.notify(*id);
             }
         }
     }
 }
 
-/// An inquiry for as long as it waits.
-struct Waiting<'a> {
+/// A subscription; dropping it ends it.
+struct Subscription<'a> {
     hub: &'a Hub,
-    inquiry: Arc<Inquiry>,
+    subscriber: Arc<Subscriber>,
     sessions: Vec<SessionId>,
 }
 
-impl<'a> Waiting<'a> {
+impl<'a> Subscription<'a> {
     fn new(hub: &'a Hub, asked: &[KnownSet], tenant: Option<Name>) -> Self {
         hub.attend();
-        let inquiry = Arc::new(Inquiry { tenant, told: Mutex::default(), is_told: Notify::new() });
+        let subscriber = Arc::new(Subscriber { tenant, news: Mutex::default(), has_news: Notify::new() });
         let sessions: Vec<_> = asked.iter().map(|(id, _)| *id).collect();
-        let mut inquiries = hub.desk.inquiries.lock();
+        let mut subscribers = hub.notifier.subscribers.lock();
         for id in &sessions {
-            inquiries.entry(*id).or_default().push(inquiry.clone());
+            subscribers.entry(*id).or_default().push(subscriber.clone());
         }
-        drop(inquiries);
-        Self { hub, inquiry, sessions }
+        drop(subscribers);
+        Self { hub, subscriber, sessions }
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        let mut inquiries = self.hub.desk.inquiries.lock();
+        let mut subscribers = self.hub.notifier.subscribers.lock();
         for id in &self.sessions {
-            if let Some(those) = inquiries.get_mut(id) {
-                those.retain(|inquiry| !Arc::ptr_eq(inquiry, &self.inquiry));
-                if those.is_empty() {
-                    inquiries.remove(id);
+            if let Some(of_session) = subscribers.get_mut(id) {
+                of_session.retain(|subscriber| !Arc::ptr_eq(subscriber, &self.subscriber));
+                if of_session.is_empty() {
+                    subscribers.remove(id);
                 }
             }
         }
-        drop(inquiries);
+        drop(subscribers);
         self.hub.leave();
     }
 }
 
 impl Hub {
-    /// Waits for news of one of the sessions of a tenant, for at most `wait`. What happened since `from` is told at
-    /// once; where that is not known any more, or not given, a session whose set is newer than the one known is news.
+    /// Waits for news of one of the sessions of a tenant, for at most `wait`. Events since `from` are news at once.
+    /// Where those are no longer known, or `from` is not given, a session whose lease set is newer than the known one
+    /// is news.
     pub(crate) async fn session_news(
         &self,
         asked: &[KnownSet],
@@ -135,30 +136,30 @@ impl Hub {
         from: Option<Cursor>,
         wait: Duration,
     ) -> Result<SessionNews, EngineError> {
-        let waiting = Waiting::new(self, asked, tenant.cloned());
+        let subscription = Subscription::new(self, asked, tenant.cloned());
         self.is_reading().await?;
-        let sessions: BTreeSet<_> = waiting.sessions.iter().copied().collect();
-        let is_own = |event: &Event| waiting.inquiry.may_hear_of(&event.key.tenant);
+        let sessions: BTreeSet<_> = subscription.sessions.iter().copied().collect();
+        let is_own = |event: &Event| subscription.subscriber.may_see(&event.key.tenant);
         let missed = match from.and_then(|from| self.news_after(from, &sessions, is_own)) {
             Some(missed) => missed,
             None => {
-                let wanted = Footprint { sessions: waiting.sessions.clone(), ..Default::default() };
+                let wanted = Footprint { sessions: subscription.sessions.clone(), ..Default::default() };
                 changed(asked, tenant, &self.load(&wanted).await?)
             }
         };
         if missed.is_empty() {
-            // Out of time is an answer, too.
-            let _ = tokio::time::timeout(wait, waiting.inquiry.is_told.notified()).await;
+            // Without news in time, the answer is empty.
+            let _ = tokio::time::timeout(wait, subscription.subscriber.has_news.notified()).await;
         }
-        // In this order: whatever is told was told before the hub says that it has come so far.
+        // The cursor first: all news up to it has been delivered by the time that it is read.
         let cursor = self.read_up_to();
-        let mut told = std::mem::take(&mut *waiting.inquiry.told.lock());
-        told.extend(missed);
-        Ok(SessionNews { sessions: told, cursor })
+        let mut news = std::mem::take(&mut *subscription.subscriber.news.lock());
+        news.extend(missed);
+        Ok(SessionNews { sessions: news, cursor })
     }
 }
 
-/// The sessions that are not as their holders know them.
+/// The sessions whose lease set is not the one that their holders know.
 fn changed(asked: &[KnownSet], tenant: Option<&Name>, rows: &LoadedRows) -> BTreeSet<SessionId> {
     let is_as_known = |(id, known): &&KnownSet| {
         let session = rows.state.session(*id).filter(|session| session.is_renewable(rows.now));

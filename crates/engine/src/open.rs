@@ -1,4 +1,4 @@
-//! Which store a place names.
+//! Opens the store that a URL or folder names.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! How an engine runs.
+//! Options of an engine.
 
 use crate::{driver::DriverLimits, store::Retention};
 

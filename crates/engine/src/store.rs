@@ -1,10 +1,10 @@
-//! What an engine needs of a place where rows are kept. One trait, one conformance suite (`solehold-conformance`), thin
+//! What an engine needs of a store. One trait, one conformance suite (`solehold-conformance`), thin
 //! implementations.
 //!
 //! A store locks and loads rows, reads its clock, lets a [`Decider`] judge, and commits once. It judges nothing itself.
 //! Stored are sessions, holders, resources with the lease and the pending lease on each, who waits in line for them,
-//! spent requests, records, the clock (time, revision, epoch) and the events. Not stored: renewals as events (they are
-//! no news), waiters' connections, and anything that can be told from time, such as whether a lease is live.
+//! spent requests, records, the clock (time, revision, epoch) and the events. Not stored: renewals as events,
+//! waiters' connections, and anything that follows from the time, such as whether a lease is live.
 
 use std::path::PathBuf;
 
@@ -83,7 +83,7 @@ fn process(pid: Option<u32>) -> String {
     pid.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"))
 }
 
-/// Judges a batch. A store may call it again with rows loaded anew, when others were in the way: only the last call
+/// Judges a batch. After a conflict a store may call it again with freshly loaded rows: only the last call
 /// counts.
 pub trait Decider: Send {
     /// Decides all commands of the batch, one after the other, and applies them to `state`.
@@ -349,12 +349,12 @@ pub struct Header {
     pub epoch: u64,
     /// Events up to this revision are not in the export.
     pub floor: Revision,
-    /// Whether the store was retired before: then it cannot have gone on by itself, and what was live is carried over.
+    /// Whether the store was retired before: then it has not continued since, and live leases are carried over.
     #[serde(default)]
     pub retired: bool,
 }
 
-/// A place where rows are kept.
+/// Where the rows are kept: see the [module](self).
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// The kind of store: `memory`, `embedded` or `postgres`.
@@ -370,7 +370,7 @@ pub trait Store: Send + Sync + 'static {
     /// rows, events and clock together, or nothing. In [`Lane::Quiet`] there are no events, and the clock is not
     /// locked.
     ///
-    /// `Ok` means durable. A store retries by itself, with bounds, when others were in the way or a session was found
+    /// `Ok` means durable. A store retries, with bounds, after a conflict or when a session was found
     /// late, and finds out what became of a commit whose answer was lost before it says [`StoreError::Unknown`].
     async fn transact(
         &self,
@@ -467,7 +467,7 @@ pub trait Store: Send + Sync + 'static {
     /// given, and decides nothing while `bar` says so.
     async fn set_back(&self, seen: Option<Cursor>, bar: Bar) -> Result<(), StoreError>;
 
-    /// Stops cleanly: what was answered is kept, and the place can be opened again. Closing twice does no harm.
+    /// Stops cleanly: all answered commands are durable, and the store can be opened again. Closing twice is allowed.
     async fn close(&self);
 }
 

@@ -2,8 +2,8 @@
 //!
 //! One task tails the store and keeps the newest events in one shared window. A watcher has no buffer of its own: it
 //! reads from the window at its own pace, and from the store when it has fallen behind the window. If it has fallen
-//! behind the store's floor it is told `compacted`. A watcher therefore cannot slow down anyone else, and misses
-//! nothing silently.
+//! behind the store's floor it gets `compacted`. A watcher therefore cannot slow down others, and misses nothing
+//! silently.
 
 use std::{
     collections::{BTreeSet, VecDeque},
@@ -29,7 +29,7 @@ use crate::{
     clock::BootTime,
     error::EngineError,
     flow::{self, Flow},
-    news::NewsDesk,
+    news::SessionNotifier,
     store::{Cursor, EventQuery, LoadedRows, ResourcePage, ResourceQuery, Store, StoreError},
 };
 
@@ -43,13 +43,12 @@ const RENEWALS_BEHIND_MAX: usize = 1_024;
 pub const SNAPSHOT_RESOURCES_AT_ONCE: usize = 500;
 /// A silent watch gets a progress mark this often, if the store was read meanwhile.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
-/// The tail reads on for this long after the last watcher has left: those who ask in turns find what happened
-/// meanwhile.
+/// The tail keeps reading for this long after the last watcher has left, so that clients that poll find the events in
+/// between.
 const LINGER: Duration = Duration::from_secs(10);
-/// How long the tail waits after the store did not answer.
 const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// What to tell a watcher of. All that is given must match.
+/// Selects the events of a watch. All given criteria must match.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// Of this tenant only; of all, if none.
@@ -70,40 +69,40 @@ impl Filter {
     }
 }
 
-/// What a watcher is told.
+/// One message of a watch.
 #[derive(Debug, Clone)]
 pub enum Frame {
     /// A page of all resources that match, and the leases on them: all pages are of one moment, and the last has no
-    /// more after it. Watch on from its cursor.
+    /// more after it. Resume the watch from its cursor.
     Snapshot(Box<ResourcePage>),
-    /// Something happened.
+    /// An event.
     Event {
-        /// What.
+        /// The event.
         event: Box<Event>,
-        /// Watch on from here.
+        /// Resume the watch from here.
         cursor: Cursor,
     },
     /// A lease was renewed at this replica; never replayed (rule 19).
     Renewed(Box<LeaseView>),
     /// Nothing else happened up to here, as just read from the store.
     Progress(Cursor),
-    /// What comes after the cursor is gone: take a snapshot.
+    /// Events after the cursor are gone: take a snapshot.
     Compacted {
         /// Events up to here are gone.
         floor: Cursor,
     },
 }
 
-/// Why a watch cannot begin or go on.
+/// Why a watch cannot begin or continue.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum WatchError {
     /// The engine is stopping, or its store could not be read.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// The cursor is ahead of the history: it is not from this store.
-    #[error("the cursor {}.{} is ahead of the history, which stands at {}.{}", given.epoch, given.revision.0, head.epoch, head.revision.0)]
+    #[error("cursor {}.{} is ahead of the history, which is at {}.{}; take a new snapshot", given.epoch, given.revision.0, head.epoch, head.revision.0)]
     Ahead {
-        /// What was given.
+        /// The cursor of the request.
         given: Cursor,
         /// Where the history stands.
         head: Cursor,
@@ -160,9 +159,9 @@ impl Window {
     }
 }
 
-/// Renewed leases that watchers have not been told of yet: each once, however often it was renewed.
+/// Renewed leases that were not sent to watchers yet: each once, however often it was renewed.
 #[derive(Debug, Default)]
-struct UntoldRenewals {
+struct PendingRenewals {
     resources: BTreeSet<ResourceKey>,
     sessions: BTreeSet<SessionId>,
 }
@@ -173,15 +172,15 @@ pub struct Hub {
     window: RwLock<Option<Window>>,
     head: watch::Sender<Head>,
     renewals: broadcast::Sender<Arc<LeaseView>>,
-    renewed: Mutex<UntoldRenewals>,
+    renewed: Mutex<PendingRenewals>,
     were_renewed: Notify,
     renewal_watchers: AtomicUsize,
     watchers: AtomicUsize,
-    /// Who wants the tail to read: watchers, and those who wait for news of their sessions.
+    /// The number of watchers and of subscribers to session news.
     attending: AtomicUsize,
     left_at: Mutex<Option<BootTime>>,
     wanted: Notify,
-    pub(crate) desk: NewsDesk,
+    pub(crate) notifier: SessionNotifier,
 }
 
 impl Hub {
@@ -197,7 +196,7 @@ impl Hub {
             watchers: AtomicUsize::new(0),
             attending: AtomicUsize::new(0),
             left_at: Mutex::default(),
-            desk: NewsDesk::default(),
+            notifier: SessionNotifier::default(),
             wanted: Notify::new(),
         })
     }
@@ -206,7 +205,7 @@ impl Hub {
         self.head.send_modify(|head| head.is_stopping = true);
     }
 
-    /// Reads the store for as long as anyone watches; for ever.
+    /// Reads events while there are watchers; never returns.
     pub(crate) async fn tail(self: Arc<Self>) {
         loop {
             if !self.is_wanted() {
@@ -222,7 +221,7 @@ impl Hub {
         }
     }
 
-    /// The tail reads for someone until [`Self::leave`].
+    /// Keeps the tail reading until [`Self::leave`].
     pub(crate) fn attend(&self) {
         self.attending.fetch_add(1, Ordering::SeqCst);
         self.wanted.notify_one();
@@ -257,10 +256,10 @@ impl Hub {
         &self,
         from: Cursor,
         of: &BTreeSet<SessionId>,
-        may_hear: impl Fn(&Event) -> bool,
+        may_see: impl Fn(&Event) -> bool,
     ) -> Option<BTreeSet<SessionId>> {
         let window = self.window.read();
-        let events = window.as_ref()?.all_after(from)?.filter(|event| may_hear(event));
+        let events = window.as_ref()?.all_after(from)?.filter(|event| may_see(event));
         Some(events.flat_map(|event| event.is_news_to()).filter(|id| of.contains(id)).collect())
     }
 
@@ -288,9 +287,9 @@ impl Hub {
         let query = EventQuery { after: at.revision, limit: PAGE_EVENTS, ..Default::default() };
         let page = self.store.events(&query).await?;
         if page.head.epoch != at.epoch || page.floor > at.revision {
-            // What lies between is gone: each watcher finds out by itself what that means for it.
+            // The events in between are gone: each watcher handles that on its next read.
             self.start_over();
-            self.desk.tell_all();
+            self.notifier.notify_all();
             return Ok(());
         }
         let last = page.events.last().map_or(at.revision, |e| e.revision);
@@ -301,7 +300,7 @@ impl Hub {
     }
 
     fn advance(&self, to: Cursor, events: Vec<Event>) {
-        self.desk.tell(&events);
+        self.notifier.notify(&events);
         let mut window = self.window.write();
         window.get_or_insert_with(|| Window::empty(to)).extend(events);
         self.head.send_modify(|head| {
@@ -315,7 +314,7 @@ impl Hub {
         self.window.read().as_ref()?.after(after)
     }
 
-    /// Takes note of renewals that were just committed here, if anyone asks for them.
+    /// Notes renewals that were just committed here, if a watcher wants them.
     pub(crate) fn renewed(&self, renewals: &[Change]) {
         if self.renewal_watchers.load(Ordering::Relaxed) == 0 || renewals.is_empty() {
             return;
@@ -331,19 +330,19 @@ impl Hub {
         self.were_renewed.notify_one();
     }
 
-    /// Passes renewals on to the watchers that ask for them; for ever.
-    pub(crate) async fn tell_renewals(self: Arc<Self>) {
+    /// Sends renewals to the watchers that want them; never returns.
+    pub(crate) async fn send_renewals(self: Arc<Self>) {
         loop {
             self.were_renewed.notified().await;
             let renewed = std::mem::take(&mut *self.renewed.lock());
-            if let Err(error) = self.tell_renewed(renewed).await {
+            if let Err(error) = self.send_renewed(renewed).await {
                 tracing::debug!(%error, "cannot load renewed leases; watchers miss these renewals");
             }
         }
     }
 
-    async fn tell_renewed(&self, renewed: UntoldRenewals) -> Result<(), StoreError> {
-        let UntoldRenewals { resources, sessions } = renewed;
+    async fn send_renewed(&self, renewed: PendingRenewals) -> Result<(), StoreError> {
+        let PendingRenewals { resources, sessions } = renewed;
         let whole_sessions = sessions.iter().copied().collect();
         let footprint = Footprint {
             resources: resources.iter().cloned().collect(),
@@ -353,10 +352,10 @@ impl Hub {
         let loaded = self.store.load(&footprint).await?;
         for resource in loaded.state.resources() {
             let Ok(Some(view)) = LeaseView::of(&loaded.state, resource, loaded.now) else { continue };
-            // A resource may be loaded because someone waits for it: then its lease is another's.
+            // A resource may be loaded because the session waits for it: then its lease belongs to another session.
             let hangs_there = view.lease.tenure.session().is_some_and(|id| sessions.contains(&id));
             if (hangs_there || resources.contains(&view.key)) && view.status == LeaseStatus::Active {
-                // Nobody listening is no error.
+                // It is no error if there is no watcher.
                 let _ = self.renewals.send(Arc::new(view));
             }
         }

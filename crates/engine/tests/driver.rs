@@ -32,7 +32,8 @@ struct Stage {
 
 impl Stage {
     fn new(driver: DriverLimits) -> Self {
-        let (store, notes) = (Wrapped::new(), Arc::new(Notes::default()));
+        let store = Wrapped::new();
+        let notes = Arc::new(Notes::default());
         let options = EngineOptions { driver, ..Default::default() };
         let engine = Engine::start(store.clone(), options, notes.clone());
         Self { store, notes, engine }

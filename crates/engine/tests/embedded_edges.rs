@@ -86,7 +86,8 @@ async fn is_noticed(fixture: &Embedded, lost: Cursor) {
 /// The whole folder from a backup that was made while it was closed.
 #[tokio::test]
 async fn a_folder_from_a_backup_is_not_taken_for_the_one_that_was_left() {
-    let (fixture, backup) = (Embedded::new(), TempDir::new().unwrap());
+    let fixture = Embedded::new();
+    let backup = TempDir::new().unwrap();
     let bench = Bench::new(&fixture).await;
     bench.grant(ask(&key("before"), "ann")).await;
     bench.store.close().await;
@@ -108,7 +109,8 @@ async fn a_database_put_back_in_place_is_not_taken_for_the_one_that_was_left() {
         let bench = Bench::new(&fixture).await;
         bench.grant(ask(&key("before"), "ann")).await;
         let bench = if is_of_this_run { bench } else { bench.reopen().await };
-        let (file, copy) = (fixture.folder.path().join("solehold.db"), fixture.folder.path().join("copy"));
+        let file = fixture.folder.path().join("solehold.db");
+        let copy = fixture.folder.path().join("copy");
         let db = rusqlite::Connection::open(&file).unwrap();
         db.execute("VACUUM INTO ?1", [copy.to_str().unwrap()]).unwrap();
         drop(db);
@@ -270,7 +272,8 @@ async fn readers_take_no_lease_from_a_holder_who_renews() {
     let folder = TempDir::new().unwrap();
     let store = ResidentStore::embedded(Folder::open(folder.path()).unwrap()).unwrap();
     let engine = Engine::start(store.clone(), EngineOptions::default(), Arc::new(()));
-    let (resources, readers) = (5_000, 100);
+    let resources = 5_000;
+    let readers = 100;
     for from in (0..resources).step_by(500) {
         let asks =
             (from..from + 500).map(|n| ask_for(&key(&format!("job-{n:05}")), "ann", TTL_MAX_MS).command());
@@ -280,7 +283,8 @@ async fn readers_take_no_lease_from_a_holder_who_renews() {
     let reading = Arc::new(AtomicUsize::new(readers));
     let mut tasks = Vec::new();
     for _ in 0..readers {
-        let (engine, reading) = (engine.clone(), reading.clone());
+        let engine = engine.clone();
+        let reading = reading.clone();
         tasks.push(tokio::spawn(async move {
             let mut watch = engine.watch(None, Filter::default()).await.unwrap();
             let mut seen = 0;

@@ -91,7 +91,8 @@ async fn sigkill_loses_nothing_that_was_answered() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let (mut answered, mut refusal) = (Vec::new(), None);
+    let mut answered = Vec::new();
+    let mut refusal = None;
     for line in BufReader::new(child.stdout.take().unwrap()).lines() {
         let line = line.unwrap();
         // A line that the kill cut off lacks its full stop.
@@ -193,15 +194,12 @@ async fn restart_on_another_boot() {
             }
             drop(bench);
             let other = |mark: &mut Mark| mark.boot_id = "another".to_owned();
-            match is_clean {
-                true => edit_mark(fixture.folder.path(), other),
-                false => {
-                    let db = database(fixture.folder.path());
-                    let sql = "UPDATE log SET entry = json_set(entry, '$.mark.boot_id', 'another')";
-                    db.execute(sql, []).unwrap();
-                    edit_mark(fixture.folder.path(), other);
-                }
+            if !is_clean {
+                let db = database(fixture.folder.path());
+                let sql = "UPDATE log SET entry = json_set(entry, '$.mark.boot_id', 'another')";
+                db.execute(sql, []).unwrap();
             }
+            edit_mark(fixture.folder.path(), other);
             fixture.ticks.advance_ms(3_000_000);
             let bench = Bench::new(&fixture).await;
             let now = bench.now().await;
@@ -258,7 +256,7 @@ async fn damage_is_told() {
     for (damage, place) in [
         ("UPDATE log SET entry = substr(entry, 1, 80) WHERE seq = (SELECT max(seq) FROM log)", "log entry"),
         ("UPDATE log SET entry = '{}' WHERE seq = (SELECT min(seq) FROM log)", "log entry"),
-        ("DELETE FROM log WHERE seq = (SELECT min(seq) + 1 FROM log)", "it is missing"),
+        ("DELETE FROM log WHERE seq = (SELECT min(seq) + 1 FROM log)", "missing"),
         ("UPDATE rows SET row = 'x'", "resource"),
         ("UPDATE meta SET value = 'x' WHERE name = 'mark'", "mark"),
         ("UPDATE meta SET value = 'x' WHERE name = 'revision'", "revision"),
@@ -327,7 +325,8 @@ impl Journal for Flaky {
 #[tokio::test]
 async fn failed_append_is_unknown_then_recovers() {
     for fault in [BEFORE_WRITING, AFTER_WRITING, ALTOGETHER] {
-        let (folder, switch) = (TempDir::new().unwrap(), Arc::new(AtomicU8::new(0)));
+        let folder = TempDir::new().unwrap();
+        let switch = Arc::new(AtomicU8::new(0));
         let journal = Flaky { folder: Folder::open(folder.path()).unwrap(), fault: switch.clone() };
         let store =
             ResidentStore::embedded_with(journal, Arc::new(ManualClock::default()), Default::default())
@@ -453,7 +452,8 @@ async fn history_beyond_memory() {
         bench.all(commands).await;
     }
     let bench = bench.reopen().await;
-    let (mut at, mut pages) = (Revision(0), 0);
+    let mut at = Revision(0);
+    let mut pages = 0;
     while at < Revision(20_000) {
         let page =
             bench.store.events(&EventQuery { after: at, limit: 999, ..Default::default() }).await.unwrap();

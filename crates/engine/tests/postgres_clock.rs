@@ -151,7 +151,8 @@ async fn time_is_read_under_the_locks() {
         let in_the_way = client.transaction().await.expect("a transaction");
         in_the_way.execute(sql, &[]).await.expect("a lock");
         let waiting = tokio::spawn({
-            let (store, other) = (store.clone(), key(sql));
+            let store = store.clone();
+            let other = key(sql);
             let both = [acquire(&key("contended"), "bea", 60_000), acquire(&other, "bea", 60_000)];
             async move { run_batch(store.as_ref(), both.to_vec(), |_| ()).await.1.outcomes }
         });
@@ -175,7 +176,8 @@ async fn time_is_read_under_the_locks() {
 /// How long a lease of `ttl_ms` lasts while `meanwhile` happens, from before it was asked for until after the answer
 /// that it is over. A slow machine only makes that longer.
 async fn lasts(store: &dyn Store, name: &str, ttl_ms: u64, meanwhile: impl Future<Output = ()>) -> Duration {
-    let (job, began) = (key(name), Instant::now());
+    let job = key(name);
+    let began = Instant::now();
     grant(store, &job, "ann", ttl_ms).await;
     let over = wait_for("the lease to be over", SOON, || async { !is_live(&lease(store, &job).await) });
     tokio::select! {
@@ -240,7 +242,8 @@ async fn a_small_step_forward_while_nobody_runs_ends_no_lease_early() {
     for step_ms in [600, 1_000, 2_900, 4_900] {
         let postgres = server().await;
         let store = open(&postgres.url()).await;
-        let (job, began) = (key("restarted"), Instant::now());
+        let job = key("restarted");
+        let began = Instant::now();
         grant(store.as_ref(), &job, "ann", TTL_MS).await;
         store.close().await;
         postgres.clock().expect("a fake clock").set_offset_ms(step_ms).expect("a clock");

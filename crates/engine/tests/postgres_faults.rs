@@ -38,7 +38,8 @@ impl Hurt {
 
     /// Ends the faults once the store's connections are gone from the server.
     fn restore_when_cut_off(&self) -> tokio::task::JoinHandle<()> {
-        let (proxy, straight) = (self.proxy.clone(), self.straight.clone());
+        let proxy = self.proxy.clone();
+        let straight = self.straight.clone();
         tokio::spawn(async move {
             let client = connect(&straight).await;
             let sql = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'solehold' AND state <> 'idle'";
@@ -51,7 +52,8 @@ impl Hurt {
 
     /// Cuts the store off as soon as what it has written is there to be counted, and ends the faults.
     fn cut_when_committed(&self, sql: &'static str) -> tokio::task::JoinHandle<()> {
-        let (proxy, straight) = (self.proxy.clone(), self.straight.clone());
+        let proxy = self.proxy.clone();
+        let straight = self.straight.clone();
         tokio::spawn(async move {
             let client = connect(&straight).await;
             wait_for("the commit", SOON, || async { number(&client, sql).await == 1 })
@@ -120,7 +122,8 @@ async fn a_commit_that_arrives_late_changes_nothing() {
     let hurt = Hurt::new().await;
     let store = open(&hurt.through).await;
     let job = key("late");
-    let (proxy, is_stalled) = (hurt.proxy.clone(), AtomicBool::new(false));
+    let proxy = hurt.proxy.clone();
+    let is_stalled = AtomicBool::new(false);
     let batch = run_batch(store.as_ref(), vec![acquire(&job, "ann", 60_000)], |times| {
         if times == 1 {
             proxy.stall();
@@ -168,7 +171,8 @@ async fn a_lost_renewal_is_run_again() {
         tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(restore));
     })
     .await;
-    let (outcomes, decided) = (batch.outcomes, batch.decided);
+    let outcomes = batch.outcomes;
+    let decided = batch.decided;
     result.expect("it is renewed");
     assert_eq!(decided, 2, "it was not run again");
     assert_eq!(committed_before, 1, "the first one was not committed");
@@ -205,7 +209,8 @@ async fn stopped_and_started_under_load() {
     let mut tasks = JoinSet::new();
     let is_over = Arc::new(AtomicBool::new(false));
     for worker in 0..8 {
-        let (engine, is_over) = (engine.clone(), is_over.clone());
+        let engine = engine.clone();
+        let is_over = is_over.clone();
         tasks.spawn(async move {
             let mut granted = Vec::new();
             for n in 0.. {

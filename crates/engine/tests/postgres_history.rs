@@ -114,7 +114,8 @@ async fn a_restored_dump_gives_no_token_again_though_nobody_remembers() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_dump_is_not_adopted_by_a_replica_that_kept_running() {
     let postgres = Postgres::start().await.expect("PostgreSQL");
-    let (store, other) = (open_short(&postgres.url()).await, open_short(&postgres.url()).await);
+    let store = open_short(&postgres.url()).await;
+    let other = open_short(&postgres.url()).await;
     grant_up_to(store.as_ref(), 2).await;
     let held = grant(store.as_ref(), &key("held"), "ann", TTL_MAX_MS).await;
     let dump = Dump::of(&postgres);

@@ -43,7 +43,8 @@ async fn two_engines(url: &str) -> [Engine; 2] {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_replica_that_stops_in_the_middle_of_a_batch_holds_the_others_up_for_a_moment() {
     let url = database().await;
-    let (paused, other) = (open(&url).await, open(&url).await);
+    let paused = open(&url).await;
+    let other = open(&url).await;
     let (enter, entered) = tokio::sync::oneshot::channel();
     let (go_on, told) = std::sync::mpsc::sync_channel(1);
     let mut enter = Some(enter);
@@ -83,7 +84,8 @@ async fn two_replicas_and_one_capacity() {
             let Command::Acquire(ask) = acquire(&key(&format!("{round}-{n}")), &holder, 60_000) else {
                 panic!("not an acquire")
             };
-            let (engine, ask) = (engines[n % 2].clone(), Acquire { holds_at_most: Some(MOST), ..ask });
+            let engine = engines[n % 2].clone();
+            let ask = Acquire { holds_at_most: Some(MOST), ..ask };
             asks.spawn(async move { engine.submit(Command::Acquire(ask)).await.expect("answered") });
         }
         let outcomes = asks.join_all().await;
@@ -101,7 +103,8 @@ async fn grants_and_their_ends_are_heap_only() {
     let url = database().await;
     let store = open(&url).await;
     let session = session(store.as_ref(), "ann", 60_000).await;
-    let (by_ttl, by_session) = (key("by ttl"), key("by session"));
+    let by_ttl = key("by ttl");
+    let by_session = key("by session");
     for key in [&by_ttl, &by_session] {
         let declaration = Default::default();
         done(store.as_ref(), Command::Declare { key: key.clone(), declaration, only_new: false }).await;
@@ -153,7 +156,8 @@ async fn race(url: &str) {
     let wanted = key("the one");
     let mut tasks = JoinSet::new();
     for n in 0..200_usize {
-        let (engine, command) = (engines[n % 2].clone(), acquire(&wanted, &format!("holder-{n}"), 60_000));
+        let engine = engines[n % 2].clone();
+        let command = acquire(&wanted, &format!("holder-{n}"), 60_000);
         tasks.spawn(async move { engine.submit(command).await.expect("the store answers") });
     }
     let outcomes = tasks.join_all().await;
@@ -255,7 +259,8 @@ async fn work(engine: Engine, worker: usize, lasts: Duration) -> usize {
             }
             done += 4;
         }
-        let (tenant, session) = (name("acme"), view.session.id);
+        let tenant = name("acme");
+        let session = view.session.id;
         submit(Command::CloseSession { tenant, session }).await;
     }
     done

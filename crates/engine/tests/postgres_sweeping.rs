@@ -51,7 +51,8 @@ impl Bench {
 
     /// Lets a lease and a session run out behind all that is in the way, and sweeps until they are judged.
     async fn sweeps_what_is_ripe(&self) {
-        let (job, brief) = (key("ripe"), session(self.store.as_ref(), "brief", BRIEF_MS).await);
+        let job = key("ripe");
+        let brief = session(self.store.as_ref(), "brief", BRIEF_MS).await;
         grant(self.store.as_ref(), &job, "ann", BRIEF_MS).await;
         let over = wait_for("the lease to run out", SOON, || async {
             !is_live(&lease(self.store.as_ref(), &job).await)
@@ -106,8 +107,8 @@ async fn resources_held_back_from_their_line_are_not_in_the_way() {
 async fn dead_sessions_whose_leases_are_not_ripe_are_not_in_the_way() {
     let bench = Bench::new().await;
     for n in 0..IN_THE_WAY {
-        let (job, dead) =
-            (key(&format!("job-{n}")), session(bench.store.as_ref(), &format!("dead-{n}"), BRIEF_MS).await);
+        let job = key(&format!("job-{n}"));
+        let dead = session(bench.store.as_ref(), &format!("dead-{n}"), BRIEF_MS).await;
         bench.declare(&job).await;
         done(bench.store.as_ref(), acquire_on(&job, &dead)).await;
         bench.hand_over(&job, bench.next.id).await;
@@ -119,8 +120,8 @@ async fn dead_sessions_whose_leases_are_not_ripe_are_not_in_the_way() {
 async fn dead_sessions_with_only_pending_leases_are_not_in_the_way() {
     let bench = Bench::new().await;
     for n in 0..IN_THE_WAY {
-        let (job, dead) =
-            (key(&format!("job-{n}")), session(bench.store.as_ref(), &format!("dead-{n}"), BRIEF_MS).await);
+        let job = key(&format!("job-{n}"));
+        let dead = session(bench.store.as_ref(), &format!("dead-{n}"), BRIEF_MS).await;
         grant(bench.store.as_ref(), &job, "ann", HOUR_MS).await;
         bench.hand_over(&job, dead.id).await;
     }
@@ -132,7 +133,8 @@ async fn dead_sessions_with_only_pending_leases_are_not_in_the_way() {
 async fn a_parked_session_is_found_when_nothing_holds_its_lease_back_any_more() {
     let bench = Bench::new().await;
     let store = bench.store.as_ref();
-    let (job, dead) = (key("job"), session(store, "dead", BRIEF_MS).await);
+    let job = key("job");
+    let dead = session(store, "dead", BRIEF_MS).await;
     bench.declare(&job).await;
     done(store, acquire_on(&job, &dead)).await;
     bench.hand_over(&job, bench.next.id).await;

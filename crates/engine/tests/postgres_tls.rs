@@ -49,7 +49,8 @@ async fn the_certificate_is_checked_as_asked() {
     let client = postgres.connect().await.expect("a connection");
     let data: String = client.query_one("SHOW data_directory", &[]).await.expect("a row").get(0);
     drop(client);
-    let (data, owner) = (Path::new(&data), std::fs::metadata(&data).expect("the data folder"));
+    let data = Path::new(&data);
+    let owner = std::fs::metadata(data).expect("the data folder");
     let (root, issuer) = authority();
     let key = KeyPair::generate().expect("a key");
     let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");

@@ -35,7 +35,8 @@ struct Replica {
 
 impl Replica {
     async fn start(url: &str) -> Self {
-        let (store, notes) = (open(url).await, Arc::new(Notes::default()));
+        let store = open(url).await;
+        let notes = Arc::new(Notes::default());
         let engine = Engine::start(store.clone(), EngineOptions::default(), notes.clone());
         Self { store, engine, notes }
     }
@@ -70,7 +71,8 @@ async fn replicas_do_not_all_sweep_everything() {
     brief_leases(replicas[0].store.as_ref(), "job").await;
     all_swept(replicas[0].store.as_ref()).await;
     let nominated: Vec<usize> = replicas.iter().map(Replica::nominated).collect();
-    let (all, most) = (nominated.iter().sum::<usize>(), nominated.iter().max().copied().unwrap_or(0));
+    let all = nominated.iter().sum::<usize>();
+    let most = nominated.iter().max().copied().unwrap_or(0);
     assert!(all >= LEASES, "{nominated:?}");
     // A turn may go to another replica where a busy machine holds its keeper up.
     assert!(most * 10 >= all * 7, "one replica does most of the work: {nominated:?}");
@@ -97,7 +99,8 @@ async fn a_keeper_that_dies_is_replaced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_keeper_that_stops_leaves_no_gap() {
     let url = database().await;
-    let (keeper, heir) = (open(&url).await, open(&url).await);
+    let keeper = open(&url).await;
+    let heir = open(&url).await;
     let job = key("job");
     grant(keeper.as_ref(), &job, "ann", FIRST_MS).await;
     let over =

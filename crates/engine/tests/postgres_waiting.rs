@@ -74,7 +74,8 @@ async fn done(engine: &Engine, command: Command) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_line_over_all_replicas() {
     let url = database().await;
-    let (client, job) = (connect(&url).await, key("shared"));
+    let client = connect(&url).await;
+    let job = key("shared");
     let replicas = [replica(&url).await, replica(&url).await, replica(&url).await];
     let first =
         replicas[0].acquire_waiting(ask(&job, "ann", None), Actor::Unnamed, SOON).await.expect("answers");
@@ -106,8 +107,10 @@ async fn one_line_over_all_replicas() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_moves_keeps_its_place() {
     let url = database().await;
-    let (client, job) = (connect(&url).await, key("moves"));
-    let (a, b) = (replica(&url).await, replica(&url).await);
+    let client = connect(&url).await;
+    let job = key("moves");
+    let a = replica(&url).await;
+    let b = replica(&url).await;
     let held =
         granted(a.acquire_waiting(ask(&job, "ann", None), Actor::Unnamed, SOON).await.expect("answers"));
     let at_a = waiting(&a, ask(&job, "bea", Some("r")));
@@ -142,12 +145,14 @@ async fn a_client_that_moves_keeps_its_place() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_replica_is_passed_over() {
     let url = database().await;
-    let (client, job) = (connect(&url).await, key("orphaned"));
+    let client = connect(&url).await;
+    let job = key("orphaned");
     let live = replica(&url).await;
     let held =
         granted(live.acquire_waiting(ask(&job, "ann", None), Actor::Unnamed, SOON).await.expect("answers"));
     // It has a runtime of its own, which is pulled from under it.
-    let (there, at) = (url.clone(), job.clone());
+    let there = url.clone();
+    let at = job.clone();
     let (stop, stopped) = std::sync::mpsc::sync_channel::<()>(1);
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -178,7 +183,8 @@ async fn a_stall_of_four_seconds_keeps_the_order_of_the_line() {
     let postgres = Postgres::start().await.expect("PostgreSQL");
     let proxy = Proxy::start(postgres.addr()).await.expect("a proxy");
     let through = format!("postgres://postgres@{}/postgres", proxy.addr());
-    let (client, job) = (connect(&postgres.url()).await, key("stalled"));
+    let client = connect(&postgres.url()).await;
+    let job = key("stalled");
     let replicas = [replica(&through).await, replica(&through).await];
     let first =
         replicas[0].acquire_waiting(ask(&job, "ann", None), Actor::Unnamed, SOON).await.expect("answers");
@@ -237,7 +243,8 @@ async fn a_database_without_lines_gets_them() {
         SELECT 1, 1, 1, last_ms + 60000, gen_random_uuid(), 'ann', 60000, last_ms + 60000, last_ms, false \
         FROM solehold.clock; UPDATE solehold.clock SET revision = 1";
     client.batch_execute(held).await.expect("a lease");
-    let (engine, job) = (replica(&url).await, key("old"));
+    let engine = replica(&url).await;
+    let job = key("old");
     // Its id was not made for the resource, and leads there all the same.
     let row = client.query_one("SELECT lease_id FROM solehold.leases", &[]).await.expect("a row");
     let target = solehold_core::command::Target::Lease { tenant: name("acme"), id: LeaseId(row.get(0)) };

@@ -70,7 +70,8 @@ async fn answer(task: JoinHandle<Result<Outcome, EngineError>>) -> Outcome {
 #[tokio::test]
 async fn a_store_that_was_away_for_long_loses_nobody() {
     let store = Wrapped::new();
-    let (engine, job) = (start(&store), key("away"));
+    let engine = start(&store);
+    let job = key("away");
     let first_holder = held(&engine, &job).await;
     let bea = waiting(&engine, ask_as(&job, "bea", "r"));
     let before = is_in_line(&store, &job).await;
@@ -110,7 +111,8 @@ async fn rooms(store: &Wrapped, job: &ResourceKey) -> Vec<solehold_core::key::Se
 #[tokio::test]
 async fn a_stall_of_the_store_lets_nobody_pass() {
     let store = Wrapped::new();
-    let (engine, job) = (start(&store), key("stall"));
+    let engine = start(&store);
+    let job = key("stall");
     let first_holder = held(&engine, &job).await;
     let bea = waiting(&engine, ask(&job, "bea"));
     is_in_line(&store, &job).await;
@@ -129,7 +131,8 @@ async fn a_stall_of_the_store_lets_nobody_pass() {
 #[tokio::test]
 async fn a_room_that_was_lost_keeps_the_order_of_its_line() {
     let store = Wrapped::new();
-    let (engine, job) = (start(&store), key("order"));
+    let engine = start(&store);
+    let job = key("order");
     held(&engine, &job).await;
     let names: Vec<String> = (0..20).map(|n| format!("w{n:02}")).collect();
     let mut all = Vec::new();
@@ -156,7 +159,8 @@ async fn a_room_that_was_lost_keeps_the_order_of_its_line() {
 #[tokio::test]
 async fn a_new_epoch_keeps_everyones_place() {
     let store = Wrapped::new();
-    let (engine, job) = (start(&store), key("epoch"));
+    let engine = start(&store);
+    let job = key("epoch");
     let first_holder = held(&engine, &job).await;
     let bea = waiting(&engine, ask(&job, "bea"));
     let before = is_in_line(&store, &job).await;
@@ -175,7 +179,8 @@ async fn a_new_epoch_keeps_everyones_place() {
 #[tokio::test]
 async fn who_goes_away_while_the_store_holds_its_breath_leaves_nothing() {
     let store = Wrapped::new();
-    let (engine, job) = (start(&store), key("breath"));
+    let engine = start(&store);
+    let job = key("breath");
     let first_holder = held(&engine, &job).await;
     let opener = waiting(&engine, ask(&job, "opener"));
     is_in_line(&store, &job).await;
@@ -201,7 +206,8 @@ async fn who_goes_away_while_the_store_holds_its_breath_leaves_nothing() {
 #[tokio::test]
 async fn a_replica_has_so_many_places_and_no_more() {
     let store = Wrapped::new();
-    let (engine, job) = (start(&store), key("crowded"));
+    let engine = start(&store);
+    let job = key("crowded");
     held(&engine, &job).await;
     let all: Vec<_> =
         (0..SESSION_WAITERS_MAX).map(|n| waiting(&engine, ask(&job, &format!("w{n}")))).collect();
@@ -218,7 +224,8 @@ async fn a_replica_has_so_many_places_and_no_more() {
 #[tokio::test]
 async fn a_stopping_engine_lets_everyone_go() {
     let store = Wrapped::new();
-    let (engine, job) = (start(&store), key("stops"));
+    let engine = start(&store);
+    let job = key("stops");
     held(&engine, &job).await;
     let bea = waiting(&engine, ask(&job, "bea"));
     is_in_line(&store, &job).await;

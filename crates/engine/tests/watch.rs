@@ -53,7 +53,8 @@ async fn acquire(bench: &Bench<'_>, from: u64, to: u64) {
 #[tokio::test]
 async fn a_watcher_ahead_of_the_tail() {
     let store = Wrapped::new();
-    let (bench, engine) = (Bench::new(&*store).await, start(&store));
+    let bench = Bench::new(&*store).await;
+    let engine = start(&store);
     acquire(&bench, 1, 5).await;
     let mut first = engine.watch(None, Filter::default()).await.unwrap();
     acquire(&bench, 6, 6).await;
@@ -82,7 +83,8 @@ async fn a_watcher_ahead_of_the_tail() {
 #[tokio::test]
 async fn a_hole_behind_a_slow_tail() {
     let store = Wrapped::new();
-    let (bench, engine) = (Bench::new(&*store).await, start(&store));
+    let bench = Bench::new(&*store).await;
+    let engine = start(&store);
     let mut slow = engine.watch(None, Filter::default()).await.unwrap();
     acquire(&bench, 1, 3).await;
     for revision in 1..=3 {
@@ -110,7 +112,8 @@ async fn a_hole_behind_a_slow_tail() {
 #[tokio::test]
 async fn a_new_epoch() {
     let store = Wrapped::new();
-    let (bench, engine) = (Bench::new(&*store).await, start(&store));
+    let bench = Bench::new(&*store).await;
+    let engine = start(&store);
     let mut watch = engine.watch(None, Filter::default()).await.unwrap();
     acquire(&bench, 1, 3).await;
     for revision in 1..=3 {
@@ -138,7 +141,8 @@ async fn a_new_epoch() {
 #[tokio::test]
 async fn progress_needs_a_read_of_the_store() {
     let store = Wrapped::new();
-    let (bench, engine) = (Bench::new(&*store).await, start(&store));
+    let bench = Bench::new(&*store).await;
+    let engine = start(&store);
     acquire(&bench, 1, 1).await;
     let mut watch = engine.watch(None, Filter::default()).await.unwrap();
     is!(next(&mut watch).await, Some(Frame::Snapshot { .. }));
@@ -161,7 +165,8 @@ async fn progress_needs_a_read_of_the_store() {
 #[tokio::test]
 async fn watchers_come_and_go() {
     let store = Wrapped::new();
-    let (bench, engine) = (Bench::new(&*store).await, start(&store));
+    let bench = Bench::new(&*store).await;
+    let engine = start(&store);
     let mut cursor = bench.head().await;
     let mut expected = 1;
     for round in 0..20 {

@@ -1,4 +1,4 @@
-//! Rows that were buried: looking at them, and reviving them.
+//! Buried rows: listing and reviving them.
 
 use std::time::SystemTime;
 
@@ -19,7 +19,7 @@ pub struct BuriedRow {
     pub at: SystemTime,
     /// Why.
     pub reason: String,
-    /// The attempts that were counted; reviving begins anew at zero.
+    /// The attempts that were counted; reviving starts at zero again.
     pub attempts: i32,
     /// The state in which it is, and in which it is revived.
     pub state: Option<String>,

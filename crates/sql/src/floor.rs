@@ -1,4 +1,4 @@
-//! Where the next claim begins to look.
+//! Where the next claim starts its scan.
 //!
 //! A claimed row leaves its place in the claim index, but its dead entry stays there until vacuum may remove it, and a
 //! long-running reader that pins a snapshot keeps vacuum from it for as long as it runs. A claim that begins at the

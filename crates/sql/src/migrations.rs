@@ -4,7 +4,7 @@
 //! - That takes a short exclusive lock. Who waits for one makes everybody after it wait, so the wait is short, and is
 //!   tried again.
 //! - Indexes are built `CONCURRENTLY`: no writer is blocked, though the build waits for older transactions.
-//! - Everything may be applied again. An index that an interrupted build left invalid is dropped and built anew.
+//! - Everything may be applied again. An index that an interrupted build left invalid is dropped and rebuilt.
 //! - An index of an older description is replaced: the new one is built beside it, and takes its name when it is done.
 
 use std::time::Duration;
@@ -30,7 +30,7 @@ const LOCK_PAUSE: Backoff = Backoff { first: Duration::from_millis(500), cap: Du
 pub enum Step {
     /// Runs in a transaction with a short lock timeout.
     Locked(String),
-    /// Runs by itself, outside any transaction.
+    /// Runs alone, outside any transaction.
     Concurrently {
         /// The index, quoted with its schema.
         index: String,
@@ -93,7 +93,7 @@ impl ClaimTable {
     }
 }
 
-/// The migrations as a script, for those who apply them by hand. Not to be run in one transaction.
+/// The migrations as a script to be applied by hand, not in one transaction.
 pub fn print(table: &ClaimTable) -> String {
     let mut script = format!("SET lock_timeout = '{}ms';\n", LOCK_TIMEOUT.as_millis());
     for step in table.migrations() {
@@ -171,7 +171,7 @@ async fn apply_locked(client: &Client, sql: &str) -> Result<(), Error> {
         let Err(error) = client.batch_execute(&script).await else { break };
         client.batch_execute("ROLLBACK").await?;
         let error = Error::from(error);
-        // A lock that took too long; or somebody who adds the same column at the same time.
+        // A lock timeout, or another process that adds the same column at the same time.
         let in_the_way = matches!(error.code(), Some("55P03" | "42701" | "XX000")) || error.is_contention();
         if !in_the_way || attempt >= LOCK_ATTEMPTS {
             return Err(error);

@@ -1,4 +1,4 @@
-//! One row per partition of a topic: who may write for it, and how far its messages have taken effect.
+//! One row per partition of a topic: its owner's epoch, and the position up to which messages have taken effect.
 //!
 //! A consumer of a partition commits the effect of its messages together with its position, in one transaction that
 //! checks the partition's *epoch*. The epoch grows with each change of owner and never goes back, so that a consumer
@@ -71,7 +71,7 @@ pub struct Landmark {
 /// The row of a partition, as it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionRow {
-    /// The epoch: 0 if nobody ever had the partition.
+    /// The epoch: 0 if the partition never had an owner.
     pub epoch: i64,
     /// The highest lease token that was shown; 0 for none.
     pub token: i64,
@@ -88,7 +88,7 @@ pub struct PartitionRow {
 pub enum Raised {
     /// It was: the partition is ours.
     Ours(Tenure),
-    /// It was not: somebody else has raised it, or shown a higher token.
+    /// It was not: another owner has raised it, or shown a higher token.
     Overtaken(PartitionRow),
 }
 

@@ -1,4 +1,4 @@
-//! Trying again, with bounds.
+//! Bounded retries.
 
 use solehold_clock::RetryPauses;
 

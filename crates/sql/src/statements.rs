@@ -143,7 +143,7 @@ fn proof(table: &ClaimTable) -> String {
     )
 }
 
-/// The columns of a lease that ends. The epoch stays, for ever.
+/// The columns of a lease that ends. The epoch stays forever.
 fn ended(table: &ClaimTable, not_before: &str, attempts: Option<&str>) -> String {
     let mut set = format!("{} = NULL", table.owner);
     match &table.next_attempt {

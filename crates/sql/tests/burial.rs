@@ -45,10 +45,10 @@ impl Observer for Node {
     }
 
     async fn effects(&self, _: &Transaction<'_>, _: &[AppliedTransition<'_>]) -> Result<(), ObserverError> {
-        match self.effects_are_away.load(Ordering::SeqCst) {
-            true => Err(ObserverError::unreachable("the ledger does not answer")),
-            false => Ok(()),
+        if self.effects_are_away.load(Ordering::SeqCst) {
+            return Err(ObserverError::unreachable("the ledger does not answer"));
         }
+        Ok(())
     }
 }
 
@@ -89,7 +89,8 @@ async fn an_observer_that_is_away_for_more_than_the_attempts_buries_nothing() {
     let node = Node { is_away: Arc::new(AtomicBool::new(true)), ..Node::default() };
     let metrics = ReconcilerMetrics::default();
     let reconciler = reconciler(&kit, &node, config()).metrics(&metrics);
-    let (unreachable, buried) = (AtomicU64::new(0), AtomicU64::new(0));
+    let unreachable = AtomicU64::new(0);
+    let buried = AtomicU64::new(0);
     let enough = u64::from(ATTEMPTS_MAX) * ROWS as u64 * 3;
     wait_for("many failed attempts at every row", PATIENCE, async || {
         let summary = reconciler.run_once().await.unwrap();

@@ -267,8 +267,10 @@ async fn migrations_are_safe_on_a_live_table_and_may_be_repeated() {
     // A reader that holds the table for a while: the migration waits in short turns, and others get in between.
     let reader = connect(&kit.url).await;
     reader.batch_execute("BEGIN; SELECT * FROM app.live").await.unwrap();
-    let (one, two) = (connect(&kit.url).await, connect(&kit.url).await);
-    let (table, same) = (live.clone(), live.clone());
+    let one = connect(&kit.url).await;
+    let two = connect(&kit.url).await;
+    let table = live.clone();
+    let same = live.clone();
     let first = tokio::spawn(async move { migrations::apply(&one, &table).await });
     let second = tokio::spawn(async move { migrations::apply(&two, &same).await });
     kit.client

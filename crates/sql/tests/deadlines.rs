@@ -112,7 +112,8 @@ async fn an_observation_ends_with_its_lease_when_the_database_cannot_be_reached(
 async fn an_observation_ends_with_its_lease_when_a_stop_finds_no_database() {
     let world = World::new(3).await;
     let lease = Duration::from_secs(4);
-    let (worker, stop) = (world.worker(lease, 1), Arc::new(Notify::new()));
+    let worker = world.worker(lease, 1);
+    let stop = Arc::new(Notify::new());
     let stopping = stop.clone();
     let mut running = tokio::spawn(worker.run(async move { stopping.notified().await }));
     wait_for("one to be observed", PATIENCE, async || world.observer.began(1)).await.unwrap();
@@ -131,7 +132,8 @@ async fn an_observation_ends_with_its_lease_when_a_stop_finds_no_database() {
 async fn a_stop_does_not_wait_for_a_connection() {
     let world = World::new(1).await;
     world.proxy.stall();
-    let (worker, stop) = (world.worker(Duration::from_secs(3_600), 1), Arc::new(Notify::new()));
+    let worker = world.worker(Duration::from_secs(3_600), 1);
+    let stop = Arc::new(Notify::new());
     let stopping = stop.clone();
     let running = tokio::spawn(worker.run(async move { stopping.notified().await }));
     wait_for("the worker to ask for a connection", PATIENCE, async || world.pool.status().waiting == 1)

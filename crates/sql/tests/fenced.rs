@@ -216,7 +216,8 @@ async fn a_mark_that_a_trigger_raised_is_no_longer_of_the_former_session() {
     client.batch_execute("CREATE TABLE tracks (id int PRIMARY KEY, scene_id text, at int)").await.unwrap();
     fence(&client).await;
     let marks = Marks::new("fences").unwrap();
-    let (one, two) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
+    let one = Some(Uuid::from_u128(1));
+    let two = Some(Uuid::from_u128(2));
     assert_eq!(marks.admit(&client, "scene/lobby", 7, one).await.unwrap(), Fencing::Admitted);
     assert_eq!(write(&mut client, Some(9), &["INSERT INTO tracks VALUES (1, 'lobby', 1)"]).await, "done");
     assert_eq!(marks.admit(&client, "scene/lobby", 9, two).await.unwrap(), Fencing::Admitted);
@@ -241,7 +242,8 @@ async fn a_statement_of_many_rows_leaves_one_version_of_its_mark() {
     marks.show(&transaction, 9).await.unwrap();
     transaction.batch_execute("UPDATE tracks SET at = 3").await.unwrap();
     let newer = tokio::spawn({
-        let (marks, client) = (marks.clone(), connect(&url).await);
+        let marks = marks.clone();
+        let client = connect(&url).await;
         async move { marks.admit(&client, "scene/lobby", 10, None).await.unwrap() }
     });
     let waits = "SELECT count(*) = 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -278,7 +280,8 @@ async fn a_mark_is_raised_in_the_transaction_of_the_write() {
     let mut other = connect(&url).await;
     let marks = Marks::new("fences").unwrap();
     client.batch_execute(&marks.schema()).await.unwrap();
-    let (one, two) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
+    let one = Some(Uuid::from_u128(1));
+    let two = Some(Uuid::from_u128(2));
 
     // A write that is rolled back has raised nothing.
     let transaction = client.transaction().await.unwrap();

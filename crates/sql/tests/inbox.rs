@@ -109,7 +109,8 @@ async fn in_one_transaction_the_second_waits_for_the_first() {
     let payload = PayloadHash::of(b"x");
     let tx = kit.client.transaction().await.unwrap();
     let ticket = started(inbox.begin(&tx, &key("1"), payload, LEASE).await.unwrap());
-    let (url, second) = (kit.url.clone(), inbox.clone());
+    let url = kit.url.clone();
+    let second = inbox.clone();
     let waiting = tokio::spawn(async move {
         let client = connect(&url).await;
         second.begin(&client, &key("1"), payload, LEASE).await

@@ -38,7 +38,8 @@ async fn wanted() -> String {
 #[tokio::test]
 async fn an_index_of_an_older_description_is_replaced_while_it_serves() {
     let kit = Kit::with(20_000, |table| table.index(["amount"])).await;
-    let (watcher, is_over) = (connect(&kit.url).await, Arc::new(AtomicBool::new(false)));
+    let watcher = connect(&kit.url).await;
+    let is_over = Arc::new(AtomicBool::new(false));
     let over = is_over.clone();
     let watching = tokio::spawn(async move {
         let there = "SELECT count(*) FROM pg_index JOIN pg_class ON oid = indexrelid WHERE indisvalid \

@@ -102,7 +102,9 @@ async fn a_write_that_is_under_way_commits_before_its_successor_begins() {
     transaction.execute("INSERT INTO effects VALUES (40, 1)", &[]).await.unwrap();
 
     // The successor waits for it, so that it does not begin before what the first one has checked is committed.
-    let (partitions, partition, url) = (kit.partitions.clone(), kit.partition.clone(), kit.url.clone());
+    let partitions = kit.partitions.clone();
+    let partition = kit.partition.clone();
+    let url = kit.url.clone();
     let successor = tokio::spawn(async move {
         let client = connect(&url).await;
         partitions.raise_from(&client, &partition, 1, "second", 0).await.unwrap()
@@ -137,7 +139,8 @@ async fn of_two_that_saw_the_same_epoch_one_raises_it() {
     let kit = Kit::new().await;
     for _ in 0..50 {
         let seen = kit.partitions.look(&kit.client, &kit.partition).await.unwrap();
-        let (one, two) = (connect(&kit.url).await, connect(&kit.url).await);
+        let one = connect(&kit.url).await;
+        let two = connect(&kit.url).await;
         let raise = async |client: &Client, owner: &str| {
             kit.partitions.raise_from(client, &kit.partition, seen.epoch, owner, 0).await.unwrap()
         };

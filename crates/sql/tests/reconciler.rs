@@ -177,7 +177,8 @@ async fn observations_are_bounded() {
 async fn a_worker_that_freezes_in_its_transaction_locks_its_rows_no_longer_than_its_lease() {
     let kit = Kit::new(1).await;
     let chain = Chain::new([(1, Fate::Freezes)]);
-    let (thawed, entered) = (chain.thawed.clone(), chain.entered.clone());
+    let thawed = chain.thawed.clone();
+    let entered = chain.entered.clone();
     let lease = Duration::from_secs(1);
     let slow = reconciler(&kit, chain, ReconcilerConfig { lease, ..config() });
     // A thread of its own: nothing of this worker moves while it is frozen, its connection included.
@@ -263,7 +264,9 @@ async fn what_cannot_be_written_fails_its_row_alone() {
 async fn a_stop_finishes_what_was_started_and_returns_the_rest() {
     let kit = Kit::new(10).await;
     let chain = Chain::new((1..=10).map(|id| (id, Fate::Waits)));
-    let (gate, entered, seen) = (chain.gate.clone(), chain.entered.clone(), chain.seen.clone());
+    let gate = chain.gate.clone();
+    let entered = chain.entered.clone();
+    let seen = chain.seen.clone();
     let reconciler = reconciler(&kit, chain, ReconcilerConfig { concurrency: 2, ..config() });
     let stop = Arc::new(Notify::new());
     let stopping = stop.clone();

@@ -23,7 +23,9 @@ const AUDIT: &str = "CREATE TABLE app.stolen (id bigint, old text, new text); \
 async fn work(claims: Arc<Claims>, url: String, worker: String) -> (usize, usize) {
     let client = connect(&url).await;
     let me = owner(&worker);
-    let (mut done, mut lost, mut turn) = (0, 0, 0);
+    let mut done = 0;
+    let mut lost = 0;
+    let mut turn = 0;
     loop {
         turn += 1;
         // The first turn, too: all of a worker's first claims run out in its hands.
@@ -83,7 +85,8 @@ async fn many_workers_never_hold_a_row_together_and_do_each_once() {
     let workers: Vec<_> = (0..12)
         .map(|i| tokio::spawn(work(groups[i % 2].clone(), kit.url.clone(), format!("worker-{i}"))))
         .collect();
-    let (mut done, mut lost) = (0, 0);
+    let mut done = 0;
+    let mut lost = 0;
     for worker in workers {
         let (done_by_it, lost_by_it) = worker.await.unwrap();
         done += done_by_it;
@@ -154,7 +157,8 @@ async fn claims_work_where_everything_is_serializable() {
     let kit = Kit::new(ROWS).await;
     let tasks: Vec<_> = (0..4)
         .map(|i| {
-            let (url, claims) = (kit.url.clone(), Claims::new(kit::table().build().unwrap()));
+            let url = kit.url.clone();
+            let claims = Claims::new(kit::table().build().unwrap());
             tokio::spawn(async move {
                 let client = connect(&url).await;
                 client.batch_execute("SET default_transaction_isolation = 'serializable'").await.unwrap();
@@ -202,7 +206,8 @@ async fn it_works_through_pgbouncer_in_transaction_mode() {
 async fn drain(claims: Arc<Claims>, url: String, worker: usize) -> usize {
     let mut client = connect(&url).await;
     let me = owner(&format!("w{worker}"));
-    let (mut done, mut empty) = (0, 0);
+    let mut done = 0;
+    let mut empty = 0;
     while empty < 20 {
         let rows = claims.claim(&client, 9, &me, LONG).await.unwrap();
         empty = if rows.is_empty() { empty + 1 } else { 0 };
@@ -362,7 +367,8 @@ async fn dead_rows_under_a_pinned_snapshot_do_not_strangle_claims() {
         .unwrap();
     let mut read_from_the_floor = Vec::new();
     for _ in 0..ROWS / BATCH as i64 {
-        let (before, full_passes) = (index_reads(&kit).await, kit.claims.full_passes());
+        let before = index_reads(&kit).await;
+        let full_passes = kit.claims.full_passes();
         let rows = kit.claim(BATCH, "a").await;
         assert_eq!(rows.len(), BATCH);
         let read = index_reads(&kit).await - before;

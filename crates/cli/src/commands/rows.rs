@@ -85,10 +85,8 @@ pub async fn run(args: RowsArgs, global: &GlobalArgs) -> CommandResult {
     match args.command {
         RowsCommand::Buried { reason, limit } => table.list(reason.as_deref(), limit, global).await,
         RowsCommand::Revive { ids, reason, yes, .. } => {
-            let chosen = match ids.is_empty() {
-                true => Chosen::All { reason },
-                false => Chosen::Ids(table.parse(&ids)?),
-            };
+            let chosen =
+                if ids.is_empty() { Chosen::All { reason } } else { Chosen::Ids(table.parse(&ids)?) };
             if yes { table.revive(&chosen, global).await } else { table.show(&chosen, global).await }
         }
     }

@@ -29,7 +29,7 @@ impl Draft<'_> {
             return Ok(Answer::Offered(accepted(held, *to, self.now())));
         }
         let session = self.able_session(*to, key)?;
-        // A plan speaks for the present holder, and nobody but its own key speaks for the next.
+        // A plan acts for the present holder; only its own key acts for the next one.
         let owner = if *planned { session.by.as_ref() } else { held.by.as_ref() };
         self.refuse_unless_own(if *planned { "session" } else { "lease" }, owner)?;
         self.refuse_if_at_capacity(session)?;

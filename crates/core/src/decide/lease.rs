@@ -250,7 +250,7 @@ impl Draft<'_> {
         Ok(Answer::Revoked { lease, held_back_ms })
     }
 
-    /// Ends a live lease for someone other than its holder: the resource is held back until the old deadline and
+    /// Ends a live lease for a caller other than its holder: the resource is held back until the old deadline and
     /// lock-delay have passed, since the holder may work until then (rule 12).
     pub(super) fn end_by_force(
         &mut self,

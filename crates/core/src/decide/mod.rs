@@ -177,7 +177,7 @@ impl<'a> Draft<'a> {
 
     /// Gives an event its revision, and applies it to `resource` so that the decision can continue from there.
     fn emit(&mut self, resource: &mut Resource, what: What) {
-        // Time names nobody.
+        // An event caused by time names no key.
         let by = if matches!(what, What::Expired(_)) { None } else { self.by.key().cloned() };
         self.emit_by(resource, what, by);
     }

@@ -65,7 +65,7 @@ impl Draft<'_> {
         Ok(Answer::Removed)
     }
 
-    /// Of an undeclared resource that nobody holds there may be a hold-back, which is all that can be deleted of it.
+    /// An undeclared, free resource may have a hold-back, which is all that can be deleted of it.
     fn delete_undeclared(
         &mut self,
         mut resource: Resource,

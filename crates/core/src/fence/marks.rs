@@ -11,25 +11,25 @@ use crate::{
 /// Questions for the head of the store that the watch has not caught up with yet; beyond it the oldest are given up.
 const PROOFS_MAX: usize = 16;
 
-/// What the store says of a resource when it is asked.
+/// The store's answer about the newest token of a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MarkLookup {
-    /// The newest token that it has given, 0 if none.
+    /// The newest token of the resource, 0 if none was granted.
     Newest(Mark),
-    /// It has no such resource.
+    /// The resource does not exist.
     Nothing,
     /// The gate's key may not see it.
     Hidden,
 }
 
-/// What a gate that remembers has to save.
+/// A change that a gate with a memory has to save.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MarkRecord {
     /// A mark was raised.
     Mark(ResourceKey, Mark),
     /// Marks were dropped: of a resource without one, tokens up to here need a read.
     Floor(Token),
-    /// The store goes on as another history (rule 23).
+    /// The store has begun another history (rule 23).
     Epoch(u64),
 }
 

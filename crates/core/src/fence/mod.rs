@@ -4,7 +4,7 @@
 //! token was granted to. It learns from the watch, from reads of the store, and from what it kept before a restart.
 //!
 //! ```text
-//!   token < mark                       stale: someone newer was admitted or granted
+//!   token < mark                       stale: a newer token was admitted or granted
 //!   token = mark, another session      stale: a token belongs to one session
 //!   token = mark, knowledge fresh      admit
 //!   token = mark, knowledge too old    undecidable: ask the store

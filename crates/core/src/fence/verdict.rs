@@ -1,4 +1,4 @@
-//! What a gate says of a message.
+//! The verdicts of a gate.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! The runners of a snapshot, indexed by what resources ask for.
+//! The runners of a snapshot, indexed by the needs of resources.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! What stays where it is, by fact or by choice.
+//! Keeps resources with their holders, by fact or by choice.
 
 use super::{Eviction, PendingMove, Presence, Reason, Unplaceable, board::Board, classes::Class};
 use crate::session::HolderStatus;
@@ -41,7 +41,7 @@ fn longest_up(board: &Board<'_>, class: &Class) -> Option<u64> {
     class.allowed.iter().filter_map(up_ms).max()
 }
 
-/// A hand-over goes on if it still can; otherwise the holder keeps the resource until the pending lease is gone.
+/// A hand-over continues if it still can; otherwise the holder keeps the resource until the pending lease is gone.
 fn keep_moving(board: &mut Board<'_>, item: usize, pending: &PendingMove) {
     let to = board.fleet.find(board.items[item].resource, &pending.to);
     let to =
@@ -71,7 +71,7 @@ fn keep_held(board: &mut Board<'_>, item: usize, holder: usize) {
     }
 }
 
-/// What nobody holds goes back to its last holder: at once if that is there; otherwise within the return window, or
+/// A free resource goes back to its last holder: at once if that is there; otherwise within the return window, or
 /// while runners come back that were all away when that one went.
 fn keep_for_return(board: &mut Board<'_>, item: usize, longest_up: Option<u64>) {
     let resource = board.items[item].resource;

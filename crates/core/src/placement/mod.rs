@@ -22,7 +22,7 @@
 //!   band around the fair share cause no move; the band is some percent wide, and never narrower than one resource.
 //! - **Constraints always hold.** Tenant, site, kind, labels, capabilities, static lists, capacity. A runner that is
 //!   draining, under maintenance, away or without a session gets nothing.
-//! - **Unowned work first.** Placing what nobody holds is no move and needs no budget. Then come evictions, then the
+//! - **Unowned work first.** Placing a free resource is no move and needs no budget. Then come evictions, then the
 //!   shift between deployment groups, then balancing, each fair between tenants and kinds.
 //! - **Rolling restarts move a resource once.** While a group has two versions there is no balancing in it, and what
 //!   must move goes to the version that is not being drained; if none is being drained, to the newest.

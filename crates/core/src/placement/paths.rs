@@ -1,4 +1,4 @@
-//! Which resources are meant to be where, and the cheapest way to pass load on from runner to runner.
+//! The cheapest way to pass load on from runner to runner.
 
 use std::collections::{BTreeMap, VecDeque};
 

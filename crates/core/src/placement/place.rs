@@ -1,4 +1,4 @@
-//! Finding a place for what has none.
+//! Finds a runner for each resource without one.
 
 use std::{
     cmp::Reverse,
@@ -111,7 +111,7 @@ fn make_room(board: &mut Board<'_>, left: Vec<usize>) {
     }
 }
 
-/// Runners whose capacity was lowered give away what they hold beyond it. What nobody else can have they keep.
+/// Runners whose capacity was lowered give up the resources beyond it, except those that no other runner can take.
 fn relieve(board: &mut Board<'_>) {
     let is_over = |board: &Board<'_>, runner: usize| board.load[runner] > board.capacity[runner];
     let over: Vec<usize> = board.fleet.receivers.iter().filter(|runner| is_over(board, *runner)).collect();

@@ -1,4 +1,4 @@
-//! What a plan says.
+//! The output of placement: a plan, its steps and their reasons.
 
 use serde::{Deserialize, Serialize};
 
@@ -75,7 +75,7 @@ impl Placement {
 pub enum Step {
     /// Its holder keeps it.
     Keep,
-    /// The target acquires it: nobody holds it.
+    /// The target acquires it: it is free.
     Acquire,
     /// Its holder hands it over to the target.
     Move,
@@ -109,7 +109,7 @@ pub enum Reason {
     Returned,
     /// Its last holder may come back for it.
     AwaitsReturn,
-    /// Nobody holds it.
+    /// It is free.
     Unowned,
     /// Its holder must not keep it.
     Evicted(Eviction),

@@ -62,8 +62,8 @@ pub struct Policy {
     pub band: Band,
     /// How many moves may be under way at once.
     pub move_budget: MoveBudget,
-    /// For how long after a runner has gone its resources wait for it to return. While they wait nobody works on them,
-    /// so this is 0 unless runners are known to restart in place.
+    /// For how long after a runner has gone its resources wait for it to return. While they wait no runner works on
+    /// them, so this is 0 unless runners are known to restart in place.
     pub return_window_ms: u64,
     /// For how long a runner that came back must stay before resources are moved to it for balance.
     pub settle_ms: u64,

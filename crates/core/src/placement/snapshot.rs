@@ -1,4 +1,4 @@
-//! What placement is planned from.
+//! The input of placement.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -100,7 +100,7 @@ pub struct PlacementResource {
     pub needs: Needs,
     /// How much of a capacity it takes, 1 to [`super::WEIGHT_MAX`].
     pub weight: u32,
-    /// Its holder; if nobody holds it, the last one, if that is known.
+    /// Its holder, or its last one if it is free and that is known.
     pub holder: Option<Name>,
     /// Whether the holder has a live lease of its present session, or by its name.
     pub held: bool,
@@ -113,7 +113,7 @@ pub struct PlacementResource {
 }
 
 impl PlacementResource {
-    /// A resource of weight 1 that nobody holds and any runner of its tenant may hold.
+    /// A free resource of weight 1 that any runner of its tenant may hold.
     pub fn new(key: ResourceKey) -> Self {
         Self {
             key,

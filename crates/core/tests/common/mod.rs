@@ -293,7 +293,9 @@ impl World {
     }
 
     pub fn cancel(&mut self, who: &str, what: &str, request: &str) -> Told {
-        let (resource, holder, request) = (key(what), name(who), name(request));
+        let resource = key(what);
+        let holder = name(who);
+        let request = name(request);
         self.told(Command::CancelRequest(RequestKey { resource, holder, request }))
     }
 
@@ -392,7 +394,8 @@ impl World {
 
     /// A holder drains itself.
     pub fn drains(&mut self, who: &str, session: Option<SessionId>) -> Told {
-        let (status, by) = (HolderStatus::Draining, StatusBy::Itself(session));
+        let status = HolderStatus::Draining;
+        let by = StatusBy::Itself(session);
         self.told(Command::SetStatus { holder: holder(who), status, by })
     }
 

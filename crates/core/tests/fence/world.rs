@@ -291,7 +291,8 @@ impl World {
     fn ask(&mut self, r: usize, shown: Shown, from: From) {
         let (token, session) = self.message(r, shown, from);
         let answer = if self.exists[r] { MarkLookup::Newest(self.newest(r)) } else { MarkLookup::Nothing };
-        let (asked, is_away) = (Tick(self.now), false);
+        let asked = Tick(self.now);
+        let is_away = false;
         let message = (&key(r), token, session);
         if let MarkLookup::Newest(mark) = answer {
             self.has_learned(r, mark.token.0);
@@ -302,7 +303,8 @@ impl World {
     }
 
     fn ask_old_server(&mut self, r: usize) {
-        let (epoch, asked) = (self.epoch - 1, Tick(self.now));
+        let epoch = self.epoch - 1;
+        let asked = Tick(self.now);
         if epoch >= self.fence.epoch() {
             // The gate has not heard of the present history yet, and would believe it.
             return;

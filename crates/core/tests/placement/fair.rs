@@ -16,7 +16,8 @@ pub struct Share {
 impl Share {
     /// The loads within 10 % or one resource of weight `heaviest`.
     pub fn band(self, heaviest: u64) -> (u64, u64) {
-        let (over, under) = (self.over * 10, self.under * 10);
+        let over = self.over * 10;
+        let under = self.under * 10;
         let half = self.over.max(heaviest * under);
         (over.saturating_sub(half).div_ceil(under), (over + half) / under)
     }
@@ -40,7 +41,8 @@ pub fn shares(runners: &[Runner], resources: &[PlacementResource]) -> Vec<Share>
             (load, capacity(runners, set))
         };
         let tightest = subsets.map(|set| (level(set), set)).max_by(|a, b| {
-            let ((load_a, capacity_a), (load_b, capacity_b)) = (a.0, b.0);
+            let (load_a, capacity_a) = a.0;
+            let (load_b, capacity_b) = b.0;
             (load_a * capacity_b).cmp(&(load_b * capacity_a)).then(a.1.count_ones().cmp(&b.1.count_ones()))
         });
         let ((load, capacity), set) = tightest.expect("a set");
@@ -146,7 +148,8 @@ impl Costs {
 
     /// Sends all that can be sent, one by one, and returns how much and for how much.
     fn send(&mut self) -> (usize, i64) {
-        let (mut sent, mut cost) = (0, 0);
+        let mut sent = 0;
+        let mut cost = 0;
         loop {
             let mut distance = vec![i64::MAX; self.sink() + 1];
             let mut by = vec![usize::MAX; self.sink() + 1];

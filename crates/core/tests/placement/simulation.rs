@@ -99,7 +99,8 @@ fn a_long_history_moves_little() {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (random >> 33) as usize % below
     };
-    let (mut moved, mut needed) = (0, 0);
+    let mut moved = 0;
+    let mut needed = 0;
     for step in 0..200 {
         let which = draw(snapshot.runners.len());
         match draw(4) {

@@ -162,7 +162,8 @@ pub fn check(snapshot: &Snapshot, plan: &Plan) {
     }
     for placement in plan.placements.iter().filter(|p| matches!(p.step, Step::Acquire | Step::Move)) {
         let target = placement.target.as_ref().expect("a target");
-        let (load, most) = (load[target], u64::from(runners[target].capacity));
+        let load = load[target];
+        let most = u64::from(runners[target].capacity);
         assert!(load <= most, "{target} gets {load} and can have {most}");
     }
     let started = plan.count(|step| matches!(step, Step::Move | Step::Moving));

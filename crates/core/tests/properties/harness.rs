@@ -83,7 +83,9 @@ impl Harness {
     }
 
     fn step(&mut self, command: &Command) -> Decision {
-        let (before, at, promised) = (self.world.state.clone(), self.world.moment, self.promises.clone());
+        let before = self.world.state.clone();
+        let at = self.world.moment;
+        let promised = self.promises.clone();
         let decision = self.world.run(command);
         self.world.state.take_dirty();
         self.promises.learn(command, &decision.changes, decision.outcome.as_ref().map_err(|_| ()), at.now);
@@ -105,7 +107,8 @@ impl Harness {
     fn restart(&mut self, gap_ms: u64) {
         let rows = only_rows(&self.world.state);
         assert_eq!(rows, self.world.state, "the rows are all there is");
-        let (stopped_at, grace_ms) = (self.world.moment.now, limits::RESTART_GRACE_MS);
+        let stopped_at = self.world.moment.now;
+        let grace_ms = limits::RESTART_GRACE_MS;
         self.world.state = rows;
         self.world.wait(gap_ms);
         resume(&mut self.world.state, stopped_at, gap_ms, self.world.moment.now, grace_ms);
@@ -139,7 +142,9 @@ pub fn on_a_part(
 ) -> (Loaded, Ledger, Vec<Decision>) {
     'depth: for depth in (0..).map(|n| Depth(1 << n)) {
         let loaded = Loaded::of(full, footprint.clone(), depth);
-        let (mut part, mut moment, mut decisions) = (loaded.part(full), at, Vec::new());
+        let mut part = loaded.part(full);
+        let mut moment = at;
+        let mut decisions = Vec::new();
         for command in commands {
             let call = Call { command: command.clone(), by: by.clone() };
             match decide(&part, &call, moment) {

@@ -298,6 +298,7 @@ fn write(sequence: u64) -> StateWrite {
 }
 
 fn record(id: u8, text: u8) -> Record {
-    let (collection, id) = (name("keys"), name(["k0", "k1"][usize::from(id % 2)]));
+    let collection = name("keys");
+    let id = name(["k0", "k1"][usize::from(id % 2)]);
     Record { collection, id, document: document(["one", "two"][usize::from(text % 2)]) }
 }

@@ -76,7 +76,8 @@ struct Reached(BTreeMap<&'static str, usize>);
 
 impl Reached {
     fn note(&mut self, decision: &Decision) {
-        let (told, outcome) = (events(decision), format!("{:?}", decision.outcome));
+        let told = events(decision);
+        let outcome = format!("{:?}", decision.outcome);
         let names = EventName::ALL.into_iter().map(EventName::as_str);
         for wanted in names.chain(TURNS) {
             *self.0.entry(wanted).or_default() += usize::from(told.contains(wanted));
@@ -89,8 +90,9 @@ impl Reached {
 
 #[test]
 fn scripts_reach_every_event_answer_and_refusal() {
-    let (mut runner, scripts, mut reached) =
-        (TestRunner::deterministic(), script::script(60..61), Reached::default());
+    let mut runner = TestRunner::deterministic();
+    let scripts = script::script(60..61);
+    let mut reached = Reached::default();
     for _ in 0..250 {
         let mut harness = Harness::default();
         for act in scripts.new_tree(&mut runner).expect("a script").current() {

@@ -40,7 +40,9 @@ fn hand_over(what: u8, to: u8) -> Ask {
 
 /// The lease on a resource, whoever holds it.
 fn held(what: u8) -> Claiming {
-    let (token, session, holder) = (Shown::Nothing, Shown::Nothing, Shown::Nothing);
+    let token = Shown::Nothing;
+    let session = Shown::Nothing;
+    let holder = Shown::Nothing;
     Claiming { what, meant: Meant::Lease, token, session, holder }
 }
 

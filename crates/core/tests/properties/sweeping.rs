@@ -64,7 +64,8 @@ fn comparable(ask: Ask) -> Ask {
 }
 
 pub fn check(script: &[Turn]) {
-    let (mut swept, mut unswept) = (World::new(), World::new());
+    let mut swept = World::new();
+    let mut unswept = World::new();
     let mut memory = Memory::default();
     for turn in script {
         // Deadlines are read where nothing was swept, so that all of them are seen.

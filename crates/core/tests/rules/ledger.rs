@@ -55,7 +55,8 @@ fn a_holders_spent_requests_for_a_resource_are_no_others() {
         w.cancel(who, what, request);
     }
     let of = |who: &str, what: &str| {
-        let (key, who) = (key(what), name(who));
+        let key = key(what);
+        let who = name(who);
         w.state.requests_of(&key, &who).map(|(r, _)| r.request.to_string()).collect::<Vec<_>>().join(" ")
     };
     assert_eq!((of("ann", "a"), of("ann", "b"), of("bob", "a")), ("r1 r2".into(), "r3".into(), "r4".into()));

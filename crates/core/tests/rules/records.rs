@@ -18,7 +18,7 @@ fn put(text: &str, over: Over) -> Command {
 fn a_write_over_what_was_read_does_not_undo_what_another_wrote_meanwhile() {
     let mut w = World::new();
     let read = || Over::Document(document("one"));
-    w.told(put("two", read())).says("refused: there is no key k1", "");
+    w.told(put("two", read())).says("refused: key k1 does not exist", "");
     w.told(put("one", Over::Nothing)).says("record k1", "");
     w.told(put("one", Over::Nothing)).says("refused: already exists", "");
     w.told(put("two", read())).says("record k1", "");

@@ -94,7 +94,8 @@ fn a_grant_that_was_waited_for_can_still_be_confirmed() {
 #[test]
 fn an_offer_keeps_the_time_that_it_had_left() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(ann, "ann", "lobby");
     w.hand_over("lobby", bob);
     w.wait(1_000);

@@ -53,7 +53,8 @@ fn a_lease_of_another_tenant_does_not_exist() {
 #[test]
 fn all_that_is_shown_must_match() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
     w.renew(on("lobby").token(1).session(bob))
         .says("refused: the session does not match the lease, which ann holds with token 1", "");

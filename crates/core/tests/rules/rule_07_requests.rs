@@ -245,7 +245,8 @@ fn a_place_in_line_that_is_cancelled_counts_as_seen() {
     let room = w.room();
     w.acquire("bob", "lobby");
     for n in 0..CANCELLED_REQUESTS_MAX + 2 {
-        let (wait, request) = (Some(Wait { room, wait_ms: WAIT_MS }), format!("r{n}"));
+        let wait = Some(Wait { room, wait_ms: WAIT_MS });
+        let request = format!("r{n}");
         let ask = Acquire { request: Some(name(&request)), wait, ..w.asks("ann", "lobby") };
         assert!(w.told(Command::Acquire(ask)).outcome.starts_with("waiting"));
         w.cancel("ann", "lobby", &request).says("spent", "");

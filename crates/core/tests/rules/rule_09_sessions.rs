@@ -48,7 +48,8 @@ fn renewing_one_lease_renews_its_session_and_so_the_others() {
 #[test]
 fn closing_a_session_releases_what_hangs_on_it_and_counts_no_more_than_that() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(ann, "ann", "lobby");
     w.acquire_in(bob, "bob", "hall");
     w.hand_over("hall", ann).says("offered to ann", "lease_pending");
@@ -120,7 +121,8 @@ fn a_heartbeat_that_names_a_holder_must_name_the_sessions_own() {
     let mut w = World::new();
     let ann = w.opens("ann");
     let mut named = |who: &str| {
-        let (tenant, holder) = (name(TENANT), Some(name(who)));
+        let tenant = name(TENANT);
+        let holder = Some(name(who));
         w.told(Command::Heartbeat { tenant, session: ann, holder, metrics: None })
     };
     named("ann").says("session of ann for 10000 ms", "");
@@ -130,7 +132,8 @@ fn a_heartbeat_that_names_a_holder_must_name_the_sessions_own() {
 #[test]
 fn a_holder_that_never_registered_is_forgotten_with_its_session() {
     let mut w = World::new();
-    let (registered, passing) = (w.opens("ann"), SessionId(w.fresh()));
+    let registered = w.opens("ann");
+    let passing = SessionId(w.fresh());
     w.told(Command::OpenSession(OpenSession {
         id: passing,
         holder: holder("bob"),

@@ -93,7 +93,8 @@ fn nobody_replaces_anothers_session() {
 #[test]
 fn opening_a_session_again_by_the_same_id_finds_it_as_it_is() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(bob, "bob", "lobby");
     w.hand_over("lobby", ann);
     w.release(on("lobby").session(bob)).says("released", "lease_released lease_acquired");
@@ -136,7 +137,8 @@ fn a_holder_drains_itself_by_its_present_session_and_does_not_end_its_maintenanc
 #[test]
 fn removing_a_holder_by_name_alone_does_not_free_its_sessions_work_before_the_deadline() {
     let mut w = World::new();
-    let (ann, room) = (w.opens("ann"), w.room());
+    let ann = w.opens("ann");
+    let room = w.room();
     w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
     w.wait(1_000);
     w.waits(room, "cat", "lobby");
@@ -163,7 +165,8 @@ fn removing_a_holder_with_its_session_as_proof_releases_what_it_holds() {
 #[test]
 fn another_session_is_no_proof_for_removing_a_holder() {
     let mut w = World::new();
-    let (old, bob) = (w.opens("ann"), w.opens("bob"));
+    let old = w.opens("ann");
+    let bob = w.opens("bob");
     let ann = w.opens("ann");
     w.acquire_in(ann, "ann", "lobby");
     w.removes_with("ann", bob).says("refused: session ~2 does not belong to ann", "");
@@ -176,7 +179,8 @@ fn another_session_is_no_proof_for_removing_a_holder() {
 #[test]
 fn removing_a_dead_holder_does_not_shorten_the_lock_delay() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.declare("lobby", 3_000);
     w.acquire_in(ann, "ann", "lobby").says("granted #2 for 10000 ms", "lease_acquired");
     w.wait(9_000);

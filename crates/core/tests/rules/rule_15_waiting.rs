@@ -154,7 +154,8 @@ fn a_renewal_with_proof_confirms_and_a_name_does_not() {
 #[test]
 fn a_sessions_heartbeat_alone_confirms_nothing() {
     let mut w = World::new();
-    let (room, bob) = (w.room(), w.opens("bob"));
+    let room = w.room();
+    let bob = w.opens("bob");
     w.acquire("ann", "lobby");
     w.waits_in(room, bob, "bob", "lobby").says("waiting behind 0 for 60000 ms", "");
     w.release(on("lobby").token(1)).says("released", "lease_released lease_acquired");
@@ -171,7 +172,8 @@ fn a_sessions_heartbeat_alone_confirms_nothing() {
 #[test]
 fn whoever_asks_again_keeps_its_place_wherever_it_asks() {
     let (mut w, room) = waiting();
-    let (former, elsewhere) = (w.waiter("bob", "lobby"), w.room());
+    let former = w.waiter("bob", "lobby");
+    let elsewhere = w.room();
     let since = |w: &World| w.state.waiters().next().map(|first| (first.holder.clone(), first.since));
     let joined = since(&w);
     w.wait(1_000);
@@ -189,7 +191,8 @@ fn whoever_asks_again_keeps_its_place_wherever_it_asks() {
 #[test]
 fn whoever_was_gone_for_too_long_comes_last() {
     let mut w = World::new();
-    let (short, long) = (w.room_for(2_000), w.room());
+    let short = w.room_for(2_000);
+    let long = w.room();
     w.acquire("ann", "lobby");
     w.waits(short, "bob", "lobby");
     w.waits(long, "cat", "lobby");
@@ -201,8 +204,10 @@ fn whoever_was_gone_for_too_long_comes_last() {
 #[test]
 fn the_dead_are_passed_over() {
     let mut w = World::new();
-    let (short, long) = (w.room_for(2_000), w.room());
-    let (dan, eve) = (w.opens("dan"), w.opens("eve"));
+    let short = w.room_for(2_000);
+    let long = w.room();
+    let dan = w.opens("dan");
+    let eve = w.opens("eve");
     w.acquire("ann", "lobby");
     w.waits(short, "bob", "lobby");
     w.waits_for(long, "cat", "lobby", 1_000);
@@ -236,7 +241,8 @@ fn a_line_of_dead_ones_leaves_the_resource_free() {
 #[test]
 fn a_dead_room_is_cleared_whoever_holds() {
     let mut w = World::new();
-    let (room, kept) = (w.room_for(2_000), w.room());
+    let room = w.room_for(2_000);
+    let kept = w.room();
     w.acquire("ann", "lobby");
     w.waits(room, "bob", "lobby");
     w.waits(kept, "cat", "lobby");
@@ -269,7 +275,8 @@ fn who_leaves_too_late_is_told_of_the_grant() {
 #[test]
 fn a_closed_session_leaves_all_lines_and_gets_nothing_of_its_own() {
     let mut w = World::new();
-    let (room, ann) = (w.room(), w.opens("ann"));
+    let room = w.room();
+    let ann = w.opens("ann");
     w.acquire_in(ann, "ann", "lobby");
     w.waits_in(room, ann, "ann", "lobby").says("waiting behind 0 for 60000 ms", "");
     w.waits(room, "bob", "lobby");
@@ -280,7 +287,8 @@ fn a_closed_session_leaves_all_lines_and_gets_nothing_of_its_own() {
 #[test]
 fn a_session_takes_no_more_than_it_may() {
     let mut w = World::new();
-    let (room, bob) = (w.room(), w.opens("bob"));
+    let room = w.room();
+    let bob = w.opens("bob");
     let capacity = Some(1);
     let registration =
         solehold_core::command::Registration { site: None, capacity, attributes: Default::default() };
@@ -391,7 +399,8 @@ fn a_retry_by_the_same_lease_id_keeps_the_place() {
 #[test]
 fn sessions_count_those_who_wait_on_them() {
     let mut w = World::new();
-    let (room, bob) = (w.room(), w.opens("bob"));
+    let room = w.room();
+    let bob = w.opens("bob");
     w.acquire("ann", "lobby");
     let counts = |w: &World| [room, bob].map(|id| w.state.session(id).map_or(0, |s| s.waiting));
     w.waits_in(room, bob, "bob", "lobby");
@@ -447,7 +456,8 @@ fn a_lease_that_died_this_very_moment_is_no_grant_to_whoever_leaves() {
 #[test]
 fn a_session_does_not_end_while_places_in_line_on_it_are_not_loaded() {
     let mut w = World::new();
-    let (room, bob) = (w.room(), w.opens("bob"));
+    let room = w.room();
+    let bob = w.opens("bob");
     w.acquire("ann", "lobby");
     w.waits_in(room, bob, "bob", "lobby");
     let more = Session { waiting: 2, ..w.state.session(bob).expect("open").clone() };

@@ -14,7 +14,8 @@ use crate::common::{Proof, TTL_MS, WITHIN_MS, World, key, lease, name, on};
 /// Ann holds the lobby with token 1, and it is offered to bob's session.
 fn offered() -> (World, SessionId, SessionId) {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
     w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
     (w, ann, bob)
@@ -44,7 +45,8 @@ fn the_holders_expiry_activates_what_is_pending_in_the_same_commit() {
 #[test]
 fn an_acquire_that_finds_the_holder_dead_activates_what_is_pending_and_is_refused() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(ann, "ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
     w.wait(TTL_MS - 1_000);
     w.heartbeat(bob);
@@ -162,7 +164,8 @@ fn a_revoke_activates_what_is_pending_once_the_hold_back_has_passed() {
 #[test]
 fn a_hold_back_that_ends_within_the_offer_activates_it() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(ann, "ann", "lobby");
     w.wait(8_000);
     w.heartbeat(bob);
@@ -208,7 +211,8 @@ fn only_what_is_held_can_be_handed_over() {
 #[test]
 fn with_a_lock_delay_expiry_and_activation_are_one_commit_after_it() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.declare("lobby", 2_000);
     w.acquire_in(ann, "ann", "lobby");
     w.wait(9_000);
@@ -224,7 +228,8 @@ fn with_a_lock_delay_expiry_and_activation_are_one_commit_after_it() {
 #[test]
 fn a_turn_that_came_before_the_deadline_is_granted_however_late_it_is_noticed() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(ann, "ann", "lobby");
     w.wait(6_000);
     w.heartbeat(bob);
@@ -249,7 +254,8 @@ fn a_session_that_is_full_is_offered_nothing() {
 #[test]
 fn a_pending_lease_is_not_activated_beyond_the_capacity_of_its_session() {
     let mut w = World::new();
-    let (bob, room) = (w.opens_with_capacity("bob", 1), w.room());
+    let bob = w.opens_with_capacity("bob", 1);
+    let room = w.room();
     w.acquire("ann", "lobby").says("granted #1 for 10000 ms", "lease_acquired");
     w.hand_over("lobby", bob).says("offered to bob", "lease_pending");
     w.waits(room, "cat", "lobby");
@@ -262,7 +268,8 @@ fn a_pending_lease_is_not_activated_beyond_the_capacity_of_its_session() {
 #[test]
 fn what_one_decision_hands_out_counts_toward_capacity() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens_with_capacity("bob", 1));
+    let ann = w.opens("ann");
+    let bob = w.opens_with_capacity("bob", 1);
     for what in ["hall", "lobby", "yard"] {
         w.acquire_in(ann, "ann", what);
         w.hand_over(what, bob).says("offered to bob", "lease_pending");
@@ -277,7 +284,8 @@ fn what_one_decision_hands_out_counts_toward_capacity() {
 #[test]
 fn the_move_budget_counts_what_is_pending() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     for what in ["lobby", "yard", "gate"] {
         w.acquire_in(ann, "ann", what);
     }
@@ -333,7 +341,8 @@ fn a_planned_move_needs_only_the_key_of_the_next_holder() {
 #[test]
 fn both_sides_are_told_of_a_hand_over_and_of_its_end() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     let told = |w: &mut World, command: Command| -> Vec<SessionId> {
         let changes = w.run(&command).changes;
         let event = |change: &Change| match change {

@@ -21,7 +21,8 @@ fn events(w: &mut World, command: Command) -> Vec<Event> {
 #[test]
 fn an_event_says_which_lease_holder_session_and_token_it_is_about() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     let ask = Acquire { tenure: AskedTenure::Session(ann), ..w.asks("ann", "lobby") };
     let lease = ask.lease;
     let about = |e: &Event| (e.lease(), e.holder().map(Name::to_string), e.session(), e.token());
@@ -100,7 +101,8 @@ fn a_command_tells_the_ttl_that_it_asks_for() {
 #[test]
 fn a_footprint_has_every_row_that_a_command_names() {
     let mut w = World::new();
-    let (room, session) = (w.room(), w.opens("ann"));
+    let room = w.room();
+    let session = w.opens("ann");
     let wait = Some(Wait { room, wait_ms: 1 });
     let ask = Acquire {
         tenure: AskedTenure::Session(session),
@@ -108,7 +110,8 @@ fn a_footprint_has_every_row_that_a_command_names() {
         wait,
         ..w.asks("ann", "a")
     };
-    let (lease, key) = (ask.lease, ask.key.clone());
+    let lease = ask.lease;
+    let key = ask.key.clone();
     let request = RequestKey { resource: key.clone(), holder: name("ann"), request: name("r") };
     let mut footprint = Footprint::default();
     for command in [
@@ -143,7 +146,8 @@ fn a_footprint_has_every_row_that_a_command_names() {
 
 #[test]
 fn names_and_documents_are_texts_and_back() {
-    let (ann, text) = (name("ann"), document("[1]"));
+    let ann = name("ann");
+    let text = document("[1]");
     assert_eq!((String::from(ann.clone()), String::from(text.clone())), ("ann".to_owned(), "[1]".to_owned()));
     assert_eq!(Document::try_from("[1]".to_owned()), Ok(text));
     let borrowed: &str = std::borrow::Borrow::borrow(&ann);
@@ -157,7 +161,8 @@ fn names_and_documents_are_texts_and_back() {
 #[test]
 fn a_room_is_told_from_a_holder() {
     let mut w = World::new();
-    let (room, ann) = (w.room(), w.opens("ann"));
+    let room = w.room();
+    let ann = w.opens("ann");
     let is_room = |id| w.state.session(id).map(|s| (s.is_room(), s.holder.is_room()));
     assert_eq!((is_room(room), is_room(ann)), (Some((true, true)), Some((false, false))));
 }
@@ -165,7 +170,8 @@ fn a_room_is_told_from_a_holder() {
 #[test]
 fn a_resource_names_its_leases_their_sessions_and_its_holder() {
     let mut w = World::new();
-    let (ann, bob) = (w.opens("ann"), w.opens("bob"));
+    let ann = w.opens("ann");
+    let bob = w.opens("bob");
     w.acquire_in(ann, "ann", "lobby");
     let held = w.lease_on("lobby");
     w.hand_over("lobby", bob);

@@ -1,5 +1,5 @@
-//! The lock on a data folder, and who may read it: nobody but its owner, since it has leases, state documents and the
-//! hashes of keys.
+//! The lock on a data folder, and its permissions: only the owner may read it, since it has leases, state documents and
+//! the hashes of keys.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::store::StoreError;
 
-/// The rights of everyone but the owner.
+/// The permissions of all users but the owner.
 const OTHERS: u32 = 0o077;
 
 /// Opens a file, making it if there is none, that only its owner may read or write.
@@ -56,7 +56,7 @@ impl Lock {
         let pid = format!("{:<10}\n", std::process::id());
         let written = file.rewind().and_then(|()| file.write_all(pid.as_bytes()));
         if let Err(error) = written.and_then(|()| file.set_len(pid.len() as u64)) {
-            tracing::warn!(%error, "cannot write the process id into the data folder's lock file; the lock itself is held");
+            tracing::warn!(%error, "cannot write the process id into the lock file; the lock is held anyway");
         }
         Ok(Self { _file: file })
     }

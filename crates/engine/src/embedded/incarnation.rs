@@ -1,4 +1,4 @@
-//! Whether a data folder is the one that was left, or a copy or an earlier state of it (rule 23).
+//! Detects a data folder that is a copy or an earlier state of the one that was last in use (rule 23).
 //!
 //! ```text
 //!   solehold.db, table meta    a number of this run, and which file it stands in (inode, time of birth)

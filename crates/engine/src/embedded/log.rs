@@ -94,7 +94,7 @@ pub(super) fn replay(db: &Connection, image: &mut Image) -> Result<(Dirty, usize
     let mut before: Option<i64> = None;
     for line in lines {
         let (seq, text) = line.map_err(|e| unreadable("log", e))?;
-        // Numbers are given out without a gap: what is missing was taken out by someone.
+        // Numbers have no gaps: a missing entry was removed from outside.
         if before.is_some_and(|before| seq != before + 1) {
             return Err(unreadable(&format!("log entry {}", seq - 1), "missing"));
         }

@@ -1,4 +1,4 @@
-//! The key that cursors are sealed with, made when it is first asked for.
+//! The key that seals cursors, created on first use.
 
 use rusqlite::{Connection, OptionalExtension, params};
 

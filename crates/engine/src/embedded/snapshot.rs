@@ -136,8 +136,9 @@ pub(super) fn read(db: &Connection) -> Result<Image, StoreError> {
     let mut select = db.prepare("SELECT tab, id, row FROM rows").map_err(failed)?;
     let mut rows = select.query([]).map_err(failed)?;
     while let Some(row) = rows.next().map_err(failed)? {
-        let (table, id, text): (String, String, String) =
-            (row.get(0).map_err(failed)?, row.get(1).map_err(failed)?, row.get(2).map_err(failed)?);
+        let table: String = row.get(0).map_err(failed)?;
+        let id: String = row.get(1).map_err(failed)?;
+        let text: String = row.get(2).map_err(failed)?;
         let row: Row = serde_json::from_str(&text).map_err(|e| unreadable(&format!("{table} {id}"), e))?;
         row.load_into(&mut state);
     }

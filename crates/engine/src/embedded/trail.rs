@@ -113,8 +113,8 @@ pub(super) fn read(db: &Connection, query: &EventQuery) -> Result<Vec<Event>, St
         return Selection::all(query).read(db, (after, before), limit);
     }
     let entered = Selection { hash: Some(hash_of(query)), ..Selection::all(query) };
-    let (entered_range, new_range) =
-        ((after, before.min(indexed.saturating_add(1))), (after.max(indexed), before));
+    let entered_range = (after, before.min(indexed.saturating_add(1)));
+    let new_range = (after.max(indexed), before);
     let parts = [(entered, entered_range), (Selection::all(query), new_range)];
     let mut events = Vec::new();
     for at in if is_newest_first { [1, 0] } else { [0, 1] } {

@@ -1,4 +1,4 @@
-//! What goes wrong on the way, before it is decided what to do about it.
+//! Failures of an attempt, before it is decided whether to retry.
 
 use std::error::Error as _;
 
@@ -56,7 +56,7 @@ impl Fault {
     }
 
     /// Whether others were in the way, and it may go well the next time: serialization failure, deadlock, a row that
-    /// someone else made first, a lock that took too long.
+    /// another transaction made first, a lock that took too long.
     pub(crate) fn is_contention(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01" | "23505" | "55P03"))
     }

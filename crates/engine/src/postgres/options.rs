@@ -1,4 +1,4 @@
-//! How the store is opened.
+//! Options of the PostgreSQL store.
 
 /// How a [`PostgresStore`](super::PostgresStore) is opened.
 #[derive(Debug, Clone, Copy, Default)]

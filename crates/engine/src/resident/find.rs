@@ -99,7 +99,7 @@ pub(super) fn part(all: &Ledger, footprint: &Footprint, more: &LateRows) -> Ledg
     part
 }
 
-/// Of each line the head, and those who are named.
+/// The head of each line, and the waiters that are named.
 fn load_lines(all: &Ledger, part: &mut Ledger, footprint: &Footprint, more: &LateRows) {
     let keys: Vec<_> = part.resources().filter(|r| r.queued > 0).map(|r| r.key.clone()).collect();
     for key in keys {

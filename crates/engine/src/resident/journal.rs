@@ -1,4 +1,4 @@
-//! What a resident store writes down before it answers.
+//! The journal that a resident store writes before it answers.
 
 use std::{collections::VecDeque, sync::Arc};
 

@@ -1,6 +1,6 @@
-//! Reading a resident store: from rows as they were at one moment, which costs nothing to keep.
+//! Reads of a resident store, from a snapshot of the rows, which is cheap to keep.
 //!
-//! A reader looks at the rows under their lock only to take a share in them, and does everything else on its own time.
+//! A reader holds the rows' lock only to take a share in them, and does everything else without it.
 //! So neither a list nor a snapshot nor an export, of whatever size, is ever in the way of a batch. What takes long is
 //! done on threads of its own, a few at a time, so that batches find a processor, too.
 
@@ -54,7 +54,7 @@ impl Snapshot {
         HolderPage { loaded: self.loaded(state), keys, more }
     }
 
-    /// All rows as lines of an export, but for those who wait: they ask again.
+    /// All rows as lines of an export, except waiters: they submit their requests again.
     async fn give_rows(&self, out: &mut Exporter) -> Result<(), StoreError> {
         for session in self.state.sessions().filter(|s| !s.is_room()) {
             out.put(Row::Session(Session { waiting: 0, ..session.clone() })).await?;

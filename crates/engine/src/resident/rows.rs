@@ -29,7 +29,7 @@ pub(super) struct Rows {
     pub(super) barred_until: StoreTime,
     /// Where the data went, if the store was retired.
     pub(super) retired_to: Option<String>,
-    /// Store time at a tick; it goes on from there.
+    /// Store time at a tick, from which it counts.
     pub(super) since: (StoreTime, BootTime),
 }
 
@@ -39,7 +39,7 @@ impl Rows {
         time.plus_ms(tick.since(at).as_millis() as u64)
     }
 
-    /// Takes over what a batch has changed.
+    /// Applies the changes of a batch.
     pub(super) fn absorb(&mut self, part: &Ledger, dirty: &Dirty, decided: &BatchDecision) {
         self.tally.touch(&self.state, part, dirty);
         self.state.absorb(part, dirty);

@@ -1,4 +1,4 @@
-//! How much there is of everything, kept in step with the rows: a quota must not cost a walk through all of them.
+//! Counts of rows, kept in step with them: a quota check must not walk through all rows.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! When something of a resident store runs out, as far as is known: a lower bound that renewals need not touch.
+//! When rows of a resident store expire: a lower bound that renewals need not update.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -184,7 +184,7 @@ impl Timers {
         self.ran_out.iter().chain(self.due.until(now).filter(|item| !self.ran_out.contains(item)))
     }
 
-    /// The rows that may be forgotten at `now`, at most `limit` of them, and those without which nobody can tell.
+    /// The rows that may be forgotten at `now`, at most `limit` of them, and the rows needed to decide that.
     pub(super) fn forgettable(&self, state: &Ledger, now: StoreTime, limit: usize) -> Ledger {
         let mut part = Ledger::default();
         let mut room = limit;

@@ -240,8 +240,8 @@ pub struct Idempotent {
 }
 
 impl Idempotent {
-    /// Stores the answer in the transaction of the effect. If the outcome is lost, roll back: somebody else carries out
-    /// the command.
+    /// Stores the answer in the transaction of the effect. If the outcome is lost, roll back: another worker carries
+    /// out the command.
     pub async fn complete(
         &self,
         client: &(impl GenericClient + Sync),

@@ -212,7 +212,8 @@ impl Inbox {
         let Some(row) = client.query_typed_opt(&self.look, &key_parameters(key)).await? else {
             return Ok(None);
         };
-        let (theirs, done): (&[u8], bool) = (row.try_get(0)?, row.try_get(1)?);
+        let theirs: &[u8] = row.try_get(0)?;
+        let done: bool = row.try_get(1)?;
         if theirs != hash {
             return Ok(Some(CommandStatus::Conflict));
         }

@@ -1,4 +1,4 @@
-//! How a reconciler runs.
+//! Configuration of a reconciler.
 
 use std::time::Duration;
 

@@ -175,7 +175,7 @@ impl<'a, O: Observer> Cycle<'a, O> {
         }
     }
 
-    /// Writes what is known, and extends what is not. Neither goes on past the deadline.
+    /// Writes the results so far and extends the other claims. Neither continues past the deadline.
     async fn keep_up(&mut self) {
         let worker_id = &self.reconciler.config.worker;
         let known = self.verdicts.len() as u64;

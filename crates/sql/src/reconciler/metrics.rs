@@ -1,4 +1,4 @@
-//! What a reconciler counts.
+//! Metrics of a reconciler.
 
 use std::time::Duration;
 

@@ -146,7 +146,7 @@ impl<O: Observer> Reconciler<O> {
         }
     }
 
-    /// One cycle by itself: what [`run`](Self::run) does again and again.
+    /// A single cycle, which [`run`](Self::run) repeats.
     pub async fn run_once(&self) -> Result<Summary, Error> {
         let (_stopping, mut stopped) = watch::channel(false);
         Ok(self.cycle(&mut stopped).await?.summary)

@@ -1,4 +1,4 @@
-//! What an application implements for a reconciler.
+//! The trait that an application implements for a reconciler.
 
 use async_trait::async_trait;
 use deadpool_postgres::tokio_postgres::Transaction;
@@ -17,7 +17,7 @@ pub enum ObserverError {
     /// row stays open, the attempt is not counted, and the reconciler backs off.
     #[error("unreachable: {0}")]
     Unreachable(Cause),
-    /// The row's own data is wrong, or nobody knows how to process it. The attempt counts, and after
+    /// The row's own data is wrong, or cannot be processed. The attempt counts, and after
     /// [`attempts_max`](super::ReconcilerConfig::attempts_max) of them the row is buried.
     #[error("{0}")]
     Row(Cause),

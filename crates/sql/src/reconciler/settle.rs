@@ -1,4 +1,4 @@
-//! Writes what observers found: changes, effects, deferrals and failures, in one transaction.
+//! Writes the results of observers: changes, effects, deferrals and failures, in one transaction.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Wake-ups between polls. They are a comfort: polling alone guarantees that every row is seen.
+//! Wake-ups between polls. They only save time: polling alone guarantees that every row is seen.
 
 use std::{sync::Arc, time::Duration};
 

@@ -17,7 +17,8 @@ pub fn holds_all_that_is_read_or_changed(step: &Step<'_>) {
 
     let mut full = step.before.clone();
     decide_and_apply(&mut full, step);
-    let (dirty, dirty_in_full) = (part.take_dirty(), full.take_dirty());
+    let dirty = part.take_dirty();
+    let dirty_in_full = full.take_dirty();
     assert_eq!(dirty, dirty_in_full, "the rows that changed");
     loaded.assert_covers(&dirty, step.before);
 

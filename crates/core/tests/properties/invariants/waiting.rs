@@ -40,7 +40,8 @@ impl<'a> Lines<'a> {
         let is_able = match waiter.tenure {
             AskedTenure::Own { .. } => true,
             AskedTenure::Session(id) => {
-                let (session, taken) = (session(id), self.taken.get(&id).copied().unwrap_or(0));
+                let session = session(id);
+                let taken = self.taken.get(&id).copied().unwrap_or(0);
                 let is_full = session.lease_count.strict_add_signed(taken)
                     >= session.capacity.unwrap_or(limits::SESSION_LEASES_MAX);
                 session.is_live(now) && session.standing == Standing::Current && !is_full

@@ -1,4 +1,4 @@
-//! What is known of resources without a query, so that most batches can take their locks at once.
+//! Caches resources, so that most batches can take their locks without a query before.
 //!
 //! Nothing here is trusted. An id belongs to one key forever and a version to one declaration, and both are in the row
 //! that is locked: what is remembered is used if the locked row confirms it, and looked up again if not.
@@ -25,7 +25,7 @@ pub(crate) struct KnownResource {
     pub(crate) sessions: [Option<SessionId>; 2],
     /// Whether it had a state document.
     pub(crate) has_state: bool,
-    /// Whether anyone waited in line for it.
+    /// Whether there were waiters in line for it.
     pub(crate) is_queued: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What the events of a batch say of the rows that it writes.
+//! Derives from a batch's events what it has to write.
 
 use std::collections::{HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Lines: who waits for what (rule 15). A line is looked at only where the locked row says that there is one.
+//! Lines of waiters (rule 15). A line is read only where the locked row says that there is one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -1,4 +1,4 @@
-//! One batch, one transaction: plan, lock, decide, write, commit; and what to do when any of it goes wrong.
+//! One batch, one transaction: plan, lock, decide, write, commit; and how each failure is handled.
 
 pub(crate) mod cache;
 pub(crate) mod changes;
@@ -345,7 +345,7 @@ impl PostgresStore {
         Ok(committed)
     }
 
-    /// Wakes those who wait for news.
+    /// Wakes the tasks that wait for news.
     pub(crate) fn tell(&self, cursor: Cursor) {
         self.head.send_if_modified(|head| {
             let is_newer = cursor > *head;

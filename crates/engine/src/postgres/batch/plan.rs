@@ -1,4 +1,4 @@
-//! What a batch has to lock, as far as it can be known before any lock is taken.
+//! Plans the locks of a batch, as far as they can be known before any is taken.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},

@@ -1,4 +1,4 @@
-//! What a batch changed, as one statement per kind of row.
+//! Writes the changes of a batch: one statement per kind of row.
 
 use std::collections::HashMap;
 
@@ -161,7 +161,7 @@ impl<'a> Writes<'a> {
             (None, None) => return Err(unreadable(format!("{key} appeared without an event"))),
         };
         let declared = changes.declared.get(key).map(|revision| revision.0 as i64);
-        // Removed and made anew within the batch: the row stays, and what it is has changed.
+        // Removed and created again within the batch: the row stays, with other contents.
         let is_made_anew = stored.is_some_and(|s| s.created_at != resource.created_at);
         let version = declared.or(made_by.filter(|_| is_new || is_made_anew));
         self.written.push((key, WrittenResource { id, version }));

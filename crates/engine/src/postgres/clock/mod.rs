@@ -1,4 +1,4 @@
-//! Store time over a wall clock that people and daemons may step (rules 1 and 2).
+//! Store time over a wall clock that operators and daemons may step (rules 1 and 2).
 //!
 //! ```text
 //!   store time = greatest(last_ms, clock_timestamp() + offset_ms)      the same for every replica
@@ -290,7 +290,7 @@ impl PostgresStore {
         let version = Version { number: reading.version.number + 1, ..reading.version };
         let now_ms = BootTime::now().as_ms() as i64;
         let ceiling = self.timekeeper().ceiling(now_ms);
-        // Forgotten meanwhile: the next reading begins anew.
+        // Forgotten meanwhile: the next reading starts over.
         let Some((_, ceiling_ms)) = ceiling else {
             return conn.simple("ROLLBACK").await.map(|()| Duration::ZERO);
         };

@@ -12,10 +12,10 @@
 //! store time in the database: when that is read, the true ceiling is at least as high, since it rises with time.
 //!
 //! Before a replica gives any time it *claims* a ceiling: it takes the highest that it knows to be safe, and writes it
-//! down under the next number. Whoever reads a new number lowers its own ceiling to what it says, so whoever has read a
-//! claim stays below it: **the claim bounds all others, and the claimant knows by its own clock where it is**. So does
-//! every replica that has looked shortly before. A grant within 500 ms below the claim is safe. And whoever judges that
-//! grant has read the claim, since it has read the rows of the grant before it reads the clock.
+//! down under the next number. A replica that reads a new number lowers its own ceiling to it, so a replica that has
+//! read a claim stays below it: **the claim bounds all others, and the claimant knows by its own clock where it is**.
+//! So does every replica that has looked shortly before. A grant within 500 ms below the claim is safe. And whoever
+//! judges that grant has read the claim, since it has read the rows of the grant before it reads the clock.
 //!
 //! Within one number, replicas write their ceilings down again and again. Each value that is read is a bound that was
 //! true then, so the highest one counts: that is how a replica that starts, or has read a claim late, knows the ceiling
@@ -54,7 +54,7 @@ const ROOM_TO_START: i64 = ROOM - 2 * BLUR;
 /// A new claim is not learned from a reading that took longer: another one finds the ceiling written down again.
 const SLOW_MS: i64 = 100;
 
-/// Which claim a ceiling belongs to. Where store time was moved on purpose, all claims begin anew.
+/// Which claim a ceiling belongs to. Where store time was moved on purpose, all claims start over.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Version {
     pub(crate) moves: i64,
@@ -130,7 +130,7 @@ struct LocalPace {
     /// All who have read the newest claim stay below this.
     claim: Option<Rising>,
     /// The highest pace that was accepted here, sinking by the stated drift. A wall clock that is further behind it
-    /// than the tolerance was set back. That ends no lease early, but it would keep leases for ever.
+    /// than the tolerance was set back. That ends no lease early, but it would keep leases forever.
     reached: Option<Rising>,
 }
 
@@ -245,7 +245,7 @@ impl Timekeeper {
         let Some(frame) = &mut self.frame else { return };
         if is_new {
             frame.ceiling = frame.ceiling.lowered_to(pace, at_ms);
-            // It was not there yet when this replica last looked: nobody has read it before.
+            // It was not there yet when this replica last looked: no replica has read it before.
             let claim = (sample.claimed_ms - unclaimed_ms) * US;
             frame.claim = frame.claim.map(|own| own.lowered_to(claim, unclaimed_ms));
         } else if sample.version == self.version {
@@ -268,7 +268,7 @@ impl Timekeeper {
         sample.pace_of(sample.by_wall_ms).most > frame.ceiling.at(sample.answered_ms) - ROOM_TO_START
     }
 
-    /// What to do about a time that was refused. All replicas have the same ceiling, so nobody undoes what another one
+    /// What to do about a time that was refused. All replicas have the same ceiling, so none undoes what another one
     /// has corrected.
     ///
     /// With `renew`, a claim is made even if all is well.
@@ -282,7 +282,7 @@ impl Timekeeper {
             return Remedy::Wait { ms: (given.least - ceiling) / US + 1 };
         }
         let pace = sample.pace_of(sample.by_wall_ms);
-        // Clear of the bounds, as far as the round trip lets anyone tell: otherwise the next reading is refused again.
+        // Clear of the bounds, as far as the round trip can show: otherwise the next reading is refused again.
         // The others need some room, too: they know a ceiling that was claimed only when they read it.
         let is_high = pace.middle() > ceiling - ROOM_LEAST;
         let is_behind = frame.least(at_ms).is_some_and(|least| pace.middle() < least + BLUR);
@@ -330,7 +330,7 @@ impl Timekeeper {
     pub(crate) fn claimed(&mut self, version: Version, ceiling_ms: i64, now_ms: i64, known_ms: i64) {
         let Some(frame) = &mut self.frame else { return };
         frame.claim = Some(Rising { pace: (ceiling_ms - now_ms) * US, at_ms: now_ms });
-        // As everyone who reads it does.
+        // As every replica that reads it does.
         frame.ceiling = frame.ceiling.lowered_to((ceiling_ms - known_ms - 1) * US, known_ms);
         if version > self.version {
             (self.version, self.known_ms) = (version, known_ms);

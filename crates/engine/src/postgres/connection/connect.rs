@@ -184,7 +184,7 @@ where
                     *kept.lock() = Some(notice.message().to_owned());
                 }
                 Ok(_) => {}
-                // A request that waits for an answer fails by itself.
+                // A request that waits for an answer fails on its own.
                 Err(error) => {
                     tracing::debug!(error = %words(&error), "connection to PostgreSQL closed");
                     return;

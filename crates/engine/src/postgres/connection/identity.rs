@@ -1,4 +1,4 @@
-//! Where a connection leads, and whether what is confirmed there is kept.
+//! The identity of the server behind a connection, and whether its commits are durable.
 
 use tokio_postgres::Client;
 

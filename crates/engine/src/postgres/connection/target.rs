@@ -1,4 +1,4 @@
-//! Where a database is, and how to speak to it.
+//! Connection strings: where a database is, and whether to use TLS.
 
 use std::{fmt, str::FromStr};
 

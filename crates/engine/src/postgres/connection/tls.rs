@@ -84,7 +84,7 @@ impl TlsOptions {
     }
 }
 
-/// Does not ask whether the certificate is that of the host, nor, without roots, whether anyone trusts it.
+/// Does not check the host name of the certificate nor, without roots, its issuer.
 #[derive(Debug)]
 struct LenientVerifier {
     provider: Arc<CryptoProvider>,

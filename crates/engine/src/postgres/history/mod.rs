@@ -1,4 +1,4 @@
-//! Which history this is (rule 23): how it is told from a restored, a forked or an older one.
+//! Which history this is (rule 23): how a restored, forked or older one is detected.
 //!
 //! ```text
 //!   identity   cluster, timeline, database and table: a failover, a restore or a copy has another one
@@ -413,8 +413,8 @@ impl PostgresStore {
         Ok(reading.barred_until.max(row.try_get(0)?))
     }
 
-    /// Retires the store. All sessions and leases are locked before the clock, as everyone does: a renewal that has
-    /// begun is committed before, and one that comes later sees that the store is retired.
+    /// Retires the store. All sessions and leases are locked before the clock, as in every transaction: a renewal that
+    /// has begun is committed before, and one that comes later sees that the store is retired.
     pub(crate) async fn retire_to(&self, to: &str) -> Result<(), Fault> {
         let lent = self.lend(Purpose::Write).await?;
         let conn = &*lent;

@@ -1,4 +1,4 @@
-//! Brings the schema up to date, whichever replica comes first. No advisory locks: a row is the lock.
+//! Migrates the schema; the first replica to start does it. No advisory locks: a row is the lock.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What seems to have run out, and what can be deleted.
+//! Finds leases and sessions that seem to have expired, and deletes ended rows.
 
 pub(crate) mod spent;
 pub(crate) mod turn;
@@ -33,7 +33,7 @@ use crate::{
 
 /// Most rows that one statement removes from one table.
 const FORGET_MAX: i64 = 5_000;
-/// While there is more to forget, a round goes on for this long.
+/// While there is more to forget, a round continues for this long.
 const FORGET_FOR: Duration = Duration::from_millis(500);
 /// Rounds begin where the last one ended. This often they begin at the beginning, for what was busy then.
 const FROM_THE_BEGINNING_EVERY_MS: i64 = 60 * 60 * 1_000;
@@ -195,7 +195,8 @@ impl PostgresStore {
         }
         let most = i64::try_from(limit).unwrap_or(i64::MAX);
         let mut places = self.chores().places;
-        let ((lease_bound, lease_id), (session_bound, session_id)) = (places.leases, places.sessions);
+        let (lease_bound, lease_id) = places.leases;
+        let (session_bound, session_id) = places.sessions;
         let (leases, sessions) = join!(biased;
             async { conn.query(Sql::DueLeases, &[&now, &most, &lease_bound, &lease_id]).await },
             async { conn.query(Sql::DueSessions, &[&now, &most, &session_bound, &session_id]).await },
@@ -235,7 +236,7 @@ impl PostgresStore {
         for moved in [leases, sessions, parked] {
             match moved {
                 Err(fault) if !fault.is_contention() => return Err(fault),
-                // Someone was in the way: the next time will do.
+                // A conflict: retried the next time.
                 _ => {}
             }
         }
@@ -250,7 +251,7 @@ impl PostgresStore {
                 if now - reading.last_ms >= MARK_EVERY_MS {
                     match self.mark(&conn).await {
                         Err(fault) if !fault.is_contention() => return Err(fault),
-                        // Someone was in the way: the next round will do.
+                        // A conflict: retried in the next round.
                         _ => {}
                     }
                 }

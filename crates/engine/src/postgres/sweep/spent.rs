@@ -16,7 +16,7 @@ use crate::postgres::{
     PostgresStore, batch::wanted::KeyArrays, connection::pool::Conn, fault::Fault, statements::Sql,
 };
 
-/// Most users that are counted; past it, counting begins anew.
+/// Most users that are counted; past it, counting starts over.
 const COUNTED_MAX: usize = 16_384;
 /// Most users that one statement looks at, and most requests that it removes of each.
 const USERS_MAX: usize = 64;
@@ -48,7 +48,7 @@ impl SpentRequests {
         }
     }
 
-    /// The users that may have a surplus, some of them. They are counted anew.
+    /// The users that may have a surplus, some of them. They are counted again.
     fn take_surplus(&mut self) -> Vec<User> {
         let has_surplus = |count: usize| count >= SPENT_REQUESTS_MAX;
         let users = self.0.iter().filter(|(_, count)| has_surplus(**count)).map(|(user, _)| user.clone());
@@ -75,7 +75,7 @@ impl PostgresStore {
             .execute(Sql::ForgetSurplus, &[&tenants, &kinds, &keys, &holders, &by, &kept, &REMOVED_MAX])
             .await
         {
-            // Someone was in the way: they are counted anew, and go at the latest when their hour is over.
+            // A conflict: they are counted again, and are deleted at the latest when their hour is over.
             Err(fault) if !fault.is_contention() => Err(fault),
             _ => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! Whose turn it is to look for what has run out, and to forget what is over: one replica's at a time.
+//! Which replica sweeps expired leases and deletes ended rows: one at a time.
 //!
 //! ```text
 //!   keeper   ...sweep, renew the turn, sweep, sweep, renew...      crashed
@@ -6,7 +6,7 @@
 //! ```
 //!
 //! This only saves work. Nominations are judged like any other command, so two replicas that sweep at once do no harm,
-//! and acquires judge by time, whether anyone sweeps or not (rule 11). A turn is a row that is inserted and never
+//! and acquires judge by time, whether a replica sweeps or not (rule 11). A turn is a row that is inserted and never
 //! updated: its number is one more than the last one's, and of two replicas that insert the same number one finds it
 //! taken.
 
@@ -32,7 +32,7 @@ const RENEW_MS: i64 = 300;
 /// A replica that stops gives its turn back, unless that takes longer than this.
 const GIVE_BACK: Duration = Duration::from_millis(500);
 
-/// The last turn that anyone has taken.
+/// The last turn that a replica has taken.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SweepTurn {
     number: i64,

@@ -1,4 +1,4 @@
-//! The tables: what each looks like, once, and its rows as core has them.
+//! The tables: the description of each, and conversions between its rows and core's types.
 //!
 //! ```text
 //!   columns.rs   every table, column by column        -> select lists, arrays, cells by name (part.rs)

@@ -1,4 +1,4 @@
-//! Rows as core has them, to and from columns.
+//! Conversions between core's rows and columns.
 
 use std::sync::Arc;
 

@@ -1,11 +1,11 @@
 //! Opaque texts on their way into and out of PostgreSQL, which cannot store U+0000.
 //!
-//! Names never have one. Documents and labels are anyone's text: one that has a NUL must neither be refused nor spoil
+//! Names never have one. Documents and labels are arbitrary text: one that has a NUL must neither be refused nor spoil
 //! the batch that it is in.
 
 use std::borrow::Cow;
 
-/// Stands before what it replaces; itself doubled by a digit. A private-use character that hardly anyone sends.
+/// Stands before what it replaces; itself doubled by a digit. A private-use character that is hardly ever sent.
 const ESCAPE: char = '\u{E000}';
 
 /// A text as it can be stored.

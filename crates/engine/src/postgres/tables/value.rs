@@ -1,4 +1,4 @@
-//! Values of core, as columns keep them.
+//! Conversions between core's values and columns.
 
 use std::{borrow::Cow, collections::BTreeMap};
 

@@ -100,7 +100,8 @@ impl World {
         let asked_ms = self.boot_ms(replica);
         self.pass(out_ms);
         let by_wall_ms = self.wall_us / US + self.offset;
-        let (last_ms, (number, ceiling_ms, claimed_ms)) = (self.last, self.ceiling);
+        let last_ms = self.last;
+        let (number, ceiling_ms, claimed_ms) = self.ceiling;
         self.pass(back_ms);
         let version = Version { moves: 0, number };
         let answered_ms = self.boot_ms(replica);
